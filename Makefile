@@ -1,0 +1,38 @@
+# make run    install, then a search of four device-minutes
+# make test   install, then all tests
+# make check  install, then ruff and mypy
+# PYTHON=python3.12 takes another interpreter; TORCH_INDEX=URL takes torch, and torch alone, from another package index.
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+VENV := .venv
+IN := $(VENV)/bin
+
+.PHONY: run test check
+.DELETE_ON_ERROR:
+
+run: $(VENV)/installed
+	$(IN)/python tune/run.py --budget 4m
+
+test: $(VENV)/installed-dev
+	$(IN)/python -m pytest
+
+check: $(VENV)/installed-dev
+	$(IN)/ruff check .
+	$(IN)/mypy
+
+$(VENV)/bin/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || \
+		{ echo "Ration needs Python 3.11 or 3.12, and '$(PYTHON)' is neither: write make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: requirements.txt pyproject.toml | $(VENV)/bin/pip
+ifneq ($(TORCH_INDEX),)
+	$(IN)/pip install --no-deps --index-url $(TORCH_INDEX) $$(grep '^torch==' requirements.txt)
+endif
+	$(IN)/pip install -r requirements.txt
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(IN)/pip install -e '.[dev]'
+	touch $@
