@@ -1,0 +1,167 @@
+import json
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from tune import cli
+from tune.settings import Settings
+
+HEAVY = ("ray", "torch", "numpy", "pandas", "optuna", "rich")
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def searched(monkeypatch):
+    """A search that only notes its settings."""
+    calls: list[Settings] = []
+    study = types.ModuleType("tune.study")
+    study.search = lambda settings: calls.append(settings) or types.SimpleNamespace(exit_code=143)
+    monkeypatch.setitem(sys.modules, "tune.study", study)
+    return calls
+
+
+@pytest.fixture
+def study(tmp_path):
+    """A folder that a study left behind."""
+    folder = tmp_path / "runs" / "x"
+    folder.mkdir(parents=True)
+    settings = Settings(budget=3600, seed=3, fix={"heads": 4}, oversubscribe=True, devices=3, out=folder)
+    (folder / "study.json").write_text(json.dumps({"settings": settings.stored()}))
+    return folder
+
+
+def parse(flags: str) -> Settings:
+    return cli.parse(flags.split())
+
+
+def test_flags_become_settings(empty_folder):
+    settings = parse(
+        "--budget 1h30m --families translation=70,nanogpt=30 --fix precision=bf16,heads=4 --devices 3 --oversubscribe "
+        "--deadline 3h --seed 7 --out new --rungs tokens --search random --report-every 1s "
+        "--translation-corpus pairs.txt --text-corpus text.txt --skip-bad-lines"
+    )
+    assert settings == Settings(
+        budget=5400,
+        families={"translation": 0.7, "nanogpt": 0.3},
+        fix={"precision": "bf16", "heads": 4},
+        devices=3,
+        oversubscribe=True,
+        deadline=10_800,
+        seed=7,
+        out=empty_folder / "new",
+        rungs="tokens",
+        search="random",
+        report_every=1,
+        translation_corpus=empty_folder / "pairs.txt",
+        text_corpus=empty_folder / "text.txt",
+        skip_bad_lines=True,
+    )
+
+
+def test_what_no_flag_sets_is_the_default(empty_folder):
+    assert parse("--budget 8h --out new") == Settings(budget=28_800, out=empty_folder / "new")
+
+
+INVALID = {
+    "": "--budget: missing.*write --budget 8h",
+    "--budget": "--budget: expected one argument",
+    "--budget 8": "--budget: '8' has no unit.*write 8h, 90m",
+    "--budget -1h": "--budget: '-1h' is not a length of time.*write 8h",
+    "--budget=-1h": "--budget: '-1h' is not a length of time.*write 8h",
+    "--budget 0s": "--budget: '0s' is not above zero.*write 8h",
+    "--budget 60s --families bert": "--families: 'bert' is no family.*translation or nanogpt",
+    "--budget 60s --families translation=70,nanogpt": "--families: 'nanogpt' gives no share.*write translation=70",
+    "--budget 60s --fix width=3": "--fix: 'width=3' names no dimension.*d_model, heads",
+    "--budget 60s --fix precision=fp8": "--fix: 'precision=fp8' is not in the space.*fp32, tf32, bf16, fp16",
+    "--budget 60s --fix heads=3": "--fix: 'heads=3' is not in the space.*must divide d_model.*4, 8, 16, 32",
+    "--budget 60s --fix heads=16,d_model=32": "--fix: 'heads=16,d_model=32' leaves no valid point.*fix d_model at 64",
+    "--budget 60s --devices 0": "--devices: '0' is too few.*at least 1",
+    "--budget 60s --devices two": "--devices: 'two' is not a whole number",
+    "--budget 60s --deadline soon": "--deadline: 'soon' is not a length of time.*write 8h",
+    "--budget 60s --seed -1": "--seed: '-1' is out of range.*write --seed 0",
+    "--budget 60s --rungs epochs": "--rungs: 'epochs'.*seconds or tokens",
+    "--budget 60s --search grid": "--search: 'grid'.*tpe or random",
+    "--budget 60s --report-every 5": "--report-every: '5' has no unit.*write 8h",
+    "--budget 60s --out .": "--out: '.*' exists already.*name another",
+    "--budget 60s --out /proc/no/study": "--out: '/proc/no/study' cannot be made.*name another",
+    "--budget 60s --text-corpus=": "--text-corpus: '' is no path.*name a file",
+    "--budget 60s --bugdet 8h": "unrecognized arguments: --bugdet.*--help lists the flags",
+    "--budget 60s --skip": "unrecognized arguments: --skip.*--help lists the flags",
+    "--resume nowhere": "--resume: '.*nowhere' has no study.json.*name a study's folder",
+}
+
+
+@pytest.mark.parametrize("flags", INVALID)
+def test_an_invalid_flag_ends_in_one_line_and_code_2_with_nothing_written(flags, capsys, searched, empty_folder):
+    assert cli.main(flags.split()) == 2
+    printed = capsys.readouterr()
+    assert re.fullmatch(INVALID[flags] + ".*\n", printed.err)
+    assert printed.out == ""
+    assert searched == [] and list(empty_folder.iterdir()) == []
+
+
+def test_main_searches_with_the_settings_and_returns_its_code(searched, empty_folder):
+    assert cli.main(["--budget", "60s", "--out", "new"]) == 143
+    assert searched == [Settings(budget=60, out=empty_folder / "new")]
+
+
+def test_what_the_search_refuses_is_one_line_too(monkeypatch, searched, capsys):
+    def refuse(settings):
+        raise ValueError("--text-corpus: 'x' is empty: it holds no text; name another")
+
+    monkeypatch.setattr(sys.modules["tune.study"], "search", refuse)
+    assert cli.main(["--budget", "60s"]) == 2
+    assert capsys.readouterr().err == "--text-corpus: 'x' is empty: it holds no text; name another\n"
+
+
+def test_a_resumed_study_keeps_its_own_settings(study):
+    settings = parse("--resume runs/x")
+    assert (settings.budget, settings.seed, settings.fix, settings.devices) == (3600, 3, {"heads": 4}, 3)
+    assert settings.resume == settings.out == study
+
+
+def test_a_resumed_study_may_get_a_new_total_and_a_new_deadline(study):
+    settings = parse("--resume runs/x --budget 2h --deadline 3h --seed 3 --fix heads=4")
+    assert (settings.budget, settings.deadline) == (7200, 10_800)
+
+
+def test_flags_that_contradict_the_study_are_refused_by_name(study):
+    with pytest.raises(ValueError, match=r"^--fix, --seed, --skip-bad-lines: not as in .*: leave --fix, .* out$"):
+        parse("--resume runs/x --seed 4 --devices 3 --fix heads=8 --skip-bad-lines")
+    with pytest.raises(ValueError, match=r"^--out: "):
+        parse("--resume runs/x --out elsewhere")
+
+
+@pytest.mark.parametrize("damaged", ["", "[", "[]", "{}", '{"settings": {"budget": "8"}}', "[" * 100_000, "\udcff"])
+def test_a_damaged_study_is_refused_in_one_line(study, damaged):
+    (study / "study.json").write_text(damaged, errors="surrogateescape")
+    with pytest.raises(ValueError, match=r"^--resume: '.*' has a damaged study.json \(.*\): name another study$"):
+        parse("--resume runs/x")
+
+
+def run(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd="/", check=False)
+
+
+def test_help_names_every_flag_and_loads_nothing_heavy(repository):
+    helped = run(repository, "-X", "importtime", str(repository / "tune" / "run.py"), "--help")
+    assert helped.returncode == 0
+    assert all(word in helped.stdout for word in ("--budget", "--families", "--fix", "--resume"))
+    imported = {line.rsplit("|", 1)[-1].strip().partition(".")[0] for line in helped.stderr.splitlines()}
+    assert "tune" in imported
+    assert imported.isdisjoint(HEAVY)
+
+
+def test_the_entry_works_from_any_folder(repository):
+    refused = run(repository, str(repository / "tune" / "run.py"), "--budget", "8")
+    assert refused.returncode == 2
+    assert refused.stderr == "--budget: '8' has no unit: write 8h, 90m, 45s, 1h30m or 1.5h\n"

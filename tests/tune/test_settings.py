@@ -1,0 +1,160 @@
+import json
+import pickle
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from tune.settings import Settings, families_text, flag_name, flag_of, new_folder, parse_families
+
+
+def settings(**changes):
+    return Settings(**{"budget": 60.0} | changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "shares"),
+    [
+        ("translation", {"translation": 1}),
+        ("nanogpt,translation", {"nanogpt": 0.5, "translation": 0.5}),
+        ("translation=70,nanogpt=30", {"translation": 0.7, "nanogpt": 0.3}),
+    ],
+)
+def test_families_take_their_shares(text, shares):
+    assert parse_families(text) == shares
+    assert parse_families(families_text(shares)) == shares
+    assert settings(families=shares).families == shares
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("translation=70,nanogpt", "no share"), ("nanogpt,nanogpt", "twice"), ("translation=x,nanogpt=3", "no share")],
+)
+def test_families_that_cannot_be_read_are_refused(text, said):
+    with pytest.raises(ValueError, match=said):
+        parse_families(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"budget": 0}, "--budget: '0s' is not above zero"),
+        ({"deadline": 0}, "--deadline: '0s' is not above zero"),
+        ({"report_every": 0}, "--report-every: '0s' is not above zero"),
+        ({"families": {"bert": 1.0}}, "--families: 'bert' is no family: write translation or nanogpt"),
+        ({"families": {"translation": 0.7, "nanogpt": 0.4}}, "--families: .*translation=70,nanogpt=40.* add up to 100"),
+        ({"families": {"translation": 1.0, "nanogpt": 0.0}}, "--families: .* above 0"),
+        ({"families": {"translation": float("nan"), "nanogpt": 0.5}}, "--families: .* above 0"),
+        ({"families": {}}, "--families"),
+        ({"fix": {"heads": 3}}, "--fix: 'heads=3'"),
+        ({"fix": {"d_model": 16, "heads": 8}}, "--fix: .* leaves no valid point"),
+        ({"devices": 0}, "--devices: '0' .* at least 1"),
+        ({"seed": -1}, "--seed: '-1'"),
+        ({"seed": 2**32}, "--seed: '4294967296'"),
+        ({"rungs": "epochs"}, "--rungs: 'epochs' .* seconds or tokens"),
+        ({"search": "grid"}, "--search: 'grid' .* tpe or random"),
+    ],
+    ids=str,
+)
+def test_an_invalid_value_is_refused_in_one_line(changes, said):
+    with pytest.raises(ValueError, match=f"^{said}") as refused:
+        settings(**changes)
+    assert "\n" not in str(refused.value)
+
+
+def test_slots_are_all_devices_unless_fewer_are_asked_for():
+    assert settings().slots(available=2) == 2
+    assert settings(devices=1).slots(available=2) == 1
+
+
+def test_more_devices_than_there_are_need_oversubscribe():
+    with pytest.raises(ValueError, match=r"--devices: '3' is more than the 2 there are: .* 2, or add --oversubscribe"):
+        settings(devices=3).slots(available=2)
+    assert settings(devices=3, oversubscribe=True).slots(available=2) == 3
+
+
+def test_a_cap_too_small_names_one_that_serves():
+    assert str(settings(budget=5.0).too_small(41.2)) == (
+        "--budget: '5s' does not pay for one rung of one trial: write at least 42s"
+    )
+
+
+def test_a_new_study_needs_a_new_folder_that_can_be_made(tmp_path):
+    settings(out=tmp_path / "studies" / "new").check_folder()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    for taken in (tmp_path, tmp_path / "file", tmp_path / "link"):
+        with pytest.raises(ValueError, match=r"--out: .* exists already"):
+            settings(out=taken).check_folder()
+    for hopeless in (tmp_path / "file" / "study", Path("/proc/no/study"), tmp_path / ("x" * 300)):
+        with pytest.raises(ValueError, match=r"--out: .* cannot be made"):
+            settings(out=hopeless).check_folder()
+
+
+def test_a_second_study_of_the_same_second_gets_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(3):
+        folder = new_folder()
+        assert folder.is_absolute()
+        folder.mkdir(parents=True)
+
+
+EVERYTHING = {
+    "budget": 5_400.5,
+    "families": {"translation": 0.7, "nanogpt": 0.3},
+    "fix": {"heads": 8, "dropout": 0.1, "precision": "bf16"},
+    "devices": 3,
+    "oversubscribe": True,
+    "deadline": 60.0,
+    "seed": 7,
+    "rungs": "tokens",
+    "search": "random",
+    "report_every": 1.0,
+    "translation_corpus": Path("/data/pairs.txt"),
+    "text_corpus": Path("/data/text.txt"),
+    "skip_bad_lines": True,
+}
+
+
+@pytest.mark.parametrize("changes", [{}, EVERYTHING], ids=["defaults", "everything"])
+def test_what_is_stored_gives_the_same_settings_again(changes, tmp_path):
+    original = settings(**changes, out=tmp_path)
+    assert Settings.from_stored(json.loads(json.dumps(original.stored())), out=tmp_path) == original
+
+
+def test_everything_but_the_folder_is_stored():
+    assert {each.name for each in fields(Settings)} - set(settings(**EVERYTHING).stored()) == {"out", "resume"}
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        None,
+        [],
+        {},
+        {"seed": "1"},
+        {"budget": 60},
+        {"budget": "60s", "out": "/x"},
+        {"budget": "60s", "skip_bad_lines": "yes"},
+        {"budget": "60s", "seed": True},
+        {"budget": "60s", "families": "bert"},
+        {"budget": "60s", "rungs": "../x"},
+    ],
+    ids=str,
+)
+def test_settings_that_stored_did_not_write_are_refused(stored):
+    with pytest.raises(ValueError):
+        Settings.from_stored(stored)
+
+
+def test_settings_travel_to_workers_and_can_be_changed():
+    original = settings(**EVERYTHING)
+    assert pickle.loads(pickle.dumps(original)) == original
+    assert replace(original, seed=8).seed == 8
+
+
+def test_every_setting_has_a_flag_with_help():
+    for each in fields(Settings):
+        assert flag_of(each).about
+        assert flag_name(each.name).startswith("--")

@@ -1,0 +1,18 @@
+"""The search. Ray reads some of its settings when it is imported, so they are made here, before anything imports it."""
+
+import os
+
+os.environ.update(
+    {
+        "RAY_AIR_NEW_OUTPUT": "0",
+        "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+        "TUNE_DISABLE_AUTO_CALLBACK_SYNCER": "1",
+        "TUNE_DISABLE_SIGINT_HANDLER": "1",
+        "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+        "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",
+        "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    }
+)

@@ -1,0 +1,98 @@
+"""Flags made of the settings' fields, and how a wrong one ends: one line on stderr, exit code 2, nothing written."""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import MISSING, Field, fields, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tune.settings import Settings, flag_name, flag_of, invalid, is_switch, parse_setting
+
+ABOUT = "Find the best small Transformer that a fixed number of device-hours can buy."
+log = logging.getLogger(__name__)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with errors that the caller turns into one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message.removeprefix('argument ')}; --help lists the flags")
+
+
+def parser() -> argparse.ArgumentParser:
+    """One flag for each field of Settings; only flags that were given appear in the result."""
+    made = Parser(prog="python tune/run.py", description=ABOUT, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    for setting in fields(Settings):
+        flag = flag_of(setting)
+        if is_switch(setting):
+            made.add_argument(flag_name(setting.name), action="store_true", help=flag.about)
+        else:
+            form = flag.form or "|".join(flag.choices)
+            made.add_argument(flag_name(setting.name), metavar=form, help=flag.about + _default_text(setting))
+    return made
+
+
+def _default_text(setting: Field[Any]) -> str:
+    shown = setting.default is not MISSING and setting.default is not None
+    return f" (default: {flag_of(setting).show(setting.default)})" if shown else ""
+
+
+def parse(argv: Sequence[str]) -> Settings:
+    """Settings from flags. ValueError: one line, nothing written. SystemExit: --help."""
+    typed = vars(parser().parse_args(_joined(argv)))
+    given = {each.name: parse_setting(each, typed[each.name]) for each in fields(Settings) if each.name in typed}
+    if "resume" in given:
+        return _resumed(given)
+    if "budget" not in given:
+        raise invalid("budget", "missing: a study needs a cap; write --budget 8h")
+    settings = Settings(**given)
+    settings.check_folder()
+    return settings
+
+
+def _joined(argv: Sequence[str]) -> list[str]:
+    """`--budget -1h` as `--budget=-1h`: argparse would take the value for a flag, and not say what is wrong with it."""
+    with_value = {flag_name(setting.name) for setting in fields(Settings) if not is_switch(setting)}
+    joined: list[str] = []
+    for word in argv:
+        if joined and joined[-1] in with_value and word.startswith("-") and not word.startswith("--"):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def _resumed(given: dict[str, Any]) -> Settings:
+    """The study's own settings; what was given beside them must agree, or be of the few that may change."""
+    folder: Path = given.pop("resume")
+    try:
+        study = json.loads((folder / "study.json").read_text(encoding="utf-8"))
+        stored = study.get("settings") if isinstance(study, dict) else None
+        settings = Settings.from_stored(stored, resume=folder, out=folder)
+    except OSError as error:
+        raise invalid("resume", f"'{folder}' has no study.json ({error.strerror}): name a study's folder") from None
+    except (ValueError, RecursionError) as error:
+        raise invalid("resume", f"'{folder}' has a damaged study.json ({error}): name another study") from None
+    changes = {name: value for name, value in given.items() if value != getattr(settings, name)}
+    fixed = {setting.name for setting in fields(Settings) if not flag_of(setting).on_resume}
+    if refused := ", ".join(flag_name(name) for name in changes if name in fixed):
+        raise ValueError(f"{refused}: not as in '{folder}', and a study keeps its own settings: leave {refused} out")
+    return replace(settings, **changes)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a search; its exit code, or 2 for a wrong setting. Ray and torch come only once the settings are right."""
+    try:
+        settings = parse(sys.argv[1:] if argv is None else argv)
+        from tune.study import search
+
+        return search(settings).exit_code
+    except ValueError as error:
+        log.info("refused", exc_info=True)
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130

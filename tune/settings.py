@@ -1,0 +1,234 @@
+"""All a user can set: one field a setting, with its default, its help and its text form; standard library only."""
+
+import math
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from tune.duration import FORMS, duration_text, parse_duration
+from tune.space import FAMILIES, PRECISIONS, Space, Value, fix_text, parse_fix
+
+LARGEST_SEED = 2**32 - 1  # NumPy's
+
+
+def parse_families(text: str) -> dict[str, float]:
+    """`translation=70,nanogpt=30` -> {"translation": 0.7, "nanogpt": 0.3}; names alone share alike."""
+    shares: dict[str, float] = {}
+    parts = text.split(",")
+    for part in parts:
+        name, _, per_cent = (piece.strip() for piece in part.partition("="))
+        if name in shares:
+            raise ValueError(f"{text!r} names {name} twice: give each family once")
+        try:
+            shares[name] = float(per_cent) / 100 if "=" in text else 1 / len(parts)
+        except ValueError:
+            raise ValueError(
+                f"{part!r} gives no share: either every family has one or none; write translation=70,nanogpt=30"
+            ) from None
+    return shares
+
+
+def families_text(shares: Mapping[str, float]) -> str:
+    """The inverse of parse_families, to ten digits."""
+    return ",".join(f"{name}={100 * share:.10g}" for name, share in shares.items())
+
+
+def parse_path(text: str) -> Path:
+    """Absolute, because trials run elsewhere and a study is resumed from anywhere."""
+    if not text:
+        raise ValueError("'' is no path: name a file or folder, or leave the flag out")
+    return Path(os.path.expanduser(text)).absolute()
+
+
+def new_folder() -> Path:
+    """`runs/<UTC time>` in the present folder, under a name that is still free."""
+    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    taken = (Path("runs", name if not again else f"{name}-{again}") for again in range(1000))
+    return next(folder for folder in taken if not folder.exists()).absolute()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag:
+    """How a setting is typed: its help, `form` in the usage line, and the way from text to value and back."""
+
+    about: str
+    form: str = ""
+    choices: tuple[str, ...] = ()
+    parse: Callable[[str], Any] = str
+    show: Callable[[Any], str] = str
+    stored: bool = True  # kept in study.json
+    on_resume: bool = False  # may differ from the study's own
+
+
+def typed(about: str, **rest: Any) -> dict[str, Flag]:
+    """The metadata of a field of Settings."""
+    return {"flag": Flag(about=about, **rest)}
+
+
+TIME: dict[str, Any] = {"form": "TIME", "parse": parse_duration, "show": duration_text}
+NUMBER_OF: dict[str, Any] = {"form": "N", "parse": int}
+FILE: dict[str, Any] = {"form": "FILE", "parse": parse_path}
+FOLDER: dict[str, Any] = {"form": "FOLDER", "parse": parse_path, "stored": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a study was asked for. ValueError: `--flag: value: rule: remedy`, in one line."""
+
+    budget: float = field(  # device-seconds, as all times here are seconds
+        metadata=typed(
+            f"the cap in device-hours, never exceeded: {FORMS}; with --resume the new total",
+            **TIME, on_resume=True,
+        )
+    )
+    families: Mapping[str, float] = field(  # shares of the cap that add up to 1
+        default_factory=lambda: {name: 1 / len(FAMILIES) for name in FAMILIES},
+        metadata=typed(
+            "what to search and each share of the cap in per cent; what one leaves over goes to the other "
+            "(default: half each)",
+            form="NAME[=SHARE],...", parse=parse_families, show=families_text,
+        ),
+    )
+    fix: Mapping[str, Value] = field(
+        default_factory=dict,
+        metadata=typed(
+            "dimensions of the space not to vary, such as precision=bf16,heads=4",
+            form="NAME=VALUE,...", parse=parse_fix, show=fix_text,
+        ),
+    )
+    devices: int | None = field(
+        default=None,
+        metadata=typed("GPUs to use, or CPU cores where Ray sees no GPU (default: all there are)", **NUMBER_OF),
+    )
+    oversubscribe: bool = field(default=False, metadata=typed("let --devices exceed what this machine has"))
+    deadline: float | None = field(
+        default=None, metadata=typed("wall clock to end within, beside the cap", **TIME, on_resume=True)
+    )
+    seed: int = field(default=0, metadata=typed("for every random choice", **NUMBER_OF))
+    out: Path = field(
+        default_factory=new_folder, metadata=typed("the study's folder, made new (default: runs/<time>)", **FOLDER)
+    )
+    rungs: str = field(
+        default="seconds",
+        metadata=typed("compare trials at equal device-seconds or at equal tokens", choices=("seconds", "tokens")),
+    )
+    search: str = field(
+        default="tpe", metadata=typed("how configurations are suggested", choices=("tpe", "random"))
+    )
+    report_every: float = field(default=5.0, metadata=typed("training between two reports of a trial", **TIME))
+    translation_corpus: Path | None = field(
+        default=None,
+        metadata=typed("pairs, source<TAB>target (default: a builtin grammar, good for a smoke test)", **FILE),
+    )
+    text_corpus: Path | None = field(
+        default=None,
+        metadata=typed("text for nanogpt (default: Python's standard library, good for a smoke test)", **FILE),
+    )
+    skip_bad_lines: bool = field(default=False, metadata=typed("leave out and count pairs without a tab"))
+    resume: Path | None = field(
+        default=None, metadata=typed("go on with the study in this folder, with its own settings", **FOLDER)
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("budget", "deadline", "report_every"):
+            if (seconds := getattr(self, name)) is not None and seconds <= 0:
+                raise invalid(name, f"{duration_text(seconds)!r} is not above zero: write {FORMS}")
+        if unknown := [name for name in self.families if name not in FAMILIES]:
+            raise invalid("families", f"{unknown[0]!r} is no family: write {' or '.join(FAMILIES)}, or both")
+        shares = families_text(self.families)
+        if not all(0 < share <= 1 for share in self.families.values()):
+            raise invalid("families", f"{shares!r}: a share is above 0 and at most 100; leave a family out for none")
+        if not math.isclose(sum(self.families.values()), 1):
+            raise invalid("families", f"{shares!r} does not add up: make the shares, in per cent, add up to 100")
+        Space(family=FAMILIES[0], precisions=PRECISIONS, fix=self.fix)
+        if self.devices is not None and self.devices < 1:
+            raise invalid("devices", f"'{self.devices}' is too few: a search needs at least 1; leave it out for all")
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise invalid("seed", f"'{self.seed}' is out of range: a seed is from 0 to {LARGEST_SEED}; write --seed 0")
+        for each in fields(self):
+            choices, value = flag_of(each).choices, getattr(self, each.name)
+            if choices and value not in choices:
+                raise invalid(each.name, f"{value!r} is not there: choose {' or '.join(choices)}")
+
+    def check_folder(self) -> None:
+        """ValueError: the folder of a new study is taken, or cannot be made. Leaves nothing behind."""
+        try:
+            taken = self.out.exists() or self.out.is_symlink()
+            if not taken:
+                tempfile.TemporaryFile(dir=next(folder for folder in self.out.parents if folder.exists())).close()
+        except OSError as error:
+            raise invalid("out", f"'{self.out}' cannot be made ({error.strerror}): name another place") from None
+        if taken:
+            raise invalid("out", f"'{self.out}' exists already: a study makes its folder; name another, or --resume it")
+
+    def slots(self, available: int) -> int:
+        """How many trials run at once where so many devices are available. ValueError: too many to ask for."""
+        wanted = available if self.devices is None else self.devices
+        if wanted > available and not self.oversubscribe:
+            remedy = f"ask for at most {available}, or add --oversubscribe"
+            raise invalid("devices", f"'{wanted}' is more than the {available} there are: {remedy}")
+        return wanted
+
+    def too_small(self, smallest: float) -> ValueError:
+        """The error for a cap that does not pay for one rung of one trial; `smallest` in device-seconds does."""
+        asked, least = duration_text(self.budget), duration_text(math.ceil(smallest))
+        return invalid("budget", f"{asked!r} does not pay for one rung of one trial: write at least {least}")
+
+    def too_late(self, spent: float) -> ValueError:
+        """The error for a new total that is less than what the study spent already, in device-seconds."""
+        asked, used = duration_text(self.budget), duration_text(math.ceil(spent))
+        return invalid("budget", f"{asked!r} is less than the {used} that the study has spent: the new total must be more")
+
+    def stored(self) -> dict[str, str | bool]:
+        """What study.json keeps: each setting as a user types it; those not set are left out."""
+        return {
+            each.name: value if isinstance(value, bool) else flag_of(each).show(value)
+            for each in fields(self)
+            if flag_of(each).stored and (value := getattr(self, each.name)) not in (None, {})
+        }
+
+    @classmethod
+    def from_stored(cls, stored: object, **others: Any) -> Self:
+        """The inverse of stored(). ValueError: something that stored() did not write; a stranger may have."""
+        known = {each.name: each for each in fields(cls) if flag_of(each).stored}
+        if not isinstance(stored, dict) or not {"budget"} <= set(stored) <= set(known):
+            raise ValueError("its settings are not those of a study")
+        if not all(isinstance(value, bool if is_switch(known[name]) else str) for name, value in stored.items()):
+            raise ValueError("a setting is of the wrong type")
+        return cls(**{name: parse_setting(known[name], value) for name, value in stored.items()}, **others)
+
+
+def flag_of(setting: Field[Any]) -> Flag:
+    """The flag that a field of Settings is typed as."""
+    return setting.metadata["flag"]
+
+
+def is_switch(setting: Field[Any]) -> bool:
+    """Is it typed without a value?"""
+    return isinstance(setting.default, bool)
+
+
+def flag_name(name: str) -> str:
+    """skip_bad_lines -> `--skip-bad-lines`"""
+    return f"--{name.replace('_', '-')}"
+
+
+def invalid(name: str, sentence: str) -> ValueError:
+    """The error of one setting, under its flag's name."""
+    return ValueError(f"{flag_name(name)}: {sentence}")
+
+
+def parse_setting(setting: Field[Any], typed: str | bool) -> Any:
+    """The value of a setting from what was typed. ValueError under the flag's name."""
+    if isinstance(typed, bool):
+        return typed
+    parse = flag_of(setting).parse
+    try:
+        return parse(typed)
+    except ValueError as error:
+        sentence = f"{typed!r} is not a whole number: write 1 or another" if parse is int else str(error)
+        raise error if sentence.startswith("--") else invalid(setting.name, sentence) from None
