@@ -1,0 +1,61 @@
+"""Every wrong input ends with one clear line and exit code 2, and nothing is written."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tune import cli
+
+PAIRS = "Hello.\tHola.\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty present folder, with files to be wrong about in a folder beside it."""
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "empty.tsv").write_text("")
+    (files / "latin1.tsv").write_bytes("Señor\tSir\n".encode("latin-1"))
+    (files / "tabless.tsv").write_text(PAIRS * 300 + "no tab here\n")
+    (files / "few.tsv").write_text(PAIRS)
+    (files / "taken").mkdir()
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--budget 8", r"--budget: '8' has no unit"),
+        ("--budget -1h", r"--budget: '-1h'"),
+        ("--budget 0s", r"--budget: '0s'"),
+        ("--budget 5s", r"--budget: '5s' does not pay .* at least \d+s"),
+        ("--budget 8h --families opera", r"--families: 'opera'"),
+        ("--budget 8h --fix width=4", r"--fix: .*width"),
+        ("--budget 8h --fix precision=fp8", r"--fix: .*fp8"),
+        ("--budget 8h --fix heads=3", r"--fix: .*heads=3"),
+        ("--budget 8h --translation-corpus ../files/none.tsv", r"--translation-corpus: .*none\.tsv"),
+        ("--budget 8h --translation-corpus ../files/empty.tsv", r"--translation-corpus: .*empty"),
+        ("--budget 8h --translation-corpus ../files/latin1.tsv", r"--translation-corpus: .*UTF-8"),
+        ("--budget 8h --translation-corpus ../files/tabless.tsv", r"--translation-corpus: .*301"),
+        ("--budget 8h --translation-corpus ../files/few.tsv", r"--translation-corpus: .*fewer than"),
+        ("--budget 8h --text-corpus ../files/none.txt", r"--text-corpus: .*none\.txt"),
+        ("--budget 8h --text-corpus ../files/latin1.tsv", r"--text-corpus: .*UTF-8"),
+        ("--budget 8h --out ../files/taken", r"--out: .*taken.* exists"),
+        ("--budget 8h --out ../files/empty.tsv/x", r"--out: .*cannot be made"),
+        ("--budget 8h --devices 300", r"--devices: '300' .*--oversubscribe"),
+        ("--resume ../files/taken", r"--resume: .*taken"),
+    ],
+)
+def test_one_line_exit_2_nothing_written(
+    folder: Path, capfd: pytest.CaptureFixture[str], flags: str, said: str
+) -> None:
+    before = sorted(folder.rglob("*"))
+    assert cli.main(flags.split()) == 2
+    out, error = capfd.readouterr()
+    assert out == "" and error.count("\n") == 1
+    assert re.search(said, error), error
+    assert sorted(folder.rglob("*")) == before

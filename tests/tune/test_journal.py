@@ -1,0 +1,52 @@
+"""The journal's laws: all or nothing, one writer, readable while it is written."""
+
+from pathlib import Path
+
+import pytest
+
+from tune.journal import Journal, connect
+
+
+def trial(name: str) -> dict[str, object]:
+    return {"trial": name, "family": "nanogpt", "config": "{}", "state": "paused", "created": 0.0}
+
+
+def test_a_transaction_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, new=True)
+    with pytest.raises(RuntimeError), journal.transaction():
+        journal.insert("trials", trial("t001"))
+        with journal.transaction():
+            journal.insert("trials", trial("t002"))
+        raise RuntimeError
+    assert journal.rows("SELECT * FROM trials") == []
+
+
+def test_it_is_read_while_it_is_written_and_only_read(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, new=True)
+    journal.insert("trials", trial("t001"))
+    reader = connect(tmp_path)
+    assert [row["trial"] for row in reader.execute("SELECT trial FROM trials")] == ["t001"]
+    with pytest.raises(Exception, match="readonly"):
+        reader.execute("DELETE FROM trials")
+    journal.insert("trials", trial("t002"))
+    assert len(reader.execute("SELECT trial FROM trials").fetchall()) == 2
+
+
+def test_facts_come_back_and_are_replaced(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, new=True)
+    journal.note(cap_seconds=10, families={"nanogpt": 1.0})
+    journal.note(cap_seconds=20)
+    assert journal.facts() == {"cap_seconds": 20, "families": {"nanogpt": 1.0}}
+
+
+def test_a_folder_without_a_study_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"holds no journal\.db"):
+        connect(tmp_path)
+
+
+def test_a_second_run_is_refused(tmp_path: Path) -> None:
+    first = Journal(tmp_path, new=True)
+    with pytest.raises(ValueError, match="another run"):
+        Journal(tmp_path, new=False)
+    first.close()
+    Journal(tmp_path, new=False).close()

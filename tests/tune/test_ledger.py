@@ -1,0 +1,94 @@
+"""The ledger's law: what is spent and what is promised never exceed the cap, whatever happens between."""
+
+import random
+
+import pytest
+
+from tune.ledger import HAND_BACK_SECONDS, Ledger
+
+
+class Clock:
+    """A clock that moves when it is told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_a_slot_is_charged_while_it_is_held_idle_or_not(clock: Clock) -> None:
+    ledger = Ledger(cap=100, clock=clock)
+    clock.now = 3
+    ledger.open(0)
+    ledger.reserve(0, 10)
+    clock.now = 7
+    ledger.release(0)
+    clock.now = 9
+    assert ledger.spent == 6
+    assert ledger.hand_back(0) == 6
+    clock.now = 50
+    assert ledger.spent == 6
+
+
+def test_a_reservation_is_taken_from_what_is_left_at_once_and_released_when_unused(clock: Clock) -> None:
+    ledger = Ledger(cap=100, clock=clock)
+    ledger.open(0)
+    ledger.reserve(0, 60)
+    assert ledger.left == pytest.approx(40 - HAND_BACK_SECONDS)
+    clock.now = 10
+    ledger.release(0)
+    assert ledger.left == pytest.approx(90 - HAND_BACK_SECONDS)
+
+
+def test_a_lease_that_does_not_fit_is_refused_and_changes_nothing(clock: Clock) -> None:
+    ledger = Ledger(cap=100, clock=clock)
+    ledger.open(0)
+    ledger.reserve(0, 60)
+    ledger.open(1)
+    with pytest.raises(ValueError, match="do not fit"):
+        ledger.reserve(1, 60)
+    assert ledger.left == pytest.approx(40 - 2 * HAND_BACK_SECONDS)
+
+
+def test_an_overrun_is_counted_as_it_happens(clock: Clock) -> None:
+    ledger = Ledger(cap=100, clock=clock)
+    ledger.open(0)
+    ledger.reserve(0, 10)
+    clock.now = 25
+    assert ledger.spent == 25
+    assert ledger.left == pytest.approx(75 - HAND_BACK_SECONDS)
+
+
+def test_what_an_earlier_run_spent_counts(clock: Clock) -> None:
+    assert Ledger(cap=100, clock=clock, spent_before=80).left == 20
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_cap_holds_for_random_histories(clock: Clock, seed: int) -> None:
+    """Leases of random length on random slots, ended early at random: held time never exceeds the cap."""
+    chance = random.Random(seed)
+    ledger = Ledger(cap=200, clock=clock)
+    ends: dict[int, float] = {}
+    for step in range(300):
+        clock.now += chance.uniform(0, 2)
+        clock.now = min([clock.now, *ends.values()]) if ends else clock.now
+        for slot in [slot for slot, end in ends.items() if end <= clock.now or chance.random() < 0.1]:
+            del ends[slot]
+            ledger.release(slot)
+        if len(ledger.open_slots) < 4 and ledger.affordable(None) > 1 and chance.random() < 0.5:
+            ledger.open(step)
+        for slot in [slot for slot in ledger.open_slots if slot not in ends]:
+            if (most := ledger.affordable(slot)) > 1:
+                seconds = chance.uniform(0.5, 1) * most
+                ledger.reserve(slot, seconds)
+                ends[slot] = clock.now + seconds
+            else:
+                ledger.hand_back(slot)
+        assert ledger.spent <= ledger.cap
+    assert ledger.spent > 0.95 * ledger.cap

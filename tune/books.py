@@ -1,0 +1,132 @@
+"""The books: every movement of device-seconds, in the ledger and in the journal at once.
+
+What is reserved is written down before it is used. A slot is open while a process holds it; on it one lease follows
+another, and what lies between them is idle time, charged like the rest.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tune.journal import Journal
+from tune.ledger import Ledger
+from tune.records import Assignment, Running
+
+REPORT_COLUMNS = (
+    "steps",
+    "tokens",
+    "training_seconds",
+    "train_loss",
+    "learning_rate",
+    "gradient_norm",
+    "tokens_per_second",
+    "step_seconds",
+    "memory_bytes",
+    "checkpoint",
+)
+
+
+class Books:
+    """Slots, leases and charges of one study."""
+
+    def __init__(self, journal: Journal, ledger: Ledger, clock: Callable[[], float]) -> None:
+        self.journal, self.ledger, self.clock = journal, ledger, clock
+        self._idle_since: dict[int, float] = {}
+        self._next_slot = 1 + max((row["slot"] for row in journal.rows("SELECT slot FROM slots")), default=-1)
+
+    @property
+    def idle_slots(self) -> int:
+        """Slots held, with nothing to do."""
+        return len(self._idle_since)
+
+    @property
+    def affordable(self) -> float:
+        """The longest lease that the next slot could be given: an idle one, else a new one."""
+        return self.ledger.affordable(next(iter(self._idle_since), None))
+
+    def open_lease(
+        self, trial: str, rung: int | None, price: float, wanted: float, wall: float
+    ) -> tuple[int, int, float, float]:
+        """Reserve up to `wanted` device-seconds for a trial, within the cap and `wall`, on an idle slot or a new one.
+
+        Returns the lease's number, its slot, when it was opened and the seconds reserved.
+        """
+        slot = self._take_slot()
+        seconds = min(wanted, self.ledger.left - 0.01, wall)
+        self.ledger.reserve(slot, seconds)
+        opened = self.clock()
+        lease = self.journal.insert(
+            "leases",
+            {
+                "trial": trial,
+                "slot": slot,
+                "purpose": "final" if rung is None else "rung",
+                "rung": rung,
+                "price": price,
+                "reserved": seconds,
+                "opened": opened,
+            },
+        )
+        return lease, slot, opened, seconds
+
+    def _take_slot(self) -> int:
+        if self._idle_since:
+            slot = next(iter(self._idle_since))
+            self._end_idling(slot)
+            return slot
+        slot = self._next_slot
+        self._next_slot += 1
+        self.ledger.open(slot)
+        self.journal.insert("slots", {"slot": slot, "opened": self.clock()})
+        return slot
+
+    def charge(self, run: Running, seconds: Mapping[str, float]) -> None:
+        """What a running trial used, by what it used it for."""
+        for what, amount in seconds.items():
+            run.charged[what] = run.charged.get(what, 0.0) + amount
+            self._write_charge(run.assignment.slot, what, amount, run.assignment)
+
+    def report(self, run: Running, progress: Mapping[str, Any]) -> dict[str, Any]:
+        """Write a trial's progress as a row of `reports`; returns the row."""
+        assignment, ended = run.assignment, progress["ended"]
+        row: dict[str, Any] = {column: progress[column] for column in REPORT_COLUMNS}
+        if row["checkpoint"]:
+            row["checkpoint"] = str(Path(row["checkpoint"]).relative_to(self.journal.folder))
+        row |= {"trial": assignment.trial, "lease": assignment.lease, "at": self.clock()}
+        row |= {"rung": None, "final": 0}
+        if valid := progress["valid"]:
+            row |= {"rung": assignment.rung if ended == "rung" else None, "final": int(ended == "final")}
+            row |= {name: valid[name] for name in ("perplexity", "bits_per_character", "nats_per_word", "accuracy")}
+            row["valid_loss"] = valid["loss"]
+        if test := progress["test"]:
+            row |= {f"test_{name}": test[name] for name in ("loss", "perplexity", "bits_per_character")}
+        self.journal.insert("reports", row)
+        self.journal.update("trials", assignment.trial, {"parameters": progress["parameters"]})
+        return row
+
+    def close_lease(self, run: Running, rest: str) -> float:
+        """End a lease: what the trial did not account for itself is charged as `rest`, what it did not use is released.
+
+        Returns the device-seconds of the lease.
+        """
+        assignment, now = run.assignment, self.clock()
+        charged = now - assignment.opened
+        self.charge(run, {rest: charged - sum(run.charged.values())})
+        self.ledger.release(assignment.slot)
+        self.journal.update("leases", assignment.lease, {"closed": now, "charged": charged})
+        self._idle_since[assignment.slot] = now
+        return charged
+
+    def hand_back(self, slot: int | None = None) -> None:
+        """Close a slot for good: the one named, else any idle one."""
+        slot = next(iter(self._idle_since)) if slot is None else slot
+        self._end_idling(slot)
+        self.ledger.hand_back(slot)
+        self.journal.update("slots", slot, {"closed": self.clock()})
+
+    def _end_idling(self, slot: int) -> None:
+        self._write_charge(slot, "idle", self.clock() - self._idle_since.pop(slot))
+
+    def _write_charge(self, slot: int, what: str, seconds: float, to: Assignment | None = None) -> None:
+        row = {"at": self.clock(), "slot": slot, "what": what, "seconds": seconds}
+        self.journal.insert("charges", row | ({"trial": to.trial, "lease": to.lease} if to else {}))

@@ -1,0 +1,32 @@
+"""What trials run on: GPUs where there are any, else CPU cores."""
+
+import os
+import platform
+from dataclasses import dataclass
+
+import torch
+
+from tune.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Devices:
+    """What trials run on: kind "cuda" or "cpu", how many slots, and a name for the records."""
+
+    kind: str
+    slots: int
+    name: str
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that Ray manages."""
+        return self.slots if self.kind == "cuda" else 0
+
+
+def find_devices(settings: Settings) -> Devices:
+    """GPUs where there are any, else one CPU core a slot. ValueError: more asked for than there are."""
+    if count := torch.cuda.device_count():
+        return Devices(kind="cuda", slots=settings.slots(count), name=torch.cuda.get_device_name(0))
+    return Devices(
+        kind="cpu", slots=settings.slots(len(os.sched_getaffinity(0))), name=f"CPU core ({platform.machine()})"
+    )

@@ -1,0 +1,44 @@
+"""The facts of a study: what it was asked for, of which text, with which versions, on what."""
+
+import importlib.metadata
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from model.config import Data
+from tune.devices import Devices
+from tune.journal import Journal
+from tune.settings import Settings
+
+PACKAGES = ("ray", "torch", "numpy", "optuna", "tokenizers", "tensorboard")
+
+
+def write_facts(settings: Settings, devices: Devices, data: Mapping[str, Data], journal: Journal) -> None:
+    """What the study is, for people (study.json) and for analysis (the journal)."""
+    corpora = {
+        name: {"name": each.name, "sha256": each.sha256, "builtin": each.builtin, "vocabulary": each.vocabulary}
+        for name, each in data.items()
+    }
+    facts = {
+        "settings": settings.stored(),
+        "families": dict(settings.families),
+        "cap_seconds": settings.budget,
+        "created": time.time(),
+        "versions": {"python": platform.python_version()}
+        | {name: importlib.metadata.version(name) for name in PACKAGES},
+        "devices": {"kind": devices.kind, "slots": devices.slots, "name": devices.name},
+        "corpora": corpora,
+        "commit": git_commit(),
+    }
+    (settings.out / "study.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    journal.note(**facts)
+
+
+def git_commit() -> str | None:
+    """The commit of this code, where it lies in a git repository."""
+    here = Path(__file__).resolve().parent
+    found = subprocess.run(["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None

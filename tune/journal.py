@@ -1,0 +1,127 @@
+"""The journal: one SQLite file a study, written by the driver alone, and the only thing that analysis reads.
+
+Everything a study knows is here: what was asked, every trial, lease, report, charge and decision. The state of the
+ladder and of the ledger is a function of it, so that a killed study goes on where it stopped.
+"""
+
+import fcntl
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+FILE = "journal.db"
+LOCK = "journal.lock"
+
+SCHEMA = """
+CREATE TABLE study (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE trials (
+    trial TEXT PRIMARY KEY, family TEXT NOT NULL, config TEXT NOT NULL, parameters INTEGER,
+    state TEXT NOT NULL, reason TEXT, created REAL NOT NULL);
+CREATE TABLE leases (
+    lease INTEGER PRIMARY KEY, trial TEXT NOT NULL REFERENCES trials, slot INTEGER NOT NULL REFERENCES slots,
+    purpose TEXT NOT NULL, rung INTEGER, price REAL NOT NULL, reserved REAL NOT NULL,
+    opened REAL NOT NULL, closed REAL, charged REAL);
+CREATE TABLE reports (
+    report INTEGER PRIMARY KEY, trial TEXT NOT NULL REFERENCES trials, lease INTEGER REFERENCES leases,
+    at REAL NOT NULL, rung INTEGER, final INTEGER NOT NULL DEFAULT 0,
+    steps INTEGER, tokens INTEGER, training_seconds REAL, train_loss REAL,
+    valid_loss REAL, perplexity REAL, bits_per_character REAL, nats_per_word REAL, accuracy REAL,
+    test_loss REAL, test_perplexity REAL, test_bits_per_character REAL,
+    learning_rate REAL, gradient_norm REAL, tokens_per_second REAL, step_seconds REAL, memory_bytes INTEGER,
+    checkpoint TEXT);
+CREATE TABLE charges (
+    charge INTEGER PRIMARY KEY, at REAL NOT NULL, slot INTEGER REFERENCES slots, trial TEXT REFERENCES trials,
+    lease INTEGER REFERENCES leases, what TEXT NOT NULL, seconds REAL NOT NULL);
+CREATE TABLE slots (slot INTEGER PRIMARY KEY, opened REAL NOT NULL, closed REAL);
+CREATE TABLE decisions (
+    decision INTEGER PRIMARY KEY, at REAL NOT NULL, trial TEXT REFERENCES trials, action TEXT NOT NULL,
+    rung INTEGER, reason TEXT NOT NULL);
+CREATE INDEX reports_by_trial ON reports (trial);
+CREATE INDEX charges_by_lease ON charges (lease);
+"""
+
+
+def connect(folder: Path) -> sqlite3.Connection:
+    """A read-only connection to a study's journal, also while the study runs.
+
+    Raises ValueError where `folder` holds no journal.
+    """
+    path = Path(folder) / FILE
+    if not path.is_file():
+        raise ValueError(f"study: {str(folder)!r} holds no {FILE}: name the folder of a study, such as runs/NAME")
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=10)
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+class Journal:
+    """The driver's hold on a study's journal: the one writer."""
+
+    def __init__(self, folder: Path, *, new: bool) -> None:
+        """Create the journal of a `new` study in `folder`, or open the one there.
+
+        Raises ValueError where another run holds it.
+        """
+        self.folder = folder
+        self._lock = (folder / LOCK).open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ValueError(
+                f"--resume: {str(folder)!r} is in use by another run: wait for it to end, or end it"
+            ) from None
+        self._db = sqlite3.connect(folder / FILE, timeout=1, isolation_level=None)
+        self._db.row_factory = sqlite3.Row
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        if new:
+            self._db.executescript(SCHEMA)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of what is written inside, or nothing; a transaction inside another is part of it."""
+        if self._db.in_transaction:
+            yield
+            return
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def insert(self, table: str, values: Mapping[str, Any]) -> int:
+        """Write one row; columns are the keys of `values`. Returns the row's number."""
+        columns = ", ".join(values)
+        marks = ", ".join("?" * len(values))
+        cursor = self._db.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(values.values()))
+        return int(cursor.lastrowid or 0)
+
+    def update(self, table: str, key: Any, values: Mapping[str, Any]) -> None:
+        """Change the row of `table` whose primary key is `key`; the key's column bears the table's name less its s."""
+        assignments = ", ".join(f"{column} = ?" for column in values)
+        key_column = table.removesuffix("s")
+        self._db.execute(f"UPDATE {table} SET {assignments} WHERE {key_column} = ?", (*values.values(), key))
+
+    def note(self, **facts: Any) -> None:
+        """Write facts of the study, each as JSON; a fact that is there already is replaced."""
+        rows = [(key, json.dumps(value)) for key, value in facts.items()]
+        self._db.executemany("INSERT OR REPLACE INTO study (key, value) VALUES (?, ?)", rows)
+
+    def facts(self) -> dict[str, Any]:
+        """The facts of the study."""
+        return {row["key"]: json.loads(row["value"]) for row in self._db.execute("SELECT key, value FROM study")}
+
+    def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
+        """The rows of a query."""
+        return self._db.execute(query, values).fetchall()
+
+    def close(self) -> None:
+        """Fold the write-ahead log into the file and let go of it."""
+        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._db.close()
+        self._lock.close()

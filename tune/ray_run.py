@@ -1,0 +1,51 @@
+"""Ray for one search: started for it alone, and its Tuner told to do as the planner says."""
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import ray
+import ray.tune
+
+from model.config import Data
+from tune.planner import Planner
+from tune.scheduler import AdmittingSearcher, BudgetScheduler, Desk, SlotKeeper
+from tune.trial import Place, TrainingTrial
+
+
+@contextmanager
+def local_ray(slots: int, gpus: int) -> Iterator[None]:
+    """A Ray of this process's own, whatever else may be up, with one CPU a slot. It is gone afterwards."""
+    ray.init(
+        address="local", num_cpus=slots, num_gpus=gpus, include_dashboard=False, log_to_driver=False,
+        configure_logging=False, logging_level=logging.WARNING,
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def run_trials(planner: Planner, data: Mapping[str, Data], place: Place, gpus: int) -> None:
+    """Let Ray Tune run trials until the planner has handed back every slot."""
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(planner.slots)
+    desk = Desk(planner)
+    scheduler = BudgetScheduler(desk)
+    trainable = ray.tune.with_resources(
+        ray.tune.with_parameters(TrainingTrial, data=dict(data), place=place),
+        {"CPU": 1, "GPU": 1} if gpus else {"CPU": 1},
+    )
+    with tempfile.TemporaryDirectory(prefix="ration-") as scratch:
+        ray.tune.Tuner(
+            trainable,
+            tune_config=ray.tune.TuneConfig(
+                search_alg=AdmittingSearcher(desk), scheduler=scheduler, num_samples=-1, reuse_actors=True,
+                trial_dirname_creator=lambda trial: trial.trial_id, trial_name_creator=lambda trial: trial.trial_id,
+            ),
+            run_config=ray.tune.RunConfig(
+                storage_path=scratch, name="tune", verbose=0, callbacks=[SlotKeeper(desk, scheduler, planner.slots)],
+                failure_config=ray.tune.FailureConfig(max_failures=0),
+            ),
+        ).fit()  # fmt: skip

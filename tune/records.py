@@ -1,0 +1,51 @@
+"""What the planner keeps of trials, leases and families; all of it can be read back from the journal."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(kw_only=True)
+class TrialRecord:
+    """One configuration in training.
+
+    step_seconds: median seconds of a step by which its rungs were fixed, None before that;
+    deaths: how often its process died.
+    """
+
+    family: str
+    config: dict[str, Any]
+    steps: int = 0
+    step_seconds: float | None = None
+    checkpoint: str | None = None
+    deaths: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """What a slot is to do next: a trial and its lease, reserved already.
+
+    rung: None for the last stretch; seconds: device-seconds from `opened` (the study's clock) on; steps and
+    training_seconds: as in model.training.Stretch.
+    """
+
+    trial: str
+    family: str
+    config: dict[str, Any]
+    slot: int
+    lease: int
+    rung: int | None
+    opened: float
+    seconds: float
+    steps: int | None
+    training_seconds: float | None
+    checkpoint: str | None
+
+
+@dataclass(kw_only=True)
+class Running:
+    """A lease in use, and what it was charged so far, by what."""
+
+    assignment: Assignment
+    fresh_slot: bool
+    steps_before: int
+    charged: dict[str, float] = field(default_factory=dict)

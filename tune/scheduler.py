@@ -1,0 +1,168 @@
+"""The Ray side of the planner: what it decides, told to Ray Tune; what Ray Tune reports, told to it.
+
+Ray starts every pending trial, whatever its scheduler says, so admission is the searcher's (`AdmittingSearcher`): it
+hands out a trial when the planner has a slot and money for it. A trial that Ray knows already is paused, and the
+scheduler (`BudgetScheduler`) chooses it again with a new lease. Processes stay warm: one for each slot held,
+ended when the slot is handed back.
+"""
+
+import dataclasses
+import json
+import logging
+import time
+from collections import deque
+from typing import Any
+
+import ray
+from ray.tune import Callback
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+
+from tune.planner import Planner
+from tune.records import Assignment
+from tune.trial import boot
+
+log = logging.getLogger(__name__)
+
+
+class Desk:
+    """What searcher, scheduler and callback share: the planner, and which of Ray's trials is which of ours."""
+
+    def __init__(self, planner: Planner) -> None:
+        self.planner = planner
+        self.known: dict[str, Trial] = {}
+        self.new: dict[str, str] = {}
+        self.waiting: deque[Assignment] = deque()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Ray pickles what it is given, for a restore of its own; ours is from the journal, so nothing goes along."""
+        return object, ()
+
+    def config(self, assignment: Assignment) -> dict[str, Any]:
+        """What a trial's process is told: its assignment, and when that was made on this machine's monotonic clock."""
+        opened = time.monotonic() - (self.planner.books.clock() - assignment.opened)
+        return {"assignment": dataclasses.asdict(assignment), "boot": boot(), "opened_monotonic": opened}
+
+
+class AdmittingSearcher(Searcher):
+    """Hands a trial to Ray only when a slot is free and its lease is reserved."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(metric="report", mode="min")
+        self._desk = desk
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """A new trial of Ray's, None to wait, FINISHED when every slot was handed back."""
+        assignment = self._desk.planner.next()
+        while assignment is not None and assignment.trial in self._desk.known:
+            self._desk.waiting.append(assignment)
+            assignment = self._desk.planner.next()
+        if assignment is None:
+            return Searcher.FINISHED if self._desk.planner.done else None
+        self._desk.new[trial_id] = assignment.trial
+        return self._desk.config(assignment)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """The planner knows already."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """The journal has everything."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """The journal has everything."""
+
+
+class BudgetScheduler(FIFOScheduler):
+    """Pauses a trial at the end of each lease, and chooses whom the planner gave the next one."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__()
+        self._desk = desk
+        self.controller: Any = None
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        """The planner judges by what the report says, not by a metric of Ray's."""
+        return True
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        """Ray made the trial that the searcher handed out."""
+        self._desk.known[self._desk.new.pop(trial.trial_id)] = trial
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        """Pause where the lease is over; the process stays warm for the next."""
+        over = self._desk.planner.report(name_of(trial), json.loads(result["report"]))
+        if not over:
+            return TrialScheduler.CONTINUE
+        self.controller.pause_trial(trial, should_checkpoint=False)
+        return TrialScheduler.NOOP
+
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
+        """Its process is gone. Should the trial go on, it does so as a new trial of Ray's."""
+        name = name_of(trial)
+        self._desk.known.pop(name, None)
+        if name in self._desk.planner.running:
+            self._desk.planner.died(name, "error")
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """Whom the planner gave a lease; when all is over, nobody, and those that wait are ended."""
+        if self.controller is None:
+            self.controller = tune_controller._tune_controller
+            self.controller._actor_cache._may_keep_one = False
+        if self._desk.waiting:
+            assignment = self._desk.waiting.popleft()
+            trial = self._desk.known[assignment.trial]
+            trial.set_config(self._desk.config(assignment))
+            return trial
+        pending = [trial for trial in self._desk.known.values() if trial.status == Trial.PENDING]
+        if pending and self.controller._actor_cache.num_cached_objects:
+            return next((trial for trial in pending if trial not in self.controller._staged_trials), None)
+        if self._desk.planner.done:
+            for trial in list(self._desk.known.values()):
+                if trial.status == Trial.PAUSED:
+                    self.controller.stop_trial(trial)
+        return None
+
+    def debug_string(self) -> str:
+        """For Ray's own tables, which are not shown."""
+        return "planned under a cap"
+
+
+class SlotKeeper(Callback):
+    """Ends the processes of slots that were handed back, and of trials that outstay their lease."""
+
+    def __init__(self, desk: Desk, scheduler: BudgetScheduler, slots: int) -> None:
+        self._desk, self._scheduler, self._slots = desk, scheduler, slots
+        self._kept: set[Any] = set()
+
+    def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        """A trial that does not come back is ended by force; its failure then reaches the scheduler."""
+        for name in self._desk.planner.overdue():
+            actor = self._desk.known[name].temporary_state.ray_actor
+            if actor is not None:
+                log.warning("%s outstayed its lease: its process is ended", name)
+                ray.kill(actor)
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Let Ray keep as many idle processes as there are slots: only handing a slot back ends one."""
+        resources = trial.placement_group_factory
+        if resources not in self._kept:
+            self._kept.add(resources)
+            self._scheduler.controller._actor_cache.increase_max(resources, by=self._slots)
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        """One idle process for each idle slot, and no more."""
+        controller = self._scheduler.controller
+        cache = controller._actor_cache
+        surplus = cache.num_cached_objects - self._desk.planner.books.idle_slots - len(self._desk.waiting)
+        for resources in self._kept:
+            while surplus > 0 and (process := cache.pop_cached_object(resources)) is not None:
+                process.set_on_stop(None)
+                process.set_on_error(None)
+                controller._actor_manager.remove_actor(process, kill=True)
+                surplus -= 1
+
+
+def name_of(trial: Trial) -> str:
+    """Our name of one of Ray's trials."""
+    return str(trial.config["assignment"]["trial"])

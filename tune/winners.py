@@ -1,0 +1,81 @@
+"""The end of a search: the best of each family, kept where people look for it, and the last lines printed."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from model import checkpoint as checkpoints
+from model.config import Data
+from tune.duration import duration_text
+from tune.journal import Journal
+from tune.space import label
+
+
+@dataclass(frozen=True, kw_only=True)
+class Winner:
+    """The best trial of a family: the lowest loss after a decay, else at the highest rung."""
+
+    trial: str
+    family: str
+    config: dict[str, Any]
+    parameters: int
+    perplexity: float
+    bits_per_character: float
+    test_perplexity: float | None
+    decayed: bool
+    checkpoint: Path
+
+
+def winners(journal: Journal) -> dict[str, Winner]:
+    """The winner of each family that has one."""
+    rows = journal.rows("""
+        SELECT * FROM (
+            SELECT reports.*, family, config, parameters, ROW_NUMBER() OVER (
+                PARTITION BY family ORDER BY final DESC, IFNULL(rung, -1) DESC, valid_loss) AS place
+            FROM reports JOIN trials USING (trial)
+            WHERE (final OR rung IS NOT NULL) AND valid_loss IS NOT NULL AND checkpoint IS NOT NULL)
+        WHERE place = 1""")
+    return {
+        row["family"]: Winner(
+            trial=row["trial"], family=row["family"], config=json.loads(row["config"]), parameters=row["parameters"],
+            perplexity=row["perplexity"], bits_per_character=row["bits_per_character"],
+            test_perplexity=row["test_perplexity"], decayed=bool(row["final"]),
+            checkpoint=inside(journal.folder, row["checkpoint"]),
+        )
+        for row in rows
+    }  # fmt: skip
+
+
+def inside(folder: Path, path: str) -> Path:
+    """A path that a journal gives, as long as it stays in the study's folder. ValueError: it leads out of it."""
+    found = (folder / path).resolve()
+    if not found.is_relative_to(folder.resolve()):
+        raise ValueError(f"journal: {path!r} leads out of the study {str(folder)!r}: do not trust it")
+    return found
+
+
+def export(winner: Winner, study: Path, data: Data) -> None:
+    """Put the winner's weights, config and tokenizer into `best-<family>/`."""
+    checkpoints.export(winner.checkpoint, study / f"best-{winner.family}", data.tokenizer)
+
+
+def last_lines(
+    journal: Journal, found: dict[str, Winner], families: list[str], cap: float, spent: float
+) -> Iterator[str]:
+    """What a user leaves with: per family the best configuration, and what it cost."""
+    for family in families:
+        winner = found.get(family)
+        if winner is None:
+            yield f"{family}: no trial reached a rung; give it a larger cap"
+            continue
+        test = "not measured" if winner.test_perplexity is None else f"{winner.test_perplexity:.4g}"
+        decayed = "" if winner.decayed else " (before its decay)"
+        quality = f"validation perplexity {winner.perplexity:.4g}, test perplexity {test}"
+        size = f"{winner.bits_per_character:.3f} bits a character, {winner.parameters:,} parameters"
+        yield f"{family}: best {winner.trial} {label(winner.config)}{decayed}: {quality}, {size}"
+    steps = journal.rows("SELECT TOTAL(seconds) AS seconds FROM charges WHERE what = 'steps'")[0]["seconds"]
+    share, in_steps = spent / cap, steps / spent if spent else 0.0
+    of_cap = f"{duration_text(round(spent, 1))} of {duration_text(cap)} ({share:.1%})"
+    yield f"spent {of_cap}, {in_steps:.1%} of it in optimizer steps"
