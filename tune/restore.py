@@ -75,6 +75,8 @@ def restore(planner: Planner, journal: Journal) -> None:
     for name, family in planner.families.items():
         query = "SELECT TOTAL(charged) AS charged FROM leases JOIN trials USING (trial) WHERE family = ?"
         family.charged = journal.rows(query, name)[0]["charged"]
+        if planner.books.ledger.cap > journal.facts()["cap_seconds"]:
+            family.contest.refit(family.seconds)
     for trial, record in planner.trials.items():
         take_up_checkpoint(journal.folder / "checkpoints" / trial, record)
 
@@ -119,9 +121,7 @@ def tell(planner: Planner, event: dict[str, Any]) -> None:
 
 
 def take_up_checkpoint(folder: Path, record: TrialRecord) -> None:
-    """The newest sound checkpoint of a trial; of one that had its decay, that from before it."""
-    before_decay = folder / checkpoints.BEFORE_DECAY
-    path = checkpoints.newest_sound([before_decay]) or checkpoints.latest(folder)
-    if path is not None:
-        record.checkpoint = str(path)
-        record.steps = checkpoints.load(path).state["steps"]
+    """The checkpoint from before its decay of a trial that had one, else the newest that is sound."""
+    path, saved = checkpoints.load_or_older(folder / checkpoints.BEFORE_DECAY)
+    if path is not None and saved is not None:
+        record.checkpoint, record.steps = str(path), saved.state["steps"]

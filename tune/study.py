@@ -51,11 +51,11 @@ def search(settings: Settings) -> Outcome:
         place_text = f"{devices.slots} x {devices.name}, precisions {', '.join(precisions)}"
         write(f"{settings.out}: {duration_text(settings.budget)} on {place_text}")
         data = {name: prepare(corpus) for name, corpus in corpora.items()}
-        write_facts(settings, devices, data, journal)
         tensorboard = TensorBoard(settings.out / "tensorboard")
         planner = make_planner(settings, devices, spaces, journal, [Screen(write), tensorboard])
         if settings.resume:
             restore(planner, journal)
+        write_facts(settings, devices, data, journal)
         place = make_place(settings, devices, planner)
         with local_ray(devices.slots, devices.gpus), ended_in_order(planner, settings.out):
             run_trials(planner, data, place, devices.gpus)

@@ -6,10 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tune.heartbeats import last_beat, still_there
 from tune.journal import connect
 
 CAP = 60.0
@@ -95,34 +98,70 @@ def test_hparams_of_every_trial_are_there(study: tuple[Path, str]) -> None:
         assert "_hparams_/session_start_info" in events.summary_metadata
 
 
-def test_a_search_told_to_end_does_so_in_order_and_goes_on_from_there(repository: Path, tmp_path: Path) -> None:
-    """SIGTERM after the first result, then --resume: no trial is lost or trained again, and the cap holds over both."""
-    study = tmp_path / "study"
-    started = subprocess.Popen(
-        command(repository, "--budget", f"{CAP:.0f}s", "--families", "nanogpt", "--devices", "1", "--out", str(study)),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    assert started.stdout is not None
-    for line in started.stdout:
-        if "at rung 0" in line:
-            break
-    told = time.monotonic()
-    started.send_signal(signal.SIGTERM)
-    rest = started.stdout.read()
-    assert started.wait(60) == 128 + signal.SIGTERM
-    assert time.monotonic() - told < 20
-    assert f"--resume {study}" in rest
-    before = totals(study)
-    reports = connect(study).execute("SELECT COUNT(*) FROM reports").fetchone()[0]
-    resumed = subprocess.run(
+@contextmanager
+def search_until(repository: Path, study: Path, seen: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """A search of one family on one slot that has printed `seen`, and what it printed so far."""
+    words = command(
+        repository, "--budget", f"{CAP:.0f}s", "--families", "nanogpt", "--devices", "1", "--out", str(study)
+    )
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
+        assert started.stdout is not None
+        lines = []
+        for line in started.stdout:
+            lines.append(line)
+            if seen in line:
+                break
+        try:
+            yield started, lines
+        finally:
+            started.kill()
+
+
+def resume(repository: Path, study: Path) -> None:
+    """Go on with a study to its end; the books must add up, and no trial be trained to a rung a second time."""
+    ran = subprocess.run(
         command(repository, "--resume", str(study)), capture_output=True, text=True, timeout=240, check=False
     )
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    after = totals(study)
-    assert before["held"] < after["held"] <= CAP and before["open"] == after["open"] == 0
-    assert after["charged"] == pytest.approx(after["held"], abs=0.05)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    total = totals(study)
+    assert total["held"] <= CAP and total["open"] == 0
+    assert total["charged"] == pytest.approx(total["held"], abs=0.05)
     journal = connect(study)
-    assert journal.execute("SELECT COUNT(*) FROM reports").fetchone()[0] > reports
     assert journal.execute("SELECT COUNT(*) FROM reports WHERE final").fetchone()[0] == 1
     repeated = "SELECT trial, rung FROM reports WHERE rung IS NOT NULL GROUP BY trial, rung HAVING COUNT(*) > 1"
     assert journal.execute(repeated).fetchall() == []
+
+
+def test_a_search_whose_driver_is_killed_loses_nothing_that_it_told(repository: Path, tmp_path: Path) -> None:
+    """SIGKILL after the first result: what was printed is in the journal, no process is left, and the study goes on."""
+    study = tmp_path / "study"
+    with search_until(repository, study, "at rung 0") as (started, lines):
+        started.kill()
+    told = re.findall(r"(t\d+) \w+ at rung (\d+)", "".join(lines))
+    journal = connect(study)
+    query = "SELECT COUNT(*) FROM reports WHERE trial = ? AND rung = ?"
+    assert told and [journal.execute(query, found).fetchone()[0] for found in told] == [1] * len(told)
+    deadline = time.monotonic() + 20
+    beats = [beat for trial in (study / "heartbeats").iterdir() if (beat := last_beat(study, trial.name))]
+    while any(still_there(beat) for beat in beats) and time.monotonic() < deadline:
+        pass
+    assert not any(still_there(beat) for beat in beats)
+    journal.close()
+    resume(repository, study)
+
+
+def test_a_search_told_to_end_does_so_in_order_and_goes_on_from_there(repository: Path, tmp_path: Path) -> None:
+    """SIGTERM after the first result, then --resume: no trial is lost or trained again, and the cap holds over both."""
+    study = tmp_path / "study"
+    with search_until(repository, study, "at rung 0") as (started, _):
+        told = time.monotonic()
+        started.send_signal(signal.SIGTERM)
+        assert started.stdout is not None
+        rest = started.stdout.read()
+        assert started.wait(60) == 128 + signal.SIGTERM
+        assert time.monotonic() - told < 20
+    assert f"--resume {study}" in rest
+    before = totals(study)
+    assert before["open"] == 0
+    resume(repository, study)
+    assert totals(study)["held"] > before["held"]

@@ -1,0 +1,91 @@
+"""Every command in the README does what it says, with the budget made small."""
+
+import re
+import shlex
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SMALL_BUDGET = "60s"
+DONE_BY_MAKE = ("python3 -m venv", ". .venv", "pip install")
+
+
+def commands() -> list[str]:
+    """The lines of the README's sh blocks, without their comments."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", (REPOSITORY / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    lines = [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line and not line.startswith(DONE_BY_MAKE)]
+
+
+def of(start: str) -> list[str]:
+    return [command for command in commands() if command.startswith(start)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder, with a text and pairs of their own, made of the builtin ones."""
+    from model.corpus import load_pairs, load_text
+
+    folder = tmp_path_factory.mktemp("user")
+    (folder / "pairs.tsv").write_text(
+        "".join(f"{a}\t{b}\n" for a, b in load_pairs(None).train[:5000]), encoding="utf-8"
+    )
+    (folder / "text.txt").write_text(load_text(None).train[:200_000], encoding="utf-8")
+    return folder
+
+
+def run(command: str, folder: Path) -> str:
+    """Run a README's command as a user would in their folder, with this repository's scripts and Python."""
+    words = [sys.executable if word == "python" else word for word in shlex.split(command)]
+    words = [str(REPOSITORY / word) if word.endswith(".py") else word for word in words]
+    if "--budget" in words:
+        words[words.index("--budget") + 1] = SMALL_BUDGET
+    ran = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, f"{command}\n{ran.stdout}{ran.stderr}"
+    return ran.stdout
+
+
+def test_there_is_nothing_but_what_is_tried_here() -> None:
+    tried = ("make ", "python tune/run.py", "python analysis/", "tensorboard --logdir runs")
+    assert [command for command in commands() if not command.startswith(tried)] == []
+
+
+@pytest.mark.parametrize("command", of("make "))
+def test_make_knows_the_target(command: str) -> None:
+    subprocess.run([*shlex.split(command), "--dry-run"], cwd=REPOSITORY, capture_output=True, check=True)
+
+
+@pytest.mark.parametrize("command", of("python tune/run.py"))
+def test_searches(command: str, folder: Path) -> None:
+    assert "usage" in run(command, folder) if "--help" in command else "spent " in run(command, folder)
+
+
+@pytest.mark.parametrize("command", of("python analysis/"))
+def test_analysis_of_the_newest_study(command: str, folder: Path) -> None:
+    assert run(command.replace("[runs/<study>]", ""), folder)
+
+
+@pytest.mark.parametrize("command", of("tensorboard"))
+def test_tensorboard_serves_the_studies(command: str, folder: Path) -> None:
+    program = str(Path(sys.executable).parent / "tensorboard")
+    words = [program, *shlex.split(command)[1:], "--port", "0", "--host", "127.0.0.1"]
+    with subprocess.Popen(words, cwd=folder, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stderr is not None
+            address = next(found[1] for line in server.stderr if (found := re.search(r"at (http://\S+)", line)))
+            deadline = time.monotonic() + 60
+            while "nanogpt/t" not in (page := get(f"{address}data/runs")) and time.monotonic() < deadline:
+                pass
+            assert "nanogpt/t" in page and "ledger" in page
+        finally:
+            server.kill()
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
