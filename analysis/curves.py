@@ -1,0 +1,12 @@
+"""Entry: the learning curves, by rung."""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from analysis.cli import run
+from analysis.figure_command import draw_curves
+
+if __name__ == "__main__":
+    sys.exit(run(draw_curves))

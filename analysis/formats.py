@@ -1,0 +1,82 @@
+"""Numbers and configs as people read them."""
+
+import math
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import pandas as pd
+
+NOTHING = "-"
+UNITS = (("G", 1e9), ("M", 1e6), ("k", 1e3))
+
+
+def config(row: Mapping[Hashable, Any] | pd.Series) -> str:
+    """The config in one word group, as in the names of TensorBoard's runs: d128 h4 l4 p.1 bf16"""
+    parts = [
+        f"{letter}{f'{row[key]:g}'.removeprefix('0') or '0' if key == 'dropout' else f'{row[key]:g}'}"
+        for key, letter in (("d_model", "d"), ("heads", "h"), ("layers", "l"), ("dropout", "p"))
+        if not pd.isna(row[key])
+    ]
+    return " ".join([*parts, *([] if pd.isna(row["precision"]) else [str(row["precision"])])])
+
+
+def number(value: float, digits: int = 4) -> str:
+    """Significant digits, without an exponent where a person would write none; `-` for what is not known."""
+    if pd.isna(value):
+        return NOTHING
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    return f"{value:,.{max(places, 0)}f}" if abs(value) < 1e9 else f"{value:.{digits - 1}e}"
+
+
+def count(value: float) -> str:
+    """1,234 or 12.3k or 1.23M"""
+    if pd.isna(value):
+        return NOTHING
+    for unit, size in UNITS:
+        if value >= size:
+            return f"{number(value / size, 3)}{unit}"
+    return f"{value:.0f}"
+
+
+def plain(value: float) -> str:
+    """As on an axis: 1,200 or 0.25"""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def short_count(value: float) -> str:
+    """As on an axis: 300k, 1M"""
+    for unit, size in UNITS:
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def short_duration(seconds: float) -> str:
+    """As on an axis: 20s, 2m, 1h30m"""
+    text = duration(seconds).replace(".0s", "s")
+    for nothing in ("m00s", "h00m"):
+        text = text.replace(nothing, nothing[0])
+    return text
+
+
+def memory(value: float) -> str:
+    """bytes -> MiB or GiB"""
+    if pd.isna(value):
+        return NOTHING
+    return f"{number(value / 2**30, 3)} GiB" if value >= 2**30 else f"{number(value / 2**20, 3)} MiB"
+
+
+def duration(seconds: float) -> str:
+    """1h02m03s, 2m03s or 3.2s"""
+    if pd.isna(seconds):
+        return NOTHING
+    if seconds < 59.95:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}h{minutes % 60:02d}m{rest:02d}s" if minutes >= 60 else f"{minutes}m{rest:02d}s"
+
+
+def share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f} %" if whole > 0 else NOTHING

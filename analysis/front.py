@@ -1,0 +1,12 @@
+"""Entry: size against perplexity, with the front and the fitted curve."""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from analysis.cli import run
+from analysis.figure_command import draw_front
+
+if __name__ == "__main__":
+    sys.exit(run(draw_front))

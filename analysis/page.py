@@ -1,0 +1,101 @@
+"""A page that stands alone: plain HTML and CSS, pictures inside, no script and no network."""
+
+import base64
+from collections.abc import Iterable
+from html import escape
+
+import pandas as pd
+
+from analysis.figures.picture import Picture
+
+WORDS = ("#", "trial", "config", "state", "what")
+STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; max-width: 70rem; margin: 0 auto; padding: 1rem; }
+h1 { font-size: 1.6rem; line-height: 1.2; margin: .5rem 0; overflow-wrap: anywhere; }
+h2 { font-size: 1.3rem; border-bottom: 2px solid #0072B2; margin-top: 2.2rem; }
+h3 { font-size: 1.05rem; margin: 1.4rem 0 .3rem; }
+.answer { border: 1px solid #ccc; border-left: .4rem solid #0072B2; border-radius: .3rem; padding: .4rem 1rem; margin: 1rem 0; }
+.answer h3 { margin-top: .3rem; font-size: 1.2rem; }
+p, figure, .answer, dl, pre { max-width: 46rem; }
+.note { color: #555; font-size: .9rem; }
+.wide { overflow-x: auto; }
+figure { margin: 1rem 0; }
+figure img { width: 100%; min-width: 27rem; height: auto; display: block; }
+figcaption { color: #333; font-size: .92rem; }
+table { border-collapse: collapse; font-size: .85rem; white-space: nowrap; }
+th, td { padding: .2rem .55rem; border-bottom: 1px solid #e2e2e2; text-align: right; }
+.words { text-align: left; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; margin: .5rem 0; }
+dt { color: #555; } dd { margin: 0; overflow-wrap: anywhere; white-space: pre-wrap; font-variant-numeric: tabular-nums; }
+pre { background: #f5f5f5; padding: .7rem; overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; }
+nav a { margin-right: .8rem; }
+@media print {
+  body { font-size: 10.5pt; max-width: none; padding: 0; }
+  nav { display: none; }
+  figure, .answer, tr { break-inside: avoid; } h2, h3 { break-after: avoid; }
+  figure img { max-width: 15cm; min-width: 0; margin: 0 auto; }
+  .wide { overflow: visible; } table { font-size: 7pt; white-space: normal; } th, td { padding: .1rem .25rem; }
+}
+"""  # noqa: E501
+
+
+def page(title: str, parts: Iterable[str]) -> str:
+    """The whole document."""
+    body = "\n".join(parts)
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def text(words: str, *, kind: str = "") -> str:
+    """A paragraph; `kind` is a class of STYLE."""
+    return f'<p class="{kind}">{escape(words)}</p>' if kind else f"<p>{escape(words)}</p>"
+
+
+def heading(words: str, level: int = 2, *, anchor: str = "") -> str:
+    return (
+        f'<h{level} id="{escape(anchor)}">{escape(words)}</h{level}>'
+        if anchor
+        else f"<h{level}>{escape(words)}</h{level}>"
+    )
+
+
+def contents(anchors: dict[str, str]) -> str:
+    """Links to headings: anchor -> words"""
+    links = (f'<a href="#{escape(anchor)}">{escape(words)}</a>' for anchor, words in anchors.items())
+    return f"<nav>{' '.join(links)}</nav>"
+
+
+def facts(pairs: dict[str, str]) -> str:
+    """Names and values in two columns."""
+    return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(value)}</dd>' for name, value in pairs.items())}</dl>"
+
+
+def code(words: str) -> str:
+    return f"<pre>{escape(words)}</pre>"
+
+
+def box(parts: Iterable[str]) -> str:
+    return f'<section class="answer">{"".join(parts)}</section>'
+
+
+def table(rows: pd.DataFrame) -> str:
+    """A table that scrolls by itself on a narrow screen; columns in WORDS are set to the left."""
+
+    def row(tag: str, cells: Iterable[object]) -> str:
+        kinds = (' class="words"' if name in WORDS else "" for name in rows)
+        return "".join(f"<{tag}{kind}>{escape(str(cell))}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
+
+    lines = "".join(f"<tr>{row('td', cells)}</tr>\n" for cells in rows.itertuples(index=False))
+    return f'<div class="wide"><table><thead><tr>{row("th", rows)}</tr></thead><tbody>\n{lines}</tbody></table></div>'
+
+
+def figure(picture: Picture) -> str:
+    """The picture with its title and what it says, for those too who cannot see it."""
+    data = base64.b64encode(picture.svg().encode()).decode()
+    alt = escape(f"{picture.title}. {picture.text}")
+    image = f'<div class="wide"><img alt="{alt}" src="data:image/svg+xml;base64,{data}"></div>'
+    return f"<figure>{heading(picture.title, 3)}{image}<figcaption>{escape(picture.text)}</figcaption></figure>"

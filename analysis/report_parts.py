@@ -1,0 +1,100 @@
+"""The parts of a report that are words and tables: the answer, the ranking, the samples, how to repeat it."""
+
+import shlex
+from datetime import UTC, datetime
+
+import pandas as pd
+
+from analysis import formats, page
+from analysis.rank_command import answer_names, columns, section
+from analysis.ranking import answers
+from analysis.spending import WHATS, Spending
+from analysis.studies import Study
+
+SAMPLES = 6
+TOP = 20
+
+
+def head(study: Study, spent: Spending) -> str:
+    """What study this is, and whether it is over."""
+    created = study.facts.get("created")
+    when = "" if created is None else f"{datetime.fromtimestamp(float(created), UTC):%Y-%m-%d %H:%M} UTC. "
+    ended = study.facts.get("ended")
+    how = "It has not ended (or was killed). " if ended is None else f"It ended: {ended.get('reason', 'in order')}. "
+    devices = study.facts.get("devices", {})
+    where = f"{devices.get('slots', '?')} x {study.device}. " if study.device else ""
+    return page.text(f"{when}{where}{how}{spent.summary[0].upper()}{spent.summary[1:]}.", kind="note")
+
+
+def answer(pool: pd.DataFrame) -> str:
+    """Which config, why, and what it costs: one family."""
+    family = str(pool["family"].iloc[0])
+    found = answers(pool)
+    best = found.perplexity
+    smoke = [page.text("Builtin text: a smoke test, not a result.", kind="note")] if pool["smoke_test"].any() else []
+    if best is None:
+        return page.box([page.heading(family, 3), *smoke, page.text("No trial has completed a rung yet.")])
+    same = pool[(pool["group"] == best["group"]) & (pool["trial"] != best["trial"])]["perplexity"]
+    margin = "" if same.empty else f" the next there is {100 * (same.min() / best['perplexity'] - 1):.1f} % worse;"
+    where = "after its decay" if best["section"] == "decayed" else f"at rung {best['rung']:.0f}"
+    why = (
+        f"Lowest validation perplexity {where} of {len(pool)} trials;{margin} "
+        f"{'it is' if best['front'] else 'it is not'} on the front of size against perplexity."
+    )
+    shown = {
+        "validation perplexity": formats.number(best["perplexity"]),
+        "test perplexity": formats.number(best["test_perplexity"]),
+        "bits per character": formats.number(best["bits_per_character"]),
+        "parameters": f"{best['parameters']:,.0f}",
+        "memory to train": formats.memory(best["memory_bytes"]),
+        "device time": formats.duration(best["device_seconds"]),
+        "device time of the family": formats.duration(pool["device_seconds"].sum()),
+    }
+    title = f"{family}: {formats.config(best)}"
+    return page.box(
+        [page.heading(title, 3), *smoke, page.text(why), page.facts(shown), page.text(answer_names(pool), kind="note")]
+    )
+
+
+def rankings(study: Study, table: pd.DataFrame) -> list[str]:
+    """Each section of the ranking, the first rows of it."""
+    parts = []
+    for _, group in table.groupby("group", sort=False):
+        left = len(group) - TOP
+        more = [page.text(f"and {left:,} more: python analysis/rank.py --top 0", kind="note")] if left > 0 else []
+        parts += [page.heading(section(group), 3), page.table(columns([study], group.head(TOP))), *more]
+    return parts
+
+
+def spending_table(spent: Spending) -> str:
+    """The rows of spend.py."""
+    rows = [
+        {"what": what, **spent.table[what].map("{:,.1f}".format), "device-seconds": f"{spent.by[what]:,.1f}",
+         "share": formats.share(spent.by[what], spent.spent)}
+        for what in WHATS
+    ]  # fmt: skip
+    return page.table(pd.DataFrame(rows).rename(columns={"-": "no trial"}))
+
+
+def samples(study: Study, family: str) -> list[str]:
+    """What the winner makes of some texts, where the search wrote it down."""
+    rows = study.facts.get("samples", {}).get(family, [])[:SAMPLES]
+    if not rows:
+        return []
+    shown = ({name: str(value) for name, value in row.items() if value is not None} for row in rows)
+    return [page.heading(f"{family}: what the winner writes", 3), *map(page.facts, shown)]
+
+
+def repeat(study: Study) -> list[str]:
+    """The command, and what it ran on."""
+    words = ["python", "tune/run.py"]
+    for name, value in study.facts.get("settings", {}).items():
+        flag = f"--{name.replace('_', '-')}"
+        words += [flag] if value is True else [] if value is False else [flag, str(value)]
+    corpora = {
+        f"text of {family}": f"{facts.get('name')}, {facts.get('vocabulary')} tokens, sha256 {facts.get('sha256')}"
+        for family, facts in study.facts.get("corpora", {}).items()
+    }
+    versions = ", ".join(f"{name} {version}" for name, version in study.facts.get("versions", {}).items())
+    facts = {"commit": str(study.facts.get("commit") or "unknown"), "versions": versions, "device": study.device}
+    return [page.code(shlex.join(words)), page.facts(facts | corpora)]

@@ -1,0 +1,12 @@
+"""Entry: where each device-second went."""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from analysis.cli import run
+from analysis.spending import spend
+
+if __name__ == "__main__":
+    sys.exit(run(spend))

@@ -1,0 +1,100 @@
+"""Where each device-second of a study went."""
+
+import json
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis import cli, formats
+from analysis.studies import RUNS, Study, newest, open_study
+
+WHATS = ("steps", "start", "compile", "evaluation", "checkpoint", "idle", "lost")
+NO_FAMILY = "-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spending:
+    """All in device-seconds. `table`: one row a family (`-`: of none), one column for each of WHATS."""
+
+    cap: float
+    table: pd.DataFrame
+
+    @property
+    def spent(self) -> float:
+        return float(self.table.to_numpy().sum())
+
+    @property
+    def by(self) -> dict[str, float]:
+        return {what: float(self.table[what].sum()) for what in WHATS}
+
+    @property
+    def summary(self) -> str:
+        """spent 7h58m12s of 8h00m00s (99.6 %), 96.1 % of it in optimizer steps"""
+        spent, cap = formats.duration(self.spent), formats.duration(self.cap)
+        steps = formats.share(self.by["steps"], self.spent)
+        return f"spent {spent} of {cap} ({formats.share(self.spent, self.cap)}), {steps} of it in optimizer steps"
+
+
+def spending(study: Study) -> Spending:
+    """What was charged, and as idle what slots were held for beyond that."""
+    charged = study.read(
+        "SELECT COALESCE(family, '-') AS family, what, SUM(seconds) AS seconds "
+        "FROM charges LEFT JOIN trials USING (trial) GROUP BY 1, 2"
+    )
+    table = charged.pivot_table(index="family", columns="what", values="seconds", aggfunc="sum", fill_value=0.0)
+    families = dict.fromkeys(
+        [*study.facts.get("families", {}), *table.index.drop(NO_FAMILY, errors="ignore"), NO_FAMILY]
+    )
+    table = table.reindex(index=list(families), columns=WHATS, fill_value=0.0)
+    slots = held(study)
+    seconds = float((slots["until"] - slots["opened"]).sum())
+    table.loc[NO_FAMILY, "idle"] += max(0.0, seconds - float(table.to_numpy().sum()))
+    return Spending(cap=float(study.facts["cap_seconds"]), table=table)
+
+
+def held(study: Study) -> pd.DataFrame:
+    """slot, opened, until: on the study's clock.
+
+    A slot that is still open is held until now; one whose trial is at work, until what that trial reported last.
+    """
+    return study.read(
+        """WITH now AS (SELECT MAX(at) AS at FROM (SELECT at FROM charges UNION ALL SELECT at FROM decisions)),
+                working AS (SELECT slot FROM leases WHERE closed IS NULL),
+                told AS (SELECT slot, MAX(at) AS at FROM charges GROUP BY slot)
+           SELECT slots.slot, opened, COALESCE(closed, IIF(slots.slot IN working, told.at, now.at), opened) AS until
+           FROM slots JOIN now LEFT JOIN told USING (slot)"""
+    ).astype({"opened": float, "until": float})
+
+
+def spend(arguments: list[str]) -> None:
+    """Print where the cap went. ValueError for a study that does not serve."""
+    parser = cli.parser("spend", "Say where each device-second of a study went.", studies="?")
+    parser.add_argument(
+        "--json", action="store_true", help="cap, spent, in_steps, idle, by and by_family, in device-seconds"
+    )
+    flags = parser.parse_args(arguments)
+    study = open_study(flags.studies or newest(RUNS))
+    found = spending(study)
+    if flags.json:
+        figures = {"cap": found.cap, "spent": found.spent, "in_steps": found.by["steps"], "idle": found.by["idle"]}
+        print(json.dumps(figures | {"by": found.by, "by_family": found.table.to_dict(orient="index")}, indent=1))
+        return
+    show(study, found)
+
+
+def show(study: Study, found: Spending) -> None:
+    """One row for each of WHATS, one column a family, and the line that sums up."""
+    drawn = cli.table(study.name)
+    drawn.add_column("")
+    for name in ("no trial" if family == NO_FAMILY else str(family) for family in found.table.index):
+        drawn.add_column(name, justify="right")
+    drawn.add_column("device-s", justify="right")
+    drawn.add_column("of spent", justify="right")
+    for what in WHATS:
+        row = [f"{seconds:,.1f}" for seconds in (*found.table[what], found.by[what])]
+        drawn.add_row(what, *row, formats.share(found.by[what], found.spent))
+    whole = [f"{seconds:,.1f}" for seconds in (*found.table.sum(axis=1), found.spent)]
+    drawn.add_row("all", *whole, formats.share(found.spent, found.spent), style="bold")
+    console = cli.console()
+    console.print(drawn, "")
+    console.print(found.summary)

@@ -1,0 +1,83 @@
+"""Open studies by their journals, also of one that runs or was killed."""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tune.journal import FILE, connect
+
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One study's folder and what its journal says about it as a whole (the table `study`)."""
+
+    folder: Path
+    name: str
+    facts: dict[str, Any]
+
+    def read(self, sql: str, *values: str) -> pd.DataFrame:
+        return read(self.folder, sql, *values)
+
+    def corpus(self, family: str) -> dict[str, Any]:
+        """name, sha256, builtin, vocabulary of the family's text, as far as they were written"""
+        return self.facts.get("corpora", {}).get(family, {})
+
+    @property
+    def device(self) -> str:
+        """What its device-seconds are seconds of."""
+        return str(self.facts.get("devices", {}).get("name", ""))
+
+    def rung_seconds(self, family: str, rung: int) -> float:
+        """Seconds of training at that rung; NaN where the journal has none."""
+        ladder = self.facts.get("rung_seconds", {}).get(family, [])
+        return float(ladder[rung]) if rung < len(ladder) else float("nan")
+
+
+def read(folder: Path, sql: str, *values: str) -> pd.DataFrame:
+    """The rows of a query; `values` are its question marks. ValueError when the journal cannot be read."""
+    connection = connect(folder)
+    connection.row_factory = None
+    try:
+        return pd.read_sql_query(sql, connection, params=values)
+    except (pd.errors.DatabaseError, sqlite3.Error) as error:
+        reason = str(error).splitlines()[-1]
+        raise ValueError(f"study: {str(folder)!r}: its journal.db cannot be read: {reason}") from error
+    finally:
+        connection.close()
+
+
+def open_study(folder: Path) -> Study:
+    """ValueError for a folder without a journal, a damaged one, or a study in which no trial was started."""
+    facts = read(folder, "SELECT key, value FROM study")
+    if read(folder, "SELECT COUNT(*) AS trials FROM trials")["trials"].item() == 0:
+        raise ValueError(f"study: {str(folder)!r} has no trial yet; wait for its first, or name another study")
+    values = {key: json.loads(value) for key, value in facts.itertuples(index=False)}
+    return Study(folder=folder, name=folder.resolve().name, facts=values)
+
+
+def newest(runs: Path) -> Path:
+    """The study in `runs` whose journal was written last. ValueError when there is none."""
+    folders = [path.parent for path in runs.glob(f"*/{FILE}")]
+    if not folders:
+        raise ValueError(
+            f"study: no study in {str(runs)!r}; name its folder, or make one: python tune/run.py --budget 4m"
+        )
+    return max(folders, key=lambda folder: max(path.stat().st_mtime for path in folder.glob(f"{FILE}*")))
+
+
+def open_studies(folders: Sequence[Path]) -> list[Study]:
+    """Those named, or the newest in runs/. ValueError when two have one name."""
+    studies = [open_study(folder) for folder in folders or [newest(RUNS)]]
+    names = [study.name for study in studies]
+    if len(set(names)) < len(names):
+        raise ValueError(
+            f"study: {', '.join(names)}: each name may stand once; rename a folder, or name each study once"
+        )
+    return studies

@@ -1,0 +1,158 @@
+"""Journals written by hand, with the journal's own schema."""
+
+import json
+from collections.abc import Callable, Iterator
+from math import exp
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tune.journal import Journal
+
+FACTS: dict[str, Any] = {
+    "cap_seconds": 1000.0,
+    "families": {"nanogpt": 1.0},
+    "created": 1767225600.0,
+    "devices": {"kind": "cpu", "slots": 1, "name": "CPU core"},
+    "corpora": {"nanogpt": {"name": "shakespeare", "sha256": "a" * 64, "builtin": False, "vocabulary": 65}},
+    "rung_seconds": {"nanogpt": [10.0, 20.0, 40.0]},
+}
+
+
+class Written:
+    """A journal under construction: every helper writes one row with the columns given."""
+
+    def __init__(self, folder: Path, **facts: Any) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.journal = Journal(folder, new=True)
+        self.journal.note(**(FACTS | facts))
+
+    def slot(self, slot: int = 0, *, opened: float = 0.0, closed: float | None = None) -> None:
+        self.journal.insert("slots", {"slot": slot, "opened": opened, "closed": closed})
+
+    def trial(self, trial: str, *, state: str = "paused", reason: str | None = None, created: float = 0.0,
+              parameters: int = 1_000_000, family: str = "nanogpt", **config: Any) -> None:  # fmt: skip
+        point = {"d_model": 128, "heads": 4, "layers": 4, "dropout": 0.1, "precision": "fp32"} | config
+        values = {
+            "trial": trial,
+            "family": family,
+            "config": json.dumps(point),
+            "parameters": parameters,
+            "state": state,
+        }
+        self.journal.insert("trials", values | {"reason": reason, "created": created})
+
+    def report(
+        self, trial: str, perplexity: float | None, *, rung: int | None = 0, at: float = 0.0, **columns: Any
+    ) -> None:
+        self.journal.insert("reports", {"trial": trial, "at": at, "rung": rung, "perplexity": perplexity} | columns)
+
+    def charge(
+        self, what: str, seconds: float, *, at: float = 0.0, slot: int | None = None, trial: str | None = None
+    ) -> None:
+        self.journal.insert("charges", {"at": at, "slot": slot, "trial": trial, "what": what, "seconds": seconds})
+
+    def lease(
+        self, trial: str, slot: int, *, rung: int | None, price: float, opened: float, charged: float | None
+    ) -> int:
+        """Still open where `charged` is None."""
+        values = {"trial": trial, "slot": slot, "purpose": "final" if rung is None else "rung", "rung": rung}
+        times = {"opened": opened, "closed": None if charged is None else opened + charged, "charged": charged}
+        return self.journal.insert("leases", values | times | {"price": price, "reserved": price * 1.2})
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Iterator[Callable[..., Written]]:
+    """write(name, **facts) -> Written: a new study in runs/ of a temporary folder"""
+    written: list[Written] = []
+
+    def new(name: str = "study", **facts: Any) -> Written:
+        written.append(Written(tmp_path / "runs" / name, **facts))
+        return written[-1]
+
+    yield new
+    for one in written:
+        one.journal.close()
+
+
+@pytest.fixture
+def six(write: Callable[..., Written]) -> Written:
+    """Six trials, ranked by hand in test_ranking.py."""
+    study = write("six")
+    study.slot()
+    # trial, parameters, perplexity at rung 0, 1 and after the decay
+    rows = [
+        ("t1", 1_000_000, 9.0, None, None),
+        ("t2", 2_000_000, 8.0, 7.0, 5.0),
+        ("t3", 4_000_000, 7.5, 6.0, 5.5),
+        ("t4", 500_000, 8.5, None, None),
+        ("t5", 8_000_000, 7.0, 6.5, None),
+        ("t6", 1_000_000, None, None, None),
+    ]
+    for number, (trial, parameters, first, second, last) in enumerate(rows):
+        broken = trial == "t6"
+        study.trial(trial, parameters=parameters, created=number, d_model=16 * 2**number,
+                    state="failed" if broken else "paused", reason="diverged" if broken else None)  # fmt: skip
+        for rung, perplexity in ((0, first), (1, second)):
+            if perplexity is not None:
+                study.report(
+                    trial, perplexity, rung=rung, memory_bytes=number * 2**20, bits_per_character=1.0, valid_loss=2.0
+                )
+        if last is not None:
+            study.report(trial, last, rung=None, final=1, test_perplexity=last + 0.5)
+        study.charge("steps", 10.0 + number, trial=trial, slot=0, at=100.0)
+    return study
+
+
+SEARCHED = {"ended": {"reason": "cap"}, "settings": {"budget": "1000s", "seed": "3", "oversubscribe": True}}
+
+
+@pytest.fixture
+def searched(write: Callable[..., Written]) -> Written:
+    study = write("searched", **SEARCHED)
+    search(study)
+    return study
+
+
+def search(study: Written) -> None:
+    """As a search would be: 24 trials of nanogpt on two slots, three rungs, two decays, one divergence."""
+    random = Random(0)
+    clock = [0.0, 0.0]
+    for slot in (0, 1):
+        study.slot(slot)
+
+    def stretch(trial: str, *, rung: int | None, since: float, until: float, loss: Callable[[float], float]) -> None:
+        slot = clock.index(min(clock))
+        price = until - since + 1
+        lease = study.lease(trial, slot, rung=rung, price=price, opened=clock[slot], charged=price * 1.1)
+        study.charge("start", 1.0, slot=slot, trial=trial, at=clock[slot] + 1)
+        clock[slot] += price * 1.1
+        study.charge("steps", until - since, slot=slot, trial=trial, at=clock[slot])
+        for share, last in ((0.5, False), (1.0, True)):
+            seconds = since + share * (until - since)
+            columns = {"lease": lease, "valid_loss": loss(seconds), "tokens_per_second": 1e9 / loss(seconds)}
+            columns |= {"training_seconds": seconds, "final": int(last and rung is None), "memory_bytes": 2**25}
+            study.report(trial, exp(loss(seconds)), rung=rung if last else None, at=clock[slot], **columns)
+
+    for number in range(24):
+        trial, width = f"t{number:03d}", random.choice([16, 64, 256])
+        luck = random.gauss(0, 0.01)
+
+        def loss(seconds: float, width: int = width, luck: float = luck) -> float:
+            return 1 + 16 / width + 2 * seconds**-0.5 + luck
+
+        study.trial(trial, parameters=12 * 4 * width**2 + number, d_model=width, created=number,
+                    precision=random.choice(["fp32", "bf16"]), dropout=random.choice([0.0, 0.1]),
+                    state="stopped" if number else "finished", reason="diverged" if number == 23 else None)  # fmt: skip
+        stretch(trial, rung=0, since=0, until=10, loss=loss)
+        if number < 8:
+            stretch(trial, rung=1, since=10, until=20, loss=loss)
+        if number < 3:
+            stretch(trial, rung=2, since=20, until=40, loss=loss)
+        if number < 2:
+            stretch(trial, rung=None, since=40, until=60, loss=loss)
+    for slot in (0, 1):
+        study.journal.update("slots", slot, {"closed": clock[slot]})

@@ -1,0 +1,51 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from analysis.compare_command import compare, lines
+from analysis.figures.progress import progress
+from analysis.results import Results
+from analysis.studies import open_studies
+from tests.analysis.conftest import FACTS, Written
+
+
+def two(write: Callable[..., Written], **facts: object) -> tuple[Written, Written]:
+    """Studies with one trial each; `facts` are the second's."""
+    studies = write("a", settings={"budget": "1h", "seed": "0"}), write("b", **({"settings": {"budget": "1h"}} | facts))
+    for study, perplexity in zip(studies, (6.0, 4.0), strict=True):
+        study.trial("t1", parameters=1000)
+        for at, value in ((10.0, 9.0), (20.0, perplexity), (30.0, perplexity + 1)):
+            study.charge("steps", 10.0, trial="t1", at=at)
+            study.report("t1", value, at=at)
+    return studies
+
+
+def test_only_settings_that_differ_are_shown(write: Callable[..., Written]) -> None:
+    shown = {name: values for name, *values in lines(*open_studies([study.folder for study in two(write)]))}
+    assert shown["--seed"] == ["0", "default"] and "--budget" not in shown
+    assert shown["nanogpt: perplexity"] == ["7.000", "5.000"]
+
+
+def test_the_best_so_far_never_rises_and_ends_with_what_was_spent(write: Callable[..., Written]) -> None:
+    table = progress(Results(studies=open_studies([study.folder for study in two(write)])), "nanogpt").data
+    rows = table[table["study"] == "b"]
+    assert rows["perplexity"].tolist() == [9, 4, 4]
+    assert rows["device_seconds"].tolist() == [10, 20, 30]
+
+
+def test_two_studies_are_printed_and_drawn(
+    write: Callable[..., Written], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compare([*(str(study.folder) for study in two(write)), "--out", str(tmp_path)])
+    assert "nanogpt: winner" in capsys.readouterr().out
+    assert (tmp_path / "progress-nanogpt.png").exists()
+
+
+def test_different_texts_are_said_not_drawn(
+    write: Callable[..., Written], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = {"nanogpt": FACTS["corpora"]["nanogpt"] | {"sha256": "b" * 64}}
+    compare([*(str(study.folder) for study in two(write, corpora=other)), "--out", str(tmp_path)])
+    assert "do not compare" in capsys.readouterr().out
+    assert not list(tmp_path.glob("*.png"))

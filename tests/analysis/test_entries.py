@@ -1,0 +1,107 @@
+"""The commands as a user runs them."""
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from analysis import cli
+from analysis.rank_command import rank
+from analysis.spending import spend
+from tests.analysis.conftest import Written
+
+ANALYSIS = Path(__file__).parents[2] / "analysis"
+
+
+def run(entry: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ANALYSIS / entry, *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_rank_takes_the_newest_study_from_anywhere(six: Written) -> None:
+    done = run("rank.py", "--json", folder=six.folder.parents[1])
+    assert done.returncode == 0 and done.stderr == ""
+    assert [row["trial"] for row in json.loads(done.stdout)] == ["t3", "t2", "t5", "t1", "t4", "t6"]
+
+
+@pytest.mark.parametrize("entry", ["rank.py", "spend.py", "report.py", "front.py", "curves.py", "effects.py"])
+def test_a_wrong_folder_is_one_line_and_exit_code_2(entry: str, tmp_path: Path) -> None:
+    done = run(entry, "nowhere", folder=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "'nowhere'" in done.stderr
+
+
+def printed(capsys: pytest.CaptureFixture[str], command: Callable[[list[str]], None], *arguments: str | Path) -> str:
+    command([str(argument) for argument in arguments])
+    return capsys.readouterr().out
+
+
+def test_json_is_strict_and_whole_numbers_are_whole(six: Written, capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, rank, six.folder, "--json")
+    rows = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert all(type(row["parameters"]) is int for row in rows)
+    assert rows[-1]["perplexity"] is None
+
+
+def test_csv_has_the_rows_of_the_json(six: Written, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = list(csv.DictReader(printed(capsys, rank, six.folder, "--csv").splitlines()))
+    assert [row["trial"] for row in rows] == [
+        row["trial"] for row in json.loads(printed(capsys, rank, six.folder, "--json"))
+    ]
+
+
+def test_the_table_says_what_the_order_rewards_and_three_answers(
+    six: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = printed(capsys, rank, six.folder).splitlines()
+    assert "rewards sheer size" in lines[-2]
+    assert all(answer in lines[-1] for answer in ("the quotient t3", "efficiency t", "perplexity t2"))
+
+
+def test_selected_rows_keep_their_places(six: Written, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(printed(capsys, rank, six.folder, "--json", "--front"))
+    assert [(row["trial"], row["place"]) for row in rows] == [("t2", 2), ("t4", 2)]
+    rows = json.loads(printed(capsys, rank, six.folder, "--json", "--where", "parameters < 2e6 and section == 'rung'"))
+    assert [row["trial"] for row in rows] == ["t1", "t4"]
+
+
+def test_a_long_section_is_cut_and_says_so(six: Written, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "and 1 more (--top 0 shows all)" in printed(capsys, rank, six.folder, "--top", "1")
+    assert "more (" not in printed(capsys, rank, six.folder, "--top", "0")
+
+
+def test_markdown_rows_have_as_many_cells_as_their_head(six: Written, capsys: pytest.CaptureFixture[str]) -> None:
+    for section in printed(capsys, rank, six.folder, "--markdown").split("**\n\n")[1:]:
+        lines = [line for line in section.splitlines() if line.startswith("|")]
+        assert len({line.count("|") for line in lines}) == 1 and len(lines) > 2
+
+
+@pytest.mark.parametrize("flags", [["--family", "none"], ["--top", "-1"], ["--where", "1"]])
+def test_flags_that_do_not_serve(six: Written, flags: list[str]) -> None:
+    with pytest.raises(ValueError, match=f"^{flags[0]}: "):
+        rank([str(six.folder), *flags])
+
+
+def test_spend_adds_up(six: Written, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = json.loads(printed(capsys, spend, six.folder, "--json"))
+    assert figures["spent"] == sum(figures["by"].values()) == 100
+    assert (figures["cap"], figures["in_steps"], figures["idle"]) == (1000, 75, 25)
+    assert "spent 1m40s of 16m40s (10.0 %), 75.0 % of it in optimizer steps" in printed(capsys, spend, six.folder)
+
+
+def test_a_reader_that_has_enough_is_no_error(six: Written) -> None:
+    command = f"'{sys.executable}' '{ANALYSIS / 'rank.py'}' '{six.folder}' --json | head -1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_errors_of_ours_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(arguments: list[str]) -> None:
+        raise KeyError("ours")
+
+    with pytest.raises(KeyError):
+        cli.run(broken)

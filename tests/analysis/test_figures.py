@@ -1,0 +1,149 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgb
+
+from analysis.figures import effects as effects_file
+from analysis.figures.budget import bills, burn_down, prices, timeline
+from analysis.figures.curves import curves
+from analysis.figures.effects import effects, importances, mean_interval, one_level
+from analysis.figures.front import curve, front
+from analysis.figures.outlook import best_so_far, fits, outlook
+from analysis.figures.parallel import parallel
+from analysis.figures.picture import WHAT_COLORS, Picture, levels
+from analysis.figures.precision import precision
+from analysis.results import Results
+from analysis.spending import spending
+from analysis.studies import open_studies
+from tests.analysis.conftest import Written
+
+OF_A_FAMILY = (front, curve, curves, effects, parallel, precision, outlook)
+OF_THE_BUDGET = (burn_down, bills, timeline, prices)
+
+
+def results(*studies: Written) -> Results:
+    return Results(studies=open_studies([study.folder for study in studies]))
+
+
+@pytest.mark.parametrize("draw", OF_A_FAMILY + OF_THE_BUDGET)
+def test_a_picture_is_saved_with_its_data_and_is_equal_for_equal_data(
+    searched: Written, tmp_path: Path, draw: Callable[..., Picture]
+) -> None:
+    found = results(searched)
+    arguments = (found, "nanogpt") if draw in OF_A_FAMILY else (found.studies[0],)
+    first, second = draw(*arguments), draw(*arguments)
+    image, table = first.save(tmp_path)
+    assert image.read_bytes()[:4] == b"\x89PNG"
+    assert len(pd.read_csv(table)) == len(first.data) > 0
+    assert first.svg() == second.svg()
+    assert first.text.endswith(".")
+
+
+@pytest.mark.parametrize("draw", OF_A_FAMILY)
+def test_an_unknown_family_is_one_line(searched: Written, draw: Callable[..., Picture]) -> None:
+    with pytest.raises(ValueError, match="'none'") as error:
+        draw(results(searched), "none")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("draw", [front, curves, effects, parallel])
+def test_one_trial_is_enough(write: Callable[..., Written], draw: Callable[..., Picture]) -> None:
+    study = write()
+    study.trial("t1")
+    study.report("t1", 5.0, training_seconds=10.0)
+    assert len(draw(results(study), "nanogpt").svg()) > 1000
+
+
+def test_several_texts_are_never_in_one_picture(write: Callable[..., Written]) -> None:
+    studies = write("a"), write("b", corpora={"nanogpt": {"sha256": "b" * 64, "vocabulary": 65}})
+    for study in studies:
+        study.trial("t1")
+        study.report("t1", 5.0)
+    with pytest.raises(ValueError, match="do not compare"):
+        front(results(*studies), "nanogpt")
+
+
+def test_the_front_shows_each_trial_once_and_where_it_got_to_last(searched: Written) -> None:
+    data = front(results(searched), "nanogpt").data
+    assert data["level"].value_counts().to_dict() == {"rung 0": 15, "rung 1": 5, "decay": 2, "rung 2": 1}
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_the_burn_down_begins_with_the_cap_never_rises_and_ends_with_what_is_left(
+    searched: Written, running: bool
+) -> None:
+    if running:
+        searched.slot(2, opened=0.0)
+        searched.lease("t001", 2, rung=None, price=1.0, opened=0.0, charged=None)
+    study = results(searched).studies[0]
+    data, spent = burn_down(study).data, spending(study)
+    assert data["left"].iloc[0] == spent.cap
+    assert (data["left"].diff().dropna() <= 1e-9).all()
+    assert (data[list(WHAT_COLORS)].diff().dropna() >= -1e-9).all().all()
+    assert data["left"].iloc[-1] == pytest.approx(spent.cap - spent.spent)
+    assert {what: data[what].iloc[-1] for what in WHAT_COLORS} == pytest.approx(spent.by)
+
+
+def test_the_bills_add_up_to_the_charges(searched: Written) -> None:
+    study = results(searched).studies[0]
+    total = study.read("SELECT SUM(seconds) AS seconds FROM charges WHERE trial IS NOT NULL")["seconds"].item()
+    assert bills(study).data[list(WHAT_COLORS)].to_numpy().sum() == pytest.approx(total)
+
+
+def test_prices_are_compared_with_costs(searched: Written) -> None:
+    assert prices(results(searched).studies[0]).data["ratio"].to_numpy() == pytest.approx(1.1)
+
+
+def test_effects_are_read_at_the_highest_rung_with_enough_trials(
+    searched: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for enough, level in ((20, "rung 0"), (8, "rung 1"), (3, "rung 2"), (1000, "rung 0")):
+        monkeypatch.setattr(effects_file, "ENOUGH", enough)
+        assert set(one_level(results(searched), "nanogpt")["level"]) == {level}
+
+
+def test_the_dimension_that_decides_is_the_most_important(searched: Written) -> None:
+    shares = importances(one_level(results(searched), "nanogpt"))
+    assert shares["share"].sum() == pytest.approx(1)
+    assert shares.index[0] == "d_model"
+
+
+def test_an_interval_holds_its_mean() -> None:
+    mean, low, high = mean_interval(np.random.default_rng(0).normal(size=40))
+    assert low < mean < high
+
+
+def test_the_outlook_carries_on_a_power_law() -> None:
+    seconds = np.geomspace(10, 1000, 12)
+    curves_found = fits(seconds, 1.5 + 3 * seconds**-0.4)
+    ahead = curves_found[:, 0] + curves_found[:, 1] * 8000 ** -curves_found[:, 2]
+    assert ahead == pytest.approx(1.5 + 3 * 8000**-0.4, abs=0.02)
+
+
+def test_the_outlook_knows_no_decay_and_no_failed_trial(searched: Written) -> None:
+    searched.report("t023", 1.1, rung=None, training_seconds=1.0, valid_loss=0.1)
+    best = best_so_far(results(searched), "nanogpt")
+    assert best["seconds"].max() <= 40 and best["loss"].min() > 1
+    assert best["loss"].is_monotonic_decreasing
+
+
+def test_one_precision_is_nothing_to_compare(six: Written) -> None:
+    with pytest.raises(ValueError, match="only fp32"):
+        precision(results(six), "nanogpt")
+
+
+def test_rungs_are_told_apart_without_colour() -> None:
+    """Lightness falls with each rung, and no two share a marker."""
+    styles = levels([f"rung {rung}" for rung in range(6)] + ["decay"])
+    weights = np.array([0.2126, 0.7152, 0.0722])
+    light = [float(weights @ np.array(to_rgb(color))) for color, _ in styles.values()][:-1]
+    assert list(styles)[-1] == "decay" and light == sorted(light, reverse=True)
+    assert len({marker for _, marker in styles.values()}) == len(styles)
+
+
+def test_no_window_is_opened() -> None:
+    assert matplotlib.get_backend().lower() == "agg" or "matplotlib.pyplot" not in __import__("sys").modules

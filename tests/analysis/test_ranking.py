@@ -1,0 +1,135 @@
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.ranking import ORDERS, answers, ranking
+from analysis.results import EFFICIENCY, Results
+from analysis.sizes import efficiency
+from analysis.studies import open_studies
+from tests.analysis.conftest import FACTS, Written
+
+
+def table(*studies: Written, by: str = "quotient") -> pd.DataFrame:
+    return ranking(Results(studies=open_studies([study.folder for study in studies])), by=by)
+
+
+def test_six_rows_by_hand(six: Written) -> None:
+    """5.5 / 4 M and 5 / 2 M after their decay; 6.5 / 8 M at rung 1; 9 / 1 M and 8.5 / .5 M at rung 0; one diverged."""
+    ranked = table(six)
+    assert ranked["trial"].tolist() == ["t3", "t2", "t5", "t1", "t4", "t6"]
+    assert ranked["section"].tolist() == ["decayed", "decayed", "rung", "rung", "rung", "failed"]
+    assert ranked["rung"].tolist()[:5] == [1, 1, 1, 0, 0]
+    assert ranked["perplexity_per_million"].tolist()[:5] == pytest.approx([1.375, 2.5, 0.8125, 9.0, 17.0])
+    assert ranked["place"].tolist()[:5] == [1, 2, 1, 1, 2]
+    assert ranked["front"].tolist() == [False, True, False, False, True, False]
+    assert ranked["device_seconds"].tolist() == [12, 11, 14, 10, 13, 15]
+
+
+def test_other_orders_by_hand(six: Written) -> None:
+    def order(by: str) -> list[str]:
+        return table(six, by=by)["trial"].tolist()
+
+    assert order("perplexity") == ["t2", "t3", "t5", "t4", "t1", "t6"]
+    assert order("parameters") == ["t2", "t3", "t5", "t4", "t1", "t6"]
+    assert order("device-seconds") == ["t2", "t3", "t5", "t1", "t4", "t6"]
+    assert order("memory") == ["t2", "t3", "t5", "t1", "t4", "t6"]
+
+
+def test_the_three_answers(six: Written) -> None:
+    """Quotient and perplexity from the finalists; efficiency from rung 0, the only level with five trials."""
+    ranked = table(six)
+    found = answers(ranked)
+    best = [row["trial"] for row in (found.quotient, found.efficiency, found.perplexity) if row is not None]
+    assert best == ["t3", ranked.loc[ranked["efficiency"].idxmax(), "trial"], "t2"]
+
+
+def test_efficiency_is_among_all_that_completed_a_rung(six: Written) -> None:
+    """Five completed rung 0: t2, t3 and t5, which went on from it, and t1 and t4, which are measured against them."""
+    ranked = table(six).set_index("trial").loc[["t1", "t2", "t3", "t4", "t5"]]
+    expected = efficiency(ranked["parameters"].to_numpy(), np.array([9.0, 8.0, 7.5, 8.5, 7.0]))
+    assert ranked[EFFICIENCY].to_numpy() == pytest.approx(expected)
+    assert set(ranked["efficiency_at"]) == {"rung 0"}
+
+
+def test_efficiency_is_taken_from_the_highest_level_with_a_curve(six: Written) -> None:
+    for trial in ("t1", "t4"):
+        six.report(trial, 7.0, rung=1)
+    assert set(table(six)["efficiency_at"].dropna()) == {"rung 1"}
+
+
+def test_efficiency_is_unknown_under_five_trials(write: Callable[..., Written]) -> None:
+    study = write()
+    for number in range(4):
+        study.trial(f"t{number}", parameters=10**number)
+        study.report(f"t{number}", 5.0)
+    assert table(study)["efficiency"].isna().all()
+
+
+@pytest.mark.parametrize("by", ORDERS)
+def test_the_order_changes_places_and_nothing_else(six: Written, by: str) -> None:
+    same, other = (table(six, by=order).drop(columns="place").sort_values("trial") for order in ("quotient", by))
+    pd.testing.assert_frame_equal(same.reset_index(drop=True), other.reset_index(drop=True))
+
+
+def test_what_was_measured_again_counts_as_measured_last(six: Written) -> None:
+    six.report("t1", 8.0, rung=0)
+    assert table(six).set_index("trial").loc["t1", "perplexity"] == 8.0
+
+
+def test_a_trial_without_a_rung_and_one_that_is_not_finite_have_no_rank(six: Written) -> None:
+    six.trial("t7", state="running", created=7)
+    six.trial("t8", created=8)
+    six.report("t8", float("inf"))
+    ranked = table(six).set_index("trial").loc[["t7", "t8"]]
+    assert ranked["section"].tolist() == ["unranked"] * 2 and ranked["place"].isna().all()
+
+
+def test_families_are_never_mixed(write: Callable[..., Written]) -> None:
+    study = write("both")
+    for number, (trial, family) in enumerate((("t1", "nanogpt"), ("t2", "translation"), ("t3", "nanogpt"))):
+        study.trial(trial, family=family, created=number)
+        study.report(trial, 5.0 + number)
+    assert table(study)["family"].tolist() == ["nanogpt", "nanogpt", "translation"]
+    assert table(study)["place"].tolist() == [1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("facts", "mixed"),
+    [
+        ({}, True),
+        ({"corpora": {"nanogpt": FACTS["corpora"]["nanogpt"] | {"sha256": "b" * 64}}}, False),
+        ({"corpora": {"nanogpt": FACTS["corpora"]["nanogpt"] | {"vocabulary": 66}}}, False),
+        ({"rung_seconds": {"nanogpt": [11.0]}}, False),
+        ({"devices": FACTS["devices"] | {"name": "another"}}, False),
+        ({"devices": FACTS["devices"] | {"slots": 7}}, True),
+    ],
+)
+def test_studies_share_a_section_only_where_they_compare(
+    write: Callable[..., Written], facts: dict[str, object], mixed: bool
+) -> None:
+    first, second = write("first"), write("second", **facts)
+    for study, perplexity in ((first, 5.0), (second, 4.0)):
+        study.trial("t1")
+        study.report("t1", perplexity)
+    ranked = table(first, second)
+    assert (ranked["group"].nunique() == 1) == mixed
+    assert ranked["place"].tolist() == ([1, 2] if mixed else [1, 1])
+    assert ranked["front"].tolist() == ([True, False] if mixed else [True, True])
+
+
+def test_a_study_with_nothing_measured_is_ranked(write: Callable[..., Written]) -> None:
+    study = write("young")
+    study.trial("t1", state="running")
+    ranked = table(study)
+    assert ranked["section"].tolist() == ["unranked"]
+    assert answers(ranked).perplexity is None
+
+
+def test_rungs_are_ordered_without_a_written_ladder(write: Callable[..., Written]) -> None:
+    study = write(rung_seconds={})
+    for rung in (0, 2, 1):
+        study.trial(f"t{rung}")
+        study.report(f"t{rung}", 5.0, rung=rung)
+    assert table(study)["rung"].tolist() == [2, 1, 0]

@@ -1,0 +1,116 @@
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis import page
+from analysis.figure_command import draw_front
+from analysis.report_command import report
+from tests.analysis.conftest import SEARCHED, Written, search
+
+VOID = {"meta", "img"}
+
+
+class Balance(HTMLParser):
+    """Every tag that is opened is closed, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def written(study: Written) -> str:
+    report([str(study.folder)])
+    return (study.folder / "report" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of some size with its report."""
+    study = Written(tmp_path_factory.mktemp("runs") / "searched", **SEARCHED)
+    search(study)
+    written(study)
+    study.journal.close()
+    return study.folder / "report"
+
+
+@pytest.fixture
+def html(folder: Path) -> str:
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_page_stands_alone_and_is_whole(html: str) -> None:
+    parser = Balance()
+    parser.feed(html)
+    assert parser.open == []
+    assert all(link.startswith(("data:", "#")) for link in parser.links)
+    anchors = {link[1:] for link in parser.links if link.startswith("#")}
+    assert anchors <= set(re.findall(r'id="([^"]*)"', html))
+    assert "<script" not in html and "url(" not in html
+    assert "Not shown" not in html
+
+
+def test_the_answer_comes_first(html: str) -> None:
+    assert html.index("Lowest validation perplexity after its decay of 24 trials") < html.index("<figure>")
+    assert "python tune/run.py --budget 1000s --seed 3 --oversubscribe" in html
+
+
+def test_each_figure_is_also_a_png_and_a_table(folder: Path, html: str) -> None:
+    files = sorted(path.name for path in (folder / "figures").iterdir())
+    stems = {name.rpartition(".")[0] for name in files}
+    assert len(files) == 2 * len(stems) and len(stems) == html.count("<figure>") == 11
+
+
+def test_a_young_study_has_a_page_that_says_what_is_missing(write: Callable[..., Written]) -> None:
+    study = write("young")
+    study.trial("t1", state="running")
+    html = written(study)
+    assert "No trial has completed a rung yet" in html and "has not ended" in html and "Not shown" in html
+
+
+def test_builtin_text_is_marked(write: Callable[..., Written]) -> None:
+    study = write("smoke", corpora={"nanogpt": {"name": "builtin", "sha256": "0", "builtin": True, "vocabulary": 3}})
+    study.trial("t1")
+    study.report("t1", 5.0, training_seconds=1.0)
+    assert "a smoke test, not a result" in written(study)
+
+
+def test_samples_of_the_winner_are_shown(write: Callable[..., Written]) -> None:
+    study = write(samples={"nanogpt": [{"input": "ROMEO:", "output": "O <b>!", "reference": None}]})
+    study.trial("t1")
+    html = written(study)
+    assert "<dd>O &lt;b&gt;!</dd>" in html and "reference" not in html
+
+
+def test_nothing_of_a_journal_is_taken_for_html(write: Callable[..., Written]) -> None:
+    hostile = "<script>alert(1)</script>\"'&"
+    study = write(corpora={"nanogpt": {"name": hostile, "sha256": hostile, "vocabulary": 3}}, commit=hostile)
+    study.trial(hostile, reason=hostile)
+    study.report(hostile, 5.0, training_seconds=1.0)
+    assert "<script" not in written(study)
+    assert page.table(pd.DataFrame({"<i>": ["<b>"]})).count("&lt;") == 2
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(searched: Written, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"^--out: "):
+        report([str(searched.folder), "--out", str(tmp_path / "file" / "folder")])
+
+
+def test_single_figures_are_saved_where_asked(searched: Written, tmp_path: Path) -> None:
+    draw_front([str(searched.folder), "--out", str(tmp_path)])
+    assert sorted(path.name for path in tmp_path.glob("front*")) == ["front-nanogpt.csv", "front-nanogpt.png"]
+    with pytest.raises(ValueError, match=r"^--family: "):
+        draw_front([str(searched.folder), "--family", "x"])

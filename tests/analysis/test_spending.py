@@ -1,0 +1,49 @@
+from collections.abc import Callable
+
+import pytest
+
+from analysis.spending import spending
+from analysis.studies import open_study
+from tests.analysis.conftest import Written
+
+
+@pytest.fixture
+def spent(write: Callable[..., Written]) -> Written:
+    """Two slots held for 100 and 60 s; 100 s of work, 5 s lost, 3 s of idle written down."""
+    study = write()
+    study.slot(0, opened=0, closed=100)
+    study.slot(1, opened=20, closed=80)
+    study.trial("t1")
+    study.trial("t2", family="translation")
+    for what, seconds, slot, trial in (
+        ("start", 10, 0, None),
+        ("steps", 70, 0, "t1"),
+        ("steps", 20, 1, "t2"),
+        ("lost", 5, 1, "t2"),
+        ("idle", 3, 1, None),
+    ):
+        study.charge(what, seconds, slot=slot, trial=trial, at=80)
+    return study
+
+
+def test_each_second_held_is_somewhere(spent: Written) -> None:
+    found = spending(open_study(spent.folder))
+    assert found.spent == 160
+    assert found.by == {"steps": 90, "start": 10, "compile": 0, "evaluation": 0, "checkpoint": 0, "idle": 55, "lost": 5}
+    assert found.table.loc["nanogpt", "steps"] == 70 and found.table.loc["translation", "lost"] == 5
+
+
+def test_an_open_slot_is_held_until_now(spent: Written) -> None:
+    spent.slot(2, opened=70)
+    spent.journal.insert("decisions", {"at": 90, "trial": None, "action": "wait", "reason": "a test"})
+    assert spending(open_study(spent.folder)).spent == 180
+
+
+def test_work_that_was_not_reported_yet_is_not_idle(spent: Written) -> None:
+    spent.slot(2, opened=0)
+    lease = {"trial": "t1", "slot": 2, "purpose": "rung", "rung": 0, "price": 1, "reserved": 1, "opened": 0}
+    spent.journal.insert("leases", lease)
+    spent.charge("steps", 30, slot=2, trial="t1", at=30)
+    spent.journal.insert("decisions", {"at": 90, "trial": None, "action": "wait", "reason": "a test"})
+    found = spending(open_study(spent.folder))
+    assert (found.spent, found.by["idle"]) == (190, 55)

@@ -1,0 +1,63 @@
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from analysis.studies import newest, open_studies, open_study
+from tests.analysis.conftest import Written
+
+
+def test_a_study_is_read_while_it_is_written(six: Written) -> None:
+    study = open_study(six.folder)
+    before = study.read("SELECT COUNT(*) AS n FROM reports")["n"].item()
+    six.report("t1", 1.0, rung=1)
+    assert study.read("SELECT COUNT(*) AS n FROM reports")["n"].item() == before + 1
+
+
+def test_reading_never_writes(six: Written) -> None:
+    with pytest.raises(ValueError, match="readonly"):
+        open_study(six.folder).read("DELETE FROM trials RETURNING trial")
+
+
+def test_the_newest_is_the_one_written_last(write: Callable[..., Written]) -> None:
+    old, new = write("b"), write("a")
+    old.trial("t1")
+    new.trial("t1")
+    for study, age in ((old, 0), (new, 60)):
+        for path in study.folder.iterdir():
+            os.utime(path, (age, age))
+    assert newest(old.folder.parent) == new.folder
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no database at all" * 100])
+def test_what_is_no_study_is_said_in_one_line(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "journal.db").write_bytes(content)
+    with pytest.raises(ValueError, match=r"^study: .*") as error:
+        open_study(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_an_empty_study_and_an_empty_runs_are_refused(write: Callable[..., Written], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no trial yet"):
+        open_study(write("empty").folder)
+    with pytest.raises(ValueError, match="no study in"):
+        newest(tmp_path / "nowhere")
+
+
+def test_two_studies_of_one_name_are_refused(six: Written) -> None:
+    with pytest.raises(ValueError, match="once"):
+        open_studies([six.folder, six.folder])
+
+
+def test_a_killed_study_is_read(six: Written, tmp_path: Path) -> None:
+    """A copy of the files as they lie, the write-ahead log with them, is what a kill leaves."""
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    for path in six.folder.iterdir():
+        (killed / path.name).write_bytes(path.read_bytes())
+    assert len(open_study(killed).read("SELECT * FROM trials")) == 6
+    with sqlite3.connect(six.folder / "journal.db") as connection:
+        assert connection.execute("SELECT COUNT(*) FROM trials").fetchone() == (6,)
