@@ -2,17 +2,20 @@
 
 import os
 
-os.environ.update(
-    {
-        "RAY_AIR_NEW_OUTPUT": "0",
-        "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-        "TUNE_DISABLE_AUTO_CALLBACK_SYNCER": "1",
-        "TUNE_DISABLE_SIGINT_HANDLER": "1",
-        "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
-        "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",
-        "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-    }
-)
+RAY_SETTINGS = {
+    # no tables, log files, signal handler or experiment state of Ray's: the study has its own of each
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_AUTO_CALLBACK_SYNCER": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    # Ray gives its workers niceness 15: a trial that pays by the second must not yield to whatever else runs
+    "RAY_worker_niceness": "0",
+}
+for name, value in RAY_SETTINGS.items():
+    os.environ.setdefault(name, value)
