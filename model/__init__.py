@@ -1,0 +1,1 @@
+"""One trial's worth of learning: text, tokenizers, batches, models and their training; no ray."""

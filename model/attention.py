@@ -1,0 +1,180 @@
+"""What both models are made of: attention, rotary positions, normalisation and a cheap dropout.
+
+# Shapes: B batch, T queries, S keys, D d_model, H heads, K head width.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+POOL = 2**22  # elements of the resident dropout mask
+ALIGNED = 32  # its offsets are multiples of this: vector instructions want aligned addresses
+
+
+class Dropout(nn.Module):
+    """Dropout whose masks, on a CPU, are read at a random offset from one resident random mask.
+
+    Drawing a mask anew costs 22 % of a step there, reading one 4 %. The offsets come from torch's default generator,
+    whose state a checkpoint keeps; the mask itself is the same in every process.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        if not 0 <= rate < 1:
+            raise ValueError(f"dropout: {rate} is not in [0, 1); write a share such as 0.1")
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (...) -> (...), each element 0 with probability `rate`, else divided by 1 - rate"""
+        if not self.training or self.rate == 0:
+            return x
+        return x * self.mask(x) if x.device.type == "cpu" else F.dropout(x, self.rate)
+
+    def mask(self, x: Tensor) -> Tensor:
+        """A mask like x (...): 0 or 1 / (1 - rate)."""
+        if torch.compiler.is_compiling():
+            return torch.ops.ration.dropout_mask(x.detach(), self.rate)
+        return _dropout_mask(x, self.rate)
+
+
+class Residual(Dropout):
+    """x + factor dropout(y): how a branch comes back to the residual stream, in one kernel."""
+
+    def __init__(self, rate: float, factor: float = 1.0) -> None:
+        super().__init__(rate)
+        self.factor = factor
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]
+        """x, y (B, T, D) -> (B, T, D)"""
+        if self.training and self.rate > 0 and x.device.type == "cpu":
+            return torch.addcmul(x, y, self.mask(y), value=self.factor)
+        return torch.add(x, super().forward(y), alpha=self.factor)
+
+
+def _dropout_mask(x: Tensor, rate: float) -> Tensor:
+    """A large one is put together from pieces at offsets of their own."""
+    pool, wanted = _pool(rate, x.dtype), x.numel()
+    piece = wanted if wanted <= POOL // 2 else POOL // 4
+    offsets = torch.randint((POOL - piece) // ALIGNED + 1, (-(-wanted // piece),)).mul_(ALIGNED).tolist()
+    pieces = [pool[offset : offset + piece] for offset in offsets]
+    mask = pieces[0] if len(pieces) == 1 else torch.cat(pieces)[:wanted]
+    return mask.view(x.shape)
+
+
+@functools.lru_cache(maxsize=4)
+def _pool(rate: float, dtype: torch.dtype) -> Tensor:
+    kept = torch.rand(POOL, generator=torch.Generator().manual_seed(0)) >= rate
+    return (kept / kept.float().mean()).to(dtype)
+
+
+_library = torch.library.Library("ration", "FRAGMENT")
+_library.define("dropout_mask(Tensor x, float rate) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+# a copy: a compiled graph takes an operator's output for its own, and writes into it
+_library.impl("dropout_mask", lambda x, rate: _dropout_mask(x, rate).clone(), "CPU")
+_library.impl("dropout_mask", lambda x, rate: x.new_empty(x.shape), "Meta")
+
+
+class Attention(nn.Module):
+    """Scaled dot-product attention over given queries, keys and values, fused or as plain products.
+
+    `fused` is set by `precision.set_compute`: which form is the faster one depends on device and precision.
+    """
+
+    fused = True
+
+    def __init__(self, *, scale: float, dropout: float) -> None:
+        super().__init__()
+        self.scale = scale
+        self.drop = Dropout(dropout)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, *, causal: bool = False) -> Tensor:
+        """q (B, H, T, K), k, v (B, H, S, K), bias broadcasting to (B, H, T, S): 0 or -inf -> (B, H, T, K)
+
+        `causal` says that the bias is `causal_bias(T)`, T = S: the fastest fused kernels know it without reading it.
+        """
+        rate = self.drop.rate if self.training else 0.0
+        if self.fused and (rate == 0 or q.device.type != "cpu"):
+            mask = None if bias is None or causal else bias.to(q.dtype)
+            return F.scaled_dot_product_attention(q, k, v, mask, dropout_p=rate, is_causal=causal, scale=self.scale)
+        scores = (q if self.scale == 1 else q * self.scale) @ k.transpose(-2, -1)
+        if bias is not None:
+            scores = scores + bias.to(q.dtype)
+        return self.drop(scores.softmax(-1)) @ v
+
+
+def heads_apart(x: Tensor, heads: int) -> Tensor:
+    """x (B, T, H K) -> (B, H, T, K)"""
+    batch, length, width = x.shape
+    return x.view(batch, length, heads, width // heads).transpose(1, 2)
+
+
+def heads_together(x: Tensor) -> Tensor:
+    """x (B, H, T, K) -> (B, T, H K)"""
+    return x.transpose(1, 2).flatten(2)
+
+
+def causal_bias(length: int) -> Tensor:
+    """(T, T): 0 where a position may look, -inf at later ones."""
+    return torch.full((length, length), float("-inf")).triu(1)
+
+
+def rotary_tables(length: int, width: int, base: float = 1_000.0) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (T, K / 2) of rotary positions (Su et al. 2021, arXiv:2104.09864)."""
+    if width % 2:
+        raise ValueError(f"heads: a head width (d_model / heads) of {width} is odd; rotary positions need an even one")
+    angles = torch.outer(torch.arange(length).float(), base ** -(torch.arange(0, width, 2) / width))
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """x (B, T, ..., K), tables (T, K / 2) -> like x: the pairs (i, i + K / 2) turned by their position's angle"""
+    shape = (x.shape[1], *(1,) * (x.ndim - 3), -1)
+    return _Rotate.apply(x, cosines.to(x.dtype).view(shape), sines.to(x.dtype).view(shape))
+
+
+def squared_relu(x: Tensor) -> Tensor:
+    """x (...) -> (...), relu(x)^2 (So et al. 2021, arXiv:2109.08668)"""
+    return _SquaredReLU.apply(x)
+
+
+def norm(x: Tensor, gain: Tensor | None = None) -> Tensor:
+    """x (..., D) -> (..., D)"""
+    return F.layer_norm(x, x.shape[-1:], None if gain is None else gain.to(x.dtype), None, 1e-5)
+
+
+class _Rotate(torch.autograd.Function):
+    """Three kernels each way, and nothing kept but the tables; the gradient turns the other way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+        ctx.save_for_backward(cosines, sines)
+        return _turned(x, cosines, sines)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        cosines, sines = ctx.saved_tensors
+        return _turned(gradient, cosines, -sines), None, None
+
+
+def _turned(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    swapped = torch.cat([second, first], -1)
+    return (x * torch.cat([cosines, cosines], -1)).addcmul_(swapped, torch.cat([-sines, sines], -1))
+
+
+class _SquaredReLU(torch.autograd.Function):
+    """Keeps relu(x), which is all its gradient needs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        positive = x.relu()
+        ctx.save_for_backward(positive)
+        return positive * positive
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (positive,) = ctx.saved_tensors
+        return (gradient * positive).mul_(2)

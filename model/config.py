@@ -1,0 +1,72 @@
+"""What one trial is: the searched dimensions, and beside them the recipe of its family."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from model.gpt import GPT, GPTConfig
+from model.prepared import PairData, TextData
+from model.translator import Translator, TranslatorConfig
+
+Data = TextData | PairData
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "translation": {
+        "learning_rate": 3e-3, "batch_tokens": 1024, "context": 64, "warm_up_steps": 100,
+        "label_smoothing": 0.1, "weight_decay": 0.01, "betas": (0.9, 0.98),
+    },
+    "nanogpt": {
+        "learning_rate": 2e-3, "batch_tokens": 768, "context": 64, "warm_up_steps": 100,
+        "label_smoothing": 0.0, "weight_decay": 0.1, "betas": (0.9, 0.99),
+    },
+}
+FAMILIES = tuple(RECIPES)
+
+_FAMILYS_OWN: Any = None    # replaced by the family's value in RECIPES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """One point of the space with its recipe; what is not given is the default configuration of its family."""
+
+    family: str
+    d_model: int = 128
+    heads: int = 4
+    layers: int = 4
+    dropout: float = 0.1
+    precision: str = "fp32"
+    seed: int = 0
+    architecture: str = "modern"                 # nanogpt only
+    learning_rate: float = _FAMILYS_OWN          # base rate; scaling_rules makes it each tensor's
+    batch_tokens: int = _FAMILYS_OWN             # target tokens a step
+    context: int = _FAMILYS_OWN                  # longest sequence
+    warm_up_steps: int = _FAMILYS_OWN
+    label_smoothing: float = _FAMILYS_OWN        # training only
+    weight_decay: float = _FAMILYS_OWN           # matrices only
+    betas: tuple[float, float] = _FAMILYS_OWN
+    clip: float = 1.0                            # norm of all gradients together
+    decay_share: float = 0.4                     # of the life's training, the part in which the rate falls to zero
+
+    def __post_init__(self) -> None:
+        if self.family not in RECIPES:
+            raise ValueError(f"family: {self.family!r} is unknown; choose one of {', '.join(RECIPES)}")
+        for name, value in RECIPES[self.family].items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        object.__setattr__(self, "betas", tuple(self.betas))    # JSON knows lists only
+        if self.d_model % self.heads:
+            raise ValueError(f"heads: {self.heads} does not divide d_model {self.d_model}; choose a divisor")
+
+
+def build_model(config: Config, *, vocabulary: int, pad: int) -> nn.Module:
+    """The untrained model of a config, initialized from torch's global generator."""
+    if config.family == "nanogpt":
+        return GPT(GPTConfig(
+            vocabulary=vocabulary, context=config.context, d_model=config.d_model, heads=config.heads,
+            layers=config.layers, dropout=config.dropout, architecture=config.architecture,
+        ))
+    return Translator(TranslatorConfig(
+        vocabulary=vocabulary, pad=pad, d_model=config.d_model, heads=config.heads, layers=config.layers,
+        dropout=config.dropout,
+    ))

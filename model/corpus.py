@@ -1,0 +1,181 @@
+"""Text for training: pairs of sentences or plain text, from a file or built in, cut into train, valid and test."""
+
+import hashlib
+import random
+import sysconfig
+import unicodedata
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from model import grammar
+
+PAIRS_FLAG = "--translation-corpus"
+TEXT_FLAG = "--text-corpus"
+LEAST_PAIRS = 256
+LEAST_CHARACTERS = 8_192
+BUILTIN_CHARACTERS = 4_000_000
+HELD_OUT_SHARE = 0.05
+HELD_OUT_PAIRS = 5_000
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairCorpus:
+    """Pairs (English, Spanish) of each split; `skipped` counts the bad lines that were left out."""
+
+    name: str
+    sha256: str
+    builtin: bool
+    train: list[Pair]
+    valid: list[Pair]
+    test: list[Pair]
+    skipped: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextCorpus:
+    """Contiguous text: first 90 % train, next 5 % valid, last 5 % test (nanoGPT's validation split is valid + test)."""
+
+    name: str
+    sha256: str
+    builtin: bool
+    train: str
+    valid: str
+    test: str
+
+
+def load_pairs(path: Path | None, *, skip_bad_lines: bool = False, seed: int = 0) -> PairCorpus:
+    """Read `source<TAB>target[<TAB>ignored]` lines (None: the builtin grammar); ValueError says what is wrong where."""
+    if path is None:
+        pairs, skipped = grammar.pairs(), 0
+        name, text = "builtin English-Spanish grammar", "\n".join(map("\t".join, pairs))
+        digest = hashlib.sha256(text.encode()).hexdigest()
+    else:
+        text, digest = _read(path, PAIRS_FLAG)
+        pairs, skipped = _parse(text, path, skip_bad_lines)
+        name = path.name
+    if len(pairs) < LEAST_PAIRS:
+        raise ValueError(f"{PAIRS_FLAG}: {str(path)!r} has {len(pairs)} pairs, fewer than a batch; "
+                         f"give a file of at least {LEAST_PAIRS} pairs")
+    train, valid, test = split_pairs(pairs, seed)
+    if not (train and valid and test):
+        raise ValueError(f"{PAIRS_FLAG}: {str(path)!r} repeats its sentences so much that train, valid and test would "
+                         f"share some; give a file with more distinct sentences")
+    return PairCorpus(name=name, sha256=digest, builtin=path is None, skipped=skipped,
+                      train=train, valid=valid, test=test)
+
+
+def load_text(path: Path | None) -> TextCorpus:
+    """Read a text file (None: the source text of Python's standard library); ValueError says what is wrong."""
+    if path is None:
+        text = _standard_library()
+        name, digest = "builtin Python standard library", hashlib.sha256(text.encode()).hexdigest()
+    else:
+        text, digest = _read(path, TEXT_FLAG)
+        name = path.name
+    if len(text) < LEAST_CHARACTERS:
+        raise ValueError(f"{TEXT_FLAG}: {str(path)!r} has {len(text)} characters, fewer than a batch; "
+                         f"give a file of at least {LEAST_CHARACTERS} characters")
+    held_out = int(len(text) * 0.9)
+    middle = (held_out + len(text)) // 2
+    return TextCorpus(name=name, sha256=digest, builtin=path is None,
+                      train=text[:held_out], valid=text[held_out:middle], test=text[middle:])
+
+
+def normalised(sentence: str) -> str:
+    """What makes two sentences the same: lower case, NFC, single spaces, no punctuation or symbol at either end."""
+    words = unicodedata.normalize("NFC", sentence.lower()).split()
+    text = " ".join(words)
+    first, last = 0, len(text)
+    while first < last and not text[first].isalnum():
+        first += 1
+    while last > first and not text[last - 1].isalnum():
+        last -= 1
+    return text[first:last] or text
+
+
+def split_pairs(pairs: list[Pair], seed: int) -> tuple[list[Pair], list[Pair], list[Pair]]:
+    """Train, valid and test such that no normalised sentence of either language stands in two of them.
+
+    Pairs that share a sentence, directly or through others, form a component; components are shuffled and dealt whole.
+    """
+    components = _components(pairs)
+    random.Random(seed).shuffle(components)
+    share = min(int(len(pairs) * HELD_OUT_SHARE), HELD_OUT_PAIRS)
+    train: list[Pair] = []
+    valid: list[Pair] = []
+    test: list[Pair] = []
+    for component in components:
+        home = next((split for split in (valid, test) if len(split) + len(component) <= share), train)
+        home.extend(component)
+    return train, valid, test
+
+
+def _components(pairs: list[Pair]) -> list[list[Pair]]:
+    """Connected components of the graph of normalised sentences whose edges are pairs, by union-find."""
+    parent: dict[str, str] = {}
+
+    def root(sentence: str) -> str:
+        parent.setdefault(sentence, sentence)
+        while parent[sentence] != sentence:
+            parent[sentence] = parent[parent[sentence]]
+            sentence = parent[sentence]
+        return sentence
+
+    sources = [normalised(source) for source, _ in pairs]
+    for source, (_, target) in zip(sources, pairs, strict=True):
+        parent[root(source)] = root(normalised(target))
+    members: dict[str, list[Pair]] = defaultdict(list)
+    for source, pair in zip(sources, pairs, strict=True):
+        members[root(source)].append(pair)
+    return list(members.values())
+
+
+def _read(path: Path, flag: str) -> tuple[str, str]:
+    """The file's text (NFC, LF) and the sha256 of its bytes."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{flag}: {str(path)!r} cannot be read ({error.strerror}); "
+                         f"give the path of a text file") from None
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{flag}: {str(path)!r} is not UTF-8 at line {line}; "
+                         f"convert it, for example with iconv -t UTF-8") from None
+    if not text.strip():
+        raise ValueError(f"{flag}: {str(path)!r} is empty; give a file with text in it")
+    return unicodedata.normalize("NFC", text.replace("\r\n", "\n")), hashlib.sha256(raw).hexdigest()
+
+
+def _parse(text: str, path: Path, skip_bad_lines: bool) -> tuple[list[Pair], int]:
+    """Pairs of the good lines and the number of bad ones."""
+    pairs: list[Pair] = []
+    skipped = 0
+    for number, line in enumerate(text.rstrip("\n").split("\n"), start=1):
+        source, tab, rest = line.partition("\t")
+        target = rest.split("\t")[0].strip()
+        if tab and source.strip() and target:
+            pairs.append((source.strip(), target))
+        elif skip_bad_lines:
+            skipped += 1
+        else:
+            rule = "has nothing on one side of its tab" if tab else "has no tab between source and target"
+            raise ValueError(f"{PAIRS_FLAG}: {str(path)!r}: line {number} {rule}; correct it or pass --skip-bad-lines")
+    return pairs, skipped
+
+
+def _standard_library() -> str:
+    """The top-level ASCII modules of the running Python's standard library in the order of their names."""
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    texts: list[str] = []
+    characters = 0
+    for path in sorted(folder.glob("*.py")):
+        raw = path.read_bytes()
+        if raw.isascii() and characters + len(raw) <= BUILTIN_CHARACTERS:
+            texts.append(raw.decode("ascii"))
+            characters += len(raw)
+    return "\n".join(texts)

@@ -1,0 +1,72 @@
+"""How good a model is on a split: un-smoothed loss and what follows from it."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from model.batches import evaluation_batches, span
+from model.config import Config, Data
+from model.resident import IGNORED, Batch
+
+_LARGEST_EXPONENT = 700.0    # beyond it exp() is no float any more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The mean over a split's target tokens, padding not counted."""
+
+    loss: float                 # nats a token
+    perplexity: float           # a token
+    bits_per_character: float
+    nats_per_word: float
+    accuracy: float             # share of the tokens that were predicted first
+    tokens: int
+    seconds: float
+
+
+@torch.inference_mode()
+def evaluate(
+    model: nn.Module, config: Config, data: Data, split: str, *, tokens: int | None = None,
+    device: torch.device | str = "cpu", go_on: Callable[[], bool] = lambda: True,
+    clock: Callable[[], float] = time.monotonic,
+) -> Evaluation | None:
+    """Measure `split` ("train", "valid", "test"), all of it or its fixed subset of about `tokens` target tokens.
+
+    `go_on` is asked before each batch; where it refuses the result is None. The model is in training mode afterwards.
+    """
+    began = clock()
+    total, hits, counted = 0.0, 0, 0
+    model.eval()
+    try:
+        for batch in evaluation_batches(data, split, tokens=tokens, context=config.context, device=device):
+            if not go_on():
+                return None
+            loss, right = _sums(model, batch)
+            total, hits, counted = total + loss.item(), hits + int(right.item()), counted + batch.tokens
+    finally:
+        model.train()
+    _, characters, words = span(data, split, tokens, context=config.context)
+    return of_totals(total, hits, counted, characters, words, clock() - began)
+
+
+def of_totals(nats: float, hits: int, tokens: int, characters: int, words: int, seconds: float) -> Evaluation:
+    """The figures that follow from sums over a split."""
+    loss = nats / tokens
+    return Evaluation(
+        loss=loss, perplexity=math.exp(min(loss, _LARGEST_EXPONENT)),
+        bits_per_character=nats / math.log(2) / max(characters, 1), nats_per_word=nats / max(words, 1),
+        accuracy=hits / tokens, tokens=tokens, seconds=seconds,
+    )
+
+
+def _sums(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Nats and right predictions, summed over the batch's target tokens: two scalars."""
+    logits = model(*batch.inputs).flatten(0, 1).float()    # (B T, V)
+    targets = batch.targets.flatten()
+    right = (logits.argmax(-1) == targets).sum()           # IGNORED is no token's number
+    return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum"), right

@@ -1,0 +1,68 @@
+"""What the parts of a stretch will take, and what still fits in its lease."""
+
+from model.learner import Learner
+from model.lease import MARGIN, Lease
+from model.pace import Pace
+from model.stretch import Stretch
+
+WHOLE_MARGIN = 1.3                            # time kept for valid and test, beside the slowest evaluation so far
+FIRST_FLOPS = {"cpu": 4e10, "cuda": 4e12}     # guesses before anything was measured, all on the slow side
+FIRST_SECONDS = 0.2
+DISK_BYTES = 1e8                              # a second
+
+
+class Forecast:
+    """What is left of a stretch, in steps and seconds, at the longest durations seen so far."""
+
+    def __init__(
+        self, stretch: Stretch, lease: Lease, learner: Learner, pace: Pace, *, evaluation_tokens: int,
+        whole_tokens: int,
+    ):
+        self.stretch, self.lease, self.learner, self.pace = stretch, lease, learner, pace
+        self.evaluation_tokens, self.whole_tokens = evaluation_tokens, whole_tokens
+        self.flops = FIRST_FLOPS[learner.device.type]
+
+    def steps_left(self) -> int | None:
+        """None where the stretch has no number of steps, or not yet."""
+        goal = self.stretch.steps
+        if self.stretch.training_seconds is not None:
+            goal = self.pace.steps_in(self.stretch.training_seconds)
+        return None if goal is None else max(0, goal - self.learner.steps)
+
+    def reached(self) -> bool:
+        """Whether the stretch's steps are done, or its seconds while the step time is not settled."""
+        steps, seconds = self.steps_left(), self.stretch.training_seconds
+        return steps == 0 or (steps is None and seconds is not None and self.pace.training_seconds >= seconds)
+
+    def step_fits(self) -> bool:
+        return self.lease.left() >= MARGIN * self.step_seconds() + self.closing_seconds()
+
+    def training_left(self) -> float:
+        """Seconds of training before the closing, at most."""
+        left = self.lease.left() - self.closing_seconds()
+        steps, step_seconds = self.steps_left(), self.pace.median()
+        if steps is not None and step_seconds is not None:
+            left = min(left, steps * step_seconds)
+        return max(0.0, left)
+
+    def step_seconds(self) -> float:
+        guess = FIRST_SECONDS + 6 * self.learner.parameters * self.learner.config.batch_tokens / self.flops
+        return self.lease.expected("step", guess)
+
+    def evaluation_seconds(self, tokens: int) -> float:
+        """A forward pass has a third of a step's operations and takes a third of its time or less."""
+        guess = FIRST_SECONDS / self.evaluation_tokens + 2 * self.learner.parameters / self.flops
+        if self.pace.settled is not None:
+            guess = (self.pace.median() or 0.0) / 2 / self.learner.config.batch_tokens
+        return tokens * self.lease.expected("evaluation token", guess)
+
+    def checkpoint_seconds(self) -> float:
+        """Weights and two moments of 4 bytes each."""
+        return self.lease.expected("checkpoint", FIRST_SECONDS + 12 * self.learner.parameters / DISK_BYTES)
+
+    def closing_seconds(self) -> float:
+        """What must follow the last step: the evaluation and the checkpoint."""
+        evaluation = (
+            WHOLE_MARGIN * self.evaluation_seconds(self.whole_tokens) if self.stretch.final
+            else MARGIN * self.evaluation_seconds(self.evaluation_tokens))
+        return evaluation + MARGIN * self.checkpoint_seconds()

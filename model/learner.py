@@ -1,0 +1,145 @@
+"""A model with its optimizer and batches: what one optimizer step changes and a checkpoint keeps."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from model import precision
+from model.batches import TrainBatches
+from model.checkpoint import Saved, load_weights
+from model.config import Config, Data, build_model
+from model.loss import training_loss
+from model.resident import Batch
+from model.scaling_rules import parameter_groups
+
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True)
+class Step:
+    """Scalars on the device; reading them waits for it."""
+
+    loss: Tensor    # un-smoothed
+    gradient_norm: Tensor
+    tokens: int
+
+
+class Learner:
+    """The part of a trial that learns; it knows no clock."""
+
+    def __init__(self, config: Config, data: Data, device: torch.device):
+        precision.prepare(config.precision, device)
+        torch.manual_seed(config.seed)
+        self.config, self.device = config, device
+        self.model = build_model(config, vocabulary=data.vocabulary, pad=pad_of(data)).to(device)
+        precision.set_compute(self.model, config.precision)
+        self.batches = TrainBatches(
+            data, batch_tokens=config.batch_tokens, context=config.context, seed=config.seed, device=device)
+        self.optimizer = torch.optim.AdamW(
+            parameter_groups(self.model, config.learning_rate, config.weight_decay), betas=config.betas, fused=True)
+        self.scaler = precision.scaler(config.precision, device)
+        self.names = {parameter: name for name, parameter in self.model.named_parameters()}
+        self.parameters = sum(parameter.numel() for parameter in self.names)
+        self.steps = 0
+        self.tokens = 0
+        self._loss = self._loss_of
+
+    def step(self, factor: float) -> Step:
+        """One optimizer step at `factor` of the peak rates."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak_rate"] * factor
+        batch = next(self.batches)
+        loss = self._gradients(batch)
+        self.scaler.unscale_(self.optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(self.names, self.config.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.steps += 1
+        self.tokens += batch.tokens
+        return Step(loss=loss, gradient_norm=norm.detach(), tokens=batch.tokens)
+
+    def wait(self) -> None:
+        """Until the device has done the steps it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def can_compile(self) -> bool:
+        """Whether torch.compile pays in a long stretch: one static shape, and a compiler to be found."""
+        compiler = shutil.which(os.environ.get("CXX", "g++")) is not None or self.device.type == "cuda"
+        return self.config.family == "nanogpt" and compiler
+
+    def compile(self) -> None:
+        """Compile forward and loss; the weights and their names stay as they are. The next step takes the time."""
+        self._loss = torch.compile(self._loss_of, dynamic=False)
+
+    def _gradients(self, batch: Batch) -> Tensor:
+        if self._loss == self._loss_of:
+            return self._backward(batch)
+        random_state = self.random_state()
+        try:
+            return self._backward(batch)
+        except Exception:    # a compiler has many ways to fail; eager always works, or fails with its own reason
+            self._loss = self._loss_of
+            self.set_random_state(random_state)
+            self.optimizer.zero_grad(set_to_none=True)
+            return self._backward(batch)
+
+    def _backward(self, batch: Batch) -> Tensor:
+        loss, unsmoothed = self._loss(batch.inputs, batch.targets)
+        self.scaler.scale(loss).backward()
+        return unsmoothed
+
+    def _loss_of(self, inputs: tuple[Tensor | None, ...], targets: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.model(*inputs).flatten(0, 1).float()    # (B T, V)
+        return training_loss(logits, targets.flatten(), self.config.label_smoothing)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The optimizer's moments by parameter name, and the random states."""
+        moments = {
+            f"{self.names[parameter]}.{moment}": values[moment]
+            for parameter, values in self.optimizer.state.items() if isinstance(parameter, nn.Parameter)
+            for moment in _MOMENTS
+        }
+        return moments | self.random_state()
+
+    def state(self) -> dict[str, Any]:
+        """The rest of what `restore` needs, JSON-able."""
+        return {
+            "steps": self.steps, "tokens": self.tokens, "batches": self.batches.state(),
+            "scaler": self.scaler.state_dict(),
+        }
+
+    def restore(self, saved: Saved) -> None:
+        """Go on exactly where `tensors` and `state` were taken."""
+        load_weights(self.model, saved.weights)
+        for parameter, name in self.names.items():
+            if f"{name}.step" in saved.tensors:
+                self.optimizer.state[parameter] = {
+                    moment: saved.tensors[f"{name}.{moment}"].to(self.device) for moment in _MOMENTS
+                }
+        self.steps, self.tokens = saved.state["steps"], saved.state["tokens"]
+        self.batches.load_state(saved.state["batches"])
+        self.scaler.load_state_dict(saved.state["scaler"])
+        self.set_random_state(saved.tensors)
+
+    def random_state(self) -> dict[str, Tensor]:
+        """torch's generators, as bytes."""
+        state = {"random.cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            state["random.cuda"] = torch.cuda.get_rng_state(self.device)
+        return state
+
+    def set_random_state(self, state: dict[str, Tensor]) -> None:
+        torch.set_rng_state(state["random.cpu"])
+        if self.device.type == "cuda" and "random.cuda" in state:
+            torch.cuda.set_rng_state(state["random.cuda"], self.device)
+
+
+def pad_of(data: Data) -> int:
+    """The padding token; text has none."""
+    return getattr(data, "pad", 0)

@@ -1,0 +1,42 @@
+"""What train() is asked for, and what it tells."""
+
+from dataclasses import dataclass
+
+from model.evaluation import Evaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """How far to train on one lease; with neither `steps` nor `training_seconds`, to the lease's end."""
+
+    device_seconds: float                   # the lease: everything from the call of train() on ends inside it
+    steps: int | None = None                # of the trial's life
+    training_seconds: float | None = None   # of the trial's life, spent in steps; a fixed number of steps once measured
+    final: bool = False                     # decay to zero, then all of valid and test
+
+    def __post_init__(self) -> None:
+        if self.final and self.training_seconds is not None:
+            raise ValueError(f"training_seconds: {self.training_seconds} with final: a final stretch fills its lease; "
+                             "give steps or nothing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How a trial is doing, about once a second; the last one has `ended`."""
+
+    steps: int
+    tokens: int                     # target tokens seen, padding not counted
+    train_loss: float               # un-smoothed, mean since the Progress before
+    learning_rate: float            # of the base shape
+    gradient_norm: float
+    tokens_per_second: float
+    step_seconds: float             # median
+    training_seconds: float         # of the trial's life, spent in steps
+    memory_bytes: int               # peak, above what the process held before the trial
+    parameters: int
+    seconds: dict[str, float]       # by lease.PHASES, since the Progress before: what the clock advanced
+    valid: Evaluation | None = None
+    test: Evaluation | None = None
+    whole: bool = False             # valid was all of the split
+    ended: str | None = None       # "rung", "lease" (too short for its steps), "final", "stopped" (as told), "diverged"
+    checkpoint: str | None = None   # the newest of the trial, with `ended`; None when diverged

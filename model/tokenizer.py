@@ -1,0 +1,112 @@
+"""Text to token numbers and back, exactly: single characters, or byte-level BPE by the tokenizers library."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+MOST_CHARACTERS = 256
+UNKNOWN_CHARACTER = "\ufffd"
+
+
+class Tokenizer(ABC):
+    """`vocabulary` tokens; pad, bos, eos and unknown are None where a tokenizer has no such token."""
+
+    vocabulary: int
+    pad: int | None = None
+    bos: int | None = None
+    eos: int | None = None
+    unknown: int | None = None
+
+    @abstractmethod
+    def encode_all(self, texts: list[str]) -> list[np.ndarray]:
+        """One uint16 array a text, without bos and eos."""
+
+    @abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids; pad, bos and eos give nothing."""
+
+    @abstractmethod
+    def to_json(self) -> str:
+        """All that `from_json` needs."""
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of one text, without bos and eos."""
+        ids: list[int] = self.encode_all([text])[0].tolist()
+        return ids
+
+    @staticmethod
+    def from_json(text: str) -> "Tokenizer":
+        """The tokenizer that `to_json` described."""
+        facts = json.loads(text)
+        if facts["kind"] == "characters":
+            return CharacterTokenizer(facts["characters"])
+        return SubwordTokenizer(tokenizers.Tokenizer.from_str(json.dumps(facts["bpe"])), marks=facts["marks"])
+
+
+class CharacterTokenizer(Tokenizer):
+    """One token a character, and one more for every character that is not listed."""
+
+    def __init__(self, characters: str) -> None:
+        self.characters = "".join(sorted(set(characters)))
+        self.unknown = len(self.characters)
+        self.vocabulary = self.unknown + 1
+        self._codes = _code_points(self.characters)
+
+    def encode_all(self, texts: list[str]) -> list[np.ndarray]:
+        return [self._look_up(_code_points(text)) for text in texts]
+
+    def _look_up(self, codes: np.ndarray) -> np.ndarray:
+        places = np.searchsorted(self._codes, codes).clip(max=len(self._codes) - 1)
+        return np.where(self._codes[places] == codes, places, len(self.characters)).astype(np.uint16)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        known = np.append(self._codes, np.uint32(ord(UNKNOWN_CHARACTER)))
+        return known[np.fromiter(ids, dtype=np.int64)].tobytes().decode("utf-32-le", "surrogatepass")
+
+    def to_json(self) -> str:
+        return json.dumps({"kind": "characters", "characters": self.characters})
+
+
+class SubwordTokenizer(Tokenizer):
+    """Byte-level BPE (Sennrich et al. 2016, arXiv:1508.07909): every text has tokens, so there is no unknown.
+
+    The marks pad, bos and eos lie behind the library's own tokens: no text can spell them.
+    """
+
+    def __init__(self, bpe: tokenizers.Tokenizer, *, marks: bool) -> None:
+        self._bpe = bpe
+        self._marks = marks
+        self.vocabulary = bpe.get_vocab_size()
+        if marks:
+            self.pad, self.bos, self.eos = range(self.vocabulary, self.vocabulary + 3)
+            self.vocabulary += 3
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocabulary: int, *, marks: bool) -> "SubwordTokenizer":
+        """Learn at most `vocabulary` tokens, marks included, from the texts."""
+        bpe = tokenizers.Tokenizer(models.BPE())
+        bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        bpe.decoder = decoders.ByteLevel()
+        bpe.train_from_iterator(texts, trainers.BpeTrainer(
+            vocab_size=vocabulary - 3 * marks, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            special_tokens=[], show_progress=False))
+        return cls(bpe, marks=marks)
+
+    def encode_all(self, texts: list[str]) -> list[np.ndarray]:
+        return [np.array(encoding.ids, dtype=np.uint16) for encoding in self._bpe.encode_batch_fast(texts)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        text: str = self._bpe.decode(list(map(int, ids)), skip_special_tokens=False)
+        return text
+
+    def to_json(self) -> str:
+        return json.dumps({"kind": "bpe", "marks": self._marks, "bpe": json.loads(self._bpe.to_str())})
+
+
+def _code_points(text: str) -> np.ndarray:
+    """uint32, one a character; a lone surrogate passes."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)

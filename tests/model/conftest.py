@@ -1,0 +1,121 @@
+"""Small data, small configs and a scripted clock for the tests of training."""
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from model import batches, evaluation, learner, training
+from model import checkpoint as checkpoints
+from model.config import Config
+from model.corpus import PairCorpus, TextCorpus
+from model.learner import Learner
+from model.prepared import PairData, TextData, prepare_pairs, prepare_text
+from model.training import Progress, Stretch, train
+
+SUBSET = 256    # target tokens of the fixed subset
+
+
+@pytest.fixture(scope="session")
+def small_text() -> Config:
+    return Config(
+        family="nanogpt", d_model=16, heads=4, layers=2, batch_tokens=128, context=16, warm_up_steps=5,
+        learning_rate=1e-2)
+
+
+@pytest.fixture(scope="session")
+def small_pairs() -> Config:
+    return Config(
+        family="translation", d_model=16, heads=4, layers=2, batch_tokens=64, warm_up_steps=5, learning_rate=1e-2)
+
+
+@pytest.fixture(scope="session")
+def text_data() -> TextData:
+    words = random.Random(0).choices(["the", "cat", "sat", "on", "a", "mat", "and", "saw", "another", "bird"], k=8000)
+    whole = " ".join(words)
+    held_out = len(whole) // 20
+    return prepare_text(TextCorpus(
+        name="text", sha256="", builtin=True, train=whole[:-2 * held_out], valid=whole[-2 * held_out:-held_out],
+        test=whole[-held_out:]))
+
+
+@pytest.fixture(scope="session")
+def pair_data() -> PairData:
+    chooser = random.Random(0)
+    english, spanish = ["one", "two", "three", "four", "five"], ["uno", "dos", "tres", "cuatro", "cinco"]
+    numbers = [chooser.choices(range(5), k=chooser.randint(1, 8)) for _ in range(1200)]
+    made = [(" ".join(english[i] for i in some), " ".join(spanish[i] for i in some)) for some in numbers]
+    return prepare_pairs(PairCorpus(
+        name="pairs", sha256="", builtin=True, train=made[:1000], valid=made[1000:1100], test=made[1100:]))
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without torch.compile, whose time is the machine's."""
+    monkeypatch.setattr(Learner, "can_compile", lambda _: False)
+
+
+class Script:
+    """A clock on which building a trial, a step, an evaluation batch and a checkpoint take the seconds that it says."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.start, self.step, self.batch, self.save = (itertools.repeat(x) for x in (0.5, 0.1, 0.02, 0.1))
+        self.compiles = False
+        self.learns = True    # else steps are counted only
+
+    def __call__(self) -> float:
+        return self.now
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        def slow(function, durations):
+            def wrapped(*arguments, **named):
+                self.now += next(getattr(self, durations))
+                return function(*arguments, **named)
+            return wrapped
+
+        def slow_batches(*arguments, **named):
+            for batch in evaluation_batches(*arguments, **named):
+                yield batch
+                self.now += next(self.batch)    # while the batch is worked on
+
+        def step(learner_: Learner, factor: float) -> learner.Step:
+            if self.learns:
+                return learn(learner_, factor)
+            learner_.steps += 1
+            return learner.Step(loss=torch.tensor(1.0), gradient_norm=torch.tensor(1.0), tokens=128)
+
+        learn = Learner.step
+        evaluation_batches = evaluation.evaluation_batches
+        patch.setattr(evaluation, "evaluation_batches", slow_batches)
+        patch.setattr(Learner, "step", slow(step, "step"))
+        patch.setattr(checkpoints, "save", slow(checkpoints.save, "save"))
+        patch.setattr(batches, "EVALUATION_TOKENS", 128)
+        patch.setattr(training, "span", slow(training.span, "start"))
+        patch.setattr(Learner, "can_compile", lambda _: self.compiles)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
+    script = Script()
+    with monkeypatch.context() as patch:
+        script.install(patch)
+        yield script
+
+
+def _run(
+    config: Config, data: TextData | PairData, folder: Path, clock: Script | None = None,
+    checkpoint: Path | None = None, **asked: object,
+) -> list[Progress]:
+    stretch = Stretch(**{"device_seconds": 1e6} | asked)
+    timed = {} if clock is None else {"clock": clock}
+    return list(train(config, data, stretch, folder=folder, checkpoint=checkpoint, evaluation_tokens=SUBSET, **timed))
+
+
+@pytest.fixture
+def run() -> Callable[..., list[Progress]]:
+    """train() to its end: the arguments are _run's, the last ones Stretch's."""
+    return _run

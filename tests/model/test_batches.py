@@ -1,0 +1,287 @@
+"""Batches: each token where it belongs, resumed as if never stopped, evaluations the same for everyone."""
+
+import functools
+import itertools
+import json
+import random
+import warnings
+from collections import Counter
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from model.batches import TrainBatches, evaluation_batches, span
+from model.corpus import PairCorpus, TextCorpus
+from model.prepared import PairData, TextData, prepare_pairs, prepare_text
+from model.resident import IGNORED, Batch
+from model.shapes import SHAPES
+from model.tokenizer import Tokenizer
+
+CONTEXT = 16
+Data = TextData | PairData
+WORDS = ["tú", "yo", "él", "casa", "perro", "gato", "niño", "niña", "rojo", "verde", "azul", "come", "bebe", "lee"]
+
+
+_from_json = functools.cache(Tokenizer.from_json)
+
+
+def tokenizer_of(data: Data) -> Tokenizer:
+    return _from_json(data.tokenizer)
+
+
+@functools.cache
+def made_pairs(count: int) -> list[tuple[str, str]]:
+    """Different pairs of skewed lengths."""
+    chooser = random.Random(0)
+    pairs: dict[tuple[str, str], None] = {}
+    while len(pairs) < count:
+        words = chooser.choices(WORDS, k=min(40, 1 + int(chooser.gammavariate(3, 2))))
+        pairs[" ".join(words[::-1]).upper(), " ".join(words)] = None
+    return list(pairs)
+
+
+@pytest.fixture(scope="module")
+def pairs() -> PairData:
+    made = made_pairs(4_000)
+    return prepare_pairs(PairCorpus(
+        name="pairs", sha256="", builtin=False, train=made[:3_000], valid=made[3_000:3_500], test=made[3_500:]))
+
+
+@pytest.fixture(scope="module")
+def text() -> TextData:
+    whole = " ".join(random.Random(0).choices(WORDS, k=3_000))
+    return prepare_text(TextCorpus(
+        name="text", sha256="", builtin=False,
+        train=whole[:10_000], valid=whole[10_000:11_111], test=whole[11_111:12_345]))
+
+
+@pytest.fixture(params=["pairs", "text"])
+def data(request: pytest.FixtureRequest) -> Data:
+    made: Data = request.getfixturevalue(request.param)
+    return made
+
+
+def batches_of(data: Data, *, seed: int = 0, tokens: int = 256) -> TrainBatches:
+    return TrainBatches(data, batch_tokens=tokens, context=CONTEXT, seed=seed)
+
+
+def content(batch: Batch) -> list[Any]:
+    return [None if x is None else x.tolist() for x in (*batch.inputs, batch.targets)]
+
+
+def rows_of(data: PairData, batch: Batch) -> list[tuple[str, str]]:
+    """The pairs of a batch in words, after a check of how they are laid out."""
+    source, unpadded, target_in = batch.inputs
+    assert source is not None and target_in is not None
+    tokenizer = tokenizer_of(data)
+    rows = []
+    for i, targets in enumerate(batch.targets.tolist()):
+        length = targets.index(data.eos) + 1
+        assert targets[length:] == [IGNORED] * (len(targets) - length)
+        assert target_in[i].tolist() == [data.bos, *targets[:length - 1]] + [data.pad] * (len(targets) - length)
+        inside = source[i] != data.pad
+        assert unpadded is None or torch.equal(unpadded[i], inside)
+        assert inside.long().diff().le(0).all() and (unpadded is not None or inside.all())
+        rows.append((tokenizer.decode(source[i].tolist()), tokenizer.decode(targets[:length])))
+    return rows
+
+
+def epoch_of(batches: TrainBatches) -> list[Batch]:
+    """The batches of the epoch that `batches` is at the beginning of."""
+    epoch, taken = batches.state()["epoch"], []
+    while True:
+        taken.append(next(batches))
+        if batches.state()["epoch"] != epoch:
+            return taken[:-1]
+
+
+def same_memory(tree: Any) -> list[np.ndarray]:
+    """All arrays of nested dataclasses."""
+    if isinstance(tree, np.ndarray):
+        return [tree]
+    return [a for field in fields(tree) for a in same_memory(getattr(tree, field.name))] if is_dataclass(tree) else []
+
+
+def test_training_batches_have_the_pairs_of_the_corpus(pairs: PairData) -> None:
+    known = set(made_pairs(4_000)[:3_000])
+    for batch in itertools.islice(batches_of(pairs), 50):
+        assert set(rows_of(pairs, batch)) <= known
+
+
+def test_training_windows_are_the_text_and_what_follows(text: TextData) -> None:
+    whole = tokenizer_of(text).decode(text.train)
+    for batch in itertools.islice(batches_of(text), 50):
+        tokens = batch.inputs[0]
+        assert tokens is not None and torch.equal(tokens[:, 1:], batch.targets[:, :-1])
+        for row, targets in zip(tokens.tolist(), batch.targets.tolist(), strict=True):
+            assert tokenizer_of(text).decode([*row, targets[-1]]) in whole
+
+
+def test_batches_are_int64_and_count_their_targets(data: Data) -> None:
+    for batch in itertools.islice(batches_of(data), 50):
+        assert batch.targets.dtype == torch.int64 and batch.targets.is_contiguous()
+        assert batch.tokens == int((batch.targets != IGNORED).sum())
+        assert all(x.dtype in (torch.int64, torch.bool) and x.is_contiguous() for x in batch.inputs if x is not None)
+
+
+def test_the_order_follows_from_the_seed(data: Data) -> None:
+    one, same, other = (
+        [content(batch) for batch in itertools.islice(batches_of(data, seed=seed), 20)] for seed in (1, 1, 2))
+    assert one == same != other
+
+
+def test_the_order_leaves_the_other_random_streams_alone(data: Data) -> None:
+    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(legacy=False), random.getstate()
+    list(itertools.islice(batches_of(data), 20))
+    assert torch.equal(torch_state, torch.get_rng_state())
+    assert str(numpy_state) == str(np.random.get_state(legacy=False)) and python_state == random.getstate()
+
+
+@pytest.mark.parametrize("taken", [0, 1, 17, 200])
+def test_resumed_batches_go_on_as_if_never_stopped(data: Data, taken: int) -> None:
+    uninterrupted = batches_of(data, seed=5)
+    list(itertools.islice(uninterrupted, taken))
+    state = json.loads(json.dumps(uninterrupted.state()))
+    resumed = batches_of(data, seed=6)
+    resumed.load_state(state)
+    assert resumed.state() == state
+    for expected, batch in itertools.islice(zip(uninterrupted, resumed, strict=True), 150):
+        assert content(batch) == content(expected)
+
+
+def test_an_epoch_of_text_has_no_window_twice(text: TextData) -> None:
+    numbered = replace(text, train=np.arange(10_000, dtype=np.uint16))
+    batches = batches_of(numbered)
+    offsets = set()
+    for _ in range(3):
+        seen = Counter(itertools.chain.from_iterable(batch.targets.flatten().tolist() for batch in epoch_of(batches)))
+        assert max(seen.values()) == 1 and len(seen) > 10_000 - CONTEXT - 256 - CONTEXT
+        offsets.add(min(seen) % CONTEXT)
+        batches = batches_of(numbered, seed=len(offsets))
+    assert len(offsets) > 1
+
+
+def test_pairs_come_equally_often(pairs: PairData) -> None:
+    batches, seen, epochs = batches_of(pairs), Counter[tuple[str, str]](), 12
+    while batches.state()["epoch"] < epochs:
+        seen.update(rows_of(pairs, next(batches)))
+    assert len(seen) >= 3_000 * 0.997
+    counts = np.array(list(seen.values()))
+    assert abs(counts.mean() - epochs) < 0.5 and counts.std() < 0.25 * epochs
+
+
+def test_each_epoch_mixes_the_pairs_anew(pairs: PairData) -> None:
+    batches = batches_of(pairs)
+    first, second = ({frozenset(rows_of(pairs, batch)) for batch in epoch_of(batches)} for _ in range(2))
+    assert len(first) > 50 and len(second) > 50 and not first & second
+
+
+def test_training_pairs_have_few_shapes_of_equal_size(pairs: PairData) -> None:
+    batches = list(itertools.islice(batches_of(pairs, tokens=512), 300))
+    shapes = {tuple(tuple(x.shape) for x in (batch.inputs[0], batch.targets) if x is not None) for batch in batches}
+    assert 1 < len(shapes) <= SHAPES
+    assert all(abs(batch.targets.numel() - 512) <= batch.targets.shape[1] for batch in batches)
+
+
+def test_training_pairs_are_padded_little(pairs: PairData) -> None:
+    size = inside = 0
+    for batch in epoch_of(batches_of(pairs)):
+        source = batch.inputs[0]
+        assert source is not None
+        size += source.numel() + batch.targets.numel()
+        inside += int((source != pairs.pad).sum()) + batch.tokens
+    assert 1 - inside / size < 0.15
+
+
+def test_training_needs_a_batch(pairs: PairData, text: TextData) -> None:
+    for data, flag in ((pairs, "--translation-corpus: 'pairs' has 3000"), (text, "--text-corpus: 'text' has 10000")):
+        with pytest.raises(ValueError, match=f"{flag} training (pairs|tokens), fewer than a batch; give"):
+            batches_of(data, tokens=1_000_000)
+
+
+def evaluated(data: Data, tokens: int | None, split: str = "valid", context: int = CONTEXT) -> list[Batch]:
+    return list(evaluation_batches(data, split, tokens=tokens, context=context))
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+def test_a_whole_evaluation_has_every_pair_once(pairs: PairData, split: str) -> None:
+    first, last = {"train": (0, 3_000), "valid": (3_000, 3_500), "test": (3_500, 4_000)}[split]
+    rows = itertools.chain.from_iterable(rows_of(pairs, batch) for batch in evaluated(pairs, None, split))
+    assert sorted(rows) == sorted(made_pairs(4_000)[first:last])
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test", "held_out"])
+@pytest.mark.parametrize("context", [1, 7, 16, 5_000])
+def test_a_whole_evaluation_predicts_every_token_but_the_first_once(text: TextData, split: str, context: int) -> None:
+    targets = [row for batch in evaluated(text, None, split, context) for row in batch.targets.tolist()]
+    assert list(itertools.chain.from_iterable(targets)) == getattr(text, split)[1:].tolist()
+
+
+def test_an_evaluation_is_the_same_for_everyone(data: Data) -> None:
+    for tokens in (300, 900, None):
+        one, other = ([content(batch) for batch in evaluated(data, tokens)] for _ in range(2))
+        assert one == other
+
+
+@pytest.mark.parametrize("tokens", [300, 900])
+def test_a_subset_has_about_its_tokens_spread_over_the_split(pairs: PairData, text: TextData, tokens: int) -> None:
+    for data in (pairs, text):
+        assert abs(sum(batch.tokens for batch in evaluated(data, tokens)) - tokens) <= 5 * tokens ** 0.5
+    order = {pair: i for i, pair in enumerate(made_pairs(4_000)[3_000:3_500])}
+    rows = [order[row] for batch in evaluated(pairs, tokens) for row in rows_of(pairs, batch)]
+    assert len(set(rows)) == len(rows)
+    assert np.histogram(rows, bins=5, range=(0, 500))[0].min() > len(rows) / 5 - 2
+    numbered = replace(text, valid=np.arange(1_111, dtype=np.uint16))
+    places = [place for batch in evaluated(numbered, tokens) for place in batch.targets.flatten().tolist()]
+    assert len(set(places)) == len(places)
+    assert np.histogram(places, bins=5, range=(0, 1_111))[0].min() > tokens / 5 - 3 * CONTEXT
+
+
+def test_a_split_shorter_than_a_window_is_evaluated_whole(text: TextData) -> None:
+    short = replace(text, valid=text.valid[:CONTEXT])
+    (batch,) = evaluated(short, 5)
+    assert batch.targets.tolist() == [short.valid[1:].tolist()]
+    assert span(short, "valid", 5, context=CONTEXT).tokens == batch.tokens == CONTEXT - 1
+
+
+@pytest.mark.parametrize("tokens", [1, 300, 900, 10 ** 9, None])
+def test_a_span_counts_what_an_evaluation_predicts(pairs: PairData, text: TextData, tokens: int | None) -> None:
+    rows = [row for batch in evaluated(pairs, tokens) for row in rows_of(pairs, batch)]
+    counted = span(pairs, "valid", tokens, context=CONTEXT)
+    assert counted.tokens == sum(batch.tokens for batch in evaluated(pairs, tokens))
+    assert counted.characters == sum(len(target) for _, target in rows)
+    assert counted.words == sum(len(target.split()) for _, target in rows)
+    targets = [row for batch in evaluated(text, tokens) for row in batch.targets.tolist()]
+    counted = span(text, "valid", tokens, context=CONTEXT)
+    assert counted.tokens == counted.characters == sum(map(len, targets))
+    decoded = tokenizer_of(text).decode(itertools.chain.from_iterable(targets))
+    assert abs(counted.words - len(decoded.split())) <= len(targets) * (tokens is not None and tokens < 1_000) + 1
+
+
+def test_a_batch_moves_whole(data: Data) -> None:
+    batch = next(batches_of(data))
+    moved = batch.to("meta")
+    assert moved.tokens == batch.tokens and moved.targets.device.type == "meta"
+    assert [x if x is None else x.shape for x in moved.inputs] == [x if x is None else x.shape for x in batch.inputs]
+
+
+def test_read_only_memory_is_enough_and_stays_as_it_is(data: Data) -> None:
+    arrays = same_memory(data)
+    before = [array.copy() for array in arrays]
+    try:
+        for array in arrays:
+            array.setflags(write=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            taken: list[Tensor] = [batch.targets for batch in itertools.islice(batches_of(data), 30)]
+            taken += [batch.targets for batch in evaluated(data, None)]
+    finally:
+        for array in arrays:
+            array.setflags(write=True)
+    for targets in taken:
+        targets.fill_(7)
+    assert all(np.array_equal(array, copy) for array, copy in zip(arrays, before, strict=True))

@@ -1,0 +1,164 @@
+"""Checkpoints: whole or not there, the same when read again, and never trusted when damaged."""
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from model import checkpoint as checkpoints
+from model.checkpoint import DamagedCheckpoint, config_state, export, latest, load, load_model, save
+from model.config import Config, build_model
+from model.precision import set_compute
+from model.tokenizer import CharacterTokenizer, SubwordTokenizer
+
+CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, batch_tokens=32)
+TOKENIZER = CharacterTokenizer("abcdefgh")
+
+
+def model(config: Config = CONFIG, vocabulary: int = TOKENIZER.vocabulary, pad: int = 0) -> torch.nn.Module:
+    torch.manual_seed(0)
+    made = build_model(config, vocabulary=vocabulary, pad=pad)
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    set_compute(made, config.precision)
+    return made
+
+
+def saved(folder: Path, steps: int, name: str = "", config: Config = CONFIG) -> Path:
+    tensors = {"random.cpu": torch.get_rng_state(), "moment": torch.arange(3.0)}
+    state = {"steps": steps, "config": config_state(config), "numbers": [0.1, None]}
+    return save(folder, model(config), tensors, state, name)
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    path = saved(tmp_path, 12)
+    found = load(path)
+    assert path.name == "step-000012" and found.state["steps"] == 12 and found.state["numbers"] == [0.1, None]
+    assert torch.equal(found.tensors["moment"], torch.arange(3.0))
+    read = checkpoints.load_file(found.weights)
+    assert all(torch.equal(value, read[name]) for name, value in model().state_dict().items())
+    assert Config(**found.state["config"]) == CONFIG
+
+
+def test_the_last_two_are_kept_and_the_one_before_the_decay(tmp_path: Path) -> None:
+    saved(tmp_path, 3, checkpoints.BEFORE_DECAY)
+    for steps in (5, 1_000_000, 20):
+        saved(tmp_path, steps)
+    assert {path.name for path in tmp_path.iterdir()} == {checkpoints.BEFORE_DECAY, "step-1000000", "step-000020"}
+    assert latest(tmp_path) == tmp_path / "step-1000000"
+
+
+def test_the_same_step_is_replaced(tmp_path: Path) -> None:
+    saved(tmp_path, 5)
+    assert latest(tmp_path) == saved(tmp_path, 5)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("file", [checkpoints.WEIGHTS, checkpoints.OPTIMIZER, checkpoints.STATE])
+def test_any_damage_falls_back_to_the_one_before(file: str, tmp_path: Path) -> None:
+    before, newest = saved(tmp_path, 5), saved(tmp_path, 6)
+    whole = (newest / file).read_bytes()
+    chooser = random.Random(0)
+    for place in [0, len(whole) - 1, *(chooser.randrange(len(whole)) for _ in range(20))]:
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << chooser.randrange(8)
+        (newest / file).write_bytes(flipped)
+        if not _only_blank_changed(whole, flipped):
+            with pytest.raises(DamagedCheckpoint):
+                load(newest)
+            assert latest(tmp_path) == before
+    for end in (0, 1, len(whole) // 2, len(whole) - 1):
+        (newest / file).write_bytes(whole[:end])
+        assert latest(tmp_path) == before
+    (newest / file).unlink()
+    assert latest(tmp_path) == before
+    (before / file).unlink()
+    assert latest(tmp_path) is None
+
+
+def _only_blank_changed(whole: bytes, flipped: bytes) -> bool:
+    """Whether JSON with this flip still says the same."""
+    try:
+        return bool(json.loads(whole) == json.loads(flipped))
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize("at", range(1, 9))
+def test_a_kill_at_any_moment_leaves_the_one_before(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process dies at the at-th file operation of writing step 6, or, where there are fewer, just after."""
+    saved(tmp_path, 4)
+    before = saved(tmp_path, 5)
+    left = iter(range(at))
+
+    class Killed(BaseException):
+        pass
+
+    def dying(function):
+        def call(*arguments, **named):
+            if next(left, None) is None:
+                raise Killed
+            return function(*arguments, **named)
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "save_model", dying(checkpoints.save_model))
+        patch.setattr(checkpoints, "save_file", dying(checkpoints.save_file))
+        patch.setattr(checkpoints, "_sync", dying(checkpoints._sync))
+        patch.setattr(Path, "rename", dying(Path.rename))
+        patch.setattr(Path, "write_text", dying(Path.write_text))
+        try:
+            after = saved(tmp_path, 6)
+        except Killed:
+            after = tmp_path / "step-000006"
+    assert latest(tmp_path) == (after if after.exists() else before)
+    saved(tmp_path, 7)
+    assert all(path.name.startswith("step-") for path in tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = saved(tmp_path, 5)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "save_file", full)
+        with pytest.raises(OSError, match="No space"):
+            saved(tmp_path, 6)
+    assert list(tmp_path.iterdir()) == [before]
+
+
+def test_nothing_is_pickled(tmp_path: Path) -> None:
+    path = saved(tmp_path, 1)
+    assert {file.suffix for file in path.iterdir()} == {".safetensors", ".json"}
+
+
+@pytest.mark.parametrize("architecture", ["modern", "nanogpt"])
+def test_an_exported_text_model_gives_the_same_logits(architecture: str, tmp_path: Path) -> None:
+    config = replace(CONFIG, architecture=architecture)
+    path = saved(tmp_path / "trial", 7, config=config)
+    for _ in range(2):    # the second replaces the first
+        folder = export(path, tmp_path / "best-nanogpt", TOKENIZER.to_json())
+    loaded, tokenizer = load_model(folder)
+    tokens = torch.tensor([tokenizer.encode("abcabcdefgh")])
+    assert torch.equal(loaded(tokens), model(config).eval()(tokens))
+
+
+def test_an_exported_translator_gives_the_same_logits(tmp_path: Path) -> None:
+    config = Config(family="translation", d_model=16, heads=4, layers=2)
+    tokenizer = SubwordTokenizer.train(["one two three"] * 3, 300, marks=True)
+    made = model(config, tokenizer.vocabulary, tokenizer.pad)
+    path = save(tmp_path, made, {"none": torch.zeros(1)}, {"steps": 1, "config": config_state(config)})
+    loaded, again = load_model(export(path, tmp_path / "best-translation", tokenizer.to_json()))
+    source = torch.tensor([again.encode("one two")])
+    target = torch.tensor([[again.bos, *again.encode("three")]])
+    assert torch.equal(loaded(source, None, target), made.eval()(source, None, target))
+
+
+def test_a_folder_that_is_no_model_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"model: .*best-<family>"):
+        load_model(tmp_path)

@@ -1,0 +1,25 @@
+"""A compiled step learns what an eager one does."""
+
+import shutil
+
+import pytest
+import torch
+
+from model.attention import _pool
+from model.config import Config
+from model.corpus import load_text
+from model.learner import Learner
+from model.prepared import prepare_text
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+def test_a_compiled_step_leaves_the_dropout_masks_as_they_are() -> None:
+    """A compiled graph writes into buffers that it takes for its own: the resident mask must not be one of them."""
+    config = Config(family="nanogpt", d_model=16, heads=2, layers=1, dropout=0.1, batch_tokens=128, context=32)
+    learner = Learner(config, prepare_text(load_text(None)), torch.device("cpu"))
+    before = _pool(0.1, torch.float32).clone()
+    learner.compile()
+    for _ in range(3):
+        learner.step(1.0)
+    assert learner._loss != learner._loss_of, "it fell back to eager"
+    assert torch.equal(_pool(0.1, torch.float32), before)

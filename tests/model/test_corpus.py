@@ -1,0 +1,185 @@
+"""Corpora: what is read is what is there, what is wrong is said, and no sentence stands in two splits."""
+
+import random
+import sys
+import unicodedata
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from model.corpus import LEAST_PAIRS, Pair, PairCorpus, load_pairs, load_text, normalised, split_pairs
+
+SPLITS = ("train", "valid", "test")
+
+
+def tangled_pairs(count: int = 3000) -> list[Pair]:
+    """Pairs whose sentences recur with other translations, other case and other punctuation."""
+    chooser = random.Random(0)
+    ends = ("", ".", "!", " .", "...")
+    pairs = []
+    for _ in range(count):
+        english, spanish = chooser.randrange(count), chooser.randrange(count)
+        source, target = f"we count {english}", f"¿contamos {spanish}"
+        pairs.append((chooser.choice((source, source.upper(), "«" + source)) + chooser.choice(ends), target + "?"))
+    return pairs + [(f"only {i}", f"solo {i}") for i in range(count)]
+
+
+def write(path: Path, pairs: list[Pair]) -> Path:
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), encoding="utf-8")
+    return path
+
+
+def sentences(pairs: list[Pair]) -> set[str]:
+    return {normalised(sentence) for pair in pairs for sentence in pair}
+
+
+def all_pairs(corpus: PairCorpus) -> list[Pair]:
+    return corpus.train + corpus.valid + corpus.test
+
+
+@pytest.fixture(scope="module")
+def builtin() -> PairCorpus:
+    return load_pairs(None)
+
+
+def test_no_sentence_stands_in_two_splits(tmp_path: Path, builtin: PairCorpus) -> None:
+    for corpus in (builtin, load_pairs(write(tmp_path / "pairs.txt", tangled_pairs()))):
+        train, valid, test = (sentences(getattr(corpus, split)) for split in SPLITS)
+        assert train and valid and test
+        assert not (train & valid or train & test or valid & test)
+
+
+def test_splits_share_out_every_pair_once(tmp_path: Path) -> None:
+    pairs = tangled_pairs()
+    corpus = load_pairs(write(tmp_path / "pairs.txt", pairs))
+    assert Counter(all_pairs(corpus)) == Counter(pairs)
+    assert len(corpus.valid) <= len(pairs) // 20 and len(corpus.test) <= len(pairs) // 20
+    assert len(corpus.valid) + len(corpus.test) > len(pairs) // 20
+
+
+def test_splits_follow_from_the_seed(tmp_path: Path) -> None:
+    path = write(tmp_path / "pairs.txt", tangled_pairs())
+    assert load_pairs(path, seed=1) == load_pairs(path, seed=1)
+    assert load_pairs(path, seed=1).test != load_pairs(path, seed=2).test
+
+
+def test_held_out_pairs_are_at_most_5000_a_split() -> None:
+    pairs = [(f"a {i}", f"b {i}") for i in range(120_000)]
+    train, valid, test = split_pairs(pairs, seed=0)
+    assert (len(train), len(valid), len(test)) == (110_000, 5_000, 5_000)
+
+
+@pytest.mark.parametrize("same", [
+    ("Go.", "go"), ("¿Qué?", "QUÉ"), ("It's  so", "it's so!"), ("cafe\u0301", "CAFÉ"), ("«Ven»", "ven...")])
+def test_sentences_are_the_same_but_for_case_spaces_and_outer_punctuation(same: tuple[str, str]) -> None:
+    assert normalised(same[0]) == normalised(same[1])
+    assert normalised(normalised(same[0])) == normalised(same[0])
+
+
+@pytest.mark.parametrize("different", [("it's", "its"), ("que", "qué"), ("...", "!"), ("a b", "ab")])
+def test_other_sentences_are_different(different: tuple[str, str]) -> None:
+    assert normalised(different[0]) != normalised(different[1])
+
+
+def test_lines_are_read_literally(tmp_path: Path) -> None:
+    filler = "".join(f"hello {i}\thola {i}\n" for i in range(LEAST_PAIRS))
+    path = tmp_path / "pairs.txt"
+    path.write_bytes(("\ufeff" + '"Go," he\t"Ve"\tCC-BY #1\r\nCafe\u0301\tCafé\u2028uno\n' + filler + "\n\n").encode())
+    pairs = all_pairs(load_pairs(path))
+    assert ('"Go," he', '"Ve"') in pairs and ("Café", "Café\u2028uno") in pairs
+    assert len(pairs) == LEAST_PAIRS + 2
+    assert all(unicodedata.is_normalized("NFC", source + target) for source, target in pairs)
+
+
+@pytest.mark.parametrize(("bad", "said"), [
+    ("no tab", "line 3 has no tab"), ("\tonly target", "line 3 has nothing"), ("only source\t ", "line 3 has nothing"),
+    ("", "line 3 has no tab")])
+def test_bad_lines_are_named_or_counted(tmp_path: Path, bad: str, said: str) -> None:
+    lines = [f"hello {i}\thola {i}" for i in range(400)]
+    lines[2:2] = [bad]
+    lines[300:300] = [bad]
+    path = tmp_path / "pairs.txt"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(ValueError, match=said) as error:
+        load_pairs(path)
+    assert all(part in str(error.value) for part in ("--translation-corpus", "pairs.txt", "--skip-bad-lines"))
+    corpus = load_pairs(path, skip_bad_lines=True)
+    assert corpus.skipped == 2 and len(all_pairs(corpus)) == 400
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    (None, "cannot be read"), (b"", "is empty"), (b" \n\n", "is empty"), (b"a\tb\nc\t\xff\n", "not UTF-8 at line 2"),
+    (b"a\tb\n", "fewer than a batch"), (b"a\tb\n" * 1000, "share")])
+def test_a_file_of_pairs_that_cannot_serve_is_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
+    path = tmp_path / "pairs.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=said) as error:
+        load_pairs(path)
+    assert str(error.value).startswith("--translation-corpus: ") and "pairs.txt" in str(error.value)
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    (None, "cannot be read"), (b"", "is empty"), (b"abc\n\xff", "not UTF-8 at line 2"),
+    (b"abc\n", "fewer than a batch")])
+def test_a_text_that_cannot_serve_is_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
+    path = tmp_path / "text.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=said) as error:
+        load_text(path)
+    assert str(error.value).startswith("--text-corpus: ") and "text.txt" in str(error.value)
+
+
+def test_a_folder_is_no_corpus(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        load_text(tmp_path)
+
+
+def test_text_is_cut_where_nanogpt_cuts_it(tmp_path: Path) -> None:
+    whole = "".join(random.Random(0).choices("abc \né", k=10_007))
+    path = tmp_path / "text.txt"
+    path.write_text(whole, encoding="utf-8")
+    corpus = load_text(path)
+    assert corpus.train == whole[:int(len(whole) * 0.9)]
+    assert corpus.train + corpus.valid + corpus.test == whole
+    assert abs(len(corpus.valid) - len(corpus.test)) <= 1
+    assert not corpus.builtin and corpus.name == "text.txt"
+
+
+def test_the_hash_is_of_the_files_bytes(tmp_path: Path) -> None:
+    one = write(tmp_path / "one.txt", tangled_pairs())
+    other = write(tmp_path / "other.txt", [*tangled_pairs(), ("one", "more")])
+    assert load_pairs(one).sha256 != load_pairs(other).sha256
+    assert load_pairs(one).sha256 == load_text(one).sha256
+
+
+def test_the_builtin_text_is_the_standard_librarys_own() -> None:
+    corpus = load_text(None)
+    assert corpus.builtin and corpus == load_text(None)
+    assert 1_000_000 < len(corpus.train) < 4_000_000
+    assert len(set(corpus.train)) <= 256
+    source = (Path(random.__file__)).read_text(encoding="utf-8")
+    assert not source.isascii() or source in corpus.train + corpus.valid + corpus.test
+
+
+def test_the_builtin_pairs_are_marked_and_always_the_same(builtin: PairCorpus) -> None:
+    assert builtin.builtin and builtin == load_pairs(None)
+    assert len(all_pairs(builtin)) >= 50_000
+
+
+def test_long_chains_of_shared_sentences_are_one_component() -> None:
+    length = sys.getrecursionlimit() * 3
+    chain = [(f"a {i // 2}", f"b {(i + 1) // 2}") for i in range(length)]
+    loose = [(f"c {i}", f"d {i}") for i in range(length)]
+    train, valid, test = split_pairs(chain + loose, seed=0)
+    assert set(chain) <= set(train)
+    assert not set(chain) & set(valid + test)
+
+
+def test_line_ends_are_one_character(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"one\r\ntwo\n" * 2_000)
+    corpus = load_text(path)
+    assert corpus.train + corpus.valid + corpus.test == "one\ntwo\n" * 2_000

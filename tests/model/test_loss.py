@@ -1,0 +1,24 @@
+"""The training loss equals torch's, in value and slope."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from model.loss import training_loss
+from model.resident import IGNORED
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_it_is_cross_entropy_with_label_smoothing(smoothing: float) -> None:
+    torch.manual_seed(0)
+    logits = (3 * torch.randn(40, 11, dtype=torch.float64)).requires_grad_()
+    targets = torch.randint(11, (40,))
+    targets[::3] = IGNORED
+    expected = F.cross_entropy(logits, targets, ignore_index=IGNORED, label_smoothing=smoothing)
+    (slope,) = torch.autograd.grad(2 * expected, logits)
+    loss, plain = training_loss(logits, targets, smoothing)
+    (found,) = torch.autograd.grad(2 * loss, logits)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(plain, F.cross_entropy(logits, targets, ignore_index=IGNORED).detach())
+    torch.testing.assert_close(found, slope)
+    assert not plain.requires_grad

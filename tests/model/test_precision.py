@@ -1,0 +1,109 @@
+"""Precision: fp32 master weights, products in the compute dtype, and only what the device does natively."""
+
+import pytest
+import torch
+from torch import nn
+
+from model import precision
+from model.attention import Attention
+from model.precision import PRECISIONS, Embedding, Linear, compute_dtype, native, prepare, scaler, set_compute
+
+
+@pytest.fixture(autouse=True)
+def switches():
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    yield
+    torch.backends.mkldnn.matmul.fp32_precision = before
+
+
+def small_model():
+    return nn.Sequential(Embedding(7, 8), Linear(8, 5))
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_weights_and_gradients_stay_fp32_and_products_do_not(name):
+    model = small_model()
+    set_compute(model, name)
+    y = model(torch.arange(7))
+    assert y.dtype == compute_dtype(name)
+    y.float().sum().backward()
+    assert {tensor.dtype for p in model.parameters() for tensor in (p, p.grad)} == {torch.float32}
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_a_small_dtype_rounds_and_no_more(name):
+    model = small_model()
+    exact = model(torch.arange(7))
+    set_compute(model, name)
+    rounded = model(torch.arange(7)).float()
+    assert not torch.equal(rounded, exact)
+    torch.testing.assert_close(rounded, exact, rtol=0.03, atol=0.03)
+
+
+def test_set_compute_goes_back():
+    model = small_model()
+    exact = model(torch.arange(7))
+    set_compute(model, "bf16")
+    set_compute(model, "fp32")
+    assert torch.equal(model(torch.arange(7)), exact)
+
+
+def test_a_cpu_has_fp32_always_and_never_two_names_for_it():
+    names = native("cpu")
+    assert names[0] == "fp32"
+    assert "tf32" not in names
+    assert list(names) == [name for name in PRECISIONS if name in names]
+
+
+@pytest.mark.parametrize(("seconds", "flags", "expected"), [
+    ({torch.float32: 2.0, torch.bfloat16: 1.0}, {"avx512_bf16": True}, True),
+    ({torch.float32: 1.1, torch.bfloat16: 1.0}, {"avx512_bf16": True}, False),
+    ({torch.float32: 2.0, torch.bfloat16: 1.0}, {"avx512_fp16": True}, False),
+    ({torch.float32: 2.0, torch.bfloat16: 1.0}, {}, False),
+])
+def test_bf16_is_native_where_the_flag_and_the_clock_say_so(monkeypatch, seconds, flags, expected):
+    monkeypatch.setattr(precision, "_seconds", lambda x: seconds.get(x.dtype, 9.0))
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: flags, raising=False)
+    native.cache_clear()
+    try:
+        assert ("bf16" in native("cpu")) is expected
+    finally:
+        native.cache_clear()
+
+
+@pytest.mark.parametrize(("fast", "expected"), [(True, "bf16"), (False, "ieee")])
+def test_onednn_does_fp32_only_where_it_pays_and_then_attention_is_plain(monkeypatch, fast, expected):
+    monkeypatch.setattr(precision, "_onednn_fp32_pays", lambda: fast)
+    prepare("fp32", "cpu")
+    assert torch.backends.mkldnn.matmul.fp32_precision == expected
+    model = nn.Sequential(Linear(2, 2), Attention(scale=1, dropout=0))
+    set_compute(model, "fp32")
+    assert model[1].fused is not fast
+    set_compute(model, "bf16")
+    assert model[1].fused is False
+
+
+def test_fp32_products_stay_fp32():
+    prepare("fp32", "cpu")
+    x = torch.randn(300, 300)
+    exact = x.double() @ x.double()
+    assert ((x @ x).double() - exact).norm() < 1e-6 * exact.norm()
+
+
+def test_the_probe_leaves_the_switch_alone():
+    torch.backends.mkldnn.matmul.fp32_precision = "ieee"
+    precision._onednn_fp32_pays.cache_clear()
+    precision._onednn_fp32_pays()
+    assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_only_fp16_scales_its_gradients(name):
+    assert scaler(name, "cpu").is_enabled() is (name == "fp16")
+
+
+@pytest.mark.parametrize(
+    "ask", [compute_dtype, lambda name: prepare(name, "cpu"), lambda name: set_compute(small_model(), name)])
+def test_an_unknown_precision_lists_the_choices(ask):
+    with pytest.raises(ValueError, match="precision: 'fp8' is unknown; choose one of fp32, tf32, bf16, fp16"):
+        ask("fp8")

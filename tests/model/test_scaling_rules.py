@@ -1,0 +1,116 @@
+"""One rate for all shapes: what a step changes does not grow with width or depth."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from model import scaling_rules
+from model.gpt import GPT, GPTConfig
+from model.scaling_rules import BASE_D_MODEL, BASE_LAYERS, Scaling, parameter_groups, roles
+from model.translator import Translator, TranslatorConfig
+
+V, T = 17, 8
+RATE, DECAY = 3e-3, 0.1
+
+
+def gpt(d_model=BASE_D_MODEL, layers=BASE_LAYERS, architecture="modern"):
+    return GPT(GPTConfig(vocabulary=V, context=T, d_model=d_model, heads=4, layers=layers, architecture=architecture))
+
+
+def translator(d_model=BASE_D_MODEL, layers=BASE_LAYERS):
+    return Translator(TranslatorConfig(vocabulary=V + 3, pad=V, d_model=d_model, heads=4, layers=layers))
+
+
+MODELS = {"modern": gpt, "nanogpt": lambda **shape: gpt(architecture="nanogpt", **shape), "translation": translator}
+
+
+def by_role(model):
+    return {group["role"]: group for group in parameter_groups(model, RATE, DECAY)}
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_each_parameter_is_in_one_group(family):
+    model = MODELS[family](d_model=32, layers=2)
+    members = [id(parameter) for group in parameter_groups(model, RATE, DECAY) for parameter in group["params"]]
+    assert sorted(members) == sorted(id(parameter) for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_at_the_base_all_rates_are_the_base_rate(family):
+    for role, group in by_role(MODELS[family]()).items():
+        assert group["peak_rate"] == group["lr"] == RATE
+        assert group["weight_decay"] == (0 if role == "gain" else DECAY)
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_a_hidden_matrix_learns_slower_in_a_wider_model_and_decays_as_fast(family):
+    base, wide = by_role(MODELS[family]()), by_role(MODELS[family](d_model=4 * BASE_D_MODEL))
+    assert wide["hidden"]["peak_rate"] == base["hidden"]["peak_rate"] / 4
+    assert wide["embedding"]["peak_rate"] == base["embedding"]["peak_rate"]
+    for group in (base["hidden"], wide["hidden"]):
+        assert group["peak_rate"] * group["weight_decay"] == pytest.approx(RATE * DECAY)
+
+
+def test_roles():
+    assert roles(gpt())["lm_head.weight"] == "embedding"
+    found = roles(gpt(architecture="nanogpt"))
+    assert found["transformer.wte.weight"] == found["transformer.wpe.weight"] == "embedding"
+    assert found["transformer.h.0.ln_1.weight"] == "gain"
+    assert found["transformer.h.0.attn.c_attn.weight"] == "hidden"
+
+
+def drift(d_model, layers, steps=6):
+    """How far the last hidden state and the logits have moved after a few steps, root mean square."""
+    torch.manual_seed(0)
+    model = gpt(d_model=d_model, layers=layers)
+    optimizer = torch.optim.AdamW(parameter_groups(model, RATE, 0.0))
+    tokens = torch.randint(V, (8, T + 1), generator=torch.Generator().manual_seed(1))
+    branches = []
+    model.transformer.h[-1].register_forward_hook(lambda module, inputs, output: branches.append(output.detach()))
+    for step in range(steps + 1):
+        logits = model(tokens[:, :-1])
+        if step < steps:
+            optimizer.zero_grad()
+            F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+            optimizer.step()
+    moved = (branches[-1] - branches[0]).square().mean().sqrt().item()
+    return torch.tensor([moved, logits.detach().square().mean().sqrt().item()])
+
+
+def test_coordinates_move_as_far_at_every_width():
+    narrow, wide = drift(32, 2), drift(512, 2)
+    assert ((wide / narrow).log().abs() < 0.9).all(), (narrow, wide)
+
+
+def test_coordinates_move_as_far_at_every_depth():
+    shallow, deep = drift(64, 2), drift(64, 16)
+    assert ((deep / shallow).log().abs() < 0.9).all(), (shallow, deep)
+
+
+@pytest.mark.parametrize("rule", ["hidden_rate", "branch", "logits"])
+def test_without_a_rule_they_do_not(monkeypatch, rule):
+    monkeypatch.setattr(Scaling, rule, 1.0)
+    small, large = ((64, 2), (64, 16)) if rule == "branch" else ((32, 2), (512, 2))
+    assert ((drift(*large) / drift(*small)).log().abs() > 0.9).any()
+
+
+@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("d_model", [16, 256])
+def test_first_logits_are_of_one_size_at_every_width(family, d_model):
+    torch.manual_seed(0)
+    tokens = torch.randint(V, (4, T))
+    inputs = (tokens, None, tokens) if family == "translation" else (tokens,)
+    assert MODELS[family](d_model=d_model, layers=2)(*inputs).square().mean().sqrt() < 3
+
+
+def test_attention_products_are_of_one_size_at_every_head_width():
+    scales = {width: scaling_rules.attention_scale(width) * width for width in (4, 32, 128)}
+    assert len({round(scale, 6) for scale in scales.values()}) == 1
+
+
+def test_tied_weights_come_once():
+    model = gpt(architecture="nanogpt")
+    members = [parameter for group in parameter_groups(model, RATE, DECAY) for parameter in group["params"]]
+    assert sum(parameter is model.lm_head.weight for parameter in members) == 1
+    assert isinstance(model.lm_head, nn.Linear)

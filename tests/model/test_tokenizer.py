@@ -1,0 +1,129 @@
+"""Tokenizers: text to ids and back without loss, the same after a trip through JSON."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from model.corpus import PairCorpus, TextCorpus
+from model.prepared import SMALL_VOCABULARY, count_words, prepare_pairs, prepare_text
+from model.tokenizer import UNKNOWN_CHARACTER, CharacterTokenizer, SubwordTokenizer, Tokenizer
+
+TRAINED_ON = ["The boy does not eat.", "El niño no come.", "¿Qué come la niña?", "What does the girl eat?"] * 20
+
+
+def wild_texts(count: int = 300) -> list[str]:
+    """Texts of any characters but surrogates, seen in training or not."""
+    chooser = random.Random(0)
+    pools = ["abc no come ", " \t\n\r\u2028\u00a0", "<pad><bos></s>[UNK]Ġ", "éñ¿¡e\u0301", "日本語😀\u200d",
+             "\x00\x7f\ufffd"]
+    return ["".join(chooser.choices(chooser.choice(pools) + chooser.choice(pools), k=chooser.randrange(40)))
+            for _ in range(count)] + ["", *TRAINED_ON, *pools]
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["marks", "no marks"])
+def subwords(request: pytest.FixtureRequest) -> SubwordTokenizer:
+    return SubwordTokenizer.train(TRAINED_ON, 320, marks=request.param)
+
+
+@pytest.fixture(scope="module")
+def characters() -> CharacterTokenizer:
+    return CharacterTokenizer("".join(wild_texts()))
+
+
+def test_decoding_undoes_encoding(subwords: SubwordTokenizer, characters: CharacterTokenizer) -> None:
+    for tokenizer in (subwords, characters):
+        for text in wild_texts():
+            ids = tokenizer.encode(text)
+            assert tokenizer.decode(ids) == text
+            assert all(0 <= i < tokenizer.vocabulary for i in ids)
+
+
+def test_encoding_many_is_encoding_each(subwords: SubwordTokenizer, characters: CharacterTokenizer) -> None:
+    texts = wild_texts()
+    for tokenizer in (subwords, characters):
+        arrays = tokenizer.encode_all(texts)
+        assert [array.tolist() for array in arrays] == [tokenizer.encode(text) for text in texts]
+        assert all(array.dtype == np.uint16 for array in arrays)
+
+
+def test_json_brings_back_the_same_tokenizer(subwords: SubwordTokenizer, characters: CharacterTokenizer) -> None:
+    for tokenizer in (subwords, characters):
+        again = Tokenizer.from_json(tokenizer.to_json())
+        assert type(again) is type(tokenizer) and again.to_json() == tokenizer.to_json()
+        for name in ("vocabulary", "pad", "bos", "eos", "unknown"):
+            assert getattr(again, name) == getattr(tokenizer, name)
+        assert [again.encode(text) for text in wild_texts()] == [tokenizer.encode(text) for text in wild_texts()]
+
+
+def test_training_is_repeatable() -> None:
+    one, other = (SubwordTokenizer.train(TRAINED_ON, 320, marks=True).to_json() for _ in range(2))
+    assert one == other
+
+
+def test_training_learns_longer_tokens(subwords: SubwordTokenizer) -> None:
+    assert 256 < subwords.vocabulary <= 320
+    assert len(subwords.encode("El niño no come.")) < len("El niño no come.")
+
+
+def test_no_text_spells_a_mark_and_marks_say_nothing() -> None:
+    tokenizer = SubwordTokenizer.train(["<pad> <bos> <eos>"] * 9, 300, marks=True)
+    marks = {tokenizer.pad, tokenizer.bos, tokenizer.eos}
+    assert len(marks) == 3 and None not in marks
+    assert not marks & set(tokenizer.encode("<pad> <bos> <eos> [PAD]"))
+    ids = tokenizer.encode("<bos>")
+    assert tokenizer.decode([tokenizer.bos or 0, *ids, tokenizer.eos or 0, tokenizer.pad or 0]) == "<bos>"
+
+
+def test_characters_never_seen_are_one_unknown_token() -> None:
+    tokenizer = CharacterTokenizer("hello")
+    assert tokenizer.vocabulary == 5 and tokenizer.unknown == 4
+    assert tokenizer.encode("hé\U0001f600!") == [tokenizer.encode("h")[0], 4, 4, 4]
+    assert tokenizer.decode(tokenizer.encode("hé")) == "h" + UNKNOWN_CHARACTER
+
+
+def text_corpus(train: str) -> TextCorpus:
+    return TextCorpus(name="text", sha256="", builtin=False, train=train, valid=train[:99], test=train[-99:])
+
+
+@pytest.mark.parametrize(("alphabet", "kind"), [(256, CharacterTokenizer), (257, SubwordTokenizer)])
+def test_a_text_of_few_characters_is_read_by_character(alphabet: int, kind: type[Tokenizer]) -> None:
+    train = "".join(chr(0x4E00 + i) for i in range(alphabet)) * 20
+    data = prepare_text(text_corpus(train * 3))
+    tokenizer = Tokenizer.from_json(data.tokenizer)
+    assert isinstance(tokenizer, kind) and data.vocabulary == tokenizer.vocabulary
+    assert tokenizer.decode(data.train) == train * 3
+    assert tokenizer.decode(data.held_out) == tokenizer.decode(data.valid) + tokenizer.decode(data.test)
+
+
+def test_the_vocabulary_is_learned_from_the_training_split_only() -> None:
+    data = prepare_text(replace(text_corpus("abc" * 999), valid="abz", test="yca"))
+    assert data.vocabulary == 4 and data.valid.tolist()[-1] == data.test.tolist()[0] == 3
+    pairs = [(f"one {i}", f"uno {i}") for i in range(500)]
+    corpus = PairCorpus(name="", sha256="", builtin=False, train=pairs, valid=pairs[:9], test=pairs[:9])
+    other = replace(corpus, valid=[("quixotic zebra", "cebra quijotesca")] * 99)
+    assert prepare_pairs(corpus).tokenizer == prepare_pairs(other).tokenizer
+
+
+def test_pairs_keep_their_sentences_and_counts() -> None:
+    pairs = [(f"the boy {i}", f"¿el niño {i}?") for i in range(300)]
+    data = prepare_pairs(
+        PairCorpus(name="", sha256="", builtin=False, train=pairs, valid=pairs[:50], test=pairs[50:80]))
+    tokenizer = Tokenizer.from_json(data.tokenizer)
+    assert (data.pad, data.bos, data.eos) == (tokenizer.pad, tokenizer.bos, tokenizer.eos)
+    assert data.vocabulary <= SMALL_VOCABULARY
+    for split, expected in ((data.train, pairs), (data.valid, pairs[:50]), (data.test, pairs[50:80])):
+        sides = []
+        for side in (split.source, split.target):
+            assert side.tokens.dtype == np.uint16
+            sides.append([side.tokens[begin:end] for begin, end in zip(side.offsets, side.offsets[1:], strict=False)])
+        assert [tuple(map(tokenizer.decode, both)) for both in zip(*sides, strict=True)] == expected
+        assert all(target[0] == data.bos and target[-1] == data.eos for target in sides[1])
+        assert split.lengths.tolist() == [[len(source), len(target) - 1] for source, target in zip(*sides, strict=True)]
+        assert split.characters.tolist() == [len(target) for _, target in expected] and set(split.words) == {3}
+
+
+@pytest.mark.parametrize(("text", "words"), [("a b c", 2), (" a b c", 3), ("abc", 0), ("\n a\nb ", 2), ("", 0)])
+def test_words_count_where_they_begin(text: str, words: int) -> None:
+    assert count_words(text) == words

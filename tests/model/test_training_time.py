@@ -1,0 +1,213 @@
+"""What a stretch of training makes of its time: the lease, the pace, the rate over a life."""
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from model import checkpoint as checkpoints
+from model import learner, training
+from model.config import Config
+from model.learner import Learner
+from model.pace import WARM, Pace
+from model.prepared import TextData
+from model.schedule import Decay, warm_up
+from model.training import Progress, Stretch, train
+
+SUBSET = 256
+Run = Callable[..., list[Progress]]
+pytestmark = pytest.mark.usefixtures("eager")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_lease_is_never_overrun(
+    seed: int, small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+) -> None:
+    chance = random.Random(seed)
+
+    def durations(first: float) -> Iterator[float]:
+        """Each at most half longer than the longest before it: the most that the margin promises to absorb."""
+        longest = first
+        while True:
+            now = longest * chance.choice([0.2, 0.5, 1.0, 1.0, 1.49])
+            longest = max(longest, now)
+            yield min(now, 3.0)
+
+    clock.learns = False
+    clock.start = itertools.repeat(chance.uniform(0, 0.5))
+    clock.step, clock.batch, clock.save = durations(0.05), durations(chance.choice([0.001, 0.1])), durations(0.05)
+    kind = chance.choice([{"final": True}, {"steps": 150}, {"training_seconds": 9.0}, {"steps": 60, "final": True}])
+    seconds = chance.uniform(1.0, 30.0)
+    opened = clock.now
+    progresses = run(small_text, text_data, tmp_path, clock, device_seconds=seconds, **kind)
+    assert clock.now - opened <= seconds
+    assert sum(sum(progress.seconds.values()) for progress in progresses) == pytest.approx(clock.now - opened)
+    assert [progress.ended is None for progress in progresses] == [True] * (len(progresses) - 1) + [False]
+
+
+def test_a_lease_too_short_begins_nothing(
+    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+) -> None:
+    last = run(small_text, text_data, tmp_path, clock, steps=100, device_seconds=1.01)[-1]
+    assert (last.ended, last.steps, last.valid, last.checkpoint) == ("lease", 0, None, None)
+    assert last.seconds["start"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("seconds", [1.5, 3.0])
+def test_the_lease_holds_on_the_real_clock(
+    seconds: float, small_text: Config, text_data: TextData, tmp_path: Path, run: Run,
+) -> None:
+    began = training.time.monotonic()
+    progresses = run(small_text, text_data, tmp_path, device_seconds=seconds, final=True)
+    took = training.time.monotonic() - began
+    assert took <= seconds
+    assert sum(sum(progress.seconds.values()) for progress in progresses) == pytest.approx(took, abs=0.05)
+    assert progresses[-1].steps == 0 or progresses[-1].ended == "final"
+
+
+def test_a_final_stretch_fills_its_lease_with_a_decay_to_zero(
+    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+) -> None:
+    clock.learns = False
+    progresses = run(small_text, text_data, tmp_path, clock, device_seconds=60.0, final=True)
+    last = progresses[-1]
+    rates = [progress.learning_rate for progress in progresses]
+    constant = [rate for rate in rates if rate == small_text.learning_rate]
+    falling = rates[len(constant):]
+    assert falling == sorted(falling, reverse=True) and falling[-1] < 0.02 * small_text.learning_rate
+    share = len(falling) / len(rates)
+    assert abs(share - small_text.decay_share) < 0.1
+    assert last.ended == "final" and last.whole and last.test is not None
+    assert clock.now - 100.0 > 0.95 * 60.0
+    assert sum(progress.valid is not None for progress in progresses) in range(8, 13)
+    assert 0 < checkpoints.load(tmp_path / checkpoints.BEFORE_DECAY).state["steps"] < last.steps
+
+
+def test_a_final_stretch_of_steps_has_exactly_them(
+    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rates = []
+    step = Learner.step
+
+    def noted(self: Learner, factor: float) -> learner.Step:
+        rates.append(factor)
+        return step(self, factor)
+
+    monkeypatch.setattr(Learner, "step", noted)
+    last = run(small_text, text_data, tmp_path, clock, steps=50, final=True)[-1]
+    assert last.ended == "final" and last.steps == len(rates) == 50
+    assert rates[:5] == [warm_up(i, 5) for i in range(5)] and set(rates[5:30]) == {1.0}
+    assert np.allclose(rates[30:], np.arange(20, 0, -1) / 20)
+
+
+def test_an_earlier_stretch_keeps_the_rate_and_the_decay_takes_at_most_the_last(
+    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+) -> None:
+    rung = run(small_text, text_data, tmp_path, clock, steps=100)[-1]
+    assert rung.learning_rate == small_text.learning_rate
+    final = run(small_text, text_data, tmp_path, clock, Path(str(rung.checkpoint)), steps=110, final=True)[-1]
+    assert final.ended == "final"
+    before = checkpoints.load(tmp_path / checkpoints.BEFORE_DECAY)
+    assert before.state["steps"] == 100
+    on = run(small_text, text_data, tmp_path / "on", clock, tmp_path / checkpoints.BEFORE_DECAY, steps=105)[-1]
+    assert (on.ended, on.steps, on.learning_rate) == ("rung", 105, small_text.learning_rate)
+
+
+def test_training_seconds_become_a_fixed_number_of_steps(
+    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+) -> None:
+    clock.learns = False
+    clock.step = itertools.chain([2.0, 2.0, 1.0], itertools.repeat(0.1, 17), itertools.repeat(0.4))
+    last = run(small_text, text_data, tmp_path, clock, training_seconds=8.0)[-1]
+    assert (last.ended, last.steps) == ("rung", 80)
+    assert last.training_seconds == pytest.approx(5 + 1.7 + 60 * 0.4)
+    again = run(small_text, text_data, tmp_path, clock, Path(str(last.checkpoint)), training_seconds=10.0)[-1]
+    assert again.steps == 100
+
+
+def test_seconds_count_until_the_step_time_is_settled(
+    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+) -> None:
+    clock.learns = False
+    first = run(small_text, text_data, tmp_path, clock, training_seconds=1.0)[-1]
+    assert (first.ended, first.steps) == ("rung", 10) or first.steps == 11
+    second = run(small_text, text_data, tmp_path, clock, Path(str(first.checkpoint)), training_seconds=3.0)[-1]
+    assert second.steps == 30
+
+
+def test_pace_ignores_the_first_steps_and_later_noise() -> None:
+    pace = Pace()
+    for seconds in [9.0] * WARM + [1.0, 2.0, 3.0] * 5 + [7.0] * 50:
+        pace.add(seconds)
+    assert pace.steps_in(60.0) == 30 and pace.median() == 7.0
+
+
+def test_it_yields_about_once_a_second(
+    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+) -> None:
+    clock.learns = False
+    progresses = run(small_text, text_data, tmp_path, clock, steps=100)
+    assert all(sum(progress.seconds.values()) < 2.0 for progress in progresses[1:-1])
+    assert len(progresses) in range(8, 14)
+    steps = [progress.steps for progress in progresses]
+    assert steps == sorted(steps)
+
+
+def test_what_the_consumer_takes_is_charged_too(
+    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any,
+) -> None:
+    clock.learns = False
+    charged = 0.0
+    opened = clock.now
+    stretch = Stretch(device_seconds=30.0, steps=60)
+    for progress in train(small_text, text_data, stretch, folder=tmp_path, evaluation_tokens=SUBSET, clock=clock):
+        charged += sum(progress.seconds.values())
+        clock.now += 0.25 * (progress.ended is None)
+    assert charged == pytest.approx(clock.now - opened)
+    assert progress.training_seconds == pytest.approx(6.0)
+
+
+def test_the_decay_reaches_zero_and_goes_on_where_it_was() -> None:
+    decay = Decay(0.4)
+    assert not decay.begins(50, 50) and decay.begins(60, 40)
+    decay.begin(40)
+    assert [decay.factor(left) for left in (40, 20, 0)] == [1.0, 0.5, 0.0]
+    moved = Decay(0.4, **(decay.state(20)))
+    assert moved.begins(80, 500)
+    moved.begin(500)
+    assert [moved.factor(left) for left in (500, 250, 0)] == [0.5, 0.25, 0.0]
+
+
+def test_a_final_stretch_takes_no_training_seconds() -> None:
+    with pytest.raises(ValueError, match="training_seconds"):
+        Stretch(device_seconds=1.0, training_seconds=1.0, final=True)
+
+
+@pytest.mark.parametrize("resumed_at", range(1, 30))
+def test_a_resumed_decay_has_the_same_rates_to_the_last_bit(resumed_at: int) -> None:
+    through, resumed = Decay(0.4), Decay(0.4, **_begun(30).state(resumed_at))
+    through.begin(30)
+    assert resumed.begins(1000, resumed_at)
+    resumed.begin(resumed_at)
+    assert [resumed.factor(left) for left in range(resumed_at)] == [through.factor(left) for left in range(resumed_at)]
+
+
+def _begun(length: float) -> Decay:
+    decay = Decay(0.4)
+    decay.begin(length)
+    return decay
+
+
+def test_an_evaluation_that_becomes_slow_is_given_up(
+    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+) -> None:
+    clock.learns = False
+    clock.batch = itertools.chain(itertools.repeat(0.02, 30), (0.02 * 1.4**i for i in itertools.count()))
+    opened = clock.now
+    last = run(small_text, text_data, tmp_path, clock, device_seconds=20.0, final=True)[-1]
+    assert clock.now - opened <= 20.0
+    assert last.ended == "final" and last.test is None and last.checkpoint is not None

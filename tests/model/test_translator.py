@@ -1,0 +1,206 @@
+"""Translator: causal, blind to padding, tied three ways, and the same text with and without cached keys and values."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from model.decoding import LENGTH_PENALTY
+from model.precision import Embedding, set_compute
+from model.translator import RESIDENT, Translator, TranslatorConfig
+
+WORDS, D, H, L = 20, 16, 4, 2
+PAD, BOS, EOS = WORDS, WORDS + 1, WORDS + 2
+B, S, T = 3, 6, 7
+
+
+def translator(**changes):
+    """A model in double precision whose weights all have a value: what begins at zero hides mistakes."""
+    given = {"vocabulary": WORDS + 3, "pad": PAD, "d_model": D, "heads": H, "layers": L}
+    model = Translator(TranslatorConfig(**(given | changes))).double().eval()
+    for module in model.modules():
+        if isinstance(module, Embedding):
+            module.compute_dtype = torch.float64
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return model
+
+
+def padded_batch():
+    """Sources of 6, 4 and 1 words."""
+    source = torch.randint(WORDS, (B, S))
+    unpadded = torch.arange(S) < torch.tensor([6, 4, 1])[:, None]
+    return source.masked_fill(~unpadded, PAD), unpadded
+
+
+def test_no_target_sees_a_later_one():
+    model, target = translator(), torch.randint(WORDS, (B, T))
+    source, unpadded = padded_batch()
+    changed = target.clone()
+    changed[:, 4:] = (changed[:, 4:] + 1) % WORDS
+    before, after = model(source, unpadded, target), model(source, unpadded, changed)
+    assert torch.equal(before[:, :4], after[:, :4])
+    assert not torch.equal(before[:, 4:], after[:, 4:])
+
+
+def test_padding_changes_nothing():
+    model, target = translator(), torch.randint(WORDS, (B, T))
+    source, unpadded = padded_batch()
+    logits = model(source, unpadded, target)
+    garbage = torch.where(unpadded, source, (source + 7) % WORDS)
+    assert torch.equal(logits, model(garbage, unpadded, target))
+    for row, length in enumerate((6, 4, 1)):
+        alone = model(source[row : row + 1, :length], None, target[row : row + 1])
+        torch.testing.assert_close(logits[row : row + 1], alone)
+
+
+def test_without_padding_no_mask_is_the_same():
+    model, source, target = translator(), torch.randint(WORDS, (B, S)), torch.randint(WORDS, (B, T))
+    torch.testing.assert_close(model(source, None, target), model(source, torch.ones(B, S, dtype=torch.bool), target))
+
+
+def test_each_source_word_counts():
+    model, source, target = translator(), torch.randint(WORDS, (1, S)), torch.randint(WORDS, (1, T))
+    for place in range(S):
+        changed = source.clone()
+        changed[0, place] = (changed[0, place] + 1) % WORDS
+        assert not torch.allclose(model(source, None, target), model(changed, None, target))
+
+
+def test_one_matrix_serves_source_target_and_read_out():
+    model = translator()
+    tables = [name for name, parameter in model.named_parameters() if model.config.vocabulary in parameter.shape]
+    assert tables == ["embedding.weight"]
+    before = {name: tensor.clone() for name, tensor in model.named_parameters() if name != "embedding.weight"}
+    source, target = torch.randint(10, (1, S)), torch.randint(10, 20, (1, T))
+    logits = model(source, None, target)
+    for row in (int(source[0, 0]), int(target[0, 0]), BOS):
+        with torch.no_grad():
+            changed = translator()
+            changed.load_state_dict(before | {"embedding.weight": model.embedding.weight.clone()})
+            changed.embedding.weight[row] += torch.linspace(0, 1, D)
+        assert not torch.allclose(changed(source, None, target), logits)
+
+
+def test_there_is_no_longest_sentence():
+    model, length = translator(), RESIDENT + 5
+    source, target = torch.randint(WORDS, (1, length)), torch.randint(WORDS, (1, length))
+    logits = model(source, None, target)
+    assert logits.shape == (1, length, model.config.vocabulary)
+    torch.testing.assert_close(model(source, None, target[:, :RESIDENT]), logits[:, :RESIDENT])
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_decoding_with_a_past_gives_the_same_logits(fused):
+    model, target = translator(), torch.randint(WORDS, (B, T))
+    for module in model.modules():
+        if hasattr(module, "fused"):
+            module.fused = fused
+    memory, past = model.encode(*padded_batch()), model.past(limit=T)
+    with torch.inference_mode():
+        pieces = [model.decode(piece, memory, past) for piece in target.split([1, 1, 3, 2], dim=1)]
+    torch.testing.assert_close(torch.cat(pieces, 1), model.decode(target, memory))
+
+
+def sentences(source, unpadded):
+    """The rows without their padding, each a batch of one."""
+    return [row[None, kept] for row, kept in zip(source, unpadded, strict=True)]
+
+
+def reference_greedy(model, source, limit):
+    """One sentence, the whole target read again for each token."""
+    text = []
+    while len(text) < limit:
+        token = int(model(source, None, torch.tensor([[BOS, *text]]))[0, -1].argmax())
+        if token == EOS:
+            break
+        text.append(token)
+    return text
+
+
+def reference_beam(model, source, width, limit):
+    """One sentence, plain lists: (tokens, log probability, finished)."""
+
+    def score(text):
+        return text[1] / ((5 + len(text[0])) / 6) ** LENGTH_PENALTY
+
+    kept = [([], 0.0, False)]
+    for _ in range(limit):
+        longer = [text for text in kept if text[2]]
+        for tokens, total, finished in kept:
+            if not finished:
+                gains = model(source, None, torch.tensor([[BOS, *tokens]]))[0, -1].float().log_softmax(-1)
+                longer += [([*tokens, token], total + gain, token == EOS)
+                           for token, gain in enumerate(gains.tolist()) if token != PAD]
+        kept = sorted(longer, key=score, reverse=True)[:width]
+    return [token for token in max(kept, key=score)[0] if token != EOS]
+
+
+@pytest.fixture(scope="module")
+def talkative():
+    """A model that ends some texts early and some never."""
+    torch.manual_seed(5)
+    return translator()
+
+
+@pytest.mark.parametrize("limit", [1, 12])
+def test_greedy_is_the_text_of_the_slow_way(talkative, limit):
+    source, unpadded = padded_batch()
+    expected = [reference_greedy(talkative, sentence, limit) for sentence in sentences(source, unpadded)]
+    assert talkative.greedy(source, unpadded, limit) == expected
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_beam_is_the_text_of_the_slow_way(talkative, width):
+    torch.manual_seed(2)
+    source, unpadded = padded_batch()
+    expected = [reference_beam(talkative, sentence, width, 9) for sentence in sentences(source, unpadded)]
+    assert talkative.beam(source, unpadded, width, 9) == expected
+
+
+def test_a_beam_of_one_is_greedy(talkative):
+    source, unpadded = padded_batch()
+    assert talkative.beam(source, unpadded, 1, 10) == talkative.greedy(source, unpadded, 10)
+
+
+@pytest.mark.parametrize("search", ["greedy", "beam"])
+def test_decoding_stops_at_the_limit(search):
+    model = translator()
+    with torch.no_grad():
+        model.embedding.weight[EOS] = 0  # its logit is 0 always, and so hardly ever the greatest
+    texts = getattr(model, search)(*padded_batch(), limit=5)
+    assert max(map(len, texts)) == 5
+    assert not any(EOS in text for text in texts)
+
+
+@pytest.mark.parametrize("search", ["greedy", "beam"])
+def test_decoding_stops_at_eos(search):
+    model = translator()
+    with torch.no_grad():
+        model.embedding.weight[:] = torch.randn(D, dtype=torch.float64)  # all words are one
+        logit = model(*padded_batch(), torch.full((B, 1), BOS))[0, 0, EOS]
+        model.embedding.weight[EOS] *= 10 * logit.sign()
+    assert getattr(model, search)(*padded_batch(), limit=50) == [[], [], []]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_learns_to_copy(precision):
+    torch.manual_seed(0)
+    model = Translator(TranslatorConfig(vocabulary=WORDS + 3, pad=PAD, d_model=32, heads=4, layers=1, dropout=0.05))
+    set_compute(model, precision)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(60):
+        source = torch.randint(WORDS, (32, 4))
+        target_in, targets = F.pad(source, (1, 0), value=BOS), F.pad(source, (0, 1), value=EOS)
+        loss = F.cross_entropy(model(source, None, target_in).float().flatten(0, 1), targets.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_an_impossible_shape_is_refused():
+    with pytest.raises(ValueError, match="heads: 3"):
+        TranslatorConfig(vocabulary=10, pad=7, d_model=16, heads=3)
