@@ -1,0 +1,271 @@
+"""Laws of the contest: what it may never do, whatever the curves are."""
+
+import math
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from tune.rungs import Contest, Finish, HandBack, Left, Move, Promote, Start, Wait
+
+OVERHEAD, START_UP = 1.25, 6.0
+
+
+@dataclass
+class Family:
+    """A contest on slots in virtual time: trials follow power laws, and some diverge."""
+
+    seed: int
+    seconds: float = 600.0
+    slots: int = 1
+    horizon: float | None = None
+    diverging: float = 0.0
+    deadline: float | None = None
+    moves: list[Move] = field(default_factory=list)
+    events: list[tuple] = field(default_factory=list)
+    trained: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.contest = self.new_contest()
+        self.left, self.now, self.running, self.open = self.seconds, 0.0, [], 0
+
+    def new_contest(self) -> Contest:
+        return Contest(
+            seconds=self.seconds, slots=self.slots, price=self.price, shortest=5.0, overhead=OVERHEAD,
+            start_up=START_UP, horizon=None if self.horizon is None else lambda trial: self.horizon,
+        )  # fmt: skip
+
+    def price(self, trial, rung):
+        return OVERHEAD + max(0.0, self.contest.rung_seconds(rung, trial) - self.trained.get(trial, 0.0))
+
+    def loss(self, trial, seconds):
+        rng = random.Random(f"{self.seed} {trial}")
+        if rng.random() < self.diverging:
+            return math.nan
+        return rng.uniform(1, 2) + rng.uniform(1, 3) * seconds ** -rng.uniform(0.2, 0.6)
+
+    def tell(self, *event) -> None:
+        self.events.append(event)
+        getattr(self.contest, event[0])(*event[1:])
+
+    def wall(self):
+        return None if self.deadline is None else self.deadline - self.now
+
+    def ask(self) -> Move:
+        move = self.contest.next(Left(seconds=self.left, slots=1, running=len(self.running), wall=self.wall()))
+        self.moves.append(move)
+        return move
+
+    def play(self, stop_after: int = 10**6) -> "Family":
+        """Until every slot is handed back; each slot's start-up is paid when it first gets work."""
+        free = self.slots
+        while (free or self.running) and len(self.moves) < stop_after:
+            waits = False
+            while free and not waits:
+                self.left -= START_UP
+                move = self.ask()
+                self.left += START_UP
+                if isinstance(move, HandBack):
+                    free -= 1
+                elif isinstance(move, Wait):
+                    waits = True
+                else:
+                    free -= 1
+                    self.begin(move)
+            if self.running:
+                self.end(min(self.running))
+                free += 1
+            elif waits:
+                raise AssertionError("waits for nothing")
+        return self
+
+    def begin(self, move) -> None:
+        if isinstance(move, Start):
+            trial, rung = f"t{len(self.contest.trials):03d}", 0
+            self.tell("started", trial)
+        elif isinstance(move, Promote):
+            trial, rung = move.trial, move.rung
+            self.tell("promoted", trial, rung)
+        else:
+            trial, rung = move.trial, None
+            self.tell("finishing", trial)
+        price = move.seconds if isinstance(move, Finish) else self.price(trial, rung)
+        assert price <= self.left + 1e-9, f"{move} needs {price}, {self.left} are left"
+        self.left -= price
+        self.running.append((self.now + price, trial, rung, price))
+
+    def end(self, run) -> None:
+        self.running.remove(run)
+        self.now, trial, rung, price = run
+        self.trained[trial] = self.trained.get(trial, 0.0) + price - OVERHEAD
+        loss = self.loss(trial, self.trained[trial])
+        if not math.isfinite(loss):
+            self.tell("ended", trial, "diverged")
+        elif rung is None:
+            self.tell("finished", trial, loss)
+        else:
+            self.tell("reported", trial, rung, loss)
+
+
+SCENARIOS = [
+    dict(zip(("seed", "seconds", "slots", "horizon", "diverging", "deadline"), (seed, *values), strict=True))
+    for seed, values in enumerate(
+        [
+            (600.0, 1, None, 0.0, None),
+            (600.0, 2, None, 0.3, None),
+            (30.0, 1, None, 0.0, None),
+            (5000.0, 4, None, 0.2, 1500.0),
+            (600.0, 1, 100.0, 0.0, None),
+            (3000.0, 8, 200.0, 0.3, None),
+            (3000.0, 8, 200.0, 0.3, 750.0),
+            (900.0, 3, 1000.0, 0.5, None),
+        ]
+    )
+]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_no_move_needs_more_than_is_left(scenario):
+    family = Family(**scenario).play()
+    assert family.left >= -1e-9
+    assert any(isinstance(move, Start) for move in family.moves)
+
+
+@pytest.mark.parametrize("scenario", [scenario for scenario in SCENARIOS if scenario["horizon"] is None])
+def test_one_trial_finishes_with_what_was_kept_for_it_and_nothing_follows(scenario):
+    family = Family(**scenario).play()
+    finishes = [move for move in family.moves if isinstance(move, Finish)]
+    assert len(finishes) == 1
+    assert finishes[0].seconds >= family.contest.ladder.kept - START_UP
+    assert family.left <= START_UP or family.deadline is not None
+    after = family.moves[family.moves.index(finishes[0]) + 1 :]
+    assert all(isinstance(move, HandBack) for move in after)
+
+
+@pytest.mark.parametrize("scenario", [scenario for scenario in SCENARIOS if scenario["deadline"]])
+def test_nothing_is_planned_past_the_deadline(scenario):
+    family = Family(**scenario).play()
+    assert family.now <= family.deadline + 1e-6
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_diverged_trial_gets_nothing_more(scenario):
+    family = Family(**scenario | {"diverging": 0.5}).play()
+    over: set[str] = set()
+    ended = iter(event[1] for event in family.events if event[0] == "ended")
+    over = set(ended)
+    first = {trial: family.events.index(("ended", trial, "diverged")) for trial in over}
+    for place, event in enumerate(family.events):
+        if event[0] in ("reported", "finished"):
+            assert place < first.get(event[1], math.inf)
+    assert not over & {getattr(move, "trial", None) for move in [family.ask()]}
+
+
+def test_a_loss_that_is_not_finite_ends_a_trial():
+    contest = Family(seed=0).contest
+    contest.started("a")
+    contest.reported("a", 0, math.nan)
+    assert isinstance(contest.next(Left(seconds=300.0, slots=1, running=0)), HandBack)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("moves", [1, 5, 20, 40])
+def test_a_resumed_contest_decides_like_an_uninterrupted_one(scenario, moves):
+    family = Family(**scenario).play(stop_after=moves)
+    resumed = family.new_contest()
+    if family.deadline is not None:
+        resumed.next(Left(seconds=0.0, slots=1, running=1, wall=family.deadline))
+    for event in family.events:
+        getattr(resumed, event[0])(*event[1:])
+    left = Left(seconds=family.left, slots=1, running=len(family.running), wall=family.wall())
+    assert resumed.next(left) == family.contest.next(left)
+
+
+def test_the_order_of_equal_reports_does_not_matter():
+    trials, losses = [f"t{number}" for number in range(8)], [2.0, 2.0, 1.5, 1.5, 1.5, 3.0, 2.0, 1.0]
+    answers = []
+    for seed in range(6):
+        family = Family(seed=0, slots=8)
+        for trial in trials:
+            family.contest.started(trial)
+        for trial, loss in random.Random(seed).sample(list(zip(trials, losses, strict=True)), 8):
+            family.contest.reported(trial, 0, loss)
+        family.contest.configs = 8
+        answers.append([family.contest.next(Left(seconds=500.0, slots=8, running=0)) for _ in range(5)])
+    assert all(answer == answers[0] for answer in answers)
+
+
+def test_the_lowest_rung_below_its_quota_is_served_first_and_the_best_of_it():
+    contest = Family(seed=0).contest
+    quota, cost = contest.ladder.quotas([1.0] * (contest.ladder.top + 1))[0], contest.ladder.cost(0)
+    started = 0
+    while isinstance(contest.next(Left(seconds=600.0 - started * cost, slots=1, running=0)), Start):
+        contest.started(f"t{started}")
+        contest.reported(f"t{started}", 0, 3.0 - (started == 2))
+        started += 1
+    assert started == math.ceil(quota / cost) >= 12
+    promoted = next(trial for trial, standing in contest.trials.items() if standing.goal == 1)
+    assert promoted == "t2"
+
+
+def test_a_trial_that_waited_long_goes_on_when_better_ones_fall_behind():
+    contest = Family(seed=0).contest
+    contest.configs = 3
+    for trial, loss in (("a", 2.0), ("b", 2.1), ("c", 2.2)):
+        contest.started(trial)
+        contest.reported(trial, 0, loss)
+    for trial in "ab":
+        assert contest.next(Left(seconds=500.0, slots=1, running=0)) == Promote(trial, 1, contest._place(trial))
+        contest.reported(trial, 1, 2.5)
+    move = contest.next(Left(seconds=500.0, slots=1, running=0))
+    assert isinstance(move, Promote | Finish) and move.trial == "c"
+
+
+def test_a_trial_that_falls_faster_leads():
+    contest = Family(seed=0).contest
+    contest.configs = 2
+    for trial, first, second in (("flat", 2.0, 1.95), ("steep", 2.5, 1.97)):
+        contest.started(trial)
+        contest.reported(trial, 0, first)
+        contest.promoted(trial, 1)
+        contest.reported(trial, 1, second)
+    move = contest.next(Left(seconds=500.0, slots=1, running=0))
+    assert isinstance(move, Promote | Finish) and move.trial == "steep"
+
+
+def test_a_rung_that_makes_trials_worse_loses_its_share():
+    ladder = Family(seed=0).contest.ladder
+    even, worse = ladder.quotas([1.0] * (ladder.top + 1)), ladder.quotas([1.0, 0.2] + [1.0] * (ladder.top - 1))
+    assert worse[0] > even[0] and all(low < high for low, high in zip(worse[1:], even[1:], strict=True))
+    assert sum(worse) == pytest.approx(sum(even)) == pytest.approx(ladder.explore)
+
+
+def test_an_interrupted_stretch_costs_its_rung_nothing_and_can_be_had_again():
+    contest = Family(seed=0).contest
+    contest.configs = 1
+    contest.started("a")
+    contest.reported("a", 0, 2.0)
+    left = Left(seconds=500.0, slots=1, running=0)
+    first = contest.next(left)
+    contest.interrupted("a")
+    assert contest.next(left) == first
+
+
+def test_a_share_that_grows_lets_the_finished_trial_go_on_at_the_same_rungs():
+    family = Family(seed=0).play()
+    rungs = [family.contest.rung_seconds(rung) for rung in range(5)]
+    family.contest.refit(1200.0)
+    assert [family.contest.rung_seconds(rung) for rung in range(5)] == rungs
+    family.left = 600.0
+    before = len([move for move in family.moves if isinstance(move, Finish)])
+    family.play()
+    assert len([move for move in family.moves if isinstance(move, Finish)]) == before + 1
+
+
+@pytest.mark.parametrize("seconds", [30.0, 60.0, 600.0, 7200.0, 14400.0])
+def test_a_cap_of_any_size_compares_trials_and_finishes_one(seconds):
+    family = Family(seed=1, seconds=seconds).play()
+    starts = sum(isinstance(move, Start) for move in family.moves)
+    finish = next(move for move in family.moves if isinstance(move, Finish))
+    assert 2 <= starts <= seconds / 10
+    assert finish.seconds >= 0.5 * seconds

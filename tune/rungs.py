@@ -1,0 +1,243 @@
+"""The contest of one family under a cap: who starts, who goes on, who thaws, what is left for whom.
+
+Pure: no clock, no randomness. What a contest decides follows from the events it was told, in their order.
+"""
+
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from tune.ladder import Ladder, fit
+from tune.standings import Standing, Standings
+
+Trial = Hashable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """What a free slot finds: device-seconds neither spent nor reserved, slots, trials, seconds to the deadline."""
+
+    seconds: float
+    slots: int
+    running: int
+    wall: float | None = None
+
+
+@dataclass(frozen=True)
+class Start:
+    """Begin a new trial and train it to rung 0."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Promote:
+    """Take a paused trial, however long it has waited, up to `rung`."""
+
+    trial: Trial
+    rung: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The last stretch of a trial, its decay and all overhead included, in up to `seconds` device-seconds."""
+
+    trial: Trial
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class HandBack:
+    """Nothing worthwhile for this slot, now or later."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Keep the slot: a running trial must report first."""
+
+    reason: str
+
+
+Move = Start | Promote | Finish | HandBack | Wait
+
+
+class Contest:
+    """One family's contest for its device-seconds.
+
+    seconds: the family's share of the cap; slots: how many it may come to hold; price(trial, rung): expected
+    device-seconds, overhead included, to bring a trial (None: a new one) from where it is to a rung; shortest: least
+    training seconds of rung 0 that make sense; overhead: device-seconds of a stretch beside its training; start_up:
+    device-seconds before a new slot trains; horizon(trial): training seconds to a trial's end (None: of an average
+    one). Without a horizon one leader gets a last stretch, of at least `finish_share` of the cap; with one, trials
+    climb to their ends. configs: how many exist (None: no end).
+    """
+
+    def __init__(
+        self, *, seconds: float, slots: int, price: Callable[[Trial | None, int], float], shortest: float,
+        overhead: float, start_up: float = 0.0, horizon: Callable[[Trial | None], float] | None = None,
+        configs: int | None = None, finish_share: float | None = None,
+    ) -> None:  # fmt: skip
+        self.seconds, self.price, self.configs = seconds, price, configs
+        self._slots, self._shortest, self._overhead, self._start_up = slots, shortest, overhead, start_up
+        self._horizon, self._finish_share = horizon, finish_share
+        self._wall = math.inf
+        self.ladder = self._fit(None)
+        self._used = [0.0] * (self.ladder.top + 1)
+        self._standings = Standings()
+        self._finisher: Trial | None = None
+
+    @property
+    def trials(self) -> dict[Trial, Standing]:
+        """Where each trial stands."""
+        return self._standings.trials
+
+    def rung_seconds(self, rung: int, trial: Trial | None = None) -> float:
+        """Training seconds of a trial's life at a rung."""
+        return self.ladder.rung_seconds(rung, trial)
+
+    # --- events
+
+    def started(self, trial: Trial) -> None:
+        """A new trial is on its way to rung 0."""
+        self.promoted(trial, 0)
+
+    def promoted(self, trial: Trial, rung: int) -> None:
+        """A trial is on its way to a rung; told where a journal is read, known where `next` decided it."""
+        if self._standings.depart(trial, rung):
+            self._use(trial, rung)
+
+    def finishing(self, trial: Trial) -> None:
+        """A trial is in its last stretch; told where a journal is read, known where `next` decided it."""
+        self._standings.depart(trial, None)
+        self._finisher = trial
+
+    def reported(self, trial: Trial, rung: int, loss: float) -> None:
+        """A trial reached a rung and waits there. One whose loss is not finite has diverged."""
+        self._standings.record(trial, rung, loss)
+
+    def interrupted(self, trial: Trial) -> None:
+        """A stretch ended before its goal: the trial waits where it was."""
+        goal = self.trials[trial].goal
+        if goal is not None:
+            self._used[goal] -= self.ladder.cost(goal, trial)
+        self._standings.pause(trial)
+        self._release(trial)
+
+    def finished(self, trial: Trial, loss: float) -> None:
+        """A trial had its last stretch."""
+        self._standings.close(trial, "finished")
+        if self._horizon is not None:
+            self._release(trial)
+
+    def ended(self, trial: Trial, reason: str) -> None:
+        """A trial is over: diverged, memory, price, error."""
+        self._standings.close(trial, "ended")
+        self._release(trial)
+
+    def refit(self, seconds: float) -> None:
+        """The family's share changed. A trial that had its last stretch may go on from before its decay."""
+        self.seconds, self._finisher = seconds, None
+        self._refit()
+        for trial, standing in self.trials.items():
+            if standing.state == "finished":
+                self._standings.pause(trial)
+
+    # --- decisions
+
+    def next(self, left: Left) -> Move:
+        """What a free slot should do. It counts as done: a move that cannot be made is `interrupted`."""
+        if left.wall is not None and self._wall == math.inf:
+            self._wall = left.wall
+            self._refit()
+        if self._finisher is not None and self._horizon is None:
+            return HandBack("the leader has its last stretch")
+        move = self._explore(left)
+        if not isinstance(move, HandBack | Wait):
+            return self._do(move)
+        if left.running == 0 or self._money_lies_idle(left):
+            return self._do(self._lead(left))
+        return move
+
+    def _explore(self, left: Left) -> Move:
+        """Serve the lowest rung below its quota that has someone to serve."""
+        free = self._free(left)
+        quotas = self.ladder.quotas([self._standings.gain(rung) for rung in range(self.ladder.top + 1)])
+        for rung, (quota, used) in enumerate(zip(quotas, self._used, strict=False)):
+            room = quota - used
+            if room <= 0:
+                continue
+            if rung == 0:
+                if self._more_configs() and self.price(None, 0) <= free:
+                    return Start(f"{used:.0f} of {quota:.0f} s for rung 0")
+                continue
+            trial, flying = self._standings.first(rung - 1), self._standings.flying(rung - 1)
+            places = math.ceil(room / self.ladder.cost(rung, trial))
+            if trial is not None and places > flying:
+                if self.price(trial, rung) <= free:
+                    return Promote(trial, rung, self._place(trial))
+            elif flying and left.running:
+                if left.running < places:
+                    return Wait(f"rung {rung - 1} is not complete")
+                return HandBack(f"rung {rung} has no more than {places} places")
+        return HandBack("what runs needs no other slot")
+
+    def _lead(self, left: Left) -> Move:
+        """Nothing is left to explore: the leader goes on."""
+        seconds = left.seconds if left.wall is None else min(left.seconds, left.wall)
+        trial = self._standings.leader()
+        if trial is None and self._horizon is not None and self._more_configs() and self.price(None, 0) <= seconds:
+            return Start("no trial can get better")
+        if trial is None:
+            trial = self._standings.leader(past_best=True)
+        if trial is None or seconds <= self._overhead:
+            return HandBack("nothing is left" if trial is not None else "no trial can go on")
+        rung = self.trials[trial].rung + 1
+        if self._horizon is not None and rung <= self.ladder.top and self.price(trial, rung) <= seconds:
+            return Promote(trial, rung, "leads, and its rung's share is used")
+        return Finish(trial, seconds, "leads, and gets what is left")
+
+    def _do(self, move: Move) -> Move:
+        if isinstance(move, Promote):
+            self.promoted(move.trial, move.rung)
+        elif isinstance(move, Finish):
+            self.finishing(move.trial)
+        return move
+
+    def _free(self, left: Left) -> float:
+        """Device-seconds that exploring may use: what is kept for the leader's last stretch is not for it."""
+        kept = self.ladder.kept if self._horizon is None else 0.0
+        return min(left.seconds, math.inf if left.wall is None else left.wall) - kept
+
+    def _money_lies_idle(self, left: Left) -> bool:
+        """Before a deadline: the slots that run cannot spend what is left."""
+        return self._horizon is not None and left.wall is not None and left.seconds > left.running * left.wall
+
+    def _more_configs(self) -> bool:
+        return self.configs is None or len(self.trials) < self.configs
+
+    def _place(self, trial: Trial) -> str:
+        standing = self.trials[trial]
+        return f"best of those that wait at rung {standing.rung}, loss {standing.losses[standing.rung]:.3f}"
+
+    def _use(self, trial: Trial, rung: int) -> None:
+        self._used.extend([0.0] * (rung + 1 - len(self._used)))
+        self._used[rung] += self.ladder.cost(rung, trial)
+
+    def _release(self, trial: Trial) -> None:
+        if self._finisher == trial:
+            self._finisher = None
+
+    def _fit(self, first: float | None) -> Ladder:
+        return fit(
+            seconds=self.seconds, slots=self._slots, start_up=self._start_up, shortest=self._shortest,
+            overhead=self._overhead, first=first, horizon=self._horizon, finish_share=self._finish_share,
+            wall=self._wall,
+        )  # fmt: skip
+
+    def _refit(self) -> None:
+        self.ladder = self._fit(self.ladder.first)
+        self._used.extend([0.0] * (self.ladder.top + 1 - len(self._used)))
