@@ -24,9 +24,9 @@ from tune.trial import Place
 
 SHORTEST_RUNG_SECONDS = 4.0
 """Training at rung 0 that tells anything."""
-EVALUATION_TOKENS_PER_RUNG_SECOND = {"cpu": 1_000, "cuda": 50_000}
+EVALUATION_TOKENS_PER_RUNG_SECOND = {"cpu": 800, "cuda": 50_000}
 """Size of the fixed validation subset: its evaluation takes at most about 2 % of the shortest stretch."""
-SMALLEST_EVALUATION_TOKENS = 4_096
+SMALLEST_EVALUATION_TOKENS = 2_048
 
 
 def check_cap(settings: Settings) -> None:
@@ -103,6 +103,6 @@ def make_place(settings: Settings, devices: Devices, planner: Planner) -> Place:
         for name, family in planner.families.items()
     }
     return Place(
-        folder=settings.out, device=devices.kind, threads=1, evaluation_tokens=tokens,
+        folder=settings.out, device=devices.kind, threads=1, seed=settings.seed, evaluation_tokens=tokens,
         report_every=settings.report_every, driver=os.getpid(),
     )  # fmt: skip

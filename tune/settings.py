@@ -181,7 +181,7 @@ class Settings:
     def too_late(self, spent: float) -> ValueError:
         """The error for a new total that is less than what the study spent already, in device-seconds."""
         asked, used = duration_text(self.budget), duration_text(math.ceil(spent))
-        return invalid("budget", f"{asked!r} is less than the {used} that the study has spent: the new total must be more")
+        return invalid("budget", f"{asked!r} is less than the {used} that the study spent: give a new total above that")
 
     def stored(self) -> dict[str, str | bool]:
         """What study.json keeps: each setting as a user types it; those not set are left out."""

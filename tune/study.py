@@ -67,7 +67,7 @@ def search(settings: Settings) -> Outcome:
 
 
 def open_journal(settings: Settings) -> Journal:
-    """The journal of a new study, or that of the one to go on with. ValueError: it cannot be had, or the cap is spent."""
+    """The journal of a new study, or of the one to go on with. ValueError: it cannot be had, or the cap is spent."""
     if not settings.resume:
         settings.check_folder()
         settings.out.mkdir(parents=True)

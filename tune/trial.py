@@ -32,6 +32,7 @@ class Place:
     folder: Path
     device: str
     threads: int
+    seed: int
     evaluation_tokens: Mapping[str, int]
     report_every: float
     driver: int
@@ -87,7 +88,7 @@ class TrainingTrial(ray.tune.Trainable):
             final=assignment["rung"] is None,
         )
         return train(
-            Config(family=family, **assignment["config"]),
+            Config(family=family, seed=place.seed, **assignment["config"]),
             self._data[family],
             stretch,
             folder=place.folder / "checkpoints" / assignment["trial"],

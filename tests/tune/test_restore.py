@@ -1,4 +1,4 @@
-"""The laws of going on: a study that was killed stands where its journal says, and no device-second is lost or found."""
+"""The laws of going on: a study that was killed stands where its journal says; no device-second is lost or found."""
 
 import json
 import random
