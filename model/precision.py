@@ -7,6 +7,7 @@ its weight to the dtype of its input: no autocast.
 import ctypes
 import functools
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -92,8 +93,9 @@ def _cpu_is_fast(dtype: torch.dtype) -> bool:
     capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()  # older torch has none
     if not any(capabilities.get(flag, False) for flag in _CPU_FLAGS[dtype]):
         return False
-    x = torch.randn(512, 512, generator=torch.Generator().manual_seed(0))
-    return _seconds(x) >= _FASTER * _seconds(x.to(dtype))
+    x = _probe()
+    small = x.to(dtype)
+    return _speed_up(lambda: x @ x, lambda: small @ small) >= _FASTER
 
 
 @functools.cache
@@ -102,32 +104,40 @@ def _onednn_fp32_pays() -> bool:
 
     The switch only *permits* bf16; with AMX it would really use it, which the error shows.
     """
-    x = torch.randn(512, 512, generator=torch.Generator().manual_seed(0))
+    x = _probe()
     exact = x.double() @ x.double()
+
+    def product(switch: str) -> Tensor:
+        _MKLDNN.fp32_precision = switch
+        return x @ x
+
     before = _MKLDNN.fp32_precision
     try:
-        _MKLDNN.fp32_precision = "ieee"
-        slow = _seconds(x)
-        _MKLDNN.fp32_precision = "bf16"
-        error = ((x @ x).double() - exact).norm() / exact.norm()
-        return bool(error < _TRUE_FP32) and slow >= _FASTER * _seconds(x)
+        error = (product("bf16").double() - exact).norm() / exact.norm()
+        return bool(error < _TRUE_FP32) and _speed_up(lambda: product("ieee"), lambda: product("bf16")) >= _FASTER
     finally:
         _MKLDNN.fp32_precision = before
 
 
 def _onednn_fp32_is_on() -> bool:
-    return _MKLDNN.fp32_precision == "bf16"
+    return bool(_MKLDNN.fp32_precision == "bf16")
 
 
-def _seconds(x: Tensor, limit: float = 0.04) -> float:
-    """The shortest time of the product x x (N, N), tried for `limit` seconds."""
-    x @ x
-    best, end = float("inf"), time.perf_counter() + limit
+def _probe() -> Tensor:
+    """A matrix for a product so short (0.3 ms) that the best of many is undisturbed even on a busy machine."""
+    return torch.randn(256, 256, generator=torch.Generator().manual_seed(0))
+
+
+def _speed_up(slow: Callable[[], object], fast: Callable[[], object], limit: float = 0.1) -> float:
+    """How many times as fast `fast` is: the best of each, in turns for `limit` seconds."""
+    best = {slow: float("inf"), fast: float("inf")}
+    end = time.perf_counter() + limit
     while time.perf_counter() < end:
-        start = time.perf_counter()
-        x @ x
-        best = min(best, time.perf_counter() - start)
-    return best
+        for run in best:
+            start = time.perf_counter()
+            run()
+            best[run] = min(best[run], time.perf_counter() - start)
+    return best[slow] / best[fast]
 
 
 def _keep_heap() -> None:

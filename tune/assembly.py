@@ -17,7 +17,7 @@ from tune.planner import Listener, Planner
 from tune.prices import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, Prices
 from tune.restore import last_moment, spent
 from tune.rungs import Contest
-from tune.searcher import Suggester, size_prior
+from tune.searcher import Suggester, prior
 from tune.settings import Settings
 from tune.space import Space
 from tune.trial import Place
@@ -83,7 +83,8 @@ def make_planner(
             ),
             prices=Prices(),
             suggestions=Suggester(
-                spaces[name], seed=settings.seed, search=settings.search, prior=size_prior(name, seconds, devices.kind)
+                spaces[name], seed=settings.seed, search=settings.search,
+                prior=prior(name, seconds=seconds, kind=devices.kind, fastest=str(spaces[name].default()["precision"])),
             ),
         )  # fmt: skip
     journal.note(

@@ -8,11 +8,11 @@ ETA = 2.0
 """A rung is this many times the training of the one below."""
 TILT = 0.85
 """A rung may use this many times the device-seconds of the one below: start wide, end narrow."""
-FINISH_SHARE = 0.55
+FINISH_SHARE = 0.6
 """Kept from the start for the leader's last stretch, where trials have no end of their own."""
 TOP_SHARE = 0.3
 """Where they have one, the leader climbs the ladder to it; this much is kept for the climb above its quotas."""
-TRIALS_AT_600_SECONDS = 16
+TRIALS_AT_600_SECONDS = 12
 """How wide to start without an end in sight; with another cap, by the square root of it."""
 START_UP_SHARE = 0.1
 """No plan gives more than this to the start-up of slots beyond the first."""

@@ -20,8 +20,12 @@ SUSTAINED_FLOPS = {"cpu": 6e10, "cuda": 1e14}
 """A rough speed of one slot, for the prior on sizes only."""
 PRIOR_SECONDS = 600.0
 """On one CPU core the default configuration suits about this many device-seconds a family."""
-PRIOR_SPREAD = math.log(3)
+SIZE_SPREAD = math.log(3)
 """Standard deviation of the prior on log size."""
+HEAD_WIDTH_SPREAD = math.log(2.5)
+"""The same of log head width."""
+SLOWER_PRECISION = 0.3
+"""Promise of a precision that is not the fastest."""
 PER_LAYER = {"nanogpt": 12, "translation": 28}
 """Weights of a layer over d_model squared."""
 
@@ -101,20 +105,30 @@ class Suggester:
         return study
 
 
-def size_prior(family: str, seconds: float, kind: str) -> Callable[[Config], float]:
-    """How well the size of a config suits a family's device-seconds: a log-normal bell around what they can train.
+def prior(family: str, *, seconds: float, kind: str, fastest: str) -> Callable[[Config], float]:
+    """How promising a config is for a family's device-seconds, before anything is known of it: in (0, 1].
 
-    Compute-optimal size grows with the square root of the compute (Hoffmann et al. 2022, arXiv:2203.15556).
+    Its size: compute-optimal size grows with the square root of the compute (Hoffmann et al. 2022, arXiv:2203.15556).
+    Its head width, which matters little unless it is extreme. Its precision: where rungs are equal in device-seconds, a
+    slow one has fewer steps.
     """
-    per_layer = PER_LAYER[family]
-    default = per_layer * int(CENTRE["d_model"]) ** 2 * int(CENTRE["layers"])
-    centre = default * math.sqrt(seconds * SUSTAINED_FLOPS[kind] / (PRIOR_SECONDS * SUSTAINED_FLOPS["cpu"]))
+    compute = seconds * SUSTAINED_FLOPS[kind] / (PRIOR_SECONDS * SUSTAINED_FLOPS["cpu"])
+    centre = _size(family, CENTRE) * math.sqrt(compute)
 
-    def prior(config: Config) -> float:
-        size = per_layer * int(config["d_model"]) ** 2 * int(config["layers"])
-        return math.exp(-((math.log(size / centre) / PRIOR_SPREAD) ** 2) / 2)
+    def promise(config: Config) -> float:
+        size = math.log(_size(family, config) / centre) / SIZE_SPREAD
+        width = math.log(_head_width(config) / _head_width(CENTRE)) / HEAD_WIDTH_SPREAD
+        return math.exp(-(size**2 + width**2) / 2) * (1.0 if config["precision"] == fastest else SLOWER_PRECISION)
 
-    return prior
+    return promise
+
+
+def _size(family: str, config: Config) -> float:
+    return PER_LAYER[family] * float(config["d_model"]) ** 2 * float(config["layers"])
+
+
+def _head_width(config: Config) -> float:
+    return float(config["d_model"]) / float(config["heads"])
 
 
 def _key(config: Config) -> tuple[Any, ...]:

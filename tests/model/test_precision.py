@@ -55,14 +55,14 @@ def test_a_cpu_has_fp32_always_and_never_two_names_for_it():
     assert list(names) == [name for name in PRECISIONS if name in names]
 
 
-@pytest.mark.parametrize(("seconds", "flags", "expected"), [
-    ({torch.float32: 2.0, torch.bfloat16: 1.0}, {"avx512_bf16": True}, True),
-    ({torch.float32: 1.1, torch.bfloat16: 1.0}, {"avx512_bf16": True}, False),
-    ({torch.float32: 2.0, torch.bfloat16: 1.0}, {"avx512_fp16": True}, False),
-    ({torch.float32: 2.0, torch.bfloat16: 1.0}, {}, False),
+@pytest.mark.parametrize(("speed_up", "flags", "expected"), [
+    (2.0, {"avx512_bf16": True}, True),
+    (1.1, {"avx512_bf16": True}, False),
+    (2.0, {"avx512_fp16": True}, False),
+    (2.0, {}, False),
 ])
-def test_bf16_is_native_where_the_flag_and_the_clock_say_so(monkeypatch, seconds, flags, expected):
-    monkeypatch.setattr(precision, "_seconds", lambda x: seconds.get(x.dtype, 9.0))
+def test_bf16_is_native_where_the_flag_and_the_clock_say_so(monkeypatch, speed_up, flags, expected):
+    monkeypatch.setattr(precision, "_speed_up", lambda slow, fast: speed_up)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: flags, raising=False)
     native.cache_clear()
     try:

@@ -5,8 +5,8 @@ import statistics
 
 import pytest
 
-from tune.searcher import ENOUGH_RESULTS, Suggester, size_prior
-from tune.space import CENTRE, Config, Space
+from tune.searcher import ENOUGH_RESULTS, Suggester, prior
+from tune.space import Config, Space
 
 SPACE = Space(family="nanogpt", precisions=("fp32", "bf16"))
 
@@ -83,11 +83,10 @@ def test_the_highest_rung_with_enough_results_counts() -> None:
     assert widths(24) > widths(ENOUGH_RESULTS - 1)
 
 
-def test_the_prior_is_highest_at_the_default_size_on_the_default_compute_and_grows_with_the_cap() -> None:
-    def favourite(seconds: float) -> float:
-        prior = size_prior("nanogpt", seconds, "cpu")
-        return float(max(SPACE.configs(), key=prior)["d_model"])
+def test_the_prior_is_highest_at_the_default_on_its_compute_and_grows_with_the_cap() -> None:
+    def favourite(seconds: float) -> Config:
+        return max(SPACE.configs(), key=prior("nanogpt", seconds=seconds, kind="cpu", fastest="bf16"))
 
-    prior = size_prior("nanogpt", 600, "cpu")
-    assert prior(CENTRE | {"precision": "bf16"}) == pytest.approx(max(map(prior, SPACE.configs())))
-    assert favourite(60_000) > favourite(60)
+    default = SPACE.default()
+    assert all(favourite(600)[name] == default[name] for name in ("d_model", "heads", "layers", "precision"))
+    assert int(favourite(60_000)["d_model"]) > int(favourite(60)["d_model"])
