@@ -14,8 +14,9 @@ from tune.family import Family
 from tune.records import Assignment, Running, TrialRecord
 from tune.rungs import Finish, HandBack, Left, Promote, Start, Wait
 
-LEASE_MARGIN = 1.5
-"""A lease is this many times its price, where the cap allows: a noisy neighbour must not cut a stretch short."""
+LEASE_MARGIN, LEASE_SLACK_SECONDS = 2.0, 3.0
+"""A lease is this many times its price and so much more, where the cap allows: neither a noisy neighbour nor the first,
+slow steps of a new shape may cut a stretch short. What it does not use is released."""
 START_UP_MARGIN = 4.0
 """The same for the start-up of a slot, which a busy machine can stretch by much."""
 DEATHS_ALLOWED = 1
@@ -156,7 +157,7 @@ class Planner:
             name = self.trials[trial].family
             contest, left = self.families[name].contest, self._left(name)
             price = left.seconds if rung is None else contest.price(trial, rung)
-            if LEAST_LEASE_SECONDS <= price <= left.seconds:
+            if LEAST_LEASE_SECONDS <= left.seconds and price <= left.seconds:
                 return self._lease(trial, rung, price, "go on", "its lease ended early")
             contest.interrupted(trial)
         return None
@@ -190,7 +191,7 @@ class Planner:
         record = self.trials[trial]
         family = self.families[record.family]
         fresh = not self.books.idle_slots
-        wanted = price if rung is None else max(LEAST_LEASE_SECONDS, price * LEASE_MARGIN)
+        wanted = price if rung is None else price * LEASE_MARGIN + LEASE_SLACK_SECONDS
         wanted += START_UP_MARGIN * family.prices.start_up if fresh else 0.0
         wall = self._wall_left()
         with self.books.journal.transaction():
