@@ -157,7 +157,7 @@ class Planner:
             name = self.trials[trial].family
             contest, left = self.families[name].contest, self._left(name)
             price = left.seconds if rung is None else contest.price(trial, rung)
-            if LEAST_LEASE_SECONDS <= left.seconds and price <= left.seconds:
+            if left.seconds >= LEAST_LEASE_SECONDS and price <= left.seconds:
                 return self._lease(trial, rung, price, "go on", "its lease ended early")
             contest.interrupted(trial)
         return None
