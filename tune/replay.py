@@ -1,0 +1,11 @@
+"""The search's own scheduler, and its peers, on recorded curves: `python tune/replay.py TABLE... --budget 5%,10%`."""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from tune.replaying import main
+
+if __name__ == "__main__":
+    sys.exit(main())
