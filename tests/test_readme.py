@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-SMALL_BUDGET = "60s"
+SMALL_BUDGET = "44s"
 DONE_BY_MAKE = ("python3 -m venv", ". .venv", "pip install")
 
 
