@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from model.config import Data
 from model.corpus import PairCorpus, TextCorpus, load_pairs, load_text
@@ -44,6 +45,16 @@ def load_corpora(settings: Settings) -> dict[str, PairCorpus | TextCorpus]:
         "nanogpt": lambda: load_text(settings.text_corpus),
     }
     return {family: load[family]() for family in settings.families}
+
+
+def check_same_text(corpora: Mapping[str, PairCorpus | TextCorpus], facts: Mapping[str, Any]) -> None:
+    """ValueError: a corpus is not the text that the study began with (its `facts`, from the journal)."""
+    for family, corpus in corpora.items():
+        before = facts.get("corpora", {}).get(family, {"sha256": corpus.sha256})
+        if corpus.sha256 != before["sha256"]:
+            flag = {"translation": "--translation-corpus", "nanogpt": "--text-corpus"}[family]
+            rule = "a study goes on with the text that it began with"
+            raise ValueError(f"{flag}: {corpus.name!r} has changed since: {rule}; restore it, or begin a new study")
 
 
 def prepare(corpus: PairCorpus | TextCorpus) -> Data:

@@ -9,7 +9,7 @@ import torch
 
 from model.config import Data
 from model.precision import native
-from tune.assembly import check_cap, load_corpora, make_place, make_planner, prepare
+from tune.assembly import check_cap, check_same_text, load_corpora, make_place, make_planner, prepare
 from tune.devices import find_devices
 from tune.duration import duration_text
 from tune.facts import write_facts
@@ -47,9 +47,13 @@ def search(settings: Settings) -> Outcome:
     check_cap(settings)
     corpora = load_corpora(settings)
     journal = open_journal(settings)
+    check_same_text(corpora, journal.facts())
     with screen_apart(settings.out / "log.txt") as write:
         place_text = f"{devices.slots} x {devices.name}, precisions {', '.join(precisions)}"
         write(f"{settings.out}: {duration_text(settings.budget)} on {place_text}")
+        for family, corpus in corpora.items():
+            if corpus.builtin:
+                write(f"{family}: no corpus was named, so the builtin one serves: a smoke test, not a study")
         data = {name: prepare(corpus) for name, corpus in corpora.items()}
         tensorboard = TensorBoard(settings.out / "tensorboard")
         planner = make_planner(settings, devices, spaces, journal, [Screen(write), tensorboard])

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from model.corpus import TextCorpus
 from tests.tune.world import World
+from tune.assembly import check_same_text
 from tune.heartbeats import FOLDER, beat, last_beat, still_there
 from tune.restore import close_what_a_kill_left_open
 
@@ -96,3 +98,13 @@ def test_a_strangers_journal_cannot_name_a_path(tmp_path: Path) -> None:
     world.journal.close()
     with pytest.raises(ValueError, match="damaged"):
         World(tmp_path, cap=600, slots=1)
+
+
+def test_a_text_that_changed_is_refused_by_the_name_of_its_flag(tmp_path: Path) -> None:
+    def text(sha256: str) -> TextCorpus:
+        return TextCorpus(name="text.txt", sha256=sha256, builtin=False, train="", valid="", test="")
+
+    facts = {"corpora": {"nanogpt": {"sha256": "before"}}}
+    check_same_text({"nanogpt": text("before")}, facts)
+    with pytest.raises(ValueError, match=r"--text-corpus: 'text\.txt' has changed"):
+        check_same_text({"nanogpt": text("after")}, facts)
