@@ -57,7 +57,7 @@ class Screen:
 def budget_line(planner: Planner) -> str:
     """What is spent, reserved and left, and who runs."""
     ledger = planner.books.ledger
-    money = f"spent {_whole(ledger.spent)} of {duration_text(ledger.cap)} ({ledger.spent / ledger.cap:.0%})"
+    money = f"spent {_whole(ledger.spent)} of {duration_text(ledger.cap)} ({100 * ledger.spent / ledger.cap:.0f} %)"
     rest = f"reserved {_whole(ledger.reserved)}, left {_whole(max(0.0, ledger.left))}"
     return (
         f"{_clock(planner.books.clock())} budget: {money}, {rest}; running: {', '.join(planner.running) or 'nothing'}"

@@ -77,5 +77,5 @@ def last_lines(
         yield f"{family}: best {winner.trial} {label(winner.config)}{decayed}: {quality}, {size}"
     steps = journal.rows("SELECT TOTAL(seconds) AS seconds FROM charges WHERE what = 'steps'")[0]["seconds"]
     share, in_steps = spent / cap, steps / spent if spent else 0.0
-    of_cap = f"{duration_text(round(spent, 1))} of {duration_text(cap)} ({share:.1%})"
-    yield f"spent {of_cap}, {in_steps:.1%} of it in optimizer steps"
+    of_cap = f"{duration_text(round(spent, 1))} of {duration_text(cap)} ({100 * share:.1f} %)"
+    yield f"spent {of_cap}, {100 * in_steps:.1f} % of it in optimizer steps"
