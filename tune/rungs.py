@@ -87,7 +87,7 @@ class Contest:
         self._wall = math.inf
         self.ladder = self._fit(None)
         self._used = [0.0] * (self.ladder.top + 1)
-        self._standings = Standings()
+        self._standings = Standings(extrapolated=horizon is not None)
         self._finisher: Trial | None = None
 
     @property

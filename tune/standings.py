@@ -9,7 +9,7 @@ from typing import Literal
 TIE = 0.003
 """Losses closer than this, in nats, are the same: the noise of a seed."""
 FALL_TO_COME = 1.0
-"""A trial's loss is expected to fall still by this many times its drop over the last rung (RESULTS.md compares)."""
+"""On the way to a known end a loss is expected to fall still by this many times its drop over the last rung."""
 
 Trial = Hashable
 Entry = tuple[bool, float, str, Trial]
@@ -28,17 +28,17 @@ class Standing:
     state: Literal["running", "paused", "finished", "ended"] = "paused"
     past_best: bool = False
 
-    @property
-    def expected(self) -> float:
-        """Its loss, extrapolated where its last drop is known."""
+    def expected(self, fall: float) -> float:
+        """Its loss, extrapolated by `fall` times its last drop where that is known."""
         loss, before = self.losses[self.rung], self.losses.get(self.rung - 1)
-        return loss if before is None else loss - FALL_TO_COME * max(0.0, before - loss)
+        return loss if before is None else loss - fall * max(0.0, before - loss)
 
 
 class Standings:
-    """All trials of a family. Each event costs O(log n)."""
+    """All trials of a family. Each event costs O(log n). extrapolated: the loss expected of them compares."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, extrapolated: bool) -> None:
+        self._fall = FALL_TO_COME if extrapolated else 0.0
         self.trials: dict[Trial, Standing] = {}
         self._flying: dict[int, int] = {}
         self._better: dict[int, int] = {}
@@ -110,7 +110,7 @@ class Standings:
 
     def _entry(self, trial: Trial) -> Entry:
         standing = self.trials[trial]
-        return standing.past_best, standing.expected, str(trial), trial
+        return standing.past_best, standing.expected(self._fall), str(trial), trial
 
     def _arrive(self, standing: Standing) -> None:
         if standing.state == "running" and standing.goal is not None:

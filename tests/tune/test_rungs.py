@@ -219,8 +219,9 @@ def test_a_trial_that_waited_long_goes_on_when_better_ones_fall_behind():
     assert isinstance(move, Promote | Finish) and move.trial == "c"
 
 
-def test_a_trial_that_falls_faster_leads():
-    contest = Family(seed=0).contest
+@pytest.mark.parametrize(("horizon", "leader"), [(64.0, "steep"), (None, "flat")])
+def test_on_the_way_to_a_known_end_a_trial_that_falls_faster_leads(horizon, leader):
+    contest = Family(seed=0, horizon=horizon).contest
     contest.configs = 2
     for trial, first, second in (("flat", 2.0, 1.95), ("steep", 2.5, 1.97)):
         contest.started(trial)
@@ -228,7 +229,7 @@ def test_a_trial_that_falls_faster_leads():
         contest.promoted(trial, 1)
         contest.reported(trial, 1, second)
     move = contest.next(Left(seconds=500.0, slots=1, running=0))
-    assert isinstance(move, Promote | Finish) and move.trial == "steep"
+    assert isinstance(move, Promote | Finish) and move.trial == leader
 
 
 def test_a_rung_that_makes_trials_worse_loses_its_share():

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from tune.searcher import ENOUGH_RESULTS, Suggester, prior
+from tune.searcher import ENOUGH_RESULTS, PRIOR_SECONDS, Suggester, prior
 from tune.space import Config, Space
 
 SPACE = Space(family="nanogpt", precisions=("fp32", "bf16"))
@@ -88,5 +88,5 @@ def test_the_prior_is_highest_at_the_default_on_its_compute_and_grows_with_the_c
         return max(SPACE.configs(), key=prior("nanogpt", seconds=seconds, kind="cpu", fastest="bf16"))
 
     default = SPACE.default()
-    assert all(favourite(600)[name] == default[name] for name in ("d_model", "heads", "layers", "precision"))
+    assert all(favourite(PRIOR_SECONDS)[name] == default[name] for name in ("d_model", "heads", "layers", "precision"))
     assert int(favourite(60_000)["d_model"]) > int(favourite(60)["d_model"])
