@@ -9,7 +9,7 @@ from tune.ladder import Ladder
 from tune.rungs import Contest, HandBack, Left, Move, Wait
 from tune.standings import Entry, Standings, Trial
 
-NEXT, FIRST, DEPART = Contest.next, Standings.first, Standings.depart
+NEXT, FIRST, DEPART, ENTRY = Contest.next, Standings.first, Standings.depart, Standings._entry
 
 
 def _keep_slots(self: Contest, left: Left) -> Move:
@@ -36,7 +36,7 @@ def _first_not_behind(self: Standings, rung: int, *, past_best: bool = False) ->
 
 def _entry_of_any(self: Standings, trial: Trial) -> Entry:
     """Trials that a rung made worse are as promising as their loss."""
-    return False, self.trials[trial].expected, str(trial), trial
+    return False, *ENTRY(self, trial)[1:]
 
 
 IDEAS: dict[str, list[tuple[Any, str, Any]]] = {
