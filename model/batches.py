@@ -17,12 +17,27 @@ EVALUATION_SHAPE_TOKENS = 1_024    # of an evaluation's target tokens for each s
 Planned = tuple[int, np.ndarray]    # a batch to come: the number of its shape, its rows
 
 
+class BatchShape(NamedTuple):
+    """Rows of a training batch, and the lengths to which they are padded; text has no source."""
+
+    rows: int
+    source: int
+    target: int
+
+
 class Span(NamedTuple):
     """What was predicted in an evaluation."""
 
     tokens: int
     characters: int
     words: int
+
+
+def batch_shapes(data: TextData | PairData, *, batch_tokens: int, context: int) -> list[BatchShape]:
+    """The shapes that training batches have."""
+    if isinstance(data, PairData):
+        return [BatchShape(max(1, round(batch_tokens / target)), source, target) for source, target in data.shapes]
+    return [BatchShape(max(1, batch_tokens // context), 0, context)]
 
 
 class TrainBatches:
@@ -38,7 +53,7 @@ class TrainBatches:
     ) -> None:
         self._seed = seed
         self._feed: _PairFeed | _TextFeed = (
-            _PairFeed(data, batch_tokens, device) if isinstance(data, PairData)
+            _PairFeed(data, batch_tokens, context, device) if isinstance(data, PairData)
             else _TextFeed(data, batch_tokens, context, device))
         self._begin(epoch=0, batch=0)
 
@@ -50,6 +65,10 @@ class TrainBatches:
             self._begin(epoch=self._epoch + 1, batch=0)
         self._batch += 1
         return self._feed.batch(self._plan[self._batch - 1])
+
+    def of_shape(self, number: int) -> Batch:
+        """A batch of one of `batch_shapes`, whatever is in it; it counts as none of the others."""
+        return self._feed.batch((number, self._feed.some(number)))
 
     def state(self) -> dict[str, int]:
         """What `load_state` of another one on the same data needs to go on exactly here."""
@@ -69,7 +88,7 @@ class _TextFeed:
 
     def __init__(self, data: TextData, batch_tokens: int, context: int, device: torch.device | str) -> None:
         self._context = context
-        self._rows = max(1, batch_tokens // context)
+        self._rows = batch_shapes(data, batch_tokens=batch_tokens, context=context)[0].rows
         self._windows = (len(data.train) - context) // context
         if self._windows < self._rows:
             raise ValueError(f"--text-corpus: {data.name!r} has {len(data.train)} training tokens, fewer than a batch; "
@@ -83,6 +102,10 @@ class _TextFeed:
         windows = generator.permutation(self._windows)[:batches * self._rows]
         return [(0, begins) for begins in (begin + windows * self._context).reshape(batches, self._rows)]
 
+    def some(self, number: int) -> np.ndarray:
+        """Rows for one batch."""
+        return np.arange(self._rows) * self._context
+
     def batch(self, planned: Planned) -> Batch:
         return self._text.batch(planned[1], self._context)
 
@@ -90,14 +113,14 @@ class _TextFeed:
 class _PairFeed:
     """Training pairs in batches of a few static shapes."""
 
-    def __init__(self, data: PairData, batch_tokens: int, device: torch.device | str) -> None:
+    def __init__(self, data: PairData, batch_tokens: int, context: int, device: torch.device | str) -> None:
         if int(data.train.lengths[:, 1].sum()) < batch_tokens:
             raise ValueError(f"--translation-corpus: {data.name!r} has {len(data.train)} training pairs, "
                              f"fewer than a batch; give a file with at least {batch_tokens} words")
         homes = assign_shapes(data.train.lengths, data.shapes)
         self._shapes = data.shapes
         self._members = [np.flatnonzero(homes == number) for number in range(len(data.shapes))]
-        self._rows = [max(1, round(batch_tokens / target)) for _, target in data.shapes]
+        self._rows = [shape.rows for shape in batch_shapes(data, batch_tokens=batch_tokens, context=context)]
         lengths = data.train.lengths
         self._uniform = [bool((lengths[rows, 0] == shape[0]).all())
                          for rows, shape in zip(self._members, data.shapes, strict=True)]
@@ -111,6 +134,10 @@ class _PairFeed:
             pairs = np.resize(generator.permutation(members), (whole, rows))
             batches += [(number, some) for some in pairs]
         return [batches[i] for i in generator.permutation(len(batches))]
+
+    def some(self, number: int) -> np.ndarray:
+        """Rows for one batch."""
+        return np.resize(self._members[number], self._rows[number])
 
     def batch(self, planned: Planned) -> Batch:
         number, pairs = planned

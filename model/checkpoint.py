@@ -1,5 +1,6 @@
 """Checkpoints: folders of safetensors and JSON, written whole or not at all, read only if undamaged."""
 
+import errno
 import hashlib
 import json
 import os
@@ -21,7 +22,7 @@ from model.tokenizer import Tokenizer
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
-BEFORE_DECAY = "before-decay"
+BEFORE_DECAY, AFTER_DECAY = "before-decay", "after-decay"
 KEPT = 2    # the newest, and one to fall back to
 _UNFINISHED = ".unfinished-"
 
@@ -47,8 +48,11 @@ def save(folder: Path, model: nn.Module, tensors: dict[str, Tensor], state: dict
     name = name or f"step-{state['steps']:06d}"
 
     def fill(place: Path) -> None:
-        save_model(model, str(place / WEIGHTS))
-        save_file(tensors, place / OPTIMIZER)
+        try:
+            save_model(model, str(place / WEIGHTS))
+            save_file(tensors, place / OPTIMIZER)
+        except SafetensorError as error:    # how it tells of a full disk
+            raise OSError(errno.EIO, str(error), str(place)) from error
         files = {file: _digest(place / file) for file in (WEIGHTS, OPTIMIZER)}
         body = json.loads(json.dumps({**state, "files": files}))    # as it will be read
         (place / STATE).write_text(json.dumps({"checksum": _checksum(body), **body}))
@@ -89,6 +93,18 @@ def latest(folder: Path) -> Path | None:
             continue
         return path
     return None
+
+
+def forget_decay(folder: Path) -> None:
+    """Let a trial go on from before its decay: drop the step checkpoints from inside it. Without one before, none."""
+    try:
+        load(folder / BEFORE_DECAY)
+    except DamagedCheckpoint:
+        return
+    began = _steps(folder / BEFORE_DECAY)
+    for path in folder.glob("step-*"):
+        if _steps(path) > began:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def export(checkpoint: Path, folder: Path, tokenizer_json: str) -> Path:
@@ -147,9 +163,9 @@ def _write_whole(path: Path, fill: Callable[[Path], None]) -> Path:
 def _read_state(path: Path) -> dict[str, Any]:
     try:
         state = json.loads((path / STATE).read_text())
-        checksum = state.pop("checksum")
-        sound = checksum == _checksum(state)
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        known = type(state["steps"]) is int and isinstance(state["files"], dict)
+        sound = state.pop("checksum") == _checksum(state) and known
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         sound = False
     if not sound:
         raise DamagedCheckpoint(f"checkpoint: {path / STATE} is missing or damaged; use an older checkpoint")

@@ -59,14 +59,25 @@ class Config:
             raise ValueError(f"heads: {self.heads} does not divide d_model {self.d_model}; choose a divisor")
 
 
-def build_model(config: Config, *, vocabulary: int, pad: int) -> nn.Module:
-    """The untrained model of a config, initialized from torch's global generator."""
+def model_config(config: Config, *, vocabulary: int, pad: int) -> GPTConfig | TranslatorConfig:
+    """What a config says of its model."""
     if config.family == "nanogpt":
-        return GPT(GPTConfig(
+        return GPTConfig(
             vocabulary=vocabulary, context=config.context, d_model=config.d_model, heads=config.heads,
             layers=config.layers, dropout=config.dropout, architecture=config.architecture,
-        ))
-    return Translator(TranslatorConfig(
+        )
+    return TranslatorConfig(
         vocabulary=vocabulary, pad=pad, d_model=config.d_model, heads=config.heads, layers=config.layers,
         dropout=config.dropout,
-    ))
+    )
+
+
+def build_model(config: Config, *, vocabulary: int, pad: int) -> nn.Module:
+    """The untrained model of a config, initialized from torch's global generator."""
+    made = model_config(config, vocabulary=vocabulary, pad=pad)
+    return GPT(made) if isinstance(made, GPTConfig) else Translator(made)
+
+
+def pad_of(data: Data) -> int:
+    """The padding token; text has none."""
+    return getattr(data, "pad", 0)

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from model import precision
 from model.batches import TrainBatches
 from model.checkpoint import Saved, load_weights
-from model.config import Config, Data, build_model
+from model.config import Config, Data, build_model, pad_of
+from model.footprint import hungriest
 from model.loss import training_loss
+from model.memory import ran_out
 from model.resident import Batch
 from model.scaling_rules import parameter_groups
 
@@ -29,12 +31,17 @@ class Step:
 
 
 class Learner:
-    """The part of a trial that learns; it knows no clock."""
+    """The part of a trial that learns; it knows no clock.
 
-    def __init__(self, config: Config, data: Data, device: torch.device):
+    micro_batches: into how many parts a batch is cut, whose gradients add up to the whole's; doubled where memory runs
+    out (`ran_out`), as long as that helps.
+    """
+
+    def __init__(self, config: Config, data: Data, device: torch.device, micro_batches: int = 1):
         precision.prepare(config.precision, device)
         torch.manual_seed(config.seed)
-        self.config, self.device = config, device
+        self.config, self.data, self.device = config, data, device
+        self.micro_batches, self.ran_out = micro_batches, False
         self.model = build_model(config, vocabulary=data.vocabulary, pad=pad_of(data)).to(device)
         precision.set_compute(self.model, config.precision)
         self.batches = TrainBatches(
@@ -44,6 +51,7 @@ class Learner:
         self.scaler = precision.scaler(config.precision, device)
         self.names = {parameter: name for name, parameter in self.model.named_parameters()}
         self.parameters = sum(parameter.numel() for parameter in self.names)
+        self._begin_moments()
         self.steps = 0
         self.tokens = 0
         self._loss = self._loss_of
@@ -63,6 +71,13 @@ class Learner:
         self.tokens += batch.tokens
         return Step(loss=loss, gradient_norm=norm.detach(), tokens=batch.tokens)
 
+    def rehearse(self) -> None:
+        """Gradients of the batch that needs the most memory, for nothing: should it run out, it does so now."""
+        random_state = self.random_state()
+        self._gradients(self.batches.of_shape(hungriest(self.config, self.data, self.device)))
+        self.optimizer.zero_grad(set_to_none=True)
+        self.set_random_state(random_state)
+
     def wait(self) -> None:
         """Until the device has done the steps it was given."""
         if self.device.type == "cuda":
@@ -78,25 +93,42 @@ class Learner:
         self._loss = torch.compile(self._loss_of, dynamic=False)
 
     def _gradients(self, batch: Batch) -> Tensor:
-        if self._loss == self._loss_of:
-            return self._backward(batch)
-        random_state = self.random_state()
-        try:
-            return self._backward(batch)
-        except Exception:    # a compiler has many ways to fail; eager always works, or fails with its own reason
-            self._loss = self._loss_of
-            self.set_random_state(random_state)
+        """Add the batch's gradients; its un-smoothed loss. Where memory runs out, in smaller and smaller parts."""
+        while True:
+            random_state = None if self._loss == self._loss_of else self.random_state()
+            try:
+                return self._by_parts(batch)
+            except Exception as error:    # a compiler has many ways to fail; eager works, or fails with its own reason
+                short = ran_out(error)
+                if random_state is None and not (short and self.micro_batches < len(batch.targets)):
+                    raise
+            self.ran_out = self.ran_out or short
             self.optimizer.zero_grad(set_to_none=True)
-            return self._backward(batch)
+            if random_state is None:
+                self.micro_batches *= 2
+            else:
+                self._loss = self._loss_of
+                self.set_random_state(random_state)
 
-    def _backward(self, batch: Batch) -> Tensor:
+    def _by_parts(self, batch: Batch) -> Tensor:
+        if self.micro_batches == 1:
+            return self._backward(batch)
+        return torch.stack([self._backward(*part) for part in batch.parts(self.micro_batches)]).sum()
+
+    def _backward(self, batch: Batch, share: Tensor | None = None) -> Tensor:
         loss, unsmoothed = self._loss(batch.inputs, batch.targets)
-        self.scaler.scale(loss).backward()
-        return unsmoothed
+        self.scaler.scale(loss if share is None else loss * share).backward()
+        return unsmoothed if share is None else unsmoothed * share
 
     def _loss_of(self, inputs: tuple[Tensor | None, ...], targets: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.model(*inputs).flatten(0, 1).float()    # (B T, V)
         return training_loss(logits, targets.flatten(), self.config.label_smoothing)
+
+    def _begin_moments(self) -> None:
+        """AdamW's own beginning, but now: every step then needs the memory that the first one needs."""
+        for parameter in self.names:
+            self.optimizer.state[parameter] = {"step": torch.zeros((), device=self.device)} | {
+                moment: torch.zeros_like(parameter, memory_format=torch.preserve_format) for moment in _MOMENTS[1:]}
 
     def tensors(self) -> dict[str, Tensor]:
         """The optimizer's moments by parameter name, and the random states."""
@@ -138,8 +170,3 @@ class Learner:
         torch.set_rng_state(state["random.cpu"])
         if self.device.type == "cuda" and "random.cuda" in state:
             torch.cuda.set_rng_state(state["random.cuda"], self.device)
-
-
-def pad_of(data: Data) -> int:
-    """The padding token; text has none."""
-    return getattr(data, "pad", 0)

@@ -59,6 +59,11 @@ class PairData:
     test: PairSplit
     family: str = "translation"
 
+    @property
+    def training_tokens(self) -> int:
+        """Target tokens of the training split."""
+        return int(self.train.lengths[:, 1].sum())
+
 
 @dataclass(frozen=True, kw_only=True)
 class TextData:
@@ -73,6 +78,11 @@ class TextData:
     valid: np.ndarray
     test: np.ndarray
     family: str = "nanogpt"
+
+    @property
+    def training_tokens(self) -> int:
+        """Tokens of the training split."""
+        return len(self.train)
 
     @cached_property
     def held_out(self) -> np.ndarray:

@@ -27,6 +27,20 @@ class Batch:
         inputs = tuple(None if x is None else x.to(device) for x in self.inputs)
         return Batch(inputs, self.targets.to(device), self.tokens)
 
+    def parts(self, count: int) -> list[tuple["Batch", Tensor]]:
+        """The batch in at most `count` parts, each with its share of the tokens: a scalar on the device.
+
+        `tokens` of a part are the whole batch's.
+        """
+        rows = -(-len(self.targets) // count)
+        parts = []
+        for first in range(0, len(self.targets), rows):
+            some = slice(first, first + rows)
+            inputs = tuple(None if x is None else x[some] for x in self.inputs)
+            share = (self.targets[some] != IGNORED).sum() / self.tokens
+            parts.append((Batch(inputs, self.targets[some], self.tokens), share))
+        return parts
+
 
 class ResidentText:
     """Text on a device."""

@@ -12,6 +12,8 @@ class Stretch:
     device_seconds: float                   # the lease: everything from the call of train() on ends inside it
     steps: int | None = None                # of the trial's life
     training_seconds: float | None = None   # of the trial's life, spent in steps; a fixed number of steps once measured
+    micro_batches: int = 1                  # parts of a batch, to begin with; doubled where memory runs out
+    rehearse: bool = False                  # memory is scarce: try the hungriest batch before the first step
     final: bool = False                     # decay to zero, then all of valid and test
 
     def __post_init__(self) -> None:
@@ -34,6 +36,8 @@ class Progress:
     training_seconds: float         # of the trial's life, spent in steps
     memory_bytes: int               # peak, above what the process held before the trial
     parameters: int
+    micro_batches: int              # parts that a batch is cut into
+    ran_out: bool                   # of memory, on this stretch; smaller parts helped
     seconds: dict[str, float]       # by lease.PHASES, since the Progress before: what the clock advanced
     valid: Evaluation | None = None
     test: Evaluation | None = None

@@ -40,7 +40,7 @@ def train(
 
     The lease runs from this call on; nothing (step, evaluation, checkpoint) begins that might not fit in it. A damaged
     checkpoint falls back to the newest sound one beside it, else to the beginning; another config is a ValueError.
-    `stop` is asked about once a second: where it says so, the stretch ends with a checkpoint.
+    `stop` is asked before each step: where it says so, the stretch ends with a checkpoint.
     """
     lease = Lease(stretch.device_seconds, clock)
     prepare_process(threads)
@@ -72,14 +72,14 @@ class _Training:
     def run(self) -> Generator[Progress, None, None]:
         self._start()
         while not self.forecast.reached() and self.forecast.step_fits():
+            self.stopped = self.stop()
+            if self.stopped:
+                break
             self._advance()
             valid = self._curve_point()
             if self.lease.clock() >= self.next_yield or valid is not None:
                 self._read()
                 if self.diverged:
-                    break
-                self.stopped = self.stop()
-                if self.stopped:
                     break
                 self._keep_safe()
                 yield self._progress(valid=valid)
@@ -89,9 +89,11 @@ class _Training:
 
     def _start(self) -> None:
         self.memory = PeakMemory(self.device)
-        self.learner = Learner(self.config, self.data, self.device)
+        self.learner = Learner(self.config, self.data, self.device, self.stretch.micro_batches)
         self._restore()
-        self.began = self.learner.steps
+        if self.stretch.rehearse:
+            self.learner.rehearse()
+        self.began, self.micro_batches = self.learner.steps, self.stretch.micro_batches
         self.sizes = {
             split: span(self.data, split, None, context=self.config.context).tokens for split in ("valid", "test")}
         self.forecast = Forecast(
@@ -178,6 +180,9 @@ class _Training:
 
     def _read(self) -> None:
         """Wait for the losses since the last time, and look whether the trial diverged."""
+        if self.learner.micro_batches > self.micro_batches:
+            self.micro_batches = self.learner.micro_batches
+            self.memory.again()
         if not self.losses:
             return
         self.train_loss = torch.stack(self.losses).mean().item()
@@ -248,7 +253,7 @@ class _Training:
             began = self.lease.clock()
             path = checkpoints.save(self.folder, self.learner.model, self.learner.tensors(), self._state(), name)
             self.lease.observe("checkpoint", self.lease.clock() - began)
-        self.written = self.written if name else path
+        self.written = self.written if name == checkpoints.BEFORE_DECAY else path
 
     def _state(self) -> dict[str, Any]:
         return self.learner.state() | {
@@ -269,7 +274,7 @@ class _Training:
             self._save()
             return self._progress(ended="stopped")
         if self.stretch.final and (reached or (self.stretch.steps is None and took_steps)):
-            self._save()
+            self._save(f"{checkpoints.AFTER_DECAY}-{self.learner.steps:06d}")
             valid, test = self._evaluate("valid", None), self._evaluate("test", None)
             return self._judged(valid or self._evaluate("valid", subset), test, valid is not None, "final")
         valid = self._evaluate("valid", subset, after=MARGIN * self.forecast.checkpoint_seconds())
@@ -285,11 +290,11 @@ class _Training:
     def _progress(self, ended: str | None = None, **judged: Any) -> Progress:
         """What follows until the generator goes on is idle time."""
         self.lease.enter("idle")
+        learner, checkpoint = self.learner, str(self.written) if ended and self.written else None
         return Progress(
-            steps=self.learner.steps, tokens=self.learner.tokens, train_loss=self.train_loss,
+            steps=learner.steps, tokens=learner.tokens, parameters=learner.parameters, train_loss=self.train_loss,
             learning_rate=self.config.learning_rate * self._factor(), gradient_norm=self.gradient_norm,
             tokens_per_second=self.tokens_per_second, step_seconds=self.pace.median() or math.nan,
-            training_seconds=self.pace.training_seconds, memory_bytes=self.memory.bytes(),
-            parameters=self.learner.parameters, seconds=self.lease.take(), ended=ended,
-            checkpoint=str(self.written) if ended and self.written else None, **judged,
+            training_seconds=self.pace.training_seconds, memory_bytes=self.memory.bytes(), seconds=self.lease.take(),
+            micro_batches=learner.micro_batches, ran_out=learner.ran_out, ended=ended, checkpoint=checkpoint, **judged,
         )

@@ -1,18 +1,32 @@
 """Checkpoints: whole or not there, the same when read again, and never trusted when damaged."""
 
 import json
+import pickle
 import random
+import resource
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from model import checkpoint as checkpoints
 from model.checkpoint import DamagedCheckpoint, config_state, export, latest, load, load_model, save
 from model.config import Config, build_model
 from model.precision import set_compute
 from model.tokenizer import CharacterTokenizer, SubwordTokenizer
+
+
+class Bomb:
+    """Pickled, it makes a file when it is opened."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.marker,)
+
 
 CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, batch_tokens=32)
 TOKENIZER = CharacterTokenizer("abcdefgh")
@@ -130,6 +144,60 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(OSError, match="No space"):
             saved(tmp_path, 6)
     assert list(tmp_path.iterdir()) == [before]
+
+
+def test_a_file_that_may_not_grow_leaves_the_one_before(tmp_path: Path) -> None:
+    """The operating system's own refusal, which comes out of the tensors' library as an error of another kind."""
+    before = saved(tmp_path, 5)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OSError, match="large"):
+            saved(tmp_path, 6)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == [before]
+
+
+@pytest.mark.parametrize("file", [checkpoints.WEIGHTS, checkpoints.OPTIMIZER, checkpoints.STATE])
+def test_a_strangers_pickle_is_never_opened(tmp_path: Path, file: str) -> None:
+    """Not even where the state's checksums are made to fit it."""
+    path, marker = saved(tmp_path / "trial", 5), tmp_path / "executed"
+    (path / file).write_bytes(pickle.dumps(Bomb(marker)))
+    if file != checkpoints.STATE:
+        state = json.loads((path / checkpoints.STATE).read_text())
+        state["files"][file] = checkpoints._digest(path / file)
+        del state["checksum"]
+        (path / checkpoints.STATE).write_text(json.dumps({"checksum": checkpoints._checksum(state), **state}))
+    if file == checkpoints.WEIGHTS:
+        with pytest.raises(SafetensorError):
+            checkpoints.load_weights(model(), load(path).weights)
+    else:
+        assert latest(tmp_path / "trial") is None
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("change", [{"steps": "5"}, {"steps": None}, {"files": []}, {"files": None}])
+def test_a_strangers_state_is_damaged_though_its_checksum_is_right(tmp_path: Path, change: dict[str, object]) -> None:
+    path = saved(tmp_path, 5)
+    state = json.loads((path / checkpoints.STATE).read_text()) | change
+    del state["checksum"]
+    (path / checkpoints.STATE).write_text(json.dumps({"checksum": checkpoints._checksum(state), **state}))
+    assert latest(tmp_path) is None
+    (path / checkpoints.STATE).write_text("[" * 100_000)
+    assert latest(tmp_path) is None
+
+
+def test_a_decay_is_forgotten_from_before_it_on_and_only_then(tmp_path: Path) -> None:
+    for steps in (5, 9):
+        saved(tmp_path, steps)
+    checkpoints.forget_decay(tmp_path)
+    assert latest(tmp_path) == tmp_path / "step-000009"
+    saved(tmp_path, 6, checkpoints.BEFORE_DECAY)
+    saved(tmp_path, 12, f"{checkpoints.AFTER_DECAY}-000012")
+    checkpoints.forget_decay(tmp_path)
+    assert latest(tmp_path) == tmp_path / checkpoints.BEFORE_DECAY
+    assert {path.name[:6] for path in tmp_path.iterdir()} == {"step-0", "before", "after-"}
 
 
 def test_nothing_is_pickled(tmp_path: Path) -> None:

@@ -1,0 +1,11 @@
+"""Entry: generate text with a study's winner."""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from model.use_commands import generate, run
+
+if __name__ == "__main__":
+    sys.exit(run(generate))

@@ -1,0 +1,48 @@
+"""What a winner writes, beside what stands in the validation split: sentences translated, text gone on with."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from model.checkpoint import load_model
+from model.config import Data
+from model.prepared import PairData, Sentences, TextData
+from model.use import continuation, translations
+
+PROMPT_TOKENS = 48
+TOKENS = 96
+"""Of each text that goes on; a translation is rarely longer."""
+
+Sample = dict[str, str]
+"""Its input, the model's output, and the reference."""
+
+
+def samples(folder: Path, data: Data, count: int) -> Iterator[Sample]:
+    """One at a time, spread over the validation split, by the exported model in `folder`."""
+    model, tokenizer = load_model(folder)
+    for source, reference in _translated(data, count) if isinstance(data, PairData) else _text(data, count):
+        given, wanted = tokenizer.decode(source.tolist()), tokenizer.decode(reference.tolist())
+        if isinstance(data, PairData):
+            written = translations(model, tokenizer, [given])[0]
+        else:
+            written = continuation(model, tokenizer, given, TOKENS)
+        yield {"input": given, "output": written, "reference": wanted}
+
+
+def _translated(data: PairData, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Source, and target without its bos and eos."""
+    for pair in np.linspace(0, len(data.valid) - 1, count).astype(int):
+        yield _sentence(data.valid.source, pair), _sentence(data.valid.target, pair)[1:-1]
+
+
+def _sentence(sentences: Sentences, number: int) -> np.ndarray:
+    return sentences.tokens[sentences.offsets[number] : sentences.offsets[number + 1]]
+
+
+def _text(data: TextData, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """A prompt, and as many tokens as the model writes."""
+    whole = PROMPT_TOKENS + TOKENS
+    for start in np.linspace(0, max(0, len(data.valid) - whole), count).astype(int):
+        text = data.valid[start : start + whole]
+        yield text[:PROMPT_TOKENS], text[PROMPT_TOKENS:]

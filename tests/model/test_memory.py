@@ -1,0 +1,221 @@
+"""Running out of memory is told from other errors; batches in parts make the same step, and take less."""
+
+import errno
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from model import checkpoint as checkpoints
+from model.batches import batch_shapes
+from model.config import Config
+from model.footprint import footprint, hungriest, most_micro_batches
+from model.learner import Learner
+from model.memory import ran_out
+from model.prepared import PairData, TextData
+from model.training import Progress
+
+CPU = torch.device("cpu")
+Run = Callable[..., list[Progress]]
+pytestmark = pytest.mark.usefixtures("eager")
+
+
+def raised(act: Callable[[], object]) -> BaseException:
+    with pytest.raises(BaseException) as caught:
+        act()
+    return caught.value
+
+
+def caused(by: BaseException) -> Exception:
+    error = RuntimeError("the compiler failed")
+    error.__cause__ = by
+    return error
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda: torch.empty(2**50),
+        lambda: np.empty(2**55, dtype=np.uint8),
+        lambda: bytearray(2**55),
+    ],
+    ids=["torch", "numpy", "python"],
+)
+def test_what_allocators_raise_is_known(act: Callable[[], object]) -> None:
+    assert ran_out(raised(act))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"), True),
+        (RuntimeError("std::bad_alloc"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), True),
+        (caused(MemoryError()), True),
+        (OSError(errno.ENOSPC, "No space left on device"), False),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("checkpoint: it is of another configuration, and says: out of memory"), False),
+        (caused(ValueError("no")), False),
+        (None, False),
+    ],
+    ids=str,
+)
+def test_running_out_is_told_from_other_errors(error: BaseException | None, expected: bool) -> None:
+    assert ran_out(error) is expected
+
+
+@pytest.fixture(params=["text", "pairs"])
+def case(request: pytest.FixtureRequest) -> tuple[Config, Any]:
+    """A config of either family, without dropout, which parts would draw differently, and its data."""
+    config = request.getfixturevalue(f"small_{request.param}")
+    return replace(config, dropout=0.0), request.getfixturevalue(f"{request.param.removesuffix('s')}_data")
+
+
+def steps(learner: Learner, count: int = 3) -> list[float]:
+    return [learner.step(1.0).loss.item() for _ in range(count)]
+
+
+def gradients(learner: Learner) -> list[torch.Tensor]:
+    """Those that the first step is taken with."""
+    found: list[torch.Tensor] = []
+
+    def keep(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        found.extend(weight.grad.clone() for group in optimizer.param_groups for weight in group["params"])
+
+    learner.optimizer.register_step_pre_hook(keep)
+    learner.step(1.0)
+    return found
+
+
+@pytest.mark.parametrize("micro_batches", [2, 4, 64])
+def test_parts_of_a_batch_make_the_step_of_the_whole(case: tuple[Config, Any], micro_batches: int) -> None:
+    """The gradients, that is: where one is next to nothing, the optimizer makes a whole step of its rounding."""
+    config, data = case
+    whole, parts = Learner(config, data, CPU), Learner(config, data, CPU, micro_batches)
+    for one, other in zip(gradients(whole), gradients(parts), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5 * float(one.abs().max()))
+
+
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, most_rows: int) -> list[int]:
+    """Let a step run out of memory beyond so many rows, half way through; returns the rows that were tried."""
+    backward, tried = Learner._backward, []
+
+    def scarce(self: Learner, batch: Any, *share: Any) -> torch.Tensor:
+        tried.append(len(batch.targets))
+        loss = backward(self, batch, *share)
+        if len(batch.targets) > most_rows:
+            raise MemoryError
+        return loss
+
+    monkeypatch.setattr(Learner, "_backward", scarce)
+    return tried
+
+
+def test_a_batch_that_does_not_fit_is_halved_until_it_does(
+    case: tuple[Config, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, data = case
+    expected = steps(Learner(config, data, CPU))
+    tried = short_of_memory(monkeypatch, most_rows=2)
+    learner = Learner(config, data, CPU)
+    learner.rehearse()
+    rehearsed = len(tried)
+    assert learner.ran_out and learner.micro_batches > 1
+    assert steps(learner) == pytest.approx(expected, rel=1e-5)
+    assert max(tried[-3:]) <= 2 and len([rows for rows in tried[rehearsed:] if rows > 2]) <= 1
+
+
+def test_what_does_not_fit_in_the_smallest_parts_is_an_error(
+    case: tuple[Config, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = short_of_memory(monkeypatch, most_rows=0)
+    with pytest.raises(MemoryError):
+        steps(Learner(*case, CPU))
+    assert tried[-1] == 1
+
+
+def test_other_errors_are_not_tried_again(case: tuple[Config, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def fails(self: Learner, batch: Any, *share: Any) -> torch.Tensor:
+        tried.append(batch)
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr(Learner, "_backward", fails)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        steps(Learner(*case, CPU))
+    assert len(tried) == 1
+
+
+def test_a_rehearsal_changes_nothing(small_pairs: Config, pair_data: PairData, tmp_path: Path, run: Run) -> None:
+    plain = run(small_pairs, pair_data, tmp_path / "a", steps=8)[-1]
+    rehearsed = run(small_pairs, pair_data, tmp_path / "b", steps=8, rehearse=True)[-1]
+    left, right = (
+        checkpoints.load_file(Path(str(last.checkpoint)) / checkpoints.WEIGHTS) for last in (plain, rehearsed)
+    )
+    assert all(torch.equal(left[name], right[name]) for name in left)
+    assert not rehearsed.ran_out and rehearsed.micro_batches == 1
+
+
+def test_a_stretch_tells_that_it_ran_out_and_how_it_went_on(
+    small_text: Config, text_data: TextData, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short_of_memory(monkeypatch, most_rows=2)
+    last = run(small_text, text_data, tmp_path, steps=5)[-1]
+    assert (last.ran_out, last.micro_batches, last.ended) == (True, 4, "rung")
+
+
+def test_on_paper_smaller_parts_need_less_down_to_single_rows(small_text: Config, text_data: TextData) -> None:
+    config = replace(small_text, batch_tokens=2**14, layers=8, d_model=64)
+    most = most_micro_batches(config, text_data)
+    (shape,) = batch_shapes(text_data, batch_tokens=config.batch_tokens, context=config.context)
+    assert most >= shape.rows > most // 2
+    sizes = [footprint(config, text_data, micro_batches=parts, device=CPU) for parts in (1, 4, 16)]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] > 2 * sizes[2]
+
+
+def test_the_hungriest_batch_is_one_that_is_trained_on(small_pairs: Config, pair_data: PairData) -> None:
+    number = hungriest(small_pairs, pair_data, CPU)
+    batch = Learner(small_pairs, pair_data, CPU).batches.of_shape(number)
+    shape = batch_shapes(pair_data, batch_tokens=small_pairs.batch_tokens, context=small_pairs.context)[number]
+    assert tuple(batch.targets.shape) == (shape.rows, shape.target)
+
+
+UNDER_A_LIMIT = """
+import torch
+from model.memory import MemoryLimit, ran_out
+from model.precision import prepare
+
+MEGABYTE = 2**20
+
+def fits(megabytes):
+    try:
+        torch.ones(megabytes * MEGABYTE // 4)
+    except RuntimeError as error:
+        assert ran_out(error), error
+        return False
+    return True
+
+prepare("fp32", "cpu")    # which lets the heap keep what is freed
+limit = MemoryLimit(300 * MEGABYTE, torch.device("cpu"))
+for trial in range(3):
+    limit.begin()
+    assert fits(200) and not fits(400) and fits(100), trial    # less than before: small things lie in the gap now
+    kept = torch.ones(50 * MEGABYTE // 4)    # what a trial leaves behind is not the next one's
+limit.lift()
+assert fits(400)
+"""
+
+
+def test_a_limit_holds_every_trial_of_a_process(repository: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", UNDER_A_LIMIT], cwd=repository, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr

@@ -1,0 +1,94 @@
+"""Winners in use: what neighbours a sentence has, or how long a prompt is, must not matter."""
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.checkpoint import config_state, export, save
+from model.config import Config, build_model
+from model.tokenizer import CharacterTokenizer, SubwordTokenizer, Tokenizer
+from model.use import continuation, translations
+from model.use_commands import generate, run, translate
+
+SENTENCES = ["the cat sleeps", "a dog", "", "the small cat eats the fish that a dog left", "dog", "a fish sleeps"]
+CHARACTERS = CharacterTokenizer("abcdefgh \n")
+WORDS = SubwordTokenizer.train(SENTENCES, 300, marks=True)
+
+
+def built(family: str, tokenizer: Tokenizer) -> torch.nn.Module:
+    torch.manual_seed(1)
+    config = Config(family=family, d_model=16, heads=4, layers=2, context=16)
+    made = build_model(config, vocabulary=tokenizer.vocabulary, pad=tokenizer.pad or 0)
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return made.eval()
+
+
+def exported(folder: Path, family: str, tokenizer: Tokenizer) -> Path:
+    config = Config(family=family, d_model=16, heads=4, layers=2, context=16)
+    state = {"steps": 1, "config": config_state(config)}
+    checkpoint = save(folder / "checkpoints", built(family, tokenizer), {"step": torch.zeros(1)}, state)
+    return export(checkpoint, folder / f"best-{family}", tokenizer.to_json())
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_a_sentence_is_translated_as_it_is_alone(width):
+    model = built("translation", WORDS)
+    together = translations(model, WORDS, SENTENCES, width=width)
+    assert together == [translations(model, WORDS, [sentence], width=width)[0] for sentence in SENTENCES]
+    assert together[2] == "" and any(together)
+
+
+def test_a_continuation_follows_its_seed_and_sees_the_last_context_only():
+    model = built("nanogpt", CHARACTERS)
+    text = continuation(model, CHARACTERS, "abc", 40, seed=3)
+    assert len(text) == 40 and text == continuation(model, CHARACTERS, "abc", 40, seed=3)
+    assert text != continuation(model, CHARACTERS, "abc", 40, seed=4)
+    window = "hgfedcba" * 2
+    assert continuation(model, CHARACTERS, "a" * 50 + window, 9) == continuation(model, CHARACTERS, window, 9)
+
+
+def test_without_temperature_the_likeliest_token_is_taken_and_an_unknown_one_never():
+    model = built("nanogpt", CHARACTERS)
+    with torch.no_grad():
+        model.lm_head.weight[CHARACTERS.unknown] = 100 * model.lm_head.weight[0].abs().max()
+    text = continuation(model, CHARACTERS, "abc", 30, temperature=0)
+    assert text == continuation(model, CHARACTERS, "abc", 30, top_k=1) and "\ufffd" not in text
+
+
+def test_the_commands_print_what_the_functions_give(tmp_path, monkeypatch, capsys):
+    folder = exported(tmp_path, "translation", WORDS)
+    translate([str(folder), *SENTENCES])
+    given = capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(SENTENCES)))
+    translate([str(folder)])
+    assert capsys.readouterr().out == given
+    assert given == "\n".join(translations(built("translation", WORDS), WORDS, SENTENCES)) + "\n"
+    generate([str(exported(tmp_path, "nanogpt", CHARACTERS)), "--prompt", "abc", "--tokens", "5"])
+    assert capsys.readouterr().out == "abc" + continuation(built("nanogpt", CHARACTERS), CHARACTERS, "abc", 5) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "said"),
+    [
+        (translate, ["{gpt}", "a dog"], "best-translation"),
+        (generate, ["{translator}"], "best-nanogpt"),
+        (translate, ["{nowhere}", "a dog"], "best-<family>"),
+        (translate, ["{translator}", "a dog", "--beam", "0"], "--beam: 0"),
+        (generate, ["{gpt}", "--tokens", "0"], "--tokens: 0"),
+        (generate, ["{gpt}", "--temperature", "nan"], "--temperature: nan"),
+        (generate, ["{gpt}", "--prompt", ""], "prompt: ''"),
+    ],
+)
+def test_what_does_not_serve_ends_with_one_line(tmp_path, monkeypatch, capsys, command, arguments, said):
+    folders = {
+        "gpt": exported(tmp_path, "nanogpt", CHARACTERS),
+        "translator": exported(tmp_path, "translation", WORDS),
+        "nowhere": tmp_path / "nowhere",
+    }
+    monkeypatch.setattr("sys.argv", ["command", *(each.format(**folders) for each in arguments)])
+    assert run(command) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1 and said in captured.err
