@@ -28,7 +28,7 @@ def parser(entry: str, summary: str, *, studies: str | int = "*") -> argparse.Ar
 
 def console() -> Console:
     """Where tables go; lines are not folded where the output is not a terminal."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
 
 
 def table(title: str, *, caption: str | None = None) -> Table:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.figures.picture import Picture
 
-WORDS = ("#", "trial", "config", "state", "what")
+WORDS = ("#", "trial", "config", "state", "what", "family", "measure")
 STYLE = """
 :root { color-scheme: light; }
 body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; max-width: 70rem; margin: 0 auto; padding: 1rem; }

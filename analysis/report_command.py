@@ -9,6 +9,7 @@ from analysis.figures.budget import bills, burn_down, prices, timeline
 from analysis.figures.curves import curves
 from analysis.figures.effects import effects
 from analysis.figures.front import curve, front
+from analysis.figures.memory import memory
 from analysis.figures.outlook import outlook
 from analysis.figures.parallel import parallel
 from analysis.figures.picture import Picture
@@ -20,7 +21,7 @@ from analysis.studies import RUNS, Study, newest, open_study
 from analysis.trials import POOL
 
 OF_A_FAMILY = (front, curve, curves, effects, parallel, precision, outlook)
-OF_THE_BUDGET = (burn_down, bills, timeline, prices)
+OF_THE_BUDGET = (burn_down, bills, timeline, prices, memory)
 
 
 def report(arguments: list[str]) -> None:
@@ -74,5 +75,6 @@ def parts(study: Study, figures: Path) -> Iterator[str]:
         yield drawn(partial(draw_budget, study))
     yield page.heading("Ranking", anchor="ranking")
     yield from report_parts.rankings(study, table)
+    yield from report_parts.stability(study)
     yield page.heading("How to repeat it", anchor="repeat")
     yield from report_parts.repeat(study)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pandas as pd
 
-from analysis import formats, page
+from analysis import early, formats, page, stability_command
 from analysis.rank_command import answer_names, columns, section
 from analysis.ranking import answers
 from analysis.spending import WHATS, Spending
@@ -64,6 +64,16 @@ def rankings(study: Study, table: pd.DataFrame) -> list[str]:
         more = [page.text(f"and {left:,} more: python analysis/rank.py --top 0", kind="note")] if left > 0 else []
         parts += [page.heading(section(group), 3), page.table(columns([study], group.head(TOP))), *more]
     return parts
+
+
+def stability(study: Study) -> list[str]:
+    """How well the ranking at half of the spending foretold the end."""
+    try:
+        rows = stability_command.columns(early.stability(study))
+    except ValueError as reason:
+        return [page.text(f"Not shown. {reason}", kind="note")]
+    title = "Kendall's tau between half of the spending and the end"
+    return [page.heading(title, 3), page.text(stability_command.ABOUT, kind="note"), page.table(rows)]
 
 
 def spending_table(spent: Spending) -> str:

@@ -1,6 +1,7 @@
 """Open studies by their journals, also of one that runs or was killed."""
 
 import json
+import math
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,17 +13,23 @@ import pandas as pd
 from tune.journal import FILE, connect
 
 RUNS = Path("runs")
+CONTROL = r"[\x00-\x1f\x7f-\x9f]|\\u00(?:[01][0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])"
+"""Characters that steer a terminal, and how JSON writes them: a stranger's names are shown without."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """One study's folder and what its journal says about it as a whole (the table `study`)."""
+    """One study's folder and what its journal says about it as a whole (the table `study`).
+
+    until: measurements are taken up to this moment of the study's clock.
+    """
 
     folder: Path
     name: str
     facts: dict[str, Any]
+    until: float = math.inf
 
-    def read(self, sql: str, *values: str) -> pd.DataFrame:
+    def read(self, sql: str, *values: str | float) -> pd.DataFrame:
         return read(self.folder, sql, *values)
 
     def corpus(self, family: str) -> dict[str, Any]:
@@ -40,12 +47,13 @@ class Study:
         return float(ladder[rung]) if rung < len(ladder) else float("nan")
 
 
-def read(folder: Path, sql: str, *values: str) -> pd.DataFrame:
+def read(folder: Path, sql: str, *values: str | float) -> pd.DataFrame:
     """The rows of a query; `values` are its question marks. ValueError when the journal cannot be read."""
     connection = connect(folder)
     connection.row_factory = None
     try:
-        return pd.read_sql_query(sql, connection, params=values)
+        table = pd.read_sql_query(sql, connection, params=values)
+        return table.replace(CONTROL, "?", regex=True)
     except (pd.errors.DatabaseError, sqlite3.Error) as error:
         reason = str(error).splitlines()[-1]
         raise ValueError(f"study: {str(folder)!r}: its journal.db cannot be read: {reason}") from error

@@ -65,7 +65,8 @@ def _measurements(study: Study) -> pd.DataFrame:
         """SELECT trial, family, rung, final, steps, tokens, reports.training_seconds,
                   perplexity, bits_per_character, test_perplexity
            FROM reports JOIN trials USING (trial)
-           WHERE (rung IS NOT NULL OR final = 1) AND perplexity < 9e999 ORDER BY report"""
+           WHERE (rung IS NOT NULL OR final = 1) AND perplexity < 9e999 AND at <= ? ORDER BY report""",
+        study.until,
     ).astype({"perplexity": float, "rung": float, "final": bool})
     table.insert(0, "study", study.name)
     rungs = table[~table["final"]].drop_duplicates(["trial", "rung"], keep="last")

@@ -14,6 +14,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullLocator
 from numpy.typing import ArrayLike
+from PIL import Image
 
 from analysis import formats
 from analysis.trials import DECAY
@@ -38,6 +39,7 @@ MARGIN = 0.06  # of a logarithmic axis, on each side
 LEAST_MARGIN = 1.05
 WIDTH = 6.4  # inches; a phone shows it at about half of that
 DPI = 150
+COLORS = 256  # of a PNG, which is a third as large then
 TIME_STEPS = [1, 2, 5, 10, 20, 30, *(60 * n for n in (1, 2, 5, 10, 20, 30)), *(3600 * n for n in (1, 2, 4, 8, 24, 96))]
 
 matplotlib.rcParams.update(
@@ -79,7 +81,10 @@ class Picture:
         """Write the PNG and the CSV; the folder is made."""
         folder.mkdir(parents=True, exist_ok=True)
         image, table = folder / f"{self.name}.png", folder / f"{self.name}.csv"
-        self.figure.savefig(image, dpi=DPI)
+        drawn = io.BytesIO()
+        self.figure.savefig(drawn, format="png", dpi=DPI)
+        few_colors = Image.open(drawn).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
+        few_colors.save(image, optimize=True)
         self.data.to_csv(table, index=False)
         return [image, table]
 

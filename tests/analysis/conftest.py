@@ -147,6 +147,14 @@ def search(study: Written) -> None:
         study.trial(trial, parameters=12 * 4 * width**2 + number, d_model=width, created=number,
                     precision=random.choice(["fp32", "bf16"]), dropout=random.choice([0.0, 0.1]),
                     state="stopped" if number else "finished", reason="diverged" if number == 23 else None)  # fmt: skip
+        taken = {
+            "at": 0.0,
+            "trial": trial,
+            "micro_batches": 1,
+            "predicted": 2**20 * width,
+            "measured": 1.2 * 2**20 * width,
+        }
+        study.journal.insert("memory", taken)
         stretch(trial, rung=0, since=0, until=10, loss=loss)
         if number < 8:
             stretch(trial, rung=1, since=10, until=20, loss=loss)

@@ -28,7 +28,9 @@ def test_rank_takes_the_newest_study_from_anywhere(six: Written) -> None:
     assert [row["trial"] for row in json.loads(done.stdout)] == ["t3", "t2", "t5", "t1", "t4", "t6"]
 
 
-@pytest.mark.parametrize("entry", ["rank.py", "spend.py", "report.py", "front.py", "curves.py", "effects.py"])
+@pytest.mark.parametrize(
+    "entry", ["rank.py", "spend.py", "report.py", "front.py", "curves.py", "effects.py", "stability.py"]
+)
 def test_a_wrong_folder_is_one_line_and_exit_code_2(entry: str, tmp_path: Path) -> None:
     done = run(entry, "nowhere", folder=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -45,6 +47,20 @@ def test_json_is_strict_and_whole_numbers_are_whole(six: Written, capsys: pytest
     rows = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert all(type(row["parameters"]) is int for row in rows)
     assert rows[-1]["perplexity"] is None
+
+
+def test_a_strangers_names_are_data_and_steer_no_terminal(
+    write: Callable[..., Written], capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = write("stranger", devices={"kind": "cpu", "slots": 1, "name": "\x1b]0;owned\x07"})
+    study.trial("t1\x1b[2J", state="failed", reason="\x1b[31m", precision="\x1b[5m")
+    study.trial("t2'; DROP TABLE trials; --", family="[/red]nanogpt[red]")
+    study.report("t2'; DROP TABLE trials; --", 2.0, checkpoint="../../../etc/passwd")
+    for form in ((), ("--json",), ("--csv",), ("--markdown",)):
+        text = printed(capsys, rank, study.folder, *form)
+        assert "DROP TABLE" in text
+        assert not set(text) & {"\x1b", "\x07"}
+    assert study.journal.rows("SELECT COUNT(*) FROM trials")[0][0] == 2
 
 
 def test_csv_has_the_rows_of_the_json(six: Written, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,3 +1,4 @@
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from analysis.figures.budget import bills, burn_down, prices, timeline
 from analysis.figures.curves import curves
 from analysis.figures.effects import effects, importances, mean_interval, one_level
 from analysis.figures.front import curve, front
+from analysis.figures.memory import memory
 from analysis.figures.outlook import best_so_far, fits, outlook
 from analysis.figures.parallel import parallel
 from analysis.figures.picture import WHAT_COLORS, Picture, levels
@@ -22,7 +24,7 @@ from analysis.studies import open_studies
 from tests.analysis.conftest import Written
 
 OF_A_FAMILY = (front, curve, curves, effects, parallel, precision, outlook)
-OF_THE_BUDGET = (burn_down, bills, timeline, prices)
+OF_THE_BUDGET = (burn_down, bills, timeline, prices, memory)
 
 
 def results(*studies: Written) -> Results:
@@ -96,6 +98,19 @@ def test_the_bills_add_up_to_the_charges(searched: Written) -> None:
 
 def test_prices_are_compared_with_costs(searched: Written) -> None:
     assert prices(results(searched).studies[0]).data["ratio"].to_numpy() == pytest.approx(1.1)
+
+
+def test_memory_that_ran_out_is_shown_beside_what_was_measured(searched: Written) -> None:
+    assert "24 times measured: 1.20 times" in memory(results(searched).studies[0]).text
+    searched.journal.insert("memory", {"at": 0, "trial": "t001", "micro_batches": 2, "predicted": 2**30})
+    assert memory(results(searched).studies[0]).text.endswith("1 times it ran out.")
+
+
+def test_a_journal_from_before_predictions_says_so(searched: Written) -> None:
+    with sqlite3.connect(searched.folder / "journal.db") as connection:
+        connection.execute("DROP TABLE memory")
+    with pytest.raises(ValueError, match="version predicted none"):
+        memory(results(searched).studies[0])
 
 
 def test_effects_are_read_at_the_highest_rung_with_enough_trials(

@@ -70,7 +70,7 @@ def test_the_answer_comes_first(html: str) -> None:
 def test_each_figure_is_also_a_png_and_a_table(folder: Path, html: str) -> None:
     files = sorted(path.name for path in (folder / "figures").iterdir())
     stems = {name.rpartition(".")[0] for name in files}
-    assert len(files) == 2 * len(stems) and len(stems) == html.count("<figure>") == 11
+    assert len(files) == 2 * len(stems) and len(stems) == html.count("<figure>") == 12
 
 
 def test_a_young_study_has_a_page_that_says_what_is_missing(write: Callable[..., Written]) -> None:

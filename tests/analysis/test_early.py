@@ -1,0 +1,74 @@
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.early import moment, stability, tau
+from analysis.stability_command import stability as command
+from analysis.studies import open_study
+from tests.analysis.conftest import Written
+
+
+def test_tau_by_hand() -> None:
+    """Of six pairs four agree and two do not; where one order has a tie, five of its six pairs count."""
+    order = np.array([1.0, 2.0, 3.0, 4.0])
+    assert tau(order, order) == 1 and tau(order, -order) == -1
+    assert tau(order, np.array([2.0, 1.0, 4.0, 3.0])) == pytest.approx((4 - 2) / 6)
+    assert tau(order, np.array([1.0, 1.0, 2.0, 3.0])) == pytest.approx(5 / (6 * 5) ** 0.5)
+    assert np.isnan(tau(order, np.ones(4))) and np.isnan(tau(order[:2], order[:2]))
+
+
+@pytest.fixture
+def turned(write: Callable[..., Written]) -> Written:
+    """Three trials whose order by perplexity turns round after half of the spending; another begins only then."""
+    study = write("turned")
+    for number, trial in enumerate(("t1", "t2", "t3", "t4")):
+        study.trial(trial, parameters=10 ** (4 + number))
+    for number, trial in enumerate(("t1", "t2", "t3")):
+        study.report(trial, 5.0 + number, rung=0, at=10.0 * number, steps=1)
+        study.charge("steps", 10.0, trial=trial, at=10.0 * number)
+        study.report(trial, 4.0 - number, rung=1, at=60.0 + number, steps=2)
+        study.charge("steps", 10.0, trial=trial, at=60.0 + number)
+    study.report("t4", 9.0, rung=0, at=70.0, steps=1)
+    return study
+
+
+def rows(study: Written, share: float = 0.5) -> pd.DataFrame:
+    return stability(open_study(study.folder), share).set_index("measure")
+
+
+def test_an_order_that_turns_round_and_one_that_sizes_hold(turned: Written) -> None:
+    found = rows(turned)
+    assert set(found["trials"]) == {3, 0} and found.loc["perplexity", "moved"] == 3
+    assert found.loc["perplexity", "tau"] == -1
+    assert found.loc["perplexity_per_million", "tau"] == found.loc["perplexity_per_million", "tau_of_size"] == 1
+    assert found.loc["perplexity", ["leader", "leader_at_end"]].tolist() == ["t1", 3]
+    assert found.loc["efficiency", "trials"] == 0 and np.isnan(found.loc["efficiency", "tau"])
+
+
+def test_half_is_of_the_device_seconds_and_not_of_the_clock(turned: Written) -> None:
+    study = open_study(turned.folder)
+    assert [moment(study, share) for share in (0.1, 0.5, 0.6)] == [0.0, 20.0, 60.0]
+    assert rows(turned, 0.99).loc["perplexity", "tau"] == 1
+
+
+def test_what_failed_has_no_order(turned: Written) -> None:
+    turned.journal.update("trials", "t2", {"state": "failed", "reason": "diverged"})
+    assert rows(turned).loc["perplexity", "trials"] == 2
+
+
+def test_the_command_says_it_in_a_table_and_as_json(turned: Written, capsys: pytest.CaptureFixture[str]) -> None:
+    command([str(turned.folder)])
+    assert "-1.00" in capsys.readouterr().out
+    command([str(turned.folder), "--json"])
+    assert '"tau":-1.0' in capsys.readouterr().out.replace(" ", "")
+    with pytest.raises(ValueError, match=r"^--at: "):
+        command([str(turned.folder), "--at", "1"])
+
+
+def test_a_study_that_was_charged_nothing_is_one_line(write: Callable[..., Written]) -> None:
+    study = write()
+    study.trial("t1")
+    with pytest.raises(ValueError, match="charged nothing"):
+        command([str(study.folder)])
