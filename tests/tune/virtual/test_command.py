@@ -1,0 +1,111 @@
+"""The command: rows come out, and what is wrong with flags and tables is one line."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.tune.virtual.made import table, write
+from tune.virtual.command import main
+from tune.virtual.settings import parse
+
+
+def test_rows_are_json_and_one_a_cell(tmp_path, capsys):
+    path = write(tmp_path / "made.jsonl", table())
+    flags = f"{path} --budget 10%,40s --workers 1,2 --seeds 2 --schedulers ration,random --json".split()
+    assert main(flags) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == 8
+    names = "table scheduler budget workers mean_regret standard_error p90_regret unspent"
+    assert set(names.split()) <= set(rows[0])
+    assert all(row["mean_regret"] >= 0 and 0 <= row["unspent"] <= 1 for row in rows)
+    assert main(flags[:-1]) == 0
+    assert "regret by budget" in capsys.readouterr().out
+
+
+def test_a_replay_goes_on_from_the_rows_it_kept(tmp_path, capsys):
+    path, rows = write(tmp_path / "made.jsonl", table()), tmp_path / "rows"
+    flags = f"{path} --budget 10% --workers 1,2 --seeds 2 --schedulers ration,random --json --rows {rows}".split()
+    assert main(flags) == 0
+    whole, kept = json.loads(capsys.readouterr().out), rows.read_text().splitlines()
+    assert [json.loads(line) for line in kept] == whole
+    altered = kept[0].replace('"mean_regret": ', '"mean_regret": 7')
+    rows.write_text("\n".join([altered, *kept[1:-1], kept[-1][:30]]))
+    assert main(flags) == 0
+    resumed = json.loads(capsys.readouterr().out)
+    assert resumed[0]["mean_regret"] >= 7 and resumed[1:] == whole[1:]
+    assert main([*flags, "--seeds", "3"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["mean_regret"] < 7
+
+
+def test_the_entry_script_runs_from_anywhere(tmp_path, repository):
+    path = write(tmp_path / "made.jsonl", table())
+    flags = ["--budget", "10%", "--seeds", "1", "--schedulers", "ration"]
+    script = [sys.executable, str(repository / "tune/replay.py"), path.name]
+    done = subprocess.run([*script, *flags], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "ration" in done.stdout, done.stderr
+
+
+BAD_FLAGS = [
+    ("--budget 8", "--budget: '8' has no unit"),
+    ("--budget 0%", "--budget: '0%' buys nothing"),
+    ("--budget nan%", "--budget: 'nan' is not finite"),
+    ("--budget -1h", "--budget: '-1h' is not a length of time"),
+    ("--workers 1", "required"),
+    ("--budget 5% --workers 0", "--workers: '0'"),
+    ("--budget 5% --workers two", "--workers: 'two'"),
+    ("--budget 5% --seeds 0", "--seeds: '0'"),
+    ("--budget 5% --schedulers asha", "--schedulers: 'asha' is not known: choose from ration"),
+    ("--budget 5% --diverge 1.5", "--diverge: '1.5'"),
+    ("--budget 5% --memory-limit 8", "--memory-limit: '8'"),
+    ("--budget 5% --start-up 5", "--start-up: '5' has no unit"),
+    ("--budget 5% --deadline 0x", "--deadline: '0x'"),
+    ("--budget 5% --ablations luck", "--ablations: 'luck' is not known: choose from equal-tokens"),
+    ("--budget 5% --suggest best", "--suggest: 'best'"),
+    ("--budget 5% --rows .", "--rows: '.' cannot be used"),
+    ("--budget 5% --rows /dev/null/rows", "--rows: '/dev/null/rows' cannot be used"),
+    ("--budget 5% --rows {path}", "holds something else than rows"),
+    ("--budget 5% --colour", "--colour"),
+]
+
+
+@pytest.mark.parametrize(("flags", "line"), BAD_FLAGS)
+def test_a_bad_flag_ends_with_one_line(tmp_path, capsys, flags, line):
+    path = write(tmp_path / "made.jsonl", table(3))
+    assert main([str(path), *flags.format(path=path).split()]) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and line in error and error.count("\n") == 1
+
+
+BAD_TABLES = [
+    (None, "cannot be read"),
+    ("", "is empty"),
+    ("{", "line 1 is not JSON"),
+    ('{"config": {}}', "line 1 has no parameters"),
+    ("[1]", "line 1 has no config"),
+    ('{"config": {}, "parameters": 1, "seconds_per_report": 0, "valid_loss": [1]}', "line 1 needs"),
+    ('{"config": {}, "parameters": 1, "seconds_per_report": 1, "valid_loss": []}', "line 1 needs"),
+    ('{"config": {}, "parameters": 1, "seconds_per_report": 1, "valid_loss": ["x"]}', "line 1 holds"),
+    ('{"config": {}, "parameters": 1, "seconds_per_report": 1, "valid_loss": [null]}', "finite loss"),
+    (b"\xff\xfe\xfd", "not UTF-8"),
+    (b"SQLite format 3\0 and no more", "not a study's journal"),
+]
+
+
+@pytest.mark.parametrize(("content", "line"), BAD_TABLES)
+def test_a_bad_table_ends_with_one_line(tmp_path, capsys, content, line):
+    path = tmp_path / "bad.jsonl"
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert main([str(path), "--budget", "5%"]) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and line in error and error.count("\n") == 1
+
+
+def test_help_needs_no_ray():
+    started = time.monotonic()
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    assert time.monotonic() - started < 1

@@ -1,0 +1,36 @@
+"""A study's journal is a table."""
+
+import sqlite3
+
+import pytest
+
+from tune.journal import SCHEMA
+from tune.virtual.journals import evenly
+from tune.virtual.tables import load
+
+REPORT = "INSERT INTO reports (trial, at, training_seconds, valid_loss, memory_bytes) VALUES (?, 0, ?, ?, ?)"
+MEASURED = [(4.0, 4.5), (8.0, 4.0), (16.0, 3.0)]
+
+
+def test_a_journal_is_a_table_for_each_family(tmp_path):
+    path = tmp_path / "a #study?" / "journal.db"
+    path.parent.mkdir()
+    families = {"t001": "nanogpt", "t002": "nanogpt", "t003": "translation", "unmeasured": "translation"}
+    with sqlite3.connect(path) as connection:
+        connection.executescript(SCHEMA)
+        for trial, family in families.items():
+            trial_row = (trial, family, '{"d_model": 64}', 1000, "paused", None, 0.0)
+            connection.execute("INSERT INTO trials VALUES (?, ?, ?, ?, ?, ?, ?)", trial_row)
+            for seconds, loss in MEASURED if trial != "unmeasured" else ():
+                connection.execute(REPORT, (trial, seconds, loss, 1000 * seconds))
+    tables = load(path)
+    sizes = [(table.name, len(table.curves)) for table in tables]
+    assert sizes == [("a #study?-nanogpt", 2), ("a #study?-translation", 1)]
+    curve = tables[0].curves[0]
+    assert [curve.losses[report - 1] for report in (1, 2, 4)] == pytest.approx([4.5, 4.0, 3.0])
+    assert curve.seconds == pytest.approx(16.0) and curve.memory_bytes == 16000
+
+
+def test_between_two_measurements_equal_ratios_of_time_are_equal_falls():
+    losses = evenly([(1.0, 6.0), (64.0, 0.0)], 1.0)
+    assert [losses[seconds - 1] for seconds in (1, 2, 4, 8, 16, 32, 64)] == pytest.approx([6, 5, 4, 3, 2, 1, 0])
