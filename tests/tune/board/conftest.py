@@ -1,0 +1,95 @@
+"""Searches in virtual time that TensorBoard listens to, and TensorBoard's own reader of what it heard."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins.base_plugin import TBContext
+from tensorboard.plugins.hparams.api_pb2 import ListSessionGroupsRequest, Status
+from tensorboard.plugins.hparams.backend_context import Context
+from tensorboard.plugins.hparams.list_session_groups import Handler
+
+from tests.tune.world import Numbered, World
+from tune.board.hparams import METRICS, number_of
+from tune.board.tensorboard import TensorBoard
+from tune.journal import Journal, connect
+from tune.planner import Listener
+from tune.settings import Settings
+from tune.space import DIMENSIONS, PRECISIONS, Space, label
+
+ENDED = METRICS["7 trial/ended"]
+
+
+class Sampled(Numbered):
+    """Numbered configurations with a point of the space each."""
+
+    def suggest(self, trial: str) -> dict[str, Any] | None:
+        space = Space(family="nanogpt", precisions=PRECISIONS)
+        return (super().suggest(trial) or {}) | space.sample(Random(self.given))
+
+
+def watched(folder: Path, *, cap: float = 600, seed: int = 0) -> tuple[World, TensorBoard]:
+    """A new study in `folder`, or the one there gone on with; its TensorBoard files lie beside the journal."""
+    boards: list[TensorBoard] = []
+
+    def listen(journal: Journal) -> list[Listener]:
+        boards.append(TensorBoard(folder / "tensorboard", journal, Settings(budget=cap, out=folder)))
+        return [*boards]
+
+    return World(folder, cap=cap, slots=2, seed=seed, suggestions=Sampled, listen=listen), boards[0]
+
+
+def read(run: Path) -> EventAccumulator:
+    """All that a run holds, nothing thinned out."""
+    return EventAccumulator(str(run), size_guidance={"scalars": 0, "tensors": 0, "images": 0}).Reload()
+
+
+def trial_runs(folder: Path) -> Iterator[tuple[str, str, Path]]:
+    """Trial, family and folder of each run of a trial."""
+    for run in sorted((folder / "tensorboard").glob("*/t*")):
+        yield run.name.partition(" ")[0], run.parent.name, run
+
+
+def hparams_table(folder: Path) -> tuple[list[str], dict[str, dict[str, Any]]]:
+    """The columns of TensorBoard's HParams page in their order, and by run the cells of its row."""
+    multiplexer = EventMultiplexer()
+    multiplexer.AddRunsFromDirectory(str(folder / "tensorboard"))
+    multiplexer.Reload()
+    asked, provider = RequestContext(), MultiplexerDataProvider(multiplexer, str(folder))
+    context = Context(TBContext(data_provider=provider))
+    known = context.hparams_metadata(asked, "")
+    experiment = context.experiment_from_metadata(asked, "", True, known, [])
+    request = ListSessionGroupsRequest(start_index=0, slice_size=10_000, include_metrics=True)
+    request.allowed_statuses.extend(Status.values())
+    response = Handler(asked, context, "", request).run()
+    heads = [info.display_name for info in (*experiment.hparam_infos, *experiment.metric_infos)]
+    names = {info.name: info.display_name for info in experiment.hparam_infos}
+    tags = {info.name.tag: info.display_name for info in experiment.metric_infos}
+    rows = {}
+    for group in response.session_groups:
+        cells = {names[name]: getattr(value, value.WhichOneof("kind")) for name, value in group.hparams.items()}
+        rows[group.name] = cells | {tags[value.name.tag]: value.value for value in group.metric_values}
+    return heads, rows
+
+
+def check_all_are_complete(folder: Path) -> None:
+    """Every trial of the journal has its config, what it cost and why it ended, and all metrics once it has a rung."""
+    heads, rows = hparams_table(folder)
+    assert heads == ["family", *DIMENSIONS, *METRICS.values()]
+    trials = connect(folder).execute("SELECT * FROM trials").fetchall()
+    assert len(trials) == len(rows) > 0
+    for trial in trials:
+        config = json.loads(trial["config"])
+        row = rows[f"{trial['family']}/{trial['trial']} {label(config)}"]
+        assert {name: row[name] for name in DIMENSIONS} == {name: config[name] for name in DIMENSIONS}
+        assert row["family"] == trial["family"] and row["device-seconds"] >= 0
+        assert row[ENDED] == (0 if trial["state"] in ("paused", "running") else number_of(trial["reason"]))
+        rung = connect(folder).execute("SELECT MAX(rung) FROM reports WHERE trial = ?", (trial["trial"],)).fetchone()[0]
+        if rung is not None:
+            assert row["rung"] == rung and set(row) == set(heads)

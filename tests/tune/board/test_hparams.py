@@ -1,0 +1,50 @@
+"""Every trial has its whole row of HParams, however the study ends; read as TensorBoard's own page reads it."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.tune.board.conftest import ENDED, check_all_are_complete, hparams_table, watched
+from tune.board.hparams import REASONS
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.tune.board.conftest import watched
+world, _ = watched(Path(sys.argv[1]))
+world.run(reports=9)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_after_the_cap(tmp_path: Path) -> None:
+    world, board = watched(tmp_path)
+    world.run()
+    board.close(world.planner)
+    check_all_are_complete(tmp_path)
+    paid = world.journal.rows("SELECT trial, TOTAL(charged) AS seconds FROM leases GROUP BY trial")
+    shown = {run.partition("/")[2].split()[0]: row["device-seconds"] for run, row in hparams_table(tmp_path)[1].items()}
+    for trial, seconds in paid:
+        assert abs(shown[trial] - seconds) < 1e-3 * seconds
+
+
+def test_after_a_sigkill_and_after_going_on(tmp_path: Path, repository: Path) -> None:
+    ran = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=repository, check=False)
+    assert ran.returncode == -signal.SIGKILL
+    check_all_are_complete(tmp_path)
+    world, board = watched(tmp_path)
+    world.run()
+    board.close(world.planner)
+    check_all_are_complete(tmp_path)
+
+
+def test_after_divergence_out_of_memory_and_the_death_of_its_process(tmp_path: Path) -> None:
+    world, _ = watched(tmp_path)
+    world.diverging, world.dying = {2: 0.0}, {"t003": 2}
+    world.run(reports=12)
+    world.planner.end("t001", "memory")
+    check_all_are_complete(tmp_path)
+    ends = {run.partition("/")[2].split()[0]: row[ENDED] for run, row in hparams_table(tmp_path)[1].items()}
+    assert ends["t001"] == REASONS["memory"] and ends["t003"] == REASONS["error"]
+    assert REASONS["diverged"] in ends.values()

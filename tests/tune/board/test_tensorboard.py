@@ -1,0 +1,133 @@
+"""What TensorBoard's own reader finds in a study's runs."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
+
+from tests.tune.board.conftest import read, trial_runs, watched
+from tune.board import ledger_run
+from tune.board.trial_run import TrialRun
+from tune.journal import Journal
+
+FRONTS = ["front/nanogpt", "front/translation"]
+
+
+def text(run: Any, tag: str) -> str:
+    return str(run.Tensors(tag)[-1].tensor_proto.string_val[0].decode())
+
+
+def finished(folder: Path, cap: float = 600) -> Path:
+    world, board = watched(folder, cap=cap)
+    world.run()
+    board.close(world.planner)
+    world.journal.close()
+    return folder
+
+
+def test_a_trial_thawed_resumed_and_extended_is_one_curve(tmp_path: Path) -> None:
+    """Killed after some reports, gone on with to the cap, and with a larger cap once more."""
+    world, _ = watched(tmp_path)
+    world.run(reports=9)
+    world.journal.close()
+    finished(tmp_path)
+    world, _ = watched(tmp_path, cap=1200)
+    world.run()
+    assert world.total("SELECT COUNT(*) FROM reports WHERE final") > 2
+    for trial, _, folder in trial_runs(tmp_path):
+        run = read(folder)
+        for tag in run.Tags()["scalars"]:
+            steps = [event.step for event in run.Scalars(tag)]
+            assert steps == sorted(steps)
+        (last,) = world.journal.rows("SELECT * FROM reports WHERE trial = ? ORDER BY report DESC LIMIT 1", trial)
+        shown = run.Scalars("4 valid/loss")
+        assert shown[-1].step == last["tokens"] and shown[-1].value == pytest.approx(last["valid_loss"])
+        assert len({event.step for event in shown}) == len(shown)
+
+
+def test_what_was_done_again_is_shown_once(tmp_path: Path) -> None:
+    """A process died after 300 tokens, and the trial goes on from its checkpoint at 120."""
+    journal = Journal(tmp_path, new=True)
+    config = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"}
+    row = {"trial": "t001", "family": "nanogpt", "config": json.dumps(config), "parameters": 5, "state": "running"}
+    journal.insert("trials", row | {"created": 0.0})
+    for of_one_process in ((100, 200, 300, 150), (140, 250)):
+        run = TrialRun(tmp_path, journal, "t001", "nanogpt", config)
+        for tokens in of_one_process:
+            report = {"tokens": tokens, "final": 0, "valid_loss": tokens / 100}
+            run.reported(report, now=1.0)
+            journal.insert("reports", report | {"trial": "t001", "at": 1.0})
+    shown = read(tmp_path / "nanogpt" / "t001 d16 h4 l2 p0 fp32").Scalars("4 valid/loss")
+    assert [event.step for event in shown] == [100, 140, 250]
+    assert [event.value for event in shown] == pytest.approx([1.0, 1.4, 2.5])
+
+
+def test_a_run_is_named_by_its_config_and_its_tags_are_grouped(tmp_path: Path) -> None:
+    for trial, family, folder in trial_runs(finished(tmp_path)):
+        assert folder.name.startswith(f"{trial} d") and family in ("nanogpt", "translation")
+        tags = read(folder).Tags()["scalars"]
+        assert {tag.partition("/")[0] for tag in tags} == {"4 valid", "5 train", "6 speed", "7 trial"}
+
+
+def test_the_ledger_ends_as_the_books_do(tmp_path: Path) -> None:
+    world, board = watched(tmp_path)
+    world.run()
+    board.close(world.planner)
+    run, ledger = read(tmp_path / "tensorboard" / "ledger"), world.books.ledger
+    last = {tag: run.Scalars(tag)[-1] for tag in run.Tags()["scalars"]}
+    assert last["1 budget/spent"].value == pytest.approx(ledger.spent)
+    assert last["1 budget/left"].value == pytest.approx(ledger.left)
+    assert last["1 budget/reserved"].value == last["1 budget/running"].value == 0
+    assert last["1 budget/spent"].wall_time == pytest.approx(ledger.spent)
+    for family in ("nanogpt", "translation"):
+        of_family = f"FROM reports JOIN trials USING (trial) WHERE family = '{family}'"
+        best, first = f"SELECT MIN(valid_loss) {of_family}", f"SELECT COUNT(DISTINCT trial) {of_family} AND rung = 0"
+        assert last[f"2 best so far/{family}"].value == pytest.approx(world.total(best))
+        assert last[f"3 rungs/{family} rung 0"].value == world.total(first)
+
+
+def test_the_layout_names_what_is_there(tmp_path: Path) -> None:
+    run = read(finished(tmp_path) / "tensorboard" / "ledger")
+    layout = Layout.FromString(run.Tensors("custom_scalars__config__")[-1].tensor_proto.string_val[0])
+    assert [category.title for category in layout.category] == ["budget", "best so far", "rungs"]
+    for category in layout.category:
+        for chart in category.chart:
+            assert any(re.fullmatch(tag, known) for tag in chart.multiline.tag for known in run.Tags()["scalars"])
+
+
+def test_settings_ranking_and_fronts_are_there(tmp_path: Path) -> None:
+    run = read(finished(tmp_path) / "tensorboard" / "ledger")
+    assert "| budget | `10m` |" in text(run, "settings")
+    for family, front in zip(("nanogpt", "translation"), FRONTS, strict=True):
+        assert "| after the decay | 1 | t" in text(run, f"ranking/{family}")
+        pictures = run.Images(front)
+        assert len(pictures) > 1 and pictures[-1].encoded_image_string[:4] == b"\x89PNG"
+
+
+def test_a_study_that_goes_on_knows_its_best(tmp_path: Path) -> None:
+    def best() -> list[float]:
+        run = read(tmp_path / "tensorboard" / "ledger")
+        return [event.value for event in run.Scalars("2 best so far/nanogpt")]
+
+    finished(tmp_path)
+    before = best()
+    watched(tmp_path, cap=1200)[0].run(reports=2)
+    assert best()[len(before)] == before[-1] < before[0]
+
+
+def test_pictures_that_cost_too_much_wait_for_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_run, "FIRST_PICTURE_SECONDS", 600.0)
+    run = read(finished(tmp_path) / "tensorboard" / "ledger")
+    assert [len(run.Images(front)) for front in FRONTS] == [1, 1]
+
+
+def test_each_decision_is_told_with_its_reason(tmp_path: Path) -> None:
+    world, _ = watched(tmp_path)
+    world.run()
+    for trial, _, folder in trial_runs(tmp_path):
+        told = [event.tensor_proto.string_val[0].decode() for event in read(folder).Tensors("decisions")]
+        rows = world.journal.rows("SELECT action, reason FROM decisions WHERE trial = ? ORDER BY decision", trial)
+        assert told == [f"**{row['action']}**: {row['reason']}" for row in rows]

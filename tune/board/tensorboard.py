@@ -1,0 +1,38 @@
+"""TensorBoard's part of a search: it hears of each decision and each report, and writes them down."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tune.board.ledger_run import LedgerRun
+from tune.board.trial_run import TrialRun
+from tune.journal import Journal
+from tune.planner import Planner
+from tune.settings import Settings
+
+
+class TensorBoard:
+    """A run for each trial, and one for the ledger, in `folder`; a study that goes on goes on in the same runs."""
+
+    def __init__(self, folder: Path, journal: Journal, settings: Settings) -> None:
+        self._folder, self._journal = folder, journal
+        self._ledger = LedgerRun(folder, journal, settings)
+        self._trials: dict[str, TrialRun] = {}
+
+    def decided(self, planner: Planner, trial: str | None, action: str, reason: str) -> None:
+        """A trial that starts has its row of HParams at once, so that no end can lose it."""
+        if trial is not None:
+            if trial not in self._trials:
+                record = planner.trials[trial]
+                self._trials[trial] = TrialRun(self._folder, self._journal, trial, record.family, record.config)
+            self._trials[trial].decided(action, reason, planner.books.clock())
+        self._ledger.write(planner)
+
+    def reported(self, planner: Planner, trial: str, row: Mapping[str, Any]) -> None:
+        """A row of the journal's table `reports`."""
+        self._trials[trial].reported(row, planner.books.clock())
+        self._ledger.reported(planner, trial, row)
+
+    def close(self, planner: Planner) -> None:
+        """The last pictures and the final ranking."""
+        self._ledger.close(planner)
