@@ -1,0 +1,31 @@
+"""The command behind `make bench`: which figures, from which text."""
+
+import argparse
+from pathlib import Path
+
+from tests.bench.contenders import PAIRS, TEXT
+from tests.bench.decoding import decoding
+from tests.bench.quality import loss_at_equal_tokens, time_to_upstream_loss
+from tests.bench.speed import gpt, translation
+from tests.bench.table import keep, show
+
+MEASURES = {
+    "gpt": gpt, "translation": translation, "decoding": decoding, "loss": loss_at_equal_tokens,
+    "time": time_to_upstream_loss,
+}  # fmt: skip
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, print a table after each measure, and keep the rows in a file."""
+    parser = argparse.ArgumentParser(prog="python tests/bench/run.py", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help=f"folder with {PAIRS} and {TEXT}")
+    parser.add_argument("--only", default=",".join(MEASURES), help="measures, by comma (default: %(default)s)")
+    parser.add_argument("--short", action="store_true", help="a minute of it, to see that it works")
+    parser.add_argument("--json", type=Path, help="keep the rows here too")
+    flags = parser.parse_args(arguments)
+    for name in flags.only.split(","):
+        rows = list(MEASURES[name](flags.data, short=flags.short))
+        show(rows)
+        if flags.json:
+            keep(rows, flags.json)
+    return 0

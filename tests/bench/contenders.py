@@ -1,0 +1,80 @@
+"""What is timed: each contender, by name, as a function that does one training step and gives its target tokens."""
+
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from model.config import Config
+from model.corpus import load_pairs, load_text
+from model.learner import Learner
+from model.prepared import PairData, TextData, prepare_pairs, prepare_text
+from tests.bench import peers
+
+PAIRS, TEXT = "tatoeba/spa.txt", "shakespeare/input.txt"
+SMALL = {"d_model": 128, "heads": 4, "layers": 4, "context": 64}
+LARGE = {"d_model": 384, "heads": 6, "layers": 6, "context": 256}
+ROWS = {64: 12, 256: 16}
+"""Windows a batch by context: nanoGPT's CPU configuration, and as many as a CPU can bear of its GPU one's 64."""
+TRANSLATOR = {"d_model": 128, "heads": 4, "layers": 2}
+
+
+@cache
+def text(data: Path) -> TextData:
+    """Tiny shakespeare."""
+    return prepare_text(load_text(data / TEXT))
+
+
+@cache
+def pairs(data: Path) -> PairData:
+    """Tatoeba."""
+    return prepare_pairs(load_pairs(data / PAIRS))
+
+
+def gpt_config(architecture: str, precision: str, shape: dict[str, int], seed: int = 0, **recipe: float) -> Config:
+    """Our recipe for a shape, without dropout."""
+    return Config(
+        family="nanogpt", architecture=architecture, precision=precision, dropout=0.0, seed=seed,
+        batch_tokens=ROWS[shape["context"]] * shape["context"], **shape, **recipe,
+    )  # fmt: skip
+
+
+def _upstream(data: Path, shape: dict[str, int]) -> Callable[[], int]:
+    prepared = text(data)
+    folder = tempfile.TemporaryDirectory()
+    step = peers.plain_gpt(
+        prepared.train, Path(folder.name) / "train.bin", rows=ROWS[shape["context"]],
+        vocabulary=prepared.vocabulary, **shape,
+    )[1]  # fmt: skip
+
+    def once(kept: tempfile.TemporaryDirectory = folder) -> int:
+        return step(1e-3)[1]
+
+    return once
+
+
+def _ours(config: Config, prepared: TextData | PairData, *, compiled: bool) -> Callable[[], int]:
+    learner = Learner(config, prepared, torch.device("cpu"))
+    if compiled:
+        learner.compile()
+    return lambda: learner.step(1.0).tokens
+
+
+def make(name: str, data: Path) -> Callable[[], int]:
+    """The contender of a name, such as `upstream small`, `nanogpt bf16 compiled large` or `translation bf16`."""
+    words = name.split()
+    shape = LARGE if "large" in words else SMALL
+    if words[0] == "upstream":
+        return _upstream(data, shape)
+    if words[0] == "nn.Transformer":
+        prepared = pairs(data)
+        translator = peers.plain_translator(
+            prepared.train, vocabulary=prepared.vocabulary, pad=prepared.pad, **TRANSLATOR
+        )
+        return lambda: translator[1](1e-3)[1]
+    if words[0] == "translation":
+        config = Config(family="translation", precision=words[1], **TRANSLATOR)
+        return _ours(config, pairs(data), compiled=False)
+    return _ours(gpt_config(words[0], words[1], shape), text(data), compiled="compiled" in words)

@@ -1,0 +1,95 @@
+"""How good the models get: losses after equal tokens, and how soon they are as good as the upstream loop."""
+
+import statistics
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from model.config import Config
+from model.prepared import TextData
+from model.process import prepare_process
+from model.stretch import Stretch
+from model.training import train
+from tests.bench import peers
+from tests.bench.contenders import ROWS, SMALL, gpt_config, text
+from tests.bench.table import Row
+
+STEPS = 2_000
+UPSTREAM_LOSS = 1.904
+AMPLE_SECONDS = 1e5
+
+
+def loss_at_equal_tokens(data: Path, *, short: bool) -> Iterator[Row]:
+    """Loss on the last 10 % of tiny shakespeare after 1.536 M tokens, by seed."""
+    steps, seeds = (40, (0,)) if short else (STEPS, (0, 1, 2))
+    for architecture, precision, asked in (
+        ("nanogpt", "fp32", 1.755), ("nanogpt", "bf16", 1.755), ("modern", "fp32", 1.655), ("modern", "bf16", 1.655),
+    ):  # fmt: skip
+        losses = [trained(gpt_config(architecture, precision, SMALL, seed), text(data), steps)[0] for seed in seeds]
+        yield Row(
+            what=f"loss after {steps * ROWS[64] * 64 / 1e6:.3f} M tokens, {architecture} {precision}",
+            against=f"upstream's recipe: {UPSTREAM_LOSS}", asked=f"<= {asked}",
+            measured=f"{statistics.mean(losses):.3f} (seeds: {', '.join(f'{loss:.3f}' for loss in losses)})",
+            reached=None if short else statistics.mean(losses) <= asked,
+        )  # fmt: skip
+
+
+def time_to_upstream_loss(data: Path, *, short: bool) -> Iterator[Row]:
+    """CPU seconds to the loss that the upstream loop ends at, start-up and compilation included, against the loop's."""
+    steps = 40 if short else STEPS
+    began = time.process_time()
+    goal = upstream_loss(data, steps)
+    whole = time.process_time() - began
+    for share in (0.1, 0.15, 0.2, 0.3, 0.5):
+        loss, spent = trained(gpt_config("modern", "bf16", SMALL), text(data), round(share * steps))
+        if loss <= goal or short:
+            break
+    yield Row(
+        what="CPU time to the loss that upstream's loop ends at, modern bf16",
+        against=f"the loop: {whole:.0f} s to {goal:.3f}",
+        asked="<= 1/6", measured=f"1/{whole / spent:.1f}: {spent:.0f} s to {loss:.3f}",
+        reached=None if short else loss <= goal and spent <= whole / 6,
+    )  # fmt: skip
+
+
+def trained(config: Config, data: TextData, steps: int) -> tuple[float, float]:
+    """A life of `steps` steps, decay included: its loss on valid and test together, CPU seconds without that one."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.process_time()
+        stretch = Stretch(device_seconds=AMPLE_SECONDS, steps=steps, final=True)
+        last = deque(train(config, data, stretch, folder=Path(folder), evaluation_tokens=2_048), maxlen=1)[0]
+    assert last.valid is not None and last.test is not None
+    spent = time.process_time() - began - last.valid.seconds - last.test.seconds
+    tokens = last.valid.tokens + last.test.tokens
+    return (last.valid.loss * last.valid.tokens + last.test.loss * last.test.tokens) / tokens, spent
+
+
+def upstream_loss(data: Path, steps: int) -> float:
+    """Train nanoGPT's way by its recipe for a CPU; the loss on the last 10 %, in windows that do not overlap."""
+    prepare_process(1)
+    prepared = text(data)
+    with tempfile.TemporaryDirectory() as folder:
+        file, rows = Path(folder) / "train.bin", ROWS[SMALL["context"]]
+        model, step = peers.plain_gpt(prepared.train, file, rows=rows, vocabulary=prepared.vocabulary, **SMALL)
+        for done in range(steps):
+            step(peers.upstream_rate(done, steps))
+    return windowed_loss(model.eval(), prepared.held_out, SMALL["context"])
+
+
+@torch.inference_mode()
+def windowed_loss(model: torch.nn.Module, held_out: np.ndarray, context: int) -> float:
+    """Nats a token over all whole windows."""
+    windows = (len(held_out) - 1) // context
+    tokens = torch.from_numpy(held_out.astype(np.int64))
+    inputs, targets = tokens[: windows * context].view(-1, context), tokens[1 : windows * context + 1].view(-1, context)
+    nats = sum(
+        F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum").item()
+        for x, y in zip(inputs.split(64), targets.split(64), strict=True)
+    )
+    return nats / targets.numel()

@@ -1,0 +1,116 @@
+"""How fast the models train: ratios of interleaved turns, on one core."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from model.batches import TrainBatches
+from model.config import Config, build_model
+from model.estimates import flops_per_token
+from model.precision import prepare
+from tests.bench.contenders import LARGE, SMALL, gpt_config, pairs
+from tests.bench.interleaved import Timed, interleaved, ratio
+from tests.bench.table import Row
+
+TURNS = 15
+TURN_SECONDS = 1.5
+PEAK_SIZE = 1024
+
+
+def gpt(data: Path, *, short: bool) -> Iterator[Row]:
+    """Steps a second against the upstream way, at nanoGPT's CPU configuration and at a larger one."""
+    for size, shape, asked in (
+        ("small", SMALL, {"nanogpt fp32": 1.9, "nanogpt bf16 compiled": 2.9, "modern bf16 compiled": 3.0}),
+        ("large", LARGE, {"nanogpt bf16 compiled": 3.5, "modern bf16 compiled": 3.5}),
+    ):
+        if short and size == "large":
+            continue
+        names = [f"{name} {size}" for name in ("upstream", *asked, "nanogpt fp32 compiled")]
+        found = interleaved(names, data, turns=3 if short else TURNS, seconds=0.3 if short else TURN_SECONDS)
+        upstream = found[names[0]]
+        shown = f"d {shape['d_model']}, {shape['layers']} layers, context {shape['context']}"
+        for name in names[1:]:
+            least = asked.get(name.removesuffix(f" {size}"))
+            times, low, high = ratio(upstream.step_seconds, found[name].step_seconds)
+            yield Row(
+                what=f"{name.removesuffix(f' {size}')}: steps a second, {shown}",
+                against=f"the upstream way: {_ms(upstream)} a step",
+                asked="" if least is None else f">= {least}x",
+                measured=f"{times:.2f}x ({low:.2f} to {high:.2f}): {_ms(found[name])} a step",
+                reached=None if least is None else times >= least,
+            )
+        yield from _shares(shape, found, size)
+
+
+def _shares(shape: dict[str, int], found: dict[str, Timed], size: str) -> Iterator[Row]:
+    """Of the peak of a matrix product, measured here."""
+    config = gpt_config("nanogpt", "fp32", shape)
+    model = build_model(config, vocabulary=66, pad=0)
+    flops = flops_per_token(model.config, target=shape["context"])
+    asked = {("small", "fp32"): 0.55, ("small", "bf16"): 0.45, ("large", "fp32"): 0.75, ("large", "bf16"): 0.75}
+    for precision in ("fp32", "bf16"):
+        rate = statistics.median(found[f"nanogpt {precision} compiled {size}"].tokens_per_second)
+        peak, least = peak_flops(precision), asked[size, precision]
+        yield Row(
+            what=f"share of the matrix-product peak, training, d {shape['d_model']}, {precision}",
+            against=f"{peak / 1e9:.0f} GFLOP/s (products of {PEAK_SIZE} x {PEAK_SIZE})",
+            asked=f">= {least:.0%}", measured=f"{rate * flops / peak:.0%}", reached=rate * flops >= least * peak,
+        )  # fmt: skip
+
+
+def peak_flops(precision: str) -> float:
+    """Of one thread: the best of twenty products."""
+    prepare(precision, "cpu")
+    torch.set_num_threads(1)
+    x = torch.randn(PEAK_SIZE, PEAK_SIZE)
+    x = x.bfloat16() if precision == "bf16" else x
+    best = min(cpu_seconds(lambda: x @ x) for _ in range(20))
+    return 2 * PEAK_SIZE**3 / best
+
+
+def translation(data: Path, *, short: bool) -> Iterator[Row]:
+    """Target tokens a second against torch.nn.Transformer, and the padding in batches."""
+    names = ("nn.Transformer", "translation fp32", "translation bf16")
+    found = interleaved(names, data, turns=3 if short else TURNS, seconds=0.5 if short else 2 * TURN_SECONDS)
+    plain = found[names[0]].tokens_per_second
+    for name, least in zip(names[1:], (None, 7.0), strict=True):
+        times, low, high = ratio(found[name].tokens_per_second, plain)
+        yield Row(
+            what=f"{name}: target tokens a second, d 128, 4 heads, 2 layers",
+            against=f"torch.nn.Transformer, 64 pairs as they come: {statistics.median(plain):,.0f} a second",
+            asked="" if least is None else f">= {least:.0f}x",
+            measured=f"{times:.1f}x ({low:.1f} to {high:.1f}): {statistics.median(found[name].tokens_per_second):,.0f}",
+            reached=None if least is None else times >= least,
+        )
+    share = padding(data)
+    yield Row(
+        what="padding in translation batches", against="40-55 % as they come", asked="<= 5 %",
+        measured=f"{share:.1%} of source and target positions", reached=share <= 0.05,
+    )  # fmt: skip
+
+
+def padding(data: Path) -> float:
+    """Share of all positions of an epoch that are padding."""
+    prepared = pairs(data)
+    config = Config(family="translation")
+    batches = TrainBatches(prepared, batch_tokens=config.batch_tokens, context=config.context, seed=0)
+    positions = filled = 0
+    while batches.state()["epoch"] == 0:
+        source, unpadded, _ = (batch := next(batches)).inputs
+        positions += source.numel() + batch.targets.numel()
+        filled += batch.tokens + (source.numel() if unpadded is None else int(unpadded.sum()))
+    return 1 - filled / positions
+
+
+def cpu_seconds(run: Callable[[], object]) -> float:
+    """What a call takes."""
+    began = time.process_time()
+    run()
+    return time.process_time() - began
+
+
+def _ms(timed: Timed) -> str:
+    return f"{1e3 * statistics.median(timed.step_seconds):.1f} ms"

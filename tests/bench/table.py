@@ -1,0 +1,41 @@
+"""The table that a benchmark leaves: what was measured, against what, what was asked, what came out."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One figure."""
+
+    what: str
+    against: str
+    asked: str
+    measured: str
+    reached: bool | None = None
+    """None: nothing was asked."""
+
+
+def show(rows: Iterable[Row]) -> None:
+    """Print them; a row that falls short says so."""
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for name in ("what", "against", "asked", "measured", ""):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        mark = "" if row.reached is None else "reached" if row.reached else "short"
+        table.add_row(row.what, row.against, row.asked, row.measured, mark)
+    Console(width=180, highlight=False).print(table)
+
+
+def keep(rows: Iterable[Row], file: Path) -> None:
+    """Write them as JSON, beside those of other measures that the file has."""
+    kept = json.loads(file.read_text()) if file.exists() else []
+    new = [asdict(row) for row in rows]
+    fresh = {(row["what"], row["against"]) for row in new}
+    kept = [row for row in kept if (row["what"], row["against"]) not in fresh]
+    file.write_text(json.dumps(kept + new, indent=1, ensure_ascii=False))

@@ -1,0 +1,92 @@
+"""Two accounts of one study: the journal's, and the operating system's."""
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.soak.observer import Process
+from tune.journal import connect
+
+OFF_SECONDS, OFF_SHARE = 1.0, 0.01
+"""How far the two may be apart for one slot: the larger of both."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """How long one slot was held, by the journal and from outside, in seconds."""
+
+    journal: float
+    outside: float
+
+    @property
+    def off(self) -> float:
+        """Seconds that the journal charged too much, or too little if below zero."""
+        return self.journal - self.outside
+
+    @property
+    def true(self) -> bool:
+        """Whether they agree."""
+        return abs(self.off) <= max(OFF_SECONDS, OFF_SHARE * self.outside)
+
+
+def rows(study: Path, query: str, *values: Any) -> list[dict[str, Any]]:
+    """The rows of a query on a study's journal."""
+    connection = connect(study)
+    try:
+        return [dict(row) for row in connection.execute(query, values)]
+    finally:
+        connection.close()
+
+
+def number(study: Path, query: str, *values: Any) -> float:
+    """The one number of a query, 0 where it is NULL."""
+    return float(next(iter(rows(study, query, *values)[0].values())) or 0.0)
+
+
+def last_slot(study: Path) -> int:
+    """The number of the slot that was opened last, -1 where there was none."""
+    return int(rows(study, "SELECT IFNULL(MAX(slot), -1) AS slot FROM slots")[0]["slot"])
+
+
+def compare(study: Path, processes: Iterable[Process], *, after: int = -1, to: int = 1_000_000) -> list[Held]:
+    """Slot by slot, in the order in which they were opened; of one run, those `after` a slot and up `to` one.
+
+    A slot without a lease was the driver's own, for samples of the winners: no trial process had it.
+    """
+    query = """
+        SELECT closed - opened AS held FROM slots
+        WHERE slot > ? AND slot <= ? AND slot IN (SELECT slot FROM leases) ORDER BY opened, slot"""
+    charged = [row["held"] or 0.0 for row in rows(study, query, after, to)]
+    seen = [process.served_until - process.serves_from for process in processes]
+    pairs = itertools.zip_longest(charged, seen, fillvalue=0.0)
+    return [Held(journal=journal, outside=outside) for journal, outside in pairs]
+
+
+def spent(study: Path) -> float:
+    """Device-seconds by the journal."""
+    return number(study, "SELECT TOTAL(closed - opened) FROM slots")
+
+
+def adds_up(study: Path) -> bool:
+    """Whether every slot is closed, every charge belongs to one, and no trial came to a rung twice."""
+    charged = number(study, "SELECT TOTAL(seconds) FROM charges")
+    still_open = number(study, "SELECT COUNT(*) FROM slots WHERE closed IS NULL")
+    twice = rows(study, "SELECT 1 FROM reports WHERE rung IS NOT NULL GROUP BY trial, rung HAVING COUNT(*) > 1")
+    return abs(charged - spent(study)) < 0.05 and not still_open and not twice
+
+
+def taken_up(study: Path) -> list[dict[str, Any]]:
+    """Every lease with a report, in order: its trial, and the training seconds of its life it began and ended with."""
+    return rows(
+        study,
+        """
+        SELECT lease, leases.trial, purpose, rung, slot, first.training_seconds - (
+            SELECT TOTAL(seconds) FROM charges WHERE charges.lease = leases.lease AND what = 'steps'
+            AND charges.at <= first.at) AS began, last.training_seconds AS ended, last.final AS decayed
+        FROM leases
+        JOIN (SELECT lease, at, training_seconds, MIN(report) FROM reports GROUP BY lease) AS first USING (lease)
+        JOIN (SELECT lease, training_seconds, final, MAX(report) FROM reports GROUP BY lease) AS last USING (lease)
+        ORDER BY lease""",
+    )

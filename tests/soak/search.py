@@ -1,0 +1,82 @@
+"""A real search as a process of its own, as a person starts it: watched, read, signalled, killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from tests.soak.observer import Observer
+
+RUN = Path(__file__).resolve().parents[2] / "tune" / "run.py"
+LONGEST_SECONDS = 900.0
+"""No search of a soak takes longer; one that does has failed."""
+
+
+class Search:
+    """One run of a search. `lines` is what it printed so far; begun and ended are on the monotonic clock."""
+
+    def __init__(self, observer: Observer, *flags: str | Path) -> None:
+        self._changed = threading.Condition()
+        self.lines: list[str] = []
+        self.begun = time.monotonic()
+        self.ended: float | None = None
+        self._process = subprocess.Popen(
+            [sys.executable, str(RUN), *map(str, flags)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+        self.driver = self._process.pid
+        observer.watch(self.driver)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def printed(self) -> str:
+        """All that it printed."""
+        return "".join(self.lines)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._changed:
+                self.lines.append(line)
+                self._changed.notify_all()
+        self._process.wait()
+        with self._changed:
+            self.ended = time.monotonic()
+            self._changed.notify_all()
+
+    def wait_for(self, text: str, times: int = 1) -> bool:
+        """Until it has printed `text` in so many lines; False where it ended before."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: sum(text in line for line in self.lines) >= times or self.ended is not None, LONGEST_SECONDS
+            )
+            return sum(text in line for line in self.lines) >= times
+
+    def ends_within(self, seconds: float) -> bool:
+        """Whether it ends by itself within so many seconds from now."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.ended is not None, max(0.0, seconds))
+
+    def finish(self) -> int:
+        """Until its end; its exit code."""
+        if not self.ends_within(LONGEST_SECONDS):
+            self.kill()
+            raise TimeoutError(f"a search did not end within {LONGEST_SECONDS:.0f} s:\n{self.printed}")
+        return self._process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL to the driver alone; its children are Ray's to end, or ours."""
+        self._process.kill()
+        self._reader.join(LONGEST_SECONDS)
+
+    def tell(self, number: signal.Signals) -> None:
+        """A signal as a scheduler sends it: to the driver alone."""
+        self._process.send_signal(number)
+
+    def interrupt(self) -> None:
+        """Ctrl-C: SIGINT to the whole process group, Ray's processes included."""
+        os.killpg(self.driver, signal.SIGINT)
