@@ -1,6 +1,8 @@
 # make run    install, then a search of four device-minutes
 # make test   install, then all tests
 # make check  install, then ruff and mypy
+# make bench  install, then the figures of the models; DATA=FOLDER with tatoeba/spa.txt and shakespeare/input.txt
+# make soak   install, then an hour of searches that are killed, resumed and held against the operating system's account
 # PYTHON=python3.12 takes another interpreter; TORCH_INDEX=URL takes torch, and torch alone, from another package index.
 
 PYTHON ?= python3
@@ -8,7 +10,7 @@ TORCH_INDEX ?=
 VENV := .venv
 IN := $(VENV)/bin
 
-.PHONY: run test check
+.PHONY: run test check soak bench
 .DELETE_ON_ERROR:
 
 run: $(VENV)/installed
@@ -20,6 +22,12 @@ test: $(VENV)/installed-dev
 check: $(VENV)/installed-dev
 	$(IN)/ruff check .
 	$(IN)/mypy
+
+soak: $(VENV)/installed-dev
+	$(IN)/python tests/soak/run.py
+
+bench: $(VENV)/installed-dev
+	$(IN)/python tests/bench/run.py --data $(DATA)
 
 $(VENV)/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || \

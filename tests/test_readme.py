@@ -51,7 +51,7 @@ def run(command: str, folder: Path) -> str:
 
 
 def test_there_is_nothing_but_what_is_tried_here() -> None:
-    tried = ("make ", "python tune/run.py", "python analysis/", "tensorboard --logdir runs")
+    tried = ("make ", "python tune/run.py", "python analysis/", "python model/", "tensorboard --logdir runs")
     assert [command for command in commands() if not command.startswith(tried)] == []
 
 
@@ -68,6 +68,14 @@ def test_searches(command: str, folder: Path) -> None:
 @pytest.mark.parametrize("command", of("python analysis/"))
 def test_analysis_of_the_newest_study(command: str, folder: Path) -> None:
     assert run(command.replace("[runs/<study>]", ""), folder)
+
+
+@pytest.mark.parametrize("command", of("python model/"))
+def test_winners_are_of_use(command: str, folder: Path) -> None:
+    family = re.search(r"best-\w+", command)
+    assert family is not None
+    study = next(folder.glob(f"runs/*/{family[0]}")).parent.name
+    assert run(command.replace("STUDY", study), folder).strip()
 
 
 @pytest.mark.parametrize("command", of("tensorboard"))

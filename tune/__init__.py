@@ -19,3 +19,5 @@ RAY_SETTINGS = {
 }
 for name, value in RAY_SETTINGS.items():
     os.environ.setdefault(name, value)
+# Ray listens on all interfaces whatever address it is given: what is set outside does not open it to everyone
+os.environ["RAY_AUTH_MODE"] = "token"

@@ -4,7 +4,8 @@ What is reserved is written down before it is used. A slot is open while a proce
 another, and what lies between them is idle time, charged like the rest.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ class Books:
         return self.ledger.affordable(next(iter(self._idle_since), None))
 
     def open_lease(
-        self, trial: str, rung: int | None, price: float, wanted: float, wall: float
+        self, trial: str, rung: int | None, goal: int | None, price: float, wanted: float, wall: float
     ) -> tuple[int, int, float, float]:
         """Reserve up to `wanted` device-seconds for a trial, within the cap and `wall`, on an idle slot or a new one.
 
@@ -62,6 +63,7 @@ class Books:
                 "slot": slot,
                 "purpose": "final" if rung is None else "rung",
                 "rung": rung,
+                "goal": goal,
                 "price": price,
                 "reserved": seconds,
                 "opened": opened,
@@ -104,6 +106,11 @@ class Books:
         self.journal.update("trials", assignment.trial, {"parameters": progress["parameters"]})
         return row
 
+    def note_memory(self, to: Assignment, micro_batches: int, predicted: float, measured: int | None) -> None:
+        """What a trial took of memory at most, with its batches cut into so many parts; measured None: it ran out."""
+        row = {"at": self.clock(), "trial": to.trial, "lease": to.lease, "micro_batches": micro_batches}
+        self.journal.insert("memory", row | {"predicted": round(predicted), "measured": measured})
+
     def close_lease(self, run: Running, rest: str) -> float:
         """End a lease: what the trial did not account for itself is charged as `rest`, what it did not use is released.
 
@@ -116,6 +123,23 @@ class Books:
         self.journal.update("leases", assignment.lease, {"closed": now, "charged": charged})
         self._idle_since[assignment.slot] = now
         return charged
+
+    @contextmanager
+    def visit(self, trial: str, what: str) -> Iterator[Callable[[], float]]:
+        """The driver itself works for a trial, on a slot of its own and no lease; yields what says how long it may."""
+        slot = self._take_slot()
+        begun, seconds = self.clock(), self.ledger.left - 0.01
+        self.ledger.reserve(slot, seconds)
+        try:
+            yield lambda: begun + seconds - self.clock()
+        finally:
+            used = self.clock() - begun
+            row = {"at": self.clock(), "slot": slot, "trial": trial, "what": what, "seconds": used}
+            with self.journal.transaction():
+                self.journal.insert("charges", row)
+                self.ledger.release(slot)
+                self._idle_since[slot] = begun + used
+                self.hand_back(slot)
 
     def hand_back(self, slot: int | None = None) -> None:
         """Close a slot for good: the one named, else any idle one."""

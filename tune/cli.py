@@ -3,12 +3,14 @@
 import argparse
 import json
 import logging
+import sqlite3
 import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tune.disk import refused, sentence
 from tune.settings import Settings, flag_name, flag_of, invalid, is_switch, parse_setting
 
 ABOUT = "Find the best small Transformer that a fixed number of device-hours can buy."
@@ -87,12 +89,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a search; its exit code, or 2 for a wrong setting. Ray and torch come only once the settings are right."""
     try:
         settings = parse(sys.argv[1:] if argv is None else argv)
-        from tune.study import search
-
-        return search(settings).exit_code
+        return _search(settings)
     except ValueError as error:
         log.info("refused", exc_info=True)
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _search(settings: Settings) -> int:
+    """The search's exit code. ValueError: a setting that cannot serve, or a disk that cannot be written on."""
+    from tune.study import search
+
+    try:
+        return search(settings).exit_code
+    except (OSError, sqlite3.Error) as error:
+        if not refused(error):
+            raise
+        raise ValueError(sentence(error, settings.out)) from error

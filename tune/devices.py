@@ -11,11 +11,12 @@ from tune.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
-    """What trials run on: kind "cuda" or "cpu", how many slots, and a name for the records."""
+    """What trials run on: kind "cuda" or "cpu", how many slots, a name for the records, bytes of memory of a GPU."""
 
     kind: str
     slots: int
     name: str
+    memory_bytes: int | None = None
 
     @property
     def gpus(self) -> int:
@@ -26,7 +27,8 @@ class Devices:
 def find_devices(settings: Settings) -> Devices:
     """GPUs where there are any, else one CPU core a slot. ValueError: more asked for than there are."""
     if count := torch.cuda.device_count():
-        return Devices(kind="cuda", slots=settings.slots(count), name=torch.cuda.get_device_name(0))
+        about = torch.cuda.get_device_properties(0)
+        return Devices(kind="cuda", slots=settings.slots(count), name=about.name, memory_bytes=int(about.total_memory))
     return Devices(
         kind="cpu", slots=settings.slots(len(os.sched_getaffinity(0))), name=f"CPU core ({platform.machine()})"
     )

@@ -6,9 +6,10 @@ ladder and of the ledger is a function of it, so that a killed study goes on whe
 
 import fcntl
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ CREATE TABLE trials (
     state TEXT NOT NULL, reason TEXT, created REAL NOT NULL);
 CREATE TABLE leases (
     lease INTEGER PRIMARY KEY, trial TEXT NOT NULL REFERENCES trials, slot INTEGER NOT NULL REFERENCES slots,
-    purpose TEXT NOT NULL, rung INTEGER, price REAL NOT NULL, reserved REAL NOT NULL,
+    purpose TEXT NOT NULL, rung INTEGER, goal INTEGER, price REAL NOT NULL, reserved REAL NOT NULL,
     opened REAL NOT NULL, closed REAL, charged REAL);
 CREATE TABLE reports (
     report INTEGER PRIMARY KEY, trial TEXT NOT NULL REFERENCES trials, lease INTEGER REFERENCES leases,
@@ -39,6 +40,9 @@ CREATE TABLE slots (slot INTEGER PRIMARY KEY, opened REAL NOT NULL, closed REAL)
 CREATE TABLE decisions (
     decision INTEGER PRIMARY KEY, at REAL NOT NULL, trial TEXT REFERENCES trials, action TEXT NOT NULL,
     rung INTEGER, reason TEXT NOT NULL);
+CREATE TABLE memory (
+    event INTEGER PRIMARY KEY, at REAL NOT NULL, trial TEXT NOT NULL REFERENCES trials,
+    lease INTEGER REFERENCES leases, micro_batches INTEGER NOT NULL, predicted INTEGER NOT NULL, measured INTEGER);
 CREATE INDEX reports_by_trial ON reports (trial);
 CREATE INDEX charges_by_lease ON charges (lease);
 """
@@ -54,7 +58,21 @@ def connect(folder: Path) -> sqlite3.Connection:
         raise ValueError(f"study: {str(folder)!r} holds no {FILE}: name the folder of a study, such as runs/NAME")
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=10)
     connection.row_factory = sqlite3.Row
+    connection.execute("PRAGMA trusted_schema = OFF")
     return connection
+
+
+def _locked(folder: Path) -> int:
+    """The lock on a study's folder, until it is closed. ValueError: another run has it, or the folder is read-only."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(f"--resume: {str(folder)!r} is in use by another run: wait for it to end, or end it") from None
+    except OSError as error:
+        remedy = "make it writable, or copy it to where you may write"
+        raise ValueError(f"--resume: {str(folder)!r} cannot be written ({error.strerror}): {remedy}") from None
+    return lock
 
 
 class Journal:
@@ -63,22 +81,51 @@ class Journal:
     def __init__(self, folder: Path, *, new: bool) -> None:
         """Create the journal of a `new` study in `folder`, or open the one there.
 
-        Raises ValueError where another run holds it.
+        Raises ValueError where another run holds it, it cannot be written, or is none of ours.
         """
         self.folder = folder
-        self._lock = (folder / LOCK).open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ValueError(
-                f"--resume: {str(folder)!r} is in use by another run: wait for it to end, or end it"
-            ) from None
+        self._lock = _locked(folder)
+        if not new and not (folder / FILE).is_file():
+            raise ValueError(f"--resume: {str(folder)!r} holds no {FILE}: name the folder of a study")
         self._db = sqlite3.connect(folder / FILE, timeout=1, isolation_level=None)
         self._db.row_factory = sqlite3.Row
+        self._db.execute("PRAGMA trusted_schema = OFF")
+        if not new:
+            self._check()
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
         if new:
             self._db.executescript(SCHEMA)
+
+    def _check(self) -> None:
+        """ValueError: tables, views, triggers or values that are not ours, or a file that is damaged."""
+        try:
+            ours = self._has_our_schema() and self._has_our_types()
+            sound = [row[0] for row in self.rows("PRAGMA quick_check")] == ["ok"]
+            whole = not self.rows("PRAGMA foreign_key_check")
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError:
+            ours = sound = whole = False
+        if not (ours and sound and whole):
+            raise ValueError(
+                f"--resume: {str(self.folder)!r} has a {FILE} that is damaged or of another version: begin a new study"
+            )
+
+    def _has_our_schema(self) -> bool:
+        schema = "SELECT type, name, sql FROM sqlite_master ORDER BY type, name"
+        with closing(sqlite3.connect(":memory:")) as ours:
+            ours.executescript(SCHEMA)
+            return [tuple(row) for row in self.rows(schema)] == ours.execute(schema).fetchall()
+
+    def _has_our_types(self) -> bool:
+        """SQLite itself takes any value in any column."""
+        for table in [row["name"] for row in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")]:
+            for column in self.rows(f"PRAGMA table_info({table})"):
+                kinds = "'text', 'null'" if column["type"] == "TEXT" else "'integer', 'real', 'null'"
+                if self.rows(f"SELECT 1 FROM {table} WHERE typeof({column['name']}) NOT IN ({kinds}) LIMIT 1"):
+                    return False
+        return True
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -90,7 +137,8 @@ class Journal:
         try:
             yield
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # SQLite ends it itself where the disk is full
+                self._db.execute("ROLLBACK")
             raise
         self._db.execute("COMMIT")
 
@@ -124,4 +172,4 @@ class Journal:
         """Fold the write-ahead log into the file and let go of it."""
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._db.close()
-        self._lock.close()
+        os.close(self._lock)

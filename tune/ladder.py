@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 ETA = 2.0
 """A rung is this many times the training of the one below."""
 TILT = 0.85
-"""A rung may use this many times the device-seconds of the one below: start wide, end narrow."""
+"""Where trials have an end, a rung may use this many times the device-seconds of the one below."""
 FINISH_SHARE = 0.6
 """Kept from the start for the leader's last stretch, where trials have no end of their own."""
 TOP_SHARE = 0.3
@@ -55,12 +55,13 @@ class Ladder:
     def quotas(self, gains: Sequence[float]) -> list[float]:
         """Device-seconds for each rung. gains[k]: the share of trials that rung k made better, 1 where unknown.
 
-        A rung that makes trials worse is not worth its share, nor is any rung above it.
+        Where trials have no end a rung takes one in ETA of those below it. A rung that makes trials worse is not worth
+        its share, nor is any rung above it.
         """
         weights, gain = [], 1.0
         for rung in range(self.top + 1):
             gain *= gains[rung]
-            weights.append(gain * TILT**rung)
+            weights.append(gain * (TILT**rung if self.horizon else self.cost(rung) / ETA**rung))
         return [self.explore * weight / sum(weights) for weight in weights]
 
 

@@ -7,12 +7,15 @@ knows no Ray: the scheduler tells Ray, and tests give it a fake clock.
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal
 
 from tune.books import Books
-from tune.family import Family
+from tune.family import MOST_REFUSALS, Family
+from tune.footprints import Footprints
+from tune.listener import Listener
 from tune.records import Assignment, Running, TrialRecord
-from tune.rungs import Finish, HandBack, Left, Promote, Start, Wait
+from tune.rungs import Finish, HandBack, Promote, Start, Wait
+from tune.shares import Shares
 
 LEASE_MARGIN, LEASE_SLACK_SECONDS = 2.0, 3.0
 """A lease is this many times its price and so much more, where the cap allows: neither a noisy neighbour nor the first,
@@ -25,23 +28,18 @@ GRACE_SECONDS = 5.0
 """How long a trial may outstay its lease where nobody else needs the device-seconds."""
 LEAST_LEASE_SECONDS = 1.0
 """Nothing useful fits in less."""
+GO_ON = "go on"
+"""The decision to give a trial another lease for the goal that it had."""
 
-
-class Listener(Protocol):
-    """What wants to know of the search as it goes: the screen, TensorBoard."""
-
-    def decided(self, planner: "Planner", trial: str | None, action: str, reason: str) -> None:
-        """A decision, with its reason."""
-
-    def reported(self, planner: "Planner", trial: str, row: Mapping[str, Any]) -> None:
-        """A row of the journal's table `reports` was written."""
+Afterwards = Literal["goes on", "waits", "ends"]
+"""What becomes of a trial's process after a report."""
 
 
 class Planner:
     """The search as far as it is not Ray's.
 
-    slots: how many trials may run at once; wall_left: seconds to the deadline, None where there is none;
-    equal_tokens: rungs are equal in tokens, not in device-seconds; cut_short: trials whose lease ended before its goal.
+    slots: how many trials may run at once; wall_left: seconds to the deadline, None where there is none; cut_short:
+    trials whose lease ended before its goal.
     """
 
     def __init__(
@@ -52,15 +50,15 @@ class Planner:
         slots: int,
         wall_left: Callable[[], float | None] = lambda: None,
         listeners: Sequence[Listener] = (),
-        equal_tokens: bool = False,
     ) -> None:
         self.books, self.families, self.slots = books, families, slots
-        self._wall_left, self._listeners, self._equal_tokens = wall_left, listeners, equal_tokens
+        self._wall_left, self._listeners = wall_left, listeners
         self.trials: dict[str, TrialRecord] = {}
         self.running: dict[str, Running] = {}
         self.stopping: str | None = None
         self.cut_short: dict[str, int | None] = {}
         self._handed_back = 0
+        self._shares, self._footprints = Shares(families, self.running, books), Footprints(families, books)
 
     @property
     def free_slots(self) -> int:
@@ -80,12 +78,7 @@ class Planner:
     def price_of(self, name: str) -> Callable[[Any, int], float]:
         """The prices of a family as its contest asks for them: of a trial (None: a new one) and a rung."""
 
-        def price(trial: Any, rung: int) -> float:
-            family, record = self.families[name], self.trials.get(trial)
-            done = record.steps * (record.step_seconds or 0.0) if record else 0.0
-            return family.prices.stretch(trial, max(0.0, family.contest.rung_seconds(rung) - done))
-
-        return price
+        return lambda trial, rung: self.families[name].price(trial, self.trials.get(trial), rung)
 
     # What a free slot does next
 
@@ -110,37 +103,13 @@ class Planner:
     def _ask_families(self) -> Assignment | HandBack | Wait | str:
         """The first move that a family makes, put into practice; "again" where it came to nothing."""
         answer: HandBack | Wait = HandBack("there is no family")
-        for name in sorted(self.families, key=self._share_used):
-            move = self.families[name].contest.next(self._left(name))
+        for name in sorted(self.families, key=self._shares.used_share):
+            move = self.families[name].contest.next(self._shares.left(name, self.free_slots, self._wall_left()))
             if not isinstance(move, HandBack | Wait):
                 return self._assign(name, move) or "again"
-            self.families[name].idle = not self._running(name)
+            self.families[name].idle = not self._shares.leases(name)
             answer = answer if isinstance(answer, Wait) else move
         return answer
-
-    def _running(self, name: str) -> list[Running]:
-        return [run for run in self.running.values() if run.assignment.family == name]
-
-    def _used(self, name: str) -> float:
-        """Device-seconds a family was charged, and those its leases may still use."""
-        return self.families[name].charged + sum(run.assignment.seconds for run in self._running(name))
-
-    def _share_used(self, name: str) -> float:
-        return self._used(name) / self.families[name].seconds
-
-    def _left(self, name: str) -> Left:
-        """What a family may still use: its own share, and what families with nothing more to do left over."""
-        family = self.families[name]
-        others = [other for other in self.families.values() if other.idle and other is not family]
-        left_over = sum(max(0.0, other.seconds - other.charged) for other in others)
-        own = family.seconds - self._used(name)
-        start_up = 0.0 if self.books.idle_slots else family.prices.start_up
-        return Left(
-            seconds=min(own + left_over, self.books.affordable) - start_up,
-            slots=self.free_slots,
-            running=len(self._running(name)),
-            wall=self._wall_left(),
-        )
 
     def _hand_back(self, reason: str) -> None:
         """Give up a free slot for good: an idle one, else one that was never opened."""
@@ -155,10 +124,13 @@ class Planner:
         for trial, rung in list(self.cut_short.items()):
             del self.cut_short[trial]
             name = self.trials[trial].family
-            contest, left = self.families[name].contest, self._left(name)
-            price = left.seconds if rung is None else contest.price(trial, rung)
-            if left.seconds >= LEAST_LEASE_SECONDS and price <= left.seconds:
-                return self._lease(trial, rung, price, "go on", "its lease ended early")
+            contest = self.families[name].contest
+            left = self._shares.left(name, self.free_slots, self._wall_left()).seconds
+            if self.families[name].fixed:
+                left = self.books.affordable
+            price = left if rung is None else contest.price(trial, rung)
+            if left >= LEAST_LEASE_SECONDS and price <= left:
+                return self._lease(trial, rung, price, GO_ON, "its stretch was cut short")
             contest.interrupted(trial)
         return None
 
@@ -173,34 +145,42 @@ class Planner:
         return self._lease(trial, 0, price(None, 0), "start", move.reason) if trial else None
 
     def _new_trial(self, name: str) -> str | None:
+        """A configuration that was not tried yet and will fit in memory; those that will not are written down too."""
         family = self.families[name]
-        trial = f"t{len(self.trials) + 1:03d}"
-        config = family.suggestions.suggest(trial)
-        if config is None:
-            family.contest.configs = sum(record.family == name for record in self.trials.values())
-            return None
-        created = self.books.clock()
-        row = {"trial": trial, "family": name, "config": json.dumps(config), "state": "paused", "created": created}
-        self.books.journal.insert("trials", row)
-        self.trials[trial] = TrialRecord(family=name, config=config)
-        family.contest.started(trial)
-        return trial
+        while (config := family.suggestions.suggest(trial := f"t{len(self.trials) + 1:03d}")) is not None:
+            created = self.books.clock()
+            row = {"trial": trial, "family": name, "config": json.dumps(config), "state": "paused", "created": created}
+            self.books.journal.insert("trials", row)
+            self.trials[trial] = TrialRecord(family=name, config=config)
+            refusal = family.refusal(config)
+            if refusal is None:
+                family.contest.started(trial)
+                return trial
+            self.end(trial, refusal)
+            if family.refusals == MOST_REFUSALS:
+                break
+        family.contest.configs = len(family.contest.trials)
+        return None
 
     def _lease(self, trial: str, rung: int | None, price: float, action: str, reason: str) -> Assignment:
         """Reserve what a stretch needs and write it down, before it happens. rung None: the last stretch."""
         record = self.trials[trial]
         family = self.families[record.family]
         fresh = not self.books.idle_slots
-        wanted = price if rung is None else price * LEASE_MARGIN + LEASE_SLACK_SECONDS
+        fills = rung is None and not family.fixed
+        wanted = price if fills else price * LEASE_MARGIN + LEASE_SLACK_SECONDS
         wanted += START_UP_MARGIN * family.prices.start_up if fresh else 0.0
         wall = self._wall_left()
+        again = action == GO_ON
+        steps, training_seconds = family.goal(record, rung, price)
+        record.goal = steps = record.goal if again and record.goal is not None else steps
+        family.planned += 0.0 if again else price
         with self.books.journal.transaction():
             lease, slot, opened, seconds = self.books.open_lease(
-                trial, rung, price, wanted, math.inf if wall is None else wall
+                trial, rung, steps, price, wanted, math.inf if wall is None else wall
             )
             self._settle(trial, "running", None)
             self._decide(trial, action, reason, rung)
-        steps, training_seconds = self._target(family, record, rung)
         assignment = Assignment(
             trial=trial,
             family=record.family,
@@ -213,32 +193,45 @@ class Planner:
             steps=steps,
             training_seconds=training_seconds,
             checkpoint=record.checkpoint,
+            micro_batches=record.micro_batches or family.memory.micro_batches(record.config) or 1,
         )
-        self.running[trial] = Running(assignment=assignment, fresh_slot=fresh, steps_before=record.steps)
+        self.running[trial] = Running(
+            assignment=assignment, fresh_slot=fresh, steps_before=record.steps, micro_batches=assignment.micro_batches
+        )
         return assignment
-
-    def _target(self, family: Family, record: TrialRecord, rung: int | None) -> tuple[int | None, float | None]:
-        """Steps of a trial's life at a rung where a step time is known, else training seconds; neither for the last."""
-        if rung is None:
-            return None, None
-        seconds = family.contest.rung_seconds(rung)
-        step_seconds = family.step_seconds if self._equal_tokens else record.step_seconds
-        return (None, seconds) if step_seconds is None else (max(record.steps + 1, round(seconds / step_seconds)), None)
 
     # What becomes of a report
 
-    def report(self, trial: str, progress: Mapping[str, Any]) -> bool:
-        """Charge and write down a trial's progress (the fields of model.training.Progress); True: its lease is over."""
+    def report(self, trial: str, progress: Mapping[str, Any]) -> Afterwards:
+        """Charge and write down a trial's progress (the fields of model.training.Progress). What its process does next.
+
+        Where memory ran out and nothing helped there is no more than `ended`, which is "memory".
+        """
         run = self.running[trial]
+        if progress["ended"] == "memory":
+            return self._ran_out(run)
         with self.books.journal.transaction():
             self.books.charge(run, progress["seconds"])
             row = self.books.report(run, progress)
+            self.trials[trial].micro_batches = self._footprints.learn(run, progress)
             if progress["ended"]:
                 self._close(run, "start" if run.fresh_slot else "idle")
+                if progress["ran_out"]:
+                    self.books.hand_back(run.assignment.slot)
                 self._end_stretch(run, progress)
         for listener in self._listeners:
             listener.reported(self, trial, row)
-        return bool(progress["ended"])
+        return "goes on" if not progress["ended"] else "ends" if progress["ran_out"] else "waits"
+
+    def _ran_out(self, run: Running) -> Afterwards:
+        """Memory ran out and no smaller part would have helped: the trial is over, and so is its process."""
+        assignment = run.assignment
+        with self.books.journal.transaction():
+            self._footprints.hopeless(run)
+            self._close(run, "lost")
+            self.books.hand_back(assignment.slot)
+            self.end(assignment.trial, "memory: ran out of it, however small its batches were cut")
+        return "ends"
 
     def _close(self, run: Running, rest: str) -> None:
         del self.running[run.assignment.trial]
@@ -262,7 +255,7 @@ class Planner:
         elif ended == "final" and loss is not None:
             self._settle(trial, "finished", "decayed")
             family.contest.finished(trial, loss)
-        elif ended == "diverged" or record.steps <= run.steps_before:
+        elif ended == "diverged" or (ended != "stopped" and record.steps <= run.steps_before):
             self.end(trial, "diverged" if ended == "diverged" else "price")
         else:
             self._settle(trial, "paused", ended)
@@ -275,18 +268,21 @@ class Planner:
             self._close(run, "lost")
             self.books.hand_back(run.assignment.slot)
             record.deaths += 1
+            self._decide(trial, "died", f"its process is gone, time {record.deaths}", run.assignment.rung)
             if record.deaths > DEATHS_ALLOWED:
                 self.end(trial, reason)
             else:
                 self._settle(trial, "paused", reason)
+                self._decide(trial, "pause", reason)
                 self.cut_short[trial] = run.assignment.rung
 
     def end(self, trial: str, reason: str) -> None:
-        """A trial is over for good: diverged, price, memory, error."""
+        """A trial is over for good: diverged, price, memory, error; after the word and a colon, more on it."""
         family = self.families[self.trials[trial].family]
-        self._settle(trial, "stopped" if reason in ("diverged", "price") else "failed", reason)
+        self._settle(trial, "failed" if reason.startswith("error") else "stopped", reason)
         self._decide(trial, "stop", reason)
-        family.contest.ended(trial, reason)
+        if trial in family.contest.trials:
+            family.contest.ended(trial, reason)
         family.suggestions.tell(trial, 0, None)
 
     def _settle(self, trial: str, state: str, reason: str | None) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,10 +15,23 @@ from tune.planner import Planner
 from tune.scheduler import AdmittingSearcher, BudgetScheduler, Desk, SlotKeeper
 from tune.trial import Place, TrainingTrial
 
+KERNELS_KEPT = "512"
+"""By oneDNN, and as many by torch, where memory is limited; each keeps 1,024 otherwise, of 1 MB or more in bf16."""
+
+
+def keep_fewer_kernels() -> None:
+    """For the processes of trials that start from now on, unless the user said otherwise."""
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, KERNELS_KEPT)
+
 
 @contextmanager
 def local_ray(slots: int, gpus: int) -> Iterator[None]:
-    """A Ray of this process's own, whatever else may be up, with one CPU a slot. It is gone afterwards."""
+    """A Ray of this process's own, whatever else may be up, with one CPU a slot. It is gone afterwards.
+
+    Who has no token is refused. It is new for each process and in its environment only, unless one is set there.
+    """
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     ray.init(
         address="local", num_cpus=slots, num_gpus=gpus, include_dashboard=False, log_to_driver=False,
         configure_logging=False, logging_level=logging.WARNING,
@@ -38,7 +52,7 @@ def run_trials(planner: Planner, data: Mapping[str, Data], place: Place, gpus: i
         {"CPU": 1, "GPU": 1} if gpus else {"CPU": 1},
     )
     with tempfile.TemporaryDirectory(prefix="ration-") as scratch:
-        ray.tune.Tuner(
+        tuner = ray.tune.Tuner(
             trainable,
             tune_config=ray.tune.TuneConfig(
                 search_alg=AdmittingSearcher(desk), scheduler=scheduler, num_samples=-1, reuse_actors=True,
@@ -48,4 +62,10 @@ def run_trials(planner: Planner, data: Mapping[str, Data], place: Place, gpus: i
                 storage_path=scratch, name="tune", verbose=0, callbacks=[SlotKeeper(desk, scheduler, planner.slots)],
                 failure_config=ray.tune.FailureConfig(max_failures=0),
             ),
-        ).fit()  # fmt: skip
+        )  # fmt: skip
+        try:
+            tuner.fit()
+        except Exception:
+            if desk.failed is None:
+                raise
+            raise desk.failed from None

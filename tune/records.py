@@ -8,8 +8,9 @@ from typing import Any
 class TrialRecord:
     """One configuration in training.
 
-    step_seconds: median seconds of a step by which its rungs were fixed, None before that;
-    deaths: how often its process died.
+    step_seconds: median seconds of a step by which its rungs were fixed, None before that; goal: steps of its life that
+    its last lease was for, None where only seconds counted; deaths: how often its process died; micro_batches: into how
+    many parts its batches were cut, None before it ran.
     """
 
     family: str
@@ -17,7 +18,9 @@ class TrialRecord:
     steps: int = 0
     step_seconds: float | None = None
     checkpoint: str | None = None
+    goal: int | None = None
     deaths: int = 0
+    micro_batches: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +28,7 @@ class Assignment:
     """What a slot is to do next: a trial and its lease, reserved already.
 
     rung: None for the last stretch; seconds: device-seconds from `opened` (the study's clock) on; steps and
-    training_seconds: as in model.training.Stretch.
+    training_seconds: as in model.training.Stretch, and so micro_batches.
     """
 
     trial: str
@@ -39,13 +42,15 @@ class Assignment:
     steps: int | None
     training_seconds: float | None
     checkpoint: str | None
+    micro_batches: int
 
 
 @dataclass(kw_only=True)
 class Running:
-    """A lease in use, and what it was charged so far, by what."""
+    """A lease in use: into how many parts batches are cut on it, and what it was charged so far, by what."""
 
     assignment: Assignment
     fresh_slot: bool
     steps_before: int
+    micro_batches: int
     charged: dict[str, float] = field(default_factory=dict)

@@ -3,47 +3,74 @@
 The journal is read as a stranger's: trials have names of one form, and paths are made of them, never read.
 """
 
+import contextlib
 import json
 import os
 import re
 import signal
+import stat
 from pathlib import Path
 from typing import Any
 
 from model import checkpoint as checkpoints
-from tune.heartbeats import last_beat, still_there
+from tune.heartbeats import DRIVER, last_beat, still_there
 from tune.journal import Journal
 from tune.planner import Planner
 from tune.records import TrialRecord
 
+MOST_MICRO_BATCHES = 2**20
 TRIAL_NAME = re.compile(r"t\d{3,9}")
 
 
 def close_what_a_kill_left_open(journal: Journal) -> None:
     """Charge what was open when the driver died up to its last sign of life, and end processes left over."""
-    end = last_moment(journal)
+    end_orphans(journal)
+    leases = journal.rows("SELECT * FROM leases WHERE closed IS NULL")
+    end = driver_end(journal, leases)
+    ends: dict[int, float] = {}
     with journal.transaction():
-        for lease in journal.rows("SELECT * FROM leases WHERE closed IS NULL"):
-            beat = last_beat(journal.folder, lease["trial"]) if TRIAL_NAME.fullmatch(lease["trial"]) else None
-            if beat and beat["lease"] == lease["lease"]:
-                if still_there(beat):
-                    os.kill(beat["pid"], signal.SIGKILL)
-                end = max(end, min(beat["at"], lease["opened"] + lease["reserved"]))
-            known = journal.rows("SELECT TOTAL(seconds) AS known FROM charges WHERE lease = ?", lease["lease"])[0][
-                "known"
-            ]
-            charged = max(known, end - lease["opened"])
+        for lease in leases:
+            ended = ends[lease["slot"]] = max(end, trial_end(journal, lease))
+            known = charged_to(journal, "lease", lease["lease"])
+            charged = max(known, ended - lease["opened"])
             to = {name: lease[name] for name in ("slot", "trial", "lease")}
-            journal.insert("charges", to | {"at": end, "what": "lost", "seconds": charged - known})
+            journal.insert("charges", to | {"at": ended, "what": "lost", "seconds": charged - known})
             journal.update("leases", lease["lease"], {"closed": lease["opened"] + charged, "charged": charged})
             journal.update("trials", lease["trial"], {"state": "paused", "reason": "killed"})
         for slot in journal.rows("SELECT * FROM slots WHERE closed IS NULL"):
-            known = journal.rows("SELECT TOTAL(seconds) AS known FROM charges WHERE slot = ?", slot["slot"])[0]["known"]
-            closed = max(end, slot["opened"] + known)
-            journal.insert(
-                "charges", {"at": end, "slot": slot["slot"], "what": "idle", "seconds": closed - slot["opened"] - known}
-            )
+            ended, known = ends.get(slot["slot"], end), charged_to(journal, "slot", slot["slot"])
+            closed = max(ended, slot["opened"] + known)
+            idle = {"at": ended, "slot": slot["slot"], "what": "idle", "seconds": closed - slot["opened"] - known}
+            journal.insert("charges", idle)
             journal.update("slots", slot["slot"], {"closed": closed})
+
+
+def end_orphans(journal: Journal) -> None:
+    """End every trial process that a killed driver left behind, by the signs of life that it gave."""
+    for row in journal.rows("SELECT trial FROM trials"):
+        beat = last_beat(journal.folder, row["trial"]) if TRIAL_NAME.fullmatch(row["trial"]) else None
+        if beat and still_there(beat):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(beat["pid"], signal.SIGKILL)
+
+
+def driver_end(journal: Journal, leases: list[Any]) -> float:
+    """Until when the driver held what was open: its last sign of life, or what it wrote last; not past all leases."""
+    last, beat = last_moment(journal), last_beat(journal.folder, DRIVER)
+    latest = max((lease["opened"] + lease["reserved"] for lease in leases), default=last)
+    return max(last, min(beat["at"], latest)) if beat else last
+
+
+def trial_end(journal: Journal, lease: Any) -> float:
+    """Until when a trial used its lease, by its last sign of life."""
+    beat = last_beat(journal.folder, lease["trial"]) if TRIAL_NAME.fullmatch(lease["trial"]) else None
+    ours = beat is not None and beat["lease"] == lease["lease"]
+    return float(min(beat["at"], lease["opened"] + lease["reserved"]) if beat and ours else lease["opened"])
+
+
+def charged_to(journal: Journal, what: str, number: int) -> float:
+    """Device-seconds charged to a lease or slot so far."""
+    return float(journal.rows(f"SELECT TOTAL(seconds) AS known FROM charges WHERE {what} = ?", number)[0]["known"])
 
 
 def last_moment(journal: Journal) -> float:
@@ -60,43 +87,82 @@ def spent(journal: Journal) -> float:
     return float(journal.rows("SELECT TOTAL(closed - opened) AS spent FROM slots")[0]["spent"])
 
 
+def check_plain(folder: Path) -> None:
+    """ValueError: a study's folder holds a link or a device, through which something outside could be written."""
+    for place, folders, files in os.walk(folder):
+        for path in (Path(place, name) for name in (*folders, *files)):
+            with contextlib.suppress(FileNotFoundError):
+                kind = stat.S_IFMT(path.lstat().st_mode)
+                if kind not in (stat.S_IFREG, stat.S_IFDIR):
+                    rule = "a study holds files and folders only, no links"
+                    raise ValueError(f"--resume: {str(path)!r} is none of ours: {rule}; take it away or begin anew")
+
+
 def restore(planner: Planner, journal: Journal) -> None:
-    """Bring a new planner to where the study stood: every trial, every rung, in the order in which it came about."""
+    """Bring a new planner to where the study stood. ValueError: its journal says what cannot be."""
+    try:
+        _restore(planner, journal)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ValueError(f"--resume: {str(journal.folder)!r} has a damaged journal ({what}): begin anew") from error
+
+
+def _restore(planner: Planner, journal: Journal) -> None:
+    """Every trial, every rung, in the order in which it came about."""
     for row in journal.rows("SELECT * FROM trials ORDER BY trial"):
         if not TRIAL_NAME.fullmatch(row["trial"]) or row["family"] not in planner.families:
-            raise ValueError(
-                f"--resume: {str(journal.folder)!r} has a damaged journal: no trial is named {row['trial']!r}"
-            )
-        record = TrialRecord(family=row["family"], config=json.loads(row["config"]))
+            raise ValueError(f"no trial is named {row['trial']!r}")
+        record = TrialRecord(family=row["family"], config=dict(json.loads(row["config"])))
         planner.trials[row["trial"]] = record
         planner.families[row["family"]].suggestions.tried(row["trial"], record.config)
     for event in events(journal):
         tell(planner, event)
+    for row in journal.rows("SELECT * FROM memory ORDER BY event"):
+        remember_memory(planner, row["trial"], row["micro_batches"], row["measured"])
     for name, family in planner.families.items():
         query = "SELECT TOTAL(charged) AS charged FROM leases JOIN trials USING (trial) WHERE family = ?"
         family.charged = journal.rows(query, name)[0]["charged"]
-        if planner.books.ledger.cap > journal.facts()["cap_seconds"]:
-            family.contest.refit(family.seconds)
+    finished = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'finished'")}
     for trial, record in planner.trials.items():
-        take_up_checkpoint(journal.folder / "checkpoints" / trial, record)
+        folder = journal.folder / "checkpoints" / trial
+        if trial in finished and planner.families[record.family].contest.trials[trial].state == "paused":
+            checkpoints.forget_decay(folder)
+        take_up_checkpoint(folder, record)
+
+
+def note_cap(journal: Journal, seconds: float) -> float:
+    """Write down the cap from now on, where it is another than before. Returns the first that the study had."""
+    caps = journal.facts().get("caps", [])
+    if not caps or caps[-1]["seconds"] != seconds:
+        caps.append({"at": last_moment(journal), "seconds": seconds})
+        journal.note(caps=caps)
+    return float(caps[0]["seconds"])
 
 
 def events(journal: Journal) -> list[dict[str, Any]]:
-    """Leases, rungs reached, decays and ends of trials, in order."""
-    leases = journal.rows("SELECT opened AS at, 0 AS kind, trial, purpose, rung FROM leases")
+    """Leases, rungs reached, decays, deaths and ends of trials, and other caps, in order."""
+    leases = journal.rows("SELECT opened AS at, 0 AS kind, trial, purpose, rung, goal, price FROM leases")
     reports = journal.rows(
         "SELECT at, 1 AS kind, * FROM reports WHERE checkpoint IS NOT NULL OR final OR rung IS NOT NULL"
     )
-    ends = journal.rows("SELECT at, 2 AS kind, trial, reason FROM decisions WHERE action = 'stop'")
-    return sorted((dict(row) for row in (*leases, *reports, *ends)), key=lambda event: (event["at"], event["kind"]))
+    ends = journal.rows("SELECT at, 2 AS kind, trial, action, reason FROM decisions WHERE action IN ('stop', 'died')")
+    caps = [cap | {"kind": 3} for cap in journal.facts()["caps"][1:]]
+    rows = (dict(row) for row in (*leases, *reports, *ends, *caps))
+    return sorted(rows, key=lambda event: (event["at"], event["kind"]))
 
 
 def tell(planner: Planner, event: dict[str, Any]) -> None:
     """One event of the journal, as the planner heard of it then."""
+    if event["kind"] == 3:
+        for each in planner.families.values():
+            each.contest.refit(event["seconds"] * each.seconds / planner.books.ledger.cap)
+        return
     trial = event["trial"]
     record = planner.trials[trial]
     family = planner.families[record.family]
     if event["kind"] == 0:
+        family.planned += 0.0 if trial in planner.cut_short else event["price"]
+        record.goal = event["goal"]
         planner.cut_short[trial] = event["rung"]
         if event["purpose"] == "final":
             family.contest.finishing(trial)
@@ -114,14 +180,26 @@ def tell(planner: Planner, event: dict[str, Any]) -> None:
         elif event["final"]:
             planner.cut_short.pop(trial, None)
             family.contest.finished(trial, event["valid_loss"])
+    elif event["action"] == "died":
+        record.deaths += 1
     else:
         planner.cut_short.pop(trial, None)
-        family.contest.ended(trial, event["reason"])
+        if trial in family.contest.trials:
+            family.contest.ended(trial, event["reason"])
         family.suggestions.tell(trial, 0, None)
 
 
+def remember_memory(planner: Planner, trial: str, micro_batches: int, measured: int | None) -> None:
+    """What a trial took of memory, or that it ran out of it and its batches are to be cut smaller."""
+    record = planner.trials[trial]
+    if not isinstance(micro_batches, int) or not 1 <= micro_batches <= MOST_MICRO_BATCHES:
+        raise ValueError(f"--resume: damaged journal: {trial} cannot have cut its batches into {micro_batches!r} parts")
+    planner.families[record.family].memory.learn(record.config, micro_batches, measured)
+    record.micro_batches = micro_batches * (2 if measured is None else 1)
+
+
 def take_up_checkpoint(folder: Path, record: TrialRecord) -> None:
-    """The checkpoint from before its decay of a trial that had one, else the newest that is sound."""
-    path, saved = checkpoints.load_or_older(folder / checkpoints.BEFORE_DECAY)
-    if path is not None and saved is not None:
-        record.checkpoint, record.steps = str(path), saved.state["steps"]
+    """The newest sound checkpoint of a trial: there its next stretch begins."""
+    path = checkpoints.latest(folder)
+    if path is not None:
+        record.checkpoint, record.steps = str(path), checkpoints.load(path).state["steps"]

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from tune.ladder import Ladder, fit
 from tune.standings import Standing, Standings
 
+REVIVED_SHARE = 0.5
+"""Of what is climbed above the quotas: for the best trial so far where it is past its best, instead of the leader."""
+
 Trial = Hashable
 
 
@@ -87,6 +90,7 @@ class Contest:
         self._wall = math.inf
         self.ladder = self._fit(None)
         self._used = [0.0] * (self.ladder.top + 1)
+        self._used_past_best = 0.0
         self._standings = Standings(extrapolated=horizon is not None)
         self._finisher: Trial | None = None
 
@@ -123,7 +127,7 @@ class Contest:
         """A stretch ended before its goal: the trial waits where it was."""
         goal = self.trials[trial].goal
         if goal is not None:
-            self._used[goal] -= self.ladder.cost(goal, trial)
+            self._use(trial, goal, -1.0)
         self._standings.pause(trial)
         self._release(trial)
 
@@ -188,7 +192,7 @@ class Contest:
     def _lead(self, left: Left) -> Move:
         """Nothing is left to explore: the leader goes on."""
         seconds = left.seconds if left.wall is None else min(left.seconds, left.wall)
-        trial = self._standings.leader()
+        trial = self._revived() or self._standings.leader()
         if trial is None and self._horizon is not None and self._more_configs() and self.price(None, 0) <= seconds:
             return Start("no trial can get better")
         if trial is None:
@@ -199,6 +203,17 @@ class Contest:
         if self._horizon is not None and rung <= self.ladder.top and self.price(trial, rung) <= seconds:
             return Promote(trial, rung, "leads, and its rung's share is used")
         return Finish(trial, seconds, "leads, and gets what is left")
+
+    def _revived(self) -> Trial | None:
+        """The best trial so far, where it is past its best and such trials had less than their share of the climb.
+
+        A lower learning rate, or a start again from the best weights, may still make it better.
+        """
+        trial = self._standings.best() if self._horizon is not None else None
+        if trial is None or not self.trials[trial].past_best:
+            return None
+        climb = sum(self._used) - self.ladder.explore
+        return trial if self._used_past_best < REVIVED_SHARE * climb else None
 
     def _do(self, move: Move) -> Move:
         if isinstance(move, Promote):
@@ -223,9 +238,12 @@ class Contest:
         standing = self.trials[trial]
         return f"best of those that wait at rung {standing.rung}, loss {standing.losses[standing.rung]:.3f}"
 
-    def _use(self, trial: Trial, rung: int) -> None:
+    def _use(self, trial: Trial, rung: int, times: float = 1.0) -> None:
         self._used.extend([0.0] * (rung + 1 - len(self._used)))
-        self._used[rung] += self.ladder.cost(rung, trial)
+        seconds = times * self.ladder.cost(rung, trial)
+        self._used[rung] += seconds
+        if self.trials[trial].past_best:
+            self._used_past_best += seconds
 
     def _release(self, trial: Trial) -> None:
         if self._finisher == trial:

@@ -9,21 +9,32 @@ ended when the slot is handed back.
 import dataclasses
 import json
 import logging
+import os
+import signal
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import ray
+import ray.cloudpickle
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
+from tune.heartbeats import last_beat, still_there
 from tune.planner import Planner
 from tune.records import Assignment
+from tune.restore import take_up_checkpoint
 from tune.trial import boot
 
 log = logging.getLogger(__name__)
+
+HUNG = "hung: no sign of life by the end of its lease"
+LONGEST_REASON = 160
 
 
 class Desk:
@@ -34,6 +45,17 @@ class Desk:
         self.known: dict[str, Trial] = {}
         self.new: dict[str, str] = {}
         self.waiting: deque[Assignment] = deque()
+        self.killed: dict[str, str] = {}
+        self.failed: Exception | None = None
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """What goes wrong inside ends the run as it is: Ray would make text of it."""
+        try:
+            yield
+        except Exception as error:
+            self.failed = self.failed or error
+            raise
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Ray pickles what it is given, for a restore of its own; ours is from the journal, so nothing goes along."""
@@ -54,10 +76,11 @@ class AdmittingSearcher(Searcher):
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """A new trial of Ray's, None to wait, FINISHED when every slot was handed back."""
-        assignment = self._desk.planner.next()
-        while assignment is not None and assignment.trial in self._desk.known:
-            self._desk.waiting.append(assignment)
+        with self._desk.failing():
             assignment = self._desk.planner.next()
+            while assignment is not None and assignment.trial in self._desk.known:
+                self._desk.waiting.append(assignment)
+                assignment = self._desk.planner.next()
         if assignment is None:
             return Searcher.FINISHED if self._desk.planner.done else None
         self._desk.new[trial_id] = assignment.trial
@@ -90,19 +113,38 @@ class BudgetScheduler(FIFOScheduler):
         self._desk.known[self._desk.new.pop(trial.trial_id)] = trial
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Pause where the lease is over; the process stays warm for the next."""
-        over = self._desk.planner.report(name_of(trial), json.loads(result["report"]))
-        if not over:
+        """Pause where the lease is over; the process stays warm for the next, unless it ran out of memory."""
+        self._desk.killed.pop(name_of(trial), None)
+        with self._desk.failing():
+            if "refused" in result:
+                raise OSError(*result["refused"])
+            afterwards = self._desk.planner.report(name_of(trial), json.loads(result["report"]))
+        if afterwards == "goes on":
             return TrialScheduler.CONTINUE
+        process = self.controller._trial_to_actor[trial]
         self.controller.pause_trial(trial, should_checkpoint=False)
+        if afterwards == "ends":
+            self._end_process(trial, process)
         return TrialScheduler.NOOP
+
+    def _end_process(self, trial: Trial, process: Any) -> None:
+        """End a process that Ray would keep for the next trial."""
+        cache = self.controller._actor_cache
+        kept = cache._cached_objects[trial.placement_group_factory]
+        if process in kept:
+            kept.remove(process)
+            cache._num_cached_objects -= 1
+            end_process(self.controller, process)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Its process is gone. Should the trial go on, it does so as a new trial of Ray's."""
         name = name_of(trial)
         self._desk.known.pop(name, None)
-        if name in self._desk.planner.running:
-            self._desk.planner.died(name, "error")
+        planner = self._desk.planner
+        if name in planner.running:
+            with self._desk.failing():
+                planner.died(name, f"error: {self._desk.killed.pop(name, None) or why(trial)}")
+                take_up_checkpoint(planner.books.journal.folder / "checkpoints" / name, planner.trials[name])
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Whom the planner gave a lease; when all is over, nobody, and those that wait are ended."""
@@ -138,10 +180,29 @@ class SlotKeeper(Callback):
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """A trial that does not come back is ended by force; its failure then reaches the scheduler."""
         for name in self._desk.planner.overdue():
-            actor = self._desk.known[name].temporary_state.ray_actor
-            if actor is not None:
+            if name in self._desk.killed or name not in self._desk.known:
+                continue
+            trial = self._desk.known[name]
+            with self._desk.failing():
+                if trial.temporary_state.ray_actor is None:
+                    remedy = "see log.txt, and go on with --resume"
+                    raise ValueError(f"--devices: Ray started no process for {name} within its lease: {remedy}")
+            if self._kill(trial):
                 log.warning("%s outstayed its lease: its process is ended", name)
-                ray.kill(actor)
+                self._desk.killed[name] = HUNG
+
+    def _kill(self, trial: Trial) -> bool:
+        """End the process of a trial: Ray's way asks it to, the system's does not. False where it has none yet."""
+        controller = self._scheduler.controller
+        process = controller._trial_to_actor.get(trial)
+        live = controller._actor_manager._live_actors_to_ray_actors_resources.get(process)
+        if live is None:
+            return False
+        ray.kill(live[0])
+        beat = last_beat(self._desk.planner.books.journal.folder, name_of(trial))
+        if beat is not None and still_there(beat):
+            os.kill(beat["pid"], signal.SIGKILL)
+        return True
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Let Ray keep as many idle processes as there are slots: only handing a slot back ends one."""
@@ -157,10 +218,26 @@ class SlotKeeper(Callback):
         surplus = cache.num_cached_objects - self._desk.planner.books.idle_slots - len(self._desk.waiting)
         for resources in self._kept:
             while surplus > 0 and (process := cache.pop_cached_object(resources)) is not None:
-                process.set_on_stop(None)
-                process.set_on_error(None)
-                controller._actor_manager.remove_actor(process, kill=True)
+                end_process(controller, process)
                 surplus -= 1
+
+
+def end_process(controller: Any, process: Any) -> None:
+    """End an idle process of Ray's; nobody waits for it."""
+    process.set_on_stop(None)
+    process.set_on_error(None)
+    controller._actor_manager.remove_actor(process, kill=True)
+
+
+def why(trial: Trial) -> str:
+    """What a trial died of: the exception's type and first line, on one short line."""
+    if trial.pickled_error_file is None:
+        return "Ray lost it"
+    error = ray.cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+    cause = getattr(error, "cause", None) or error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [""]
+    said = lines[-1] if "creation task" in lines[0] else lines[0]
+    return f"{type(cause).__name__}: {said}".removesuffix(": ")[:LONGEST_REASON]
 
 
 def name_of(trial: Trial) -> str:

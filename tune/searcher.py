@@ -1,4 +1,4 @@
-"""Where configurations come from: Optuna's sampler over the valid points of a space, and a prior on their sizes."""
+"""Where configurations come from: draws over the valid points of a space, and a prior on what is promising."""
 
 import math
 import random
@@ -8,12 +8,12 @@ from typing import Any
 
 import optuna
 
-from tune.space import CENTRE, Config, Space
+from tune.space import CENTRE, PRECISIONS, Config, Space
 
-ENOUGH_RESULTS = 6
-"""The sampler learns from the highest rung that has at least this many."""
-DRAWS = 64
-"""Draws for one suggestion before the best of them is taken as it is."""
+ENOUGH_RESULTS = 20
+"""The sampler learns from the highest rung that has at least this many; from fewer, five dimensions teach it noise."""
+RANDOM_DRAWS, MODEL_DRAWS = 200, 32
+"""For one suggestion: the more, the nearer it stays to what is promising before anything is known."""
 WORST_LOSS = 1e3
 
 SUSTAINED_FLOPS = {"cpu": 6e10, "cuda": 1e14}
@@ -22,10 +22,16 @@ PRIOR_SECONDS = 1800.0
 """On one CPU core the default configuration suits about this many device-seconds a family."""
 SIZE_SPREAD = math.log(3)
 """Standard deviation of the prior on log size."""
+ASPECT, ASPECT_SPREAD = 64.0, math.log(2)
+"""d_model over layers as GPT-2 has it, and the same of its log: layers follow each other, so depth takes longer."""
 HEAD_WIDTH_SPREAD = math.log(2.5)
 """The same of log head width."""
-SLOWER_PRECISION = 0.3
+DROPOUT_SPREAD = 0.04
+"""How much dropout a text is worth that is seen once; it grows with the square root of how often a text is seen."""
+SLOWER_PRECISION = 0.1
 """Promise of a precision that is not the fastest."""
+FLOPS_PER_WEIGHT = 6
+"""Of training, for each token."""
 PER_LAYER = {"nanogpt": 12, "translation": 28}
 """Weights of a layer over d_model squared."""
 
@@ -33,12 +39,13 @@ PER_LAYER = {"nanogpt": 12, "translation": 28}
 class Suggester:
     """Configurations of one family, none twice; the first is the default one.
 
-    search: "tpe" or "random"; prior: how promising a config is before anything is known of it, in (0, 1].
+    search: "tpe", or "random" to learn nothing from results; prior: how promising a config is before anything is known
+    of it, in (0, 1].
     """
 
     def __init__(self, space: Space, *, seed: int, search: str, prior: Callable[[Config], float]) -> None:
         self._space, self._prior, self._search = space, prior, search
-        self._random = random.Random(seed)
+        self._whole_space = Space(family=space.family, precisions=PRECISIONS)
         self._seed = seed
         self._given: dict[str, Config] = {}
         self._keys: set[tuple[Any, ...]] = set()
@@ -53,7 +60,9 @@ class Suggester:
         return config
 
     def tried(self, trial: str, config: Config) -> None:
-        """A config is taken, now or by an earlier run of the study."""
+        """A config is taken, now or by an earlier run of the study. ValueError: it is in no space of the family."""
+        if not self._whole_space.contains(config):
+            raise ValueError(f"config: {config!r} of {trial} is in no space of its family: do not trust that study")
         self._given[trial] = config
         self._keys.add(_key(config))
 
@@ -62,19 +71,25 @@ class Suggester:
         self._results.setdefault(rung, {})[trial] = WORST_LOSS if loss is None or not math.isfinite(loss) else loss
 
     def _draw(self) -> Config:
-        """The first draw that is new and that the prior lets pass, else the most promising of them."""
-        study = self._study()
-        best: tuple[float, Config] | None = None
-        for _ in range(DRAWS):
-            config = self._ask(study)
-            if not self._space.contains(config) or _key(config) in self._keys:
-                continue
-            promise = self._prior(config)
-            if self._random.random() < promise:
-                return config
-            if best is None or promise > best[0]:
-                best = (promise, config)
-        return best[1] if best else next(config for config in self._space.configs() if _key(config) not in self._keys)
+        """The most promising of a few new ones: near the prior's favourites first, then further away."""
+        rng = random.Random(f"{self._seed} {len(self._given)}")
+        draws = self._by_results(rng) if self._search == "tpe" and self._enough() else self._at_random(rng)
+        new = [config for config in draws if self._space.contains(config) and _key(config) not in self._keys]
+        if new:
+            return max(new, key=self._prior)
+        return next(config for config in self._space.configs() if _key(config) not in self._keys)
+
+    def _at_random(self, rng: random.Random) -> list[Config]:
+        return [self._space.sample(rng) for _ in range(RANDOM_DRAWS)]
+
+    def _by_results(self, rng: random.Random) -> list[Config]:
+        """Draws of Optuna's sampler, which knows the results of the highest rung with enough of them."""
+        study = self._study(rng.getrandbits(32))
+        return [self._ask(study) for _ in range(MODEL_DRAWS)]
+
+    def _enough(self) -> list[int]:
+        """Rungs with enough results to learn from."""
+        return [rung for rung, losses in self._results.items() if len(losses) >= ENOUGH_RESULTS]
 
     def _ask(self, study: optuna.Study) -> Config:
         trial = study.ask(self._distributions())
@@ -85,40 +100,39 @@ class Suggester:
         free = {name: values for name, values in self._space.dimensions.items() if name not in self._space.fix}
         return {name: optuna.distributions.CategoricalDistribution(values) for name, values in free.items()}
 
-    def _study(self) -> optuna.Study:
-        """An optuna.Study that knows the results of the highest rung with enough of them."""
+    def _study(self, seed: int) -> optuna.Study:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        seed = self._seed + len(self._given)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            sampler = (
-                optuna.samplers.TPESampler(seed=seed, n_startup_trials=ENOUGH_RESULTS, multivariate=True)
-                if self._search == "tpe"
-                else optuna.samplers.RandomSampler(seed=seed)
-            )
+            sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=ENOUGH_RESULTS, multivariate=True)
         study = optuna.create_study(sampler=sampler)
-        enough = [rung for rung, losses in self._results.items() if len(losses) >= ENOUGH_RESULTS]
         distributions = self._distributions()
-        for trial, loss in self._results[max(enough)].items() if enough else ():
+        for trial, loss in self._results[max(self._enough())].items():
             params = {name: self._given[trial][name] for name in distributions}
             study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=loss))
         return study
 
 
-def prior(family: str, *, seconds: float, kind: str, fastest: str) -> Callable[[Config], float]:
-    """How promising a config is for a family's device-seconds, before anything is known of it: in (0, 1].
+def prior(family: str, *, seconds: float, kind: str, fastest: str, tokens: int) -> Callable[[Config], float]:
+    """How promising a config is for a family's device-seconds and training text, before anything is known: in (0, 1].
 
     Its size: compute-optimal size grows with the square root of the compute (Hoffmann et al. 2022, arXiv:2203.15556).
-    Its head width, which matters little unless it is extreme. Its precision: where rungs are equal in device-seconds, a
-    slow one has fewer steps.
+    Its aspect ratio and its head width, which matter little unless they are extreme. Its dropout, which helps where the
+    `tokens` of the text are seen many times over, and costs where they are not. Its precision: where rungs are equal in
+    device-seconds, a slow one has fewer steps.
     """
     compute = seconds * SUSTAINED_FLOPS[kind] / (PRIOR_SECONDS * SUSTAINED_FLOPS["cpu"])
     centre = _size(family, CENTRE) * math.sqrt(compute)
+    epochs = seconds * SUSTAINED_FLOPS[kind] / (FLOPS_PER_WEIGHT * centre * tokens)
+    dropout_spread = DROPOUT_SPREAD * math.sqrt(epochs)
 
     def promise(config: Config) -> float:
         size = math.log(_size(family, config) / centre) / SIZE_SPREAD
+        aspect = math.log(config["d_model"] / config["layers"] / ASPECT) / ASPECT_SPREAD
         width = math.log(_head_width(config) / _head_width(CENTRE)) / HEAD_WIDTH_SPREAD
-        return math.exp(-(size**2 + width**2) / 2) * (1.0 if config["precision"] == fastest else SLOWER_PRECISION)
+        dropout = float(config["dropout"]) / dropout_spread
+        precision = 1.0 if config["precision"] == fastest else SLOWER_PRECISION
+        return precision * math.exp(-(size**2 + aspect**2 + width**2 + dropout**2) / 2)
 
     return promise
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from tune.duration import FORMS, duration_text, parse_duration
+from tune.sizes import FORMS as MEMORY_FORMS
+from tune.sizes import bytes_text, parse_bytes
 from tune.space import FAMILIES, PRECISIONS, Space, Value, fix_text, parse_fix
 
 LARGEST_SEED = 2**32 - 1  # NumPy's
@@ -116,8 +118,20 @@ class Settings:
         default="seconds",
         metadata=typed("compare trials at equal device-seconds or at equal tokens", choices=("seconds", "tokens")),
     )
+    prices: Path | None = field(
+        default=None,
+        metadata=typed("fixed prices of steps, for decisions that no machine changes; with --rungs tokens", **FILE),
+    )
     search: str = field(
         default="tpe", metadata=typed("how configurations are suggested", choices=("tpe", "random"))
+    )
+    memory_limit: int | None = field(  # bytes
+        default=None,
+        metadata=typed(
+            f"memory a trial may take beside what its process holds without it: {MEMORY_FORMS}; what will not fit is "
+            "not launched (default: none on a CPU, all there is on a GPU)",
+            form="SIZE", parse=parse_bytes, show=bytes_text,
+        ),
     )
     report_every: float = field(default=5.0, metadata=typed("training between two reports of a trial", **TIME))
     translation_corpus: Path | None = field(
@@ -137,6 +151,8 @@ class Settings:
         for name in ("budget", "deadline", "report_every"):
             if (seconds := getattr(self, name)) is not None and seconds <= 0:
                 raise invalid(name, f"{duration_text(seconds)!r} is not above zero: write {FORMS}")
+        if self.memory_limit is not None and self.memory_limit <= 0:
+            raise invalid("memory_limit", f"'{bytes_text(self.memory_limit)}' is not above zero: write {MEMORY_FORMS}")
         if unknown := [name for name in self.families if name not in FAMILIES]:
             raise invalid("families", f"{unknown[0]!r} is no family: write {' or '.join(FAMILIES)}, or both")
         shares = families_text(self.families)
@@ -149,6 +165,8 @@ class Settings:
             raise invalid("devices", f"'{self.devices}' is too few: a search needs at least 1; leave it out for all")
         if not 0 <= self.seed <= LARGEST_SEED:
             raise invalid("seed", f"'{self.seed}' is out of range: a seed is from 0 to {LARGEST_SEED}; write --seed 0")
+        if self.prices is not None and self.rungs != "tokens":
+            raise invalid("prices", f"'{self.prices}' fixes the price of a step: add --rungs tokens, or leave it out")
         for each in fields(self):
             choices, value = flag_of(each).choices, getattr(self, each.name)
             if choices and value not in choices:
@@ -190,6 +208,12 @@ class Settings:
             for each in fields(self)
             if flag_of(each).stored and (value := getattr(self, each.name)) not in (None, {})
         }
+
+    def too_little_memory(self, family: str, least: float) -> ValueError:
+        """The error for a memory limit in which no config of a family fits; `least` bytes hold the smallest."""
+        asked, needed = bytes_text(self.memory_limit or 0), bytes_text(least + 1e6)
+        rule = f"holds no configuration of {family}, of which the smallest needs about {needed}"
+        return invalid("memory_limit", f"'{asked}' {rule}: write that or more")
 
     @classmethod
     def from_stored(cls, stored: object, **others: Any) -> Self:

@@ -20,6 +20,7 @@ def ended_in_order(planner: Planner, folder: Path) -> Iterator[None]:
         planner.stopping = signal.Signals(number).name
         (folder / STOP_FILE).touch()
 
+    (folder / STOP_FILE).unlink(missing_ok=True)
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

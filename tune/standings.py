@@ -19,7 +19,7 @@ Entry = tuple[bool, float, str, Trial]
 class Standing:
     """One trial: its loss at each rung it reached, the rung it is on its way to, and what it is doing.
 
-    past_best: the last rung made it worse.
+    past_best: the last rung made it worse. lowest: its lowest loss at any rung.
     """
 
     losses: dict[int, float] = field(default_factory=dict)
@@ -27,6 +27,7 @@ class Standing:
     goal: int | None = None
     state: Literal["running", "paused", "finished", "ended"] = "paused"
     past_best: bool = False
+    lowest: float = math.inf
 
     def expected(self, fall: float) -> float:
         """Its loss, extrapolated by `fall` times its last drop where that is known."""
@@ -44,6 +45,7 @@ class Standings:
         self._better: dict[int, int] = {}
         self._worse: dict[int, int] = {}
         self._waiting: dict[int, list[Entry]] = {}
+        self._lowest: list[tuple[float, str, int, Trial]] = []
 
     def depart(self, trial: Trial, goal: int | None) -> bool:
         """A trial is on its way to a rung (None: on its last stretch). False where it already was."""
@@ -63,6 +65,7 @@ class Standings:
         standing.state = "paused"
         if standing.rung >= 0:
             heapq.heappush(self._waiting.setdefault(standing.rung, []), self._entry(trial))
+            heapq.heappush(self._lowest, (standing.lowest, str(trial), standing.rung, trial))
 
     def record(self, trial: Trial, rung: int, loss: float) -> None:
         """A trial's loss at a rung, where it waits. One that is not finite ends it."""
@@ -71,6 +74,7 @@ class Standings:
             return
         standing = self.trials[trial]
         standing.losses[rung], standing.rung = loss, rung
+        standing.lowest = min(standing.lowest, loss)
         before = standing.losses.get(rung - 1)
         if before is not None:
             standing.past_best = loss > before + TIE
@@ -103,6 +107,12 @@ class Standings:
         """The most promising of all trials that wait."""
         firsts = [self.first(rung, past_best=past_best) for rung in self._waiting]
         return min((trial for trial in firsts if trial is not None), key=self._entry, default=None)
+
+    def best(self) -> Trial | None:
+        """The trial that had the lowest loss, of those that wait, whether or not it is past its best."""
+        while self._lowest and not self._waits(self._lowest[0][-1], self._lowest[0][-2]):
+            heapq.heappop(self._lowest)
+        return self._lowest[0][-1] if self._lowest else None
 
     def _waits(self, trial: Trial, rung: int) -> bool:
         standing = self.trials[trial]

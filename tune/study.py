@@ -5,23 +5,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
+from model.checkpoint import DamagedCheckpoint
 from model.config import Data
-from model.precision import native
-from tune.assembly import check_cap, check_same_text, load_corpora, make_place, make_planner, prepare
-from tune.devices import find_devices
+from tune.assembly import make_place, make_planner
+from tune.board.tensorboard import TensorBoard
 from tune.duration import duration_text
 from tune.facts import write_facts
-from tune.hooks import Screen, TensorBoard
+from tune.grounds import check_same_prices, check_same_text, survey
+from tune.heartbeats import beating
+from tune.hooks import Screen
 from tune.journal import Journal
+from tune.listener import Listener
 from tune.noise import screen_apart
 from tune.planner import Planner
-from tune.ray_run import local_ray, run_trials
-from tune.restore import close_what_a_kill_left_open, restore, spent
+from tune.ray_run import keep_fewer_kernels, local_ray, run_trials
+from tune.restore import check_plain, close_what_a_kill_left_open, restore, spent
+from tune.samples import write_samples
 from tune.settings import Settings
 from tune.signals import ended_in_order
-from tune.space import Space
 from tune.winners import export, last_lines, winners
 
 
@@ -41,30 +42,31 @@ class Outcome:
 
 def search(settings: Settings) -> Outcome:
     """Run the search that the settings ask for. ValueError, with nothing written: a setting that cannot serve."""
-    devices = find_devices(settings)
-    precisions = native(torch.device(devices.kind))
-    spaces = {name: Space(family=name, precisions=precisions, fix=settings.fix) for name in settings.families}
-    check_cap(settings)
-    corpora = load_corpora(settings)
+    grounds = survey(settings)
+    devices, data = grounds.devices, grounds.data
     journal = open_journal(settings)
-    check_same_text(corpora, journal.facts())
+    check_same_text(data, journal.facts())
+    check_same_prices(grounds.prices, journal.facts())
     with screen_apart(settings.out / "log.txt") as write:
-        place_text = f"{devices.slots} x {devices.name}, precisions {', '.join(precisions)}"
+        place_text = f"{devices.slots} x {devices.name}, precisions {', '.join(grounds.precisions)}"
         write(f"{settings.out}: {duration_text(settings.budget)} on {place_text}")
-        for family, corpus in corpora.items():
-            if corpus.builtin:
+        for family, text in data.items():
+            if text.builtin:
                 write(f"{family}: no corpus was named, so the builtin one serves: a smoke test, not a study")
-        data = {name: prepare(corpus) for name, corpus in corpora.items()}
-        tensorboard = TensorBoard(settings.out / "tensorboard")
-        planner = make_planner(settings, devices, spaces, journal, [Screen(write), tensorboard])
+        tensorboard = TensorBoard(settings.out / "tensorboard", journal, settings)
+        listeners: list[Listener] = [tensorboard, Screen(write)]
+        planner = make_planner(grounds, journal, listeners)
         if settings.resume:
             restore(planner, journal)
         write_facts(settings, devices, data, journal)
-        place = make_place(settings, devices, planner)
-        with local_ray(devices.slots, devices.gpus), ended_in_order(planner, settings.out):
+        if settings.memory_limit:
+            keep_fewer_kernels()
+        place = make_place(grounds, planner)
+        alive = beating(settings.out, planner.books.clock)
+        with alive, local_ray(devices.slots, devices.gpus), ended_in_order(planner, settings.out):
             run_trials(planner, data, place, devices.gpus)
-        tensorboard.close()
-        for line in conclude(settings, planner, data):
+        tensorboard.close(planner)
+        for line in conclude(settings, planner, data, devices.kind):
             write(line)
     journal.close()
     return Outcome(folder=settings.out, interrupted=planner.stopping)
@@ -76,6 +78,7 @@ def open_journal(settings: Settings) -> Journal:
         settings.check_folder()
         settings.out.mkdir(parents=True)
         return Journal(settings.out, new=True)
+    check_plain(settings.out)
     journal = Journal(settings.out, new=False)
     close_what_a_kill_left_open(journal)
     if settings.budget < spent(journal):
@@ -83,12 +86,17 @@ def open_journal(settings: Settings) -> Journal:
     return journal
 
 
-def conclude(settings: Settings, planner: Planner, data: Mapping[str, Data]) -> Iterator[str]:
+def conclude(settings: Settings, planner: Planner, data: Mapping[str, Data], kind: str) -> Iterator[str]:
     """Keep the winners where people look for them, and tell what was found."""
     journal, ledger = planner.books.journal, planner.books.ledger
     found = winners(journal)
     for family, winner in found.items():
-        export(winner, settings.out, data[family])
+        try:
+            export(winner, settings.out, data[family])
+        except DamagedCheckpoint as error:
+            yield f"{family}: the best trial cannot be kept in best-{family}: {error}"
+    if not planner.stopping:
+        write_samples(found, planner.books, settings.out, data, kind=kind)
     journal.note(ended={"reason": planner.stopping or "cap", "spent": ledger.spent})
     yield from last_lines(journal, found, list(settings.families), settings.budget, ledger.spent)
     if planner.stopping:

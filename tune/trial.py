@@ -3,17 +3,21 @@
 import dataclasses
 import json
 import math
+import os
 import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
 import ray.tune
+import torch
 
 from model.config import Config, Data
+from model.memory import MemoryLimit, ran_out
 from model.process import prepare_process
 from model.training import Progress, Stretch, train
-from tune.heartbeats import beat, started
+from tune.disk import refused
+from tune.heartbeats import Heart, beat, started
 
 STOP_FILE = "stop"
 """Where it appears in the study's folder, every trial closes its stretch at once."""
@@ -26,7 +30,8 @@ class Place:
     """Where and how a study's trials run.
 
     folder: the study's; device: torch's name for it; threads: of one trial; evaluation_tokens: size of the fixed
-    validation subset, by family; report_every: seconds; driver: the process without which no trial goes on.
+    validation subset, by family; report_every: seconds; driver: the process without which no trial goes on, and when
+    it was started, as in tune.heartbeats; memory_limit: bytes of one trial, None for no limit of ours.
     """
 
     folder: Path
@@ -35,7 +40,8 @@ class Place:
     seed: int
     evaluation_tokens: Mapping[str, int]
     report_every: float
-    driver: int
+    driver: tuple[int, int | None]
+    memory_limit: int | None
 
 
 def boot() -> str:
@@ -50,24 +56,49 @@ class TrainingTrial(ray.tune.Trainable):
         """Once a process. `data` by family comes out of the object store, shared and read-only."""
         self._data, self._place = data, place
         prepare_process(place.threads)
+        self._trains = False
+        self._limit = MemoryLimit(place.memory_limit, torch.device(place.device))
         self._begin(config)
+        Heart(self._live).start()
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """The next lease in the same, warm process."""
+        self._progress.close()
         self._begin(new_config)
         return True
 
     def step(self) -> dict[str, Any]:
-        """Train until the next report is due. Returns the report as JSON: the fields of model.training.Progress."""
+        """Train until the next report is due.
+
+        Returns `report` as JSON: the fields of model.training.Progress and `limited_bytes`, what counts against the
+        memory limit; or no more than `ended` where memory ran out and smaller parts of a batch do not help. Or it
+        returns `refused`: what the disk did not take.
+        """
+        try:
+            report = as_report(self._train_on())
+            report["limited_bytes"] = max(report["memory_bytes"], self._limit.counted())
+            return {"report": json.dumps(report)}
+        except Exception as error:
+            if isinstance(error, OSError) and refused(error):
+                return {"refused": [error.errno, error.strerror, error.filename]}
+            if not ran_out(error):
+                raise
+            self._limit.lift()
+            return {"report": json.dumps({"ended": "memory"})}
+
+    def _train_on(self) -> Progress:
         begun = time.monotonic()
         merged: Progress | None = None
-        for progress in self._progress:
-            merged = merge(merged, progress)
-            self._beat()
-            if merged.ended or merged.valid or time.monotonic() - begun >= self._place.report_every:
-                break
+        self._trains = True
+        try:
+            for progress in self._progress:
+                merged = merge(merged, progress)
+                if merged.ended or merged.valid or time.monotonic() - begun >= self._place.report_every:
+                    break
+        finally:
+            self._trains = False
         assert merged is not None, "the trial was asked to go on after its end"
-        return {"report": json.dumps(as_report(merged))}
+        return merged
 
     def cleanup(self) -> None:
         """Nothing is left half-written: checkpoints appear whole or not at all."""
@@ -79,12 +110,16 @@ class TrainingTrial(ray.tune.Trainable):
 
     def _train(self, driver_boot: str, opened: float) -> Generator[Progress, None, None]:
         assignment, place = self._assignment, self._place
-        self._opened = opened if boot() == driver_boot else time.monotonic()
+        opened = opened if boot() == driver_boot else time.monotonic()
+        self._life = assignment["trial"], assignment["lease"], assignment["opened"] - opened
+        self._limit.begin()
         family = assignment["family"]
         stretch = Stretch(
-            device_seconds=assignment["seconds"] - (time.monotonic() - self._opened) - HAND_OVER_SECONDS,
+            device_seconds=assignment["seconds"] - (time.monotonic() - opened) - HAND_OVER_SECONDS,
             steps=assignment["steps"],
             training_seconds=assignment["training_seconds"],
+            micro_batches=assignment["micro_batches"],
+            rehearse=place.memory_limit is not None,
             final=assignment["rung"] is None,
         )
         return train(
@@ -100,12 +135,18 @@ class TrainingTrial(ray.tune.Trainable):
         )
 
     def _should_stop(self) -> bool:
-        return (self._place.folder / STOP_FILE).exists() or started(self._place.driver) is None
+        return (self._place.folder / STOP_FILE).exists() or not self._has_driver()
 
-    def _beat(self) -> None:
-        assignment = self._assignment
-        at = assignment["opened"] + time.monotonic() - self._opened
-        beat(self._place.folder, assignment["trial"], assignment["lease"], at)
+    def _has_driver(self) -> bool:
+        pid, since = self._place.driver
+        return started(pid) == since
+
+    def _live(self) -> None:
+        """A sign of life. Where the driver is gone the process ends, once its training is closed and kept."""
+        if not self._has_driver() and not self._trains:
+            os._exit(1)
+        trial, lease, clock = self._life
+        beat(self._place.folder, trial, lease, clock + time.monotonic())
 
 
 def merge(before: Progress | None, after: Progress) -> Progress:

@@ -1,10 +1,19 @@
 """The planner's laws, in virtual time: nothing is lost, nothing overspent, and every charge is in the journal."""
 
+import random
 from pathlib import Path
 
 import pytest
 
 from tests.tune.world import Numbered, World
+
+STOPPED = {
+    "steps": 0, "tokens": 0, "training_seconds": 0.0, "train_loss": None, "learning_rate": 1.0, "gradient_norm": None,
+    "tokens_per_second": 0.0, "step_seconds": None, "memory_bytes": 1, "checkpoint": None, "parameters": 1000,
+    "seconds": {"start": 2.0}, "valid": None, "test": None, "ended": "stopped", "micro_batches": 1,
+    "limited_bytes": 1, "ran_out": False,
+}  # fmt: skip
+"""What a trial reports that was told to stop before its first step."""
 
 
 @pytest.fixture(
@@ -56,12 +65,29 @@ def test_what_a_family_leaves_over_goes_to_the_other(tmp_path: Path) -> None:
 
 def test_a_diverged_trial_gets_nothing_more(tmp_path: Path) -> None:
     world = World(tmp_path, cap=1200, slots=2)
-    world.diverging = {1, 3, 4}
+    world.diverging = {1: 0.0, 3: 2.0, 4: 3.0}
     world.run()
     leases = [a.trial for a in world.assignments if a.config["number"] in world.diverging]
     assert leases and len(leases) == len(set(leases))
     states = world.journal.rows("SELECT state, reason FROM trials WHERE trial IN ('t001', 't002')")
     assert {(row["state"], row["reason"]) for row in states} == {("stopped", "diverged")}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_quarter_that_diverges_costs_next_to_nothing_afterwards(tmp_path: Path, seed: int) -> None:
+    """Of the cap, at most 2 % goes to trials after they diverged, at whatever moment they do."""
+    world = World(tmp_path, cap=1200, slots=2, seed=seed)
+    chance = random.Random(seed)
+    world.diverging = {number: chance.uniform(0, 12) for number in range(2, 1000, 4)}
+    world.run()
+    assert world.diverged_at
+    after = 0.0
+    for trial, moment in world.diverged_at.items():
+        for row in world.journal.rows("SELECT opened, closed FROM leases WHERE trial = ?", trial):
+            after += max(0.0, row["closed"] - max(moment, row["opened"]))
+    assert 0 < after <= 0.02 * 1200
+    finals = world.journal.rows("SELECT trial FROM trials WHERE state = 'finished'")
+    assert len(finals) == 2 and not {row["trial"] for row in finals} & set(world.diverged_at)
 
 
 def test_a_trial_whose_process_died_goes_on_and_pays_for_what_was_lost(tmp_path: Path) -> None:
@@ -78,7 +104,10 @@ def test_a_trial_whose_process_dies_twice_has_failed(tmp_path: Path) -> None:
     world = World(tmp_path, cap=1200, slots=2)
     world.dying = {"t001": 9}
     world.run()
-    assert [row["state"] for row in world.journal.rows("SELECT state FROM trials WHERE trial = 't001'")] == ["failed"]
+    (row,) = world.journal.rows("SELECT state, reason FROM trials WHERE trial = 't001'")
+    assert (row["state"], row["reason"]) == ("failed", "error: KilledError: it was")
+    decisions = world.journal.rows("SELECT action, reason FROM decisions WHERE trial = 't001' AND reason LIKE 'error%'")
+    assert [row["action"] for row in decisions] == ["pause", "stop"]
     assert len([a for a in world.assignments if a.trial == "t001"]) == 2
 
 
@@ -87,6 +116,17 @@ def test_a_deadline_ends_the_search_in_time(tmp_path: Path) -> None:
     world.planner._wall_left = lambda: 200 - world.now
     world.run()
     assert world.now <= 200
+
+
+def test_a_trial_that_was_stopped_before_its_first_step_goes_on_later(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=1200, slots=2)
+    assignment = world.planner.next()
+    assert assignment is not None
+    world.planner.stopping = "SIGTERM"
+    world.planner.report(assignment.trial, STOPPED)
+    assert world.planner.trials[assignment.trial].steps == 0
+    assert [row["state"] for row in world.journal.rows("SELECT state FROM trials")] == ["paused"]
+    assert world.planner.cut_short == {assignment.trial: 0}
 
 
 def test_a_search_told_to_stop_starts_nothing_more(tmp_path: Path) -> None:

@@ -1,16 +1,20 @@
 """The laws of going on: a study that was killed stands where its journal says; no device-second is lost or found."""
 
 import json
+import os
 import random
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from model.checkpoint import AFTER_DECAY, BEFORE_DECAY, save
 from model.corpus import TextCorpus
 from tests.tune.world import World
-from tune.assembly import check_same_text
-from tune.heartbeats import FOLDER, beat, last_beat, still_there
+from tune.grounds import check_same_text
+from tune.heartbeats import DRIVER, FOLDER, beat, last_beat, started, still_there
 from tune.restore import close_what_a_kill_left_open
 
 
@@ -61,6 +65,66 @@ def test_with_a_larger_cap_trials_are_taken_up_and_not_begun_again(tmp_path: Pat
     assert larger.total("SELECT MAX(n) FROM (SELECT COUNT(*) AS n FROM leases WHERE rung = 0 GROUP BY trial)") == 1
 
 
+def test_an_extended_study_that_is_killed_is_still_extended(tmp_path: Path) -> None:
+    """Killed once before its first lease under the new cap and once after some: rungs, places and money stand."""
+    world = World(tmp_path, cap=600, slots=2)
+    world.run()
+    first_rungs = {name: family.contest.rung_seconds(0) for name, family in world.families.items()}
+    for reports in (0, 7):
+        world.journal.close()
+        world = World(tmp_path, cap=1800, slots=2)
+        before = contest_states(world)
+        world.run(reports)
+        assert (reports == 0) == (contest_states(world) == before)
+    world.journal.close()
+    world = World(tmp_path, cap=1800, slots=2)
+    assert {name: family.contest.rung_seconds(0) for name, family in world.families.items()} == first_rungs
+    world.run()
+    assert 0.97 * 1800 <= world.books.ledger.spent <= 1800
+    repeated = "SELECT trial FROM reports WHERE rung IS NOT NULL GROUP BY trial, rung HAVING COUNT(*) > 1"
+    assert world.journal.rows(repeated) == []
+    assert world.total("SELECT COUNT(*) FROM reports WHERE final") == 4
+
+
+def test_deaths_are_counted_across_runs(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=1200, slots=1, shares={"nanogpt": 1.0})
+    world.dying = {"t001": 1}
+    world.run(reports=1)
+    world.journal.close()
+    again = World(tmp_path, cap=1200, slots=1, shares={"nanogpt": 1.0})
+    again.dying = {"t001": 1}
+    again.run(reports=1)
+    assert [row["state"] for row in again.journal.rows("SELECT state FROM trials WHERE trial = 't001'")] == ["failed"]
+
+
+def test_a_trial_goes_on_from_its_newest_checkpoint_and_after_its_decay_from_before_it(tmp_path: Path) -> None:
+    """Killed inside its last stretch it goes on falling; once finished, a larger cap forgets the fall."""
+
+    def saved(name: str, steps: int) -> None:
+        save(folder, torch.nn.Linear(1, 1), {"random": torch.zeros(1)}, {"steps": steps}, name)
+
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    world.run()
+    winner = world.journal.rows("SELECT trial FROM reports WHERE final")[0]["trial"]
+    world.journal.update("trials", winner, {"state": "running"})
+    folder = tmp_path / "checkpoints" / winner
+    for name, steps in (("", 100), (BEFORE_DECAY, 120), ("", 150), (f"{AFTER_DECAY}-000200", 200)):
+        saved(name, steps)
+    world.journal.close()
+    inside = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    assert inside.planner.trials[winner].steps == 150
+    inside.journal.update("trials", winner, {"state": "finished"})
+    inside.journal.close()
+    extended = World(tmp_path, cap=1800, slots=1, shares={"nanogpt": 1.0})
+    assert extended.planner.trials[winner].steps == 120
+    saved("", 130)
+    extended.journal.update("trials", winner, {"state": "paused"})
+    extended.journal.close()
+    later = World(tmp_path, cap=1800, slots=1, shares={"nanogpt": 1.0})
+    assert later.planner.trials[winner].steps == 130
+    assert (folder / f"{AFTER_DECAY}-000200").is_dir()
+
+
 def test_a_heartbeat_tells_what_was_used_after_the_last_report(tmp_path: Path) -> None:
     """A driver killed 3 s into a lease whose trial lived for 7 s: 7 s are charged, as lost."""
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
@@ -74,6 +138,38 @@ def test_a_heartbeat_tells_what_was_used_after_the_last_report(tmp_path: Path) -
     close_what_a_kill_left_open(world.journal)
     assert world.total("SELECT TOTAL(seconds) FROM charges WHERE what = 'lost'") == pytest.approx(7)
     assert world.total("SELECT TOTAL(closed - opened) FROM slots") == pytest.approx(7)
+
+
+def test_what_never_reported_is_charged_to_the_drivers_last_sign_of_life(tmp_path: Path) -> None:
+    """Two slots, killed 5 s into their start-up; a trial that lived on is charged for that, and nobody else is."""
+    world = World(tmp_path, cap=600, slots=2)
+    first, second = world.planner.next(), world.planner.next()
+    assert first is not None and second is not None
+    (tmp_path / FOLDER).mkdir()
+    beat(tmp_path, DRIVER, 0, first.opened + 5)
+    beat(tmp_path, second.trial, second.lease, second.opened + 6.5)
+    close_what_a_kill_left_open(world.journal)
+    slots = world.journal.rows("SELECT closed - opened AS held FROM slots ORDER BY slot")
+    assert [slot["held"] for slot in slots] == pytest.approx([5, 6.5])
+    assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(11.5)
+
+
+def test_a_strangers_sign_of_life_charges_no_more_than_was_reserved(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=1)
+    assignment = world.planner.next()
+    assert assignment is not None
+    (tmp_path / FOLDER).mkdir()
+    for name in (DRIVER, assignment.trial):
+        beat(tmp_path, name, assignment.lease, 1e300)
+    close_what_a_kill_left_open(world.journal)
+    assert world.total("SELECT closed - opened FROM slots") == pytest.approx(assignment.seconds)
+
+
+def test_a_process_that_died_and_was_not_buried_is_gone() -> None:
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert started(process.pid) is None
+    assert started(os.getpid()) is not None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"lease": 1}', '{"lease": 1, "at": "x", "pid": 1, "started": 2}'])

@@ -1,5 +1,6 @@
 """Laws of the contest: what it may never do, whatever the curves are."""
 
+import itertools
 import math
 import random
 from dataclasses import dataclass, field
@@ -142,6 +143,15 @@ def test_one_trial_finishes_with_what_was_kept_for_it_and_nothing_follows(scenar
     assert all(isinstance(move, HandBack) for move in after)
 
 
+@pytest.mark.parametrize("seconds", [60.0, 600.0, 14_400.0])
+def test_without_an_end_in_sight_half_of_a_rung_goes_on(seconds):
+    ladder = Family(seed=0, seconds=seconds).contest.ladder
+    quotas = ladder.quotas([1.0] * (ladder.top + 1))
+    places = [quota / ladder.cost(rung) for rung, quota in enumerate(quotas)]
+    assert sum(quotas) == pytest.approx(ladder.explore)
+    assert all(above == pytest.approx(below / 2) for below, above in itertools.pairwise(places))
+
+
 @pytest.mark.parametrize("scenario", [scenario for scenario in SCENARIOS if scenario["deadline"]])
 def test_nothing_is_planned_past_the_deadline(scenario):
     family = Family(**scenario).play()
@@ -150,13 +160,15 @@ def test_nothing_is_planned_past_the_deadline(scenario):
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_diverged_trial_gets_nothing_more(scenario):
-    family = Family(**scenario | {"diverging": 0.5}).play()
-    over = [event[1] for event in family.events if event[0] == "ended"]
-    assert over
-    for trial in over:
-        after = family.events[family.events.index(("ended", trial, "diverged")) + 1 :]
-        assert trial not in [event[1] for event in after]
-    assert scenario["seconds"] < 100 or any(family.contest.trials[trial].losses for trial in over)
+    late = 0
+    for seed in range(5):
+        family = Family(**scenario | {"diverging": 0.5, "seed": seed}).play()
+        over = [event[1] for event in family.events if event[0] == "ended"]
+        for trial in over:
+            after = family.events[family.events.index(("ended", trial, "diverged")) + 1 :]
+            assert trial not in [event[1] for event in after]
+        late += sum(bool(family.contest.trials[trial].losses) for trial in over)
+    assert scenario["seconds"] < 100 or late
 
 
 def test_a_loss_that_is_not_finite_ends_a_trial():
@@ -230,6 +242,28 @@ def test_on_the_way_to_a_known_end_a_trial_that_falls_faster_leads(horizon, lead
         contest.reported(trial, 1, second)
     move = contest.next(Left(seconds=500.0, slots=1, running=0))
     assert isinstance(move, Promote | Finish) and move.trial == leader
+
+
+def test_the_best_trial_so_far_shares_the_climb_where_it_is_past_its_best():
+    contest = Family(seed=0, seconds=600.0, horizon=5.0 * 2**8).contest
+    contest.configs = 12
+    losses = {"risen": lambda rung: 1.0 + rung, **{f"t{n}": lambda rung, n=n: 9.0 + n - rung / 10 for n in range(11)}}
+    for trial, loss in losses.items():
+        contest.started(trial)
+        contest.reported(trial, 0, loss(0))
+    climbed = {True: 0.0, False: 0.0}
+    while sum(climbed.values()) < 2000:
+        move = contest.next(Left(seconds=1e6, slots=1, running=0))
+        if isinstance(move, Finish):
+            contest.finished(move.trial, losses[move.trial](9))
+            continue
+        assert isinstance(move, Promote)
+        revived, leads = contest.trials[move.trial].past_best, move.reason.startswith("leads")
+        assert leads or not revived
+        if leads:
+            climbed[revived] += contest.ladder.cost(move.rung, move.trial)
+        contest.reported(move.trial, move.rung, losses[move.trial](move.rung))
+    assert 0.25 < climbed[True] / sum(climbed.values()) < 0.75
 
 
 def test_a_rung_that_makes_trials_worse_loses_its_share():

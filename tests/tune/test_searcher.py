@@ -41,7 +41,12 @@ def test_a_small_space_is_handed_out_whole_and_then_there_is_nothing_more() -> N
 
 
 def test_one_that_was_told_of_earlier_trials_goes_on_as_if_it_had_made_them() -> None:
-    first, second = suggester(), suggester()
+    """Also where the prior, by chance, lets some draws pass and others not."""
+
+    def half(config: Config) -> float:
+        return 0.5
+
+    first, second = (Suggester(SPACE, seed=0, search="tpe", prior=half) for _ in range(2))
     for number in range(10):
         config = first.suggest(name := f"t{number:03d}")
         assert config is not None
@@ -49,6 +54,12 @@ def test_one_that_was_told_of_earlier_trials_goes_on_as_if_it_had_made_them() ->
         for each in (first, second):
             each.tell(name, 0, loss_of(config))
     assert first.suggest("t010") == second.suggest("t010")
+
+
+@pytest.mark.parametrize("change", [{"d_model": 2**30}, {"heads": 3}, {"layers": "2"}, {"colour": 1}])
+def test_a_strangers_config_outside_of_the_space_is_refused(change: Config) -> None:
+    with pytest.raises(ValueError, match="no space"):
+        suggester().tried("t001", SPACE.default() | change)
 
 
 def test_what_it_learns_beats_chance() -> None:
@@ -83,10 +94,36 @@ def test_the_highest_rung_with_enough_results_counts() -> None:
     assert widths(24) > widths(ENOUGH_RESULTS - 1)
 
 
-def test_the_prior_is_highest_at_the_default_on_its_compute_and_grows_with_the_cap() -> None:
+def test_what_the_prior_favours_has_the_defaults_size_on_its_compute_and_grows_with_the_cap() -> None:
     def favourite(seconds: float) -> Config:
-        return max(SPACE.configs(), key=prior("nanogpt", seconds=seconds, kind="cpu", fastest="bf16"))
+        promise = prior("nanogpt", seconds=seconds, kind="cpu", fastest="bf16", tokens=10**6)
+        return max(SPACE.configs(), key=promise)
 
-    default = SPACE.default()
-    assert all(favourite(PRIOR_SECONDS)[name] == default[name] for name in ("d_model", "heads", "layers", "precision"))
-    assert int(favourite(60_000)["d_model"]) > int(favourite(60)["d_model"])
+    def size(config: Config) -> int:
+        return int(config["d_model"]) ** 2 * int(config["layers"])
+
+    default, found = SPACE.default(), favourite(PRIOR_SECONDS)
+    assert 1 / 2 < size(found) / size(default) < 2
+    assert found["precision"] == default["precision"]
+    assert size(favourite(60)) < size(favourite(600)) < size(favourite(6_000))
+
+
+def test_the_more_often_a_text_is_seen_the_more_dropout_is_worth() -> None:
+    config = {**SPACE.default(), "dropout": 0.3}
+
+    def promise(config: Config, tokens: int) -> float:
+        return prior("nanogpt", seconds=600, kind="cpu", fastest="bf16", tokens=tokens)(config)
+
+    def worth(tokens: int) -> float:
+        return promise(config, tokens) / promise({**config, "dropout": 0.0}, tokens)
+
+    assert worth(10**8) < worth(10**6) < worth(10**4) < 1
+
+
+def test_the_draws_of_one_seed_are_not_those_of_its_neighbour() -> None:
+    def drawn(seed: int) -> list[str]:
+        suggester = Suggester(SPACE, seed=seed, search="tpe", prior=lambda config: 1.0)
+        return [str(suggester.suggest(f"t{number}")) for number in range(12)][1:]
+
+    assert drawn(3) == drawn(3)
+    assert len(set(drawn(3)) & set(drawn(4))) < 4

@@ -3,6 +3,7 @@
 import heapq
 import math
 import random
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,22 @@ from tune.books import Books
 from tune.family import Family
 from tune.journal import Journal
 from tune.ledger import Ledger
-from tune.planner import Planner
-from tune.prices import Prices
+from tune.memory import FACTOR, OVERHEAD_BYTES, Memory
+from tune.planner import Listener, Planner
+from tune.prices import FixedPrices, Prices
 from tune.records import Assignment
-from tune.restore import close_what_a_kill_left_open, last_moment, restore, spent
+from tune.restore import close_what_a_kill_left_open, last_moment, note_cap, restore, spent
 from tune.rungs import Contest
 
 STEP_SECONDS = 0.05
 OVERHEAD_SECONDS = 0.8
 START_UP_SECONDS = 5.0
+NOTICE_SECONDS = 1.5
+"""Of training that has diverged, at most, before a trial notices."""
+RUNS_OUT_SECONDS = 1.0
+"""What a first step takes that runs out of memory in parts of every size."""
+LIMIT = 1e9
+MOST_MICRO_BATCHES = 16
 SHARES = {"translation": 0.5, "nanogpt": 0.5}
 
 
@@ -40,12 +48,31 @@ class Numbered:
         pass
 
 
+def on_paper(config: Mapping[str, Any], micro_batches: int) -> float:
+    """Bytes that a configuration needs on paper: from 3 MB to 1 GB and more, however small its batches are cut."""
+    return 1e6 * (1 + config["number"] * 389 % 1000) * (1 + 2 / micro_batches)
+
+
+def needed(config: Mapping[str, Any], micro_batches: int) -> float:
+    """And what it really needs: more than a family's first guess."""
+    return 2.5 * OVERHEAD_BYTES["nanogpt"] + FACTOR * on_paper(config, micro_batches)
+
+
+def known_memory(limit: float) -> Memory:
+    """What is known of it before anything ran."""
+    return Memory(
+        limit=limit, overhead=OVERHEAD_BYTES["nanogpt"], paper=on_paper, most=lambda config: MOST_MICRO_BATCHES
+    )
+
+
 class World:
     """One run of a study in `folder`, until it is over or killed; another World in the same folder goes on with it."""
 
     def __init__(
-        self, folder: Path, *, cap: float, slots: int, shares: dict[str, float] | None = None, seed: int = 0
-    ) -> None:
+        self, folder: Path, *, cap: float, slots: int, shares: dict[str, float] | None = None, seed: int = 0,
+        suggestions: Callable[[], Numbered] = Numbered, listen: Callable[[Journal], list[Listener]] = lambda _: [],
+        fixed: FixedPrices | None = None, memory_limit: float = math.inf,
+    ) -> None:  # fmt: skip
         resumed = (folder / "journal.db").exists()
         self.journal = Journal(folder, new=not resumed)
         if resumed:
@@ -53,24 +80,45 @@ class World:
         self.now = last_moment(self.journal)
         self.chance = random.Random(seed)
         self.families: dict[str, Family] = {}
-        ledger = Ledger(cap=cap, clock=lambda: self.now, spent_before=spent(self.journal))
-        self.books = Books(self.journal, ledger, lambda: self.now)
-        self.planner = Planner(books=self.books, families=self.families, slots=slots)
+        ledger = Ledger(cap=cap, clock=self.clock, spent_before=spent(self.journal))
+        self.books = Books(self.journal, ledger, self.clock)
+        listeners = listen(self.journal)
+        self.planner = Planner(books=self.books, families=self.families, slots=slots, listeners=listeners)
+        first_cap = note_cap(self.journal, cap)
         for name, share in (shares or SHARES).items():
             price = self.planner.price_of(name)
-            contest = Contest(seconds=share * cap, slots=slots, price=price, shortest=4, overhead=1.5, start_up=6)
-            self.families[name] = Family(seconds=share * cap, contest=contest, prices=Prices(), suggestions=Numbered())
+            contest = Contest(seconds=share * first_cap, slots=slots, price=price, shortest=4, overhead=1.5, start_up=6)
+            memory = known_memory(memory_limit)
+            self.families[name] = Family(
+                seconds=share * cap, contest=contest, prices=fixed or Prices(), suggestions=suggestions(),
+                memory=memory, equal_tokens=fixed is not None, step_seconds=fixed and fixed.step_seconds,
+            )  # fmt: skip
         if resumed:
             restore(self.planner, self.journal)
+            self.take_up()
         self.journal.note(cap_seconds=cap)
         self.assignments: list[Assignment] = []
+        self.events: list[tuple[float, int, Assignment]] = []
         self.started: set[int] = set()
-        self.diverging: set[int] = set()
+        self.diverging: dict[int, float] = {}
+        self.diverged_at: dict[str, float] = {}
         self.dying: dict[str, int] = {}
 
+    def take_up(self) -> None:
+        """Every trial where its last report left it: there are no files here to say so."""
+        for trial, record in self.planner.trials.items():
+            if record.checkpoint is None:
+                query = "SELECT IFNULL(MAX(steps), 0) AS steps FROM reports WHERE trial = ? AND checkpoint IS NOT NULL"
+                record.steps = self.journal.rows(query, trial)[0]["steps"]
+
+    def clock(self) -> float:
+        """No two readings are the same, as on a real clock."""
+        self.now += 1e-9
+        return self.now
+
     def run(self, reports: int = 100_000) -> None:
-        """Until every slot was handed back, or so many leases ended."""
-        events: list[tuple[float, int, Assignment]] = []
+        """Until every slot was handed back, or so many leases ended; called again it goes on."""
+        events = self.events
         for _ in range(reports):
             while (assignment := self.planner.next()) is not None:
                 self.assignments.append(assignment)
@@ -93,25 +141,47 @@ class World:
 
     def length(self, assignment: Assignment) -> float:
         """Device-seconds that a process would use of a lease."""
-        if assignment.rung is None:
-            return assignment.seconds * self.chance.uniform(0.99, 1)
         start = 0.0 if assignment.slot in self.started else START_UP_SECONDS
-        self.started.add(assignment.slot)
-        steps = self.goal(assignment) - self.planner.trials[assignment.trial].steps
-        return min(assignment.seconds, start + OVERHEAD_SECONDS + steps * STEP_SECONDS * self.chance.uniform(1, 1.2))
+        if assignment.rung is None and assignment.steps is None:
+            training = assignment.seconds * self.chance.uniform(0.99, 1)
+        else:
+            self.started.add(assignment.slot)
+            start += OVERHEAD_SECONDS
+            training = self.steps_to_go(assignment) * STEP_SECONDS * self.chance.uniform(1, 1.2)
+        if needed(assignment.config, MOST_MICRO_BATCHES) > self.families[assignment.family].memory.limit:
+            return min(assignment.seconds, start + RUNS_OUT_SECONDS)
+        sound = self.sound_seconds(assignment)
+        if sound < training:
+            self.diverged_at[assignment.trial] = assignment.opened + start + sound
+            training = min(training, sound + self.chance.uniform(0, NOTICE_SECONDS))
+        return min(assignment.seconds, start + training)
+
+    def steps_to_go(self, assignment: Assignment) -> int:
+        return self.goal(assignment) - self.planner.trials[assignment.trial].steps
+
+    def sound_seconds(self, assignment: Assignment) -> float:
+        """Training on this lease before the trial diverges."""
+        done = self.planner.trials[assignment.trial].steps * STEP_SECONDS
+        return max(0.0, self.diverging.get(assignment.config["number"], math.inf) - done)
 
     def end(self, assignment: Assignment) -> None:
         """What the process of a lease says, or does not say any more, at its end."""
         if self.dying.get(assignment.trial, 0) > 0:
             self.dying[assignment.trial] -= 1
-            self.planner.died(assignment.trial, "error")
+            self.planner.died(assignment.trial, "error: KilledError: it was")
+            return
+        memory, micro_batches = self.families[assignment.family].memory, assignment.micro_batches
+        while needed(assignment.config, micro_batches) > memory.limit and micro_batches < MOST_MICRO_BATCHES:
+            micro_batches *= 2
+        if needed(assignment.config, micro_batches) > memory.limit:
+            self.planner.report(assignment.trial, {"ended": "memory"})
             return
         used, steps = self.now - assignment.opened, self.goal(assignment)
         short = assignment.rung is not None and used >= assignment.seconds
         if short:
             steps = self.planner.trials[assignment.trial].steps + max(1, int(used / STEP_SECONDS / 2))
         ended = "lease" if short else "final" if assignment.rung is None else "rung"
-        if assignment.config["number"] in self.diverging:
+        if assignment.trial in self.diverged_at:
             ended = "diverged"
         loss = 5 / math.log(steps + 3) + 0.01 * assignment.config["number"]
         valid = {"loss": loss, "perplexity": math.exp(loss), "bits_per_character": 1, "nats_per_word": 1, "accuracy": 1}
@@ -120,8 +190,11 @@ class World:
             {
                 "steps": steps, "tokens": steps, "training_seconds": steps * STEP_SECONDS, "train_loss": 1.0,
                 "learning_rate": 1.0, "gradient_norm": 1.0, "tokens_per_second": 1.0, "step_seconds": STEP_SECONDS,
-                "memory_bytes": 1, "checkpoint": str(self.journal.folder / assignment.trial), "parameters": 1000,
-                "seconds": {"steps": used * 0.9}, "valid": valid, "test": None, "ended": ended,
+                "memory_bytes": 1, "limited_bytes": round(needed(assignment.config, micro_batches)),
+                "checkpoint": str(self.journal.folder / assignment.trial),
+                "parameters": 1000 * assignment.config.get("d_model", 1), "seconds": {"steps": used * 0.9},
+                "valid": valid, "test": None, "ended": ended,
+                "micro_batches": micro_batches, "ran_out": micro_batches > assignment.micro_batches,
             },
         )  # fmt: skip
 

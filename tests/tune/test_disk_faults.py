@@ -1,0 +1,179 @@
+"""Faults of the world around a study: each ends in one clear line, and nothing that was told is lost."""
+
+import ast
+import errno
+import os
+import sqlite3
+import sys
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tune.world import World
+from tune import cli
+from tune.journal import LOCK, Journal
+from tune.restore import check_plain
+from tune.settings import Settings
+
+FULL = OSError(errno.ENOSPC, "No space left on device", "/study/checkpoints/t001")
+
+
+def reports(world: World) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in world.journal.rows("SELECT trial, at, rung, final, valid_loss FROM reports")]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [FULL, OSError(errno.EROFS, "Read-only file system", "/study"), sqlite3.OperationalError("database is locked")],
+    ids=["full", "read-only", "locked"],
+)
+def test_what_the_disk_does_not_take_is_one_line_and_code_2(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def search(settings: Settings) -> None:
+        raise error
+
+    monkeypatch.setitem(sys.modules, "tune.study", types.SimpleNamespace(search=search))
+    assert cli.main(["--budget", "60s", "--out", str(tmp_path / "new")]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.count("\n") == 1
+    assert str(error.args[-1]) in printed.err and f"--resume {tmp_path / 'new'}" in printed.err
+
+
+def test_a_fault_of_ours_is_not_taken_for_the_disks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def search(settings: Settings) -> None:
+        raise ConnectionError("Ray is gone")
+
+    monkeypatch.setitem(sys.modules, "tune.study", types.SimpleNamespace(search=search))
+    with pytest.raises(ConnectionError):
+        cli.main(["--budget", "60s", "--out", str(tmp_path / "new")])
+
+
+def test_a_journal_on_a_full_disk_keeps_what_was_told_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=1200, slots=2)
+    world.run(reports=5)
+    pages = world.journal.rows("PRAGMA page_count")[0][0]
+    world.journal.rows(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        world.run()
+    told = reports(world)
+    world.journal.close()
+    again = World(tmp_path, cap=1200, slots=2)
+    assert reports(again) == told and len(told) >= 5
+    again.run()
+    assert again.books.ledger.spent <= 1200
+    assert again.total("SELECT COUNT(*) FROM reports WHERE final") == 2
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    World(tmp_path, cap=600, slots=1).journal.close()
+    opened = os.open
+
+    def refuse(path: Any, flags: int, *rest: Any, **named: Any) -> int:
+        if str(path).endswith(LOCK):
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return opened(path, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(ValueError, match=r"^--resume: .* cannot be written \(Read-only file system\): make it"):
+        Journal(tmp_path, new=False)
+
+
+def test_a_journal_that_another_program_writes_on_is_left_as_it_is(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    world.run(reports=2)
+    told = reports(world)
+    stranger = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+    stranger.execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        world.run()
+    stranger.execute("ROLLBACK")
+    assert reports(world) == told
+
+
+def test_a_clock_set_back_an_hour_changes_no_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tune.assembly import make_planner
+    from tune.grounds import survey
+
+    settings = Settings(budget=600, families={"nanogpt": 1.0}, devices=1, out=tmp_path / "new")
+    planner = make_planner(survey(settings), Journal(tmp_path, new=True), [])
+    assert planner.next() is not None
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    before, begun = planner.books.ledger.spent, time.monotonic()
+    while time.monotonic() - begun < 0.05:
+        pass
+    assert planner.books.ledger.spent - before == pytest.approx(time.monotonic() - begun, abs=0.02)
+
+
+def test_no_device_second_is_counted_by_a_clock_that_can_be_set(repository: Path) -> None:
+    """The system's clock names folders, dates studies and TensorBoard's events, and serves nothing else."""
+    users = set()
+    for path in (*(repository / "tune").rglob("*.py"), *(repository / "model").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in ("time.time", "time.time_ns", "datetime.now"):
+                users.add(path.relative_to(repository).as_posix())
+    boards = {"tune/board/event_file.py", "tune/board/hparams.py"}
+    assert users == {"tune/facts.py", "tune/settings.py"} | boards
+
+
+@pytest.mark.parametrize("name", ["log.txt", "study.json", LOCK, "checkpoints", "best-nanogpt/config.json"])
+def test_a_strangers_link_leads_nowhere(tmp_path: Path, name: str) -> None:
+    study, target = tmp_path / "study", tmp_path / "precious"
+    study.mkdir()
+    target.write_text("precious")
+    (study / name).parent.mkdir(exist_ok=True)
+    (study / name).symlink_to(target)
+    with pytest.raises(ValueError, match=r"^--resume: .* no links"):
+        check_plain(study)
+    assert target.read_text() == "precious"
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    World(tmp_path, cap=600, slots=1).journal.close()
+    (tmp_path / LOCK).unlink()
+    (tmp_path / LOCK).symlink_to(tmp_path / "precious")
+    with pytest.raises(ValueError, match="--resume"):
+        Journal(tmp_path, new=False)
+    assert not (tmp_path / "precious").exists()
+
+
+HOSTILE = {
+    "a trigger": "CREATE TRIGGER t AFTER INSERT ON charges BEGIN UPDATE slots SET closed = opened; END",
+    "a view for a table": "DROP TABLE decisions; CREATE VIEW decisions AS SELECT 1 AS at",
+    "no table": "DROP TABLE reports",
+    "a name with SQL": "UPDATE trials SET trial = 't001''; DROP TABLE trials; --' WHERE trial = 't001'",
+    "a name with a path": "UPDATE trials SET trial = '../../t001' WHERE trial = 't001'",
+    "a config that is no JSON": "UPDATE trials SET config = '['",
+    "a config that is too deep": f"UPDATE trials SET config = '{'[' * 100_000}'",
+    "a config of another kind": "UPDATE trials SET config = '7'",
+    "an unknown family": "UPDATE trials SET family = 'opera'",
+    "a rung that is no number": "UPDATE reports SET rung = 'up' WHERE rung = 0",
+    "a loss that is no number": "UPDATE reports SET valid_loss = 'low'",
+    "a time that is no number": "UPDATE reports SET at = 'now'",
+    "a lease of nobody's": "UPDATE leases SET trial = 't999'",
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_strangers_journal_is_refused_in_one_line(tmp_path: Path, what: str) -> None:
+    world = World(tmp_path, cap=600, slots=1)
+    world.run(reports=4)
+    world.journal.close()
+    stranger = sqlite3.connect(tmp_path / "journal.db")
+    stranger.execute("PRAGMA foreign_keys = OFF")
+    stranger.executescript(HOSTILE[what])
+    stranger.close()
+    with pytest.raises(ValueError, match=r"^--resume: .* damaged") as refused:
+        World(tmp_path, cap=600, slots=1)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    World(tmp_path, cap=600, slots=1).journal.close()
+    (tmp_path / "journal.db").write_bytes(b"\x80\x04 a pickle, say" * 1000)
+    with pytest.raises(ValueError, match=r"^--resume: .* damaged"):
+        Journal(tmp_path, new=False)

@@ -1,0 +1,151 @@
+"""The laws of memory: predicted before launch, learned from what ran out, and nothing runs out of it twice."""
+
+import itertools
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.tune.world import (
+    LIMIT,
+    RUNS_OUT_SECONDS,
+    START_UP_SECONDS,
+    World,
+    known_memory,
+    on_paper,
+)
+from tune.memory import Memory
+from tune.sizes import bytes_text, parse_bytes
+
+CAP = 2400.0
+
+
+def memory() -> Memory:
+    return known_memory(LIMIT)
+
+
+def test_batches_are_cut_no_smaller_than_they_must_be() -> None:
+    known = memory()
+    for number in range(400):
+        parts = known.micro_batches({"number": number})
+        if parts is None:
+            assert known.smallest({"number": number}) >= LIMIT and known.refusal({"number": number})
+        else:
+            assert known.predicted({"number": number}, parts) < LIMIT and known.refusal({"number": number}) is None
+            assert parts == 1 or known.predicted({"number": number}, parts // 2) >= LIMIT
+
+
+def test_what_ran_out_is_not_tried_again_nor_is_what_needs_more() -> None:
+    known = memory()
+    config = next({"number": n} for n in range(1000) if known.micro_batches({"number": n}) == 2)
+    known.learn(config, 2, None)
+    for number in range(400):
+        parts = known.micro_batches({"number": number})
+        assert parts is None or on_paper({"number": number}, parts) < on_paper(config, 2)
+
+
+def test_what_is_known_does_not_depend_on_the_order() -> None:
+    learned = [(1, None), (2, 3e8), (3, 9e8), (4, 1e7)]
+    states = set()
+    for order in itertools.permutations(learned):
+        known = memory()
+        for number, measured in order:
+            known.learn({"number": number}, 1, measured)
+        states.add(round(known.predicted({"number": 5}, 1)))
+    assert len(states) == 1
+
+
+def test_without_a_limit_everything_fits() -> None:
+    known = Memory(paper=on_paper)
+    known.learn({"number": 1}, 1, 1e15)
+    known.learn({"number": 1}, 1, None)
+    assert known.micro_batches({"number": 999}) == 1
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Trials that need more than their family's first guess says, under a limit that some of them cannot keep to."""
+    return World(tmp_path, cap=CAP, slots=2, memory_limit=LIMIT)
+
+
+def out_of_memory(world: World) -> dict[str, set[int]]:
+    """The leases of each trial on which memory ran out."""
+    found: dict[str, set[int]] = {}
+    for row in world.journal.rows("SELECT trial, lease FROM memory WHERE measured IS NULL"):
+        found.setdefault(row["trial"], set()).add(row["lease"])
+    return found
+
+
+def test_no_configuration_runs_out_of_memory_twice(world: World) -> None:
+    world.run()
+    assert out_of_memory(world)
+    assert all(len(leases) == 1 for leases in out_of_memory(world).values())
+
+
+def test_a_configuration_that_cannot_fit_is_written_down_and_not_launched(world: World) -> None:
+    world.run()
+    refused = world.journal.rows(
+        "SELECT trial, state, reason FROM trials WHERE reason LIKE 'memory: needs about %' ORDER BY trial"
+    )
+    assert refused and {row["state"] for row in refused} == {"stopped"}
+    assert not {row["trial"] for row in refused} & {assignment.trial for assignment in world.assignments}
+    told = {row["trial"] for row in world.journal.rows("SELECT trial FROM decisions WHERE action = 'stop'")}
+    assert {row["trial"] for row in refused} <= told
+
+
+def test_almost_nothing_is_lost_to_it_and_the_rest_goes_on(world: World) -> None:
+    """What was charged to trials that never fitted, and for each that ran out another start-up and a step in vain."""
+    world.run()
+    hopeless = "SELECT trial FROM trials WHERE reason LIKE 'memory: ran out%'"
+    lost = world.total(f"SELECT TOTAL(seconds) FROM charges WHERE trial IN ({hopeless})")
+    lost += len(out_of_memory(world)) * (START_UP_SECONDS + RUNS_OUT_SECONDS)
+    assert 0 < lost <= 0.02 * CAP
+    assert 0.97 * CAP <= world.books.ledger.spent <= CAP
+    assert world.total("SELECT COUNT(*) FROM reports WHERE final") == 2
+
+
+def test_a_process_that_ran_out_is_not_used_again(world: World) -> None:
+    world.run()
+    for leases in out_of_memory(world).values():
+        for lease in leases:
+            (used,) = world.journal.rows("SELECT slot, closed FROM leases WHERE lease = ?", lease)
+            (slot,) = world.journal.rows("SELECT closed FROM slots WHERE slot = ?", used["slot"])
+            assert slot["closed"] == pytest.approx(used["closed"], abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_resumed_study_knows_what_it_knew(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    world = World(tmp_path, cap=CAP, slots=2, memory_limit=LIMIT, seed=seed)
+    for kill in range(3):
+        world.run(reports=chance.randrange(1, 15))
+        before = {name: family.memory.predicted({"number": 7}, 2) for name, family in world.families.items()}
+        world.journal.close()
+        world = World(tmp_path, cap=CAP, slots=2, memory_limit=LIMIT, seed=seed + 10 * kill)
+        assert before == {
+            name: pytest.approx(family.memory.predicted({"number": 7}, 2)) for name, family in world.families.items()
+        }
+    world.run()
+    assert max(Counter(trial for trial, leases in out_of_memory(world).items() for _ in leases).values()) == 1
+
+
+@pytest.mark.parametrize("parts", ["x", 0, -1, 2**40, 1.5])
+def test_a_strangers_journal_cannot_cut_batches_into_nonsense(tmp_path: Path, parts: object) -> None:
+    world = World(tmp_path, cap=600, slots=1, memory_limit=LIMIT)
+    world.run(reports=1)
+    world.journal.insert("memory", {"at": 1, "trial": "t001", "micro_batches": parts, "predicted": 1, "measured": 1})
+    world.journal.close()
+    with pytest.raises(ValueError, match="damaged"):
+        World(tmp_path, cap=600, slots=1, memory_limit=LIMIT)
+
+
+@pytest.mark.parametrize(("text", "size"), [("2GB", 2 * 10**9), ("512MB", 512 * 10**6), ("1.5GB", 1500 * 10**6)])
+def test_an_amount_of_memory_is_read_as_it_is_written(text: str, size: int) -> None:
+    assert parse_bytes(text) == size and bytes_text(size) == text
+
+
+@pytest.mark.parametrize("text", ["", "2", "2TB", "GB", "-2GB", "2 GB", "2gb", "nanGB", "1.2.3GB"])
+def test_what_is_no_amount_of_memory_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="write 2GB"):
+        parse_bytes(text)
