@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from model.config import RECIPES
 from tune import heartbeats
 from tune.books import Books
 from tune.family import Family
@@ -71,6 +72,7 @@ def make_family(grounds: Grounds, name: str, first_cap: float, price: Callable[[
         memory=grounds.memories[name],
         equal_tokens=settings.rungs == "tokens",
         step_seconds=given.step_seconds if given else None,
+        warm_up_steps=RECIPES[name]["warm_up_steps"],
         suggestions=Suggester(
             space, seed=settings.seed, search=settings.search,
             prior=prior(

@@ -11,6 +11,10 @@ from tune.rungs import Contest
 MOST_REFUSALS = 50
 """Where so many configurations in a row do not fit in memory, a family has no more of them."""
 
+WARM_UPS_BEFORE_A_FALL_TELLS = 2.0
+"""A loss falls steeply with the rate's warm-up, for slow trials most of all: until so many of it no fall tells how a
+trial will go on. Counted in steps of the family's first trial, so that all at a rung are compared in the same way."""
+
 
 class Suggestions(Protocol):
     """Where new configurations of a family come from."""
@@ -31,7 +35,8 @@ class Family:
 
     idle: it has nothing more to do, so that others may use what it left over; equal_tokens: rungs are equal in tokens,
     not in device-seconds; step_seconds: the step time that then turns their seconds into steps for all trials; planned:
-    at fixed prices, what its leases were to cost; refusals: configurations in a row that do not fit in memory.
+    at fixed prices, what its leases were to cost; refusals: configurations in a row that do not fit in memory;
+    warm_up_steps: those over which the learning rate of its trials rises.
     """
 
     seconds: float
@@ -45,6 +50,7 @@ class Family:
     equal_tokens: bool = False
     step_seconds: float | None = None
     planned: float = 0.0
+    warm_up_steps: int = 0
 
     @property
     def fixed(self) -> FixedPrices | None:
@@ -73,6 +79,13 @@ class Family:
             of_a_step = self.fixed.step_seconds if self.fixed else record.step_seconds or self.step_seconds or 0.0
             seconds = (steps - record.steps) * of_a_step
         return self.prices.stretch(trial, max(0.0, seconds))
+
+    def reached(self, trial: str, rung: int, loss: float) -> None:
+        """A trial waits at a rung: tell the contest and the suggestions."""
+        warm_up_seconds = self.warm_up_steps * (self.step_seconds or 0.0)
+        telling = self.contest.rung_seconds(rung - 1) >= WARM_UPS_BEFORE_A_FALL_TELLS * warm_up_seconds
+        self.contest.reported(trial, rung, loss, telling=telling)
+        self.suggestions.tell(trial, rung, loss)
 
     def refusal(self, config: dict[str, Any]) -> str | None:
         """Why a config is not launched, if it is not: it does not fit in memory."""

@@ -250,8 +250,7 @@ class Planner:
         loss = progress["valid"] and progress["valid"]["loss"]
         if ended == "rung" and loss is not None:
             self._settle(trial, "paused", f"rung {assignment.rung}")
-            family.contest.reported(trial, assignment.rung or 0, loss)
-            family.suggestions.tell(trial, assignment.rung or 0, loss)
+            family.reached(trial, assignment.rung or 0, loss)
         elif ended == "final" and loss is not None:
             self._settle(trial, "finished", "decayed")
             family.contest.finished(trial, loss)

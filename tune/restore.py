@@ -175,8 +175,7 @@ def tell(planner: Planner, event: dict[str, Any]) -> None:
         family.step_seconds = family.step_seconds or event["step_seconds"]
         if event["rung"] is not None:
             planner.cut_short.pop(trial, None)
-            family.contest.reported(trial, event["rung"], event["valid_loss"])
-            family.suggestions.tell(trial, event["rung"], event["valid_loss"])
+            family.reached(trial, event["rung"], event["valid_loss"])
         elif event["final"]:
             planner.cut_short.pop(trial, None)
             family.contest.finished(trial, event["valid_loss"])

@@ -91,7 +91,7 @@ class Contest:
         self.ladder = self._fit(None)
         self._used = [0.0] * (self.ladder.top + 1)
         self._used_past_best = 0.0
-        self._standings = Standings(extrapolated=horizon is not None)
+        self._standings = Standings()
         self._finisher: Trial | None = None
 
     @property
@@ -119,9 +119,12 @@ class Contest:
         self._standings.depart(trial, None)
         self._finisher = trial
 
-    def reported(self, trial: Trial, rung: int, loss: float) -> None:
-        """A trial reached a rung and waits there. One whose loss is not finite has diverged."""
-        self._standings.record(trial, rung, loss)
+    def reported(self, trial: Trial, rung: int, loss: float, *, telling: bool = True) -> None:
+        """A trial reached a rung and waits there. One whose loss is not finite has diverged.
+
+        telling: its drop over the last rung tells how it will go on; not so within a warm-up of the learning rate.
+        """
+        self._standings.record(trial, rung, loss, telling=telling)
 
     def interrupted(self, trial: Trial) -> None:
         """A stretch ended before its goal: the trial waits where it was."""

@@ -18,7 +18,7 @@ WORST_LOSS = 1e3
 
 SUSTAINED_FLOPS = {"cpu": 6e10, "cuda": 1e14}
 """A rough speed of one slot, for the prior on sizes only."""
-PRIOR_SECONDS = 1800.0
+PRIOR_SECONDS = 600.0
 """On one CPU core the default configuration suits about this many device-seconds a family."""
 SIZE_SPREAD = math.log(3)
 """Standard deviation of the prior on log size."""

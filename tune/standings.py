@@ -9,7 +9,7 @@ from typing import Literal
 TIE = 0.003
 """Losses closer than this, in nats, are the same: the noise of a seed."""
 FALL_TO_COME = 1.0
-"""On the way to a known end a loss is expected to fall still by this many times its drop over the last rung."""
+"""A loss is expected to fall still by this many times its drop over the last rung, where that tells."""
 
 Trial = Hashable
 Entry = tuple[bool, float, str, Trial]
@@ -19,7 +19,8 @@ Entry = tuple[bool, float, str, Trial]
 class Standing:
     """One trial: its loss at each rung it reached, the rung it is on its way to, and what it is doing.
 
-    past_best: the last rung made it worse. lowest: its lowest loss at any rung.
+    past_best: the last rung made it worse. lowest: its lowest loss at any rung. telling: its drop over the last rung
+    tells how it will go on.
     """
 
     losses: dict[int, float] = field(default_factory=dict)
@@ -28,18 +29,19 @@ class Standing:
     state: Literal["running", "paused", "finished", "ended"] = "paused"
     past_best: bool = False
     lowest: float = math.inf
+    telling: bool = True
 
-    def expected(self, fall: float) -> float:
-        """Its loss, extrapolated by `fall` times its last drop where that is known."""
+    @property
+    def expected(self) -> float:
+        """Its loss, extrapolated by its last drop where that is known and tells."""
         loss, before = self.losses[self.rung], self.losses.get(self.rung - 1)
-        return loss if before is None else loss - fall * max(0.0, before - loss)
+        return loss if before is None or not self.telling else loss - FALL_TO_COME * max(0.0, before - loss)
 
 
 class Standings:
-    """All trials of a family. Each event costs O(log n). extrapolated: the loss expected of them compares."""
+    """All trials of a family, compared by the losses that are expected of them. Each event costs O(log n)."""
 
-    def __init__(self, *, extrapolated: bool) -> None:
-        self._fall = FALL_TO_COME if extrapolated else 0.0
+    def __init__(self) -> None:
         self.trials: dict[Trial, Standing] = {}
         self._flying: dict[int, int] = {}
         self._better: dict[int, int] = {}
@@ -67,13 +69,13 @@ class Standings:
             heapq.heappush(self._waiting.setdefault(standing.rung, []), self._entry(trial))
             heapq.heappush(self._lowest, (standing.lowest, str(trial), standing.rung, trial))
 
-    def record(self, trial: Trial, rung: int, loss: float) -> None:
+    def record(self, trial: Trial, rung: int, loss: float, *, telling: bool) -> None:
         """A trial's loss at a rung, where it waits. One that is not finite ends it."""
         if not math.isfinite(loss):
             self.close(trial, "ended")
             return
         standing = self.trials[trial]
-        standing.losses[rung], standing.rung = loss, rung
+        standing.losses[rung], standing.rung, standing.telling = loss, rung, telling
         standing.lowest = min(standing.lowest, loss)
         before = standing.losses.get(rung - 1)
         if before is not None:
@@ -120,7 +122,7 @@ class Standings:
 
     def _entry(self, trial: Trial) -> Entry:
         standing = self.trials[trial]
-        return standing.past_best, standing.expected(self._fall), str(trial), trial
+        return standing.past_best, standing.expected, str(trial), trial
 
     def _arrive(self, standing: Standing) -> None:
         if standing.state == "running" and standing.goal is not None:

@@ -231,15 +231,15 @@ def test_a_trial_that_waited_long_goes_on_when_better_ones_fall_behind():
     assert isinstance(move, Promote | Finish) and move.trial == "c"
 
 
-@pytest.mark.parametrize(("horizon", "leader"), [(64.0, "steep"), (None, "flat")])
-def test_on_the_way_to_a_known_end_a_trial_that_falls_faster_leads(horizon, leader):
-    contest = Family(seed=0, horizon=horizon).contest
+@pytest.mark.parametrize(("telling", "leader"), [(True, "steep"), (False, "flat")])
+def test_a_trial_that_falls_faster_leads_where_its_fall_tells(telling: bool, leader: str) -> None:
+    contest = Family(seed=0).contest
     contest.configs = 2
     for trial, first, second in (("flat", 2.0, 1.95), ("steep", 2.5, 1.97)):
         contest.started(trial)
-        contest.reported(trial, 0, first)
+        contest.reported(trial, 0, first, telling=telling)
         contest.promoted(trial, 1)
-        contest.reported(trial, 1, second)
+        contest.reported(trial, 1, second, telling=telling)
     move = contest.next(Left(seconds=500.0, slots=1, running=0))
     assert isinstance(move, Promote | Finish) and move.trial == leader
 

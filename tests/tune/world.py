@@ -19,6 +19,7 @@ from tune.restore import close_what_a_kill_left_open, last_moment, note_cap, res
 from tune.rungs import Contest
 
 STEP_SECONDS = 0.05
+WARM_UP_STEPS = 100
 OVERHEAD_SECONDS = 0.8
 START_UP_SECONDS = 5.0
 NOTICE_SECONDS = 1.5
@@ -92,6 +93,7 @@ class World:
             self.families[name] = Family(
                 seconds=share * cap, contest=contest, prices=fixed or Prices(), suggestions=suggestions(),
                 memory=memory, equal_tokens=fixed is not None, step_seconds=fixed and fixed.step_seconds,
+                warm_up_steps=WARM_UP_STEPS,
             )  # fmt: skip
         if resumed:
             restore(self.planner, self.journal)

@@ -1,0 +1,27 @@
+"""The laws of a family: what its trials' losses are worth to each other."""
+
+import pytest
+
+from tests.tune.world import WARM_UP_STEPS, Numbered
+from tune.family import WARM_UPS_BEFORE_A_FALL_TELLS, Family
+from tune.prices import Prices
+from tune.rungs import Contest
+
+
+def family(step_seconds: float | None) -> Family:
+    contest = Contest(seconds=600, slots=1, price=lambda trial, rung: 1.0, shortest=4, overhead=1.5)
+    return Family(
+        seconds=600, contest=contest, prices=Prices(), suggestions=Numbered(), step_seconds=step_seconds,
+        warm_up_steps=WARM_UP_STEPS,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("rung", [1, 2, 3])
+def test_a_fall_tells_once_the_rung_below_it_lies_behind_the_warm_up(rung: int) -> None:
+    """Counted in steps of the family, so that all trials of a rung are compared in the same way."""
+    shortest = family(None).contest.rung_seconds(rung - 1) / (WARM_UPS_BEFORE_A_FALL_TELLS * WARM_UP_STEPS)
+    for step_seconds, tells in ((0.99 * shortest, True), (1.01 * shortest, False)):
+        judged = family(step_seconds)
+        judged.contest.started("t001")
+        judged.reached("t001", rung, 2.0)
+        assert judged.contest.trials["t001"].telling == tells
