@@ -1,6 +1,5 @@
 """The parts of a search, put together on its grounds."""
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -26,8 +25,13 @@ EVALUATION_TOKENS_PER_RUNG_SECOND = {"cpu": 800, "cuda": 50_000}
 SMALLEST_EVALUATION_TOKENS = 2_048
 
 
-def make_planner(grounds: Grounds, journal: Journal, listeners: list[Listener]) -> Planner:
-    """The ledger, and each family's contest, prices and suggestions, on a clock that goes on where the journal ends."""
+def make_planner(
+    grounds: Grounds, journal: Journal, listeners: list[Listener], there: Callable[[], int] | None = None
+) -> Planner:
+    """The ledger, and each family's contest, prices and suggestions, on a clock that goes on where the journal ends.
+
+    there: how many devices there are just now, where some may be lost.
+    """
     settings, begun, before = grounds.settings, time.monotonic(), last_moment(journal)
 
     def clock() -> float:
@@ -42,6 +46,7 @@ def make_planner(grounds: Grounds, journal: Journal, listeners: list[Listener]) 
         books=books,
         families=families,
         slots=grounds.devices.slots,
+        there=there,
         wall_left=wall_left,
         listeners=listeners,
     )
@@ -94,6 +99,6 @@ def make_place(grounds: Grounds, planner: Planner) -> Place:
     }
     return Place(
         folder=settings.out, device=kind, threads=1, seed=settings.seed, evaluation_tokens=tokens,
-        report_every=settings.report_every, driver=(os.getpid(), heartbeats.started(os.getpid())),
+        report_every=settings.report_every, driver=heartbeats.Driver.here(),
         memory_limit=settings.memory_limit,
     )  # fmt: skip

@@ -10,9 +10,8 @@ import torch
 from model.config import Config, Data
 from model.corpus import PairCorpus, TextCorpus, load_pairs, load_text
 from model.footprint import footprint, most_micro_batches
-from model.precision import native
 from model.prepared import prepare_pairs, prepare_text
-from tune.devices import Devices, find_devices
+from tune.devices import Devices
 from tune.memory import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
 from tune.prices import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, FixedPrices, load_prices
 from tune.settings import Settings
@@ -28,18 +27,15 @@ class Grounds:
 
     settings: Settings
     devices: Devices
-    precisions: tuple[str, ...]
     spaces: Mapping[str, Space]
     data: Mapping[str, Data]
     memories: Mapping[str, Memory]
     prices: Mapping[str, FixedPrices]
 
 
-def survey(settings: Settings) -> Grounds:
-    """The grounds of a search. ValueError: a setting that cannot serve."""
-    devices = find_devices(settings)
-    precisions = native(torch.device(devices.kind))
-    spaces = {name: Space(family=name, precisions=precisions, fix=settings.fix) for name in settings.families}
+def survey(settings: Settings, devices: Devices) -> Grounds:
+    """The grounds of a search on these devices. ValueError: a setting that cannot serve."""
+    spaces = {name: Space(family=name, precisions=devices.precisions, fix=settings.fix) for name in settings.families}
     check_cap(settings)
     prices = {} if settings.prices is None else load_prices(settings.prices, settings.families)
     data = {name: prepare(corpus) for name, corpus in load_corpora(settings).items()}
@@ -47,9 +43,8 @@ def survey(settings: Settings) -> Grounds:
     memories = {name: make_memory(name, each, limit, devices.kind) for name, each in data.items()}
     check_memory(settings, spaces, memories)
     return Grounds(
-        settings=settings, devices=devices, precisions=precisions, spaces=spaces, data=data, memories=memories,
-        prices=prices,
-    )  # fmt: skip
+        settings=settings, devices=devices, spaces=spaces, data=data, memories=memories, prices=prices
+    )
 
 
 def check_cap(settings: Settings) -> None:

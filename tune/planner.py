@@ -38,8 +38,8 @@ Afterwards = Literal["goes on", "waits", "ends"]
 class Planner:
     """The search as far as it is not Ray's.
 
-    slots: how many trials may run at once; wall_left: seconds to the deadline, None where there is none; cut_short:
-    trials whose lease ended before its goal.
+    slots: how many trials may run at once; there: how many of them there are just now, where machines may be lost;
+    wall_left: seconds to the deadline, None where there is none; cut_short: trials whose lease ended before its goal.
     """
 
     def __init__(
@@ -48,10 +48,12 @@ class Planner:
         books: Books,
         families: dict[str, Family],
         slots: int,
+        there: Callable[[], int] | None = None,
         wall_left: Callable[[], float | None] = lambda: None,
         listeners: Sequence[Listener] = (),
     ) -> None:
         self.books, self.families, self.slots = books, families, slots
+        self._there = there or (lambda: slots)
         self._wall_left, self._listeners = wall_left, listeners
         self.trials: dict[str, TrialRecord] = {}
         self.running: dict[str, Running] = {}
@@ -63,12 +65,16 @@ class Planner:
     @property
     def free_slots(self) -> int:
         """Slots that can take work: those held and idle, and those not opened yet."""
-        return self.slots - self._handed_back - len(self.running)
+        return max(0, self._in_use() - len(self.running))
+
+    def _in_use(self) -> int:
+        """Slots that were not handed back for good, as far as they are there."""
+        return min(self.slots - self._handed_back, self._there())
 
     @property
     def done(self) -> bool:
-        """Every slot was handed back."""
-        return self._handed_back == self.slots
+        """Every slot was handed back, or is lost."""
+        return not self.running and self._in_use() <= 0
 
     def overdue(self) -> list[str]:
         """Running trials that outstay their lease; while the cap has room, only those that do so beyond a grace."""
@@ -84,6 +90,7 @@ class Planner:
 
     def next(self) -> Assignment | None:
         """Something for a free slot to do; None where none is free or must wait. Slots of no more use are given up."""
+        self._close_lost_slots()
         while self.free_slots > 0:
             wall = self._wall_left()
             if wall is not None and wall < LEAST_LEASE_SECONDS:
@@ -110,6 +117,13 @@ class Planner:
             self.families[name].idle = not self._shares.leases(name)
             answer = answer if isinstance(answer, Wait) else move
         return answer
+
+    def _close_lost_slots(self) -> None:
+        """Idle slots whose machine is gone are charged no more."""
+        while self.books.idle_slots and self.books.idle_slots + len(self.running) > self._in_use():
+            with self.books.journal.transaction():
+                self.books.hand_back()
+                self._decide(None, "hand back", "its machine is gone")
 
     def _hand_back(self, reason: str) -> None:
         """Give up a free slot for good: an idle one, else one that was never opened."""
@@ -260,14 +274,18 @@ class Planner:
             self._settle(trial, "paused", ended)
             self.cut_short[trial] = assignment.rung
 
-    def died(self, trial: str, reason: str) -> None:
-        """The process of a running trial is gone, and its slot with it: what it did not report is lost, and charged."""
+    def died(self, trial: str, reason: str, *, blameless: bool = False) -> None:
+        """The process of a running trial is gone, and its slot with it: what it did not report is lost, and charged.
+
+        blameless: with its machine, which no trial is failed for.
+        """
         run, record = self.running[trial], self.trials[trial]
         with self.books.journal.transaction():
             self._close(run, "lost")
             self.books.hand_back(run.assignment.slot)
-            record.deaths += 1
-            self._decide(trial, "died", f"its process is gone, time {record.deaths}", run.assignment.rung)
+            if not blameless:
+                record.deaths += 1
+                self._decide(trial, "died", f"its process is gone, time {record.deaths}", run.assignment.rung)
             if record.deaths > DEATHS_ALLOWED:
                 self.end(trial, reason)
             else:

@@ -25,16 +25,17 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from tune.heartbeats import last_beat, still_there
+from tune.heartbeats import boot, last_beat, still_there
 from tune.planner import Planner
 from tune.records import Assignment
 from tune.restore import take_up_checkpoint
-from tune.trial import boot
 
 log = logging.getLogger(__name__)
 
 HUNG = "hung: no sign of life by the end of its lease"
 LONGEST_REASON = 160
+LOST_NODE = "its node has died"
+"""What Ray says of a process whose machine is gone."""
 
 
 class Desk:
@@ -62,9 +63,10 @@ class Desk:
         return object, ()
 
     def config(self, assignment: Assignment) -> dict[str, Any]:
-        """What a trial's process is told: its assignment, and when that was made on this machine's monotonic clock."""
-        opened = time.monotonic() - (self.planner.books.clock() - assignment.opened)
-        return {"assignment": dataclasses.asdict(assignment), "boot": boot(), "opened_monotonic": opened}
+        """What a trial's process is told: its assignment, and when that was made, on clocks that it may share."""
+        age = self.planner.books.clock() - assignment.opened
+        opened = {"boot": boot(), "monotonic": time.monotonic() - age, "wall": time.time() - age}
+        return {"assignment": dataclasses.asdict(assignment), "opened": opened}
 
 
 class AdmittingSearcher(Searcher):
@@ -143,7 +145,8 @@ class BudgetScheduler(FIFOScheduler):
         planner = self._desk.planner
         if name in planner.running:
             with self._desk.failing():
-                planner.died(name, f"error: {self._desk.killed.pop(name, None) or why(trial)}")
+                reason = self._desk.killed.pop(name, None) or why(trial)
+                planner.died(name, f"error: {reason}", blameless=LOST_NODE in reason)
                 take_up_checkpoint(planner.books.journal.folder / "checkpoints" / name, planner.trials[name])
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:

@@ -106,6 +106,13 @@ class Settings:
         default=None,
         metadata=typed("GPUs to use, or CPU cores where Ray sees no GPU (default: all there are)", **NUMBER_OF),
     )
+    address: str | None = field(
+        default=None,
+        metadata=typed(
+            "the Ray cluster to run on, as `ray start --head` printed it (default: a Ray of its own on this machine)",
+            form="HOST:PORT", stored=False, on_resume=True,
+        ),
+    )
     oversubscribe: bool = field(default=False, metadata=typed("let --devices exceed what this machine has"))
     deadline: float | None = field(
         default=None, metadata=typed("wall clock to end within, beside the cap", **TIME, on_resume=True)

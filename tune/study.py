@@ -1,7 +1,8 @@
 """A study from its settings to its winners: the one place where the parts meet."""
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from model.checkpoint import DamagedCheckpoint
 from model.config import Data
 from tune.assembly import make_place, make_planner
 from tune.board.tensorboard import TensorBoard
+from tune.cluster import capacity, check_folder, cluster_devices, joined
+from tune.devices import Devices, find_devices
 from tune.duration import duration_text
 from tune.facts import write_facts
 from tune.grounds import check_same_prices, check_same_text, survey
@@ -42,20 +45,33 @@ class Outcome:
 
 def search(settings: Settings) -> Outcome:
     """Run the search that the settings ask for. ValueError, with nothing written: a setting that cannot serve."""
-    grounds = survey(settings)
-    devices, data = grounds.devices, grounds.data
+    if settings.address is None:
+        devices = find_devices(settings)
+        return search_on(settings, devices, local_ray(devices.slots, devices.gpus))
+    with joined(settings.address):
+        check_folder(settings.out)
+        devices = cluster_devices(settings)
+        return search_on(settings, devices, nullcontext(), there=lambda: capacity(devices.kind))
+
+
+def search_on(
+    settings: Settings, devices: Devices, up: AbstractContextManager[None], there: Callable[[], int] | None = None
+) -> Outcome:
+    """Run a search on these devices. up: a Ray while trials run; there: how many devices there are just now."""
+    grounds = survey(settings, devices)
+    data = grounds.data
     journal = open_journal(settings)
     check_same_text(data, journal.facts())
     check_same_prices(grounds.prices, journal.facts())
     with screen_apart(settings.out / "log.txt") as write:
-        place_text = f"{devices.slots} x {devices.name}, precisions {', '.join(grounds.precisions)}"
+        place_text = f"{devices.slots} x {devices.name}, precisions {', '.join(devices.precisions)}"
         write(f"{settings.out}: {duration_text(settings.budget)} on {place_text}")
         for family, text in data.items():
             if text.builtin:
                 write(f"{family}: no corpus was named, so the builtin one serves: a smoke test, not a study")
         tensorboard = TensorBoard(settings.out / "tensorboard", journal, settings)
         listeners: list[Listener] = [tensorboard, Screen(write)]
-        planner = make_planner(grounds, journal, listeners)
+        planner = make_planner(grounds, journal, listeners, there)
         if settings.resume:
             restore(planner, journal)
         write_facts(settings, devices, data, journal)
@@ -63,7 +79,7 @@ def search(settings: Settings) -> Outcome:
             keep_fewer_kernels()
         place = make_place(grounds, planner)
         alive = beating(settings.out, planner.books.clock)
-        with alive, local_ray(devices.slots, devices.gpus), ended_in_order(planner, settings.out):
+        with alive, up, ended_in_order(planner, settings.out):
             run_trials(planner, data, place, devices.gpus)
         tensorboard.close(planner)
         for line in conclude(settings, planner, data, devices.kind):

@@ -17,7 +17,8 @@ from model.memory import MemoryLimit, ran_out
 from model.process import prepare_process
 from model.training import Progress, Stretch, train
 from tune.disk import refused
-from tune.heartbeats import Heart, beat, started
+from tune.heartbeats import Driver, DriverWatch, Heart, beat
+from tune.heartbeats import boot as this_boot
 
 STOP_FILE = "stop"
 """Where it appears in the study's folder, every trial closes its stretch at once."""
@@ -30,8 +31,8 @@ class Place:
     """Where and how a study's trials run.
 
     folder: the study's; device: torch's name for it; threads: of one trial; evaluation_tokens: size of the fixed
-    validation subset, by family; report_every: seconds; driver: the process without which no trial goes on, and when
-    it was started, as in tune.heartbeats; memory_limit: bytes of one trial, None for no limit of ours.
+    validation subset, by family; report_every: seconds; driver: the process without which no trial goes on;
+    memory_limit: bytes of one trial, None for no limit of ours.
     """
 
     folder: Path
@@ -40,13 +41,8 @@ class Place:
     seed: int
     evaluation_tokens: Mapping[str, int]
     report_every: float
-    driver: tuple[int, int | None]
+    driver: Driver
     memory_limit: int | None
-
-
-def boot() -> str:
-    """This machine since its start: where it is the same, so is the monotonic clock."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 class TrainingTrial(ray.tune.Trainable):
@@ -56,6 +52,7 @@ class TrainingTrial(ray.tune.Trainable):
         """Once a process. `data` by family comes out of the object store, shared and read-only."""
         self._data, self._place = data, place
         prepare_process(place.threads)
+        self._driver = DriverWatch(place.driver, place.folder)
         self._trains = False
         self._limit = MemoryLimit(place.memory_limit, torch.device(place.device))
         self._begin(config)
@@ -106,11 +103,10 @@ class TrainingTrial(ray.tune.Trainable):
 
     def _begin(self, config: dict[str, Any]) -> None:
         self._assignment = config["assignment"]
-        self._progress = self._train(config["boot"], config["opened_monotonic"])
+        self._progress = self._train(opened_here(**config["opened"]))
 
-    def _train(self, driver_boot: str, opened: float) -> Generator[Progress, None, None]:
+    def _train(self, opened: float) -> Generator[Progress, None, None]:
         assignment, place = self._assignment, self._place
-        opened = opened if boot() == driver_boot else time.monotonic()
         self._life = assignment["trial"], assignment["lease"], assignment["opened"] - opened
         self._limit.begin()
         family = assignment["family"]
@@ -135,18 +131,19 @@ class TrainingTrial(ray.tune.Trainable):
         )
 
     def _should_stop(self) -> bool:
-        return (self._place.folder / STOP_FILE).exists() or not self._has_driver()
-
-    def _has_driver(self) -> bool:
-        pid, since = self._place.driver
-        return started(pid) == since
+        return (self._place.folder / STOP_FILE).exists() or not self._driver.alive()
 
     def _live(self) -> None:
         """A sign of life. Where the driver is gone the process ends, once its training is closed and kept."""
-        if not self._has_driver() and not self._trains:
+        if not self._driver.alive() and not self._trains:
             os._exit(1)
         trial, lease, clock = self._life
         beat(self._place.folder, trial, lease, clock + time.monotonic())
+
+
+def opened_here(*, boot: str, monotonic: float, wall: float) -> float:
+    """When a lease was opened, on this machine's monotonic clock; of another machine's clocks only the wall's helps."""
+    return monotonic if boot == this_boot() else time.monotonic() - max(0.0, time.time() - wall)
 
 
 def merge(before: Progress | None, after: Progress) -> Progress:

@@ -47,6 +47,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("--budget 8h --out ../files/taken", r"--out: .*taken.* exists"),
         ("--budget 8h --out ../files/empty.tsv/x", r"--out: .*cannot be made"),
         ("--budget 8h --devices 300", r"--devices: '300' .*--oversubscribe"),
+        ("--budget 8h --address nowhere", r"--address: 'nowhere' is no address"),
+        ("--budget 8h --address 127.0.0.1:1", r"--address: '127\.0\.0\.1:1': no Ray cluster answers"),
         ("--resume ../files/taken", r"--resume: .*taken"),
     ],
 )

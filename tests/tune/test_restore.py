@@ -133,7 +133,7 @@ def test_a_heartbeat_tells_what_was_used_after_the_last_report(tmp_path: Path) -
     (tmp_path / FOLDER).mkdir()
     beat(tmp_path, assignment.trial, assignment.lease, assignment.opened + 7)
     (tmp_path / FOLDER / assignment.trial).write_text(
-        json.dumps({"lease": assignment.lease, "at": 7.0, "pid": 2**22 + 1, "started": 0})
+        json.dumps({"lease": assignment.lease, "at": 7.0, "pid": 2**22 + 1, "started": 0, "boot": ""})
     )
     close_what_a_kill_left_open(world.journal)
     assert world.total("SELECT TOTAL(seconds) FROM charges WHERE what = 'lost'") == pytest.approx(7)

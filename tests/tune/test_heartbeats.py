@@ -1,0 +1,69 @@
+"""The laws of signs of life between machines: a driver elsewhere lives as long as its own go on."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tune import heartbeats
+from tune.heartbeats import DRIVER, LOOK_SECONDS, SILENCE_SECONDS, Driver, DriverWatch, beat
+
+
+class Clock:
+    """Seconds that pass when told."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> DriverWatch:
+    """As a trial on another machine has it, of this process as its driver."""
+    (tmp_path / heartbeats.FOLDER).mkdir()
+    driver = Driver.here()
+    made = DriverWatch(replace(driver, boot="elsewhere"), tmp_path, clock)
+    monkeypatch.setattr(heartbeats, "boot", lambda: "elsewhere")
+    beat(tmp_path, DRIVER, 0, 0.0)
+    monkeypatch.setattr(heartbeats, "boot", lambda: "here")
+    return made
+
+
+def test_one_that_beats_lives_and_one_that_is_silent_is_gone(
+    watch: DriverWatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    monkeypatch.setattr(heartbeats, "boot", lambda: "elsewhere")
+    for second in range(40):
+        beat(tmp_path, DRIVER, 0, float(second))
+        monkeypatch.setattr(heartbeats, "boot", lambda: "here")
+        clock.now = second * LOOK_SECONDS
+        assert watch.alive()
+        monkeypatch.setattr(heartbeats, "boot", lambda: "elsewhere")
+    monkeypatch.setattr(heartbeats, "boot", lambda: "here")
+    clock.now += SILENCE_SECONDS / 2
+    assert watch.alive()
+    clock.now += SILENCE_SECONDS
+    assert not watch.alive()
+
+
+def test_another_driver_of_the_same_study_is_not_the_one(watch: DriverWatch, tmp_path: Path, clock: Clock) -> None:
+    """Its study was resumed elsewhere: a trial of the one before must not go on."""
+    clock.now = LOOK_SECONDS
+    assert watch.alive()
+    beat(tmp_path, DRIVER, 0, 1.0)
+    clock.now = 2 * LOOK_SECONDS
+    assert not watch.alive()
+
+
+def test_a_process_of_another_machine_is_never_taken_for_one_of_this(tmp_path: Path) -> None:
+    (tmp_path / heartbeats.FOLDER).mkdir()
+    beat(tmp_path, "t001", 1, 1.0)
+    found = heartbeats.last_beat(tmp_path, "t001")
+    assert found is not None and found["boot"] == heartbeats.boot()
+    assert not heartbeats.still_there(found | {"boot": "elsewhere"})

@@ -1,0 +1,126 @@
+"""A Ray cluster that a search joins: whether it answers, what it has, and whether its nodes see the study's folder."""
+
+import logging
+import platform
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from model.precision import native
+from tune.devices import Devices
+from tune.settings import Settings, invalid
+
+ANSWER_SECONDS = 20.0
+"""A cluster, and each node of it, answers within this or is refused."""
+CODE = [str(Path(__file__).resolve().parents[1] / name) for name in ("tune", "model")]
+"""What travels to the nodes."""
+KINDS = {"cuda": "GPU", "cpu": "CPU"}
+
+
+@contextmanager
+def joined(address: str) -> Iterator[None]:
+    """A driver in the cluster at HOST:PORT, with this code on each node. ValueError: it does not answer in time."""
+    check_answers(address)
+    ray.init(
+        address=address, runtime_env={"py_modules": CODE}, log_to_driver=False, configure_logging=False,
+        logging_level=logging.WARNING,
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def check_answers(address: str) -> None:
+    """ValueError: no Ray answers at HOST:PORT, or not to our token."""
+    host, _, port = address.rpartition(":")
+    remedy = "name the HOST:PORT that `ray start --head` printed, with its RAY_AUTH_TOKEN set here too"
+    if not host or not port.isdigit():
+        raise invalid("address", f"{address!r} is no address: {remedy}")
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS / 4).close()
+        words = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+        healthy = not subprocess.run(words, capture_output=True, timeout=ANSWER_SECONDS / 2, check=False).returncode
+    except (OSError, OverflowError, subprocess.TimeoutExpired):
+        healthy = False
+    if not healthy:
+        raise invalid("address", f"{address!r}: no Ray cluster answers there: {remedy}")
+
+
+def cluster_devices(settings: Settings) -> Devices:
+    """The GPUs of all nodes, else their CPUs. ValueError: there are not so many, or a node is silent."""
+    kind = "cuda" if capacity("cuda") else "cpu"
+    there = [node for node in nodes() if node["Resources"].get(KINDS[kind])]
+    told = on_each(there, about, kind, **({"num_gpus": 1} if kind == "cuda" else {}))
+    first, *others = told.values()
+    return Devices(
+        kind=kind,
+        slots=settings.slots(capacity(kind)),
+        name=" or ".join(sorted({each["name"] for each in told.values()})),
+        precisions=tuple(name for name in first["precisions"] if all(name in each["precisions"] for each in others)),
+        memory_bytes=min((each["memory_bytes"] for each in told.values()), default=None) if kind == "cuda" else None,
+    )
+
+
+def about(kind: str) -> dict[str, Any]:
+    """What a node says of the devices on it."""
+    if kind == "cpu":
+        return {"name": f"CPU core ({platform.machine()})", "precisions": native(kind), "memory_bytes": None}
+    properties = torch.cuda.get_device_properties(0)
+    return {"name": properties.name, "precisions": native(kind), "memory_bytes": int(properties.total_memory)}
+
+
+def check_folder(folder: Path) -> None:
+    """ValueError: a node does not see the place where a study's folder is to be. Leaves nothing behind."""
+    place = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    with tempfile.NamedTemporaryFile("w", dir=place, prefix=".ration-") as file:
+        token = secrets.token_hex(8)
+        file.write(token)
+        file.flush()
+        blind = [host for host, text in on_each(nodes(), read, file.name).items() if text != token]
+    if blind:
+        rule = "a study's folder lies on a disk that all nodes mount under one name"
+        raise invalid("out", f"'{folder}' is not seen from {', '.join(blind)}: {rule}; name such a place")
+
+
+def read(path: str) -> str | None:
+    """A file's text; None where it cannot be read."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return None
+
+
+def nodes() -> list[dict[str, Any]]:
+    """The nodes that live."""
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def capacity(kind: str) -> int:
+    """How many devices of a kind all living nodes have together."""
+    return sum(int(node["Resources"].get(KINDS[kind], 0)) for node in nodes())
+
+
+def on_each(there: list[dict[str, Any]], function: Callable[..., Any], *arguments: Any, **needs: Any) -> dict[str, Any]:
+    """What a function returns on each of these nodes, by the node's name and address. ValueError: one is silent."""
+    remote = ray.remote(function)
+    pinned = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in there]
+    asked = [
+        remote.options(scheduling_strategy=each, **({"num_cpus": 0} | needs)).remote(*arguments) for each in pinned
+    ]
+    names = ["{NodeManagerHostname} ({NodeManagerAddress}:{NodeManagerPort})".format(**node) for node in there]
+    answered, _ = ray.wait(asked, num_returns=len(asked), timeout=ANSWER_SECONDS)
+    if silent := [name for name, each in zip(names, asked, strict=True) if each not in answered]:
+        remedy = "mend the node, or take it out of the cluster"
+        raise invalid("address", f"{silent[0]} gave no answer within {ANSWER_SECONDS:.0f} s: {remedy}")
+    return dict(zip(names, ray.get(asked), strict=True))
