@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 
 HUNG = "hung: no sign of life by the end of its lease"
 LONGEST_REASON = 160
-LOST_NODE = "its node has died"
-"""What Ray says of a process whose machine is gone."""
+RAY_SAYS_LOST = "its node has died"
+LOST = "its node is lost"
 
 
 class Desk:
@@ -146,7 +146,7 @@ class BudgetScheduler(FIFOScheduler):
         if name in planner.running:
             with self._desk.failing():
                 reason = self._desk.killed.pop(name, None) or why(trial)
-                planner.died(name, f"error: {reason}", blameless=LOST_NODE in reason)
+                planner.died(name, f"error: {reason}", blameless=reason == LOST)
                 take_up_checkpoint(planner.books.journal.folder / "checkpoints" / name, planner.trials[name])
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
@@ -238,6 +238,8 @@ def why(trial: Trial) -> str:
         return "Ray lost it"
     error = ray.cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
     cause = getattr(error, "cause", None) or error
+    if RAY_SAYS_LOST in str(cause):
+        return LOST
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [""]
     said = lines[-1] if "creation task" in lines[0] else lines[0]
     return f"{type(cause).__name__}: {said}".removesuffix(": ")[:LONGEST_REASON]
