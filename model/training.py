@@ -13,7 +13,7 @@ from model import checkpoint as checkpoints
 from model.batches import span
 from model.config import Config, Data
 from model.evaluation import Evaluation, evaluate
-from model.forecast import WHOLE_MARGIN, Forecast
+from model.forecast import Forecast
 from model.learner import Learner
 from model.lease import MARGIN, Lease
 from model.pace import WARM, Pace
@@ -216,8 +216,11 @@ class _Training:
         return valid
 
     def _evaluate(self, split: str, tokens: int | None, after: float = 0.0) -> Evaluation | None:
-        """None where it does not fit, or not to its end, before what must follow."""
-        margin, size = (WHOLE_MARGIN, self.sizes[split]) if tokens is None else (MARGIN, tokens)
+        """None where it does not fit, or not to its end, before what must follow.
+
+        A whole split needs no margin to begin: nothing is at risk but itself, since each batch of it has one.
+        """
+        margin, size = (1.0, self.sizes[split]) if tokens is None else (MARGIN, tokens)
         if self.lease.left() < margin * self.forecast.evaluation_seconds(size) + after:
             return None
         before = self.lease.clock()

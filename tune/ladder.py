@@ -12,6 +12,10 @@ FINISH_SHARE = 0.6
 """Kept from the start for the leader's last stretch, where trials have no end of their own."""
 TOP_SHARE = 0.3
 """Where they have one, the leader climbs the ladder to it; this much is kept for the climb above its quotas."""
+FALL_TO_COME = 1.0
+"""Where trials have an end, a loss is expected to fall still by this many times its drop over the last rung."""
+FALL_KEPT = 0.75
+"""Where they have none: a loss falls over a rung by this much of what it fell over the one below, as on a power law."""
 TRIALS_AT_600_SECONDS = 12
 """How wide to start without an end in sight; with another cap, by the square root of it."""
 START_UP_SHARE = 0.1
@@ -46,6 +50,13 @@ class Ladder:
         """Device-seconds planned for a stretch from the rung below, by which quotas are counted."""
         below = self.rung_seconds(rung - 1, trial) if rung else 0.0
         return self.rung_seconds(rung, trial) - below + self.overhead
+
+    def falls(self, rung: int) -> float:
+        """How many times its drop over a rung a loss is expected to fall still, to the end of its last stretch."""
+        if self.horizon is not None:
+            return FALL_TO_COME
+        rungs = math.log((self.rung_seconds(self.top) + self.kept) / self.rung_seconds(rung), ETA)
+        return FALL_KEPT * (1 - FALL_KEPT ** max(0.0, rungs)) / (1 - FALL_KEPT)
 
     @property
     def starts(self) -> float:

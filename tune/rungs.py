@@ -91,7 +91,7 @@ class Contest:
         self.ladder = self._fit(None)
         self._used = [0.0] * (self.ladder.top + 1)
         self._used_past_best = 0.0
-        self._standings = Standings()
+        self._standings = Standings(lambda rung: self.ladder.falls(rung))
         self._finisher: Trial | None = None
 
     @property

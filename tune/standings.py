@@ -2,15 +2,12 @@
 
 import heapq
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Literal
 
 TIE = 0.003
 """Losses closer than this, in nats, are the same: the noise of a seed."""
-FALL_TO_COME = 1.0
-"""A loss is expected to fall still by this many times its drop over the last rung, where that tells."""
-
 Trial = Hashable
 Entry = tuple[bool, float, str, Trial]
 
@@ -31,17 +28,20 @@ class Standing:
     lowest: float = math.inf
     telling: bool = True
 
-    @property
-    def expected(self) -> float:
-        """Its loss, extrapolated by its last drop where that is known and tells."""
+    def expected(self, falls: float) -> float:
+        """Its loss, extrapolated by so many times its last drop where that is known and tells."""
         loss, before = self.losses[self.rung], self.losses.get(self.rung - 1)
-        return loss if before is None or not self.telling else loss - FALL_TO_COME * max(0.0, before - loss)
+        return loss if before is None or not self.telling else loss - falls * max(0.0, before - loss)
 
 
 class Standings:
-    """All trials of a family, compared by the losses that are expected of them. Each event costs O(log n)."""
+    """All trials of a family, compared by the losses that are expected of them. Each event costs O(log n).
 
-    def __init__(self) -> None:
+    falls(rung): how many times its drop over a rung a loss is expected to fall from there to the end.
+    """
+
+    def __init__(self, falls: Callable[[int], float]) -> None:
+        self._falls = falls
         self.trials: dict[Trial, Standing] = {}
         self._flying: dict[int, int] = {}
         self._better: dict[int, int] = {}
@@ -122,7 +122,7 @@ class Standings:
 
     def _entry(self, trial: Trial) -> Entry:
         standing = self.trials[trial]
-        return standing.past_best, standing.expected, str(trial), trial
+        return standing.past_best, standing.expected(self._falls(standing.rung)), str(trial), trial
 
     def _arrive(self, standing: Standing) -> None:
         if standing.state == "running" and standing.goal is not None:

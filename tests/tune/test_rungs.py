@@ -3,10 +3,12 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
 from tests.tune.lone_family import START_UP, Family
+from tune.ladder import FALL_KEPT
 from tune.rungs import Finish, HandBack, Left, Promote, Start
 
 SCENARIOS = [
@@ -215,3 +217,11 @@ def test_a_cap_of_any_size_compares_trials_and_finishes_one(seconds):
     finish = next(move for move in family.moves if isinstance(move, Finish))
     assert 2 <= starts <= seconds / 10
     assert finish.seconds >= 0.5 * seconds
+
+
+def test_the_further_the_end_the_more_of_a_fall_is_still_to_come() -> None:
+    ladder = Family(seed=0, seconds=600.0).contest.ladder
+    falls = [ladder.falls(rung) for rung in range(ladder.top + 1)]
+    assert all(below > above > 0 for below, above in itertools.pairwise(falls))
+    one_more = replace(ladder, kept=ladder.rung_seconds(ladder.top)).falls(ladder.top)
+    assert one_more == pytest.approx(FALL_KEPT)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tune import ladder, rungs, standings
+from tune import ladder, rungs
 from tune.ladder import Ladder
 from tune.rungs import Contest, HandBack, Left, Move, Wait
 from tune.standings import Entry, Standings, Trial
@@ -41,7 +41,7 @@ def _entry_of_any(self: Standings, trial: Trial) -> Entry:
 
 IDEAS: dict[str, list[tuple[Any, str, Any]]] = {
     "equal-tokens": [(Ladder, "rung_seconds", _equal_seconds)],
-    "extrapolation": [(standings, "FALL_TO_COME", 0.0)],
+    "extrapolation": [(ladder, "FALL_TO_COME", 0.0)],
     "thawing": [(Standings, "depart", _depart_for_good), (Standings, "first", _first_not_behind)],
     "gains": [(Standings, "gain", lambda self, rung: 1.0)],
     "past-best": [(Standings, "_entry", _entry_of_any)],
