@@ -4,8 +4,10 @@ import hashlib
 import random
 import sysconfig
 import unicodedata
+from array import array
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from model import grammar
@@ -78,10 +80,8 @@ def load_text(path: Path | None) -> TextCorpus:
     if len(text) < LEAST_CHARACTERS:
         raise ValueError(f"{TEXT_FLAG}: {str(path)!r} has {len(text)} characters, fewer than a batch; "
                          f"give a file of at least {LEAST_CHARACTERS} characters")
-    held_out = int(len(text) * 0.9)
-    middle = (held_out + len(text)) // 2
-    return TextCorpus(name=name, sha256=digest, builtin=path is None,
-                      train=text[:held_out], valid=text[held_out:middle], test=text[middle:])
+    train, valid, test = cut_text(text)
+    return TextCorpus(name=name, sha256=digest, builtin=path is None, train=train, valid=valid, test=test)
 
 
 def normalised(sentence: str) -> str:
@@ -96,8 +96,8 @@ def normalised(sentence: str) -> str:
     return text[first:last] or text
 
 
-def split_pairs(pairs: list[Pair], seed: int) -> tuple[list[Pair], list[Pair], list[Pair]]:
-    """Train, valid and test such that no normalised sentence of either language stands in two of them.
+def split_pairs(pairs: list[Pair], seed: int, held_out: int = 2) -> list[list[Pair]]:
+    """Train and so many held-out splits, such that no normalised sentence of either language stands in two of them.
 
     Pairs that share a sentence, directly or through others, form a component; components are shuffled and dealt whole.
     """
@@ -105,31 +105,44 @@ def split_pairs(pairs: list[Pair], seed: int) -> tuple[list[Pair], list[Pair], l
     random.Random(seed).shuffle(components)
     share = min(int(len(pairs) * HELD_OUT_SHARE), HELD_OUT_PAIRS)
     train: list[Pair] = []
-    valid: list[Pair] = []
-    test: list[Pair] = []
+    others: list[list[Pair]] = [[] for _ in range(held_out)]
     for component in components:
-        home = next((split for split in (valid, test) if len(split) + len(component) <= share), train)
+        home = next((split for split in others if len(split) + len(component) <= share), train)
         home.extend(component)
-    return train, valid, test
+    return [train, *others]
+
+
+def cut_text(text: str, held_out: int = 2) -> list[str]:
+    """The text in order: train, then so many equal parts of 5 % each."""
+    begin = int(len(text) * (1 - held_out * HELD_OUT_SHARE))
+    cuts = [0, *(begin + (len(text) - begin) * part // held_out for part in range(held_out + 1))]
+    return [text[first:last] for first, last in pairwise(cuts)]
 
 
 def _components(pairs: list[Pair]) -> list[list[Pair]]:
     """Connected components of the graph of normalised sentences whose edges are pairs, by union-find."""
-    parent: dict[str, str] = {}
+    numbers: dict[str, int] = {}
+    parent = array("q")
 
-    def root(sentence: str) -> str:
-        parent.setdefault(sentence, sentence)
-        while parent[sentence] != sentence:
-            parent[sentence] = parent[parent[sentence]]
-            sentence = parent[sentence]
-        return sentence
+    def number(sentence: str) -> int:
+        found = numbers.setdefault(normalised(sentence), len(parent))
+        if found == len(parent):
+            parent.append(found)
+        return found
 
-    sources = [normalised(source) for source, _ in pairs]
-    for source, (_, target) in zip(sources, pairs, strict=True):
-        parent[root(source)] = root(normalised(target))
-    members: dict[str, list[Pair]] = defaultdict(list)
-    for source, pair in zip(sources, pairs, strict=True):
-        members[root(source)].append(pair)
+    def root(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    sources = array("q")
+    for source, target in pairs:
+        sources.append(number(source))
+        parent[root(sources[-1])] = root(number(target))
+    members: dict[int, list[Pair]] = defaultdict(list)
+    for source_number, pair in zip(sources, pairs, strict=True):
+        members[root(source_number)].append(pair)
     return list(members.values())
 
 

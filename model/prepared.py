@@ -1,18 +1,26 @@
 """A corpus as token numbers: made once a study, then shared read-only by all of its trials."""
 
+import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
 from model.corpus import Pair, PairCorpus, TextCorpus
 from model.shapes import Shape, choose_shapes
 from model.tokenizer import MOST_CHARACTERS, CharacterTokenizer, SubwordTokenizer, Tokenizer
+from model.track import Track, untracked
 
 SMALL_CORPUS_PAIRS = 500_000
 SMALL_VOCABULARY = 4_096
 LARGE_VOCABULARY = 8_192
+CHUNK = 10_000
+"""Texts that are tokenized at a time: what the tokenizers library tells of one is many times as large as the text."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,23 +98,23 @@ class TextData:
         return np.concatenate([self.valid, self.test])
 
 
-def prepare_pairs(corpus: PairCorpus) -> PairData:
+def prepare_pairs(corpus: PairCorpus, track: Track = untracked) -> PairData:
     """Learn one vocabulary for both languages from the training split, tokenize all splits."""
     pairs = len(corpus.train) + len(corpus.valid) + len(corpus.test)
+    chunks = _chunks(corpus.train, track, "learning a vocabulary")
     tokenizer = SubwordTokenizer.train(
-        (sentence for pair in corpus.train for sentence in pair),
+        (sentence for chunk in chunks for pair in chunk for sentence in pair),
         SMALL_VOCABULARY if pairs < SMALL_CORPUS_PAIRS else LARGE_VOCABULARY, marks=True)
     assert tokenizer.pad is not None and tokenizer.bos is not None and tokenizer.eos is not None
-    train = _pair_split(corpus.train, tokenizer)
+    train, valid, test = (_pair_split(split, tokenizer, track) for split in (corpus.train, corpus.valid, corpus.test))
     return PairData(
         name=corpus.name, sha256=corpus.sha256, builtin=corpus.builtin, tokenizer=tokenizer.to_json(),
         vocabulary=tokenizer.vocabulary, pad=tokenizer.pad, bos=tokenizer.bos, eos=tokenizer.eos,
-        shapes=choose_shapes(train.lengths), train=train,
-        valid=_pair_split(corpus.valid, tokenizer), test=_pair_split(corpus.test, tokenizer),
+        shapes=choose_shapes(train.lengths), train=train, valid=valid, test=test,
     )
 
 
-def prepare_text(corpus: TextCorpus) -> TextData:
+def prepare_text(corpus: TextCorpus, track: Track = untracked) -> TextData:
     """Characters where the training split has few different ones, else byte-level BPE learned from it."""
     characters = set(corpus.train)
     tokenizer: Tokenizer
@@ -114,8 +122,7 @@ def prepare_text(corpus: TextCorpus) -> TextData:
         tokenizer = CharacterTokenizer("".join(characters))
     else:
         tokenizer = SubwordTokenizer.train(corpus.train.splitlines(keepends=True), LARGE_VOCABULARY, marks=False)
-    train, valid, test = (np.concatenate(tokenizer.encode_all(text.splitlines(keepends=True)))
-                          for text in (corpus.train, corpus.valid, corpus.test))
+    train, valid, test = (_tokens(text, tokenizer, track) for text in (corpus.train, corpus.valid, corpus.test))
     return TextData(
         name=corpus.name, sha256=corpus.sha256, builtin=corpus.builtin, tokenizer=tokenizer.to_json(),
         vocabulary=tokenizer.vocabulary, train=train, valid=valid, test=test,
@@ -127,12 +134,28 @@ def count_words(text: str) -> int:
     return len(re.findall(r"(?<=\s)\S", text))
 
 
-def _pair_split(pairs: list[Pair], tokenizer: SubwordTokenizer) -> PairSplit:
+def _chunks(items: list[T], track: Track, about: str) -> Iterator[list[T]]:
+    """The items, CHUNK at a time."""
+    for start in track(range(0, len(items), CHUNK), about, math.ceil(len(items) / CHUNK)):
+        yield items[start:start + CHUNK]
+
+
+def _tokens(text: str, tokenizer: Tokenizer, track: Track) -> np.ndarray:
+    lines = _chunks(text.splitlines(keepends=True), track, "tokenizing")
+    return np.concatenate([np.concatenate(tokenizer.encode_all(chunk)) for chunk in lines])
+
+
+def _pair_split(pairs: list[Pair], tokenizer: SubwordTokenizer, track: Track) -> PairSplit:
     marks = np.array([[tokenizer.bos], [tokenizer.eos]], dtype=np.uint16)
-    targets = tokenizer.encode_all([target for _, target in pairs])
+    sources, targets = [], []
+    for chunk in _chunks(pairs, track, "tokenizing"):
+        ids = tokenizer.encode_all([source for source, _ in chunk])
+        sources.append(_sentences([(each,) for each in ids]))
+        ids = tokenizer.encode_all([target for _, target in chunk])
+        targets.append(_sentences([(marks[0], each, marks[1]) for each in ids]))
     return PairSplit(
-        source=_sentences([(ids,) for ids in tokenizer.encode_all([source for source, _ in pairs])]),
-        target=_sentences([(marks[0], ids, marks[1]) for ids in targets]),
+        source=_joined(sources),
+        target=_joined(targets),
         characters=np.array([len(target) for _, target in pairs], dtype=np.int32),
         words=np.array([len(target.split()) for _, target in pairs], dtype=np.int32),
     )
@@ -140,6 +163,18 @@ def _pair_split(pairs: list[Pair], tokenizer: SubwordTokenizer) -> PairSplit:
 
 def _sentences(parts: list[tuple[np.ndarray, ...]]) -> Sentences:
     """From the parts of each sentence."""
-    offsets = np.zeros(len(parts) + 1, dtype=np.int64)
-    np.cumsum([sum(map(len, sentence)) for sentence in parts], out=offsets[1:])
-    return Sentences(tokens=np.concatenate([part for sentence in parts for part in sentence]), offsets=offsets)
+    lengths = np.array([sum(map(len, sentence)) for sentence in parts], dtype=np.int64)
+    tokens = np.concatenate([part for sentence in parts for part in sentence])
+    return Sentences(tokens=tokens, offsets=_offsets(lengths))
+
+
+def _joined(chunks: list[Sentences]) -> Sentences:
+    """The sentences of all chunks."""
+    lengths = np.concatenate([np.diff(chunk.offsets) for chunk in chunks])
+    return Sentences(tokens=np.concatenate([chunk.tokens for chunk in chunks]), offsets=_offsets(lengths))
+
+
+def _offsets(lengths: np.ndarray) -> np.ndarray:
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets

@@ -1,17 +1,22 @@
 """The grounds of a search: what its settings come to on this machine, checked before anything is written."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from model.config import Config, Data
-from model.corpus import PairCorpus, TextCorpus, load_pairs, load_text
 from model.footprint import footprint, most_micro_batches
+<<<<<<< HEAD
 from model.prepared import prepare_pairs, prepare_text
 from tune.devices import Devices
+=======
+from model.precision import native
+from tune.corpora import FLAGS, load_corpora, prepare
+from tune.devices import Devices, find_devices
+>>>>>>> e78de50 (Corpora from the Hugging Face hub: named by a flag, or asked for once where none is named)
 from tune.memory import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
 from tune.prices import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, FixedPrices, load_prices
 from tune.settings import Settings
@@ -23,7 +28,10 @@ SHORTEST_RUNG_SECONDS = 4.0
 
 @dataclass(frozen=True, kw_only=True)
 class Grounds:
-    """What a search stands on; each mapping is by family. prices: only those that are fixed."""
+    """What a search stands on; each mapping is by family. prices: only those that are fixed.
+
+    settings: each corpus is named. notes: lines for the user on which texts serve, and why.
+    """
 
     settings: Settings
     devices: Devices
@@ -31,6 +39,7 @@ class Grounds:
     data: Mapping[str, Data]
     memories: Mapping[str, Memory]
     prices: Mapping[str, FixedPrices]
+    notes: Sequence[str]
 
 
 def survey(settings: Settings, devices: Devices) -> Grounds:
@@ -38,13 +47,20 @@ def survey(settings: Settings, devices: Devices) -> Grounds:
     spaces = {name: Space(family=name, precisions=devices.precisions, fix=settings.fix) for name in settings.families}
     check_cap(settings)
     prices = {} if settings.prices is None else load_prices(settings.prices, settings.families)
-    data = {name: prepare(corpus) for name, corpus in load_corpora(settings).items()}
+    texts = load_corpora(settings)
+    data = {name: prepare(corpus) for name, corpus in texts.corpora.items()}
     limit = settings.memory_limit or devices.memory_bytes or math.inf
     memories = {name: make_memory(name, each, limit, devices.kind) for name, each in data.items()}
     check_memory(settings, spaces, memories)
     return Grounds(
+<<<<<<< HEAD
         settings=settings, devices=devices, spaces=spaces, data=data, memories=memories, prices=prices
     )
+=======
+        settings=texts.settings, devices=devices, precisions=precisions, spaces=spaces, data=data, memories=memories,
+        prices=prices, notes=texts.notes,
+    )  # fmt: skip
+>>>>>>> e78de50 (Corpora from the Hugging Face hub: named by a flag, or asked for once where none is named)
 
 
 def check_cap(settings: Settings) -> None:
@@ -53,20 +69,6 @@ def check_cap(settings: Settings) -> None:
     smallest = max(least / share for share in settings.families.values())
     if settings.budget < smallest:
         raise settings.too_small(smallest)
-
-
-def load_corpora(settings: Settings) -> dict[str, PairCorpus | TextCorpus]:
-    """The text of each family. ValueError: a corpus that cannot be used."""
-    load: dict[str, Callable[[], PairCorpus | TextCorpus]] = {
-        "translation": lambda: load_pairs(settings.translation_corpus, skip_bad_lines=settings.skip_bad_lines),
-        "nanogpt": lambda: load_text(settings.text_corpus),
-    }
-    return {family: load[family]() for family in settings.families}
-
-
-def prepare(corpus: PairCorpus | TextCorpus) -> Data:
-    """Tokenized once, for all trials."""
-    return prepare_pairs(corpus) if isinstance(corpus, PairCorpus) else prepare_text(corpus)
 
 
 def make_memory(family: str, data: Data, limit: float, kind: str) -> Memory:
@@ -95,9 +97,8 @@ def check_same_text(data: Mapping[str, Data], facts: Mapping[str, Any]) -> None:
     for family, corpus in data.items():
         before = facts.get("corpora", {}).get(family, {"sha256": corpus.sha256})
         if corpus.sha256 != before["sha256"]:
-            flag = {"translation": "--translation-corpus", "nanogpt": "--text-corpus"}[family]
-            rule = "a study goes on with the text that it began with"
-            raise ValueError(f"{flag}: {corpus.name!r} has changed since: {rule}; restore it, or begin a new study")
+            rule = "a study goes on with the text that it began with: restore it, or begin a new study"
+            raise ValueError(f"{FLAGS[family]}: {corpus.name!r} has changed since: {rule}")
 
 
 def check_same_prices(prices: Mapping[str, FixedPrices], facts: Mapping[str, Any]) -> None:

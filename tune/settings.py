@@ -15,6 +15,9 @@ from tune.sizes import bytes_text, parse_bytes
 from tune.space import FAMILIES, PRECISIONS, Space, Value, fix_text, parse_fix
 
 LARGEST_SEED = 2**32 - 1  # NumPy's
+BUILTIN = "builtin"
+HUB_PAIRS = "hub:Helsinki-NLP/opus-100:en-es"
+HUB_TEXT = "hub:karpathy/tiny_shakespeare"
 
 
 def parse_families(text: str) -> dict[str, float]:
@@ -46,6 +49,11 @@ def parse_path(text: str) -> Path:
     return Path(os.path.expanduser(text)).absolute()
 
 
+def parse_corpus(text: str) -> Path | str:
+    """The path of a file; `builtin`, and a dataset of the hub such as `hub:ID`, as they are."""
+    return text if text == BUILTIN or text.startswith("hub:") else parse_path(text)
+
+
 def new_folder() -> Path:
     """`runs/<UTC time>` in the present folder, under a name that is still free."""
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
@@ -74,6 +82,7 @@ def typed(about: str, **rest: Any) -> dict[str, Flag]:
 TIME: dict[str, Any] = {"form": "TIME", "parse": parse_duration, "show": duration_text}
 NUMBER_OF: dict[str, Any] = {"form": "N", "parse": int}
 FILE: dict[str, Any] = {"form": "FILE", "parse": parse_path}
+CORPUS: dict[str, Any] = {"form": "FILE|hub:ID|builtin", "parse": parse_corpus}
 FOLDER: dict[str, Any] = {"form": "FOLDER", "parse": parse_path, "stored": False}
 
 
@@ -141,13 +150,21 @@ class Settings:
         ),
     )
     report_every: float = field(default=5.0, metadata=typed("training between two reports of a trial", **TIME))
-    translation_corpus: Path | None = field(
+    translation_corpus: Path | str | None = field(
         default=None,
-        metadata=typed("pairs, source<TAB>target (default: a builtin grammar, good for a smoke test)", **FILE),
+        metadata=typed(
+            "pairs: a file of lines source<TAB>target, a dataset of the Hugging Face hub, or builtin: a small grammar, "
+            f"good for a smoke test (default: {HUB_PAIRS}, or builtin where the hub cannot be reached)",
+            **CORPUS,
+        ),
     )
-    text_corpus: Path | None = field(
+    text_corpus: Path | str | None = field(
         default=None,
-        metadata=typed("text for nanogpt (default: Python's standard library, good for a smoke test)", **FILE),
+        metadata=typed(
+            "text for nanogpt: a file, a dataset of the Hugging Face hub, or builtin: Python's standard library, good "
+            f"for a smoke test (default: {HUB_TEXT}, or builtin where the hub cannot be reached)",
+            **CORPUS,
+        ),
     )
     skip_bad_lines: bool = field(default=False, metadata=typed("leave out and count pairs without a tab"))
     resume: Path | None = field(

@@ -59,16 +59,15 @@ def search_on(
 ) -> Outcome:
     """Run a search on these devices. up: a Ray while trials run; there: how many devices there are just now."""
     grounds = survey(settings, devices)
-    data = grounds.data
+    settings, data = grounds.settings, grounds.data
     journal = open_journal(settings)
     check_same_text(data, journal.facts())
     check_same_prices(grounds.prices, journal.facts())
     with screen_apart(settings.out / "log.txt") as write:
         place_text = f"{devices.slots} x {devices.name}, precisions {', '.join(devices.precisions)}"
         write(f"{settings.out}: {duration_text(settings.budget)} on {place_text}")
-        for family, text in data.items():
-            if text.builtin:
-                write(f"{family}: no corpus was named, so the builtin one serves: a smoke test, not a study")
+        for note in grounds.notes:
+            write(note)
         tensorboard = TensorBoard(settings.out / "tensorboard", journal, settings)
         listeners: list[Listener] = [tensorboard, Screen(write)]
         planner = make_planner(grounds, journal, listeners, there)

@@ -5,9 +5,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.model.stand_in import ask_python, fill, serving
 from tune import cli
 
 PAIRS = "Hello.\tHola.\n"
+MANY = """
+import contextlib, io, json, sys
+from tune import cli
+
+def answer(flags):
+    out, error = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        code = cli.main(["--budget", "8h", *flags.split()])
+    return code, out.getvalue(), error.getvalue()
+
+print(json.dumps([answer(flags) for flags in sys.argv[1:]]))
+"""
 
 
 @pytest.fixture
@@ -44,6 +57,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("--budget 8h --translation-corpus ../files/few.tsv", r"--translation-corpus: .*fewer than"),
         ("--budget 8h --text-corpus ../files/none.txt", r"--text-corpus: .*none\.txt"),
         ("--budget 8h --text-corpus ../files/latin1.tsv", r"--text-corpus: .*UTF-8"),
+        ("--budget 8h --translation-corpus hub:opus-100", r"--translation-corpus: .*names no dataset.* write hub:ID"),
+        ("--budget 8h --translation-corpus hub:a/b:en-es", r"--translation-corpus: 'hub:a/b:en-es' .*cannot be reach"),
+        ("--budget 8h --text-corpus hub:a/b", r"--text-corpus: 'hub:a/b' .*cannot be reached .*name a file"),
         ("--budget 8h --out ../files/taken", r"--out: .*taken.* exists"),
         ("--budget 8h --out ../files/empty.tsv/x", r"--out: .*cannot be made"),
         ("--budget 8h --devices 300", r"--devices: '300' .*--oversubscribe"),
@@ -61,3 +77,23 @@ def test_one_line_exit_2_nothing_written(
     assert out == "" and error.count("\n") == 1
     assert re.search(said, error), error
     assert sorted(folder.rglob("*")) == before
+
+
+def test_a_dataset_of_the_hub_that_cannot_serve_is_one_line_and_nothing_written(tmp_path: Path) -> None:
+    said = {
+        "--translation-corpus hub:no/such": "is not on the hub",
+        "--translation-corpus hub:Helsinki-NLP/opus-100:xx": "has no configuration 'xx'",
+        "--translation-corpus hub:Helsinki-NLP/opus-100:en-es#en,de": "has no field 'de'",
+        "--translation-corpus hub:some/scores": "has no text field",
+        "--text-corpus hub:some/silence --families nanogpt": "has too little text",
+    }
+    fill(tmp_path / "datasets")
+    here = tmp_path / "here"
+    here.mkdir()
+    with serving(tmp_path / "datasets") as (endpoint, _):
+        answers = ask_python(MANY, *said, endpoint=endpoint, home=tmp_path / "home", cwd=here)
+    for (flags, sentence), (code, out, error) in zip(said.items(), answers, strict=True):
+        flag, name = flags.split()[:2]
+        assert (code, out) == (2, "") and error.count("\n") == 1
+        assert error.startswith(f"{flag}: {name!r} {sentence}"), error
+    assert list(here.iterdir()) == []

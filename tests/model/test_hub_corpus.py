@@ -1,0 +1,130 @@
+"""Corpora of datasets: fields found, splits kept apart, what is missing cut, from local parquet files."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from datasets import load_dataset
+
+from model.corpus import Pair, PairCorpus, cut_text, normalised
+from model.hub import OUR_SPLITS, HubName
+from model.hub_corpus import find_pair_fields, find_text_field, pairs_from, text_from
+from tests.model.stand_in import pairs, translations, write
+
+NAME = HubName.parse("hub:a/b", "--corpus")
+PARTS = ("train", "valid", "test")
+TEXT, LARGE, NUMBER = pa.string(), pa.large_string(), pa.int64()
+BOTH = pa.struct([("en", TEXT), ("es", TEXT)])
+
+
+def splits_of(folder: Path, tables: dict[str, pa.Table]) -> dict:
+    """Datasets of parquet files, by our names of their splits."""
+    write({f"{part}.parquet": table for part, table in tables.items()}, folder)
+    files = {part: str(folder / f"{part}.parquet") for part in tables}
+    loaded = load_dataset("parquet", data_files=files, cache_dir=str(folder / "cache"))
+    return {OUR_SPLITS[part]: split for part, split in loaded.items()}
+
+
+def sentences(rows: list[Pair]) -> set[str]:
+    return {normalised(sentence) for pair in rows for sentence in pair}
+
+
+def check_apart(corpus: PairCorpus) -> None:
+    """No sentence of the training split, on either side, stands in valid or test."""
+    train, valid, test = (sentences(getattr(corpus, part)) for part in PARTS)
+    assert train and valid and test and not train & (valid | test)
+
+
+def test_a_training_pair_is_dropped_if_and_only_if_it_shares_a_sentence(tmp_path: Path) -> None:
+    shared = [("WE COUNT 501", "otra"), ("other", "¿contamos 502?"), ("Contamos 501.", "crossed")]
+    tables = {"train": shared + pairs(0, 500), "validation": pairs(500, 502), "test": pairs(502, 504)}
+    corpus = pairs_from(NAME, splits_of(tmp_path, {part: translations(rows) for part, rows in tables.items()}))
+    check_apart(corpus)
+    assert (corpus.train, corpus.valid, corpus.test) == (pairs(0, 500), tables["validation"], tables["test"])
+
+
+@pytest.mark.parametrize("there", [("train",), ("train", "test"), ("train", "valid")])
+def test_a_missing_split_is_cut_from_train(tmp_path: Path, there: tuple[str, ...]) -> None:
+    tables = {part: translations(pairs(*((0, 1000) if part == "train" else (990, 1030)))) for part in there}
+    corpus = pairs_from(NAME, splits_of(tmp_path, tables))
+    check_apart(corpus)
+    assert not sentences(corpus.valid) & sentences(corpus.test)
+    own = [getattr(corpus, part) for part in there[1:]]
+    assert all(rows == pairs(990, 1030) for rows in own)
+    cut = [getattr(corpus, part) for part in PARTS if part not in there]
+    assert all(len(rows) == (1000 if len(there) == 1 else 990) // 20 for rows in cut)
+    assert len(corpus.train) + sum(map(len, cut)) == (1000 if len(there) == 1 else 990)
+
+
+def test_rows_without_two_sides_are_left_out_and_counted(tmp_path: Path) -> None:
+    rows = [("", "nada"), ("nothing", " "), (None, "nada"), ("  cafe\u0301 ", "café")]
+    corpus = pairs_from(NAME, splits_of(tmp_path, {"train": translations(rows + pairs(0, 400))}))
+    everything = corpus.train + corpus.valid + corpus.test
+    assert corpus.skipped == 3 and len(everything) == 401 and ("café", "café") in everything
+
+
+def test_the_hash_is_of_what_is_in_the_splits(tmp_path: Path) -> None:
+    def sha256(number: int, rows: list[Pair]) -> str:
+        return pairs_from(NAME, splits_of(tmp_path / str(number), {"train": translations(rows)})).sha256
+
+    assert sha256(0, pairs(0, 300)) == sha256(1, pairs(0, 300)) != sha256(2, pairs(0, 301))
+
+
+def test_too_few_pairs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"--corpus: 'hub:a/b' has 9 pairs .*at least 256"):
+        pairs_from(NAME, splits_of(tmp_path, {"train": translations(pairs(0, 9))}))
+
+
+def test_text_keeps_its_splits_and_its_rows_are_lines(tmp_path: Path) -> None:
+    tables = {"train": ["one\n", "two", "", "drei\r\n"] * 900, "validation": ["x y"] * 9, "test": ["z"]}
+    splits = splits_of(tmp_path, {part: pa.table({"text": rows}) for part, rows in tables.items()})
+    corpus = text_from(NAME, splits)
+    assert corpus.train == "\n".join(["one", "two", "", "drei"] * 900)
+    assert corpus.valid == "\n".join(["x y"] * 9) and corpus.test == "z"
+
+
+@pytest.mark.parametrize(("there", "shares"), [(("train",), (0.9, 0.05, 0.05)), (("train", "test"), (0.95, 0.05))])
+def test_missing_text_is_cut_from_the_end_of_train(
+    tmp_path: Path, there: tuple[str, ...], shares: tuple[float, ...]
+) -> None:
+    splits = splits_of(tmp_path, {part: pa.table({"text": [f"{part} word " * 1000]}) for part in there})
+    corpus = text_from(NAME, splits)
+    cut = [corpus.train, corpus.valid] + ([corpus.test] if "test" not in there else [])
+    assert "".join(cut) == "train word " * 1000 and cut == cut_text("train word " * 1000, len(cut) - 1)
+    assert [len(part) for part in cut] == [pytest.approx(11_000 * share, abs=1) for share in shares]
+
+
+@pytest.mark.parametrize(("schema", "fields", "found"), [
+    ({"id": NUMBER, "translation": BOTH}, "", [("translation", "en"), ("translation", "es")]),
+    ({"translation": BOTH}, "#es,en", [("translation", "es"), ("translation", "en")]),
+    ({"Spanish": TEXT, "English": LARGE, "id": NUMBER}, "", [("English",), ("Spanish",)]),
+    ({"source": TEXT, "target": TEXT}, "", [("source",), ("target",)]),
+    ({"note": TEXT, "a": TEXT, "b": TEXT}, "#b,a", [("b",), ("a",)]),
+    ({"meta": pa.struct([("en", TEXT)]), "en": TEXT, "es": TEXT}, "#en,es", [("en",), ("es",)]),
+])
+def test_the_fields_of_pairs_are_found_or_taken_as_named(
+    schema: dict[str, pa.DataType], fields: str, found: list[tuple[str, ...]]
+) -> None:
+    assert find_pair_fields(HubName.parse(f"hub:a/b{fields}", "--corpus"), pa.schema(schema)) == found
+
+
+@pytest.mark.parametrize(("schema", "fields", "found"), [
+    ({"text": TEXT, "title": TEXT}, "", ("text",)), ({"story": TEXT, "id": NUMBER}, "", ("story",)),
+    ({"text": TEXT, "title": TEXT}, "#title", ("title",))])
+def test_the_field_of_text_is_found_or_taken_as_named(
+    schema: dict[str, pa.DataType], fields: str, found: tuple[str, ...]
+) -> None:
+    assert find_text_field(HubName.parse(f"hub:a/b{fields}", "--corpus"), pa.schema(schema)) == found
+
+
+@pytest.mark.parametrize(("schema", "fields", "said"), [
+    ({"a": TEXT, "b": TEXT, "c": TEXT}, "", "has the text fields a, b, c, of which two .*such as #en,es"),
+    ({"a": TEXT, "b": NUMBER}, "", "has the text fields a, of which two"),
+    ({"a": TEXT, "b": TEXT}, "#a", "has the text fields a, b, of which two"),
+    ({"a": TEXT, "b": TEXT}, "#a,en", "has no field 'en' with text in it: name of the text fields a, b"),
+    ({"a": TEXT, "b": NUMBER}, "#a,b", "has no field 'b' with text in it"),
+    ({"b": NUMBER}, "", "has no text field"),
+])
+def test_fields_that_are_not_two_texts_are_refused(schema: dict[str, pa.DataType], fields: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        find_pair_fields(HubName.parse(f"hub:a/b{fields}", "--corpus"), pa.schema(schema))

@@ -1,0 +1,63 @@
+"""Which text serves a search: the one that was named, else the hub's where it can be had, else the builtin one."""
+
+from pathlib import Path
+
+import pytest
+
+import tune.corpora
+from tests.model.stand_in import NOWHERE, ask_python, fill, serving
+from tune.corpora import ASK_SECONDS, load_corpora
+from tune.settings import BUILTIN, HUB_PAIRS, HUB_TEXT, Settings
+
+CHOOSE = """
+import json
+from tune.corpora import load_corpora
+from tune.settings import Settings
+found = load_corpora(Settings(budget=60.0))
+stored = {name: value for name, value in found.settings.stored().items() if name.endswith("corpus")}
+print(json.dumps([stored, [each.sha256 for each in found.corpora.values()], found.notes]))
+"""
+
+
+def test_where_nothing_is_named_the_hub_is_asked_once_and_then_its_cache(tmp_path: Path) -> None:
+    fill(tmp_path / "datasets")
+    with serving(tmp_path / "datasets") as (endpoint, asked):
+        online = ask_python(CHOOSE, endpoint=endpoint, home=tmp_path / "home")
+    assert online[0] == {"translation_corpus": HUB_PAIRS, "text_corpus": HUB_TEXT} and online[2] == []
+    for name in ("Helsinki-NLP/opus-100", "karpathy/tiny_shakespeare"):
+        assert asked.count(f"GET /api/datasets/{name}") == 1
+    assert ask_python(CHOOSE, endpoint=NOWHERE, home=tmp_path / "home") == online
+
+
+def test_where_the_hub_cannot_be_reached_the_builtin_texts_serve_and_one_line_says_so() -> None:
+    found = load_corpora(Settings(budget=60.0))
+    assert all(corpus.builtin for corpus in found.corpora.values()) and set(found.corpora) == {"translation", "nanogpt"}
+    (note,) = found.notes
+    assert "translation and nanogpt: the Hugging Face hub cannot be reached" in note and "a smoke test" in note
+    assert "\n" not in note
+    assert found.settings.translation_corpus == found.settings.text_corpus == BUILTIN
+
+
+def test_the_hub_is_asked_for_three_seconds_at_most_and_only_for_what_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def ask(repositories: list[str], seconds: float) -> dict[str, Exception]:
+        asked.append((list(repositories), seconds))
+        return dict.fromkeys(repositories, TimeoutError())
+
+    monkeypatch.setattr(tune.corpora, "ask", ask)
+    text = tmp_path / "text.txt"
+    text.write_text("some words\n" * 1000)
+    found = load_corpora(Settings(budget=60.0, text_corpus=text))
+    assert asked == [(["Helsinki-NLP/opus-100"], ASK_SECONDS)] and ASK_SECONDS <= 3
+    assert found.settings.text_corpus == text and found.corpora["translation"].builtin
+    load_corpora(Settings(budget=60.0, families={"nanogpt": 1.0}, text_corpus=BUILTIN))
+    load_corpora(Settings(budget=60.0, families={"nanogpt": 1.0}, resume=tmp_path))
+    assert len(asked) == 1
+
+
+def test_a_dataset_that_was_named_is_never_replaced() -> None:
+    with pytest.raises(ValueError, match=r"--text-corpus: 'hub:a/b' cannot be had: the hub cannot be reached .*cached"):
+        load_corpora(Settings(budget=60.0, families={"nanogpt": 1.0}, text_corpus="hub:a/b"))
