@@ -9,14 +9,8 @@ import torch
 
 from model.config import Config, Data
 from model.footprint import footprint, most_micro_batches
-<<<<<<< HEAD
-from model.prepared import prepare_pairs, prepare_text
-from tune.devices import Devices
-=======
-from model.precision import native
 from tune.corpora import FLAGS, load_corpora, prepare
-from tune.devices import Devices, find_devices
->>>>>>> e78de50 (Corpora from the Hugging Face hub: named by a flag, or asked for once where none is named)
+from tune.devices import Devices
 from tune.memory import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
 from tune.prices import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, FixedPrices, load_prices
 from tune.settings import Settings
@@ -53,14 +47,9 @@ def survey(settings: Settings, devices: Devices) -> Grounds:
     memories = {name: make_memory(name, each, limit, devices.kind) for name, each in data.items()}
     check_memory(settings, spaces, memories)
     return Grounds(
-<<<<<<< HEAD
-        settings=settings, devices=devices, spaces=spaces, data=data, memories=memories, prices=prices
-    )
-=======
-        settings=texts.settings, devices=devices, precisions=precisions, spaces=spaces, data=data, memories=memories,
-        prices=prices, notes=texts.notes,
+        settings=texts.settings, devices=devices, spaces=spaces, data=data, memories=memories, prices=prices,
+        notes=texts.notes,
     )  # fmt: skip
->>>>>>> e78de50 (Corpora from the Hugging Face hub: named by a flag, or asked for once where none is named)
 
 
 def check_cap(settings: Settings) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.soak.observer import Observer
 
+BUILTIN = ("--translation-corpus", "builtin", "--text-corpus", "builtin")  # every soak is alike, whatever the hub says
 RUN = Path(__file__).resolve().parents[2] / "tune" / "run.py"
 LONGEST_SECONDS = 900.0
 """No search of a soak takes longer; one that does has failed."""
@@ -24,7 +25,7 @@ class Search:
         self.begun = time.monotonic()
         self.ended: float | None = None
         self._process = subprocess.Popen(
-            [sys.executable, str(RUN), *map(str, flags)],
+            [sys.executable, str(RUN), *map(str, flags), *(() if "--resume" in flags else BUILTIN)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
         self.driver = self._process.pid
