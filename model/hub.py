@@ -116,7 +116,8 @@ def cached(name: HubName) -> "DatasetDict | None":
             dataset_name=name.repository.partition("/")[2], repo_id=name.repository, config_name=name.config,
             version="auto", hash="auto",
         )  # fmt: skip
-        return builder.as_dataset()
+        found: Any = builder.as_dataset()
+        return found
     return None
 
 
@@ -138,7 +139,8 @@ def _load(name: HubName, info: Any) -> "DatasetDict":
         few = textwrap.shorten(", ".join(filter(None, configs)), LONGEST_REASON)
         raise name.refused(f"{rule}: write hub:{name.repository}:CONFIG with one of {few}")
     with _told(name):
-        return datasets.load_dataset(**where)
+        loaded: Any = datasets.load_dataset(**where)
+    return loaded
 
 
 def _place(name: HubName, info: Any) -> dict[str, Any]:

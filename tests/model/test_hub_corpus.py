@@ -1,5 +1,6 @@
 """Corpora of datasets: fields found, splits kept apart, what is missing cut, from local parquet files."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ from datasets import load_dataset
 from model.corpus import Pair, PairCorpus, cut_text, normalised
 from model.hub import OUR_SPLITS, HubName
 from model.hub_corpus import find_pair_fields, find_text_field, pairs_from, text_from
+from model.prepared import prepare_pairs
 from tests.model.stand_in import pairs, translations, write
 
 NAME = HubName.parse("hub:a/b", "--corpus")
@@ -68,6 +70,23 @@ def test_the_hash_is_of_what_is_in_the_splits(tmp_path: Path) -> None:
         return pairs_from(NAME, splits_of(tmp_path / str(number), {"train": translations(rows)})).sha256
 
     assert sha256(0, pairs(0, 300)) == sha256(1, pairs(0, 300)) != sha256(2, pairs(0, 301))
+
+
+def test_whoever_tracks_the_work_is_told_how_much_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = []
+
+    def track(items: Iterable, what: str, total: int) -> list:
+        about.append(what)
+        counted = list(items)
+        assert len(counted) == total
+        return counted
+
+    monkeypatch.setattr("model.hub_corpus.ROWS", 70)
+    monkeypatch.setattr("model.prepared.CHUNK", 70)
+    corpus = pairs_from(NAME, splits_of(tmp_path, {"train": translations(pairs(0, 999))}), track=track)
+    assert len(corpus.train + corpus.valid + corpus.test) == 999
+    prepare_pairs(corpus, track)
+    assert about == ["reading train", "learning a vocabulary", *["tokenizing"] * 3]
 
 
 def test_too_few_pairs_are_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import tune.corpora
-from tests.model.stand_in import NOWHERE, ask_python, fill, serving
+from tests.model.stand_in import NOWHERE, ask_python, fill, pairs, serving
 from tune.corpora import ASK_SECONDS, load_corpora
 from tune.settings import BUILTIN, HUB_PAIRS, HUB_TEXT, Settings
 
@@ -48,11 +48,11 @@ def test_the_hub_is_asked_for_three_seconds_at_most_and_only_for_what_is_not_nam
         return dict.fromkeys(repositories, TimeoutError())
 
     monkeypatch.setattr(tune.corpora, "ask", ask)
-    text = tmp_path / "text.txt"
-    text.write_text("some words\n" * 1000)
-    found = load_corpora(Settings(budget=60.0, text_corpus=text))
-    assert asked == [(["Helsinki-NLP/opus-100"], ASK_SECONDS)] and ASK_SECONDS <= 3
-    assert found.settings.text_corpus == text and found.corpora["translation"].builtin
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs(0, 400)))
+    found = load_corpora(Settings(budget=60.0, translation_corpus=path))
+    assert asked == [(["karpathy/tiny_shakespeare"], ASK_SECONDS)] and ASK_SECONDS <= 3
+    assert found.settings.translation_corpus == path and found.corpora["nanogpt"].builtin
     load_corpora(Settings(budget=60.0, families={"nanogpt": 1.0}, text_corpus=BUILTIN))
     load_corpora(Settings(budget=60.0, families={"nanogpt": 1.0}, resume=tmp_path))
     assert len(asked) == 1
