@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import huggingface_hub
 from huggingface_hub import HfApi
-from huggingface_hub.errors import RepositoryNotFoundError
+from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -27,6 +27,7 @@ OUR_SPLITS = {"train": "train", "validation": "valid", "valid": "valid", "test":
 PATIENCE_SECONDS = 10.0
 """How long to wait for an answer about a dataset that was asked for by name."""
 LONGEST_REASON = 200
+NOT_THERE = (RepositoryNotFoundError, HFValidationError)
 
 _FORM = re.compile(r"hub:([\w.-]+/[\w.-]+)(?::([^:#]+))?(?:#([^#]+))?")
 
@@ -81,7 +82,7 @@ def ask(repositories: Iterable[str], seconds: float) -> dict[str, Any]:
 
 def unreachable(answer: Any) -> bool:
     """Whether `ask` had no answer: no network, a hub that is down, or one that may not be asked."""
-    return isinstance(answer, Exception) and not isinstance(answer, RepositoryNotFoundError)
+    return isinstance(answer, Exception) and not isinstance(answer, NOT_THERE)
 
 
 def open_splits(name: HubName, answer: Any) -> dict[str, "Dataset"]:
@@ -89,7 +90,7 @@ def open_splits(name: HubName, answer: Any) -> dict[str, "Dataset"]:
 
     ValueError: there is no such dataset or configuration, it cannot be had, or it has nothing to train on.
     """
-    if isinstance(answer, RepositoryNotFoundError):
+    if isinstance(answer, NOT_THERE):
         raise name.refused("is not on the hub, or not for you: correct the name, or log in with: hf auth login")
     if unreachable(answer):
         found = cached(name)

@@ -30,8 +30,8 @@ print(json.dumps([load(text) for text in sys.argv[1:]]))
 """
 NAMES = (
     *("hub:Helsinki-NLP/opus-100:en-es", "hub:karpathy/tiny_shakespeare", "hub:Helsinki-NLP/opus-100"),
-    *("hub:Helsinki-NLP/opus-100:en-xx", "hub:Helsinki-NLP/opus-100:en-fr", "hub:no/opus", "hub:some/scores"),
-    *("hub:Helsinki-NLP/opus-100:en-es#en,de", "hub:some/silence", "hub:karpathy/tiny_shakespeare:other"),
+    *("hub:Helsinki-NLP/opus-100:en-xx", "hub:Helsinki-NLP/opus-100:en-fr", "hub:Helsinki-NLP/opus-100:en-es#en,de"),
+    *("hub:karpathy/tiny_shakespeare:other", "hub:no/opus", "hub:no--such/opus", "hub:some/scores", "hub:some/silence"),
 )
 
 
@@ -64,6 +64,7 @@ def test_a_dataset_that_is_a_script_is_loaded_as_the_parquet_that_the_hub_made_o
 
 @pytest.mark.parametrize(("name", "said"), [
     ("hub:no/opus", "is not on the hub.*correct the name"),
+    ("hub:no--such/opus", "is not on the hub.*correct the name"),
     ("hub:Helsinki-NLP/opus-100", "has several configurations: write .*:CONFIG with one of en-es, en-fr"),
     ("hub:Helsinki-NLP/opus-100:en-xx", "has no configuration 'en-xx': write .* one of en-es, en-fr"),
     ("hub:karpathy/tiny_shakespeare:other", "has no configuration 'other': write .* one of default"),
