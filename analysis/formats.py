@@ -79,4 +79,4 @@ def duration(seconds: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.1f} %" if whole > 0 else NOTHING
+    return NOTHING if pd.isna(part) or whole <= 0 else f"{100 * part / whole:.1f} %"

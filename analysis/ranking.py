@@ -28,7 +28,7 @@ COLUMNS = [
     *("perplexity", "parameters", "perplexity_per_million", "bits_per_character", "test_perplexity"),
     *EFFICIENCY,
     *("efficiency_at", "front", "device_seconds", "training_seconds"),
-    *("steps", "tokens", "memory_bytes", "state", "reason", "sha256"),
+    *("steps", "tokens", "memory_bytes", "mfu", "state", "reason", "sha256"),
 ]
 
 

@@ -32,6 +32,10 @@ class Study:
     def read(self, sql: str, *values: str | float) -> pd.DataFrame:
         return read(self.folder, sql, *values)
 
+    def has(self, table: str, column: str) -> bool:
+        """Whether the journal's version writes that."""
+        return not self.read("SELECT 1 FROM pragma_table_info(?) WHERE name = ?", table, column).empty
+
     def corpus(self, family: str) -> dict[str, Any]:
         """name, sha256, builtin, vocabulary of the family's text, as far as they were written"""
         return self.facts.get("corpora", {}).get(family, {})

@@ -17,17 +17,22 @@ BROKEN = r"^(?:diverged|memory|error)\b"
 
 
 def trials(studies: Sequence[Study]) -> pd.DataFrame:
-    """One row a trial: study, family, corpus, the config, parameters, state, reason, device_seconds, memory_bytes."""
+    """One row a trial: study, family, corpus, the config, parameters, state, reason, device_seconds, memory_bytes, mfu.
+
+    mfu: the mean over its reports of the share of the device's peak that training took.
+    """
     return pd.concat([_trials(study) for study in studies], ignore_index=True)
 
 
 def _trials(study: Study) -> pd.DataFrame:
+    mfu = "AVG(mfu)" if study.has("reports", "mfu") else "NULL"
     table = study.read(
-        """SELECT trials.trial, family, config, parameters, state, reason,
-                  COALESCE(paid.device_seconds, 0.0) AS device_seconds, seen.memory_bytes
+        f"""SELECT trials.trial, family, config, parameters, state, reason,
+                  COALESCE(paid.device_seconds, 0.0) AS device_seconds, seen.memory_bytes, seen.mfu
            FROM trials
            LEFT JOIN (SELECT trial, SUM(seconds) AS device_seconds FROM charges GROUP BY trial) paid USING (trial)
-           LEFT JOIN (SELECT trial, MAX(memory_bytes) AS memory_bytes FROM reports GROUP BY trial) seen USING (trial)
+           LEFT JOIN (SELECT trial, MAX(memory_bytes) AS memory_bytes, {mfu} AS mfu
+                      FROM reports GROUP BY trial) seen USING (trial)
            ORDER BY trials.created, trials.trial"""
     )
     configs = pd.DataFrame([json.loads(config) for config in table.pop("config")], index=table.index)
@@ -44,7 +49,7 @@ def _trials(study: Study) -> pd.DataFrame:
     table["reason"] = table["reason"].astype(object).where(table["reason"].notna(), "").astype(str)
     table["smoke_test"] = table["smoke_test"].eq(True)
     table["failed"] = (table["state"] == "failed") | table["reason"].str.contains(BROKEN)
-    numbers = ["parameters", "memory_bytes", "device_seconds"]
+    numbers = ["parameters", "memory_bytes", "device_seconds", "mfu"]
     table[numbers] = table[numbers].astype(float)
     return table
 

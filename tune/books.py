@@ -28,10 +28,14 @@ REPORT_COLUMNS = (
 
 
 class Books:
-    """Slots, leases and charges of one study."""
+    """Slots, leases and charges of one study.
+
+    peak_flops: of a device by precision, as its first trial of this run measured it.
+    """
 
     def __init__(self, journal: Journal, ledger: Ledger, clock: Callable[[], float]) -> None:
         self.journal, self.ledger, self.clock = journal, ledger, clock
+        self.peak_flops: dict[str, float] = {}
         self._idle_since: dict[int, float] = {}
         self._next_slot = 1 + max((row["slot"] for row in journal.rows("SELECT slot FROM slots")), default=-1)
 
@@ -95,7 +99,7 @@ class Books:
         if row["checkpoint"]:
             row["checkpoint"] = str(Path(row["checkpoint"]).relative_to(self.journal.folder))
         row |= {"trial": assignment.trial, "lease": assignment.lease, "at": self.clock()}
-        row |= {"rung": None, "final": 0}
+        row |= {"rung": None, "final": 0, "mfu": self._utilisation(assignment.config, progress)}
         if valid := progress["valid"]:
             row |= {"rung": assignment.rung if ended == "rung" else None, "final": int(ended == "final")}
             row |= {name: valid[name] for name in ("perplexity", "bits_per_character", "nats_per_word", "accuracy")}
@@ -105,6 +109,16 @@ class Books:
         self.journal.insert("reports", row)
         self.journal.update("trials", assignment.trial, {"parameters": progress["parameters"]})
         return row
+
+    def _utilisation(self, config: Mapping[str, Any], progress: Mapping[str, Any]) -> float | None:
+        """The share of the device's peak that training took; None where either was not measured."""
+        rate, measured = progress["tokens_per_second"], progress.get("peak_flops")
+        if not (rate and measured):
+            return None
+        if config["precision"] not in self.peak_flops:
+            self.peak_flops[config["precision"]] = measured
+            self.journal.note(peak_flops=self.peak_flops)
+        return float(rate * progress["flops_per_token"] / self.peak_flops[config["precision"]])
 
     def note_memory(self, to: Assignment, micro_batches: int, predicted: float, measured: int | None) -> None:
         """What a trial took of memory at most, with its batches cut into so many parts; measured None: it ran out."""

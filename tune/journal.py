@@ -46,6 +46,8 @@ CREATE TABLE memory (
 CREATE INDEX reports_by_trial ON reports (trial);
 CREATE INDEX charges_by_lease ON charges (lease);
 """
+UPGRADES = ("ALTER TABLE reports ADD COLUMN mfu REAL",)
+"""What came to the schema since, in order: a study that was begun before gets it when it goes on."""
 
 
 def connect(folder: Path) -> sqlite3.Connection:
@@ -90,33 +92,43 @@ class Journal:
         self._db = sqlite3.connect(folder / FILE, timeout=1, isolation_level=None)
         self._db.row_factory = sqlite3.Row
         self._db.execute("PRAGMA trusted_schema = OFF")
-        if not new:
-            self._check()
+        version = 0 if new else self._checked()
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
         if new:
             self._db.executescript(SCHEMA)
+        for upgrade in UPGRADES[version:]:
+            self._db.execute(upgrade)
 
-    def _check(self) -> None:
-        """ValueError: tables, views, triggers or values that are not ours, or a file that is damaged."""
+    def _checked(self) -> int:
+        """How many upgrades it had. ValueError: tables, views, triggers or values of others, or a damaged file."""
+        version: int | None = None
         try:
-            ours = self._has_our_schema() and self._has_our_types()
+            version = self._version()
+            ours = version is not None and self._has_our_types()
             sound = [row[0] for row in self.rows("PRAGMA quick_check")] == ["ok"]
             whole = not self.rows("PRAGMA foreign_key_check")
         except sqlite3.OperationalError:
             raise
         except sqlite3.DatabaseError:
             ours = sound = whole = False
-        if not (ours and sound and whole):
+        if version is None or not (ours and sound and whole):
             raise ValueError(
                 f"--resume: {str(self.folder)!r} has a {FILE} that is damaged or of another version: begin a new study"
             )
+        return version
 
-    def _has_our_schema(self) -> bool:
+    def _version(self) -> int | None:
+        """How many of the upgrades it had; None where its schema is none of ours."""
         schema = "SELECT type, name, sql FROM sqlite_master ORDER BY type, name"
+        found = [tuple(row) for row in self.rows(schema)]
         with closing(sqlite3.connect(":memory:")) as ours:
             ours.executescript(SCHEMA)
-            return [tuple(row) for row in self.rows(schema)] == ours.execute(schema).fetchall()
+            for version, upgrade in enumerate((*UPGRADES, "")):
+                if found == ours.execute(schema).fetchall():
+                    return version
+                ours.execute(upgrade)
+        return None
 
     def _has_our_types(self) -> bool:
         """SQLite itself takes any value in any column."""

@@ -63,10 +63,14 @@ class Desk:
         return object, ()
 
     def config(self, assignment: Assignment) -> dict[str, Any]:
-        """What a trial's process is told: its assignment, and when that was made, on clocks that it may share."""
-        age = self.planner.books.clock() - assignment.opened
+        """What a trial's process is told: its assignment; when that was made, on clocks that it may share; what its device
+        does at most, where that is known.
+        """
+        books = self.planner.books
+        age = books.clock() - assignment.opened
         opened = {"boot": boot(), "monotonic": time.monotonic() - age, "wall": time.time() - age}
-        return {"assignment": dataclasses.asdict(assignment), "opened": opened}
+        peak = books.peak_flops.get(assignment.config["precision"])
+        return {"assignment": dataclasses.asdict(assignment), "opened": opened, "peak_flops": peak}
 
 
 class AdmittingSearcher(Searcher):

@@ -14,6 +14,7 @@ import torch
 
 from model.config import Config, Data
 from model.memory import MemoryLimit, ran_out
+from model.peak import flops_on, peak_flops
 from model.process import prepare_process
 from model.training import Progress, Stretch, train
 from tune.disk import refused
@@ -67,14 +68,14 @@ class TrainingTrial(ray.tune.Trainable):
     def step(self) -> dict[str, Any]:
         """Train until the next report is due.
 
-        Returns `report` as JSON: the fields of model.training.Progress and `limited_bytes`, what counts against the
-        memory limit; or no more than `ended` where memory ran out and smaller parts of a batch do not help. Or it
-        returns `refused`: what the disk did not take.
+        Returns `report` as JSON: the fields of model.training.Progress; `limited_bytes`, what counts against the memory
+        limit; `flops_per_token` of training and `peak_flops` of the device. Or no more than `ended` where memory ran
+        out and smaller parts of a batch do not help. Or it returns `refused`: what the disk did not take.
         """
         try:
             report = as_report(self._train_on())
             report["limited_bytes"] = max(report["memory_bytes"], self._limit.counted())
-            return {"report": json.dumps(report)}
+            return {"report": json.dumps(report | self._arithmetic)}
         except Exception as error:
             if isinstance(error, OSError) and refused(error):
                 return {"refused": [error.errno, error.strerror, error.filename]}
@@ -103,13 +104,18 @@ class TrainingTrial(ray.tune.Trainable):
 
     def _begin(self, config: dict[str, Any]) -> None:
         self._assignment = config["assignment"]
-        self._progress = self._train(opened_here(**config["opened"]))
+        self._progress = self._train(opened_here(**config["opened"]), config["peak_flops"])
 
-    def _train(self, opened: float) -> Generator[Progress, None, None]:
+    def _train(self, opened: float, peak: float | None) -> Generator[Progress, None, None]:
         assignment, place = self._assignment, self._place
         self._life = assignment["trial"], assignment["lease"], assignment["opened"] - opened
-        self._limit.begin()
         family = assignment["family"]
+        trained = Config(family=family, seed=place.seed, **assignment["config"])
+        self._arithmetic = {
+            "flops_per_token": flops_on(trained, self._data[family]),
+            "peak_flops": peak or peak_flops(trained.precision, place.device),
+        }
+        self._limit.begin()
         stretch = Stretch(
             device_seconds=assignment["seconds"] - (time.monotonic() - opened) - HAND_OVER_SECONDS,
             steps=assignment["steps"],
@@ -119,7 +125,7 @@ class TrainingTrial(ray.tune.Trainable):
             final=assignment["rung"] is None,
         )
         return train(
-            Config(family=family, seed=place.seed, **assignment["config"]),
+            trained,
             self._data[family],
             stretch,
             folder=place.folder / "checkpoints" / assignment["trial"],

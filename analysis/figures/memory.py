@@ -9,7 +9,7 @@ from analysis.studies import Study
 
 def memory(study: Study) -> Picture:
     """A point each time a trial's memory was predicted. ValueError before the first, and of journals without them."""
-    if study.read("SELECT 1 FROM sqlite_master WHERE name = 'memory'").empty:
+    if not study.has("memory", "predicted"):
         raise ValueError("memory: this study's version predicted none")
     table = study.read(
         """SELECT memory.trial, family, micro_batches, predicted, measured

@@ -32,7 +32,7 @@ def precision(results: Results, family: str) -> Picture:
     speeds = pd.concat([_speeds(study) for study in results.studies], ignore_index=True)
     table = table.merge(speeds, on=TRIAL, how="left")
     figure, (quality, speed) = axes(1, 2, height=3.4)
-    said = []
+    said, busy = [], []
     for place, name in enumerate(names):
         rows = table[table["precision"] == name]
         points = rows["efficiency"].dropna().to_numpy()
@@ -42,6 +42,8 @@ def precision(results: Results, family: str) -> Picture:
             mean, low, high = mean_interval(points)
             quality.errorbar(place, mean, [[mean - low], [high - mean]], fmt="o", c=BLUE, ms=6, lw=1.8, capsize=4)
             said.append(f"{name} {mean:+.3f} ({low:+.3f} to {high:+.3f}, {len(points)} trials)")
+        if rows["mfu"].notna().any():
+            busy.append(f"{name} {formats.share(rows['mfu'].mean(), 1)}")
         color, marker = (BLUE, ORANGE, GREEN, PURPLE)[place % 4], MARKERS[place % len(MARKERS)]
         speed.scatter(
             rows["parameters"],
@@ -64,9 +66,12 @@ def precision(results: Results, family: str) -> Picture:
         name=f"precision-{family}",
         title=f"{family}: the precisions compared",
         text=f"At {level_text(table['level'].iloc[0])}, which is equal compute: efficiency with 90 % intervals: "
-        f"{'; '.join(said) or 'unknown'}. A faster precision has seen more text by then.",
+        f"{'; '.join(said) or 'unknown'}. A faster precision has seen more text by then. Of the device's peak at its "
+        f"precision training took (MFU): {', '.join(busy) or 'unknown'}.",
         figure=figure,
-        data=table[[*TRIAL, "precision", "level", "perplexity", "efficiency", "parameters", "tokens_per_second"]],
+        data=table[
+            [*TRIAL, "precision", "level", "perplexity", "efficiency", "parameters", "tokens_per_second", "mfu"]
+        ],
     )
 
 

@@ -1,3 +1,4 @@
+import sqlite3
 from collections.abc import Callable
 
 import numpy as np
@@ -71,6 +72,22 @@ def test_efficiency_is_unknown_under_five_trials(write: Callable[..., Written]) 
 def test_the_order_changes_places_and_nothing_else(six: Written, by: str) -> None:
     same, other = (table(six, by=order).drop(columns="place").sort_values("trial") for order in ("quotient", by))
     pd.testing.assert_frame_equal(same.reset_index(drop=True), other.reset_index(drop=True))
+
+
+def test_the_share_of_the_peak_is_the_mean_of_what_was_measured(six: Written) -> None:
+    for mfu in (0.2, 0.4, None):
+        six.report("t1", None, rung=None, mfu=mfu)
+    shares = table(six).set_index("trial")["mfu"]
+    assert shares["t1"] == pytest.approx(0.3) and shares.drop("t1").isna().all()
+
+
+def test_a_journal_of_before_has_no_share_of_the_peak(six: Written) -> None:
+    before = table(six).drop(columns="mfu")
+    with sqlite3.connect(six.folder / "journal.db") as connection:
+        connection.execute("ALTER TABLE reports DROP COLUMN mfu")
+    after = table(six)
+    assert after.pop("mfu").isna().all()
+    pd.testing.assert_frame_equal(before, after)
 
 
 def test_what_was_measured_again_counts_as_measured_last(six: Written) -> None:

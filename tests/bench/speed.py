@@ -10,14 +10,13 @@ import torch
 from model.batches import TrainBatches
 from model.config import Config, build_model
 from model.estimates import flops_per_token
-from model.precision import prepare
+from model.peak import SIZES, peak_flops
 from tests.bench.contenders import LARGE, SMALL, gpt_config, pairs
 from tests.bench.interleaved import Timed, interleaved, ratio
 from tests.bench.table import Row
 
 TURNS = 15
 TURN_SECONDS = 1.5
-PEAK_SIZE = 1024
 
 
 def gpt(data: Path, *, short: bool) -> Iterator[Row]:
@@ -53,22 +52,13 @@ def _shares(shape: dict[str, int], found: dict[str, Timed], size: str) -> Iterat
     asked = {("small", "fp32"): 0.55, ("small", "bf16"): 0.45, ("large", "fp32"): 0.75, ("large", "bf16"): 0.75}
     for precision in ("fp32", "bf16"):
         rate = statistics.median(found[f"nanogpt {precision} compiled {size}"].tokens_per_second)
-        peak, least = peak_flops(precision), asked[size, precision]
+        torch.set_num_threads(1)
+        peak, least = peak_flops(precision, "cpu"), asked[size, precision]
         yield Row(
             what=f"share of the matrix-product peak, training, d {shape['d_model']}, {precision}",
-            against=f"{peak / 1e9:.0f} GFLOP/s (products of {PEAK_SIZE} x {PEAK_SIZE})",
+            against=f"{peak / 1e9:.0f} GFLOP/s (products of {SIZES['cpu']} x {SIZES['cpu']})",
             asked=f">= {least:.0%}", measured=f"{rate * flops / peak:.0%}", reached=rate * flops >= least * peak,
         )  # fmt: skip
-
-
-def peak_flops(precision: str) -> float:
-    """Of one thread: the best of twenty products."""
-    prepare(precision, "cpu")
-    torch.set_num_threads(1)
-    x = torch.randn(PEAK_SIZE, PEAK_SIZE)
-    x = x.bfloat16() if precision == "bf16" else x
-    best = min(cpu_seconds(lambda: x @ x) for _ in range(20))
-    return 2 * PEAK_SIZE**3 / best
 
 
 def translation(data: Path, *, short: bool) -> Iterator[Row]:

@@ -1,10 +1,12 @@
 """The journal's laws: all or nothing, one writer, readable while it is written."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tune.journal import Journal, connect
+from tune.journal import FILE, SCHEMA, Journal, connect
 
 
 def trial(name: str) -> dict[str, object]:
@@ -37,6 +39,23 @@ def test_facts_come_back_and_are_replaced(tmp_path: Path) -> None:
     journal.note(cap_seconds=10, families={"nanogpt": 1.0})
     journal.note(cap_seconds=20)
     assert journal.facts() == {"cap_seconds": 20, "families": {"nanogpt": 1.0}}
+
+
+def test_a_journal_of_before_an_upgrade_goes_on(tmp_path: Path) -> None:
+    """With its rows; and what it never had is refused as before."""
+    with closing(sqlite3.connect(tmp_path / FILE)) as before:
+        before.executescript(SCHEMA)
+        before.execute("INSERT INTO trials (trial, family, config, state, created) VALUES ('t1', 'a', '', 'paused', 0)")
+        before.commit()
+    for _ in range(2):
+        journal = Journal(tmp_path, new=False)
+        journal.insert("reports", {"trial": "t1", "at": 0.0, "mfu": 0.5})
+        journal.close()
+    with closing(sqlite3.connect(tmp_path / FILE)) as stranger:
+        assert stranger.execute("SELECT mfu FROM reports").fetchall() == [(0.5,), (0.5,)]
+        stranger.execute("ALTER TABLE reports ADD COLUMN theirs REAL")
+    with pytest.raises(ValueError, match="of another version"):
+        Journal(tmp_path, new=False)
 
 
 def test_a_folder_without_a_study_is_named(tmp_path: Path) -> None:

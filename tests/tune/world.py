@@ -27,6 +27,7 @@ NOTICE_SECONDS = 1.5
 RUNS_OUT_SECONDS = 1.0
 """What a first step takes that runs out of memory in parts of every size."""
 LIMIT = 1e9
+FLOPS_PER_TOKEN, PEAK_FLOPS = 3.0, 8.0
 MOST_MICRO_BATCHES = 16
 SHARES = {"translation": 0.5, "nanogpt": 0.5}
 
@@ -197,6 +198,8 @@ class World:
                 "parameters": 1000 * assignment.config.get("d_model", 1), "seconds": {"steps": used * 0.9},
                 "valid": valid, "test": None, "ended": ended,
                 "micro_batches": micro_batches, "ran_out": micro_batches > assignment.micro_batches,
+                "flops_per_token": FLOPS_PER_TOKEN,
+                "peak_flops": PEAK_FLOPS if "precision" in assignment.config else None,
             },
         )  # fmt: skip
 

@@ -21,6 +21,7 @@ SCALARS = {
     "5 train/gradient_norm": "gradient_norm",
     "6 speed/tokens_per_second": "tokens_per_second",
     "6 speed/step_seconds": "step_seconds",
+    "6 speed/mfu": "mfu",
     "6 speed/memory_bytes": "memory_bytes",
     "7 trial/rung": "rung",
 }

@@ -9,6 +9,7 @@ import pytest
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
 from tests.tune.board.conftest import read, trial_runs, watched
+from tests.tune.world import FLOPS_PER_TOKEN, PEAK_FLOPS
 from tune.board import ledger_run
 from tune.board.trial_run import TrialRun
 from tune.journal import Journal
@@ -70,6 +71,12 @@ def test_a_run_is_named_by_its_config_and_its_tags_are_grouped(tmp_path: Path) -
         assert folder.name.startswith(f"{trial} d") and family in ("nanogpt", "translation")
         tags = read(folder).Tags()["scalars"]
         assert {tag.partition("/")[0] for tag in tags} == {"4 valid", "5 train", "6 speed", "7 trial"}
+
+
+def test_the_share_of_the_peak_is_shown_over_tokens(tmp_path: Path) -> None:
+    for _, _, folder in trial_runs(finished(tmp_path)):
+        shown = read(folder).Scalars("6 speed/mfu")
+        assert shown and all(event.value == pytest.approx(FLOPS_PER_TOKEN / PEAK_FLOPS) for event in shown)
 
 
 def test_the_ledger_ends_as_the_books_do(tmp_path: Path) -> None:
