@@ -2,6 +2,7 @@
 
 import shlex
 from datetime import UTC, datetime
+from typing import Any
 
 import pandas as pd
 
@@ -88,12 +89,23 @@ def spending_table(spent: Spending) -> str:
 
 
 def samples(study: Study, family: str) -> list[str]:
-    """What the winner makes of some texts, where the search wrote it down."""
+    """What the winner makes of some texts, and how well it translates, where the search wrote it down."""
     rows = study.facts.get("samples", {}).get(family, [])[:SAMPLES]
     if not rows:
         return []
     shown = ({name: str(value) for name, value in row.items() if value is not None} for row in rows)
-    return [page.heading(f"{family}: what the winner writes", 3), *map(page.facts, shown)]
+    score = study.facts.get("bleu", {}).get(family)
+    scores = [] if score is None else [page.text(score_text(score))]
+    return [page.heading(f"{family}: what the winner writes", 3), *scores, *map(page.facts, shown)]
+
+
+def score_text(score: dict[str, Any]) -> str:
+    """t012 translates 128 sentences of the test split with BLEU 21.3 and chrF 45.0 (sacrebleu, nrefs:1|...)."""
+    bleu, chrf = (formats.number(score[name], 3) for name in ("bleu", "chrf"))
+    return (
+        f"{score['trial']} translates {score['sentences']} sentences of the test split with BLEU {bleu} and "
+        f"chrF {chrf} (sacrebleu, {score['signature']})."
+    )
 
 
 def repeat(study: Study) -> list[str]:

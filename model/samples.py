@@ -1,13 +1,13 @@
 """What a winner writes, beside what stands in the validation split: sentences translated, text gone on with."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
+from torch import nn
 
-from model.checkpoint import load_model
 from model.config import Data
-from model.prepared import PairData, Sentences, TextData
+from model.prepared import PairData, PairSplit, Sentences, TextData
+from model.tokenizer import Tokenizer
 from model.use import continuation, translations
 
 PROMPT_TOKENS = 48
@@ -18,10 +18,9 @@ Sample = dict[str, str]
 """Its input, the model's output, and the reference."""
 
 
-def samples(folder: Path, data: Data, count: int) -> Iterator[Sample]:
-    """One at a time, spread over the validation split, by the exported model in `folder`."""
-    model, tokenizer = load_model(folder)
-    for source, reference in _translated(data, count) if isinstance(data, PairData) else _text(data, count):
+def samples(model: nn.Module, tokenizer: Tokenizer, data: Data, count: int) -> Iterator[Sample]:
+    """One at a time, spread over the validation split."""
+    for source, reference in spread(data.valid, count) if isinstance(data, PairData) else _text(data, count):
         given, wanted = tokenizer.decode(source.tolist()), tokenizer.decode(reference.tolist())
         if isinstance(data, PairData):
             written = translations(model, tokenizer, [given])[0]
@@ -30,10 +29,10 @@ def samples(folder: Path, data: Data, count: int) -> Iterator[Sample]:
         yield {"input": given, "output": written, "reference": wanted}
 
 
-def _translated(data: PairData, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Source, and target without its bos and eos."""
-    for pair in np.linspace(0, len(data.valid) - 1, count).astype(int):
-        yield _sentence(data.valid.source, pair), _sentence(data.valid.target, pair)[1:-1]
+def spread(split: PairSplit, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The tokens of pairs from its first to its last: source, and target without its bos and eos."""
+    for pair in np.linspace(0, len(split) - 1, count).astype(int):
+        yield _sentence(split.source, pair), _sentence(split.target, pair)[1:-1]
 
 
 def _sentence(sentences: Sentences, number: int) -> np.ndarray:

@@ -81,7 +81,7 @@ def search_on(
         with alive, up, ended_in_order(planner, settings.out):
             run_trials(planner, data, place, devices.gpus)
         tensorboard.close(planner)
-        for line in conclude(settings, planner, data, devices.kind):
+        for line in conclude(settings, planner, data, devices.kind, tensorboard):
             write(line)
     journal.close()
     return Outcome(folder=settings.out, interrupted=planner.stopping)
@@ -101,18 +101,23 @@ def open_journal(settings: Settings) -> Journal:
     return journal
 
 
-def conclude(settings: Settings, planner: Planner, data: Mapping[str, Data], kind: str) -> Iterator[str]:
-    """Keep the winners where people look for them, and tell what was found."""
+def conclude(
+    settings: Settings, planner: Planner, data: Mapping[str, Data], kind: str, tensorboard: TensorBoard
+) -> Iterator[str]:
+    """Keep the winners where people look for them, let them translate and write, and tell what was found."""
     journal, ledger = planner.books.journal, planner.books.ledger
-    found = winners(journal)
+    found, kept = winners(journal), {}
     for family, winner in found.items():
         try:
             export(winner, settings.out, data[family])
+            kept[family] = winner
         except DamagedCheckpoint as error:
             yield f"{family}: the best trial cannot be kept in best-{family}: {error}"
-    if not planner.stopping:
-        write_samples(found, planner.books, settings.out, data, kind=kind)
+    scores = {} if planner.stopping else write_samples(kept, planner.books, settings.out, data, kind=kind)
+    for family, score in scores.items():
+        tensorboard.translated(planner, found[family].trial, score)
     journal.note(ended={"reason": planner.stopping or "cap", "spent": ledger.spent})
-    yield from last_lines(journal, found, list(settings.families), settings.budget, ledger.spent)
+    families = list(settings.families)
+    yield from last_lines(journal, found, scores, families, cap=settings.budget, spent=ledger.spent)
     if planner.stopping:
         yield f"ended by {planner.stopping}; go on with: python tune/run.py --resume {settings.out}"

@@ -1,12 +1,13 @@
 """The end of a search: the best of each family, kept where people look for it, and the last lines printed."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from model import checkpoint as checkpoints
+from model.bleu import Score
 from model.config import Data
 from tune.duration import duration_text
 from tune.journal import Journal
@@ -62,8 +63,9 @@ def export(winner: Winner, study: Path, data: Data) -> None:
 
 
 def last_lines(
-    journal: Journal, found: dict[str, Winner], families: list[str], cap: float, spent: float
-) -> Iterator[str]:
+    journal: Journal, found: Mapping[str, Winner], scores: Mapping[str, Score], families: list[str], *, cap: float,
+    spent: float,
+) -> Iterator[str]:  # fmt: skip
     """What a user leaves with: per family the best configuration, and what it cost."""
     for family in families:
         winner = found.get(family)
@@ -74,7 +76,9 @@ def last_lines(
         decayed = "" if winner.decayed else " (before its decay)"
         quality = f"validation perplexity {winner.perplexity:.4g}, test perplexity {test}"
         size = f"{winner.bits_per_character:.3f} bits a character, {winner.parameters:,} parameters"
-        yield f"{family}: best {winner.trial} {label(winner.config)}{decayed}: {quality}, {size}"
+        score = scores.get(family)
+        bleu = "" if score is None else f", BLEU {score.bleu:.1f} on {score.sentences} test sentences"
+        yield f"{family}: best {winner.trial} {label(winner.config)}{decayed}: {quality}, {size}{bleu}"
     steps = journal.rows("SELECT TOTAL(seconds) AS seconds FROM charges WHERE what = 'steps'")[0]["seconds"]
     share, in_steps = spent / cap, steps / spent if spent else 0.0
     of_cap = f"{duration_text(round(spent, 1))} of {duration_text(cap)} ({100 * share:.1f} %)"

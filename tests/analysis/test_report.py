@@ -88,10 +88,13 @@ def test_builtin_text_is_marked(write: Callable[..., Written]) -> None:
 
 
 def test_samples_of_the_winner_are_shown(write: Callable[..., Written]) -> None:
-    study = write(samples={"nanogpt": [{"input": "ROMEO:", "output": "O <b>!", "reference": None}]})
+    score = {"trial": "t1", "bleu": 21.34, "chrf": 45.01, "sentences": 128, "signature": "<nrefs:1>"}
+    sample = {"input": "ROMEO:", "output": "O <b>!", "reference": None}
+    study = write(samples={"nanogpt": [sample]}, bleu={"nanogpt": score})
     study.trial("t1")
     html = written(study)
     assert "<dd>O &lt;b&gt;!</dd>" in html and "reference" not in html
+    assert "t1 translates 128 sentences of the test split with BLEU 21.3 and chrF 45.0" in html
 
 
 def test_nothing_of_a_journal_is_taken_for_html(write: Callable[..., Written]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from model.bleu import Score
 from tune.board.ledger_run import LedgerRun
 from tune.board.trial_run import TrialRun
 from tune.journal import Journal
@@ -22,10 +23,7 @@ class TensorBoard:
     def decided(self, planner: Planner, trial: str | None, action: str, reason: str) -> None:
         """A trial that starts has its row of HParams at once, so that no end can lose it."""
         if trial is not None:
-            if trial not in self._trials:
-                record = planner.trials[trial]
-                self._trials[trial] = TrialRun(self._folder, self._journal, trial, record.family, record.config)
-            self._trials[trial].decided(action, reason, planner.books.clock())
+            self._run(planner, trial).decided(action, reason, planner.books.clock())
         self._ledger.write(planner)
 
     def reported(self, planner: Planner, trial: str, row: Mapping[str, Any]) -> None:
@@ -36,3 +34,14 @@ class TensorBoard:
     def close(self, planner: Planner) -> None:
         """The last pictures and the final ranking."""
         self._ledger.close(planner)
+
+    def translated(self, planner: Planner, trial: str, score: Score) -> None:
+        """How well a winner translates."""
+        self._run(planner, trial).translated(score)
+
+    def _run(self, planner: Planner, trial: str) -> TrialRun:
+        """That of a trial; a new one begins with its row of HParams."""
+        if trial not in self._trials:
+            record = planner.trials[trial]
+            self._trials[trial] = TrialRun(self._folder, self._journal, trial, record.family, record.config)
+        return self._trials[trial]

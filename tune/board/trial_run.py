@@ -6,6 +6,7 @@ from typing import Any
 
 from tensorboard.plugins.text.summary_v2 import text_pb
 
+from model.bleu import Score
 from tune.board import hparams
 from tune.board.event_file import EventFile, scalar
 from tune.journal import Journal
@@ -27,6 +28,7 @@ SCALARS = {
 }
 """Each tag and its column of the journal's table `reports`. The groups 1 to 3 are the ledger's."""
 ENDED, DEVICE_SECONDS = "7 trial/ended", "7 trial/device_seconds"
+BLEU, CHRF = "7 trial/test_bleu", "7 trial/test_chrf"
 PARAMETERS, QUOTIENT = "7 trial/parameters", "7 trial/perplexity_per_million"
 
 
@@ -63,6 +65,10 @@ class TrialRun:
         self._file.add(*(scalar(tag, value) for tag, value in values.items()), step=self._tokens)
         if row["final"]:
             self._file.add(hparams.ended("decayed"), step=self._tokens)
+
+    def translated(self, score: Score) -> None:
+        """How well the trial translates, after its end."""
+        self._file.add(scalar(BLEU, score.bleu), scalar(CHRF, score.chrf), step=self._tokens)
 
     def _device_seconds(self, now: float) -> float:
         query = "SELECT TOTAL(IFNULL(charged, ? - opened)) AS seconds FROM leases WHERE trial = ?"

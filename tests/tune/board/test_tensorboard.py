@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
+from model.bleu import Score
 from tests.tune.board.conftest import read, trial_runs, watched
 from tests.tune.world import FLOPS_PER_TOKEN, PEAK_FLOPS
 from tune.board import ledger_run
 from tune.board.trial_run import TrialRun
 from tune.journal import Journal
+from tune.winners import winners
 
 FRONTS = ["front/nanogpt", "front/translation"]
 
@@ -77,6 +79,18 @@ def test_the_share_of_the_peak_is_shown_over_tokens(tmp_path: Path) -> None:
     for _, _, folder in trial_runs(finished(tmp_path)):
         shown = read(folder).Scalars("6 speed/mfu")
         assert shown and all(event.value == pytest.approx(FLOPS_PER_TOKEN / PEAK_FLOPS) for event in shown)
+
+
+def test_how_a_winner_translates_is_in_its_run(tmp_path: Path) -> None:
+    """Of a study too that goes on only to end."""
+    world, _ = watched(tmp_path)
+    world.run()
+    world.journal.close()
+    again, board = watched(tmp_path)
+    trial = winners(again.journal)["translation"].trial
+    board.translated(again.planner, trial, Score(bleu=12.5, chrf=40.0, sentences=128, signature=""))
+    shown = {name: read(folder).Tags()["scalars"] for name, _, folder in trial_runs(tmp_path)}
+    assert [name for name, tags in shown.items() if "7 trial/test_bleu" in tags] == [trial]
 
 
 def test_the_ledger_ends_as_the_books_do(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""How well a translator translates: BLEU and chrF on the same sentences of the test split for all models of a study."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sacrebleu.metrics import BLEU, CHRF
+from torch import nn
+
+from model.prepared import PairData
+from model.samples import spread
+from model.tokenizer import Tokenizer
+from model.use import translations
+
+SENTENCES = 128
+"""Spread over the test split; all of it, where it has fewer."""
+CHUNK = 8
+"""Sentences translated at once: few, so that what is left of a lease can be looked at between."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Corpus BLEU (Papineni et al. 2002) and chrF (Popovic 2015), 0 to 100, by sacrebleu, whose signature says how."""
+
+    bleu: float
+    chrf: float
+    sentences: int
+    signature: str
+
+
+def chunks(data: PairData) -> int:
+    """How many there are to translate."""
+    return -(-min(SENTENCES, len(data.test)) // CHUNK)
+
+
+def translated(model: nn.Module, tokenizer: Tokenizer, data: PairData) -> Iterator[list[tuple[str, str]]]:
+    """Chunk by chunk: each sentence as the model translates it, and its reference."""
+    pairs = [
+        (tokenizer.decode(source.tolist()), tokenizer.decode(target.tolist()))
+        for source, target in spread(data.test, min(SENTENCES, len(data.test)))
+    ]
+    for first in range(0, len(pairs), CHUNK):
+        sources, references = zip(*pairs[first : first + CHUNK], strict=True)
+        yield list(zip(translations(model, tokenizer, list(sources)), references, strict=True))
+
+
+def score(found: list[tuple[str, str]]) -> Score:
+    """Of translations and their references."""
+    outputs, references = (list(side) for side in zip(*found, strict=True))
+    bleu = BLEU()
+    return Score(
+        bleu=bleu.corpus_score(outputs, [references]).score, chrf=CHRF().corpus_score(outputs, [references]).score,
+        sentences=len(found), signature=str(bleu.get_signature()),
+    )  # fmt: skip
