@@ -69,7 +69,7 @@ def parts(study: Study, figures: Path) -> Iterator[str]:
             yield drawn(partial(draw, results, family))
         yield from report_parts.samples(study, family)
     yield page.heading("Where the cap went", anchor="budget")
-    yield page.text(f"{spent.summary[0].upper()}{spent.summary[1:]}.")
+    yield page.text(f"{spent.summary[0].upper()}{spent.summary[1:]}. {spent.overhead_text}")
     yield report_parts.spending_table(spent)
     for draw_budget in OF_THE_BUDGET:
         yield drawn(partial(draw_budget, study))

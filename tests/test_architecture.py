@@ -24,7 +24,10 @@ FORBIDDEN = {
     "kernels/run.py": (("tune", "model", "analysis"), ("tune.journal", "tune.ledger")),
 }
 # These load nothing heavy into --help, into analysis or into kernels: the standard library and each other.
-PLAIN = ("duration", "sizes", "disk", "settings", "space", "rungs", "ladder", "standings", "journal", "ledger")
+PLAIN = (
+    *("duration", "sizes", "disk", "settings", "space", "rungs", "ladder", "standings"),
+    *("journal", "ledger", "stopwatch"),
+)
 # Entries by name; beside them, every file that runs as a script is one.
 ENTRIES = (
     *("tune/run.py", "tune/experiment.py", "tune/replay.py", "model/translate.py", "model/generate.py"),

@@ -5,13 +5,16 @@ import json
 import platform
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from model.config import Data
+from tune.board.tensorboard import TensorBoard
 from tune.devices import Devices
 from tune.journal import Journal
 from tune.settings import Settings
+from tune.stopwatch import Stopwatch
 
 PACKAGES = ("ray", "torch", "numpy", "optuna", "tokenizers", "tensorboard")
 
@@ -37,6 +40,16 @@ def write_facts(settings: Settings, devices: Devices, data: Mapping[str, Data], 
     new.write_text(json.dumps(facts, indent=1), encoding="utf-8")
     new.replace(settings.out / "study.json")
     journal.note(**facts)
+
+
+@contextmanager
+def overhead_noted(journal: Journal, tensorboard: TensorBoard) -> Iterator[None]:
+    """Write down what the journal and TensorBoard took of the search that runs inside, in seconds of the driver's."""
+    watches = {"search": Stopwatch(), "journal": journal.watch, "tensorboard": tensorboard.watch}
+    before = {name: watch.seconds for name, watch in watches.items()}
+    with watches["search"]:
+        yield
+    journal.note(overhead={name: watch.seconds - before[name] for name, watch in watches.items()})
 
 
 def git_commit() -> str | None:

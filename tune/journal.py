@@ -13,6 +13,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tune.stopwatch import Stopwatch
+
 FILE = "journal.db"
 LOCK = "journal.lock"
 
@@ -78,14 +80,14 @@ def _locked(folder: Path) -> int:
 
 
 class Journal:
-    """The driver's hold on a study's journal: the one writer."""
+    """The driver's hold on a study's journal: the one writer. `watch` has what reading and writing took."""
 
     def __init__(self, folder: Path, *, new: bool) -> None:
         """Create the journal of a `new` study in `folder`, or open the one there.
 
         Raises ValueError where another run holds it, it cannot be written, or is none of ours.
         """
-        self.folder = folder
+        self.folder, self.watch = folder, Stopwatch()
         self._lock = _locked(folder)
         if not new and not (folder / FILE).is_file():
             raise ValueError(f"--resume: {str(folder)!r} holds no {FILE}: name the folder of a study")
@@ -145,40 +147,46 @@ class Journal:
         if self._db.in_transaction:
             yield
             return
-        self._db.execute("BEGIN IMMEDIATE")
+        self._execute("BEGIN IMMEDIATE")
         try:
             yield
         except BaseException:
             if self._db.in_transaction:  # SQLite ends it itself where the disk is full
                 self._db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
+        self._execute("COMMIT")
 
     def insert(self, table: str, values: Mapping[str, Any]) -> int:
         """Write one row; columns are the keys of `values`. Returns the row's number."""
         columns = ", ".join(values)
         marks = ", ".join("?" * len(values))
-        cursor = self._db.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(values.values()))
+        cursor = self._execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", *values.values())
         return int(cursor.lastrowid or 0)
 
     def update(self, table: str, key: Any, values: Mapping[str, Any]) -> None:
         """Change the row of `table` whose primary key is `key`; the key's column bears the table's name less its s."""
         assignments = ", ".join(f"{column} = ?" for column in values)
         key_column = table.removesuffix("s")
-        self._db.execute(f"UPDATE {table} SET {assignments} WHERE {key_column} = ?", (*values.values(), key))
+        self._execute(f"UPDATE {table} SET {assignments} WHERE {key_column} = ?", *values.values(), key)
 
     def note(self, **facts: Any) -> None:
         """Write facts of the study, each as JSON; a fact that is there already is replaced."""
         rows = [(key, json.dumps(value)) for key, value in facts.items()]
-        self._db.executemany("INSERT OR REPLACE INTO study (key, value) VALUES (?, ?)", rows)
+        with self.watch:
+            self._db.executemany("INSERT OR REPLACE INTO study (key, value) VALUES (?, ?)", rows)
 
     def facts(self) -> dict[str, Any]:
         """The facts of the study."""
-        return {row["key"]: json.loads(row["value"]) for row in self._db.execute("SELECT key, value FROM study")}
+        return {row["key"]: json.loads(row["value"]) for row in self.rows("SELECT key, value FROM study")}
 
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
         """The rows of a query."""
-        return self._db.execute(query, values).fetchall()
+        with self.watch:
+            return self._db.execute(query, values).fetchall()
+
+    def _execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        with self.watch:
+            return self._db.execute(statement, values)
 
     def close(self) -> None:
         """Fold the write-ahead log into the file and let go of it."""

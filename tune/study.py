@@ -13,7 +13,7 @@ from tune.board.tensorboard import TensorBoard
 from tune.cluster import capacity, check_folder, cluster_devices, joined
 from tune.devices import Devices, find_devices
 from tune.duration import duration_text
-from tune.facts import write_facts
+from tune.facts import overhead_noted, write_facts
 from tune.grounds import check_same_prices, check_same_text, survey
 from tune.heartbeats import beating
 from tune.hooks import Screen
@@ -77,8 +77,8 @@ def search_on(
         if settings.memory_limit:
             keep_fewer_kernels()
         place = make_place(grounds, planner)
-        alive = beating(settings.out, planner.books.clock)
-        with alive, up, ended_in_order(planner, settings.out):
+        alive, noted = beating(settings.out, planner.books.clock), overhead_noted(journal, tensorboard)
+        with alive, up, ended_in_order(planner, settings.out), noted:
             run_trials(planner, data, place, devices.gpus)
         tensorboard.close(planner)
         for line in conclude(settings, planner, data, devices.kind, tensorboard):

@@ -109,6 +109,13 @@ def test_spend_adds_up(six: Written, capsys: pytest.CaptureFixture[str]) -> None
     assert "spent 1m40s of 16m40s (10.0 %), 75.0 % of it in optimizer steps" in printed(capsys, spend, six.folder)
 
 
+def test_spend_tells_what_the_records_took_of_the_driver(six: Written, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is known of searches that ended in order" in printed(capsys, spend, six.folder)
+    six.journal.note(overhead={"search": 50.0, "journal": 0.1, "tensorboard": 0.4})
+    assert "the journal took 0.1s (0.2 %), TensorBoard 0.4s (0.8 %)" in printed(capsys, spend, six.folder)
+    assert json.loads(printed(capsys, spend, six.folder, "--json"))["overhead"]["tensorboard"] == 0.4
+
+
 def test_a_reader_that_has_enough_is_no_error(six: Written) -> None:
     command = f"'{sys.executable}' '{ANALYSIS / 'rank.py'}' '{six.folder}' --json | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tune import stopwatch
 from tune.journal import FILE, SCHEMA, Journal, connect
 
 
@@ -56,6 +57,23 @@ def test_a_journal_of_before_an_upgrade_goes_on(tmp_path: Path) -> None:
         stranger.execute("ALTER TABLE reports ADD COLUMN theirs REAL")
     with pytest.raises(ValueError, match="of another version"):
         Journal(tmp_path, new=False)
+
+
+def test_its_watch_counts_each_statement_and_nothing_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock that goes on by a second each time it is read."""
+    journal, clock = Journal(tmp_path, new=True), iter(range(1000))
+    monkeypatch.setattr(stopwatch, "perf_counter", lambda: next(clock))
+    before = journal.watch.seconds
+    with journal.transaction():
+        next(clock)
+        journal.insert("trials", trial("t001"))
+        with journal.transaction():
+            journal.update("trials", "t001", {"reason": "why"})
+    journal.note(cap_seconds=10)
+    journal.rows("SELECT * FROM trials")
+    assert journal.watch.seconds - before == 6
 
 
 def test_a_folder_without_a_study_is_named(tmp_path: Path) -> None:

@@ -111,5 +111,21 @@ def test_both_families_are_ranked(study: tuple[Path, str], repository: Path) -> 
     assert {row["family"] for row in json.loads(ranked.stdout)} == {"translation", "nanogpt"}
 
 
+def test_the_records_take_little_of_the_search(study: tuple[Path, str]) -> None:
+    """1 % is asked, of a search that is longer, on a machine that is quiet."""
+    (facts,) = connect(study[0]).execute("SELECT value FROM study WHERE key = 'overhead'").fetchall()
+    taken = json.loads(facts["value"])
+    assert 0 < taken["journal"] + taken["tensorboard"] < 0.05 * taken["search"]
+
+
+def test_the_share_of_the_peak_is_a_share(study: tuple[Path, str]) -> None:
+    """Of every report that has a speed; and a peak is known of each precision that was tried."""
+    rows = connect(study[0]).execute("SELECT mfu FROM reports WHERE tokens_per_second > 0").fetchall()
+    assert rows and all(0 < row["mfu"] < 1.2 for row in rows)
+    (facts,) = connect(study[0]).execute("SELECT value FROM study WHERE key = 'peak_flops'").fetchall()
+    configs = connect(study[0]).execute("SELECT config FROM trials JOIN reports USING (trial)").fetchall()
+    assert set(json.loads(facts["value"])) == {json.loads(row["config"])["precision"] for row in configs}
+
+
 def test_hparams_of_every_trial_are_there(study: tuple[Path, str]) -> None:
     check_all_are_complete(study[0])

@@ -10,26 +10,32 @@ from tune.board.trial_run import TrialRun
 from tune.journal import Journal
 from tune.planner import Planner
 from tune.settings import Settings
+from tune.stopwatch import Stopwatch
 
 
 class TensorBoard:
-    """A run for each trial, and one for the ledger, in `folder`; a study that goes on goes on in the same runs."""
+    """A run for each trial, and one for the ledger, in `folder`; a study that goes on goes on in the same runs.
+
+    watch: what it took while the search ran.
+    """
 
     def __init__(self, folder: Path, journal: Journal, settings: Settings) -> None:
-        self._folder, self._journal = folder, journal
+        self._folder, self._journal, self.watch = folder, journal, Stopwatch()
         self._ledger = LedgerRun(folder, journal, settings)
         self._trials: dict[str, TrialRun] = {}
 
     def decided(self, planner: Planner, trial: str | None, action: str, reason: str) -> None:
         """A trial that starts has its row of HParams at once, so that no end can lose it."""
-        if trial is not None:
-            self._run(planner, trial).decided(action, reason, planner.books.clock())
-        self._ledger.write(planner)
+        with self.watch:
+            if trial is not None:
+                self._run(planner, trial).decided(action, reason, planner.books.clock())
+            self._ledger.write(planner)
 
     def reported(self, planner: Planner, trial: str, row: Mapping[str, Any]) -> None:
         """A row of the journal's table `reports`."""
-        self._trials[trial].reported(row, planner.books.clock())
-        self._ledger.reported(planner, trial, row)
+        with self.watch:
+            self._trials[trial].reported(row, planner.books.clock())
+            self._ledger.reported(planner, trial, row)
 
     def close(self, planner: Planner) -> None:
         """The last pictures and the final ranking."""

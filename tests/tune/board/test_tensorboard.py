@@ -13,6 +13,7 @@ from tests.tune.board.conftest import read, trial_runs, watched
 from tests.tune.world import FLOPS_PER_TOKEN, PEAK_FLOPS
 from tune.board import ledger_run
 from tune.board.trial_run import TrialRun
+from tune.facts import overhead_noted
 from tune.journal import Journal
 from tune.winners import winners
 
@@ -91,6 +92,20 @@ def test_how_a_winner_translates_is_in_its_run(tmp_path: Path) -> None:
     board.translated(again.planner, trial, Score(bleu=12.5, chrf=40.0, sentences=128, signature=""))
     shown = {name: read(folder).Tags()["scalars"] for name, _, folder in trial_runs(tmp_path)}
     assert [name for name, tags in shown.items() if "7 trial/test_bleu" in tags] == [trial]
+
+
+def test_what_it_takes_of_a_search_is_written_down(tmp_path: Path) -> None:
+    """And what was taken before the search is none of it."""
+    world, board = watched(tmp_path)
+    world.run(reports=3)
+    for rest in (10_000, 0):
+        before = board.watch.seconds, world.journal.watch.seconds
+        with overhead_noted(world.journal, board):
+            world.run(rest)
+        taken = world.journal.facts()["overhead"]
+        assert taken["tensorboard"] == pytest.approx(board.watch.seconds - before[0])
+        assert 0 <= taken["journal"] <= world.journal.watch.seconds - before[1]
+        assert max(taken.values()) == taken["search"] > 0
 
 
 def test_the_ledger_ends_as_the_books_do(tmp_path: Path) -> None:
