@@ -21,7 +21,7 @@ p, figure, .answer, dl, pre { max-width: 46rem; }
 .note { color: #555; font-size: .9rem; }
 .wide { overflow-x: auto; }
 figure { margin: 1rem 0; }
-figure img { width: 100%; min-width: 27rem; height: auto; display: block; }
+figure img { width: 100%; height: auto; display: block; }
 figcaption { color: #333; font-size: .92rem; }
 table { border-collapse: collapse; font-size: .85rem; white-space: nowrap; }
 th, td { padding: .2rem .55rem; border-bottom: 1px solid #e2e2e2; text-align: right; }
@@ -30,6 +30,12 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; mar
 dt { color: #555; } dd { margin: 0; overflow-wrap: anywhere; white-space: pre-wrap; font-variant-numeric: tabular-nums; }
 pre { background: #f5f5f5; padding: .7rem; overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; }
 nav a { margin-right: .8rem; }
+@media screen and (max-width: 40rem) {
+  thead { display: none; } tr { display: flex; flex-wrap: wrap; gap: 0 .9rem; padding: .4rem 0; border-bottom: 1px solid #e2e2e2; }
+  td { padding: 0; border: 0; } td::before { content: attr(data-name) " "; color: #555; } td:first-child { font-weight: bold; }
+  table { white-space: normal; } dl { column-gap: .7rem; }
+}
+@page { size: A4; margin: 16mm; }
 @media print {
   body { font-size: 10.5pt; max-width: none; padding: 0; }
   nav { display: none; }
@@ -83,14 +89,18 @@ def box(parts: Iterable[str]) -> str:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """A table that scrolls by itself on a narrow screen; columns in WORDS are set to the left."""
+    """Columns in WORDS are set to the left. On a narrow screen each row is a paragraph that names its cells."""
 
-    def row(tag: str, cells: Iterable[object]) -> str:
-        kinds = (' class="words"' if name in WORDS else "" for name in rows)
-        return "".join(f"<{tag}{kind}>{escape(str(cell))}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
+    def cell(tag: str, name: str, value: object) -> str:
+        kind = ' class="words"' if name in WORDS else ""
+        return f'<{tag}{kind} data-name="{escape(name)}">{escape(str(value))}</{tag}>'
 
-    lines = "".join(f"<tr>{row('td', cells)}</tr>\n" for cells in rows.itertuples(index=False))
-    return f'<div class="wide"><table><thead><tr>{row("th", rows)}</tr></thead><tbody>\n{lines}</tbody></table></div>'
+    head = "".join(cell("th", name, name) for name in rows)
+    lines = "".join(
+        f"<tr>{''.join(cell('td', name, value) for name, value in zip(rows, values, strict=True))}</tr>\n"
+        for values in rows.itertuples(index=False)
+    )
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{lines}</tbody></table></div>'
 
 
 def figure(picture: Picture) -> str:

@@ -63,8 +63,8 @@ class Desk:
         return object, ()
 
     def config(self, assignment: Assignment) -> dict[str, Any]:
-        """What a trial's process is told: its assignment; when that was made, on clocks that it may share; what its device
-        does at most, where that is known.
+        """What a trial's process is told: its assignment; when that was made, on clocks that it may share; what its
+        device does at most, where that is known.
         """
         books = self.planner.books
         age = books.clock() - assignment.opened

@@ -103,7 +103,7 @@ def test_nothing_of_a_journal_is_taken_for_html(write: Callable[..., Written]) -
     study.trial(hostile, reason=hostile)
     study.report(hostile, 5.0, training_seconds=1.0)
     assert "<script" not in written(study)
-    assert page.table(pd.DataFrame({"<i>": ["<b>"]})).count("&lt;") == 2
+    assert page.table(pd.DataFrame({"<i>": ["<b>"]})).count("&lt;") == 4
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(searched: Written, tmp_path: Path) -> None:
