@@ -26,19 +26,20 @@ SMALLEST_EVALUATION_TOKENS = 2_048
 
 
 def make_planner(
-    grounds: Grounds, journal: Journal, listeners: list[Listener], there: Callable[[], int] | None = None
-) -> Planner:
+    grounds: Grounds, journal: Journal, listeners: list[Listener], *, there: Callable[[], int] | None = None,
+    now: Callable[[], float] = time.monotonic,
+) -> Planner:  # fmt: skip
     """The ledger, and each family's contest, prices and suggestions, on a clock that goes on where the journal ends.
 
-    there: how many devices there are just now, where some may be lost.
+    there: how many devices there are just now, where some may be lost; now: the seconds by which that clock goes on.
     """
-    settings, begun, before = grounds.settings, time.monotonic(), last_moment(journal)
+    settings, begun, before = grounds.settings, now(), last_moment(journal)
 
     def clock() -> float:
-        return before + time.monotonic() - begun
+        return before + now() - begun
 
     def wall_left() -> float | None:
-        return None if settings.deadline is None else settings.deadline - (time.monotonic() - begun)
+        return None if settings.deadline is None else settings.deadline - (now() - begun)
 
     families: dict[str, Family] = {}
     books = Books(journal, Ledger(cap=settings.budget, clock=clock, spent_before=spent(journal)), clock)

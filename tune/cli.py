@@ -89,13 +89,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a search; its exit code, or 2 for a wrong setting. Ray and torch come only once the settings are right."""
     try:
         settings = parse(sys.argv[1:] if argv is None else argv)
-        return _search(settings)
+        return _plan(settings) if settings.plan else _search(settings)
     except ValueError as error:
         log.info("refused", exc_info=True)
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _plan(settings: Settings) -> int:
+    """0, with the plan printed. ValueError: a setting that cannot serve."""
+    from tune.plan import make_plan
+    from tune.plan_text import plan_lines
+
+    for line in plan_lines(make_plan(settings)):
+        print(line)
+    return 0
 
 
 def _search(settings: Settings) -> int:

@@ -167,6 +167,10 @@ class Settings:
         ),
     )
     skip_bad_lines: bool = field(default=False, metadata=typed("leave out and count pairs without a tab"))
+    plan: bool = field(
+        default=False,
+        metadata=typed("print what the search would do and cost, and end: nothing is spent or written", stored=False),
+    )
     resume: Path | None = field(
         default=None, metadata=typed("go on with the study in this folder, with its own settings", **FOLDER)
     )

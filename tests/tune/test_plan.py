@@ -1,0 +1,152 @@
+"""The laws of a plan: it spends and writes nothing, adds up, and buys more with more."""
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from tune import cli
+from tune.plan import Plan, make_plan
+from tune.settings import Settings
+from tune.speeds import Speeds
+
+SMALL = {"d_model": 16, "heads": 4}
+"""Steps of a millisecond."""
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a few pairs and a short text."""
+    folder = tmp_path_factory.mktemp("texts")
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefgh", k=4)) for _ in range(200)]
+    sentences = [" ".join(rng.choices(words, k=6)) for _ in range(2400)]
+    (folder / "pairs.tsv").write_text("".join(f"{a}\t{b[::-1]}\n" for a, b in zip(sentences, sentences, strict=True)))
+    (folder / "text.txt").write_text("\n".join(sentences))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def planned(texts: Path) -> Iterator[Callable[..., Plan]]:
+    """Plans of both families, each made once, from fewer measured steps."""
+    made: dict[str, Plan] = {}
+
+    def plan(**changes: object) -> Plan:
+        given = {"budget": 600.0, "fix": SMALL, "devices": 2, "oversubscribe": True, **changes}
+        if repr(given) not in made:
+            corpora = {"translation_corpus": texts / "pairs.tsv", "text_corpus": texts / "text.txt"}
+            made[repr(given)] = make_plan(Settings(**given, **corpora))
+        return made[repr(given)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tune.speeds.MEASURED_STEPS", 3)
+        yield plan
+
+
+def test_nothing_is_spent_or_written(
+    planned: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "torch"))  # made when torch is imported
+    assert planned(seed=1).families["nanogpt"].started
+    assert not ray.is_initialized()
+    assert list((tmp_path / "here").iterdir()) == list((tmp_path / "scratch").iterdir()) == []
+
+
+@pytest.mark.parametrize("changes", [{}, {"budget": 5400.0}, {"rungs": "tokens"}, {"families": {"nanogpt": 1.0}}])
+def test_it_adds_up_to_the_cap(planned: Callable[..., Plan], changes: dict[str, object]) -> None:
+    plan = planned(**changes)
+    cap = plan.settings.budget
+    assert sum(plan.spending.values()) == pytest.approx(cap)
+    assert 0 <= plan.spending["left over"] <= 0.03 * cap
+    families = plan.families.values()
+    assert sum(each.explore + each.kept + each.start_up for each in families) == pytest.approx(cap)
+    assert sum(rung.seconds for each in families for rung in each.rungs) == pytest.approx(plan.spending["rungs"])
+    assert sum(each.finish for each in families) == pytest.approx(plan.spending["last stretches"])
+    assert plan.wall >= cap / plan.slots
+
+
+def test_each_trial_begins_at_rung_0_and_fewer_climb_than_wait_below(planned: Callable[..., Plan]) -> None:
+    for family in planned().families.values():
+        counts = [rung.trials for rung in family.rungs]
+        assert counts[0] == family.started
+        assert counts == sorted(counts, reverse=True)
+
+
+def test_more_budget_starts_more_trials(planned: Callable[..., Plan]) -> None:
+    started = [sum(each.started for each in planned(budget=cap).families.values()) for cap in (120.0, 600.0, 5400.0)]
+    assert started == sorted(set(started))
+
+
+def test_a_larger_model_takes_fewer_steps_to_a_rung_for_the_same_price(planned: Callable[..., Plan]) -> None:
+    sizes = planned(fix={"d_model": 32}).families["nanogpt"].sizes
+    assert len(sizes) > 1
+    assert [size.parameters for size in sizes] == sorted({size.parameters for size in sizes})
+    for size in sizes:
+        assert size.prices == pytest.approx(sizes[0].prices, rel=0.1)
+        assert [each * size.step for each in size.steps] == pytest.approx(
+            [rung.training for rung in planned(fix={"d_model": 32}).families["nanogpt"].rungs], rel=0.1
+        )
+
+
+def test_what_does_not_fit_in_memory_is_named_and_not_started(planned: Callable[..., Plan]) -> None:
+    memory = planned(families={"nanogpt": 1.0}, fix={}, memory_limit=300_000_000).families["nanogpt"].memory
+    assert 0 < len(memory.unfit) < memory.configs
+    assert memory.largest < memory.limit
+    assert not planned().families["nanogpt"].memory.unfit
+
+
+def test_a_deadline_is_planned_for(planned: Callable[..., Plan]) -> None:
+    plan = planned(budget=1200.0, deadline=150.0)
+    assert sum(plan.spending.values()) == pytest.approx(1200)
+    assert plan.spending["left over"] >= 1200 - 2 * 150
+    assert plan.wall < 200
+
+
+def test_the_command_prints_it_in_lines_that_fit(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = "--budget 8h --plan --families nanogpt --fix d_model=16,layers=2,precision=fp32 --devices 2 --oversubscribe"
+    assert cli.main([*flags.split(), "--text-corpus", str(texts / "text.txt")]) == 0
+    printed = capsys.readouterr().out
+    assert all(len(line) <= 120 for line in printed.splitlines())
+    assert re.search(r"^started +6 trials", printed, re.MULTILINE)  # all that such a space has
+    assert re.search(r"^spent +[1-8]h\S* of 8h \(\d+\.\d %\)$", printed, re.MULTILINE)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "flags", ["--budget 5s", "--budget 8", "--budget 8h --devices 300", "--budget 8h --families nanogpt --text-corpus no.txt"]
+)
+def test_what_a_search_refuses_a_plan_refuses_in_the_same_line(
+    flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = []
+    for words in (flags, f"{flags} --plan"):
+        assert cli.main(words.split()) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        said.append(printed.err)
+    assert said[0] == said[1] and said[0].count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_speed_is_what_was_measured_and_scales_with_the_work(texts: Path) -> None:
+    from tune.grounds import load_corpora, prepare
+
+    settings = Settings(budget=60.0, families={"nanogpt": 1.0}, text_corpus=texts / "text.txt")
+    speeds = Speeds("nanogpt", prepare(load_corpora(settings)["nanogpt"]), "cpu")
+    small = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"}
+    measured = speeds.measure(small, micro_batches=1)
+    assert speeds.expected(small) == measured > 0
+    deep = small | {"layers": 16}
+    assert speeds.expected(deep) / measured == pytest.approx(speeds.flops(deep) / speeds.flops(small))
+    assert speeds.expected(deep) > measured

@@ -1,0 +1,187 @@
+"""A plan: what a search would start, climb and spend, found by rehearsing it, with no device-second spent on trials."""
+
+import math
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from model.config import Config, model_config, pad_of
+from model.estimates import parameters
+from tune.assembly import make_family, make_planner
+from tune.family import Family
+from tune.grounds import Grounds, survey
+from tune.journal import Journal
+from tune.memory import Memory
+from tune.planner import Planner
+from tune.prices import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
+from tune.records import TrialRecord
+from tune.rehearsal import Clock, Costs, rehearse
+from tune.settings import Settings
+from tune.space import Space, label
+from tune.speeds import Speeds
+
+RAY_UP_SECONDS = 3.0
+"""Of wall time, until Ray is up and the first slot is charged."""
+SIZED = 12
+"""Of so many configurations that a search would begin with, the smallest, the first and the largest are measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RungPlan:
+    """A rung: training seconds of a trial's life there, the price of a stretch to it (device-seconds) for a trial like
+    the first, how many such the rung's quota pays for, and how many trials would really go, for how much in all."""
+
+    training: float
+    price: float
+    pays_for: float
+    trials: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizePlan:
+    """A config that would start early: seconds of a step, measured; for each rung its steps and its stretch's price."""
+
+    config: Mapping[str, Any]
+    parameters: int
+    step: float
+    steps: tuple[int, ...]
+    prices: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPlan:
+    """Bytes: the limit of a trial, and what the largest config that would start takes; which configs do not fit."""
+
+    limit: float
+    largest: float
+    configs: int
+    unfit: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FamilyPlan:
+    """One family. Its share of the cap is explore + kept + start_up, in device-seconds; finish: its last stretch."""
+
+    started: int
+    explore: float
+    kept: float
+    start_up: float
+    rungs: tuple[RungPlan, ...]
+    finish: float
+    sizes: tuple[SizePlan, ...]
+    memory: MemoryPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A rehearsed search. spending: device-seconds by what for, which add up to the cap; wall: seconds to its end."""
+
+    settings: Settings
+    slots: int
+    device: str
+    families: Mapping[str, FamilyPlan]
+    spending: Mapping[str, float]
+    wall: float
+
+
+def make_plan(settings: Settings) -> Plan:
+    """Rehearse the search of these settings, its journal in a temporary folder. ValueError: as the search has it.
+
+    Configurations are drawn as the search draws its first ones: what a sampler learns from losses is not foreseen.
+    """
+    began = time.monotonic()
+    grounds = survey(replace(settings, search="random"))
+    prepared = time.monotonic() - began
+    speeds = {name: Speeds(name, grounds.data[name], grounds.devices.kind) for name in settings.families}
+    sizes = {name: _measure(grounds, name, each) for name, each in speeds.items()}
+    costs = Costs(
+        start_up=FIRST_START_UP_SECONDS, overhead=FIRST_OVERHEAD_SECONDS,
+        step=lambda name, config: speeds[name].expected(config),
+    )  # fmt: skip
+    clock = Clock()
+    with tempfile.TemporaryDirectory(prefix="ration-") as folder:
+        journal = Journal(Path(folder), new=True)
+        planner = make_planner(grounds, journal, [], now=clock)
+        rehearse(planner, clock, costs)
+        plan = Plan(
+            settings=settings, slots=grounds.devices.slots, device=grounds.devices.name,
+            families={name: _family(planner, grounds, name, sizes[name]) for name in settings.families},
+            spending=spending(planner), wall=prepared + RAY_UP_SECONDS + clock.now,
+        )  # fmt: skip
+        journal.close()
+    return plan
+
+
+def spending(planner: Planner) -> dict[str, float]:
+    """Device-seconds of a search that has ended, by what for; with what it left over they add up to the cap."""
+    rows = planner.books.journal.rows("""
+        SELECT CASE WHEN what IN ('start', 'idle') THEN what ELSE purpose END AS what, SUM(seconds) AS seconds
+        FROM charges LEFT JOIN leases USING (lease) GROUP BY 1""")
+    found = {row["what"]: row["seconds"] for row in rows}
+    names = {"rungs": "rung", "last stretches": "final", "start-up": "start", "idle": "idle"}
+    ledger = planner.books.ledger
+    return {name: found.get(what, 0.0) for name, what in names.items()} | {"left over": ledger.cap - ledger.spent}
+
+
+def _measure(grounds: Grounds, name: str, speeds: Speeds) -> list[tuple[Mapping[str, Any], float]]:
+    """The smallest, the first and the largest config that a search begins with, and seconds of a step of each."""
+    family = make_family(grounds, name, grounds.settings.budget, lambda trial, rung: 0.0)
+    suggested = [family.suggestions.suggest(f"t{number + 1:03d}") for number in range(SIZED)]
+    configs = [config for config in suggested if config and family.memory.refusal(config) is None]
+    configs = configs or [min(grounds.spaces[name].configs(), key=family.memory.smallest)]
+    chosen = sorted([min(configs, key=speeds.flops), configs[0], max(configs, key=speeds.flops)], key=speeds.flops)
+    different = {label(config): config for config in chosen}.values()
+    return [(config, speeds.measure(config, family.memory.micro_batches(config) or 1)) for config in different]
+
+
+def _family(
+    planner: Planner, grounds: Grounds, name: str, sizes: list[tuple[Mapping[str, Any], float]]
+) -> FamilyPlan:
+    family = planner.families[name]
+    ladder = family.contest.ladder
+    rows = planner.books.journal.rows(
+        """
+        SELECT rung, COUNT(DISTINCT leases.trial) AS trials, SUM(seconds) AS seconds
+        FROM charges JOIN leases USING (lease) JOIN trials ON trials.trial = leases.trial
+        WHERE family = ? AND what != 'start' GROUP BY rung""",
+        name,
+    )
+    went = {row["rung"]: (row["trials"], row["seconds"]) for row in rows}
+    quotas = ladder.quotas([1.0] * (ladder.top + 1))
+    started = [record.config for record in planner.trials.values() if record.family == name and record.micro_batches]
+    made = [_size(family, grounds, name, config, step) for config, step in sizes]
+    return FamilyPlan(
+        started=len(started), explore=ladder.explore, kept=ladder.kept,
+        start_up=family.contest.seconds - ladder.explore - ladder.kept,
+        rungs=tuple(
+            RungPlan(
+                training=ladder.rung_seconds(rung), price=ladder.cost(rung), pays_for=quota / ladder.cost(rung),
+                trials=went.get(rung, (0, 0.0))[0], seconds=went.get(rung, (0, 0.0))[1],
+            )
+            for rung, quota in enumerate(quotas)
+        ),
+        finish=went.get(None, (0, 0.0))[1], sizes=tuple(made),
+        memory=_memory(family.memory, grounds.spaces[name], started),
+    )  # fmt: skip
+
+
+def _size(family: Family, grounds: Grounds, name: str, config: Mapping[str, Any], step: float) -> SizePlan:
+    """A config's steps and prices, as the family counts them for a trial whose steps take that long."""
+    data, at = grounds.data[name], TrialRecord(family=name, config=dict(config), step_seconds=step)
+    steps, prices = [], []
+    for rung in range(family.contest.ladder.top + 1):
+        prices.append(family.price(None, at, rung))
+        at.steps = family.steps_at(at, rung) or 0
+        steps.append(at.steps)
+    made = model_config(Config(family=name, **config), vocabulary=data.vocabulary, pad=pad_of(data))
+    return SizePlan(config=config, parameters=parameters(made), step=step, steps=tuple(steps), prices=tuple(prices))
+
+
+def _memory(memory: Memory, space: Space, started: list[dict[str, Any]]) -> MemoryPlan:
+    unfit = [] if math.isinf(memory.limit) else [each for each in space.configs() if memory.refusal(each)]
+    largest = max((memory.predicted(each, memory.micro_batches(each) or 1) for each in started), default=0.0)
+    return MemoryPlan(limit=memory.limit, largest=largest, configs=space.count, unfit=tuple(unfit))
