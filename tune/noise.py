@@ -7,13 +7,30 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
+
+
+class Voice:
+    """Writes a line to the real screen, and to the log; `show` may be replaced by another way to the screen."""
+
+    def __init__(self, screen: TextIO, log: TextIO) -> None:
+        self.screen, self._log = screen, log
+        self.show: Callable[[str], None] = self.plain
+
+    def __call__(self, line: str) -> None:
+        self.show(line)
+        self._log.write(line + "\n")
+
+    def plain(self, line: str) -> None:
+        """To the screen as it is."""
+        self.screen.write(line + "\n")
 
 
 @contextmanager
-def screen_apart(path: Path) -> Iterator[Callable[[str], None]]:
+def screen_apart(path: Path) -> Iterator[Voice]:
     """Send this process's output, of C libraries too, and its log and warnings to the file at `path`.
 
-    Yields a function that writes a line to the real screen, and to the log.
+    Yields what writes a line to the real screen, and to the log.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -26,13 +43,9 @@ def screen_apart(path: Path) -> Iterator[Callable[[str], None]]:
         logging.getLogger().addHandler(handler)
         logging.captureWarnings(True)
 
-        def write(line: str) -> None:
-            screen.write(line + "\n")
-            file.write(line + "\n")
-
         try:
             with warnings.catch_warnings():
-                yield write
+                yield Voice(screen, file)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

@@ -13,7 +13,7 @@ from model.config import Config, Data, model_config, pad_of
 from model.estimates import flops_per_token
 from model.learner import Learner
 
-MEASURED_STEPS, MEASURED_SECONDS = 20, 0.7
+MEASURED_STEPS, MEASURED_SECONDS = 20, 0.5
 """A shape is measured for so many steps, or until so many seconds are over."""
 
 

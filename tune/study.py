@@ -12,6 +12,7 @@ from tune.assembly import make_place, make_planner
 from tune.board.tensorboard import TensorBoard
 from tune.cluster import capacity, check_folder, cluster_devices, joined
 from tune.devices import Devices, find_devices
+from tune.display import displayed
 from tune.duration import duration_text
 from tune.facts import overhead_noted, write_facts
 from tune.grounds import check_same_prices, check_same_text, survey
@@ -70,7 +71,7 @@ def search_on(
             write(note)
         tensorboard = TensorBoard(settings.out / "tensorboard", journal, settings)
         listeners: list[Listener] = [tensorboard, Screen(write)]
-        planner = make_planner(grounds, journal, listeners, there)
+        planner = make_planner(grounds, journal, listeners, there=there)
         if settings.resume:
             restore(planner, journal)
         write_facts(settings, devices, data, journal)
@@ -78,7 +79,8 @@ def search_on(
             keep_fewer_kernels()
         place = make_place(grounds, planner)
         alive, noted = beating(settings.out, planner.books.clock), overhead_noted(journal, tensorboard)
-        with alive, up, ended_in_order(planner, settings.out), noted:
+        shown = displayed(write, settings, planner.books.clock)
+        with shown, alive, up, ended_in_order(planner, settings.out), noted:
             run_trials(planner, data, place, devices.gpus)
         tensorboard.close(planner)
         for line in conclude(settings, planner, data, devices.kind, tensorboard):

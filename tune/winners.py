@@ -13,6 +13,15 @@ from tune.duration import duration_text
 from tune.journal import Journal
 from tune.space import label
 
+BEST = """
+    SELECT * FROM (
+        SELECT reports.*, family, config, parameters, ROW_NUMBER() OVER (
+            PARTITION BY family ORDER BY final DESC, IFNULL(rung, -1) DESC, valid_loss) AS place
+        FROM reports JOIN trials USING (trial)
+        WHERE (final OR rung IS NOT NULL) AND valid_loss IS NOT NULL AND checkpoint IS NOT NULL)
+    WHERE place = 1"""
+"""Of a journal, the report of each family by which its best trial is the best: where it got furthest."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Winner:
@@ -31,13 +40,7 @@ class Winner:
 
 def winners(journal: Journal) -> dict[str, Winner]:
     """The winner of each family that has one."""
-    rows = journal.rows("""
-        SELECT * FROM (
-            SELECT reports.*, family, config, parameters, ROW_NUMBER() OVER (
-                PARTITION BY family ORDER BY final DESC, IFNULL(rung, -1) DESC, valid_loss) AS place
-            FROM reports JOIN trials USING (trial)
-            WHERE (final OR rung IS NOT NULL) AND valid_loss IS NOT NULL AND checkpoint IS NOT NULL)
-        WHERE place = 1""")
+    rows = journal.rows(BEST)
     return {
         row["family"]: Winner(
             trial=row["trial"], family=row["family"], config=json.loads(row["config"]), parameters=row["parameters"],

@@ -123,7 +123,8 @@ def test_the_command_prints_it_in_lines_that_fit(
 
 
 @pytest.mark.parametrize(
-    "flags", ["--budget 5s", "--budget 8", "--budget 8h --devices 300", "--budget 8h --families nanogpt --text-corpus no.txt"]
+    "flags",
+    ["--budget 5s", "--budget 8", "--budget 8h --devices 300", "--budget 8h --families nanogpt --text-corpus no.txt"],
 )
 def test_what_a_search_refuses_a_plan_refuses_in_the_same_line(
     flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -1,0 +1,183 @@
+"""The laws of the live display: it says what the journal says, fits the terminal, and loses no line."""
+
+import os
+import re
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.tune.board.conftest import Sampled
+from tests.tune.world import World
+from tune.display import displayed
+from tune.journal import connect
+from tune.noise import Voice
+from tune.panel import BLOCKS, Panel, sparkline
+from tune.settings import Settings
+from tune.view import Best, FamilyView, View, look
+
+CAP = 600.0
+FAMILIES = ("translation", "nanogpt")
+CURSOR_SHOWN, CURSOR_HIDDEN = "\x1b[?25h", "\x1b[?25l"
+
+
+def view_of(world: World, wall: float | None = None) -> View:
+    return look(connect(world.journal.folder), FAMILIES, cap=CAP, now=world.now, wall=wall)
+
+
+@pytest.mark.parametrize("reports", [0, 1, 9, 30, 10_000])
+def test_it_sees_what_the_planner_knows(tmp_path: Path, reports: int) -> None:
+    world = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled)
+    world.diverging = {2: 1.0}
+    world.run(reports)
+    view, ledger = view_of(world), world.books.ledger
+    assert view.spent == pytest.approx(ledger.spent, abs=0.01)
+    assert view.reserved == pytest.approx(ledger.reserved, abs=1)
+    assert view.spent + view.reserved + view.left == pytest.approx(CAP)
+    assert view.slots == len(ledger.open_slots)
+    running = [who.partition(" ")[0] for family in view.families.values() for who in family.running]
+    assert sorted(running) == sorted(world.planner.running)
+    families = view.families.values()
+    ended = sum(sum(family.ended.values()) for family in families)
+    assert len(running) + sum(family.paused for family in families) + ended == len(world.planner.trials)
+
+
+def test_at_the_end_it_names_the_winners_and_why_others_ended(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled)
+    world.diverging = {2: 1.0}
+    world.run()
+    view = view_of(world)
+    assert view.seconds_to_end is None
+    for family in view.families.values():
+        assert family.ended == {"diverged": 1, "finished": 1}
+        assert family.best is not None and family.best.where == "after its decay" and family.best.curve
+
+
+def test_the_deadline_may_come_before_the_cap(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled)
+    world.run(3)
+    assert view_of(world).seconds_to_end == pytest.approx((CAP - world.books.ledger.spent) / 2, abs=0.1)
+    assert view_of(world, wall=7.0).seconds_to_end == 7.0
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_the_panel_fits_the_terminal(width: int) -> None:
+    best = Best(trial="t023", config="d96 h4 l3 p0 bf16", perplexity=57.93, where="at rung 2", curve=range(99, 0, -1))
+    busy = FamilyView(running=[f"t{n:03d} to rung 2" for n in range(16)], paused=9, ended={"diverged": 2}, best=best)
+    idle = FamilyView(running=[], paused=0, ended={}, best=None)
+    view = View(
+        cap=1200, spent=300, reserved=150, slots=2, wall=None, families={"translation": busy, "nanogpt": idle}
+    )
+    out = StringIO()
+    Console(file=out, width=width).print(Panel(view, "search-0"))
+    lines = out.getvalue().splitlines()
+    assert {len(line) for line in lines} == {width}
+    assert len(lines) == 7
+    spent, reserved, left = (lines[1].count(block) for block in "█▒░")
+    assert (spent, reserved) == (round((width - 4) / 4), round((width - 4) / 8))
+    assert spent + reserved + left == width - 4
+    if width >= 80:
+        assert "spent 5m of 20m (25 %), reserved 2m30s, left 12m30s; ends in about 7m30s" in lines[2]
+        assert "16 running, 9 paused, ended: 2 diverged; t000 to rung 2" in lines[3]
+        assert "best t023 d96 h4 l3 p0 bf16: perplexity 57.93 at rung 2 █" in lines[4]
+
+
+def test_a_sparkline_falls_with_its_values() -> None:
+    line = sparkline([1 / (1 + n) for n in range(100)], 20)
+    assert len(line) == 20
+    assert (line[0], line[-1]) == (BLOCKS[-1], BLOCKS[0])
+    assert sorted(line, key=BLOCKS.index, reverse=True) == list(line)
+    assert sparkline([3.0, 1.0], 20) == BLOCKS[-1] + BLOCKS[0]
+    assert sparkline([2.0, 2.0, 2.0], 20) == 3 * BLOCKS[0]
+    assert sparkline([], 20) == sparkline([1.0], -3) == ""
+
+
+class Terminal:
+    """Both ends of a terminal: the search writes on `voice`, a person reads."""
+
+    def __init__(self) -> None:
+        self.person, search = os.openpty()
+        self.log = StringIO()
+        self.screen = os.fdopen(search, "w", buffering=1, encoding="utf-8")
+        self.voice = Voice(self.screen, self.log)
+        self.seen = ""
+
+    def read_until(self, said: str) -> None:
+        """Wait for it; the test's own limit of time ends it where it does not come."""
+        while said not in self.seen:
+            self.seen += os.read(self.person, 65536).decode()
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    made = Terminal()
+    yield made
+    made.screen.close()
+    os.close(made.person)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled)
+    made.run(9)
+    return made
+
+
+def settings(world: World) -> Settings:
+    return Settings(budget=CAP, out=world.journal.folder)
+
+
+def test_on_a_terminal_lines_scroll_above_a_panel_that_goes_away(terminal: Terminal, world: World) -> None:
+    said = [f"[0:00:0{n}] t00{n} [bold] promote: {'long ' * 40}" for n in range(3)]
+    with displayed(terminal.voice, settings(world), world.clock):
+        terminal.read_until("reserved")
+        for line in said:
+            terminal.voice(line)
+        terminal.read_until(said[-1])
+    terminal.voice("the last line")
+    terminal.read_until("the last line")
+    assert terminal.seen.index(CURSOR_HIDDEN) < terminal.seen.index("reserved")
+    assert CURSOR_SHOWN in terminal.seen
+    assert "reserved" not in terminal.seen.rpartition(CURSOR_SHOWN)[2]
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.seen)
+    places = [plain.index(line) for line in [*said, "the last line"]]
+    assert places == sorted(places)
+    assert terminal.log.getvalue().splitlines() == [*said, "the last line"]
+
+
+def test_an_interrupt_takes_the_panel_away_and_loses_no_line(terminal: Terminal, world: World) -> None:
+    with pytest.raises(KeyboardInterrupt), displayed(terminal.voice, settings(world), world.clock):
+        terminal.read_until("reserved")
+        terminal.voice("just before")
+        raise KeyboardInterrupt
+    terminal.voice("the end")
+    terminal.read_until("the end")
+    assert "just before" in terminal.seen
+    assert terminal.seen.index(CURSOR_SHOWN) < terminal.seen.index("the end")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_display_that_fails_leaves_plain_lines(terminal: Terminal, tmp_path: Path) -> None:
+    with displayed(terminal.voice, Settings(budget=CAP, out=tmp_path), lambda: 0.0):
+        terminal.voice("still said")
+    terminal.read_until("still said")
+
+
+@pytest.mark.parametrize("term", [None, "dumb"])
+def test_where_no_terminal_can_draw_nothing_changes(
+    term: str | None, terminal: Terminal, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = StringIO()
+    voice = Voice(out, StringIO()) if term is None else terminal.voice
+    monkeypatch.setenv("TERM", term or "xterm-256color")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with displayed(voice, settings(world), world.clock):
+        voice("a line")
+    if term is None:
+        assert out.getvalue() == "a line\n"
+    else:
+        terminal.read_until("a line")
+        assert terminal.seen == "a line\r\n"

@@ -1,0 +1,99 @@
+"""A running study at a glance, read from its journal: the account, who runs, who waits, who ended, who is best."""
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tune.space import label
+from tune.winners import BEST
+
+DONE = {"finished": "finished", "failed": "error"}
+"""Why a trial of these states ended; those that were stopped have a reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """A family's best trial so far; curve: its training losses in nats, one a report."""
+
+    trial: str
+    config: str
+    perplexity: float
+    where: str
+    curve: Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FamilyView:
+    """A family's trials; running: such as `t003 to rung 1`; ended: how many for which reason."""
+
+    running: Sequence[str]
+    paused: int
+    ended: dict[str, int]
+    best: Best | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """In device-seconds the cap, what is spent of it, reserved and left; slots held; wall: seconds to the deadline."""
+
+    cap: float
+    spent: float
+    reserved: float
+    slots: int
+    wall: float | None
+    families: dict[str, FamilyView]
+
+    @property
+    def left(self) -> float:
+        """Neither spent nor reserved."""
+        return max(0.0, self.cap - self.spent - self.reserved)
+
+    @property
+    def seconds_to_end(self) -> float | None:
+        """Of wall time, if the slots held now are kept to the end; None while there are none."""
+        if not self.slots:
+            return None
+        to_cap = max(0.0, self.cap - self.spent) / self.slots
+        return to_cap if self.wall is None else min(to_cap, max(0.0, self.wall))
+
+
+def look(
+    journal: sqlite3.Connection, families: Iterable[str], *, cap: float, now: float, wall: float | None = None
+) -> View:
+    """The study at `now` on its own clock, `wall` seconds before its deadline."""
+    slots = journal.execute("SELECT TOTAL(IFNULL(closed, ?) - opened), TOTAL(closed IS NULL) FROM slots", (now,))
+    spent, held = slots.fetchone()
+    leases = journal.execute("SELECT * FROM leases JOIN trials USING (trial) WHERE closed IS NULL ORDER BY lease")
+    running = [dict(row) for row in leases]
+    trials = journal.execute("SELECT family, state, reason FROM trials").fetchall()
+    best = {row["family"]: row for row in journal.execute(BEST)}
+    return View(
+        cap=cap, spent=spent, slots=int(held), wall=wall,
+        reserved=sum(max(0.0, lease["opened"] + lease["reserved"] - now) for lease in running),
+        families={
+            name: FamilyView(
+                running=[
+                    f"{lease['trial']} to " + ("its end" if lease["rung"] is None else f"rung {lease['rung']}")
+                    for lease in running if lease["family"] == name
+                ],
+                paused=sum(row["family"] == name and row["state"] == "paused" for row in trials),
+                ended=dict(Counter(
+                    DONE.get(row["state"], str(row["reason"]).partition(":")[0])
+                    for row in trials if row["family"] == name and row["state"] not in ("running", "paused")
+                )),
+                best=_best(journal, best[name]) if name in best else None,
+            )
+            for name in families
+        },
+    )  # fmt: skip
+
+
+def _best(journal: sqlite3.Connection, row: sqlite3.Row) -> Best:
+    query = "SELECT train_loss FROM reports WHERE trial = ? AND train_loss IS NOT NULL ORDER BY report"
+    return Best(
+        trial=row["trial"], config=label(json.loads(row["config"])), perplexity=row["perplexity"],
+        where="after its decay" if row["final"] else f"at rung {row['rung']}",
+        curve=[loss for (loss,) in journal.execute(query, (row["trial"],))],
+    )  # fmt: skip
