@@ -11,6 +11,7 @@ from typing import Any
 from model.config import Config, model_config, pad_of
 from model.estimates import parameters
 from tune.assembly import make_family, make_planner
+from tune.devices import find_devices
 from tune.family import Family
 from tune.grounds import Grounds, survey
 from tune.journal import Journal
@@ -19,7 +20,7 @@ from tune.planner import Planner
 from tune.prices import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.records import TrialRecord
 from tune.rehearsal import Clock, Costs, rehearse
-from tune.settings import Settings
+from tune.settings import Settings, invalid
 from tune.space import Space, label
 from tune.speeds import Speeds
 
@@ -93,8 +94,11 @@ def make_plan(settings: Settings) -> Plan:
 
     Configurations are drawn as the search draws its first ones: what a sampler learns from losses is not foreseen.
     """
+    if settings.address is not None:
+        remedy = "leave --address out; --devices N --oversubscribe plans for N devices like this machine's"
+        raise invalid("plan", f"looks at this machine, not at the cluster at {settings.address!r}: {remedy}")
     began = time.monotonic()
-    grounds = survey(replace(settings, search="random"))
+    grounds = survey(replace(settings, search="random"), find_devices(settings))
     prepared = time.monotonic() - began
     speeds = {name: Speeds(name, grounds.data[name], grounds.devices.kind) for name in settings.families}
     sizes = {name: _measure(grounds, name, each) for name, each in speeds.items()}

@@ -150,6 +150,13 @@ def test_what_a_search_refuses_a_plan_refuses_in_the_same_line(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_cluster_is_not_planned_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(f"--budget 8h --plan --address 127.0.0.1:1 --out {tmp_path / 'new'}".split()) == 2
+    printed = capsys.readouterr()
+    assert re.fullmatch(r"--plan: looks at this machine, .*'127.0.0.1:1': leave --address out; .*\n", printed.err)
+    assert printed.out == "" and list(tmp_path.iterdir()) == []
+
+
 def test_a_speed_is_what_was_measured_and_scales_with_the_work(texts: Path) -> None:
     from tune.grounds import load_corpora, prepare
 
