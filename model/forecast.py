@@ -5,6 +5,7 @@ from model.lease import MARGIN, Lease
 from model.pace import Pace
 from model.stretch import Stretch
 
+WHOLE_MARGIN = 1.3                            # of the time kept for valid and test; each stops in time by itself
 FIRST_FLOPS = {"cpu": 4e10, "cuda": 4e12}     # guesses before anything was measured, all on the slow side
 FIRST_SECONDS = 0.2
 DISK_BYTES = 1e8                              # a second
@@ -61,5 +62,7 @@ class Forecast:
 
     def closing_seconds(self) -> float:
         """What must follow the last step: the evaluation and the checkpoint."""
-        evaluation = self.evaluation_seconds(self.whole_tokens if self.stretch.final else self.evaluation_tokens)
-        return MARGIN * (evaluation + self.checkpoint_seconds())
+        evaluation = (
+            WHOLE_MARGIN * self.evaluation_seconds(self.whole_tokens) if self.stretch.final
+            else MARGIN * self.evaluation_seconds(self.evaluation_tokens))
+        return evaluation + MARGIN * self.checkpoint_seconds()

@@ -68,7 +68,7 @@ class Desk:
         """
         books = self.planner.books
         age = books.clock() - assignment.opened
-        opened = {"boot": boot(), "monotonic": time.monotonic() - age, "wall": time.time() - age}
+        opened = {"boot": boot(), "monotonic": time.monotonic() - age}
         peak = books.peak_flops.get(assignment.config["precision"])
         return {"assignment": dataclasses.asdict(assignment), "opened": opened, "peak_flops": peak}
 

@@ -18,7 +18,7 @@ from model.peak import flops_on, peak_flops
 from model.process import prepare_process
 from model.training import Progress, Stretch, train
 from tune.disk import refused
-from tune.heartbeats import Driver, DriverWatch, Heart, beat
+from tune.heartbeats import DRIVER, Driver, DriverWatch, Heart, beat, last_beat
 from tune.heartbeats import boot as this_boot
 
 STOP_FILE = "stop"
@@ -104,7 +104,8 @@ class TrainingTrial(ray.tune.Trainable):
 
     def _begin(self, config: dict[str, Any]) -> None:
         self._assignment = config["assignment"]
-        self._progress = self._train(opened_here(**config["opened"]), config["peak_flops"])
+        opened = opened_here(self._place.folder, self._assignment["opened"], **config["opened"])
+        self._progress = self._train(opened, config["peak_flops"])
 
     def _train(self, opened: float, peak: float | None) -> Generator[Progress, None, None]:
         assignment, place = self._assignment, self._place
@@ -147,9 +148,15 @@ class TrainingTrial(ray.tune.Trainable):
         beat(self._place.folder, trial, lease, clock + time.monotonic())
 
 
-def opened_here(*, boot: str, monotonic: float, wall: float) -> float:
-    """When a lease was opened, on this machine's monotonic clock; of another machine's clocks only the wall's helps."""
-    return monotonic if boot == this_boot() else time.monotonic() - max(0.0, time.time() - wall)
+def opened_here(folder: Path, opened: float, *, boot: str, monotonic: float) -> float:
+    """When a lease was opened, on this machine's monotonic clock.
+
+    Of another machine's clocks none is ours: there the driver's last sign of life tells the study's own time.
+    """
+    if boot == this_boot():
+        return monotonic
+    driver = last_beat(folder, DRIVER)
+    return time.monotonic() - max(0.0, driver["at"] - opened if driver else 0.0)
 
 
 def merge(before: Progress | None, after: Progress) -> Progress:

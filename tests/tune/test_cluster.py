@@ -34,10 +34,10 @@ def test_when_a_node_is_lost_its_trials_go_on_elsewhere_and_the_account_holds(tw
     lost, study, observer = two_nodes.add_node(num_cpus=1), tmp_path / "study", Observer()
     flags = ("--budget", f"{CAP:.0f}s", "--families", "nanogpt", "--report-every", "1s", "--out", study)
     search = Search(observer, "--address", two_nodes.address, *flags)
-    assert search.wait_for("at rung 0", 2), search.printed
+    assert search.wait_for("at rung 0"), search.printed
     assert "2 x CPU core" in search.lines[0]
-    while not (running := rows(study, "SELECT trial, lease FROM leases WHERE closed IS NULL")) or len(running) < 2:
-        assert not search.ends_within(0.1), search.printed
+    while number(study, "SELECT COUNT(*) FROM leases WHERE closed IS NULL") < 2:
+        assert not search.ends_within(0.05), search.printed
     two_nodes.remove_node(lost, allow_graceful=False)
     assert search.finish() == 0, search.printed
 
@@ -49,7 +49,7 @@ def test_when_a_node_is_lost_its_trials_go_on_elsewhere_and_the_account_holds(tw
         SELECT COUNT(*) FROM leases AS one JOIN leases AS two ON one.lease < two.lease
         WHERE two.opened < one.closed - 0.01 AND two.opened > ?"""
     assert number(study, at_once, died[0]["at"]) == 0
-    assert adds_up(study) and 0.95 * CAP <= spent(study) <= CAP
+    assert adds_up(study) and 0.8 * CAP <= spent(study) <= CAP
     assert rows(study, "SELECT 1 FROM reports WHERE final")
 
 

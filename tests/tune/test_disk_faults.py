@@ -111,14 +111,14 @@ def test_a_clock_set_back_an_hour_changes_no_charge(tmp_path: Path, monkeypatch:
 
 
 def test_no_device_second_is_counted_by_a_clock_that_can_be_set(repository: Path) -> None:
-    """The system's clock names folders, dates studies and TensorBoard's events, and serves nothing else."""
+    """The system's clock names folders, dates studies and events, tells when a plan ends, and serves nothing else."""
     users = set()
     for path in (*(repository / "tune").rglob("*.py"), *(repository / "model").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and ast.unparse(node) in ("time.time", "time.time_ns", "datetime.now"):
                 users.add(path.relative_to(repository).as_posix())
     boards = {"tune/board/event_file.py", "tune/board/hparams.py"}
-    assert users == {"tune/facts.py", "tune/settings.py"} | boards
+    assert users == {"tune/facts.py", "tune/settings.py", "tune/plan_text.py"} | boards
 
 
 @pytest.mark.parametrize("name", ["log.txt", "study.json", LOCK, "checkpoints", "best-nanogpt/config.json"])
