@@ -114,7 +114,7 @@ EVERYTHING = {
     "search": "random",
     "memory_limit": 1_500_000_000,
     "report_every": 1.0,
-    "translation_corpus": Path("/data/pairs.txt"),
+    "translation_corpus": "hub:a/b:en-es#en,es",
     "text_corpus": Path("/data/text.txt"),
     "skip_bad_lines": True,
 }
