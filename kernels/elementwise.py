@@ -1,0 +1,166 @@
+"""copy, triad, additions and hypotenuses of arrays: one formula each, in all implementations."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit, prange, types, vectorize
+from numpy.typing import NDArray
+
+from kernels import gpu
+from kernels.compiled import LANES, LINE, VECTOR_IN, VECTOR_OUT, Combine, fence, square_root, streaming_store
+from kernels.gcc import c_vectors
+from kernels.kernel import Bind, Implementation, Inputs, Kernel, into_output, on_lists
+
+SCALE = 3.0
+SLOW_ABOVE = 1_000_000
+SIGNATURE = types.void(VECTOR_IN, VECTOR_IN, VECTOR_OUT)
+SPECIALS = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, np.inf, 1e300])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formula:
+    """What one element of the output is, of the elements a and b of the inputs; the same in four languages."""
+
+    name: str
+    arrays: int
+    """Read and written: of 8 bytes an element."""
+    scalar: Callable[[float, float], float]
+    numpy: Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], object]
+    python: Callable[[list[float], list[float]], list[float]]
+    lanes: Combine
+    tolerance: float = 0.0
+
+
+def _copy_numpy(a: NDArray[Any], b: NDArray[Any], out: NDArray[Any]) -> None:
+    np.copyto(out, a)
+
+
+def _add_numpy(a: NDArray[Any], b: NDArray[Any], out: NDArray[Any]) -> None:
+    np.add(a, b, out)
+
+
+def _triad_numpy(a: NDArray[Any], b: NDArray[Any], out: NDArray[Any]) -> None:
+    np.multiply(b, SCALE, out)
+    np.add(a, out, out)
+
+
+def _hypotenuse_numpy(a: NDArray[Any], b: NDArray[Any], out: NDArray[Any]) -> None:
+    np.multiply(a, a, out)
+    np.sqrt(np.add(out, b * b, out), out)
+
+
+def _triad_lanes(builder: Any, vector: Any, a: Any, b: Any) -> Any:
+    return builder.fadd(a, builder.fmul(b, vector([SCALE] * LANES)))
+
+
+def _hypotenuse_lanes(builder: Any, vector: Any, a: Any, b: Any) -> Any:
+    return square_root(builder, vector, builder.fadd(builder.fmul(a, a), builder.fmul(b, b)))
+
+
+ADD = Formula(
+    name="add", arrays=3, scalar=lambda a, b: a + b, numpy=_add_numpy,
+    python=lambda a, b: [x + y for x, y in zip(a, b, strict=True)], lanes=lambda builder, _, a, b: builder.fadd(a, b),
+)  # fmt: skip
+COPY = Formula(
+    name="copy", arrays=2, scalar=lambda a, b: a, numpy=_copy_numpy,
+    python=lambda a, b: a[:], lanes=lambda builder, _, a, b: a,
+)  # fmt: skip
+TRIAD = Formula(
+    name="triad", arrays=3, scalar=lambda a, b: a + SCALE * b, numpy=_triad_numpy,
+    python=lambda a, b: [x + SCALE * y for x, y in zip(a, b, strict=True)], lanes=_triad_lanes, tolerance=1e-15,
+)  # fmt: skip
+HYPOTENUSE = Formula(
+    name="hypotenuse", arrays=3, scalar=lambda a, b: math.sqrt(a * a + b * b), numpy=_hypotenuse_numpy,
+    python=lambda a, b: [math.sqrt(x * x + y * y) for x, y in zip(a, b, strict=True)],
+    lanes=_hypotenuse_lanes, tolerance=1e-15,
+)  # fmt: skip
+
+
+def numba_loop(formula: Formula, *, parallel: bool) -> Bind:
+    """A loop over the elements, on one core or on all."""
+    element = njit(formula.scalar)
+
+    def loop(a, b, out):  # type: ignore[no-untyped-def]
+        for i in prange(out.size):
+            out[i] = element(a[i], b[i])
+
+    return into_output(njit(SIGNATURE, parallel=parallel)(loop))
+
+
+def numba_ufunc(formula: Formula, target: str) -> Bind:
+    """A NumPy ufunc; target "cpu" or "parallel"."""
+    return into_output(vectorize([types.float64(types.float64, types.float64)], target=target)(formula.scalar))
+
+
+def numba_streaming(formula: Formula, *, parallel: bool) -> Bind:
+    """A loop over cache lines, stored past the caches; what lies before the first line and after the last is plain."""
+    element, store = njit(formula.scalar), streaming_store(formula.lanes)
+
+    def loop(a, b, out):  # type: ignore[no-untyped-def]
+        head = min(out.size, (-np.int64(out.ctypes.data) % LINE) // 8)
+        lines = (out.size - head) // LANES
+        for i in range(head):
+            out[i] = element(a[i], b[i])
+        for line in prange(lines):
+            store(out, a, b, head + np.int64(line) * LANES)  # an unsigned line would make it a float
+        for i in range(head + lines * LANES, out.size):
+            out[i] = element(a[i], b[i])
+        fence()
+
+    return into_output(njit(SIGNATURE, parallel=parallel)(loop))
+
+
+def on_cpu(formula: Formula) -> list[Implementation]:
+    """Every implementation that needs no GPU."""
+    return [
+        Implementation(name="python", build=lambda: on_lists(formula.python), largest=SLOW_ABOVE),
+        Implementation(name="numpy", build=lambda: into_output(formula.numpy)),
+        Implementation(name="njit", build=lambda: numba_loop(formula, parallel=False)),
+        Implementation(name="njit-parallel", build=lambda: numba_loop(formula, parallel=True), parallel=True),
+        Implementation(name="vectorize", build=lambda: numba_ufunc(formula, "cpu")),
+        Implementation(name="vectorize-parallel", build=lambda: numba_ufunc(formula, "parallel"), parallel=True),
+        Implementation(name="streaming", build=lambda: numba_streaming(formula, parallel=False)),
+        Implementation(name="streaming-parallel", build=lambda: numba_streaming(formula, parallel=True), parallel=True),
+        Implementation(name="c", build=lambda: c_vectors(formula.name)),
+        Implementation(name="c-parallel", build=lambda: c_vectors(f"{formula.name}_parallel"), parallel=True),
+        Implementation(name="c-streaming", build=lambda: c_vectors(f"{formula.name}_streaming")),
+    ]
+
+
+def _inputs(size: int, random: np.random.Generator) -> Inputs:
+    return random.random(size), random.random(size)
+
+
+def special(inputs: Inputs) -> Inputs:
+    """NaN, infinities and zeros in every pair; the sign of a zero does not count."""
+    size = inputs[0].size
+    return np.resize(SPECIALS, size), np.resize(np.repeat(SPECIALS, SPECIALS.size), size)
+
+
+def _kernel(name: str, formula: Formula, on_gpu: Sequence[Implementation], *others: Implementation) -> Kernel:
+    def reference(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+        out = np.empty(a.shape)
+        formula.numpy(a, b, out)
+        return out
+
+    return Kernel(
+        name=name, dtype="float64", inputs=_inputs, reference=reference, output=lambda a, b: np.empty(a.shape),
+        tolerance=formula.tolerance, bytes_per_element=8 * formula.arrays, special=special,
+        implementations=[*on_cpu(formula), *others, *on_gpu],
+    )  # fmt: skip
+
+
+KERNELS = (
+    _kernel("copy", COPY, gpu.elementwise(COPY.scalar)),
+    _kernel("vector_add", ADD, gpu.elementwise(ADD.scalar)),
+    _kernel("triad", TRIAD, gpu.elementwise(TRIAD.scalar)),
+    _kernel(
+        "hypotenuse", HYPOTENUSE, gpu.elementwise(HYPOTENUSE.scalar),
+        # scales against overflow, and hypot(inf, nan) is inf: equal to the naive form on finite squares only
+        Implementation(name="builtin", build=lambda: into_output(np.hypot), only_finite=True),
+    ),
+    _kernel("grid_stride_add", ADD, [gpu.grid_stride(ADD.scalar)]),
+)  # fmt: skip

@@ -1,0 +1,121 @@
+"""The gate before the timing: an implementation that is wrong once is not timed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.kernel import Bind, Implementation, Inputs, Kernel, RefusedError
+
+SIZES = (0, 1, 2, 127, 257, 1003)
+"""Of the gate: nothing, one, and no multiple of a vector, a block or a chunk."""
+SPECIAL_SIZE = 1003
+DEVIATIONS = 6.0
+POISON = 0xA5
+"""Each byte of an output before the call."""
+
+
+class WrongError(Exception):
+    """A result is not what it should be; the text names the case."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Inputs with a name; `may_refuse`: an implementation may say that it does not take them."""
+
+    name: str
+    inputs: Inputs
+    may_refuse: bool = False
+
+
+def cases(kernel: Kernel, implementation: Implementation, random: np.random.Generator) -> Iterator[Case]:
+    """Fresh inputs of all sizes, with gaps, read-only, and with NaN and infinities where these are defined."""
+    for size in SIZES if kernel.sized else (1,):
+        yield Case(name=f"size {size}", inputs=kernel.inputs(size, random))
+    inputs = kernel.inputs(SIZES[-1], random)
+    if any(isinstance(each, np.ndarray) for each in inputs):
+        yield Case(name="non-contiguous", inputs=tuple(map(with_gaps, inputs)), may_refuse=True)
+        yield Case(name="read-only", inputs=tuple(map(read_only, inputs)))
+    if kernel.special and not implementation.only_finite:
+        yield Case(name="NaN and infinities", inputs=kernel.special(kernel.inputs(SPECIAL_SIZE, random)))
+
+
+def with_gaps(value: Any) -> Any:
+    """The same numbers in an array where every second place is something else."""
+    return np.repeat(value, 2, axis=-1)[..., ::2] if isinstance(value, np.ndarray) else value
+
+
+def read_only(value: Any) -> Any:
+    """A copy that cannot be written."""
+    if isinstance(value, np.ndarray):
+        value = value.copy()
+        value.flags.writeable = False
+    return value
+
+
+def check(kernel: Kernel, implementation: Implementation, bind: Bind, seed: int) -> float:
+    """The largest relative error over all cases. WrongError where it is above the kernel's tolerance."""
+    random = np.random.default_rng(seed)
+    worst = 0.0
+    for case in cases(kernel, implementation, random):
+        try:
+            worst = max(worst, check_inputs(kernel, implementation, bind, case.inputs))
+        except RefusedError:
+            if not case.may_refuse:
+                raise WrongError(f"{case.name}: refused") from None
+        except TypeError as error:  # numba's own refusal of an array with gaps
+            if not case.may_refuse:
+                raise WrongError(f"{case.name}: {error}") from error
+        except WrongError as error:
+            raise WrongError(f"{case.name}: {error}") from None
+    return worst
+
+
+def check_inputs(kernel: Kernel, implementation: Implementation, bind: Bind, inputs: Inputs) -> float:
+    """The largest relative error on these inputs, which must stay as they are."""
+    before = [each.copy() if isinstance(each, np.ndarray) else each for each in inputs]
+    output = kernel.output(*inputs) if kernel.output else None
+    if output is not None:
+        output.view(np.uint8).fill(POISON)
+    with np.errstate(all="ignore"):
+        got = bind(inputs, output).result()
+        if implementation.random:
+            return _check_random(kernel, inputs, got)
+        want = kernel.reference(*inputs)
+    for old, now in zip(before, inputs, strict=True):
+        if not np.array_equal(np.asarray(old), np.asarray(now), equal_nan=np.asarray(old).dtype.kind == "f"):
+            raise WrongError("it changed its inputs")
+    return 0.0 if want is None and got is None else _check_equal(kernel, np.asarray(got), np.asarray(want))
+
+
+def _check_equal(kernel: Kernel, got: NDArray[Any], want: NDArray[Any]) -> float:
+    error = relative_error(got, want, kernel.least)
+    if error > kernel.tolerance:
+        raise WrongError(f"relative error {error:.2g}, at most {kernel.tolerance:.2g} is right")
+    return error
+
+
+def _check_random(kernel: Kernel, inputs: Inputs, got: float) -> float:
+    assert kernel.expectation
+    mean, deviation = kernel.expectation(*inputs)
+    if abs(got - mean) > DEVIATIONS * deviation + 1:
+        raise WrongError(f"{got} is not within {DEVIATIONS:.0f} standard deviations ({deviation:.3g}) of {mean:.6g}")
+    return abs(got - mean) / mean if mean else 0.0
+
+
+def relative_error(got: NDArray[Any], want: NDArray[Any], least: float) -> float:
+    """The largest |got - want| / max(|want|, least); infinite where a shape, a NaN or an infinity is not the same."""
+    if got.shape != want.shape:
+        return np.inf
+    if np.array_equal(got, want, equal_nan=got.dtype.kind == "f"):
+        return 0.0
+    got, want = np.atleast_1d(got.astype(np.float64)), np.atleast_1d(want.astype(np.float64))
+    finite = np.isfinite(want)
+    if not np.array_equal(got[~finite], want[~finite], equal_nan=True):
+        return np.inf
+    difference, size = np.abs(got[finite] - want[finite]), np.maximum(np.abs(want[finite]), least)
+    with np.errstate(all="ignore"):
+        error = np.where(difference == 0, 0, difference / size)
+    return float(np.nan_to_num(error, nan=np.inf, posinf=np.inf).max(initial=0.0))

@@ -1,0 +1,279 @@
+"""All that runs on a GPU, and the only place that imports numba.cuda. Nothing is compiled before there is a device.
+
+With NUMBA_ENABLE_CUDASIM=1 everything but the ufuncs runs on the CPU, for tests.
+"""
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+
+try:
+    from numba import cuda
+except ImportError:  # numba-cuda without the bindings that it needs
+    cuda = None  # type: ignore[assignment]
+
+from kernels.kernel import Bind, Call, Implementation, Inputs, UnavailableError
+
+THREADS = 128
+MOST_BLOCKS = 4096
+CHUNKS = 4
+"""Streams that share a transfer."""
+EPSILON = np.float32(1e-5)
+Launch = Callable[..., object]
+"""Device arrays and numbers, the output last -> nothing; it may return before the device is done."""
+
+
+def require_device() -> None:
+    """UnavailableError where there is none."""
+    if cuda is None or not cuda.is_available():
+        raise UnavailableError("no CUDA device")
+
+
+def simulated() -> bool:
+    """Whether numba runs kernels on the CPU, for tests."""
+    return bool(numba.config.ENABLE_CUDASIM)  # type: ignore[attr-defined]
+
+
+def device_name() -> str:
+    """Of the device that kernels run on."""
+    return "CUDA simulator" if simulated() else str(cuda.get_current_device().name)
+
+
+def blocks_for(elements: int) -> int:
+    """At least one; where there are more elements than threads, each thread strides over the grid."""
+    return min(MOST_BLOCKS, max(1, math.ceil(elements / THREADS)))
+
+
+def to_device(value: Any) -> Any:
+    """Arrays are copied, without gaps; numbers stay."""
+    return cuda.to_device(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
+
+
+def resident(launch: Launch) -> Bind:
+    """Data on the device before and after; timed until the device is done."""
+
+    def bind(inputs: Inputs, output: Any) -> Call:
+        placed = to_device(output)
+
+        def run(*arguments: Any) -> None:
+            launch(*arguments)
+            cuda.synchronize()
+
+        arguments = (*map(to_device, inputs), placed)
+        return Call(function=run, arguments=arguments, read=lambda _: placed.copy_to_host())
+
+    return bind
+
+
+def through_host(launch: Launch) -> Bind:
+    """Host arrays are copied to the device, and the output back; nothing but that and the kernel."""
+
+    def bind(inputs: Inputs, output: Any) -> Call:
+        def run(*arguments: Any) -> None:
+            placed = cuda.device_array_like(output)
+            launch(*map(to_device, arguments), placed)
+            placed.copy_to_host(output)
+
+        return Call(function=run, arguments=inputs, read=lambda _: output)
+
+    return bind
+
+
+def total_of(launch: Launch, dtype: type[np.generic], read: Callable[[Any], Any], *, place: bool) -> Bind:
+    """Of a kernel that adds to an array of one number; `place`: the inputs are on the device before."""
+
+    def run(*arguments: Any) -> Any:
+        total = cuda.to_device(np.zeros(1, dtype))
+        launch(*(arguments if place else map(to_device, arguments)), total)
+        return read(total.copy_to_host()[0])
+
+    return lambda inputs, output: Call(
+        function=run, arguments=tuple(map(to_device, inputs)) if place else inputs, read=lambda result: result
+    )
+
+
+def on_gpu(name: str, make: Callable[[], Launch]) -> Implementation:
+    """Both ways: device-resident and end to end."""
+
+    def build(bind: Callable[[Launch], Bind]) -> Callable[[], Bind]:
+        def built() -> Bind:
+            require_device()
+            return bind(make())
+
+        return built
+
+    return Implementation(name=name, device="gpu", build=build(resident), end_to_end=build(through_host))
+
+
+def total_on_gpu(name: str, make: Callable[[], Launch], dtype: type[np.generic], read: Callable[[Any], Any]) -> Any:
+    """The same for a kernel that returns one number."""
+
+    def build(place: bool) -> Callable[[], Bind]:
+        def built() -> Bind:
+            require_device()
+            return total_of(make(), dtype, read, place=place)
+
+        return built
+
+    return Implementation(name=name, device="gpu", build=build(True), end_to_end=build(False))
+
+
+def elementwise(formula: Callable[..., Any]) -> list[Implementation]:
+    """out[i] = formula(a[i], b[i]): one thread an element, and as a CUDA ufunc."""
+    return [
+        on_gpu("cuda", lambda: per_thread_launch(formula)),
+        on_gpu("cuda-vectorize", lambda: ufunc_launch(formula)),
+    ]
+
+
+def per_thread_launch(formula: Callable[..., Any]) -> Launch:
+    """As many threads as elements."""
+    element = cuda.jit(device=True)(formula)
+
+    @cuda.jit
+    def kernel(a, b, out):  # type: ignore[no-untyped-def]
+        i = cuda.grid(1)
+        if i < out.size:
+            out[i] = element(a[i], b[i])
+
+    return lambda a, b, out: kernel[max(1, math.ceil(out.size / THREADS)), THREADS](a, b, out)
+
+
+def ufunc_launch(formula: Callable[..., Any]) -> Launch:
+    """UnavailableError in the simulator, which has no ufuncs."""
+    if simulated():
+        raise UnavailableError("the CUDA simulator has no ufuncs")
+    made = numba.vectorize([types.float64(types.float64, types.float64)], target="cuda")(formula)
+    return lambda a, b, out: made(a, b, out=out)
+
+
+def grid_stride(formula: Callable[..., Any]) -> Implementation:
+    """out[i] = formula(a[i], b[i]), each thread in strides of the whole grid."""
+
+    def make() -> Launch:
+        element = cuda.jit(device=True)(formula)
+
+        @cuda.jit
+        def kernel(a, b, out):  # type: ignore[no-untyped-def]
+            for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+                out[i] = element(a[i], b[i])
+
+        return lambda a, b, out: kernel[blocks_for(out.size), THREADS](a, b, out)
+
+    return on_gpu("cuda-grid-stride", make)
+
+
+def shared_sum() -> Implementation:
+    """Each block adds up its threads' totals in shared memory, then to the result."""
+
+    def make() -> Launch:
+        @cuda.jit
+        def kernel(a, out):  # type: ignore[no-untyped-def]
+            totals = cuda.shared.array(THREADS, types.float64)
+            thread = cuda.threadIdx.x
+            found = 0.0
+            for i in range(cuda.grid(1), a.size, cuda.gridsize(1)):
+                found += a[i]
+            totals[thread] = found
+            cuda.syncthreads()
+            half = THREADS // 2
+            while half > 0:
+                if thread < half:
+                    totals[thread] += totals[thread + half]
+                cuda.syncthreads()
+                half //= 2
+            if thread == 0:
+                cuda.atomic.add(out, 0, totals[0])
+
+        return lambda a, out: kernel[blocks_for(a.size), THREADS](a, out)
+
+    return total_on_gpu("cuda-shared", make, np.float64, float)
+
+
+def count(is_hit: Callable[..., Any]) -> Implementation:
+    """How many of the samples are hits; whole numbers, so the order does not matter."""
+
+    def make() -> Launch:
+        test, one, none = cuda.jit(device=True)(is_hit), np.uint64(1), np.uint64(0)
+
+        @cuda.jit
+        def kernel(seed, samples, out):  # type: ignore[no-untyped-def]
+            found = none
+            for sample in range(cuda.grid(1), samples, cuda.gridsize(1)):
+                if test(seed, np.uint64(sample)):
+                    found += one
+            cuda.atomic.add(out, 0, found)
+
+        return lambda seed, samples, out: kernel[blocks_for(samples), THREADS](np.uint64(seed), samples, out)
+
+    return total_on_gpu("cuda-grid-stride", make, np.uint64, int)
+
+
+def scalar_add() -> Implementation:
+    """One thread adds two numbers: launch, and a copy of the result."""
+
+    def make() -> Launch:
+        @cuda.jit
+        def kernel(x, y, out):  # type: ignore[no-untyped-def]
+            out[0] = x + y
+
+        return lambda x, y, out: kernel[1, 1](x, y, out)
+
+    return total_on_gpu("cuda", make, np.float64, float)
+
+
+def empty_launch() -> Implementation:
+    """What a launch costs, until the device is done."""
+
+    def build() -> Bind:
+        require_device()
+
+        @cuda.jit
+        def kernel():  # type: ignore[no-untyped-def]
+            pass
+
+        def run() -> None:
+            kernel[1, 1]()
+            cuda.synchronize()
+
+        return lambda inputs, output: Call(function=run, arguments=(), read=lambda result: result)
+
+    return Implementation(name="cuda", device="gpu", build=build)
+
+
+def transfers() -> list[Implementation]:
+    """Host to device: from pageable memory, from pinned memory, and pinned in several streams."""
+
+    def implementation(name: str, *, pinned: bool, chunks: int) -> Implementation:
+        def build() -> Bind:
+            require_device()
+            streams = [cuda.stream() for _ in range(chunks)]
+
+            def bind(inputs: Inputs, output: Any) -> Call:
+                host = cuda.pinned_array(inputs[0].shape, inputs[0].dtype) if pinned else np.empty_like(inputs[0])
+                host[:] = inputs[0]
+                device = to_device(output)
+                bounds = [host.size * chunk // chunks for chunk in range(chunks + 1)]
+
+                def run() -> None:
+                    for stream, (first, last) in zip(streams, pairwise(bounds), strict=True):
+                        if last > first:
+                            device[first:last].copy_to_device(host[first:last], stream=stream)
+                    cuda.synchronize()
+
+                return Call(function=run, arguments=(), read=lambda _: device.copy_to_host())
+
+            return bind
+
+        return Implementation(name=name, device="gpu", build=build)
+
+    return [
+        implementation("cuda-pageable", pinned=False, chunks=1),
+        implementation("cuda-pinned", pinned=True, chunks=1),
+        implementation("cuda-streams", pinned=True, chunks=CHUNKS),
+    ]

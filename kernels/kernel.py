@@ -1,0 +1,105 @@
+"""What a kernel and an implementation of it are."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Inputs = tuple[Any, ...]
+
+
+class UnavailableError(Exception):
+    """An implementation cannot run here; the text says why."""
+
+
+class RefusedError(Exception):
+    """An implementation does not take such inputs, and says so instead of computing something else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A function bound to its arguments, ready to be timed; `read` turns what it returns into the result."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    read: Callable[[Any], Any]
+    before: Callable[[], object] | None = None
+    """Called before each timed value, outside of the time."""
+
+    def result(self) -> Any:
+        """Run once."""
+        if self.before:
+            self.before()
+        return self.read(self.function(*self.arguments))
+
+
+Bind = Callable[[Inputs, NDArray[Any] | None], Call]
+"""Inputs and the output, where the kernel has one -> a call. RefusedError for inputs that it does not take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Implementation:
+    """One way to compute a kernel. `build` compiles it, or raises UnavailableError."""
+
+    name: str
+    build: Callable[[], Bind]
+    parallel: bool = False
+    """All cores; otherwise one thread."""
+    device: str = "cpu"
+    end_to_end: Callable[[], Bind] | None = None
+    """The same from host arrays to host arrays, where `build` leaves the data on a GPU."""
+    largest: int | None = None
+    """Sizes above it are left out, as they would take minutes."""
+    only_finite: bool = False
+    """What it does with NaN and infinities is another function than the kernel's."""
+    random: bool = False
+    """It draws other numbers than the kernel: held against the expectation, within six standard deviations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """A function with a reference, and all implementations of it."""
+
+    name: str
+    dtype: str
+    inputs: Callable[[int, np.random.Generator], Inputs]
+    """Random inputs of about so many elements."""
+    reference: Callable[..., Any]
+    """The slow, obvious form: inputs -> result."""
+    implementations: Sequence[Implementation]
+    output: Callable[..., NDArray[Any]] | None = None
+    """Inputs -> an array for the result; None: the result is returned."""
+    tolerance: float = 0.0
+    """Largest relative error; 0: every bit must agree."""
+    least: float = 0.0
+    """Errors are relative to the expected value, or to this where that is smaller, as after a cancellation."""
+    expectation: Callable[..., tuple[float, float]] | None = None
+    """Inputs -> mean and standard deviation of the result, for implementations with other random numbers."""
+    bytes_per_element: float = 0.0
+    """Read and written once each; what a plain store reads before it writes is not counted. 0: not bound by memory."""
+    unit: str = "elements"
+    sized: bool = True
+    """False: one size, a single call."""
+    special: Callable[[Inputs], Inputs] | None = None
+    """Inputs -> the same with NaN, infinities and signed zeros among them."""
+
+
+def into_output(function: Callable[..., Any]) -> Bind:
+    """Of a function that takes the inputs and the array for its result."""
+    return lambda inputs, output: Call(function=function, arguments=(*inputs, output), read=lambda _: output)
+
+
+def returned(function: Callable[..., Any]) -> Bind:
+    """Of a function that returns its result."""
+    return lambda inputs, output: Call(function=function, arguments=inputs, read=lambda result: result)
+
+
+def on_lists(function: Callable[..., Any]) -> Bind:
+    """Of a function in pure Python, which gets lists instead of arrays; the conversion is not timed."""
+    return lambda inputs, output: Call(
+        function=function,
+        arguments=tuple(each.tolist() if isinstance(each, np.ndarray) else each for each in inputs),
+        read=lambda result: result if output is None else np.asarray(result, output.dtype).reshape(output.shape),
+    )

@@ -1,0 +1,18 @@
+"""Entry: `python kernels/run.py`, every kernel in every implementation as Ray tasks; `--local` without Ray."""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from kernels.command import asked, in_process, report
+from kernels.remote import in_tasks, prepare_environment
+
+if __name__ == "__main__":
+    settings = asked(sys.argv[1:])
+    if settings.local:
+        sys.exit(report(settings, in_process(settings)))
+    prepare_environment()
+    import ray
+
+    sys.exit(report(settings, in_tasks(ray, settings)))

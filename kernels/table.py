@@ -1,0 +1,72 @@
+"""The tables: one a kernel and size, a row an implementation."""
+
+import sys
+from itertools import groupby
+
+from rich.console import Console
+from rich.table import Table
+
+from kernels.bench import Row
+from kernels.published import published_seconds
+
+WIDTH = 160
+"""Characters a line, where the output is not a terminal."""
+COLUMNS = ("threads", "correct", "compile", "median", "spread", "end to end", "GB/s", "of peak")
+RATIOS = ("python", "numpy", "c", "torch")
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+NOTHING = "-"
+
+
+def show(rows: list[Row]) -> None:
+    """Print the rows of one kernel. An unstable row says so, and shows no ratio."""
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
+    for (kernel, size), group in groupby(rows, key=lambda row: (row["kernel"], row["size"])):
+        members = list(group)
+        first = members[0]
+        what = " ".join([f"{size:,}", first["dtype"], *("x".join(map(str, shape)) for shape in first["shape"][:1])])
+        table = Table(title=f"{kernel}: {what}", title_justify="left", title_style="bold", box=None, pad_edge=False,
+                      header_style="dim")  # fmt: skip
+        table.add_column("implementation", no_wrap=True)
+        for name in (*COLUMNS, *(f"x {name}" for name in RATIOS), "published"):
+            table.add_column(name, justify="right")
+        table.add_column("")
+        for row in members:
+            table.add_row(row["implementation"], *cells(row))
+        console.print(table, "")
+
+
+def cells(row: Row) -> list[str]:
+    """What stands after the name."""
+    published = seconds(published_seconds().get((row["kernel"], row["implementation"])))
+    if row["median_seconds"] is None:
+        return [NOTHING] * (len(COLUMNS) + len(RATIOS)) + [published, row["status"]]
+    correct, share, rate = row["correct"], row["share_of_peak"], row["gigabytes_per_second"]
+    return [
+        "gpu" if row["threads"] is None else str(row["threads"]),
+        correct if isinstance(correct, str) else f"{correct:.1e}",
+        seconds(row["compile_milliseconds"] / 1e3),
+        seconds(row["median_seconds"]),
+        f"{row['spread']:.1%}",
+        seconds(row["end_to_end_seconds"]),
+        NOTHING if rate is None else f"{rate:.1f}",
+        NOTHING if share is None else f"{share:.0%}",
+        *(ratio(row, name) for name in RATIOS),
+        published,
+        "unstable" if row["unstable"] else "",
+    ]
+
+
+def ratio(row: Row, baseline: str) -> str:
+    """How many times as fast, with the interval; to the parallel form of the baseline where that was measured."""
+    found = row["ratios"].get(f"{baseline}-parallel") or row["ratios"].get(baseline)
+    if found is None or row["unstable"]:
+        return NOTHING
+    return f"{found[0]:.3g} ({found[1]:.3g}-{found[2]:.3g})"
+
+
+def seconds(value: float | None) -> str:
+    """1.03 us"""
+    if value is None:
+        return NOTHING
+    scale, unit = next((each for each in UNITS if value >= each[0]), UNITS[-1])
+    return f"{value / scale:.3g} {unit}"

@@ -1,0 +1,85 @@
+"""Contenders timed in turns, so that what slows the machine slows all of them, and ratios of their times."""
+
+import math
+import statistics
+import timeit
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kernels.kernel import Call
+from kernels.machine import Watch
+
+VALUES = 20
+VALUE_SECONDS = 0.01
+"""A value is the mean of as many calls as take this long."""
+SLOW_SECONDS, FEWER_VALUES = 1.0, 5
+"""Where a round of all contenders takes longer, there are fewer rounds."""
+TRIES = 3
+CORES_TAKEN, LARGEST_SPREAD = 0.15, 0.1
+"""Above these a run is disturbed, and a row is unstable."""
+RESAMPLES = 1000
+
+Values = dict[str, list[float]]
+
+
+def timer(call: Call) -> timeit.Timer:
+    """Of the call with its arguments spelled out, as a caller would write it."""
+    names = [f"x{place}" for place in range(len(call.arguments))]
+    known: dict[str, Any] = dict(zip(names, call.arguments, strict=True)) | {"function": call.function}
+    return timeit.Timer(f"function({', '.join(names)})", globals=known)
+
+
+def calls_a_value(call: Call) -> int:
+    """So many that they take VALUE_SECONDS; the doubling warms the call up too."""
+    if call.before:
+        call.before()
+    clock, calls = timer(call), 1
+    while (seconds := clock.timeit(calls)) < VALUE_SECONDS / 4:
+        calls *= 4
+    return max(1, math.ceil(calls * VALUE_SECONDS / max(seconds, 1e-9)))
+
+
+def in_turns(calls: Mapping[str, Call]) -> Values:
+    """Seconds a call: VALUES of each contender, the first of a round another one each time."""
+    names = list(calls)
+    numbers = {name: calls_a_value(call) for name, call in calls.items()}
+    clocks = {name: timer(call) for name, call in calls.items()}
+    values: Values = {name: [] for name in names}
+    rounds, done = VALUES, 0
+    while done < rounds:
+        began = timeit.default_timer()
+        for place in range(len(names)):
+            name = names[(place + done) % len(names)]
+            if before := calls[name].before:
+                before()
+            values[name].append(clocks[name].timeit(numbers[name]) / numbers[name])
+        done += 1
+        rounds = FEWER_VALUES if timeit.default_timer() - began > SLOW_SECONDS and done < FEWER_VALUES else rounds
+    return values
+
+
+def undisturbed(calls: Mapping[str, Call]) -> tuple[Values, bool]:
+    """The values, and whether they are of a run that nobody disturbed; a disturbed one is made again, TRIES in all."""
+    for _ in range(TRIES):
+        watch = Watch()
+        values = in_turns(calls)
+        taken = watch.cores_taken()
+        if taken is None or taken <= CORES_TAKEN:
+            return values, True
+    return values, False
+
+
+def spread(values: Sequence[float]) -> float:
+    """The distance of the quartiles as a share of the median."""
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return (high - low) / middle
+
+
+def ratio(slow: Sequence[float], fast: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
+    """Of the medians, with its 95 % interval: bootstrap over the rounds, in which both were measured together."""
+    rounds = np.random.default_rng(seed).integers(len(slow), size=(RESAMPLES, len(slow)))
+    medians = [np.median(np.asarray(values)[rounds], axis=1) for values in (slow, fast)]
+    low, high = np.percentile(medians[0] / medians[1], (2.5, 97.5))
+    return statistics.median(slow) / statistics.median(fast), float(low), float(high)

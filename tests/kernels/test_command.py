@@ -1,0 +1,83 @@
+"""Flags: a wrong one is one line and exit code 2; tables and JSON of the same rows."""
+
+import json
+import re
+
+import pytest
+
+from kernels import timing
+from kernels.command import asked, in_process, report
+from kernels.registry import KERNELS
+from kernels.settings import SMALL, parse
+
+NAMED = (
+    "hypotenuse", "hypotenuse_scalar", "scalar_add", "vector_add", "copy", "triad", "monte_carlo_pi", "grid_stride_add",
+    "grid_stride_sum", "transfers", "empty_launch", "softmax", "layer_norm", "cross_entropy",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--kernels opera", r"--kernels: 'opera' is not one of .*triad"),
+        ("--implementations fortran", r"--implementations: 'fortran' is not one of .*njit"),
+        ("--kernels copy --implementations torch", r"--implementations: 'torch' is not one of"),
+        ("--sizes big", r"--sizes: 'big' .* small, full"),
+        ("--sizes 1000,-1", r"--sizes: '-1'"),
+        ("--sizes 1e6", r"--sizes: '1e6'"),
+        ("--sizes 100000000000000", r"--sizes: 100000000000000: .* elements at most"),
+        ("--seed x", r"--seed: 'x'"),
+        ("--colour", r"--colour.*--help"),
+    ],
+)
+def test_a_wrong_flag_is_one_line_and_exit_code_2(flags, said, capsys):
+    with pytest.raises(SystemExit) as ended:
+        asked(flags.split())
+    out, err = capsys.readouterr()
+    assert ended.value.code == 2 and out == ""
+    assert err.count("\n") == 1 and re.search(said, err)
+
+
+def test_the_kernels_of_the_published_report_and_of_the_models_are_there():
+    assert set(parse([]).kernels) == set(KERNELS) == set(NAMED)
+    assert parse([]).sizes == SMALL
+
+
+@pytest.fixture
+def rows(monkeypatch):
+    monkeypatch.setattr(timing, "VALUE_SECONDS", 1e-4)
+    flags = ["--kernels=scalar_add,grid_stride_sum", "--sizes=1000", "--implementations=python,numpy,c"]
+    settings = parse(["--local", *flags])
+    return settings, list(in_process(settings))
+
+
+def test_json_is_a_list_of_rows_with_ratios(rows, capsys):
+    _, measured = rows
+    assert report(parse(["--json"]), measured) == 0
+    found = {(row["kernel"], row["implementation"]): row for row in json.loads(capsys.readouterr().out)}
+    row = found["grid_stride_sum", "numpy"]
+    assert row["median_seconds"] > 0 and row["size"] == 1000 and len(row["values_seconds"]) >= timing.FEWER_VALUES
+    assert row["correct"] == "exact" or row["correct"] < 1e-12
+    ratio, low, high = row["ratios"]["python"]
+    assert low <= ratio <= high
+    assert ratio == found["grid_stride_sum", "python"]["median_seconds"] / row["median_seconds"]
+    assert found["scalar_add", "python"]["size"] == 1
+
+
+def test_the_table_has_a_line_for_each_row_and_the_published_time(rows, capsys):
+    settings, measured = rows
+    assert report(settings, measured) == 0
+    said = capsys.readouterr().out
+    assert "scalar_add: 1 float64" in said and "grid_stride_sum: 1,000 float64" in said
+    (line,) = [line for line in said.splitlines() if line.startswith("python") and "693 ns" in line]
+    assert "exact" in line
+
+
+def test_an_unstable_row_is_marked_and_shows_no_ratio(rows, capsys):
+    settings, measured = rows
+    for row in measured[1]:
+        row["unstable"] = True
+    report(settings, measured[1:])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("python", "numpy", "c "))]
+    assert len(lines) >= 2 and all("unstable" in line or "skipped" in line for line in lines)
+    assert not any("(" in line for line in lines)

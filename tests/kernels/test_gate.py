@@ -1,0 +1,152 @@
+"""A wrong implementation is found, is a FAIL row and is not timed; a right one is let through."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernels import bench, timing
+from kernels.command import report
+from kernels.gate import relative_error
+from kernels.kernel import Implementation, Kernel, RefusedError, UnavailableError, into_output, returned
+from kernels.registry import KERNELS
+from kernels.settings import Settings
+
+ADD, PI = KERNELS["vector_add"], KERNELS["monte_carlo_pi"]
+
+
+def with_one(kernel: Kernel, function: Callable[..., Any], **more: Any) -> Kernel:
+    bind = into_output if kernel.output else returned
+    return replace(kernel, implementations=[Implementation(name="it", build=lambda: bind(function), **more)])
+
+
+def row_of(kernel: Kernel) -> bench.Row:
+    (row,) = bench.rows(kernel, (100,), None, seed=0)
+    return row
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "VALUES", 3)
+    monkeypatch.setattr(timing, "VALUE_SECONDS", 1e-5)
+    monkeypatch.setattr(timing, "TRIES", 1)
+    monkeypatch.setattr("kernels.peak.contenders", lambda moved, parallel: {})
+
+
+def misses_the_last(a, b, out):
+    np.add(a[:-1], b[:-1], out[:-1])
+
+
+def misses_what_fills_no_block(a, b, out):
+    full = a.size // 4 * 4
+    np.add(a[:full], b[:full], out[:full])
+
+
+def ignores_gaps(a, b, out):
+    a = a if a.base is None or a.flags.c_contiguous else a.base[: a.size]
+    np.add(a, b, out)
+
+
+def cleans_nan(a, b, out):
+    np.add(np.nan_to_num(a), b, out)
+
+
+def writes_to_its_input(a, b, out):
+    np.add(a, b, out)
+    if a.flags.writeable and a.size:
+        a[0] += 1
+
+
+def refuses_read_only(a, b, out):
+    if not a.flags.writeable:
+        raise RefusedError("no")
+    np.add(a, b, out)
+
+
+def crashes_on_nothing(a, b, out):
+    out[0] = a[0]
+    np.add(a, b, out)
+
+
+WRONG = (
+    misses_the_last, misses_what_fills_no_block, ignores_gaps, cleans_nan, writes_to_its_input, refuses_read_only,
+    crashes_on_nothing, lambda a, b, out: np.add(a, b + 1e-15, out), lambda a, b, out: None,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("function", WRONG, ids=lambda function: function.__name__)
+def test_a_planted_bug_is_found_and_not_timed(function, monkeypatch):
+    monkeypatch.setattr(timing, "in_turns", lambda calls: pytest.fail("it was timed"))
+    row = row_of(with_one(ADD, function))
+    assert row["correct"] == "FAIL" and row["median_seconds"] is None and row["status"].startswith("FAIL: ")
+    assert "\n" not in row["status"]
+
+
+@pytest.mark.parametrize(
+    ("count", "more"),
+    [
+        (lambda seed, samples: PI.reference(seed, samples) + (samples == 100), {}),
+        (lambda seed, samples: int(0.7 * samples), {"random": True}),
+    ],
+)
+def test_a_wrong_count_is_found(count, more):
+    assert row_of(with_one(PI, count, **more))["correct"] == "FAIL"
+
+
+def test_a_right_one_is_timed():
+    row = row_of(with_one(ADD, np.add))
+    assert row["correct"] == "exact" and row["status"] == "timed" and row["median_seconds"] > 0
+
+
+def test_one_may_refuse_gaps_and_leave_infinities_out():
+    def contiguous_and_finite(a, b, out):
+        if not a.flags.c_contiguous:
+            raise RefusedError("no")
+        cleans_nan(a, b, out)
+
+    assert row_of(with_one(ADD, contiguous_and_finite, only_finite=True))["correct"] == "exact"
+
+
+def test_what_cannot_run_is_skipped_with_its_reason():
+    def build():
+        raise UnavailableError("no such device")
+
+    row = row_of(replace(ADD, implementations=[Implementation(name="it", build=build)]))
+    assert row["status"] == "skipped: no such device" and row["correct"] is None
+
+
+def test_what_would_take_minutes_is_skipped():
+    assert row_of(with_one(ADD, np.add, largest=99))["status"] == "skipped: too slow above 99 elements"
+
+
+@pytest.mark.parametrize(("function", "code"), [(np.add, 0), (misses_the_last, 1)])
+def test_a_failing_kernel_makes_the_exit_code(function, code, capsys):
+    settings = Settings(kernels=("vector_add",), sizes=(100,), as_json=True)
+    assert report(settings, [[row_of(with_one(ADD, function))]]) == code
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["kernel"], row["implementation"], row["size"]) == ("vector_add", "it", 100)
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "error"),
+    [
+        ([1.0, np.nan, np.inf], [1.0, np.nan, np.inf], 0.0),
+        ([1.0], [2.0], 0.5),
+        ([1.0], [np.nan], math.inf),
+        ([np.nan], [1.0], math.inf),
+        ([-np.inf], [np.inf], math.inf),
+        ([1.0], [1.0, 1.0], math.inf),
+        ([1e-9], [0.0], math.inf),
+        ([], [], 0.0),
+    ],
+)
+def test_relative_error(got, want, error):
+    assert relative_error(np.array(got), np.array(want), least=0.0) == error
+
+
+def test_errors_near_zero_are_taken_against_what_was_cancelled():
+    assert relative_error(np.array([1e-9]), np.array([0.0]), least=1.0) == 1e-9

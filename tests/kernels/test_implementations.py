@@ -1,0 +1,65 @@
+"""Implementations equal their references; of those that numba compiles one of each kind, as compiling takes seconds."""
+
+import numba
+import numpy as np
+import pytest
+
+from kernels import bench
+from kernels.compiled import THREADS
+from kernels.kernel import Implementation, UnavailableError
+from kernels.monte_carlo import numba_count
+from kernels.registry import KERNELS
+
+COMPILED = {
+    *("njit", "njit-parallel", "njit-random", "vectorize", "vectorize-parallel", "streaming", "streaming-parallel"),
+}
+TRIED = {
+    "copy": {"njit-parallel"},
+    "triad": {"njit", "vectorize-parallel", "streaming-parallel"},
+    "hypotenuse": {"streaming"},
+    "hypotenuse_scalar": {"njit"},
+    "grid_stride_sum": {"njit"},
+    "monte_carlo_pi": {"njit", "njit-random"},
+    "softmax": {"njit"},
+    "layer_norm": {"njit"},
+    "cross_entropy": {"njit"},
+}
+CASES = [
+    (kernel.name, implementation)
+    for kernel in KERNELS.values()
+    for implementation in kernel.implementations
+    if implementation.device == "cpu"
+    if implementation.name not in COMPILED or implementation.name in TRIED.get(kernel.name, ())
+]
+
+
+@pytest.mark.parametrize(("kernel", "implementation"), CASES, ids=lambda value: getattr(value, "name", value))
+def test_it_passes_the_gate(kernel: str, implementation: Implementation) -> None:
+    """Or is skipped for want of a compiler or a kind of CPU, and then says so."""
+    made = bench.built(KERNELS[kernel], implementation, seed=1)
+    assert not made.fault.startswith("FAIL"), made.fault
+    if made.fault:
+        pytest.skip(made.fault)
+
+
+def test_pi_has_the_same_hits_for_every_number_of_threads() -> None:
+    bind = numba_count(parallel=True)
+    want = KERNELS["monte_carlo_pi"].reference(7, 100_003)
+    try:
+        for threads in range(1, THREADS + 1):
+            numba.set_num_threads(threads)
+            assert bind((7, 100_003), None).result() == want
+    finally:
+        numba.set_num_threads(THREADS)
+    assert want / 100_003 == pytest.approx(np.pi / 4, rel=0.01)
+
+
+def test_without_a_gpu_every_gpu_row_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise UnavailableError("no CUDA device")
+
+    monkeypatch.setattr("kernels.gpu.require_device", none)
+    for kernel in KERNELS.values():
+        on_gpu = [each.name for each in kernel.implementations if each.device == "gpu"]
+        rows = list(bench.rows(kernel, (10,), on_gpu, seed=0))
+        assert [row["status"] for row in rows] == ["skipped: no CUDA device"] * len(on_gpu)

@@ -1,0 +1,34 @@
+"""Every CUDA kernel equals its reference in numba's simulator, with few threads, which are Python's there."""
+
+import os
+import subprocess
+import sys
+
+from kernels.registry import KERNELS
+
+PROGRAM = """
+from kernels import bench, gate, gpu, gpu_rows
+from kernels.registry import KERNELS
+
+gpu.THREADS = gpu_rows.THREADS = 4
+gpu.MOST_BLOCKS = gpu_rows.MOST_BLOCKS = 3
+gate.SIZES, gate.SPECIAL_SIZE = (0, 1, 29), 29
+for kernel in KERNELS.values():
+    for implementation in kernel.implementations:
+        if implementation.device == "gpu":
+            made = bench.built(kernel, implementation, seed=2)
+            print(kernel.name, implementation.name, made.fault or "right", sep=": ")
+"""
+
+
+def test_every_cuda_kernel_passes_the_gate(repository):
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(repository), "PYTHONWARNINGS": "ignore"}
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    said = [line.split(": ", 2) for line in ran.stdout.splitlines()]
+    on_gpu = [each for kernel in KERNELS.values() for each in kernel.implementations if each.device == "gpu"]
+    assert len(said) == len(on_gpu) > 0
+    for kernel, implementation, outcome in said:
+        wanted = "skipped: the CUDA simulator has no ufuncs" if implementation == "cuda-vectorize" else "right"
+        assert outcome == wanted, kernel

@@ -1,0 +1,69 @@
+"""Contenders take turns, ratios have an interval, and a disturbed run is made again."""
+
+import numpy as np
+import pytest
+
+from kernels import timing
+from kernels.kernel import Call
+
+
+def call(function, before=None):
+    return Call(function=function, arguments=(), read=lambda result: result, before=before)
+
+
+@pytest.fixture(autouse=True)
+def one_call_a_value(monkeypatch):
+    monkeypatch.setattr(timing, "VALUE_SECONDS", 0.0)
+
+
+def test_each_round_begins_with_another_contender():
+    heard = []
+    values = timing.in_turns({name: call(lambda name=name: heard.append(name)) for name in "abc"})
+    assert {name: len(found) for name, found in values.items()} == dict.fromkeys("abc", timing.VALUES)
+    rounds = ["".join(heard[start : start + 3]) for start in range(3, len(heard), 3)]  # after one to find the speed
+    assert rounds[:4] == ["abc", "bca", "cab", "abc"]
+
+
+def test_what_comes_before_a_value_is_not_timed():
+    order = []
+    timing.in_turns({"a": call(lambda: order.append("run"), before=lambda: order.append("before"))})
+    assert order == ["before", "run"] * (timing.VALUES + 1)
+
+
+def test_slow_rounds_are_fewer(monkeypatch):
+    monkeypatch.setattr(timing, "SLOW_SECONDS", -1.0)
+    assert len(timing.in_turns({"a": call(lambda: None)})["a"]) == timing.FEWER_VALUES
+
+
+def test_the_ratio_is_how_many_times_as_fast_and_lies_in_its_interval():
+    random = np.random.default_rng(0)
+    fast = list(random.uniform(0.9, 1.1, 20))
+    slow = [3 * value for value in random.uniform(0.9, 1.1, 20)]
+    middle, low, high = timing.ratio(slow, fast)
+    assert low < middle < high and low < 3 < high
+
+
+def test_what_slows_a_round_as_a_whole_leaves_the_ratio_alone():
+    pace = list(np.random.default_rng(0).uniform(1, 2, 20))
+    assert timing.ratio([2 * value for value in pace], pace) == pytest.approx((2, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("taken", "runs", "steady"),
+    [([0.0], 1, True), ([1.0, 0.0], 2, True), ([1.0] * timing.TRIES, timing.TRIES, False), ([None], 1, True)],
+)
+def test_a_disturbed_run_is_made_again_and_then_marked(taken, runs, steady, monkeypatch):
+    class Watch:
+        def cores_taken(self):
+            return taken.pop(0)
+
+    made = []
+    monkeypatch.setattr(timing, "Watch", Watch)
+    monkeypatch.setattr(timing, "in_turns", lambda calls: made.append(calls) or {"a": [1.0]})
+    assert timing.undisturbed({}) == ({"a": [1.0]}, steady)
+    assert len(made) == runs
+
+
+def test_spread_is_a_share_of_the_median():
+    assert timing.spread([1.0, 1.0, 1.0]) == 0
+    assert timing.spread([1.0, 2.0, 3.0]) == 0.5
