@@ -12,6 +12,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SMALL_BUDGET = "44s"
+SMALL_BENCH = "--kernels scalar_add,softmax --sizes 1000"
 DONE_BY_MAKE = ("python3 -m venv", ". .venv", "pip install")
 
 
@@ -51,7 +52,8 @@ def run(command: str, folder: Path) -> str:
 
 
 def test_there_is_nothing_but_what_is_tried_here() -> None:
-    tried = ("make ", "python tune/run.py", "python analysis/", "python model/", "tensorboard --logdir runs")
+    scripts = ("python tune/run.py", "python analysis/", "python model/", "python kernels/run.py")
+    tried = ("make ", *scripts, "tensorboard --logdir runs")
     assert [command for command in commands() if not command.startswith(tried)] == []
 
 
@@ -76,6 +78,12 @@ def test_winners_are_of_use(command: str, folder: Path) -> None:
     assert family is not None
     study = next(folder.glob(f"runs/*/{family[0]}")).parent.name
     assert run(command.replace("STUDY", study), folder).strip()
+
+
+@pytest.mark.parametrize("command", of("python kernels/run.py"))
+def test_kernels_are_measured(command: str, folder: Path) -> None:
+    said = run(f"{command} {SMALL_BENCH}", folder)
+    assert "softmax" in said and "njit-parallel" in said and "FAIL" not in said
 
 
 @pytest.mark.parametrize("command", of("tensorboard"))
