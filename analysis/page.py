@@ -25,14 +25,14 @@ figure img { width: 100%; height: auto; display: block; }
 figcaption { color: #333; font-size: .92rem; }
 table { border-collapse: collapse; font-size: .85rem; white-space: nowrap; }
 th, td { padding: .2rem .55rem; border-bottom: 1px solid #e2e2e2; text-align: right; }
-.words { text-align: left; }
+.words { text-align: left; } td.words:last-child { white-space: normal; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; margin: .5rem 0; }
 dt { color: #555; } dd { margin: 0; overflow-wrap: anywhere; white-space: pre-wrap; font-variant-numeric: tabular-nums; }
 pre { background: #f5f5f5; padding: .7rem; overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; }
 nav a { margin-right: .8rem; }
 @media screen and (max-width: 40rem) {
   thead { display: none; } tr { display: flex; flex-wrap: wrap; gap: 0 .9rem; padding: .4rem 0; border-bottom: 1px solid #e2e2e2; }
-  td { padding: 0; border: 0; } td::before { content: attr(data-name) " "; color: #555; } td:first-child { font-weight: bold; }
+  td { padding: 0; border: 0; } td:empty { display: none; } td::before { content: attr(data-name) " "; color: #555; } td:first-child { font-weight: bold; }
   table { white-space: normal; } dl { column-gap: .7rem; }
 }
 @page { size: A4; margin: 16mm; }

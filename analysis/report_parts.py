@@ -48,7 +48,7 @@ def answer(pool: pd.DataFrame) -> str:
         "bits per character": formats.number(best["bits_per_character"]),
         "parameters": f"{best['parameters']:,.0f}",
         "memory to train": formats.memory(best["memory_bytes"]),
-        "of the device's peak (MFU)": formats.share(best["mfu"], 1),
+        **({} if pd.isna(best["mfu"]) else {"of the device's peak (MFU)": formats.share(best["mfu"], 1)}),
         "device time": formats.duration(best["device_seconds"]),
         "device time of the family": formats.duration(pool["device_seconds"].sum()),
     }

@@ -30,6 +30,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     folder = tmp_path_factory.mktemp("seen")
     study = Written(folder / "runs" / "searched", **SEARCHED)
     search(study)
+    study.journal.update("trials", "t000", {"reason": "decayed, and it is told at such length that it takes two lines"})
     study.journal.close()
     report([str(study.folder)])
     with browser(folder / "profile") as opened:

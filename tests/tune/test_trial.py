@@ -1,0 +1,64 @@
+"""A trial's process, without a Ray around it: what it reports of one lease and of the next."""
+
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from model.config import Config
+from model.corpus import TextCorpus
+from model.peak import flops_on
+from model.prepared import TextData, prepare_text
+from tune import trial
+from tune.heartbeats import DRIVER, FOLDER, Driver, beat, boot
+from tune.records import Assignment
+from tune.trial import Place, TrainingTrial, opened_here
+
+POINT = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"}
+
+
+def told(peak: float | None, *, steps: int) -> dict[str, Any]:
+    """What the driver says of a lease that begins now."""
+    assignment = Assignment(
+        trial="t001", family="nanogpt", config=POINT, slot=0, lease=1, rung=0, opened=0.0, seconds=60.0, steps=steps,
+        training_seconds=None, checkpoint=None, micro_batches=1,
+    )  # fmt: skip
+    opened = {"boot": boot(), "monotonic": time.monotonic()}
+    return {"assignment": vars(assignment), "opened": opened, "peak_flops": peak}
+
+
+@pytest.fixture
+def data() -> TextData:
+    text = "the cat sat on a mat and saw another bird " * 200
+    return prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text, test=text))
+
+
+def test_a_peak_is_measured_where_none_is_told(
+    tmp_path: Path, data: TextData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "Heart", lambda live: SimpleNamespace(start=lambda: None))
+    process = TrainingTrial.__new__(TrainingTrial)
+    place = Place(
+        folder=tmp_path, device="cpu", threads=1, seed=0, evaluation_tokens={"nanogpt": 256}, report_every=60.0,
+        driver=Driver.here(), memory_limit=None,
+    )  # fmt: skip
+    process.setup(told(None, steps=2), {"nanogpt": data}, place)
+    measured = json.loads(process.step()["report"])
+    process.reset_config(told(123.0, steps=3))
+    known = json.loads(process.step()["report"])
+    assert measured["peak_flops"] > 1e8 and known["peak_flops"] == 123.0
+    flops = flops_on(Config(family="nanogpt", **POINT), data)
+    assert measured["flops_per_token"] == known["flops_per_token"] == flops
+    assert (measured["steps"], known["steps"]) == (2, 3) and measured["tokens_per_second"] > 0
+
+
+def test_elsewhere_a_lease_is_as_old_as_the_drivers_last_sign_of_life_says(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    beat(tmp_path, DRIVER, 0, 17.0)
+    before = time.monotonic()
+    elsewhere = opened_here(tmp_path, 10.0, boot="elsewhere", monotonic=0.0)
+    assert before - 7.0 <= elsewhere <= time.monotonic() - 7.0
+    assert opened_here(tmp_path, 10.0, boot=boot(), monotonic=3.0) == 3.0
