@@ -135,3 +135,35 @@ def test_a_search_told_to_stop_starts_nothing_more(tmp_path: Path) -> None:
     world.planner.stopping = "SIGTERM"
     assert world.planner.next() is None
     assert len(world.planner.running) == 1
+
+
+def test_a_machine_that_is_lost_takes_its_slot_along_and_blames_no_trial(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=2)
+    planner, there = world.planner, 2
+    planner._there = lambda: there
+    first, second = planner.next(), planner.next()
+    assert first is not None and second is not None
+    there = 1
+    planner.died(second.trial, "its node is lost", blameless=True)
+    assert planner.next() is None and not planner.done
+    there = 0
+    planner.died(first.trial, "its node is lost", blameless=True)
+    assert planner.next() is None and planner.done
+    there = 2
+    assert {again.trial for _ in range(2) if (again := planner.next())} == {first.trial, second.trial}
+    assert [planner.trials[each.trial].deaths for each in (first, second)] == [0, 0]
+
+
+def test_an_idle_slot_whose_machine_is_lost_is_charged_no_more(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=1)
+    assignment = world.planner.next()
+    assert assignment is not None
+    world.planner.died(assignment.trial, "error")
+    again = world.planner.next()
+    assert again is not None
+    with world.journal.transaction():
+        world.planner._close(world.planner.running[again.trial], "idle")
+    assert world.books.idle_slots == 1
+    world.planner._there = lambda: 0
+    assert world.planner.next() is None
+    assert world.books.idle_slots == 0 and world.total("SELECT COUNT(*) FROM slots WHERE closed IS NULL") == 0
