@@ -22,6 +22,8 @@ from tune.settings import Settings, invalid
 
 ANSWER_SECONDS = 20.0
 """A cluster, and each node of it, answers within this or is refused."""
+REACHED_SECONDS = 1.0
+"""A node that cannot be connected to within this counts as lost."""
 CODE = [str(Path(__file__).resolve().parents[1] / name) for name in ("tune", "model")]
 """What travels to the nodes."""
 KINDS = {"cuda": "GPU", "cpu": "CPU"}
@@ -102,8 +104,18 @@ def read(path: str) -> str | None:
 
 
 def nodes() -> list[dict[str, Any]]:
-    """The nodes that live."""
-    return [node for node in ray.nodes() if node["Alive"]]
+    """The nodes that live and can be reached: of one that is lost Ray hears only after several health checks."""
+    return [node for node in ray.nodes() if node["Alive"] and reached(node)]
+
+
+def reached(node: dict[str, Any]) -> bool:
+    """Whether a node's Ray still listens."""
+    try:
+        place = node["NodeManagerAddress"], node["NodeManagerPort"]
+        socket.create_connection(place, timeout=REACHED_SECONDS).close()
+        return True
+    except OSError:
+        return False
 
 
 def capacity(kind: str) -> int:

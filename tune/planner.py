@@ -28,6 +28,7 @@ GRACE_SECONDS = 5.0
 """How long a trial may outstay its lease where nobody else needs the device-seconds."""
 LEAST_LEASE_SECONDS = 1.0
 """Nothing useful fits in less."""
+MACHINE_GONE = "its machine is gone"
 GO_ON = "go on"
 """The decision to give a trial another lease for the goal that it had."""
 
@@ -123,7 +124,7 @@ class Planner:
         while self.books.idle_slots and self.books.idle_slots + len(self.running) > self._in_use():
             with self.books.journal.transaction():
                 self.books.hand_back()
-                self._decide(None, "hand back", "its machine is gone")
+                self._decide(None, "hand back", MACHINE_GONE)
 
     def _hand_back(self, reason: str) -> None:
         """Give up a free slot for good: an idle one, else one that was never opened."""
@@ -210,8 +211,9 @@ class Planner:
             micro_batches=record.micro_batches or family.memory.micro_batches(record.config) or 1,
         )
         self.running[trial] = Running(
-            assignment=assignment, fresh_slot=fresh, steps_before=record.steps, micro_batches=assignment.micro_batches
-        )
+            assignment=assignment, fresh_slot=fresh, steps_before=record.steps, micro_batches=assignment.micro_batches,
+            there=self._there(),
+        )  # fmt: skip
         return assignment
 
     # What becomes of a report
@@ -274,12 +276,14 @@ class Planner:
             self._settle(trial, "paused", ended)
             self.cut_short[trial] = assignment.rung
 
-    def died(self, trial: str, reason: str, *, blameless: bool = False) -> None:
+    def died(self, trial: str, reason: str) -> None:
         """The process of a running trial is gone, and its slot with it: what it did not report is lost, and charged.
 
-        blameless: with its machine, which no trial is failed for.
+        Where fewer slots are there than when its lease was opened a machine is gone, which no trial is failed for.
         """
         run, record = self.running[trial], self.trials[trial]
+        blameless = self._there() < run.there
+        reason = MACHINE_GONE if blameless else reason
         with self.books.journal.transaction():
             self._close(run, "lost")
             self.books.hand_back(run.assignment.slot)

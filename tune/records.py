@@ -47,10 +47,12 @@ class Assignment:
 
 @dataclass(kw_only=True)
 class Running:
-    """A lease in use: into how many parts batches are cut on it, and what it was charged so far, by what."""
+    """A lease in use: into how many parts batches are cut on it, how many slots were there when it was opened, and what
+    it was charged so far, by what."""
 
     assignment: Assignment
     fresh_slot: bool
     steps_before: int
     micro_batches: int
+    there: int
     charged: dict[str, float] = field(default_factory=dict)

@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 
 HUNG = "hung: no sign of life by the end of its lease"
 LONGEST_REASON = 160
-RAY_SAYS_LOST = "its node has died"
-LOST = "its node is lost"
 
 
 class Desk:
@@ -150,7 +148,7 @@ class BudgetScheduler(FIFOScheduler):
         if name in planner.running:
             with self._desk.failing():
                 reason = self._desk.killed.pop(name, None) or why(trial)
-                planner.died(name, f"error: {reason}", blameless=reason == LOST)
+                planner.died(name, f"error: {reason}")
                 take_up_checkpoint(planner.books.journal.folder / "checkpoints" / name, planner.trials[name])
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
@@ -242,8 +240,6 @@ def why(trial: Trial) -> str:
         return "Ray lost it"
     error = ray.cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
     cause = getattr(error, "cause", None) or error
-    if RAY_SAYS_LOST in str(cause):
-        return LOST
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [""]
     said = lines[-1] if "creation task" in lines[0] else lines[0]
     return f"{type(cause).__name__}: {said}".removesuffix(": ")[:LONGEST_REASON]

@@ -144,14 +144,28 @@ def test_a_machine_that_is_lost_takes_its_slot_along_and_blames_no_trial(tmp_pat
     first, second = planner.next(), planner.next()
     assert first is not None and second is not None
     there = 1
-    planner.died(second.trial, "its node is lost", blameless=True)
+    planner.died(second.trial, "error")
     assert planner.next() is None and not planner.done
     there = 0
-    planner.died(first.trial, "its node is lost", blameless=True)
+    planner.died(first.trial, "error")
     assert planner.next() is None and planner.done
     there = 2
     assert {again.trial for _ in range(2) if (again := planner.next())} == {first.trial, second.trial}
     assert [planner.trials[each.trial].deaths for each in (first, second)] == [0, 0]
+
+
+def test_no_trial_is_blamed_where_an_idle_slot_was_given_up_before_its_death_was_heard_of(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=2)
+    planner, there = world.planner, 2
+    planner._there = lambda: there
+    first, second = planner.next(), planner.next()
+    assert first is not None and second is not None
+    with world.journal.transaction():
+        planner._close(planner.running[first.trial], "idle")
+    there = 1
+    assert planner.next() is None and world.books.idle_slots == 0
+    planner.died(second.trial, "error")
+    assert planner.trials[second.trial].deaths == 0
 
 
 def test_an_idle_slot_whose_machine_is_lost_is_charged_no_more(tmp_path: Path) -> None:
