@@ -14,7 +14,7 @@ from model.checkpoint import Saved, load_weights
 from model.config import Config, Data, build_model, pad_of
 from model.footprint import hungriest
 from model.loss import training_loss
-from model.memory import ran_out
+from model.memory import give_back_freed, ran_out
 from model.resident import Batch
 from model.scaling_rules import parameter_groups
 
@@ -102,8 +102,10 @@ class Learner:
                 short = ran_out(error)
                 if random_state is None and not (short and self.micro_batches < len(batch.targets)):
                     raise
-            self.ran_out = self.ran_out or short
             self.optimizer.zero_grad(set_to_none=True)
+            if short:
+                self.ran_out = True
+                give_back_freed()
             if random_state is None:
                 self.micro_batches *= 2
             else:

@@ -13,6 +13,7 @@ _SAID = (
     "can't allocate memory", "not enough memory", "cannot allocate memory", "std::bad_alloc", "out of memory",
     "alloc_failed", "could not create a memory object",
 )    # by torch's allocators, the C++ library, the system, CUDA, cuBLAS and oneDNN
+_SAID_UNDER_A_LIMIT = ("could not create a primitive", "could not execute a primitive")    # by oneDNN, of much else too
 
 
 def ran_out(error: BaseException | None) -> bool:
@@ -22,10 +23,16 @@ def ran_out(error: BaseException | None) -> bool:
             return True
         if isinstance(error, OSError) and error.errno == errno.ENOMEM:
             return True
-        if isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _SAID):
+        said = _SAID + (_SAID_UNDER_A_LIMIT if limited() else ())
+        if isinstance(error, RuntimeError) and any(words in str(error).lower() for words in said):
             return True
         error = error.__cause__
     return False
+
+
+def limited() -> bool:
+    """Whether this process may not take all the memory that there is."""
+    return resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
 
 
 class MemoryLimit:

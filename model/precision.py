@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from model.memory import limited
+
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -69,7 +71,8 @@ def prepare(precision: str, device: torch.device | str) -> None:
     if torch.device(device).type == "cuda":
         torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
     else:
-        _keep_heap()
+        if not limited():
+            _keep_heap()
         _MKLDNN.fp32_precision = "bf16" if _onednn_fp32_pays() else "ieee"
 
 
@@ -141,7 +144,10 @@ def _speed_up(slow: Callable[[], object], fast: Callable[[], object], limit: flo
 
 
 def _keep_heap() -> None:
-    """Tell glibc to keep freed blocks: giving them back costs 2-3 ms of page faults a step. Other libcs: nothing."""
+    """Tell glibc to keep freed blocks: giving them back costs 2-3 ms of page faults a step. Other libcs: nothing.
+
+    Not under a limit, where kept blocks count, and a batch cut into parts would have no room beside them.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h

@@ -65,6 +65,13 @@ def export(winner: Winner, study: Path, data: Data) -> None:
     checkpoints.export(winner.checkpoint, study / f"best-{winner.family}", data.tokenizer)
 
 
+def remedy(journal: Journal, family: str) -> str:
+    """What to do where no trial of a family reached a rung."""
+    trials = journal.rows("SELECT reason FROM trials WHERE family = ?", family)
+    short_of_memory = trials and all((row["reason"] or "").startswith("memory") for row in trials)
+    return "allow its trials more with --memory-limit" if short_of_memory else "give it a larger cap"
+
+
 def last_lines(
     journal: Journal, found: Mapping[str, Winner], scores: Mapping[str, Score], families: list[str], *, cap: float,
     spent: float,
@@ -73,7 +80,7 @@ def last_lines(
     for family in families:
         winner = found.get(family)
         if winner is None:
-            yield f"{family}: no trial reached a rung; give it a larger cap"
+            yield f"{family}: no trial reached a rung; {remedy(journal, family)}"
             continue
         test = "not measured" if winner.test_perplexity is None else f"{winner.test_perplexity:.4g}"
         decayed = "" if winner.decayed else " (before its decay)"

@@ -219,3 +219,41 @@ def test_a_limit_holds_every_trial_of_a_process(repository: Path) -> None:
         [sys.executable, "-c", UNDER_A_LIMIT], cwd=repository, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr
+
+
+RUNS_OUT_AND_GOES_ON = """
+import torch
+from model.config import Config
+from model.corpus import TextCorpus
+from model.learner import Learner
+from model.memory import MemoryLimit
+from model.prepared import prepare_text
+from model.process import prepare_process
+
+MEGABYTE = 2**20
+text = "the cat sat on a mat and saw another bird. " * 1000
+data = prepare_text(TextCorpus(name="", sha256="", builtin=True, train=text, valid=text[:999], test=text[:999]))
+prepare_process(1)
+limit = MemoryLimit(300 * MEGABYTE, torch.device("cpu"))
+limit.begin()
+whole = Learner._by_parts
+
+def hungry(learner, batch):
+    ballast = torch.ones(240 * MEGABYTE // learner.micro_batches, dtype=torch.uint8)
+    learner.kept = torch.ones(20_000)    # lies above it, as kernels made in a step do
+    return whole(learner, batch)
+
+Learner._by_parts = hungry
+learner = Learner(Config(family="nanogpt", d_model=192, layers=2), data, torch.device("cpu"))
+for _ in range(3):
+    learner.step(1.0)
+assert learner.ran_out and learner.micro_batches == 2, (learner.ran_out, learner.micro_batches)
+assert limit.counted() < 150 * MEGABYTE, limit.counted()    # the ballast counts no more
+"""
+
+
+def test_what_was_freed_when_memory_ran_out_is_there_for_the_parts(repository: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", RUNS_OUT_AND_GOES_ON], cwd=repository, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
