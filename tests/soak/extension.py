@@ -10,7 +10,7 @@ from tests.soak.bench import Bench, Row
 from tests.soak.search import Search
 
 CAP_SECONDS, TOTAL_SECONDS = 60, 150
-SHORT_CAP_SECONDS, SHORT_TOTAL_SECONDS = 36, 75
+SHORT_CAP_SECONDS, SHORT_TOTAL_SECONDS = 44, 84
 SAME_SECONDS = 0.2
 """Of training: so near are two readings of one moment of a trial's life."""
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.soak.observer import Observer
@@ -17,15 +18,18 @@ LONGEST_SECONDS = 900.0
 
 
 class Search:
-    """One run of a search. `lines` is what it printed so far; begun and ended are on the monotonic clock."""
+    """One run of a search, by a script and its own arguments.
 
-    def __init__(self, observer: Observer, *flags: str | Path) -> None:
+    `lines` is what it printed so far; begun and ended are on the monotonic clock.
+    """
+
+    def __init__(self, observer: Observer, *flags: str | Path, script: Sequence[Path] = (RUN,)) -> None:
         self._changed = threading.Condition()
         self.lines: list[str] = []
         self.begun = time.monotonic()
         self.ended: float | None = None
         self._process = subprocess.Popen(
-            [sys.executable, str(RUN), *map(str, flags), *(() if "--resume" in flags else BUILTIN)],
+            [sys.executable, *map(str, script), *map(str, flags), *(() if "--resume" in flags else BUILTIN)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
         self.driver = self._process.pid

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.soak import cap, deaths, decisions, extension, kill, signals
+from tests.soak import cap, deaths, decisions, extension, faults, kill, memory, nodes, signals
 from tests.soak.bench import Bench, Row
 from tests.soak.observer import Observer
 
@@ -20,6 +20,9 @@ ROWS = {
     "deaths": deaths.measure,
     "signals": signals.measure,
     "extension": extension.measure,
+    "faults": faults.measure,
+    "memory": memory.measure,
+    "nodes": nodes.measure,
 }
 HEAD = "| what | asked | measured | kept |\n|---|---|---|---|"
 

@@ -1,12 +1,14 @@
 """A search whose trials have faults: `python tests/tune/faulty.py FAULTS.json --budget ...`; for tests only.
 
-FAULTS.json is {fault: [trials]}. A trial "hangs" in its thirtieth step, "raises" there, or has a loss that is no number
-from there on ("diverges").
+FAULTS.json is {fault: [trials], or "a quarter" of all configurations}. A trial "hangs" in its thirtieth step, "raises"
+there, or has a loss that is no number from there on ("diverges"). One "outgrows" what is known of its memory with whole
+batches, and one "bursts" however small they are cut.
 """
 
 import json
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,15 @@ from tune import cli, ray_run, trial  # noqa: E402
 
 FAULTS = json.loads(Path(sys.argv[1]).read_text())
 FROM_STEP = 30
+OUTGROWN_BYTES = 200_000_000
+
+
+def fault(trial: str, config: dict[str, Any]) -> str | None:
+    """What is wrong with a trial, if anything is: what names it before what is chance."""
+    named = [kind for kind, trials in FAULTS.items() if trial in trials]
+    drawn = [kind for kind, trials in FAULTS.items() if trials == "a quarter"]
+    unlucky = zlib.crc32(json.dumps(config, sort_keys=True).encode()) % 4 == 0
+    return next(iter(named + drawn * unlucky), None)
 
 
 class Faulty(trial.TrainingTrial):
@@ -28,7 +39,7 @@ class Faulty(trial.TrainingTrial):
         step = learner.Learner.step
 
         def faulty(trained: learner.Learner, factor: float) -> learner.Step:
-            found = next((fault for fault, trials in FAULTS.items() if self._assignment["trial"] in trials), None)
+            found = fault(self._assignment["trial"], self._assignment["config"])
             if trained.steps < FROM_STEP or found is None:
                 return step(trained, factor)
             if found == "raises":
@@ -38,7 +49,18 @@ class Faulty(trial.TrainingTrial):
             taken = step(trained, factor)
             return learner.Step(loss=taken.loss * torch.nan, gradient_norm=taken.gradient_norm, tokens=taken.tokens)
 
+        by_parts = learner.Learner._by_parts
+
+        def hungry(trained: learner.Learner, batch: Any) -> torch.Tensor:
+            kind = fault(self._assignment["trial"], self._assignment["config"])
+            parts = {"outgrows": trained.micro_batches, "bursts": 0.5}.get(kind or "")
+            held = torch.ones(int(OUTGROWN_BYTES / parts), dtype=torch.uint8) if parts else None
+            gradients = by_parts(trained, batch)
+            del held
+            return gradients
+
         learner.Learner.step = faulty  # type: ignore[method-assign]
+        learner.Learner._by_parts = hungry  # type: ignore[method-assign]
         super().setup(config, **rest)
 
 

@@ -1,0 +1,96 @@
+"""Trials that hang, raise errors and diverge: each costs little, is told why, and the rest goes on."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.soak.accounts import adds_up, number, rows, spent
+from tests.soak.bench import Bench, Row
+from tests.soak.search import Search
+from tune.heartbeats import last_beat, still_there
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FAULTY = REPOSITORY / "tests" / "tune" / "faulty.py"
+CAP_SECONDS, SHORT_CAP_SECONDS = 240, 110
+FAULTS = {"hangs": ["t002"], "raises": ["t003"], "diverges": "a quarter"}
+SHORT_FAULTS = {"hangs": ["t002"], "raises": ["t003"], "diverges": ["t004", "t006"]}
+GRACE_SECONDS = 7.0
+"""A trial that hangs may outstay its lease by the planner's grace of 5 s and so much as it takes to end a process."""
+SHARE_AFTER_DIVERGING = 0.02
+HUNG = "error: hung: no sign of life by the end of its lease"
+RAISED = "error: ArithmeticError: the flux capacitor"
+
+
+def measure(bench: Bench) -> Iterator[Row]:
+    """Three rows of one search."""
+    cap, faults = (SHORT_CAP_SECONDS, SHORT_FAULTS) if bench.short else (CAP_SECONDS, FAULTS)
+    study = bench.study("faults")
+    told = bench.study("faults.json")
+    told.write_text(json.dumps(faults))
+    search = Search(
+        bench.observer, "--budget", f"{cap}s", "--families", "nanogpt", "--devices", "2", "--oversubscribe",
+        "--report-every", "1s", "--out", study, script=(FAULTY, told),
+    )  # fmt: skip
+    code = search.finish()
+    finals = number(study, "SELECT COUNT(*) FROM reports WHERE final")
+    sound = code == 0 and adds_up(study) and 0.9 * cap <= spent(study) <= cap and finals == 1
+    yield _hang(study, sound, spent_text=f"spent {spent(study):.1f} of {cap} s")
+    yield _error(study, sound, search.printed)
+    yield _diverged(study, sound, cap)
+
+
+def _hang(study: Path, sound: bool, *, spent_text: str) -> Row:
+    leases = rows(study, "SELECT reserved, charged FROM leases WHERE trial = 't002'")
+    over = [lease["charged"] - lease["reserved"] for lease in leases]
+    ended = rows(study, "SELECT reason FROM decisions WHERE trial = 't002' AND reason LIKE 'error%'")
+    beat = last_beat(study, "t002")
+    return Row(
+        what="hang",
+        asked=f"ended within {GRACE_SECONDS:.0f} s of its lease, charged, its process gone; the rest goes on",
+        measured=f"{len(leases)} leases, outstayed by {min(over):.1f} to {max(over):.1f} s; {spent_text}",
+        kept=sound and all(0 <= seconds <= GRACE_SECONDS for seconds in over)
+        and {row["reason"] for row in ended} == {HUNG} and beat is not None and not still_there(beat),
+        details=leases,
+    )  # fmt: skip
+
+
+def _error(study: Path, sound: bool, printed: str) -> Row:
+    (trial,) = rows(study, "SELECT state, reason FROM trials WHERE trial = 't003'")
+    on_screen = [line for line in printed.splitlines() if "t003" in line and line.endswith(RAISED)]
+    return Row(
+        what="error",
+        asked="tried once more, then failed; its type and first line on the screen and in the journal",
+        measured=f"{trial['state']}, {trial['reason']!r}; {len(on_screen)} lines on the screen",
+        kept=sound and (trial["state"], trial["reason"]) == ("failed", RAISED)
+        and [": pause: " in line for line in on_screen] == [True, False] and ": stop: " in on_screen[1],
+        details=[trial],
+    )  # fmt: skip
+
+
+def _diverged(study: Path, sound: bool, cap: float) -> Row:
+    """The steps after a trial's last sound report are those after it diverged, and some before."""
+    found: list[dict[str, Any]] = []
+    for row in rows(study, "SELECT trial FROM trials WHERE reason = 'diverged'"):
+        last = "SELECT IFNULL(MAX(at), 0) + 0.001 FROM reports WHERE trial = ? AND train_loss IS NOT NULL"
+        steps = f"SELECT TOTAL(seconds) FROM charges WHERE trial = ? AND what = 'steps' AND at > ({last})"
+        leases = number(study, "SELECT COUNT(*) FROM leases WHERE trial = ?", row["trial"])
+        found.append(row | {"leases": leases, "seconds": number(study, steps, row["trial"], row["trial"])})
+    diverged = {each["trial"] for each in found}
+    words = [sys.executable, str(REPOSITORY / "analysis" / "rank.py"), str(study), "--json"]
+    ranked = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    places = [row["trial"] in diverged for row in ranked if row["state"] != "failed"]
+    last_of_all = places == sorted(places) and places.count(True) == len(diverged)
+    after = sum(each["seconds"] for each in found)
+    tried = number(study, "SELECT COUNT(*) FROM trials")
+    return Row(
+        what="NaN",
+        asked=f"<= {100 * SHARE_AFTER_DIVERGING:.0f} % of the cap goes to trials after they diverged; they rank last",
+        measured=f"{len(found)} of {tried:.0f} diverged; {100 * after / cap:.2f} % of the cap after it, at most; they "
+        f"{'rank' if last_of_all else 'do NOT rank'} last",
+        kept=sound and bool(found) and after <= SHARE_AFTER_DIVERGING * cap and last_of_all
+        and all(each["leases"] == 1 for each in found),
+        details=found,
+    )  # fmt: skip
