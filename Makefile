@@ -17,7 +17,7 @@ run: $(VENV)/installed
 	$(IN)/python tune/run.py --budget 4m
 
 test: $(VENV)/installed-dev
-	$(IN)/python -m pytest
+	$(IN)/python -m pytest -n 2 --no-loadscope-reorder
 
 check: $(VENV)/installed-dev
 	$(IN)/ruff check .

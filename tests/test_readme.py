@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -62,18 +63,27 @@ def test_make_knows_the_target(command: str) -> None:
     subprocess.run([*shlex.split(command), "--dry-run"], cwd=REPOSITORY, capture_output=True, check=True)
 
 
+@pytest.fixture(scope="module")
+def searched(folder: Path) -> dict[str, str]:
+    """What each search printed; two run at a time."""
+    commands = {command: f"{command} --out runs/{number}" for number, command in enumerate(of("python tune/run.py"))}
+    with ThreadPoolExecutor(2) as together:
+        printed = together.map(lambda command: run(command, folder), commands.values())
+        return dict(zip(commands, printed, strict=True))
+
+
 @pytest.mark.parametrize("command", of("python tune/run.py"))
-def test_searches(command: str, folder: Path) -> None:
-    assert "usage" in run(command, folder) if "--help" in command else "spent " in run(command, folder)
+def test_searches(command: str, searched: dict[str, str]) -> None:
+    assert "usage" in searched[command] if "--help" in command else "spent " in searched[command]
 
 
 @pytest.mark.parametrize("command", of("python analysis/"))
-def test_analysis_of_the_newest_study(command: str, folder: Path) -> None:
+def test_analysis_of_the_newest_study(command: str, folder: Path, searched: dict[str, str]) -> None:
     assert run(command.replace("[runs/<study>]", ""), folder)
 
 
 @pytest.mark.parametrize("command", of("python model/"))
-def test_winners_are_of_use(command: str, folder: Path) -> None:
+def test_winners_are_of_use(command: str, folder: Path, searched: dict[str, str]) -> None:
     family = re.search(r"best-\w+", command)
     assert family is not None
     study = next(folder.glob(f"runs/*/{family[0]}")).parent.name
@@ -87,7 +97,7 @@ def test_kernels_are_measured(command: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", of("tensorboard"))
-def test_tensorboard_serves_the_studies(command: str, folder: Path) -> None:
+def test_tensorboard_serves_the_studies(command: str, folder: Path, searched: dict[str, str]) -> None:
     program = str(Path(sys.executable).parent / "tensorboard")
     words = [program, *shlex.split(command)[1:], "--port", "0", "--host", "127.0.0.1"]
     with subprocess.Popen(words, cwd=folder, stderr=subprocess.PIPE, text=True) as server:
