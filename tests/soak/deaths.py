@@ -60,13 +60,13 @@ def kill_one(bench: Bench, search: Search, study: Path, victim: str | None, spar
     """SIGKILL the process of a trial that trains: of the victim, else of any but those to spare. Its name."""
     while not search.ends_within(0.1):
         running = rows(study, "SELECT trial, lease FROM leases WHERE closed IS NULL")
-        here = [process for process in bench.observer.trials(search.driver) if process.gone is None]
         chosen = [row for row in running if (row["trial"] == victim if victim else row["trial"] not in spare)]
-        if not chosen or not here:
+        if not chosen:
             continue
         search.ends_within(bench.chance.uniform(SOONEST_SECONDS, LATEST_SECONDS))
         lease = chosen[0]["lease"]
-        if not is_open(study, lease):
+        here = [process for process in bench.observer.trials(search.driver) if process.gone is None]
+        if not here or not is_open(study, lease):
             continue
         here[-1].kill()
         while not search.ends_within(0.1) and is_open(study, lease):
