@@ -11,6 +11,8 @@ from tune.journal import connect
 
 OFF_SECONDS, OFF_SHARE = 1.0, 0.01
 """How far the two may be apart for one slot: the larger of both."""
+SAME_MOMENT_SECONDS = 1.0
+"""The processes of slots that were opened so soon one after the other may have begun in the other order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +58,25 @@ def compare(study: Path, processes: Iterable[Process], *, after: int = -1, to: i
     A slot without a lease was the driver's own, for samples of the winners: no trial process had it.
     """
     query = """
-        SELECT closed - opened AS held FROM slots
+        SELECT opened, closed - opened AS held FROM slots
         WHERE slot > ? AND slot <= ? AND slot IN (SELECT slot FROM leases) ORDER BY opened, slot"""
-    charged = [row["held"] or 0.0 for row in rows(study, query, after, to)]
+    slots = rows(study, query, after, to)
+    charged = [row["held"] or 0.0 for row in slots]
     seen = [process.served_until - process.serves_from for process in processes]
+    seen += [0.0] * (len(charged) - len(seen))
+    for number, (one, other) in enumerate(itertools.pairwise(slots)):
+        if other["opened"] - one["opened"] < SAME_MOMENT_SECONDS:
+            _pair_up(charged, seen, number)
     pairs = itertools.zip_longest(charged, seen, fillvalue=0.0)
     return [Held(journal=journal, outside=outside) for journal, outside in pairs]
+
+
+def _pair_up(charged: list[float], seen: list[float], one: int) -> None:
+    """Which process had which of two slots that were opened at one moment, only their lengths tell."""
+    other = one + 1
+    as_it_is = max(abs(charged[one] - seen[one]), abs(charged[other] - seen[other]))
+    if max(abs(charged[one] - seen[other]), abs(charged[other] - seen[one])) < as_it_is:
+        seen[one], seen[other] = seen[other], seen[one]
 
 
 def spent(study: Path) -> float:

@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 FAULTY = REPOSITORY / "tests" / "tune" / "faulty.py"
 CAP_SECONDS, SHORT_CAP_SECONDS = 240, 110
 FAULTS = {"hangs": ["t002"], "raises": ["t003"], "diverges": "a quarter"}
-SHORT_FAULTS = {"hangs": ["t002"], "raises": ["t003"], "diverges": ["t004", "t006"]}
+SHORT_FAULTS = {"hangs": ["t002"], "raises": ["t003"], "diverges": ["t001"]}
 GRACE_SECONDS = 7.0
 """A trial that hangs may outstay its lease by the planner's grace of 5 s and so much as it takes to end a process."""
 SHARE_AFTER_DIVERGING = 0.02

@@ -48,16 +48,19 @@ def measure(bench: Bench) -> Iterator[Row]:
         lives.append(life(bench, study, "--resume", study, killed=False))
     orphans = left_over(bench, lives)
     slots = [slot for each in lives for slot in slots_of(bench, study, each)]
+    starting = [slot.journal for slot in slots if not slot.outside]
     lost = [told for each in lives for told in TOLD.findall(each.printed) if not is_in(study, *told)]
     training = max((seconds for _, seconds in lost_training(study)), default=0.0)
     killed = sum(each.killed for each in lives)
-    off = [slot.off for slot in slots]
+    off = [slot.off for slot in slots if slot.outside]
     allowed = HEARTBEAT_SECONDS * (BUSY if bench.short else 1)
     yield Row(
         what="driver killed",
         asked=f"{kills} kills: no printed report lost; charges off by <= {HEARTBEAT_SECONDS:.0f} s a trial; "
         f"spent <= cap; training lost <= {CHECKPOINT_SECONDS:.0f} s; no orphan",
-        measured=f"{killed} kills: {len(lost)} reports lost; charges off by {min(off):+.2f} to {max(off):+.2f} s; "
+        measured=f"{killed} kills: {len(lost)} reports lost; charges off by {min(off):+.2f} to {max(off):+.2f} s "
+        f"({len(starting)} more were killed before their process worked: charged {max(starting, default=0):.1f} s "
+        "at most); "
         f"spent {spent(study):.1f} of {cap} s; at most {training:.1f} s of training lost; {len(orphans)} orphans",
         kept=killed == kills and not lost and all(abs(seconds) <= allowed for seconds in off)
         and spent(study) <= cap and adds_up(study) and training <= CHECKPOINT_SECONDS and not orphans,
