@@ -27,11 +27,6 @@ class Held:
         """Seconds that the journal charged too much, or too little if below zero."""
         return self.journal - self.outside
 
-    @property
-    def true(self) -> bool:
-        """Whether they agree."""
-        return abs(self.off) <= max(OFF_SECONDS, OFF_SHARE * self.outside)
-
 
 def rows(study: Path, query: str, *values: Any) -> list[dict[str, Any]]:
     """The rows of a query on a study's journal."""
