@@ -71,6 +71,14 @@ def test_running_out_is_told_from_other_errors(error: BaseException | None, expe
     assert ran_out(error) is expected
 
 
+@pytest.mark.parametrize("limited", [True, False])
+def test_what_onednn_says_of_much_else_is_running_out_only_under_a_limit(
+    limited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("model.memory.limited", lambda: limited)
+    assert ran_out(RuntimeError("could not create a primitive")) is limited
+
+
 @pytest.fixture(params=["text", "pairs"])
 def case(request: pytest.FixtureRequest) -> tuple[Config, Any]:
     """A config of either family, without dropout, which parts would draw differently, and its data."""

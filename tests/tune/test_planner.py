@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.tune.world import Numbered, World
+from tune.planner import Planner
+from tune.records import Assignment
 
 STOPPED = {
     "steps": 0, "tokens": 0, "training_seconds": 0.0, "train_loss": None, "learning_rate": 1.0, "gradient_norm": None,
@@ -137,12 +139,18 @@ def test_a_search_told_to_stop_starts_nothing_more(tmp_path: Path) -> None:
     assert len(world.planner.running) == 1
 
 
+def two_running(planner: Planner) -> tuple[Assignment, Assignment]:
+    """The first two assignments."""
+    first, second = planner.next(), planner.next()
+    assert first is not None and second is not None
+    return first, second
+
+
 def test_a_machine_that_is_lost_takes_its_slot_along_and_blames_no_trial(tmp_path: Path) -> None:
     world = World(tmp_path, cap=600, slots=2)
     planner, there = world.planner, 2
     planner._there = lambda: there
-    first, second = planner.next(), planner.next()
-    assert first is not None and second is not None
+    first, second = two_running(planner)
     there = 1
     planner.died(second.trial, "error")
     assert planner.next() is None and not planner.done
@@ -158,8 +166,7 @@ def test_no_trial_is_blamed_where_an_idle_slot_was_given_up_before_its_death_was
     world = World(tmp_path, cap=600, slots=2)
     planner, there = world.planner, 2
     planner._there = lambda: there
-    first, second = planner.next(), planner.next()
-    assert first is not None and second is not None
+    first, second = two_running(planner)
     with world.journal.transaction():
         planner._close(planner.running[first.trial], "idle")
     there = 1

@@ -78,3 +78,22 @@ def test_samples_are_in_the_journal_and_every_device_second_in_the_books(
     assert line.endswith("BLEU 12.3 on 128 test sentences")
     held = world.total("SELECT SUM(closed - opened) FROM slots")
     assert world.total("SELECT SUM(seconds) FROM charges") == pytest.approx(held) == world.books.ledger.spent <= 1200
+
+
+def test_where_all_ran_out_of_memory_a_larger_cap_is_not_the_remedy(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=1)
+    for trial, reason, told in (
+        ("t001", "memory: ran out of it", "--memory-limit"),
+        ("t002", "diverged", "larger cap"),
+    ):
+        row = {
+            "trial": trial,
+            "family": "nanogpt",
+            "config": "{}",
+            "state": "stopped",
+            "reason": reason,
+            "created": 0.0,
+        }
+        world.journal.insert("trials", row)
+        (line, _) = last_lines(world.journal, {}, {}, ["nanogpt"], cap=600, spent=1)
+        assert told in line
