@@ -1,5 +1,8 @@
 """What the parts of a stretch will take, and what still fits in its lease."""
 
+import statistics
+
+from model.evaluation import Evaluation
 from model.learner import Learner
 from model.lease import MARGIN, Lease
 from model.pace import Pace
@@ -12,7 +15,9 @@ DISK_BYTES = 1e8                              # a second
 
 
 class Forecast:
-    """What is left of a stretch, in steps and seconds, at the longest durations seen so far."""
+    """What is left of a stretch, in steps and seconds, at the longest durations seen so far; whole splits, which are
+    many batches, at the median pace.
+    """
 
     def __init__(
         self, stretch: Stretch, lease: Lease, learner: Learner, pace: Pace, *, evaluation_tokens: int,
@@ -21,6 +26,7 @@ class Forecast:
         self.stretch, self.lease, self.learner, self.pace = stretch, lease, learner, pace
         self.evaluation_tokens, self.whole_tokens = evaluation_tokens, whole_tokens
         self.flops = FIRST_FLOPS[learner.device.type]
+        self.paces: list[float] = []    # seconds a token, of each evaluation on this lease
 
     def steps_left(self) -> int | None:
         """None where the stretch has no number of steps, or not yet."""
@@ -56,6 +62,15 @@ class Forecast:
             guess = (self.pace.median() or 0.0) / 2 / self.learner.config.batch_tokens
         return tokens * self.lease.expected("evaluation token", guess)
 
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Learn from one that came to its end."""
+        self.paces.append(evaluation.seconds / evaluation.tokens)
+        self.lease.observe("evaluation token", self.paces[-1])
+
+    def whole_seconds(self, tokens: int) -> float:
+        """Of evaluations of whole splits with so many tokens together."""
+        return tokens * statistics.median(self.paces) if self.paces else self.evaluation_seconds(tokens)
+
     def checkpoint_seconds(self) -> float:
         """Weights and two moments of 4 bytes each."""
         return self.lease.expected("checkpoint", FIRST_SECONDS + 12 * self.learner.parameters / DISK_BYTES)
@@ -63,6 +78,6 @@ class Forecast:
     def closing_seconds(self) -> float:
         """What must follow the last step: the evaluation and the checkpoint."""
         evaluation = (
-            WHOLE_MARGIN * self.evaluation_seconds(self.whole_tokens) if self.stretch.final
+            WHOLE_MARGIN * self.whole_seconds(self.whole_tokens) if self.stretch.final
             else MARGIN * self.evaluation_seconds(self.evaluation_tokens))
         return evaluation + MARGIN * self.checkpoint_seconds()

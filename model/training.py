@@ -220,8 +220,10 @@ class _Training:
 
         A whole split needs no margin to begin: nothing is at risk but itself, since each batch of it has one.
         """
-        margin, size = (1.0, self.sizes[split]) if tokens is None else (MARGIN, tokens)
-        if self.lease.left() < margin * self.forecast.evaluation_seconds(size) + after:
+        expected = (
+            self.forecast.whole_seconds(self.sizes[split]) if tokens is None
+            else MARGIN * self.forecast.evaluation_seconds(tokens))
+        if self.lease.left() < expected + after:
             return None
         before = self.lease.clock()
 
@@ -238,7 +240,7 @@ class _Training:
                 clock=self.lease.clock)
             go_on()    # takes note of the last batch
         if evaluation is not None:
-            self.lease.observe("evaluation token", evaluation.seconds / evaluation.tokens)
+            self.forecast.evaluated(evaluation)
         return evaluation
 
     def _keep_safe(self) -> None:

@@ -202,6 +202,17 @@ def _begun(length: float) -> Decay:
     return decay
 
 
+def test_one_slow_evaluation_does_not_cost_a_final_stretch_its_time(
+    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+) -> None:
+    clock.learns = False
+    clock.batch = itertools.chain([0.15] * 3, itertools.repeat(0.05))
+    opened = clock.now
+    last = run(small_text, text_data, tmp_path, clock, device_seconds=60.0, final=True)[-1]
+    assert last.ended == "final" and last.whole and last.test is not None
+    assert 0.97 * 60.0 < clock.now - opened <= 60.0
+
+
 def test_an_evaluation_that_becomes_slow_is_given_up(
     small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
 ) -> None:
