@@ -34,9 +34,11 @@ class Heart(threading.Thread):
 
     def run(self) -> None:
         """Until `stop`."""
-        while not self._stopped.wait(BEAT_SECONDS):
+        while True:
             with contextlib.suppress(OSError):
                 self._call()
+            if self._stopped.wait(BEAT_SECONDS):
+                return
 
     def stop(self) -> None:
         """Beat no more."""

@@ -19,6 +19,9 @@ from tune.planner import Planner
 from tune.records import TrialRecord
 
 MOST_MICRO_BATCHES = 2**20
+LIVES_ON_SECONDS = 1.0
+"""How long after its driver a process lives that had no time yet for a sign of life: until Ray sees to it, after .4 to
+1.4 s as measured."""
 TRIAL_NAME = re.compile(r"t\d{3,9}")
 
 
@@ -30,7 +33,7 @@ def close_what_a_kill_left_open(journal: Journal) -> None:
     ends: dict[int, float] = {}
     with journal.transaction():
         for lease in leases:
-            ended = ends[lease["slot"]] = max(end, trial_end(journal, lease))
+            ended = ends[lease["slot"]] = trial_end(journal, lease, end)
             known = charged_to(journal, "lease", lease["lease"])
             charged = max(known, ended - lease["opened"])
             to = {name: lease[name] for name in ("slot", "trial", "lease")}
@@ -61,11 +64,12 @@ def driver_end(journal: Journal, leases: list[Any]) -> float:
     return max(last, min(beat["at"], latest)) if beat else last
 
 
-def trial_end(journal: Journal, lease: Any) -> float:
-    """Until when a trial used its lease, by its last sign of life."""
+def trial_end(journal: Journal, lease: Any, end: float) -> float:
+    """Until when a trial used its lease: its last sign of life, where that is after its driver's `end`."""
     beat = last_beat(journal.folder, lease["trial"]) if TRIAL_NAME.fullmatch(lease["trial"]) else None
     ours = beat is not None and beat["lease"] == lease["lease"]
-    return float(min(beat["at"], lease["opened"] + lease["reserved"]) if beat and ours else lease["opened"])
+    last = beat["at"] if beat and ours else end + LIVES_ON_SECONDS
+    return max(end, min(last, lease["opened"] + lease["reserved"]))
 
 
 def charged_to(journal: Journal, what: str, number: int) -> float:

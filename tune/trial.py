@@ -141,11 +141,13 @@ class TrainingTrial(ray.tune.Trainable):
         return (self._place.folder / STOP_FILE).exists() or not self._driver.alive()
 
     def _live(self) -> None:
-        """A sign of life. Where the driver is gone the process ends, once its training is closed and kept."""
-        if not self._driver.alive() and not self._trains:
-            os._exit(1)
+        """A sign of life. Where the driver is gone it is the last, once the process's training is closed and kept."""
         trial, lease, clock = self._life
-        beat(self._place.folder, trial, lease, clock + time.monotonic())
+        try:
+            beat(self._place.folder, trial, lease, clock + time.monotonic())
+        finally:
+            if not self._driver.alive() and not self._trains:
+                os._exit(1)
 
 
 def opened_here(folder: Path, opened: float, *, boot: str, monotonic: float) -> float:

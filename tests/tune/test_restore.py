@@ -15,7 +15,7 @@ from model.corpus import TextCorpus
 from tests.tune.world import World
 from tune.grounds import check_same_text
 from tune.heartbeats import DRIVER, FOLDER, beat, last_beat, started, still_there
-from tune.restore import close_what_a_kill_left_open
+from tune.restore import LIVES_ON_SECONDS, close_what_a_kill_left_open
 
 
 def contest_states(world: World) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def test_killed_at_any_moment_it_goes_on_and_the_cap_holds(tmp_path: Path, seed:
         world.journal.close()
         world = World(tmp_path, cap=1200, slots=2, seed=seed + 10 * kill)
         assert contest_states(world) == before
-        assert world.books.ledger.spent == pytest.approx(held)
+        assert held <= world.books.ledger.spent <= held + 2 * LIVES_ON_SECONDS + 1e-6
     world.run()
     assert world.books.ledger.spent <= 1200
     assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(
@@ -140,8 +140,8 @@ def test_a_heartbeat_tells_what_was_used_after_the_last_report(tmp_path: Path) -
     assert world.total("SELECT TOTAL(closed - opened) FROM slots") == pytest.approx(7)
 
 
-def test_what_never_reported_is_charged_to_the_drivers_last_sign_of_life(tmp_path: Path) -> None:
-    """Two slots, killed 5 s into their start-up; a trial that lived on is charged for that, and nobody else is."""
+def test_a_process_that_never_gave_a_sign_of_life_is_charged_for_a_moment_more_than_its_driver(tmp_path: Path) -> None:
+    """Two slots, killed 5 s into their start-up; one trial gave a sign of life since and is charged up to that."""
     world = World(tmp_path, cap=600, slots=2)
     first, second = world.planner.next(), world.planner.next()
     assert first is not None and second is not None
@@ -150,8 +150,18 @@ def test_what_never_reported_is_charged_to_the_drivers_last_sign_of_life(tmp_pat
     beat(tmp_path, second.trial, second.lease, second.opened + 6.5)
     close_what_a_kill_left_open(world.journal)
     slots = world.journal.rows("SELECT closed - opened AS held FROM slots ORDER BY slot")
-    assert [slot["held"] for slot in slots] == pytest.approx([5, 6.5])
-    assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(11.5)
+    assert [slot["held"] for slot in slots] == pytest.approx([5 + LIVES_ON_SECONDS, 6.5])
+    assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(11.5 + LIVES_ON_SECONDS)
+
+
+def test_no_sign_of_life_charges_no_more_than_was_reserved(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=1)
+    assignment = world.planner.next()
+    assert assignment is not None
+    (tmp_path / FOLDER).mkdir()
+    beat(tmp_path, DRIVER, 0, assignment.opened + assignment.seconds - LIVES_ON_SECONDS / 2)
+    close_what_a_kill_left_open(world.journal)
+    assert world.total("SELECT closed - opened FROM slots") == pytest.approx(assignment.seconds)
 
 
 def test_a_strangers_sign_of_life_charges_no_more_than_was_reserved(tmp_path: Path) -> None:

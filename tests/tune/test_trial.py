@@ -1,7 +1,9 @@
 """A trial's process, without a Ray around it: what it reports of one lease and of the next."""
 
+import errno
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,7 @@ from model.corpus import TextCorpus
 from model.peak import flops_on
 from model.prepared import TextData, prepare_text
 from tune import trial
-from tune.heartbeats import DRIVER, FOLDER, Driver, beat, boot
+from tune.heartbeats import DRIVER, FOLDER, Driver, beat, boot, last_beat
 from tune.records import Assignment
 from tune.trial import Place, TrainingTrial, opened_here
 
@@ -62,3 +64,36 @@ def test_elsewhere_a_lease_is_as_old_as_the_drivers_last_sign_of_life_says(tmp_p
     elsewhere = opened_here(tmp_path, 10.0, boot="elsewhere", monotonic=0.0)
     assert before - 7.0 <= elsewhere <= time.monotonic() - 7.0
     assert opened_here(tmp_path, 10.0, boot=boot(), monotonic=3.0) == 3.0
+
+
+@pytest.mark.parametrize("disk_is_full", [False, True])
+def test_without_a_driver_the_last_sign_of_life_is_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk_is_full: bool
+) -> None:
+    """What it used is known up to its end; no disk keeps it from ending; training is closed before."""
+    (tmp_path / FOLDER).mkdir()
+    ends: list[float] = []
+
+    def end(code: int) -> None:
+        found = last_beat(tmp_path, "t001")
+        ends.append(found["at"] if found else 0.0)
+
+    monkeypatch.setattr(trial.os, "_exit", end)
+    if disk_is_full:
+        monkeypatch.setattr(trial, "beat", _refuse)
+    process = TrainingTrial.__new__(TrainingTrial)
+    process._place = SimpleNamespace(folder=tmp_path)  # type: ignore[assignment]
+    process._driver = SimpleNamespace(alive=lambda: False)  # type: ignore[assignment]
+    process._life = "t001", 1, 0.0
+    process._trains = True
+    with suppress(OSError):
+        process._live()
+    assert not ends
+    process._trains, before = False, time.monotonic()
+    with suppress(OSError):
+        process._live()
+    assert len(ends) == 1 and (disk_is_full or before <= ends[0] <= time.monotonic())
+
+
+def _refuse(*beaten: object) -> None:
+    raise OSError(errno.ENOSPC, "no space left on the device")
