@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+import tune  # noqa: F401 - it makes Ray's settings, before a test imports Ray
+
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the hub, or takes from a cache of this machine's user
 os.environ["HF_HOME"] = "/proc/no/hub"
 

@@ -218,6 +218,7 @@ class SlotKeeper(Callback):
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """One idle process for each idle slot, and no more."""
+        self._end_replaced()
         controller = self._scheduler.controller
         cache = controller._actor_cache
         surplus = cache.num_cached_objects - self._desk.planner.books.idle_slots - len(self._desk.waiting)
@@ -225,6 +226,14 @@ class SlotKeeper(Callback):
             while surplus > 0 and (process := cache.pop_cached_object(resources)) is not None:
                 end_process(controller, process)
                 surplus -= 1
+
+    def _end_replaced(self) -> None:
+        """Where a trial was given an idle process while its own still started, Ray would wait for that one to end."""
+        controller = self._scheduler.controller
+        kept = [process for resources in self._kept for process in controller._actor_cache._cached_objects[resources]]
+        for process, (handle, _) in controller._actor_manager._live_actors_to_ray_actors_resources.items():
+            if process not in controller._actor_to_trial and process not in kept:
+                ray.kill(handle)
 
 
 def end_process(controller: Any, process: Any) -> None:
