@@ -94,6 +94,6 @@ def measure(bench: Bench) -> Iterator[Row]:
         f"{number(study, later):.0f} leases; {len(lost)} lost; {finals:.0f} winners decayed; "
         f"spent {spent(study):.1f} of {cap} s",
         kept=code == 0 and on_both and len(paused) == 1 and not lost and finals == 2 and adds_up(study)
-        and 0.9 * cap <= spent(study) <= cap,
+        and spent(study) <= cap,
         details=[*gone, {"exit": code, "printed": search.printed}],
     )  # fmt: skip
