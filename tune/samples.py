@@ -24,7 +24,8 @@ MOST = 4
 """Samples of a winner."""
 STEPS_A_TOKEN = 0.1
 """A token written costs less than this share of an optimizer step, which is for hundreds and their gradients."""
-LOADING_SECONDS = 1.0
+LOADING_SECONDS = 0.3
+"""Ten times what the weights of such a model take from a local disk, as measured."""
 MARGIN = 1.5
 """Nothing begins unless this many times its price is left."""
 
