@@ -11,21 +11,7 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-SMALL_BUDGET = "44s"
-SMALL_BENCH = "--kernels scalar_add,softmax --sizes 1000"
-DONE_BY_MAKE = ("python3 -m venv", ". .venv", "pip install")
-
-
-def commands() -> list[str]:
-    """The lines of the README's sh blocks, without their comments."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", (REPOSITORY / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    lines = [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
-    return [line for line in lines if line and not line.startswith(DONE_BY_MAKE)]
-
-
-def of(start: str) -> list[str]:
-    return [command for command in commands() if command.startswith(start)]
+from tests.readme import REPOSITORY, commands, of, run
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +25,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (folder / "text.txt").write_text(load_text(None).train[:200_000], encoding="utf-8")
     return folder
-
-
-def run(command: str, folder: Path) -> str:
-    """Run a README's command as a user would in their folder, with this repository's scripts and Python."""
-    words = [sys.executable if word == "python" else word for word in shlex.split(command)]
-    words = [str(REPOSITORY / word) if word.endswith(".py") else word for word in words]
-    if "--budget" in words:
-        words[words.index("--budget") + 1] = SMALL_BUDGET
-    ran = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-    assert ran.returncode == 0, f"{command}\n{ran.stdout}{ran.stderr}"
-    return ran.stdout
 
 
 def test_there_is_nothing_but_what_is_tried_here() -> None:
@@ -88,12 +63,6 @@ def test_winners_are_of_use(command: str, folder: Path, searched: dict[str, str]
     assert family is not None
     study = next(folder.glob(f"runs/*/{family[0]}")).parent.name
     assert run(command.replace("STUDY", study), folder).strip()
-
-
-@pytest.mark.parametrize("command", of("python kernels/run.py"))
-def test_kernels_are_measured(command: str, folder: Path) -> None:
-    said = run(f"{command} {SMALL_BENCH}", folder)
-    assert "softmax" in said and "njit-parallel" in said and "FAIL" not in said
 
 
 @pytest.mark.parametrize("command", of("tensorboard"))

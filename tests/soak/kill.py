@@ -11,7 +11,7 @@ from tests.soak.bench import Bench, Row
 from tests.soak.search import Search
 
 KILLS, CAP_SECONDS = 20, 480
-SHORT_KILLS, SHORT_CAP_SECONDS = 1, 60
+SHORT_KILLS, SHORT_CAP_SECONDS = 1, 48
 SOONEST_SECONDS, LATEST_SECONDS = 1.0, 24.0
 """After the start of a run it is killed at a moment between these, by chance."""
 CHECKPOINT_SECONDS = 60.0

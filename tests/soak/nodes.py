@@ -13,7 +13,7 @@ from tests.soak.bench import Bench, Row
 from tests.soak.search import Search
 from tune.planner import MACHINE_GONE
 
-CAP_SECONDS, SHORT_CAP_SECONDS = 180, 80
+CAP_SECONDS, SHORT_CAP_SECONDS = 180, 64
 TWO_NODES = """
 import os
 import signal
