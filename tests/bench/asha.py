@@ -15,6 +15,9 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+import tune  # noqa: F401 - it makes Ray's settings, before anything imports Ray
+
+# isort: split
 import ray.tune
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler
