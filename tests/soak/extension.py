@@ -45,7 +45,7 @@ def measure(bench: Bench) -> Iterator[Row]:
         "than spent is refused",
         measured=f"{cap} to {total} s: {len({lease['trial'] for lease in old})} old trials taken up, {len(retrained)} "
         f"retrained; the winner went on from {went_on or 0:.1f} s, its decay began at {before_decay:.1f} s; less was "
-        f" {'refused' if is_refused else 'NOT refused'}; spent {spent(study):.1f} s",
+        f"{'refused' if is_refused else 'NOT refused'}; spent {spent(study):.1f} s",
         kept=code == 0 and as_asked and not retrained and decayed and is_refused and spent(study) <= total
         and adds_up(study),
         details=[{"winner": winner["trial"], "before decay": before_decay, "later": later, "said": refused.printed}],
