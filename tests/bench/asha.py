@@ -36,7 +36,7 @@ from tune.space import Space, label
 
 REDUCTION = 2
 """The best in the replay (RESULTS.md, "The peers' settings")."""
-LIFE_SHARE = 1 / 4
+LIFE_SHARE = 0.25
 """Of the budget, the life of a trial that is never stopped (max_t): several may come to their ends."""
 GRACE_SHARE = 1 / 20
 """Of a life."""
@@ -92,9 +92,9 @@ class Heard(ray.tune.Callback):
         return self.configs[trial], report
 
 
-def search(family: str, data: Data, budget: float, seed: int) -> Heard:
-    """ASHA until the budget's seconds are over; Ray and its processes start beside them."""
-    chance, heard, seconds = random.Random(seed), Heard(), budget * LIFE_SHARE
+def search(family: str, data: Data, budget: float, seconds: float, seed: int) -> Heard:
+    """ASHA with lives of so many seconds until those of the budget are over; Ray itself starts beside them."""
+    chance, heard = random.Random(seed), Heard()
     space = Space(family=family, precisions=native("cpu"))
     trainable = ray.tune.with_parameters(life, data=data, recipe={"family": family, "seed": seed}, seconds=seconds)
     scheduler = AsyncHyperBandScheduler(
@@ -119,11 +119,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--family", choices=FAMILIES, required=True)
     parser.add_argument("--budget", type=parse_duration, required=True)
+    parser.add_argument("--life", type=float, default=LIFE_SHARE, help="share of the budget (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     flags = parser.parse_args(arguments)
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     data = pairs(flags.data) if flags.family == "translation" else text(flags.data)
-    heard = search(flags.family, data, flags.budget, flags.seed)
+    heard = search(flags.family, data, flags.budget, flags.life * flags.budget, flags.seed)
     config, report = heard.best()
     ends = sum(reports[-1]["whole"] for reports in heard.reports.values())
     test = "not measured" if report["test_loss"] is None else f"{report['test_loss']:.3f}"
