@@ -13,7 +13,7 @@ from tests.soak.bench import Bench, Row
 from tests.soak.search import Search
 from tune.planner import MACHINE_GONE
 
-CAP_SECONDS, SHORT_CAP_SECONDS = 180, 64
+CAP_SECONDS, SHORT_CAP_SECONDS = 180, 80
 TWO_NODES = """
 import os
 import signal
@@ -76,7 +76,7 @@ def measure(bench: Bench) -> Iterator[Row]:
         search = Search(
             bench.observer, "--address", nodes.address, "--budget", f"{cap}s", "--report-every", "1s", "--out", study
         )
-        search.wait_for(": promote:")
+        search.wait_for("at rung 0")
         while number(study, RUNNING) < 2 and not search.ends_within(0.1):
             pass
         on_both = "2 x CPU core" in search.lines[0] and search.ended is None
