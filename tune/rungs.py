@@ -200,6 +200,8 @@ class Contest:
             return Start("no trial can get better")
         if trial is None:
             trial = self._standings.leader(past_best=True)
+        if trial is None and self._more_configs() and self.price(None, 0) <= seconds:
+            return Start("no other trial can go on")
         if trial is None or seconds <= self._overhead:
             return HandBack("nothing is left" if trial is not None else "no trial can go on")
         rung = self.trials[trial].rung + 1

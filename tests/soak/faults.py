@@ -36,7 +36,7 @@ def measure(bench: Bench) -> Iterator[Row]:
     )  # fmt: skip
     code = search.finish()
     finals = number(study, "SELECT COUNT(*) FROM reports WHERE final")
-    sound = code == 0 and adds_up(study) and 0.9 * cap <= spent(study) <= cap and finals == 1
+    sound = code == 0 and adds_up(study) and spent(study) <= cap and finals == 1
     yield _hang(study, sound, spent_text=f"spent {spent(study):.1f} of {cap} s")
     yield _error(study, sound, search.printed)
     yield _diverged(study, sound, cap)

@@ -74,11 +74,12 @@ def test_a_diverged_trial_gets_nothing_more(scenario):
     assert scenario["seconds"] < 100 or late
 
 
-def test_a_loss_that_is_not_finite_ends_a_trial():
+def test_a_loss_that_is_not_finite_ends_a_trial_and_the_next_begins_as_long_as_it_can_be_paid():
     contest = Family(seed=0).contest
     contest.started("a")
     contest.reported("a", 0, math.nan)
-    assert isinstance(contest.next(Left(seconds=300.0, slots=1, running=0)), HandBack)
+    assert isinstance(contest.next(Left(seconds=300.0, slots=1, running=0)), Start)
+    assert isinstance(contest.next(Left(seconds=0.5, slots=1, running=0)), HandBack)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
