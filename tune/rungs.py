@@ -178,7 +178,7 @@ class Contest:
             if room <= 0:
                 continue
             if rung == 0:
-                if self._more_configs() and self.price(None, 0) <= free:
+                if self._affords_another(free):
                     return Start(f"{used:.0f} of {quota:.0f} s for rung 0")
                 continue
             trial, flying = self._standings.first(rung - 1), self._standings.flying(rung - 1)
@@ -196,11 +196,11 @@ class Contest:
         """Nothing is left to explore: the leader goes on."""
         seconds = left.seconds if left.wall is None else min(left.seconds, left.wall)
         trial = self._revived() or self._standings.leader()
-        if trial is None and self._horizon is not None and self._more_configs() and self.price(None, 0) <= seconds:
+        if trial is None and self._horizon is not None and self._affords_another(seconds):
             return Start("no trial can get better")
         if trial is None:
             trial = self._standings.leader(past_best=True)
-        if trial is None and self._more_configs() and self.price(None, 0) <= seconds:
+        if trial is None and self._affords_another(seconds):
             return Start("no other trial can go on")
         if trial is None or seconds <= self._overhead:
             return HandBack("nothing is left" if trial is not None else "no trial can go on")
@@ -236,8 +236,9 @@ class Contest:
         """Before a deadline: the slots that run cannot spend what is left."""
         return self._horizon is not None and left.wall is not None and left.seconds > left.running * left.wall
 
-    def _more_configs(self) -> bool:
-        return self.configs is None or len(self.trials) < self.configs
+    def _affords_another(self, seconds: float) -> bool:
+        more = self.configs is None or len(self.trials) < self.configs
+        return more and self.price(None, 0) <= seconds
 
     def _place(self, trial: Trial) -> str:
         standing = self.trials[trial]
