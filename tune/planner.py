@@ -12,16 +12,12 @@ from typing import Any, Literal
 from tune.books import Books
 from tune.family import MOST_REFUSALS, Family
 from tune.footprints import Footprints
+from tune.leases import with_margin, with_start_up
 from tune.listener import Listener
 from tune.records import Assignment, Running, TrialRecord
 from tune.rungs import Finish, HandBack, Promote, Start, Wait
 from tune.shares import Shares
 
-LEASE_MARGIN, LEASE_SLACK_SECONDS = 2.0, 3.0
-"""A lease is this many times its price and so much more, where the cap allows: neither a noisy neighbour nor the first,
-slow steps of a new shape may cut a stretch short. What it does not use is released."""
-START_UP_MARGIN = 4.0
-"""The same for the start-up of a slot, which a busy machine can stretch by much."""
 DEATHS_ALLOWED = 1
 """A trial whose process died more often than this is recorded as failed."""
 GRACE_SECONDS = 5.0
@@ -183,8 +179,9 @@ class Planner:
         family = self.families[record.family]
         fresh = not self.books.idle_slots
         fills = rung is None and not family.fixed
-        wanted = price if fills else price * LEASE_MARGIN + LEASE_SLACK_SECONDS
-        wanted += START_UP_MARGIN * family.prices.start_up if fresh else 0.0
+        wanted = price if fills else with_margin(price)
+        if fresh:
+            wanted = with_start_up(wanted, family.prices.start_up, self.books.affordable / self.free_slots)
         wall = self._wall_left()
         again = action == GO_ON
         steps, training_seconds = family.goal(record, rung, price)

@@ -33,6 +33,7 @@ from tune.restore import take_up_checkpoint
 log = logging.getLogger(__name__)
 
 HUNG = "hung: no sign of life by the end of its lease"
+NOT_STARTED = "its process had not started by the end of its lease"
 LONGEST_REASON = 160
 
 
@@ -188,16 +189,20 @@ class SlotKeeper(Callback):
             if name in self._desk.killed or name not in self._desk.known:
                 continue
             trial = self._desk.known[name]
-            with self._desk.failing():
-                if trial.temporary_state.ray_actor is None:
-                    remedy = "see log.txt, and go on with --resume"
-                    raise ValueError(f"--devices: Ray started no process for {name} within its lease: {remedy}")
-            if self._kill(trial):
+            started = trial.temporary_state.ray_actor is not None
+            if self._kill(trial, started):
+                self._desk.killed[name] = HUNG if started else NOT_STARTED
                 log.warning("%s outstayed its lease: its process is ended", name)
-                self._desk.killed[name] = HUNG
+            elif not started:
+                with self._desk.failing():
+                    remedy = "free them or take fewer, see log.txt, and go on with --resume"
+                    raise ValueError(f"--devices: Ray had no device for {name} within its lease: {remedy}")
 
-    def _kill(self, trial: Trial) -> bool:
-        """End the process of a trial: Ray's way asks it to, the system's does not. False where it has none yet."""
+    def _kill(self, trial: Trial, started: bool) -> bool:
+        """End the process of a trial: Ray's way asks it to, the system's does not. False where Ray began none yet.
+
+        The last sign of life of a trial whose process has not started is of another process.
+        """
         controller = self._scheduler.controller
         process = controller._trial_to_actor.get(trial)
         live = controller._actor_manager._live_actors_to_ray_actors_resources.get(process)
@@ -205,7 +210,7 @@ class SlotKeeper(Callback):
             return False
         ray.kill(live[0])
         beat = last_beat(self._desk.planner.books.journal.folder, name_of(trial))
-        if beat is not None and still_there(beat):
+        if started and beat is not None and still_there(beat):
             os.kill(beat["pid"], signal.SIGKILL)
         return True
 

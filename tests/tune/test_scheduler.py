@@ -1,13 +1,16 @@
-"""Processes of slots that were handed back are gone, those of Ray's that nobody waits for among them."""
+"""Processes that nobody waits for are ended: of slots that were handed back, replaced ones, and those too late."""
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import ray
 
+from tune.heartbeats import FOLDER, beat
 from tune.ray_run import local_ray
-from tune.scheduler import SlotKeeper
+from tune.scheduler import NOT_STARTED, Desk, SlotKeeper
 
 
 class Starting:
@@ -43,3 +46,42 @@ def test_a_process_that_was_replaced_while_it_started_is_ended_and_no_other() ->
         ended, _ = ray.wait([waiting], timeout=60)
         assert ended == [waiting]
         assert ray.get([live["busy"].here.remote(), live["idle"].here.remote()]) == [True, True]
+
+
+def late(folder: Path, live: dict[str, Any]) -> SlotKeeper:
+    """Of a trial whose lease is over, and whose process Ray has not heard of yet; `live`: those that Ray began."""
+    trial = SimpleNamespace(temporary_state=SimpleNamespace(ray_actor=None), config={"assignment": {"trial": "t001"}})
+    planner = SimpleNamespace(
+        overdue=lambda: ["t001"], books=SimpleNamespace(journal=SimpleNamespace(folder=folder))
+    )
+    desk = Desk(planner)  # type: ignore[arg-type]
+    desk.known["t001"] = trial  # type: ignore[assignment]
+    controller = SimpleNamespace(
+        _trial_to_actor=SimpleNamespace(get=lambda _: "starting"),
+        _actor_manager=SimpleNamespace(
+            _live_actors_to_ray_actors_resources={name: (handle, None) for name, handle in live.items()}
+        ),
+    )
+    return SlotKeeper(desk, SimpleNamespace(controller=controller), slots=1)  # type: ignore[arg-type]
+
+
+def test_a_process_that_has_not_started_within_its_lease_is_ended_and_not_the_one_that_had_the_trial_before(
+    tmp_path: Path,
+) -> None:
+    """This process gave the trial's last sign of life: were it ended for it, no test would be left to say so."""
+    (tmp_path / FOLDER).mkdir()
+    beat(tmp_path, "t001", 1, 0.0)
+    with local_ray(slots=1, gpus=0):
+        starting = ray.remote(Starting).remote(600)
+        waiting = starting.here.remote()
+        keeper = late(tmp_path, {"starting": starting})
+        keeper.on_step_begin(0, [])
+        assert ray.wait([waiting], timeout=60)[0] == [waiting]
+    assert keeper._desk.killed == {"t001": NOT_STARTED}
+
+
+def test_where_ray_has_no_device_the_search_ends_with_one_line(tmp_path: Path) -> None:
+    keeper = late(tmp_path, {})
+    with pytest.raises(ValueError, match=r"^--devices: Ray had no device for t001 [^\n]*--resume$"):
+        keeper.on_step_begin(0, [])
+    assert keeper._desk.failed is not None
