@@ -9,6 +9,7 @@ from model.pace import Pace
 from model.stretch import Stretch
 
 WHOLE_MARGIN = 1.3                            # of the time kept for valid and test; each stops in time by itself
+WHOLE_SHARE = 0.5                             # of a final stretch for them, at most: else the small subset closes it
 FIRST_FLOPS = {"cpu": 4e10, "cuda": 4e12}     # guesses before anything was measured, all on the slow side
 FIRST_SECONDS = 0.2
 DISK_BYTES = 1e8                              # a second
@@ -27,6 +28,7 @@ class Forecast:
         self.evaluation_tokens, self.whole_tokens = evaluation_tokens, whole_tokens
         self.flops = FIRST_FLOPS[learner.device.type]
         self.paces: list[float] = []    # seconds a token, of each evaluation on this lease
+        self.closes_whole = stretch.final and self._affords_whole()
 
     def steps_left(self) -> int | None:
         """None where the stretch has no number of steps, or not yet."""
@@ -66,6 +68,7 @@ class Forecast:
         """Learn from one that came to its end."""
         self.paces.append(evaluation.seconds / evaluation.tokens)
         self.lease.observe("evaluation token", self.paces[-1])
+        self.closes_whole = self.closes_whole and self._affords_whole()
 
     def whole_seconds(self, tokens: int) -> float:
         """Of evaluations of whole splits with so many tokens together."""
@@ -78,6 +81,9 @@ class Forecast:
     def closing_seconds(self) -> float:
         """What must follow the last step: the evaluation and the checkpoint."""
         evaluation = (
-            WHOLE_MARGIN * self.whole_seconds(self.whole_tokens) if self.stretch.final
+            WHOLE_MARGIN * self.whole_seconds(self.whole_tokens) if self.closes_whole
             else MARGIN * self.evaluation_seconds(self.evaluation_tokens))
         return evaluation + MARGIN * self.checkpoint_seconds()
+
+    def _affords_whole(self) -> bool:
+        return WHOLE_MARGIN * self.whole_seconds(self.whole_tokens) <= WHOLE_SHARE * self.stretch.device_seconds

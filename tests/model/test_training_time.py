@@ -222,3 +222,15 @@ def test_an_evaluation_that_becomes_slow_is_given_up(
     last = run(small_text, text_data, tmp_path, clock, device_seconds=20.0, final=True)[-1]
     assert clock.now - opened <= 20.0
     assert last.ended == "final" and last.test is None and last.checkpoint is not None
+
+
+def test_where_whole_splits_would_take_most_of_a_final_stretch_it_trains_and_closes_with_the_subset(
+    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+) -> None:
+    clock.learns = False
+    clock.batch = itertools.repeat(1.0)
+    opened = clock.now
+    last = run(small_text, text_data, tmp_path, clock, device_seconds=12.0, final=True)[-1]
+    assert last.ended == "final" and not last.whole and last.test is None
+    assert last.valid is not None and last.valid.tokens == SUBSET
+    assert last.steps > 50 and clock.now - opened <= 12.0

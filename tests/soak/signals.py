@@ -10,7 +10,7 @@ from tests.soak.accounts import adds_up, spent
 from tests.soak.bench import Bench, Row
 from tests.soak.search import Search
 
-CAP_SECONDS = 40
+CAP_SECONDS = 60
 ORDERLY_SECONDS, AT_ONCE_SECONDS = 20.0, 6.0
 BETWEEN_SECONDS = 0.3
 """From the first Ctrl-C to the second."""
@@ -64,4 +64,5 @@ def _case(bench: Bench, name: str, times: int, moment: float) -> dict[str, Any]:
     return {
         "signal": name, "times": times, "seconds": seconds, "exit": code, "in order": in_order, "resumed": resumed,
         "spent": spent(study), "as it should": quick and in_order and resumed,
+        "printed": search.printed + again.printed,
     }  # fmt: skip

@@ -21,13 +21,19 @@ def scalar(tag: str, value: float) -> Summary.Value:
 
 
 class EventFile:
-    """A new file in `folder`, which is made; files of one folder are one run to TensorBoard, the oldest first."""
+    """A new file in `folder`, which is made; files of one folder are one run to TensorBoard, the oldest first.
+
+    To its page the first start in a run is the run's own, and each later one a step back.
+    """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        begins_run = not any(folder.iterdir())
         now = time.time()
         self._path = folder / f"events.out.tfevents.{now:017.6f}.ration"
         self._append(Event(wall_time=now, file_version=VERSION))
+        if begins_run:
+            self.rewind(0)
 
     def add(self, *values: Summary.Value, step: int, at: float | None = None) -> None:
         """Write values of one step; `at` in seconds since 1970, now where it is None."""

@@ -53,7 +53,7 @@ class TrialRun:
 
     def reported(self, row: Mapping[str, Any], now: float) -> None:
         """A row of the journal's table `reports`."""
-        if row["tokens"] <= self._tokens:
+        if row["tokens"] < self._tokens:
             self._file.rewind(row["tokens"])
         self._tokens = row["tokens"]
         values = {tag: row[column] for tag, column in SCALARS.items() if row.get(column) is not None}

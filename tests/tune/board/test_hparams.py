@@ -48,3 +48,20 @@ def test_after_divergence_out_of_memory_and_the_death_of_its_process(tmp_path: P
     ends = {run.partition("/")[2].split()[0]: row[ENDED] for run, row in hparams_table(tmp_path)[1].items()}
     assert ends["t001"] == REASONS["memory"] and ends["t003"] == REASONS["error"]
     assert REASONS["diverged"] in ends.values()
+
+
+def test_after_a_lease_in_which_no_step_fitted(tmp_path: Path) -> None:
+    """Its report is of as many tokens as the one before, and is told after what was decided for it."""
+    world, _ = watched(tmp_path)
+    while not (again := [run.assignment.trial for run in world.planner.running.values() if run.steps_before]):
+        world.run(reports=1)
+    trial = again[0]
+    steps = world.planner.trials[trial].steps
+    nothing = dict.fromkeys(("train_loss", "gradient_norm", "step_seconds", "checkpoint", "valid", "test"))
+    world.planner.report(trial, nothing | {
+        "steps": steps, "tokens": steps, "training_seconds": 0.0, "learning_rate": 1.0, "tokens_per_second": 0.0,
+        "memory_bytes": 1, "limited_bytes": 1, "parameters": 1000, "seconds": {}, "ended": "lease", "micro_batches": 1,
+        "ran_out": False, "flops_per_token": 1.0, "peak_flops": None,
+    })  # fmt: skip
+    check_all_are_complete(tmp_path)
+    assert REASONS["price"] in {row[ENDED] for row in hparams_table(tmp_path)[1].values()}

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator as PageAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
 from model.bleu import Score
 from tests.tune.board.conftest import read, trial_runs, watched
 from tests.tune.world import FLOPS_PER_TOKEN, PEAK_FLOPS
 from tune.board import ledger_run
+from tune.board.event_file import EventFile, scalar
 from tune.board.trial_run import TrialRun
 from tune.facts import overhead_noted
 from tune.journal import Journal
@@ -64,9 +66,23 @@ def test_what_was_done_again_is_shown_once(tmp_path: Path) -> None:
             report = {"tokens": tokens, "final": 0, "valid_loss": tokens / 100}
             run.reported(report, now=1.0)
             journal.insert("reports", report | {"trial": "t001", "at": 1.0})
-    shown = read(tmp_path / "nanogpt" / "t001 d16 h4 l2 p0 fp32").Scalars("4 valid/loss")
+    run_folder = tmp_path / "nanogpt" / "t001 d16 h4 l2 p0 fp32"
+    shown = read(run_folder).Scalars("4 valid/loss")
     assert [event.step for event in shown] == [100, 140, 250]
     assert [event.value for event in shown] == pytest.approx([1.0, 1.4, 2.5])
+    on_the_page = PageAccumulator(str(run_folder)).Reload().Tensors("4 valid/loss")
+    assert [event.step for event in on_the_page] == [100, 140, 250]
+
+
+def test_what_was_done_again_once_is_shown_once(tmp_path: Path) -> None:
+    """To the page's reader the first step back of a run is not like the later ones."""
+    file = EventFile(tmp_path)
+    for step in (1, 2, 3):
+        file.add(scalar("loss", step), step=step)
+    file.rewind(2)
+    file.add(scalar("loss", 0.5), step=2)
+    shown = PageAccumulator(str(tmp_path)).Reload().Tensors("loss")
+    assert [event.step for event in shown] == [1, 2]
 
 
 def test_a_run_is_named_by_its_config_and_its_tags_are_grouped(tmp_path: Path) -> None:
