@@ -12,6 +12,7 @@ from torch.library import Library
 from torch.nn import functional as F
 
 POOL = 2**22  # elements of the resident dropout mask
+UNSEEN = -1e4  # added to the score of what may not be seen; finite, so that who sees nothing is no NaN
 ALIGNED = 32  # its offsets are multiples of this: vector instructions want aligned addresses
 
 
@@ -120,6 +121,11 @@ def heads_together(x: Tensor) -> Tensor:
 def causal_bias(length: int) -> Tensor:
     """(T, T): 0 where a position may look, -inf at later ones."""
     return torch.full((length, length), float("-inf")).triu(1)
+
+
+def apart(of: Tensor, others: Tensor) -> Tensor:
+    """of (B, T), others (B, S), numbers of sentences -> (B, 1, T, S): 0 where they are equal, UNSEEN elsewhere"""
+    return torch.where(of[:, None, :, None] == others[:, None, None], 0.0, UNSEEN)
 
 
 def rotary_tables(length: int, width: int, base: float = 1_000.0) -> tuple[Tensor, Tensor]:

@@ -6,19 +6,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from model.packing import pack
 from model.prepared import PairData, PairSplit, TextData, count_words
 from model.resident import Batch, ResidentPairs, ResidentText
-from model.shapes import assign_shapes, choose_shapes
 from model.tokenizer import Tokenizer
 
 EVALUATION_TOKENS = 2_048    # target tokens of an evaluation batch, padding included
-EVALUATION_SHAPE_TOKENS = 1_024    # of an evaluation's target tokens for each shape: more shapes have less padding
-
-Planned = tuple[int, np.ndarray]    # a batch to come: the number of its shape, its rows
-
 
 class BatchShape(NamedTuple):
-    """Rows of a training batch, and the lengths to which they are padded; text has no source."""
+    """Rows of a training batch, and their lengths; text has no source."""
 
     rows: int
     source: int
@@ -33,18 +29,17 @@ class Span(NamedTuple):
     words: int
 
 
-def batch_shapes(data: TextData | PairData, *, batch_tokens: int, context: int) -> list[BatchShape]:
-    """The shapes that training batches have."""
-    if isinstance(data, PairData):
-        return [BatchShape(max(1, round(batch_tokens / target)), source, target) for source, target in data.shapes]
-    return [BatchShape(max(1, batch_tokens // context), 0, context)]
+def batch_shape(data: TextData | PairData, *, batch_tokens: int, context: int) -> BatchShape:
+    """The one shape that training batches have."""
+    source, target = data.row if isinstance(data, PairData) else (0, context)
+    return BatchShape(max(1, round(batch_tokens / target)), source, target)
 
 
 class TrainBatches:
     """Endless batches; the order follows from the seed alone, the state from the batches taken.
 
     A batch has about `batch_tokens` target tokens, padding included. An epoch of text has windows of `context` tokens
-    from an offset of its own, none twice; an epoch of pairs has every pair that a shape covers once on average.
+    from an offset of its own, none twice; an epoch of pairs has the packed rows, none twice.
     """
 
     def __init__(
@@ -52,9 +47,9 @@ class TrainBatches:
         device: torch.device | str = "cpu",
     ) -> None:
         self._seed = seed
+        shape = batch_shape(data, batch_tokens=batch_tokens, context=context)
         self._feed: _PairFeed | _TextFeed = (
-            _PairFeed(data, batch_tokens, context, device) if isinstance(data, PairData)
-            else _TextFeed(data, batch_tokens, context, device))
+            _PairFeed(data, shape, device) if isinstance(data, PairData) else _TextFeed(data, shape, device))
         self._begin(epoch=0, batch=0)
 
     def __iter__(self) -> "TrainBatches":
@@ -66,9 +61,9 @@ class TrainBatches:
         self._batch += 1
         return self._feed.batch(self._plan[self._batch - 1])
 
-    def of_shape(self, number: int) -> Batch:
-        """A batch of one of `batch_shapes`, whatever is in it; it counts as none of the others."""
-        return self._feed.batch((number, self._feed.some(number)))
+    def some(self) -> Batch:
+        """A batch of the epoch, whatever is in it; it counts as none of the others."""
+        return self._feed.batch(self._plan[0])
 
     def state(self) -> dict[str, int]:
         """What `load_state` of another one on the same data needs to go on exactly here."""
@@ -86,62 +81,45 @@ class TrainBatches:
 class _TextFeed:
     """Windows of the training text."""
 
-    def __init__(self, data: TextData, batch_tokens: int, context: int, device: torch.device | str) -> None:
-        self._context = context
-        self._rows = batch_shapes(data, batch_tokens=batch_tokens, context=context)[0].rows
-        self._windows = (len(data.train) - context) // context
-        if self._windows < self._rows:
+    def __init__(self, data: TextData, shape: BatchShape, device: torch.device | str) -> None:
+        self._shape = shape
+        self._windows = (len(data.train) - shape.target) // shape.target
+        if self._windows < shape.rows:
             raise ValueError(f"--text-corpus: {data.name!r} has {len(data.train)} training tokens, fewer than a batch; "
-                             f"give a text of at least {(self._rows + 1) * context} tokens")
+                             f"give a text of at least {(shape.rows + 1) * shape.target} tokens")
         self._text = ResidentText(data.train, device)
 
-    def plan(self, generator: np.random.Generator) -> list[Planned]:
-        """Where the windows of each batch of one epoch begin; text has one shape."""
-        begin = generator.integers(self._context)
-        batches = self._windows // self._rows
-        windows = generator.permutation(self._windows)[:batches * self._rows]
-        return [(0, begins) for begins in (begin + windows * self._context).reshape(batches, self._rows)]
+    def plan(self, generator: np.random.Generator) -> np.ndarray:
+        """Where the windows of each batch of one epoch begin (batches, rows)."""
+        begin = generator.integers(self._shape.target)
+        return begin + _drawn(self._windows, self._shape.rows, generator) * self._shape.target
 
-    def some(self, number: int) -> np.ndarray:
-        """Rows for one batch."""
-        return np.arange(self._rows) * self._context
-
-    def batch(self, planned: Planned) -> Batch:
-        return self._text.batch(planned[1], self._context)
+    def batch(self, begins: np.ndarray) -> Batch:
+        return self._text.batch(begins, self._shape.target)
 
 
 class _PairFeed:
-    """Training pairs in batches of a few static shapes."""
+    """Packed rows of the training pairs."""
 
-    def __init__(self, data: PairData, batch_tokens: int, context: int, device: torch.device | str) -> None:
-        if int(data.train.lengths[:, 1].sum()) < batch_tokens:
+    def __init__(self, data: PairData, shape: BatchShape, device: torch.device | str) -> None:
+        self._shape, self._rows = shape, data.rows
+        if len(data.rows) < shape.rows:
             raise ValueError(f"--translation-corpus: {data.name!r} has {len(data.train)} training pairs, "
-                             f"fewer than a batch; give a file with at least {batch_tokens} words")
-        homes = assign_shapes(data.train.lengths, data.shapes)
-        self._shapes = data.shapes
-        self._members = [np.flatnonzero(homes == number) for number in range(len(data.shapes))]
-        self._rows = [shape.rows for shape in batch_shapes(data, batch_tokens=batch_tokens, context=context)]
-        lengths = data.train.lengths
-        self._uniform = [bool((lengths[rows, 0] == shape[0]).all())
-                         for rows, shape in zip(self._members, data.shapes, strict=True)]
+                             f"fewer than a batch; give a file with at least {shape.rows * shape.target} words")
         self._pairs = ResidentPairs(data, data.train, device)
 
-    def plan(self, generator: np.random.Generator) -> list[Planned]:
-        """Pairs of each batch of one epoch; what does not fill a batch becomes one with its share as odds."""
-        batches = []
-        for number, (members, rows) in enumerate(zip(self._members, self._rows, strict=True)):
-            whole = int(len(members) / rows + generator.random())
-            pairs = np.resize(generator.permutation(members), (whole, rows))
-            batches += [(number, some) for some in pairs]
-        return [batches[i] for i in generator.permutation(len(batches))]
+    def plan(self, generator: np.random.Generator) -> np.ndarray:
+        """The rows of each batch of one epoch (batches, rows)."""
+        return _drawn(len(self._rows), self._shape.rows, generator)
 
-    def some(self, number: int) -> np.ndarray:
-        """Rows for one batch."""
-        return np.resize(self._members[number], self._rows[number])
+    def batch(self, rows: np.ndarray) -> Batch:
+        return self._pairs.batch(self._rows.of(rows), self._shape.source, self._shape.target)
 
-    def batch(self, planned: Planned) -> Batch:
-        number, pairs = planned
-        return self._pairs.batch(pairs, *self._shapes[number], masked=not self._uniform[number])
+
+def _drawn(count: int, rows: int, generator: np.random.Generator) -> np.ndarray:
+    """Numbers below `count` in a new order, by batches (batches, rows); what does not fill one has to wait."""
+    batches = count // rows
+    return generator.permutation(count)[:batches * rows].reshape(batches, rows)
 
 
 def evaluation_batches(
@@ -150,7 +128,7 @@ def evaluation_batches(
     """All of `split` or its fixed subset of about `tokens` target tokens, spread over it.
 
     Splits are "train", "valid" and "test", and of text "held_out". Text is cut into windows of `context` tokens without
-    overlap; pairs of similar lengths come together.
+    overlap.
     """
     if isinstance(data, PairData):
         yield from _pair_evaluation(data, getattr(data, split), tokens, device)
@@ -203,14 +181,13 @@ def _spread(count: int, whole: int) -> np.ndarray:
 def _pair_evaluation(
     data: PairData, split: PairSplit, tokens: int | None, device: torch.device | str,
 ) -> Iterator[Batch]:
-    pairs, rows = ResidentPairs(data, split, device), _subset(split, tokens)
-    lengths = split.lengths[rows]
-    shapes = choose_shapes(lengths, most=1 + int(lengths[:, 1].sum()) // EVALUATION_SHAPE_TOKENS)
-    homes = assign_shapes(lengths, shapes)
-    for home in range(-1, len(shapes)):
-        members = np.flatnonzero(homes == home)
-        while len(members):
-            count = max(1, EVALUATION_TOKENS // int(lengths[members, 1].max()))
-            some, members = members[:count], members[count:]
-            source, target = lengths[some].max(axis=0).tolist()
-            yield pairs.batch(rows[some], source, target, masked=bool((lengths[some, 0] < source).any()))
+    """Packed as in training; what is longer than that has rows of its own."""
+    pairs, some = ResidentPairs(data, split, device), _subset(split, tokens)
+    lengths = split.lengths[some]
+    long = (lengths > data.row).any(axis=1)
+    for chosen, (source, target) in ((~long, data.row), (long, lengths.max(axis=0))):
+        rows = pack(lengths[chosen], (int(source), int(target)))
+        count = max(1, EVALUATION_TOKENS // int(target))
+        for first in range(0, len(rows), count):
+            packed = rows.of(np.arange(first, min(first + count, len(rows))))
+            yield pairs.batch([some[chosen][row] for row in packed], int(source), int(target))

@@ -52,7 +52,7 @@ class SelfAttention(nn.Module):
         v = qkv[:, :, 2].transpose(1, 2)
         if past is not None:
             k, v = past.extend(layer, k, v)
-        causal = self.causal and bias is not None and q.shape[2] == k.shape[2]
+        causal = self.causal and bias is not None and bias.ndim == 2 and q.shape[2] == k.shape[2]
         return self.out(heads_together(self.attend(q, k, v, bias, causal=causal)))
 
 
@@ -67,7 +67,7 @@ class CrossAttention(nn.Module):
         self.attend = Attention(scale=attention_scale(d_model // heads), dropout=0)
 
     def forward(self, x: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
-        """x (B, T, D), keys, values (B, H, S, K), bias (B, 1, 1, S) -> (B, T, D)"""
+        """x (B, T, D), keys, values (B, H, S, K), bias -> (B, T, D)"""
         q = norm(self.q(x).unflatten(-1, (self.heads, -1))).transpose(1, 2)  # (B, H, T, K)
         return self.out(heads_together(self.attend(q, keys, values, bias)))
 
@@ -116,13 +116,13 @@ class CrossBlock(nn.Module):
     def forward(
         self,
         x: Tensor,
-        causal: Tensor | None,
+        own: Tensor | None,
         turned: Turns,
         source: tuple[Tensor, Tensor, Tensor | None],
         past: Past | None,
         layer: int,
     ) -> Tensor:
-        """x (B, T, D), causal (T, T), source: keys, values (B, H, S, K), bias (B, 1, 1, S) -> (B, T, D)"""
-        x = self.add(x, self.own(norm(x), causal, turned, past, layer))
+        """x (B, T, D), own: bias broadcasting to (B, H, T, T), source: keys, values (B, H, S, K), bias -> (B, T, D)"""
+        x = self.add(x, self.own(norm(x), own, turned, past, layer))
         x = self.add(x, self.source(norm(x), *source))
         return self.add(x, self.mlp(norm(x)))

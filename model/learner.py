@@ -12,7 +12,6 @@ from model import precision
 from model.batches import TrainBatches
 from model.checkpoint import Saved, load_weights
 from model.config import Config, Data, build_model, pad_of
-from model.footprint import hungriest
 from model.loss import training_loss
 from model.memory import give_back_freed, ran_out
 from model.resident import Batch
@@ -72,9 +71,9 @@ class Learner:
         return Step(loss=loss, gradient_norm=norm.detach(), tokens=batch.tokens)
 
     def rehearse(self) -> None:
-        """Gradients of the batch that needs the most memory, for nothing: should it run out, it does so now."""
+        """Gradients of a batch, for nothing: should memory run out, it does so now."""
         random_state = self.random_state()
-        self._gradients(self.batches.of_shape(hungriest(self.config, self.data, self.device)))
+        self._gradients(self.batches.some())
         self.optimizer.zero_grad(set_to_none=True)
         self.set_random_state(random_state)
 
@@ -84,9 +83,8 @@ class Learner:
             torch.cuda.synchronize(self.device)
 
     def can_compile(self) -> bool:
-        """Whether torch.compile pays in a long stretch: one static shape, and a compiler to be found."""
-        compiler = shutil.which(os.environ.get("CXX", "g++")) is not None or self.device.type == "cuda"
-        return self.config.family == "nanogpt" and compiler
+        """Whether there is a compiler to be found."""
+        return shutil.which(os.environ.get("CXX", "g++")) is not None or self.device.type == "cuda"
 
     def compile(self) -> None:
         """Compile forward and loss; the weights and their names stay as they are. The next step takes the time."""

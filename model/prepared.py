@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from model.corpus import Pair, PairCorpus, TextCorpus
-from model.shapes import Shape, choose_shapes
+from model.packing import Rows, Shape, pack, row_shape
 from model.tokenizer import MOST_CHARACTERS, CharacterTokenizer, SubwordTokenizer, Tokenizer
 from model.track import Track, untracked
 
@@ -51,7 +51,7 @@ class PairSplit:
 
 @dataclass(frozen=True, kw_only=True)
 class PairData:
-    """Tokenized pairs; `tokenizer` is its JSON, `shapes` the static (source, target) lengths for training."""
+    """Tokenized pairs; `tokenizer` is its JSON; `rows` of training pairs have the source and target tokens `row`."""
 
     name: str
     sha256: str
@@ -61,7 +61,8 @@ class PairData:
     pad: int
     bos: int
     eos: int
-    shapes: list[Shape]
+    row: Shape
+    rows: Rows
     train: PairSplit
     valid: PairSplit
     test: PairSplit
@@ -107,10 +108,11 @@ def prepare_pairs(corpus: PairCorpus, track: Track = untracked) -> PairData:
         SMALL_VOCABULARY if pairs < SMALL_CORPUS_PAIRS else LARGE_VOCABULARY, marks=True)
     assert tokenizer.pad is not None and tokenizer.bos is not None and tokenizer.eos is not None
     train, valid, test = (_pair_split(split, tokenizer, track) for split in (corpus.train, corpus.valid, corpus.test))
+    row = row_shape(train.lengths)
     return PairData(
         name=corpus.name, sha256=corpus.sha256, builtin=corpus.builtin, tokenizer=tokenizer.to_json(),
         vocabulary=tokenizer.vocabulary, pad=tokenizer.pad, bos=tokenizer.bos, eos=tokenizer.eos,
-        shapes=choose_shapes(train.lengths), train=train, valid=valid, test=test,
+        row=row, rows=pack(train.lengths, row), train=train, valid=valid, test=test,
     )
 
 

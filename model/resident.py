@@ -12,6 +12,7 @@ from torch import Tensor
 from model.prepared import PairData, PairSplit
 
 IGNORED = -1
+OUTSIDE = -1
 
 
 @dataclass(frozen=True)
@@ -58,21 +59,42 @@ class ResidentPairs:
     """The pairs of a split on a device."""
 
     def __init__(self, data: PairData, split: PairSplit, device: torch.device | str) -> None:
-        self._pad = data.pad
+        self._pad, self._lengths = data.pad, split.lengths
         self._source, self._target = (_resident(side.tokens, device) for side in (split.source, split.target))
-        self._places = np.stack([
-            split.source.offsets[:-1], split.target.offsets[:-1], split.lengths[:, 0], split.lengths[:, 1]])
+        self._begins = np.stack([split.source.offsets[:-1], split.target.offsets[:-1]], axis=1)
 
-    def batch(self, rows: np.ndarray, source: int, target: int, *, masked: bool) -> Batch:
-        """The pairs, padded to the two lengths; `masked` where a source is shorter than its."""
-        places = self._places[:, rows, None]
-        sources, targets, source_lengths, target_lengths = torch.from_numpy(places).to(self._source.device)    # (B, 1)
-        beyond = torch.arange(source, device=sources.device) >= source_lengths    # (B, S)
-        words = _gather(self._source, sources, source).masked_fill_(beyond, self._pad)    # (B, S)
-        after = torch.arange(target, device=sources.device) >= target_lengths    # (B, T)
-        written = _gather(self._target, targets, target + 1)    # (B, T + 1)
-        inputs = words, ~beyond if masked else None, written[:, :-1].masked_fill(after, self._pad)
-        return Batch(inputs, written[:, 1:].masked_fill(after, IGNORED), int(places[3].sum()))
+    def batch(self, rows: list[np.ndarray], source: int, target: int) -> Batch:
+        """Rows of these lengths, each with the pairs of these numbers, one after the other from its begin.
+
+        `inputs`: sources (B, S), and for each token the place in its row of the sentence that it is of (B, S), OUTSIDE
+        at padding; the same of the targets (B, T), from their bos on.
+        """
+        pairs = np.concatenate(rows)
+        row = np.repeat(np.arange(len(rows)), [len(some) for some in rows])
+        wide, tall = (len(rows), source), (len(rows), target)
+        onto, read, of = self._tokens(0, pairs, row, source)
+        words, word_of = _laid(wide, self._pad, onto, self._source[read]), _laid(wide, OUTSIDE, onto, of)
+        onto, read, of = self._tokens(1, pairs, row, target)
+        written, written_of = _laid(tall, self._pad, onto, self._target[read]), _laid(tall, OUTSIDE, onto, of)
+        targets = _laid(tall, IGNORED, onto, self._target[read + 1])
+        return Batch((words, word_of, written, written_of), targets, len(read))
+
+    def _tokens(self, side: int, pairs: np.ndarray, row: np.ndarray, width: int) -> Tensor:
+        """int64 (3, N), of each token on one side of the pairs (P,) in rows (P,) of this width: its place in the batch,
+        its place in the split, the place of its sentence in the row.
+        """
+        lengths, first = self._lengths[pairs, side], np.searchsorted(row, np.arange(row[-1] + 1))[row]
+        before = np.cumsum(lengths) - lengths
+        inside = np.arange(lengths.sum()) - np.repeat(before, lengths)
+        onto = np.repeat(row * width + before - before[first], lengths) + inside
+        read = np.repeat(self._begins[pairs, side], lengths) + inside
+        of = np.repeat(np.arange(len(pairs)) - first, lengths)
+        return torch.from_numpy(np.stack([onto, read, of])).to(self._source.device)
+
+
+def _laid(shape: tuple[int, int], empty: int, places: Tensor, values: Tensor) -> Tensor:
+    """int64 of this shape: the values at their places, counted row by row, and `empty` elsewhere."""
+    return torch.full(shape, empty, device=values.device).view(-1).index_put_((places,), values.long()).view(shape)
 
 
 def _gather(tokens: Tensor, begins: Tensor, length: int) -> Tensor:

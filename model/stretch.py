@@ -13,7 +13,7 @@ class Stretch:
     steps: int | None = None                # of the trial's life
     training_seconds: float | None = None   # of the trial's life, spent in steps; a fixed number of steps once measured
     micro_batches: int = 1                  # parts of a batch, to begin with; doubled where memory runs out
-    rehearse: bool = False                  # memory is scarce: try the hungriest batch before the first step
+    rehearse: bool = False                  # memory is scarce: try a batch before the first step
     final: bool = False                     # decay to zero, then all of valid and test
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.attention import Dropout, causal_bias, norm
+from model.attention import Dropout, apart, causal_bias, norm
 from model.blocks import CrossBlock, SelfBlock, Turns, initialize_blocks, turns
 from model.decoding import Past, beam_search, greedy_search
 from model.precision import Embedding, Linear
@@ -46,7 +46,8 @@ class TranslatorConfig:
 
 @dataclass(frozen=True)
 class Memory:
-    """What the decoder reads of the source: each layer's keys and values (L, B, H, S, K), bias (B, 1, 1, S) or None."""
+    """What the decoder reads of the source: each layer's keys and values (L, B, H, S, K), bias (B, 1, 1 or T, S) or
+    None."""
 
     keys: Tensor
     values: Tensor
@@ -85,33 +86,49 @@ class Translator(nn.Module):
         self.register_buffer("cosines", cosines, persistent=False)
         self.register_buffer("sines", sines, persistent=False)
 
-    def forward(self, source: Tensor, unpadded: Tensor | None, target_in: Tensor) -> Tensor:
-        """source (B, S), unpadded (B, S) or None where nothing is padded, target_in (B, T) -> logits (B, T, V)"""
-        return self.decode(target_in, self.encode(source, unpadded))
+    def forward(self, source: Tensor, source_of: Tensor, target_in: Tensor, target_of: Tensor) -> Tensor:
+        """source (B, S), target_in (B, T), and the sentence that each token is of, by number -> logits (B, T, V)
+
+        A token sees those of its own number alone: a row may hold several pairs, one after the other. Positions are
+        relative, so that it does not matter where in the row a sentence begins.
+        """
+        dtype = self.embedding.compute_dtype
+        within, across = apart(source_of, source_of).to(dtype), apart(target_of, source_of).to(dtype)
+        own = (apart(target_of, target_of) + self._causal(target_in.shape[1])).to(dtype)
+        return self._write(target_in, own, self._read(source, within, across), None)
 
     def encode(self, source: Tensor, unpadded: Tensor | None) -> Memory:
-        """source (B, S), unpadded (B, S) or None -> each decoder layer's keys and values"""
+        """source (B, S), unpadded (B, S) or None where nothing is padded -> each decoder layer's keys and values"""
         bias = None
         if unpadded is not None:
             bias = torch.zeros(unpadded.shape, device=source.device).masked_fill(~unpadded, float("-inf"))
             bias = bias[:, None, None]  # (B, 1, 1, S)
+        return self._read(source, bias, bias)
+
+    def _read(self, source: Tensor, bias: Tensor | None, read_bias: Tensor | None) -> Memory:
+        """source (B, S); what its tokens see of each other, and what the decoder sees of them, both (B, 1, ..., S)"""
         turned = self._turns(0, source.shape[1])
         x = self.drop(norm(self.embedding(source)))
         for block in self.encoder:
             x = block(x, bias, turned)
         pairs = self.cross(norm(x)).unflatten(-1, (2, self.config.layers, self.config.heads, -1))  # (B, S, 2, L, H, K)
         keys, values = norm(pairs[:, :, 0]), pairs[:, :, 1]  # (B, S, L, H, K)
-        return Memory(keys.permute(2, 0, 3, 1, 4), values.permute(2, 0, 3, 1, 4), bias)
+        return Memory(keys.permute(2, 0, 3, 1, 4), values.permute(2, 0, 3, 1, 4), read_bias)
 
     def decode(self, target_in: Tensor, memory: Memory, past: Past | None = None) -> Tensor:
         """target_in (B, T): the whole target so far, or with `past` its next tokens -> logits (B, T, V)"""
         begin, length = 0 if past is None else past.length, target_in.shape[1]
+        own = self._causal(begin + length)[begin:] if length > 1 else None  # the newest position sees all
+        return self._write(target_in, own, memory, past)
+
+    def _write(self, target_in: Tensor, own: Tensor | None, memory: Memory, past: Past | None) -> Tensor:
+        """target_in (B, T), what its tokens see of the target so far -> logits (B, T, V)"""
+        begin, length = 0 if past is None else past.length, target_in.shape[1]
         turned = self._turns(begin, begin + length)
-        causal = self._causal(begin + length)[begin:] if length > 1 else None  # the newest position sees all
         x = self.drop(norm(self.embedding(target_in)))
         for layer, block in enumerate(self.decoder):
             source = memory.keys[layer], memory.values[layer], memory.bias
-            x = block(x, causal, turned, source, past, layer)
+            x = block(x, own, turned, source, past, layer)
         if past is not None:
             past.length += length
         return F.linear(norm(x) * self.scaling.logits, self.embedding.weight.to(x.dtype))

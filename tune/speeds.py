@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from model.batches import batch_shapes
+from model.batches import batch_shape
 from model.config import Config, Data, model_config, pad_of
 from model.estimates import flops_per_token
 from model.learner import Learner
@@ -48,14 +48,11 @@ class Speeds:
         return self._measured[nearest] * flops / nearest
 
     def flops(self, config: Mapping[str, Any]) -> float:
-        """On paper, of a step in the mean of its batch shapes."""
+        """On paper, of a step."""
         whole = self._whole(config)
         made = model_config(whole, vocabulary=self._data.vocabulary, pad=pad_of(self._data))
-        shapes = batch_shapes(self._data, batch_tokens=whole.batch_tokens, context=whole.context)
-        return statistics.fmean(
-            shape.rows * shape.target * flops_per_token(made, target=shape.target, source=shape.source)
-            for shape in shapes
-        )
+        shape = batch_shape(self._data, batch_tokens=whole.batch_tokens, context=whole.context)
+        return shape.rows * shape.target * flops_per_token(made, target=shape.target, source=shape.source)
 
     def _whole(self, config: Mapping[str, Any]) -> Config:
         return Config(family=self._family, **config)

@@ -76,5 +76,5 @@ def make(name: str, data: Path) -> Callable[[], int]:
         return lambda: translator[1](1e-3)[1]
     if words[0] == "translation":
         config = Config(family="translation", precision=words[1], **TRANSLATOR)
-        return _ours(config, pairs(data), compiled=False)
+        return _ours(config, pairs(data), compiled="compiled" in words)
     return _ours(gpt_config(words[0], words[1], shape), text(data), compiled="compiled" in words)

@@ -11,6 +11,7 @@ from model.batches import TrainBatches
 from model.config import Config, build_model
 from model.estimates import flops_per_token
 from model.peak import SIZES, peak_flops
+from model.resident import OUTSIDE
 from tests.bench.contenders import LARGE, SMALL, gpt_config, pairs
 from tests.bench.interleaved import Timed, interleaved, ratio
 from tests.bench.table import Row
@@ -63,10 +64,11 @@ def _shares(shape: dict[str, int], found: dict[str, Timed], size: str) -> Iterat
 
 def translation(data: Path, *, short: bool) -> Iterator[Row]:
     """Target tokens a second against torch.nn.Transformer, and the padding in batches."""
-    names = ("nn.Transformer", "translation fp32", "translation bf16")
+    ours = "translation fp32", "translation fp32 compiled", "translation bf16", "translation bf16 compiled"
+    names = ("nn.Transformer", *ours)
     found = interleaved(names, data, turns=3 if short else TURNS, seconds=0.5 if short else 2 * TURN_SECONDS)
     plain = found[names[0]].tokens_per_second
-    for name, least in zip(names[1:], (None, 7.0), strict=True):
+    for name, least in zip(names[1:], (None, None, None, 7.0), strict=True):
         times, low, high = ratio(found[name].tokens_per_second, plain)
         yield Row(
             what=f"{name}: target tokens a second, d 128, 4 heads, 2 layers",
@@ -89,9 +91,9 @@ def padding(data: Path) -> float:
     batches = TrainBatches(prepared, batch_tokens=config.batch_tokens, context=config.context, seed=0)
     positions = filled = 0
     while batches.state()["epoch"] == 0:
-        source, unpadded, _ = (batch := next(batches)).inputs
-        positions += source.numel() + batch.targets.numel()
-        filled += batch.tokens + (source.numel() if unpadded is None else int(unpadded.sum()))
+        source_of = (batch := next(batches)).inputs[1]
+        positions += source_of.numel() + batch.targets.numel()
+        filled += batch.tokens + int((source_of != OUTSIDE).sum())
     return 1 - filled / positions
 
 

@@ -17,8 +17,7 @@ from torch import Tensor
 from model.batches import TrainBatches, evaluation_batches, span
 from model.corpus import PairCorpus, TextCorpus
 from model.prepared import PairData, TextData, prepare_pairs, prepare_text
-from model.resident import IGNORED, Batch
-from model.shapes import SHAPES
+from model.resident import IGNORED, OUTSIDE, Batch
 from model.tokenizer import Tokenizer
 
 CONTEXT = 16
@@ -73,21 +72,25 @@ def content(batch: Batch) -> list[Any]:
     return [None if x is None else x.tolist() for x in (*batch.inputs, batch.targets)]
 
 
-def rows_of(data: PairData, batch: Batch) -> list[tuple[str, str]]:
+def pairs_of(data: PairData, batch: Batch) -> list[tuple[str, str]]:
     """The pairs of a batch in words, after a check of how they are laid out."""
-    source, unpadded, target_in = batch.inputs
-    assert source is not None and target_in is not None
-    tokenizer = tokenizer_of(data)
-    rows = []
-    for i, targets in enumerate(batch.targets.tolist()):
-        length = targets.index(data.eos) + 1
-        assert targets[length:] == [IGNORED] * (len(targets) - length)
-        assert target_in[i].tolist() == [data.bos, *targets[:length - 1]] + [data.pad] * (len(targets) - length)
-        inside = source[i] != data.pad
-        assert unpadded is None or torch.equal(unpadded[i], inside)
-        assert inside.long().diff().le(0).all() and (unpadded is not None or inside.all())
-        rows.append((tokenizer.decode(source[i].tolist()), tokenizer.decode(targets[:length])))
-    return rows
+    source, source_of, target_in, target_of = batch.inputs
+    assert source is not None and source_of is not None and target_in is not None and target_of is not None
+    assert torch.equal(source == data.pad, source_of == OUTSIDE)
+    assert torch.equal(target_in == data.pad, target_of == OUTSIDE)
+    assert torch.equal(batch.targets == IGNORED, target_of == OUTSIDE)
+    tokenizer, pairs = tokenizer_of(data), []
+    for i, of in enumerate(target_of):
+        for places in (of, source_of[i]):
+            inside = places[places != OUTSIDE]
+            assert torch.equal(inside, places[:len(inside)]) and set(inside.diff().tolist()) <= {0, 1}
+            assert inside[0] == 0 and inside[-1] == of.max()
+        for sentence in range(int(of.max()) + 1):
+            targets = batch.targets[i, of == sentence].tolist()
+            assert targets[-1] == data.eos and data.eos not in targets[:-1]
+            assert target_in[i, of == sentence].tolist() == [data.bos, *targets[:-1]]
+            pairs.append((tokenizer.decode(source[i, source_of[i] == sentence].tolist()), tokenizer.decode(targets)))
+    return pairs
 
 
 def epoch_of(batches: TrainBatches) -> list[Batch]:
@@ -109,7 +112,7 @@ def same_memory(tree: Any) -> list[np.ndarray]:
 def test_training_batches_have_the_pairs_of_the_corpus(pairs: PairData) -> None:
     known = set(made_pairs(4_000)[:3_000])
     for batch in itertools.islice(batches_of(pairs), 50):
-        assert set(rows_of(pairs, batch)) <= known
+        assert set(pairs_of(pairs, batch)) <= known
 
 
 def test_training_windows_are_the_text_and_what_follows(text: TextData) -> None:
@@ -168,7 +171,7 @@ def test_an_epoch_of_text_has_no_window_twice(text: TextData) -> None:
 def test_pairs_come_equally_often(pairs: PairData) -> None:
     batches, seen, epochs = batches_of(pairs), Counter[tuple[str, str]](), 12
     while batches.state()["epoch"] < epochs:
-        seen.update(rows_of(pairs, next(batches)))
+        seen.update(pairs_of(pairs, next(batches)))
     assert len(seen) >= 3_000 * 0.997
     counts = np.array(list(seen.values()))
     assert abs(counts.mean() - epochs) < 0.5 and counts.std() < 0.25 * epochs
@@ -176,25 +179,15 @@ def test_pairs_come_equally_often(pairs: PairData) -> None:
 
 def test_each_epoch_mixes_the_pairs_anew(pairs: PairData) -> None:
     batches = batches_of(pairs)
-    first, second = ({frozenset(rows_of(pairs, batch)) for batch in epoch_of(batches)} for _ in range(2))
+    first, second = ({frozenset(pairs_of(pairs, batch)) for batch in epoch_of(batches)} for _ in range(2))
     assert len(first) > 50 and len(second) > 50 and not first & second
 
 
-def test_training_pairs_have_few_shapes_of_equal_size(pairs: PairData) -> None:
-    batches = list(itertools.islice(batches_of(pairs, tokens=512), 300))
-    shapes = {tuple(tuple(x.shape) for x in (batch.inputs[0], batch.targets) if x is not None) for batch in batches}
-    assert 1 < len(shapes) <= SHAPES
-    assert all(abs(batch.targets.numel() - 512) <= batch.targets.shape[1] for batch in batches)
-
-
-def test_training_pairs_are_padded_little(pairs: PairData) -> None:
-    size = inside = 0
-    for batch in epoch_of(batches_of(pairs)):
-        source = batch.inputs[0]
-        assert source is not None
-        size += source.numel() + batch.targets.numel()
-        inside += int((source != pairs.pad).sum()) + batch.tokens
-    assert 1 - inside / size < 0.15
+def test_training_batches_have_one_shape(data: Data) -> None:
+    batches = list(itertools.islice(batches_of(data, tokens=512), 300))
+    (shape,) = {tuple(x.shape for x in (*batch.inputs, batch.targets) if x is not None) for batch in batches}
+    rows, length = shape[-1]
+    assert abs(rows * length - 512) <= length
 
 
 def test_training_needs_a_batch(pairs: PairData, text: TextData) -> None:
@@ -210,7 +203,7 @@ def evaluated(data: Data, tokens: int | None, split: str = "valid", context: int
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
 def test_a_whole_evaluation_has_every_pair_once(pairs: PairData, split: str) -> None:
     first, last = {"train": (0, 3_000), "valid": (3_000, 3_500), "test": (3_500, 4_000)}[split]
-    rows = itertools.chain.from_iterable(rows_of(pairs, batch) for batch in evaluated(pairs, None, split))
+    rows = itertools.chain.from_iterable(pairs_of(pairs, batch) for batch in evaluated(pairs, None, split))
     assert sorted(rows) == sorted(made_pairs(4_000)[first:last])
 
 
@@ -232,7 +225,7 @@ def test_a_subset_has_about_its_tokens_spread_over_the_split(pairs: PairData, te
     for data in (pairs, text):
         assert abs(sum(batch.tokens for batch in evaluated(data, tokens)) - tokens) <= 5 * tokens ** 0.5
     order = {pair: i for i, pair in enumerate(made_pairs(4_000)[3_000:3_500])}
-    rows = [order[row] for batch in evaluated(pairs, tokens) for row in rows_of(pairs, batch)]
+    rows = [order[row] for batch in evaluated(pairs, tokens) for row in pairs_of(pairs, batch)]
     assert len(set(rows)) == len(rows)
     assert np.histogram(rows, bins=5, range=(0, 500))[0].min() > len(rows) / 5 - 2
     numbered = replace(text, valid=np.arange(1_111, dtype=np.uint16))
@@ -250,7 +243,7 @@ def test_a_split_shorter_than_a_window_is_evaluated_whole(text: TextData) -> Non
 
 @pytest.mark.parametrize("tokens", [1, 300, 900, 10 ** 9, None])
 def test_a_span_counts_what_an_evaluation_predicts(pairs: PairData, text: TextData, tokens: int | None) -> None:
-    rows = [row for batch in evaluated(pairs, tokens) for row in rows_of(pairs, batch)]
+    rows = [row for batch in evaluated(pairs, tokens) for row in pairs_of(pairs, batch)]
     counted = span(pairs, "valid", tokens, context=CONTEXT)
     assert counted.tokens == sum(batch.tokens for batch in evaluated(pairs, tokens))
     assert counted.characters == sum(len(target) for _, target in rows)

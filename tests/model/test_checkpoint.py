@@ -224,7 +224,8 @@ def test_an_exported_translator_gives_the_same_logits(tmp_path: Path) -> None:
     loaded, again = load_model(export(path, tmp_path / "best-translation", tokenizer.to_json()))
     source = torch.tensor([again.encode("one two")])
     target = torch.tensor([[again.bos, *again.encode("three")]])
-    assert torch.equal(loaded(source, None, target), made.eval()(source, None, target))
+    inputs = source, torch.zeros_like(source), target, torch.zeros_like(target)
+    assert torch.equal(loaded(*inputs), made.eval()(*inputs))
 
 
 def test_a_folder_that_is_no_model_is_refused_by_name(tmp_path: Path) -> None:

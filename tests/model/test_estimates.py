@@ -29,7 +29,12 @@ def build(config):
     target = torch.randint(config.vocabulary, (B, T))
     if isinstance(config, GPTConfig):
         return GPT(config), (target,), 0
-    return Translator(config), (torch.randint(config.vocabulary, (B, S)), None, target), S
+    return Translator(config), one_pair_a_row(torch.randint(config.vocabulary, (B, S)), target), S
+
+
+def one_pair_a_row(source, target):
+    """The inputs of a translator."""
+    return source, torch.zeros_like(source), target, torch.zeros_like(target)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
@@ -68,7 +73,8 @@ def test_kept_activations_are_estimated(family, precision, fused):
     batch, source, target = 8, 24, 32
     if family == "translation":
         config = TranslatorConfig(pad=3, **shape)
-        model, inputs = Translator(config), (torch.randint(7, (batch, source)), None, torch.randint(7, (batch, target)))
+        model = Translator(config)
+        inputs = one_pair_a_row(torch.randint(7, (batch, source)), torch.randint(7, (batch, target)))
     else:
         config = GPTConfig(context=target, architecture=family, **shape)
         model, inputs = GPT(config), (torch.randint(7, (batch, target)),)

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from model import checkpoint as checkpoints
-from model.batches import batch_shapes
+from model.batches import batch_shape
 from model.config import Config
-from model.footprint import footprint, hungriest, most_micro_batches
+from model.footprint import footprint, most_micro_batches
 from model.learner import Learner
 from model.memory import ran_out
 from model.prepared import PairData, TextData
@@ -183,17 +183,10 @@ def test_a_stretch_tells_that_it_ran_out_and_how_it_went_on(
 def test_on_paper_smaller_parts_need_less_down_to_single_rows(small_text: Config, text_data: TextData) -> None:
     config = replace(small_text, batch_tokens=2**14, layers=8, d_model=64)
     most = most_micro_batches(config, text_data)
-    (shape,) = batch_shapes(text_data, batch_tokens=config.batch_tokens, context=config.context)
+    shape = batch_shape(text_data, batch_tokens=config.batch_tokens, context=config.context)
     assert most >= shape.rows > most // 2
     sizes = [footprint(config, text_data, micro_batches=parts, device=CPU) for parts in (1, 4, 16)]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > 2 * sizes[2]
-
-
-def test_the_hungriest_batch_is_one_that_is_trained_on(small_pairs: Config, pair_data: PairData) -> None:
-    number = hungriest(small_pairs, pair_data, CPU)
-    batch = Learner(small_pairs, pair_data, CPU).batches.of_shape(number)
-    shape = batch_shapes(pair_data, batch_tokens=small_pairs.batch_tokens, context=small_pairs.context)[number]
-    assert tuple(batch.targets.shape) == (shape.rows, shape.target)
 
 
 UNDER_A_LIMIT = """

@@ -100,7 +100,8 @@ def test_without_a_rule_they_do_not(monkeypatch, rule):
 def test_first_logits_are_of_one_size_at_every_width(family, d_model):
     torch.manual_seed(0)
     tokens = torch.randint(V, (4, T))
-    inputs = (tokens, None, tokens) if family == "translation" else (tokens,)
+    one = torch.zeros_like(tokens)
+    inputs = (tokens, one, tokens, one) if family == "translation" else (tokens,)
     assert MODELS[family](d_model=d_model, layers=2)(*inputs).square().mean().sqrt() < 3
 
 

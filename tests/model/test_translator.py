@@ -33,12 +33,33 @@ def padded_batch():
     return source.masked_fill(~unpadded, PAD), unpadded
 
 
+def whole(model, source, unpadded, target):
+    """The logits of rows with one pair each, read without a past."""
+    source_of = torch.zeros_like(source) if unpadded is None else unpadded.long() - 1
+    return model(source, source_of, target, torch.zeros_like(target))
+
+
+def test_pairs_beside_each_other_in_a_row_know_nothing_of_each_other():
+    model = translator()
+    lengths = [(3, 2), (1, 4), (2, 1)]
+    pairs = [(torch.randint(WORDS, (1, s)), torch.randint(WORDS, (1, t))) for s, t in lengths]
+    rows = [(torch.cat(side, 1), torch.repeat_interleave(torch.arange(3), torch.tensor(counts))[None])
+            for side, counts in zip(zip(*pairs, strict=True), zip(*lengths, strict=True), strict=True)]
+    (source, source_of), (target, target_of) = [
+        (F.pad(tokens, (0, 2), value=PAD), F.pad(of, (0, 2), value=-1)) for tokens, of in rows
+    ]
+    logits = model(source, source_of, target, target_of)
+    alone = torch.cat([whole(model, source, None, target) for source, target in pairs], 1)
+    torch.testing.assert_close(logits[:, : alone.shape[1]], alone, rtol=1e-5, atol=1e-5)  # tables of positions are fp32
+    assert logits.isfinite().all()
+
+
 def test_no_target_sees_a_later_one():
     model, target = translator(), torch.randint(WORDS, (B, T))
     source, unpadded = padded_batch()
     changed = target.clone()
     changed[:, 4:] = (changed[:, 4:] + 1) % WORDS
-    before, after = model(source, unpadded, target), model(source, unpadded, changed)
+    before, after = whole(model, source, unpadded, target), whole(model, source, unpadded, changed)
     assert torch.equal(before[:, :4], after[:, :4])
     assert not torch.equal(before[:, 4:], after[:, 4:])
 
@@ -46,17 +67,18 @@ def test_no_target_sees_a_later_one():
 def test_padding_changes_nothing():
     model, target = translator(), torch.randint(WORDS, (B, T))
     source, unpadded = padded_batch()
-    logits = model(source, unpadded, target)
+    logits = whole(model, source, unpadded, target)
     garbage = torch.where(unpadded, source, (source + 7) % WORDS)
-    assert torch.equal(logits, model(garbage, unpadded, target))
+    assert torch.equal(logits, whole(model, garbage, unpadded, target))
     for row, length in enumerate((6, 4, 1)):
-        alone = model(source[row : row + 1, :length], None, target[row : row + 1])
+        alone = whole(model, source[row : row + 1, :length], None, target[row : row + 1])
         torch.testing.assert_close(logits[row : row + 1], alone)
 
 
 def test_without_padding_no_mask_is_the_same():
     model, source, target = translator(), torch.randint(WORDS, (B, S)), torch.randint(WORDS, (B, T))
-    torch.testing.assert_close(model(source, None, target), model(source, torch.ones(B, S, dtype=torch.bool), target))
+    unpadded = torch.ones(B, S, dtype=torch.bool)
+    torch.testing.assert_close(whole(model, source, None, target), whole(model, source, unpadded, target))
 
 
 def test_each_source_word_counts():
@@ -64,7 +86,7 @@ def test_each_source_word_counts():
     for place in range(S):
         changed = source.clone()
         changed[0, place] = (changed[0, place] + 1) % WORDS
-        assert not torch.allclose(model(source, None, target), model(changed, None, target))
+        assert not torch.allclose(whole(model, source, None, target), whole(model, changed, None, target))
 
 
 def test_one_matrix_serves_source_target_and_read_out():
@@ -73,21 +95,21 @@ def test_one_matrix_serves_source_target_and_read_out():
     assert tables == ["embedding.weight"]
     before = {name: tensor.clone() for name, tensor in model.named_parameters() if name != "embedding.weight"}
     source, target = torch.randint(10, (1, S)), torch.randint(10, 20, (1, T))
-    logits = model(source, None, target)
+    logits = whole(model, source, None, target)
     for row in (int(source[0, 0]), int(target[0, 0]), BOS):
         with torch.no_grad():
             changed = translator()
             changed.load_state_dict(before | {"embedding.weight": model.embedding.weight.clone()})
             changed.embedding.weight[row] += torch.linspace(0, 1, D)
-        assert not torch.allclose(changed(source, None, target), logits)
+        assert not torch.allclose(whole(changed, source, None, target), logits)
 
 
 def test_there_is_no_longest_sentence():
     model, length = translator(), RESIDENT + 5
     source, target = torch.randint(WORDS, (1, length)), torch.randint(WORDS, (1, length))
-    logits = model(source, None, target)
+    logits = whole(model, source, None, target)
     assert logits.shape == (1, length, model.config.vocabulary)
-    torch.testing.assert_close(model(source, None, target[:, :RESIDENT]), logits[:, :RESIDENT])
+    torch.testing.assert_close(whole(model, source, None, target[:, :RESIDENT]), logits[:, :RESIDENT])
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -111,7 +133,7 @@ def reference_greedy(model, source, limit):
     """One sentence, the whole target read again for each token."""
     text = []
     while len(text) < limit:
-        token = int(model(source, None, torch.tensor([[BOS, *text]]))[0, -1].argmax())
+        token = int(whole(model, source, None, torch.tensor([[BOS, *text]]))[0, -1].argmax())
         if token == EOS:
             break
         text.append(token)
@@ -129,7 +151,7 @@ def reference_beam(model, source, width, limit):
         longer = [text for text in kept if text[2]]
         for tokens, total, finished in kept:
             if not finished:
-                gains = model(source, None, torch.tensor([[BOS, *tokens]]))[0, -1].float().log_softmax(-1)
+                gains = whole(model, source, None, torch.tensor([[BOS, *tokens]]))[0, -1].float().log_softmax(-1)
                 longer += [([*tokens, token], total + gain, token == EOS)
                            for token, gain in enumerate(gains.tolist()) if token != PAD]
         kept = sorted(longer, key=score, reverse=True)[:width]
@@ -178,7 +200,7 @@ def test_decoding_stops_at_eos(search):
     model = translator()
     with torch.no_grad():
         model.embedding.weight[:] = torch.randn(D, dtype=torch.float64)  # all words are one
-        logit = model(*padded_batch(), torch.full((B, 1), BOS))[0, 0, EOS]
+        logit = whole(model, *padded_batch(), torch.full((B, 1), BOS))[0, 0, EOS]
         model.embedding.weight[EOS] *= 10 * logit.sign()
     assert getattr(model, search)(*padded_batch(), limit=50) == [[], [], []]
 
@@ -193,7 +215,7 @@ def test_learns_to_copy(precision):
     for _ in range(60):
         source = torch.randint(WORDS, (32, 4))
         target_in, targets = F.pad(source, (1, 0), value=BOS), F.pad(source, (0, 1), value=EOS)
-        loss = F.cross_entropy(model(source, None, target_in).float().flatten(0, 1), targets.flatten())
+        loss = F.cross_entropy(whole(model, source, None, target_in).float().flatten(0, 1), targets.flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
