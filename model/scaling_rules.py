@@ -20,7 +20,7 @@ BASE_LAYERS = 4
 INIT = 1.0  # standard deviation of a hidden matrix times the root of its fan-in
 ATTENTION = 12.0  # the largest product of a query and a key
 EMBEDDING_STD = 0.2  # of an embedding; it is normalised before its use, so a small one turns faster
-TIED_STD = 0.02  # of an embedding that is the read-out too
+TIED_STD = 0.05  # of an embedding that is the read-out too: .02 to .2 tried, see RESULTS.md
 
 
 @dataclass(frozen=True, kw_only=True)
