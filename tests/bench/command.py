@@ -8,10 +8,11 @@ from tests.bench.decoding import decoding
 from tests.bench.quality import loss_at_equal_tokens, time_to_upstream_loss
 from tests.bench.speed import gpt, translation
 from tests.bench.table import keep, show
+from tests.bench.translated import bleu
 
 MEASURES = {
     "gpt": gpt, "translation": translation, "decoding": decoding, "loss": loss_at_equal_tokens,
-    "time": time_to_upstream_loss,
+    "time": time_to_upstream_loss, "bleu": bleu,
 }  # fmt: skip
 
 

@@ -1,0 +1,113 @@
+"""How well translators translate that were trained for as long, on a core each: ours, and torch.nn.Transformer's loop.
+
+# Shapes: B batch, S source length, T target length so far.
+"""
+
+import multiprocessing
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from model import checkpoint as checkpoints
+from model.bleu import Score, score
+from model.config import Config
+from model.prepared import PairData, Sentences
+from model.process import prepare_process
+from model.samples import spread
+from model.stretch import Stretch
+from model.tokenizer import Tokenizer
+from model.training import train
+from model.use import translations
+from tests.bench import peers
+from tests.bench.contenders import TRANSLATOR, pairs
+from tests.bench.table import Row
+
+MINUTES = 20
+SENTENCES, LONGEST = 500, 48
+"""Of the test split, decoded greedily; tokens of a translation at most."""
+SENTENCES_A_BATCH = 50
+PEAK_RATE, WARM_UP_STEPS = 1e-3, 400
+MORE_BLEU, MORE_CHRF = 8.0, 8.0
+"""Asked: points more than the loop's, chrF of a hundred."""
+
+
+def bleu(data: Path, *, short: bool) -> Iterator[Row]:
+    """BLEU and chrF on test sentences, both contenders side by side."""
+    seconds = 15.0 if short else 60.0 * MINUTES
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as cores:
+        running = cores.submit(_plain, data, seconds), cores.submit(_ours, data, seconds)
+        plain, (ours, losses) = running[0].result(), running[1].result()
+    yield Row(
+        what=f"translation after {seconds / 60:.3g} min of a core, d 128, 4 heads, 2 layers, bf16; "
+        f"{ours.sentences} test sentences",
+        against=f"torch.nn.Transformer's loop: BLEU {plain.bleu:.1f}, chrF {plain.chrf:.1f}",
+        asked=f">= {MORE_BLEU:.0f} BLEU and {MORE_CHRF:.0f} chrF more",
+        measured=f"BLEU {ours.bleu:.1f}, chrF {ours.chrf:.1f}; {losses}",
+        reached=None if short else ours.bleu >= plain.bleu + MORE_BLEU and ours.chrf >= plain.chrf + MORE_CHRF,
+    )  # fmt: skip
+
+
+def _ours(data: Path, seconds: float) -> tuple[Score, str]:
+    prepared = pairs(data)
+    config = Config(family="translation", precision="bf16", dropout=0.0, **TRANSLATOR)
+    with tempfile.TemporaryDirectory() as folder:
+        stretch = Stretch(device_seconds=seconds, final=True)
+        last = deque(train(config, prepared, stretch, folder=Path(folder), evaluation_tokens=2_048), maxlen=1)[0]
+        assert last.checkpoint is not None and last.test is not None
+        model, tokenizer = checkpoints.load_model(
+            checkpoints.export(Path(last.checkpoint), Path(folder) / "best-translation", prepared.tokenizer)
+        )
+    test = last.test
+    losses = f"nats a token {test.loss:.3f}, a word {test.nats_per_word:.2f}; bits a character {test.bits_per_character:.3f}"
+    return _scored(prepared, lambda sources: translations(model, tokenizer, sources, width=1)), losses
+
+
+def _plain(data: Path, seconds: float) -> Score:
+    """Adam with a warm-up and the inverse root of the steps (Vaswani et al. 2017)."""
+    began = time.monotonic()
+    prepare_process(1)
+    prepared = pairs(data)
+    model, step = peers.plain_translator(
+        prepared.train, vocabulary=prepared.vocabulary, pad=prepared.pad, **TRANSLATOR
+    )
+    steps = 0
+    while time.monotonic() - began < seconds:
+        steps += 1
+        step(PEAK_RATE * min(steps / WARM_UP_STEPS, (WARM_UP_STEPS / steps) ** 0.5))
+    tokenizer = Tokenizer.from_json(prepared.tokenizer)
+    model.eval()
+    return _scored(prepared, lambda sources: _greedy(model, prepared, tokenizer, sources))
+
+
+def _scored(data: PairData, translate: Callable[[list[str]], list[str]]) -> Score:
+    """Over sentences spread over the test split."""
+    tokenizer = Tokenizer.from_json(data.tokenizer)
+    sources, references = zip(
+        *((tokenizer.decode(source.tolist()), tokenizer.decode(target.tolist()))
+          for source, target in spread(data.test, SENTENCES)),
+        strict=True,
+    )  # fmt: skip
+    return score(list(zip(translate(list(sources)), references, strict=True)))
+
+
+@torch.inference_mode()
+def _greedy(model: peers.PlainTranslator, data: PairData, tokenizer: Tokenizer, sources: list[str]) -> list[str]:
+    """The likeliest next token each time."""
+    found: list[str] = []
+    for first in range(0, len(sources), SENTENCES_A_BATCH):
+        tokens = [np.array(tokenizer.encode(text)) for text in sources[first : first + SENTENCES_A_BATCH]]
+        offsets = np.concatenate([[0], np.cumsum([len(text) for text in tokens])])
+        sentences = Sentences(tokens=np.concatenate(tokens), offsets=offsets)
+        source = peers.padded(sentences, np.arange(len(tokens)), data.pad)  # (B, S)
+        target = torch.full((len(tokens), 1), data.bos)  # (B, T)
+        for _ in range(LONGEST):
+            target = torch.cat([target, model(source, target)[:, -1:].argmax(-1)], 1)
+        for text in target[:, 1:].tolist():
+            found.append(tokenizer.decode(text[: text.index(data.eos)] if data.eos in text else text))
+    return found
