@@ -63,8 +63,8 @@ def _ours(data: Path, seconds: float) -> tuple[Score, str]:
         model, tokenizer = checkpoints.load_model(
             checkpoints.export(Path(last.checkpoint), Path(folder) / "best-translation", prepared.tokenizer)
         )
-    test = last.test
-    losses = f"nats a token {test.loss:.3f}, a word {test.nats_per_word:.2f}; bits a character {test.bits_per_character:.3f}"
+    loss, word, bits = last.test.loss, last.test.nats_per_word, last.test.bits_per_character
+    losses = f"{loss:.3f} nats a token, {word:.2f} a word, {bits:.3f} bits a character"
     return _scored(prepared, lambda sources: translations(model, tokenizer, sources, width=1)), losses
 
 
