@@ -10,12 +10,12 @@ from typing import TypeVar
 
 from tune.cli import Parser
 from tune.duration import parse_duration
+from tune.sizes import parse_bytes
 from tune.virtual.ablations import IDEAS
 
 ABOUT = "The search's own scheduler, and its peers, on recorded learning curves, in virtual time."
 SCHEDULERS = ("ration", "ray-asha", "ray-hyperband", "optuna-hyperband", "optuna-halving", "random", "oracle")
 SUGGESTIONS = ("order", "cheap", "tpe")
-MEMORY_UNITS = {"MB": 1e6, "GB": 1e9}
 MOST_WORKERS = 10_000
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ def parse(argv: Sequence[str]) -> ReplaySettings:
     given = vars(_parser().parse_args(_joined(argv)))
     readers: dict[str, Callable[[str], object]] = {
         "budgets": _many(_budget), "workers": _many(_workers), "deadline": _deadline, "seeds": _seeds,
-        "schedulers": _many(_choice(SCHEDULERS)), "suggest": _choice(SUGGESTIONS), "memory_limit": _memory,
+        "schedulers": _many(_choice(SCHEDULERS)), "suggest": _choice(SUGGESTIONS), "memory_limit": parse_bytes,
         "ablations": _ablations, "diverge": _diverge, "start_up": parse_duration,
         "thaw": parse_duration, "rows": Path,
     }  # fmt: skip
@@ -184,10 +184,3 @@ def _diverge(text: str) -> float:
     if not 0 <= share < 1:
         raise ValueError(f"{text!r} is not a share: write a number from 0 up to 1, such as 0.25")
     return share
-
-
-def _memory(text: str) -> float:
-    matched = re.fullmatch(r"([0-9.]+)\s*(MB|GB)", text)
-    if not matched:
-        raise ValueError(f"{text!r} is no amount of memory: write 8GB or 500MB")
-    return _number(matched[1], "8GB or 500MB") * MEMORY_UNITS[matched[2]]

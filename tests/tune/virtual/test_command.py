@@ -59,7 +59,7 @@ BAD_FLAGS = [
     ("--budget 5% --seeds 0", "--seeds: '0'"),
     ("--budget 5% --schedulers asha", "--schedulers: 'asha' is not known: choose from ration"),
     ("--budget 5% --diverge 1.5", "--diverge: '1.5'"),
-    ("--budget 5% --memory-limit 8", "--memory-limit: '8'"),
+    ("--budget 5% --memory-limit 8", "--memory-limit: '8' has no unit"),
     ("--budget 5% --start-up 5", "--start-up: '5' has no unit"),
     ("--budget 5% --deadline 0x", "--deadline: '0x'"),
     ("--budget 5% --ablations luck", "--ablations: 'luck' is not known: choose from equal-tokens"),
