@@ -26,7 +26,7 @@ __all__ = ["Config", "Progress", "Stretch", "train"]
 YIELD_SECONDS = 1.0
 CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 0.01    # between checkpoints in a long stretch; their share of it, at most
 CURVE_POINTS, CURVE_SHARE = 10, 0.02                 # evaluations of a final stretch; their share of it, at most
-COMPILE_REPAYS = {"cpu": 120.0, "cuda": 60.0}        # training seconds ahead that make torch.compile worth its time
+COMPILE_REPAYS = {"cpu": 240.0, "cuda": 60.0}        # training seconds ahead that make torch.compile worth its time
 EXPLODED = 3.0                                       # nats above the first loss
 QUEUED_SECONDS = 0.1                                 # of work that a GPU is given before it is waited for
 
