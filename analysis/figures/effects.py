@@ -1,5 +1,6 @@
 """What each dimension did, at one rung: its effect with intervals, and its importance by Optuna."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,11 @@ def _shares(table: pd.DataFrame, varied: list[str]) -> dict[str, float]:
         optuna.trial.create_trial(params=params, distributions=choices, value=value)
         for params, value in zip(table[varied].to_dict("records"), np.log(table["perplexity"]), strict=True)
     )
-    found = [get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(target_quantile=good)) for good in GOOD]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Target and region quantiles")  # in a draw of few different trials
+        found = [
+            get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(target_quantile=good)) for good in GOOD
+        ]
     return {name: float(np.mean([each[name] for each in found])) for name in varied}
 
 

@@ -1,4 +1,5 @@
 import sqlite3
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,6 +126,13 @@ def test_the_dimension_that_decides_is_the_most_important(searched: Written) -> 
     shares = importances(one_level(results(searched), "nanogpt"))
     assert shares["share"].sum() == pytest.approx(1)
     assert shares.index[0] == "d_model"
+
+
+def test_importances_of_few_different_trials_come_without_a_word_of_warning(searched: Written) -> None:
+    few = one_level(results(searched), "nanogpt").iloc[[0, 1, 2] * 4]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert importances(few)["share"].sum() == pytest.approx(1)
 
 
 def test_an_interval_holds_its_mean() -> None:
