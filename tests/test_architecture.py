@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 FOLDERS = ("tune", "model", "kernels", "analysis")
-# What the replay shares with the search: the contest, and how flags and durations are read. Of Ray its schedulers only.
+# What the replay shares with the search: the contest, and how flags and amounts are read. Of Ray its schedulers only.
 VIRTUAL_ALLOWED = (
-    *("tune.virtual", "tune.rungs", "tune.ladder", "tune.standings", "tune.cli", "tune.duration"),
+    *("tune.virtual", "tune.rungs", "tune.ladder", "tune.standings", "tune.cli", "tune.duration", "tune.sizes"),
     *("ray.tune.schedulers", "ray.tune.experiment"),
 )
 # Each folder's forbidden imports, and what is allowed all the same.

@@ -62,7 +62,8 @@ def test_winners_are_of_use(command: str, folder: Path, searched: dict[str, str]
     family = re.search(r"best-\w+", command)
     assert family is not None
     study = next(folder.glob(f"runs/*/{family[0]}")).parent.name
-    assert run(command.replace("STUDY", study), folder).strip()
+    written = run(command.replace("STUDY", study), folder)
+    assert written.count("\n") >= command.count('"') // 2  # a line each; so young a winner may write empty ones
 
 
 @pytest.mark.parametrize("command", of("tensorboard"))
