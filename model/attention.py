@@ -7,8 +7,7 @@ import functools
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.library import Library
+from torch import Tensor, library, nn
 from torch.nn import functional as F
 
 POOL = 2**22  # elements of the resident dropout mask
@@ -72,7 +71,7 @@ def _pool(rate: float, dtype: torch.dtype) -> Tensor:
     return (kept / kept.float().mean()).to(dtype)
 
 
-_library = Library("ration", "FRAGMENT")
+_library = library.Library("ration", "FRAGMENT")
 _library.define("dropout_mask(Tensor x, float rate) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
 # a copy: a compiled graph takes an operator's output for its own, and writes into it
 _library.impl("dropout_mask", lambda x, rate: _dropout_mask(x, rate).clone(), "CPU")

@@ -13,6 +13,7 @@ from model.tokenizer import Tokenizer
 
 EVALUATION_TOKENS = 2_048    # target tokens of an evaluation batch, padding included
 
+
 class BatchShape(NamedTuple):
     """Rows of a training batch, and their lengths; text has no source."""
 

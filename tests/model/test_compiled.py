@@ -1,6 +1,7 @@
 """A compiled step learns what an eager one does."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,10 +10,11 @@ from model.attention import _pool
 from model.config import Config
 from model.corpus import load_text
 from model.learner import Learner
-from model.prepared import prepare_text
+from model.prepared import PairData, prepare_text
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_a_compiled_step_leaves_the_dropout_masks_as_they_are() -> None:
     """A compiled graph writes into buffers that it takes for its own: the resident mask must not be one of them."""
     config = Config(family="nanogpt", d_model=16, heads=2, layers=1, dropout=0.1, batch_tokens=128, context=32)
@@ -23,3 +25,12 @@ def test_a_compiled_step_leaves_the_dropout_masks_as_they_are() -> None:
         learner.step(1.0)
     assert learner._loss != learner._loss_of, "it fell back to eager"
     assert torch.equal(_pool(0.1, torch.float32), before)
+
+
+def test_a_compiled_translator_learns_what_an_eager_one_does(small_pairs: Config, pair_data: PairData) -> None:
+    config = replace(small_pairs, dropout=0.0, layers=1)
+    eager, compiled = (Learner(config, pair_data, torch.device("cpu")) for _ in range(2))
+    compiled.compile()
+    expected, found = ([learner.step(1.0).loss.item() for _ in range(4)] for learner in (eager, compiled))
+    assert compiled._loss != compiled._loss_of, "it fell back to eager"
+    assert found == pytest.approx(expected, rel=1e-4) and found[-1] < found[0]
