@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
 from model import use
 from model.checkpoint import load_model
 
@@ -39,6 +41,7 @@ def generate(arguments: list[str]) -> None:
         if not getattr(flags, name) >= least:
             flag = name.replace("_", "-")
             raise ValueError(f"--{flag}: {getattr(flags, name)}: at least {least}; leave it out for the default")
+    torch.set_num_threads(1)  # a token is too little work to share: on a busy machine its threads wait for each other
     model, tokenizer = load_model(flags.folder)
     text = use.continuation(
         model, tokenizer, flags.prompt, flags.tokens,
