@@ -5,17 +5,16 @@ import statistics
 from collections.abc import Callable, Sequence
 from itertools import product
 
+from tune.virtual.curves import Table
 from tune.virtual.rows import Row, Rows
 from tune.virtual.searches import WITHOUT, Cell, Outcome, search
 from tune.virtual.settings import ReplaySettings
-from tune.virtual.tables import load
 
 
-def replay(settings: ReplaySettings) -> list[Row]:
+def replay(tables: Sequence[Table], settings: ReplaySettings) -> list[Row]:
     """A row for each table, budget, number of workers and scheduler."""
     kept = Rows(settings.rows)
     schedulers = (*settings.schedulers, *(f"{WITHOUT}{idea}" for idea in settings.ablations))
-    tables = [table for path in settings.tables for table in load(path)]
     rows = []
     for table, budget, workers, scheduler in product(tables, settings.budgets, settings.workers, schedulers):
         cell = Cell(table=table, scheduler=scheduler, budget=budget, workers=workers)

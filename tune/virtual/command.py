@@ -7,13 +7,23 @@ from collections.abc import Sequence
 from tune.virtual.cells import replay
 from tune.virtual.report import report
 from tune.virtual.settings import parse
+from tune.virtual.tables import load
+
+CUT_SHORT = (
+    "warning: {table.name}: {table.cut_short} of {curves} trials were paused or ended early, and the replay lets them "
+    "end there: it cannot tell what more training would have found, and favours schedulers that train all to their ends"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Replay as the flags say and print what came out; exit code 2 and one line where they are wrong."""
     try:
         settings = parse(sys.argv[1:] if argv is None else argv)
-        rows = replay(settings)
+        tables = [table for path in settings.tables for table in load(path)]
+        for table in tables:
+            if table.cut_short:
+                print(CUT_SHORT.format(table=table, curves=len(table.curves)), file=sys.stderr)
+        rows = replay(tables, settings)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

@@ -39,10 +39,11 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Configurations that a search may choose from."""
+    """Configurations that a search may choose from; cut_short: how many of the curves could have gone on."""
 
     name: str
     curves: tuple[Curve, ...]
+    cut_short: int = 0
 
     @property
     def exhaustive(self) -> float:

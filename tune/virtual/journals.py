@@ -3,12 +3,14 @@
 import json
 import math
 import sqlite3
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from tune.virtual.curves import Curve, Table
 
-TRIALS = "SELECT trial, family, config, parameters FROM trials ORDER BY trial"
+TRIALS = """SELECT trial, family, config, parameters, state = 'finished' OR IFNULL(reason, '') LIKE 'diverged%'
+    FROM trials ORDER BY trial"""
 REPORTS = """SELECT trial, training_seconds, valid_loss, memory_bytes FROM reports
     WHERE valid_loss IS NOT NULL AND training_seconds > 0 ORDER BY report"""
 
@@ -18,7 +20,8 @@ Point = tuple[float, float]
 def from_journal(path: Path) -> list[Table]:
     """The trials of a study that measured a loss. ValueError where there are none, or no journal.
 
-    A curve reports as often as its trial first did, as many times as its trial lasted; a step is a training second.
+    A curve reports as often as its trial first did, as many times as its trial lasted; a step is a training second. It
+    is cut short where its trial neither finished nor diverged: what more training would have made of it is not known.
     """
     try:
         with sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True) as connection:
@@ -34,7 +37,8 @@ def from_journal(path: Path) -> list[Table]:
             points.setdefault(trial, []).append((seconds, loss))
         memory[trial] = max(memory.get(trial, 0.0), used or 0.0)
     families: dict[str, list[Curve]] = {}
-    for trial, family, config, parameters in trials:
+    cut_short: Counter[str] = Counter()
+    for trial, family, config, parameters, whole in trials:
         if trial in points:
             every = points[trial][0][0]
             curve = Curve(
@@ -42,12 +46,16 @@ def from_journal(path: Path) -> list[Table]:
                 losses=evenly(points[trial], every), steps_per_report=every, memory_bytes=memory[trial] or None,
             )  # fmt: skip
             families.setdefault(family, []).append(curve)
+            cut_short[family] += not whole
     if not families:
         raise ValueError(
             f"table: '{path}' has no trial with a validation loss; replay needs a study that has measured some"
         )
     study = path.resolve().parent.name
-    return [Table(name=f"{study}-{family}", curves=tuple(curves)) for family, curves in sorted(families.items())]
+    return [
+        Table(name=f"{study}-{family}", curves=tuple(curves), cut_short=cut_short[family])
+        for family, curves in sorted(families.items())
+    ]
 
 
 def evenly(points: Sequence[Point], every: float) -> tuple[float, ...]:
