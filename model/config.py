@@ -21,6 +21,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "label_smoothing": 0.0, "weight_decay": 0.1, "betas": (0.9, 0.99),
     },
 }
+OF_ARCHITECTURE: dict[str, dict[str, Any]] = {"nanogpt": {"learning_rate": 4e-3}}    # what differs from the family's
 FAMILIES = tuple(RECIPES)
 
 _FAMILYS_OWN: Any = None    # replaced by the family's value in RECIPES
@@ -51,7 +52,7 @@ class Config:
     def __post_init__(self) -> None:
         if self.family not in RECIPES:
             raise ValueError(f"family: {self.family!r} is unknown; choose one of {', '.join(RECIPES)}")
-        for name, value in RECIPES[self.family].items():
+        for name, value in (RECIPES[self.family] | OF_ARCHITECTURE.get(self.architecture, {})).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         object.__setattr__(self, "betas", tuple(self.betas))    # JSON knows lists only
