@@ -15,7 +15,7 @@ from tune.virtual.ablations import IDEAS
 
 ABOUT = "The search's own scheduler, and its peers, on recorded learning curves, in virtual time."
 SCHEDULERS = ("ration", "ray-asha", "ray-hyperband", "optuna-hyperband", "optuna-halving", "random", "oracle")
-SUGGESTIONS = ("order", "cheap", "tpe")
+SUGGESTIONS = ("order", "cheap", "tpe", "size-law")
 MOST_WORKERS = 10_000
 T = TypeVar("T")
 

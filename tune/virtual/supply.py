@@ -1,4 +1,4 @@
-"""Which configuration a new trial of a replay gets: in an order, or suggested by Optuna's TPE."""
+"""Which configuration a new trial of a replay gets: in an order, or suggested by what the trials before it taught."""
 
 import random
 from collections.abc import Sequence
@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING
 
 from tune.virtual.curves import Curve
 from tune.virtual.ordering import cheap_and_random, shuffled
+from tune.virtual.size_law import SizeLaw
 
 if TYPE_CHECKING:
     from tune.virtual.tpe import Tpe
 
 
 class Supply:
-    """Hands out each curve of a table once: in a seeded order, the cheapest and a random one in turn, or by TPE."""
+    """Hands out each curve of a table once: in a seeded order, the cheapest and a random one in turn, or by a model."""
 
     def __init__(self, curves: Sequence[Curve], *, suggest: str, seed: int) -> None:
         self._curves, self._suggest, self._seed = curves, suggest, seed
-        self._tpe = _tpe(curves, seed) if suggest == "tpe" else None
+        self._model = _model(curves, suggest, seed)
         self._round = -1
         self.begin_again()
 
@@ -36,7 +37,7 @@ class Supply:
     def peek(self) -> int | None:
         """The curve that is handed out next."""
         if self._next is None and self._left:
-            self._next = self._tpe.choose(list(self._left)) if self._tpe else next(iter(self._left))
+            self._next = self._model.choose(list(self._left)) if self._model else next(iter(self._left))
         return self._next
 
     def take(self) -> int | None:
@@ -49,11 +50,14 @@ class Supply:
 
     def tell(self, index: int, steps: float, loss: float) -> None:
         """A loss that a curve had after so many steps."""
-        if self._tpe:
-            self._tpe.tell(index, steps, loss)
+        if self._model:
+            self._model.tell(index, steps, loss)
 
 
-def _tpe(curves: Sequence[Curve], seed: int) -> "Tpe":
-    from tune.virtual.tpe import Tpe
+def _model(curves: Sequence[Curve], suggest: str, seed: int) -> "Tpe | SizeLaw | None":
+    """Optuna comes only with TPE."""
+    if suggest == "tpe":
+        from tune.virtual.tpe import Tpe
 
-    return Tpe(curves, seed=seed)
+        return Tpe(curves, seed=seed)
+    return SizeLaw(curves) if suggest == "size-law" else None
