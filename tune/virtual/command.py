@@ -10,8 +10,8 @@ from tune.virtual.settings import parse
 from tune.virtual.tables import load
 
 CUT_SHORT = (
-    "warning: {table.name}: {table.cut_short} of {curves} trials were paused or ended early, and the replay lets them "
-    "end there: it cannot tell what more training would have found, and favours schedulers that train all to their ends"
+    "warning: {table.name}: {table.cut_short} of {curves} trials were paused or ended early, and end so in the replay: "
+    "what more training would have made of them is not known, and regrets say little of which scheduler is better"
 )
 
 
