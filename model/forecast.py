@@ -10,7 +10,9 @@ from model.stretch import Stretch
 
 WHOLE_MARGIN = 1.3                            # of the time kept for valid and test; each stops in time by itself
 WHOLE_SHARE = 0.5                             # of a final stretch for them, at most: else the small subset closes it
-FIRST_FLOPS = {"cpu": 4e10, "cuda": 4e12}     # guesses before anything was measured, all on the slow side
+# Guesses before anything was measured, all on the slow side: a search's trials on an AMD reached 17 to 48 % of the peak
+FIRST_SHARE = 0.1                             # of the device's peak
+FIRST_FLOPS = {"cpu": 4e10, "cuda": 4e12}     # where no peak is known
 FIRST_SECONDS = 0.2
 DISK_BYTES = 1e8                              # a second
 
@@ -26,7 +28,7 @@ class Forecast:
     ):
         self.stretch, self.lease, self.learner, self.pace = stretch, lease, learner, pace
         self.evaluation_tokens, self.whole_tokens = evaluation_tokens, whole_tokens
-        self.flops = FIRST_FLOPS[learner.device.type]
+        self.flops = FIRST_SHARE * stretch.peak_flops if stretch.peak_flops else FIRST_FLOPS[learner.device.type]
         self.paces: list[float] = []    # seconds a token, of each evaluation on this lease
         self.closes_whole = stretch.final and self._affords_whole()
 

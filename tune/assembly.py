@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from model.config import RECIPES
+from model.kept_peaks import cpu_name, kept
 from tune import heartbeats
 from tune.books import Books
 from tune.family import Family
@@ -23,6 +24,8 @@ from tune.trial import Place
 EVALUATION_TOKENS_PER_RUNG_SECOND = {"cpu": 800, "cuda": 50_000}
 """Size of the fixed validation subset: its evaluation takes at most about 2 % of the shortest stretch."""
 SMALLEST_EVALUATION_TOKENS = 2_048
+THREADS = 1
+"""Of a trial."""
 
 
 def make_planner(
@@ -43,6 +46,7 @@ def make_planner(
 
     families: dict[str, Family] = {}
     books = Books(journal, Ledger(cap=settings.budget, clock=clock, spent_before=spent(journal)), clock)
+    books.peak_flops |= kept_flops(grounds)
     planner = Planner(
         books=books,
         families=families,
@@ -60,6 +64,8 @@ def make_planner(
         },
         prices={name: asdict(price) for name, price in grounds.prices.items()},
     )
+    if books.peak_flops:
+        journal.note(peak_flops=books.peak_flops)
     return planner
 
 
@@ -89,6 +95,15 @@ def make_family(grounds: Grounds, name: str, first_cap: float, price: Callable[[
     )  # fmt: skip
 
 
+def kept_flops(grounds: Grounds) -> dict[str, float]:
+    """FLOP/s of a slot by precision, as the kernels' benchmark found them on this machine; on a cluster none."""
+    devices = grounds.devices
+    peaks = kept(devices.name if devices.kind == "cuda" else cpu_name())
+    if peaks is None or grounds.settings.address is not None:
+        return {}
+    return {name: rates[THREADS] for name, rates in peaks.flops_per_second.items() if THREADS in rates}
+
+
 def make_place(grounds: Grounds, planner: Planner) -> Place:
     """Where and how the trials run."""
     settings, kind = grounds.settings, grounds.devices.kind
@@ -99,7 +114,7 @@ def make_place(grounds: Grounds, planner: Planner) -> Place:
         for name, family in planner.families.items()
     }
     return Place(
-        folder=settings.out, device=kind, threads=1, seed=settings.seed, evaluation_tokens=tokens,
+        folder=settings.out, device=kind, threads=THREADS, seed=settings.seed, evaluation_tokens=tokens,
         report_every=settings.report_every, driver=heartbeats.Driver.here(),
         memory_limit=settings.memory_limit,
     )  # fmt: skip

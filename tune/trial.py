@@ -124,6 +124,7 @@ class TrainingTrial(ray.tune.Trainable):
             micro_batches=assignment["micro_batches"],
             rehearse=place.memory_limit is not None,
             final=assignment["rung"] is None,
+            peak_flops=self._arithmetic["peak_flops"],
         )
         return train(
             trained,
