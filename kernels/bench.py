@@ -1,7 +1,7 @@
 """One kernel: its implementations built, gated and timed; the rows that come out."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -12,12 +12,13 @@ import numpy as np
 from kernels import gate, gpu, peak, timing
 from kernels.compiled import THREADS
 from kernels.kernel import Bind, Call, Implementation, Inputs, Kernel, UnavailableError
-from kernels.machine import cpu_name
+from kernels.published import published_seconds
 from kernels.registry import KERNELS
 from kernels.timing import Values
+from model.kept_peaks import cpu_name
 
 BASELINES = ("python", "numpy", "c", "torch")
-"""What ratios are to; for a parallel implementation to the parallel form, where there is one."""
+"""What ratios are to; for a parallel implementation and on a GPU to the form that is so too, where there is one."""
 END_TO_END = " end to end"
 Row = dict[str, Any]
 
@@ -102,15 +103,20 @@ def timed(kernel: Kernel, size: int, contenders: Sequence[Contender], seed: int)
     elements = inputs[0].size if inputs and isinstance(inputs[0], np.ndarray) else size
     moved = round(kernel.bytes_per_element * elements)
     if calls and moved:
-        parallel = any(contender.implementation.parallel for contender in checked)
-        calls |= peak.contenders(moved, parallel=parallel)
+        calls |= peak.contenders(moved, {peak_place(each.implementation) for each in checked if not each.fault})
     values, undisturbed = timing.undisturbed(calls) if calls else ({}, True)
     for contender in checked:
         row = _fixed(kernel, size, inputs, contender)
+        row |= {"bytes": moved, "flops": round(kernel.flops_per_element * elements)}
         if not contender.fault:
-            row |= _figures(kernel, contender.implementation, calls, values, elements, moved)
+            row |= _figures(kernel, contender.implementation, values, elements, moved)
             row["unstable"] = not undisturbed or row["spread"] > timing.LARGEST_SPREAD
         yield row
+
+
+def peak_place(implementation: Implementation) -> str:
+    """Where the copy runs that an implementation is held against."""
+    return peak.GPU if implementation.device == "gpu" else peak.ALL if implementation.parallel else peak.ONE
 
 
 def _fixed(kernel: Kernel, size: int, inputs: Inputs, contender: Contender) -> Row:
@@ -131,16 +137,16 @@ def _fixed(kernel: Kernel, size: int, inputs: Inputs, contender: Contender) -> R
         "status": contender.fault or "timed",
         "compile_milliseconds": contender.compile_milliseconds,
         "median_seconds": None,
+        "published_seconds": published_seconds(kernel.name, implementation.name, end_to_end=False),
+        "published_end_to_end_seconds": published_seconds(kernel.name, implementation.name, end_to_end=True),
     }
 
 
-def _figures(
-    kernel: Kernel, implementation: Implementation, calls: Mapping[str, Call], values: Values, elements: int, moved: int
-) -> Row:
+def _figures(kernel: Kernel, implementation: Implementation, values: Values, elements: int, moved: int) -> Row:
     """What the timing says of one implementation."""
     own = values[implementation.name]
     seconds = median(own)
-    best = None if implementation.device == "gpu" else peak.bandwidth(values, calls, parallel=implementation.parallel)
+    best = peak.bandwidth(values, moved, peak_place(implementation))
     host = values.get(implementation.name + END_TO_END)
     return {
         "median_seconds": seconds,
@@ -160,8 +166,8 @@ def _ratios(implementation: Implementation, values: Values) -> dict[str, tuple[f
     """How many times as fast as each baseline, with the 95 % interval."""
     found = {}
     for baseline in BASELINES:
-        parallel = f"{baseline}-parallel"
-        name = parallel if implementation.parallel and parallel in values else baseline
+        alike = "-cuda" if implementation.device == "gpu" else "-parallel" if implementation.parallel else ""
+        name = baseline + alike if baseline + alike in values else baseline
         if name in values and name != implementation.name:
             found[name] = timing.ratio(values[name], values[implementation.name])
     return found

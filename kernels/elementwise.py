@@ -27,6 +27,8 @@ class Formula:
     name: str
     arrays: int
     """Read and written: of 8 bytes an element."""
+    flops: int
+    """Of an element."""
     scalar: Callable[[float, float], float]
     numpy: Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], object]
     python: Callable[[list[float], list[float]], list[float]]
@@ -61,19 +63,19 @@ def _hypotenuse_lanes(builder: Any, vector: Any, a: Any, b: Any) -> Any:
 
 
 ADD = Formula(
-    name="add", arrays=3, scalar=lambda a, b: a + b, numpy=_add_numpy,
+    name="add", arrays=3, flops=1, scalar=lambda a, b: a + b, numpy=_add_numpy,
     python=lambda a, b: [x + y for x, y in zip(a, b, strict=True)], lanes=lambda builder, _, a, b: builder.fadd(a, b),
 )  # fmt: skip
 COPY = Formula(
-    name="copy", arrays=2, scalar=lambda a, b: a, numpy=_copy_numpy,
+    name="copy", arrays=2, flops=0, scalar=lambda a, b: a, numpy=_copy_numpy,
     python=lambda a, b: a[:], lanes=lambda builder, _, a, b: a,
 )  # fmt: skip
 TRIAD = Formula(
-    name="triad", arrays=3, scalar=lambda a, b: a + SCALE * b, numpy=_triad_numpy,
+    name="triad", arrays=3, flops=2, scalar=lambda a, b: a + SCALE * b, numpy=_triad_numpy,
     python=lambda a, b: [x + SCALE * y for x, y in zip(a, b, strict=True)], lanes=_triad_lanes, tolerance=1e-15,
 )  # fmt: skip
 HYPOTENUSE = Formula(
-    name="hypotenuse", arrays=3, scalar=lambda a, b: math.sqrt(a * a + b * b), numpy=_hypotenuse_numpy,
+    name="hypotenuse", arrays=3, flops=4, scalar=lambda a, b: math.sqrt(a * a + b * b), numpy=_hypotenuse_numpy,
     python=lambda a, b: [math.sqrt(x * x + y * y) for x, y in zip(a, b, strict=True)],
     lanes=_hypotenuse_lanes, tolerance=1e-15,
 )  # fmt: skip
@@ -148,7 +150,8 @@ def _kernel(name: str, formula: Formula, on_gpu: Sequence[Implementation], *othe
 
     return Kernel(
         name=name, dtype="float64", inputs=_inputs, reference=reference, output=lambda a, b: np.empty(a.shape),
-        tolerance=formula.tolerance, bytes_per_element=8 * formula.arrays, special=special,
+        tolerance=formula.tolerance, bytes_per_element=8 * formula.arrays, flops_per_element=formula.flops,
+        special=special,
         implementations=[*on_cpu(formula), *others, *on_gpu],
     )  # fmt: skip
 

@@ -79,6 +79,8 @@ class Kernel:
     """Inputs -> mean and standard deviation of the result, for implementations with other random numbers."""
     bytes_per_element: float = 0.0
     """Read and written once each; what a plain store reads before it writes is not counted. 0: not bound by memory."""
+    flops_per_element: float = 0.0
+    """Additions, multiplications, divisions, comparisons, roots and exponentials of floats: one each."""
     unit: str = "elements"
     sized: bool = True
     """False: one size, a single call."""

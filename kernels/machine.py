@@ -1,7 +1,6 @@
 """What the machine is, and what others take of it meanwhile."""
 
 import os
-import platform
 import time
 from pathlib import Path
 
@@ -21,15 +20,6 @@ def last_cache_bytes() -> int:
 def memory_bytes() -> int:
     """All of it."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def cpu_name() -> str:
-    """Its model, where the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 class Watch:

@@ -124,6 +124,12 @@ def _torch(name: str, threads: int) -> Callable[[], Bind]:
     return build
 
 
+def _torch_on_gpu(name: str) -> Bind:
+    from kernels import torch_yardsticks
+
+    return torch_yardsticks.on_gpu(getattr(torch_yardsticks, name))
+
+
 def _implementations(
     name: str, python: Callable[..., Any], numpy: Callable[..., Any], compiled: Callable[..., Any],
     on_gpu: Implementation,
@@ -136,6 +142,7 @@ def _implementations(
         Implementation(name="torch", build=_torch(name, 1)),
         Implementation(name="torch-parallel", build=_torch(name, THREADS), parallel=True),
         on_gpu,
+        Implementation(name="torch-cuda", build=lambda: _torch_on_gpu(name), device="gpu"),
     ]
 
 
@@ -143,14 +150,15 @@ KERNELS = (
     Kernel(
         name="softmax", dtype="float32", inputs=lambda size, random: (_rows(size, random),),
         reference=softmax_reference, output=np.empty_like, tolerance=2e-5, least=1e-30, bytes_per_element=8,
-        special=special,
+        flops_per_element=5, special=special,
         implementations=_implementations(
             "softmax", _softmax_python, _softmax_numpy, rows.softmax, gpu_rows.softmax()
         ),
     ),
     Kernel(
         name="layer_norm", dtype="float32", inputs=_normed, reference=layer_norm_reference,
-        output=lambda x, gain, bias: np.empty_like(x), tolerance=2e-5, least=1.0, bytes_per_element=8, special=special,
+        output=lambda x, gain, bias: np.empty_like(x), tolerance=2e-5, least=1.0, bytes_per_element=8,
+        flops_per_element=8, special=special,
         implementations=_implementations(
             "layer_norm", _layer_norm_python, _layer_norm_numpy, rows.layer_norm, gpu_rows.layer_norm()
         ),
@@ -158,7 +166,7 @@ KERNELS = (
     Kernel(
         name="cross_entropy", dtype="float32", inputs=_logits, reference=cross_entropy_reference,
         output=lambda x, targets: np.empty(x.shape[0], np.float32), tolerance=2e-5, least=1.0, bytes_per_element=4,
-        special=special,
+        flops_per_element=4, special=special,
         implementations=_implementations(
             "cross_entropy", _cross_entropy_python, _cross_entropy_numpy, rows.cross_entropy, gpu_rows.cross_entropy()
         ),

@@ -1,6 +1,6 @@
 """The machine's own bandwidth, measured in the same turns as the kernels that are held against it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from functools import cache
 from statistics import median
 
@@ -10,30 +10,40 @@ from kernels.elementwise import COPY, numba_loop, numba_streaming
 from kernels.kernel import Bind, Call
 from kernels.timing import Values
 
+ONE, ALL, GPU = "one thread", "all threads", "gpu"
+"""Where a copy runs."""
 MARK = "peak "
 """Of a contender that is not a row."""
+PAIR = 16
+"""Bytes that a copy moves an element: one float64 in, one out."""
 
 
 @cache
-def _copies(parallel: bool) -> tuple[Bind, Bind]:
+def _copies(place: str) -> tuple[Bind, Bind]:
+    parallel = place == ALL
     return numba_loop(COPY, parallel=parallel), numba_streaming(COPY, parallel=parallel)
 
 
-def contenders(moved_bytes: int, *, parallel: bool) -> dict[str, Call]:
-    """Copies that move as many bytes, stored plainly and past the caches; on all cores too where `parallel`."""
-    a, out = np.ones(max(1, moved_bytes // 16)), np.zeros(max(1, moved_bytes // 16))
-    return {
-        f"{MARK}{many} {place}": bind((a, a), out)
-        for many in ((False, True) if parallel else (False,))
-        for place, bind in enumerate(_copies(many))
-    }
+def contenders(moved_bytes: int, places: Collection[str]) -> dict[str, Call]:
+    """Copies that move as many bytes: on a CPU stored plainly and past the caches; on a GPU torch's own."""
+    elements = max(1, moved_bytes // PAIR)
+    found: dict[str, Call] = {}
+    if on_cpu := [place for place in (ONE, ALL) if place in places]:
+        a, out = np.ones(elements), np.zeros(elements)
+        found |= {
+            f"{MARK}{place} {way}": bind((a, a), out)
+            for place in on_cpu
+            for way, bind in zip(("plain", "streaming"), _copies(place), strict=True)
+        }
+    if GPU in places:
+        from kernels import torch_yardsticks  # seconds to import
+
+        found |= {f"{MARK}{GPU} {way}": call for way, call in torch_yardsticks.device_copies(elements).items()}
+    return found
 
 
-def bandwidth(values: Values, calls: Mapping[str, Call], *, parallel: bool) -> float | None:
-    """Bytes a second of the best copy with so many threads; None where none was measured."""
-    rates = [
-        2 * calls[name].arguments[2].nbytes / median(seconds)
-        for name, seconds in values.items()
-        if name.startswith(f"{MARK}False") or (parallel and name.startswith(MARK))
-    ]
-    return max(rates, default=None)
+def bandwidth(values: Values, moved_bytes: int, place: str) -> float | None:
+    """Bytes a second of the best copy there, of those on one thread too where all may be used; None without any."""
+    starts = tuple(MARK + each for each in ((ONE, ALL) if place == ALL else (place,)))
+    elements = max(1, moved_bytes // PAIR)
+    return max((PAIR * elements / median(own) for name, own in values.items() if name.startswith(starts)), default=None)

@@ -37,7 +37,7 @@ def exact_sum(a: NDArray[Any]) -> float:
 KERNELS = (
     Kernel(
         name="grid_stride_sum", dtype="float64", inputs=lambda size, random: (random.random(size),),
-        reference=exact_sum, tolerance=1e-12, bytes_per_element=8,
+        reference=exact_sum, tolerance=1e-12, bytes_per_element=8, flops_per_element=1,
         special=lambda inputs: (np.resize(SPECIALS, inputs[0].size),),
         implementations=[
             Implementation(name="python", build=lambda: on_lists(sum), largest=SLOW_ABOVE),

@@ -7,13 +7,13 @@ from rich.console import Console
 from rich.table import Table
 
 from kernels.bench import Row
-from kernels.published import published_seconds
 
 WIDTH = 160
 """Characters a line, where the output is not a terminal."""
-COLUMNS = ("threads", "correct", "compile", "median", "spread", "end to end", "GB/s", "of peak")
+COLUMNS = ("threads", "correct", "compile", "median", "spread", "end to end", "rate", "of peak")
 RATIOS = ("python", "numpy", "c", "torch")
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+PREFIXES = ((1e9, "G "), (1e6, "M "), (1e3, "k "), (1.0, ""))
 NOTHING = "-"
 
 
@@ -37,10 +37,10 @@ def show(rows: list[Row]) -> None:
 
 def cells(row: Row) -> list[str]:
     """What stands after the name."""
-    published = seconds(published_seconds().get((row["kernel"], row["implementation"])))
+    published = of_the_report(row)
     if row["median_seconds"] is None:
         return [NOTHING] * (len(COLUMNS) + len(RATIOS)) + [published, row["status"]]
-    correct, share, rate = row["correct"], row["share_of_peak"], row["gigabytes_per_second"]
+    correct, share = row["correct"], row["share_of_peak"]
     return [
         "gpu" if row["threads"] is None else str(row["threads"]),
         correct if isinstance(correct, str) else f"{correct:.1e}",
@@ -48,7 +48,7 @@ def cells(row: Row) -> list[str]:
         seconds(row["median_seconds"]),
         f"{row['spread']:.1%}",
         seconds(row["end_to_end_seconds"]),
-        NOTHING if rate is None else f"{rate:.1f}",
+        rate(row),
         NOTHING if share is None else f"{share:.0%}",
         *(ratio(row, name) for name in RATIOS),
         published,
@@ -56,12 +56,27 @@ def cells(row: Row) -> list[str]:
     ]
 
 
+def of_the_report(row: Row) -> str:
+    """455 us; 567 us end to end"""
+    times = {"": row["published_seconds"], " end to end": row["published_end_to_end_seconds"]}
+    return "; ".join(seconds(time) + what for what, time in times.items() if time is not None) or NOTHING
+
+
 def ratio(row: Row, baseline: str) -> str:
-    """How many times as fast, with the interval; to the parallel form of the baseline where that was measured."""
-    found = row["ratios"].get(f"{baseline}-parallel") or row["ratios"].get(baseline)
+    """How many times as fast, with the interval; to the form of the baseline that was measured."""
+    found = next((row["ratios"][name] for name in (f"{baseline}-cuda", f"{baseline}-parallel", baseline)
+                  if name in row["ratios"]), None)  # fmt: skip
     if found is None or row["unstable"]:
         return NOTHING
     return f"{found[0]:.3g} ({found[1]:.3g}-{found[2]:.3g})"
+
+
+def rate(row: Row) -> str:
+    """41.2 GB/s, or 4.52 G samples/s where memory is not what counts."""
+    if row["gigabytes_per_second"] is not None:
+        return f"{row['gigabytes_per_second']:.1f} GB/s"
+    scale, prefix = next((each for each in PREFIXES if row["per_second"] >= each[0]), PREFIXES[-1])
+    return f"{row['per_second'] / scale:.3g} {prefix}{row['unit']}/s"
 
 
 def seconds(value: float | None) -> str:

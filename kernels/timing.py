@@ -65,10 +65,15 @@ def undisturbed(calls: Mapping[str, Call]) -> tuple[Values, bool]:
     for _ in range(TRIES):
         watch = Watch()
         values = in_turns(calls)
-        taken = watch.cores_taken()
-        if taken is None or taken <= CORES_TAKEN:
+        if not disturbed(watch):
             return values, True
     return values, False
+
+
+def disturbed(watch: Watch) -> bool:
+    """Whether others took the machine since the watch was made; False where the system does not tell."""
+    taken = watch.cores_taken()
+    return taken is not None and taken > CORES_TAKEN
 
 
 def spread(values: Sequence[float]) -> float:

@@ -34,7 +34,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "VALUES", 3)
     monkeypatch.setattr(timing, "VALUE_SECONDS", 1e-5)
     monkeypatch.setattr(timing, "TRIES", 1)
-    monkeypatch.setattr("kernels.peak.contenders", lambda moved, parallel: {})
+    monkeypatch.setattr("kernels.peak.contenders", lambda moved, places: {})
 
 
 def misses_the_last(a, b, out):
@@ -100,6 +100,13 @@ def test_a_wrong_count_is_found(count, more):
 def test_a_right_one_is_timed():
     row = row_of(with_one(ADD, np.add))
     assert row["correct"] == "exact" and row["status"] == "timed" and row["median_seconds"] > 0
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=lambda kernel: kernel.name)
+def test_nothing_and_one_element_are_timed_too(kernel):
+    for row in bench.rows(kernel, (0, 1), ("numpy",), seed=0):
+        assert row["status"] == "timed" and row["median_seconds"] > 0, row["size"]
+        assert row["size"] or not kernel.sized or (row["bytes"], row["flops"]) == (0, 0)
 
 
 def test_one_may_refuse_gaps_and_leave_infinities_out():
