@@ -13,6 +13,8 @@ import pandas as pd
 from tune.journal import FILE, connect
 
 RUNS = Path("runs")
+KERNELS = "kernels"
+"""The fact that a study of kernels has: their names."""
 CONTROL = r"[\x00-\x1f\x7f-\x9f]|\\u00(?:[01][0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])"
 """Characters that steer a terminal, and how JSON writes them: a stranger's names are shown without."""
 
@@ -67,21 +69,41 @@ def read(folder: Path, sql: str, *values: str | float) -> pd.DataFrame:
 
 def open_study(folder: Path) -> Study:
     """ValueError for a folder without a journal, a damaged one, or a study in which no trial was started."""
-    facts = read(folder, "SELECT key, value FROM study")
-    if read(folder, "SELECT COUNT(*) AS trials FROM trials")["trials"].item() == 0:
+    study = _opened(folder)
+    if study.read("SELECT COUNT(*) AS trials FROM trials")["trials"].item() == 0:
         raise ValueError(f"study: {str(folder)!r} has no trial yet; wait for its first, or name another study")
+    return study
+
+
+def open_kernels(folder: Path) -> Study:
+    """A study of kernels. ValueError for a folder without a journal, a damaged one, or another study."""
+    study = _opened(folder)
+    if KERNELS not in study.facts:
+        raise ValueError(f"study: {str(folder)!r} is none of kernels; make one: python kernels/run.py --budget 10m")
+    return study
+
+
+def _opened(folder: Path) -> Study:
+    facts = read(folder, "SELECT key, value FROM study")
     values = {key: json.loads(value) for key, value in facts.itertuples(index=False)}
     return Study(folder=folder, name=folder.resolve().name, facts=values)
 
 
-def newest(runs: Path) -> Path:
-    """The study in `runs` whose journal was written last. ValueError when there is none."""
-    folders = [path.parent for path in runs.glob(f"*/{FILE}")]
+def newest(runs: Path, *, kernels: bool = False) -> Path:
+    """The study in `runs` whose journal was written last, of trials or of kernels. ValueError when there is none."""
+    folders = [path.parent for path in runs.glob(f"*/{FILE}") if _of_kernels(path.parent) == kernels]
     if not folders:
-        raise ValueError(
-            f"study: no study in {str(runs)!r}; name its folder, or make one: python tune/run.py --budget 4m"
-        )
+        command = "python kernels/run.py --budget 10m" if kernels else "python tune/run.py --budget 4m"
+        raise ValueError(f"study: no study in {str(runs)!r}; name its folder, or make one: {command}")
     return max(folders, key=lambda folder: max(path.stat().st_mtime for path in folder.glob(f"{FILE}*")))
+
+
+def _of_kernels(folder: Path) -> bool:
+    """False of a damaged one too, so that who asks for the newest hears of it."""
+    try:
+        return KERNELS in _opened(folder).facts
+    except ValueError:
+        return False
 
 
 def open_studies(folders: Sequence[Path]) -> list[Study]:

@@ -4,8 +4,9 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
+from kernels import machine_peaks
 from kernels.bench import Row, measure
-from kernels.settings import Settings, parse
+from kernels.settings import Settings, UnaffordableError, parse
 from kernels.table import show
 
 
@@ -20,18 +21,23 @@ def asked(argv: Sequence[str]) -> Settings:
 
 def in_process(settings: Settings) -> Iterator[list[Row]]:
     """The rows of each kernel, one after the other."""
+    if machine_peaks.wanted(settings):
+        machine_peaks.renew(machine_peaks.apart)
     for name in settings.kernels:
         yield measure(name, settings.sizes, settings.implementations, settings.seed)
 
 
 def report(settings: Settings, measured: Iterable[list[Row]]) -> int:
-    """Print what was measured. 1 where an implementation is wrong, 130 where the user had enough."""
+    """Print what was measured. 1 where an implementation is wrong, 2 where a study cannot begin, 130 after Ctrl-C."""
     kept: list[Row] = []
     try:
         for rows in measured:
             kept += rows
             if not settings.as_json:
                 show(rows)
+    except UnaffordableError as error:
+        print(error, file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
     if settings.as_json:

@@ -3,10 +3,13 @@
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
+from kernels import machine_peaks
 from kernels.bench import Row, measure
 from kernels.compiled import THREADS
 from kernels.settings import Settings
@@ -17,6 +20,13 @@ RAY_SETTINGS = {
     # Ray gives its workers niceness 15: a time taken at that is another time than outside
     "RAY_worker_niceness": "0",
 }
+ENDING_SECONDS = 0.5
+"""What a task that is ended may take to be gone."""
+Returned = TypeVar("Returned")
+
+
+class OverdueError(Exception):
+    """A task was ended, as its time was over."""
 
 
 def prepare_environment() -> None:
@@ -27,17 +37,65 @@ def prepare_environment() -> None:
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
-def in_tasks(ray: ModuleType, settings: Settings) -> Iterator[list[Row]]:
-    """The rows of each kernel. A task takes all cores, and the GPU where there is one, so no two run at a time."""
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A Ray that is up, and how many GPUs a task may take: one at most."""
+
+    ray: Any
+    gpus: int
+
+    def run(
+        self, function: Callable[..., Returned], *arguments: Any, on_gpu: bool, seconds: float | None = None,
+        **options: Any,
+    ) -> Returned:  # fmt: skip
+        """A task that takes all cores, so that no two run at a time, and the GPU if it needs it; Ray's own `options`.
+
+        OverdueError: it was not done after so many seconds, and is gone.
+        """
+        resources = {"num_cpus": THREADS, "num_gpus": self.gpus * on_gpu, "max_retries": 0}
+        waiting = self.ray.remote(**resources, **options)(function).remote(*arguments)
+        try:
+            return self.ray.get(waiting, timeout=seconds)
+        except self.ray.exceptions.GetTimeoutError:
+            self.ray.cancel(waiting, force=True)
+            with suppress(self.ray.exceptions.RayError):
+                self.ray.get(waiting, timeout=ENDING_SECONDS)
+            raise OverdueError from None
+
+
+@contextmanager
+def cluster(ray: ModuleType) -> Iterator[Cluster]:
+    """A Ray of this process's own; it is gone afterwards."""
     ray.init(
         address="local", num_cpus=THREADS, include_dashboard=False, log_to_driver=False,
         configure_logging=False, logging_level=logging.WARNING,
     )  # fmt: skip
     try:
-        gpus = min(1, ray.cluster_resources().get("GPU", 0))
-        task: Any = ray.remote(num_cpus=THREADS, num_gpus=gpus, max_retries=0)(measure)
-        asked = (settings.sizes, settings.implementations, settings.seed)
-        for waiting in [task.remote(name, *asked) for name in settings.kernels]:
-            yield ray.get(waiting)
+        yield Cluster(ray=ray, gpus=int(min(1, ray.cluster_resources().get("GPU", 0))))
     finally:
         ray.shutdown()
+
+
+def takes_gpu(settings: Settings, name: str) -> bool:
+    """Whether a kernel is to run on a GPU too."""
+    return any(each.device == "gpu" for each in settings.asked(name))
+
+
+def peaks_of(up: Cluster, seconds: float | None = None) -> machine_peaks.Found | None:
+    """In a process that ends with it, as it changes switches."""
+    return up.run(machine_peaks.measured, on_gpu=True, seconds=seconds, max_calls=1)
+
+
+def rows_of(up: Cluster, settings: Settings, name: str, seconds: float | None = None) -> list[Row]:
+    """Of one kernel."""
+    arguments = name, settings.sizes, settings.implementations, settings.seed
+    return up.run(measure, *arguments, on_gpu=takes_gpu(settings, name), seconds=seconds)
+
+
+def in_tasks(ray: ModuleType, settings: Settings) -> Iterator[list[Row]]:
+    """The rows of each kernel."""
+    with cluster(ray) as up:
+        if machine_peaks.wanted(settings):
+            machine_peaks.renew(lambda: peaks_of(up))
+        for name in settings.kernels:
+            yield rows_of(up, settings, name)

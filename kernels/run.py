@@ -7,6 +7,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from kernels.command import asked, in_process, report
 from kernels.remote import in_tasks, prepare_environment
+from kernels.study import in_study
 
 if __name__ == "__main__":
     settings = asked(sys.argv[1:])
@@ -15,4 +16,9 @@ if __name__ == "__main__":
     prepare_environment()
     import ray
 
-    sys.exit(report(settings, in_tasks(ray, settings)))
+    if settings.budget is None:
+        sys.exit(report(settings, in_tasks(ray, settings)))
+    from tune import journal, ledger
+    from tune.board import event_file
+
+    sys.exit(report(settings, in_study(ray, settings, journal=journal, ledger=ledger, event_file=event_file)))

@@ -3,10 +3,13 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
+from kernels.kernel import Implementation
 from kernels.machine import last_cache_bytes, memory_bytes
 from kernels.registry import KERNELS
+from tune.duration import FORMS, parse_duration
 
 SMALL = (1_000, 1_000_000)
 IN_CACHE = 10_000
@@ -14,6 +17,10 @@ ARRAYS = 3
 """Of float64, of a kernel of three: together they are four times the last cache in the large one of the full sizes."""
 MEMORY_SHARE = 32
 """An array may take one part in so many of the memory: beside it lie the others, the reference, and its own checks."""
+
+
+class UnaffordableError(ValueError):
+    """A budget does not pay for the first kernel; the text is one line for the user."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +34,15 @@ class Settings:
     local: bool = False
     as_json: bool = False
     seed: int = 0
+    budget: float | None = None
+    """Device-seconds of a study that keeps the rows; None: nothing is written."""
+    out: Path = Path("runs/kernels")
+    """The study's folder."""
+
+    def asked(self, name: str) -> list[Implementation]:
+        """The implementations of a kernel that are asked for."""
+        known = KERNELS[name].implementations
+        return [each for each in known if self.implementations is None or each.name in self.implementations]
 
 
 class Parser(argparse.ArgumentParser):
@@ -47,10 +63,18 @@ def parse(argv: Sequence[str]) -> Settings:
     )  # fmt: skip
     parser.add_argument("--local", action="store_true", help="in this process, without Ray")
     parser.add_argument("--json", action="store_true", help="the rows as JSON instead of the tables")
+    parser.add_argument(
+        "--budget", metavar="TIME", help=f"keep the rows in a study of so many device-hours: {FORMS} (default: none)"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help=f"the study's, made new; with --budget (default: {Settings.out})"
+    )
     parser.add_argument("--seed", metavar="N", default="0", help="of the inputs (default: %(default)s)")
     flags = parser.parse_args(argv)
     kernels = chosen("--kernels", flags.kernels, tuple(KERNELS)) or tuple(KERNELS)
     known = dict.fromkeys(each.name for name in kernels for each in KERNELS[name].implementations)
+    if flags.budget is None and flags.out is not None:
+        raise ValueError(f"--out: '{flags.out}': without a budget nothing is written: add --budget 10m or leave it out")
     return Settings(
         kernels=kernels,
         implementations=chosen("--implementations", flags.implementations, tuple(known)),
@@ -58,7 +82,29 @@ def parse(argv: Sequence[str]) -> Settings:
         local=flags.local,
         as_json=flags.json,
         seed=whole("--seed", flags.seed),
+        budget=None if flags.budget is None else budget(flags.budget, local=flags.local),
+        out=Settings.out if flags.budget is None else free(flags.out or Settings.out),
     )
+
+
+def budget(text: str, *, local: bool) -> float:
+    """Device-seconds."""
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise ValueError(f"--budget: {error}") from None
+    if seconds <= 0:
+        raise ValueError(f"--budget: {text!r} is not above zero: write {FORMS}")
+    if local:
+        raise ValueError("--local: a cap needs tasks that can be ended: leave --local out, or --budget")
+    return seconds
+
+
+def free(folder: Path) -> Path:
+    """The folder, which must not be there yet."""
+    if folder.exists() or folder.is_symlink():
+        raise ValueError(f"--out: '{folder}' exists already: a study makes its folder; name another")
+    return folder.absolute()
 
 
 def chosen(flag: str, text: str | None, known: Sequence[str]) -> tuple[str, ...] | None:

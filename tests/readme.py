@@ -23,12 +23,12 @@ def of(start: str) -> list[str]:
     return [command for command in commands() if command.startswith(start)]
 
 
-def run(command: str, folder: Path) -> str:
+def run(command: str, folder: Path, budget: str = SMALL_BUDGET) -> str:
     """Run a README's command as a user would in their folder, with this repository's scripts and Python."""
     words = [sys.executable if word == "python" else word for word in shlex.split(command)]
     words = [str(REPOSITORY / word) if word.endswith(".py") else word for word in words]
     if "--budget" in words:
-        words[words.index("--budget") + 1] = SMALL_BUDGET
+        words[words.index("--budget") + 1] = budget
     ran = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, f"{command}\n{ran.stdout}{ran.stderr}"
     return ran.stdout

@@ -1,15 +1,48 @@
 """The README's commands for the kernels, beside the searches of the others: they take one core."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from model.kept_peaks import FILE, Peaks, cpu_name, keep, kept
 from tests.readme import of, run
+from tune.journal import connect
 
 FEW = "--kernels scalar_add,softmax --sizes 1000"
+FEWER = "--kernels grid_stride_sum --sizes 1000 --implementations python,numpy"
+BUDGETED = [command for command in of("python kernels/run.py") if "--budget" in command]
 
 
-@pytest.mark.parametrize("command", of("python kernels/run.py"))
-def test_kernels_are_measured(command: str, tmp_path: Path) -> None:
-    said = run(f"{command} {FEW}", tmp_path)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("user")
+
+
+@pytest.fixture(autouse=True)
+def cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of the user's, where the machine's peaks are kept already."""
+    monkeypatch.setenv("RATION_CACHE", str(folder / "cache"))
+    keep({cpu_name(): Peaks(bytes_per_second={1: 1e10}, flops_per_second={"fp32": {1: 1e11}})})
+
+
+@pytest.mark.parametrize("command", sorted({*of("python kernels/run.py")} - {*BUDGETED}))
+def test_kernels_are_measured(command: str, folder: Path) -> None:
+    said = run(f"{command} {FEW}", folder)
     assert "softmax" in said and "njit-parallel" in said and "FAIL" not in said
+    assert os.listdir(folder) == ["cache"]
+
+
+@pytest.mark.parametrize("command", BUDGETED)
+def test_a_study_is_kept_and_drawn(command: str, folder: Path) -> None:
+    """Beside other work the rows may be unstable, and then there is nothing to draw."""
+    (folder / "cache" / FILE).unlink()
+    assert "grid_stride_sum" in run(f"{command} {FEWER}", folder, budget="4m")
+    rows = connect(folder / "runs" / "kernels").execute("SELECT * FROM kernels").fetchall()
+    assert {row["implementation"] for row in rows} == {"python", "numpy"}
+    assert list(folder.glob("runs/kernels/tensorboard/*")) or any(row["unstable"] for row in rows)
+    if not all(row["unstable"] for row in rows):
+        (draw,) = of("python analysis/roofline.py")
+        assert "grid_stride_sum" in run(draw, folder) and (folder / "roofline.png").exists()
+    peaks = kept(cpu_name())
+    assert peaks is None or peaks.flops_per_second["fp32"][1] > 1e8

@@ -48,7 +48,15 @@ CREATE TABLE memory (
 CREATE INDEX reports_by_trial ON reports (trial);
 CREATE INDEX charges_by_lease ON charges (lease);
 """
-UPGRADES = ("ALTER TABLE reports ADD COLUMN mfu REAL",)
+UPGRADES = (
+    "ALTER TABLE reports ADD COLUMN mfu REAL",
+    """CREATE TABLE kernels (
+    row INTEGER PRIMARY KEY, at REAL NOT NULL, kernel TEXT NOT NULL, implementation TEXT NOT NULL,
+    size INTEGER NOT NULL, shape TEXT NOT NULL, dtype TEXT NOT NULL, device TEXT NOT NULL, threads INTEGER,
+    status TEXT NOT NULL, correct TEXT, error REAL, compile_milliseconds REAL, bytes INTEGER, flops INTEGER,
+    median_seconds REAL, end_to_end_seconds REAL, spread REAL, unit TEXT, per_second REAL, share_of_peak REAL,
+    unstable INTEGER, ratios TEXT NOT NULL, values_seconds TEXT NOT NULL)""",
+)
 """What came to the schema since, in order: a study that was begun before gets it when it goes on."""
 
 

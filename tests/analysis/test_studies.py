@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.studies import newest, open_studies, open_study
+from analysis.studies import newest, open_kernels, open_studies, open_study
 from tests.analysis.conftest import Written
 
 
@@ -29,6 +29,17 @@ def test_the_newest_is_the_one_written_last(write: Callable[..., Written]) -> No
         for path in study.folder.iterdir():
             os.utime(path, (age, age))
     assert newest(old.folder.parent) == new.folder
+
+
+def test_a_study_of_kernels_is_not_taken_for_one_of_trials(write: Callable[..., Written]) -> None:
+    trials, kernels = write("trials"), write("kernels", kernels=["copy"])
+    for study, age in ((trials, 0), (kernels, 60)):
+        for path in study.folder.iterdir():
+            os.utime(path, (age, age))
+    runs = trials.folder.parent
+    assert newest(runs) == trials.folder and newest(runs, kernels=True) == kernels.folder
+    with pytest.raises(ValueError, match=r"none of kernels.*kernels/run\.py"):
+        open_kernels(trials.folder)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no database at all" * 100])

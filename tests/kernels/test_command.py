@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from kernels import timing
+from kernels import machine_peaks, timing
 from kernels.command import asked, in_process, report
 from kernels.registry import KERNELS
 from kernels.settings import SMALL, parse
@@ -27,6 +27,11 @@ NAMED = (
         ("--sizes 1e6", r"--sizes: '1e6'"),
         ("--sizes 100000000000000", r"--sizes: 100000000000000: .* elements at most"),
         ("--seed x", r"--seed: 'x'"),
+        ("--budget 10", r"--budget: '10' has no unit: write "),
+        ("--budget 0m", r"--budget: '0m' is not above zero: write "),
+        ("--budget 1m --local", r"--local: .*leave --local out"),
+        ("--budget 1m --out .", r"--out: '.' exists already: .*name another"),
+        ("--out new", r"--out: 'new': .*add --budget"),
         ("--colour", r"--colour.*--help"),
     ],
 )
@@ -46,6 +51,7 @@ def test_the_kernels_of_the_published_report_and_of_the_models_are_there():
 @pytest.fixture
 def rows(monkeypatch):
     monkeypatch.setattr(timing, "VALUE_SECONDS", 1e-4)
+    monkeypatch.setattr(machine_peaks, "wanted", lambda settings: False)
     flags = ["--kernels=scalar_add,grid_stride_sum", "--sizes=1000", "--implementations=python,numpy,c"]
     settings = parse(["--local", *flags])
     return settings, list(in_process(settings))

@@ -5,43 +5,78 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernels.remote import in_tasks, prepare_environment
+from kernels import machine_peaks
+from kernels.remote import OverdueError, cluster, in_tasks, prepare_environment
 from kernels.settings import Settings
 
-SETTINGS = Settings(kernels=("copy", "triad"), sizes=(10,))
+SETTINGS = Settings(kernels=("copy", "hypotenuse_scalar"), sizes=(10,))
 
 
-def ray_of(said, *, get=lambda waiting: [waiting]):
-    def init(**cluster):
-        said["cluster"] = cluster
+class OverTimeError(Exception):
+    """Ray's."""
+
+
+def ray_of(said, *, get=lambda waiting, timeout: [waiting]):
+    def init(**asked):
+        said["cluster"] = asked
 
     def remote(**resources):
-        said["resources"] = resources
+        said.setdefault("resources", []).append(resources)
         return lambda function: SimpleNamespace(remote=lambda *arguments: arguments)
 
     def shutdown():
         said["gone"] = True
 
-    resources = {"GPU": 2.0}
-    return SimpleNamespace(init=init, remote=remote, get=get, cluster_resources=lambda: resources, shutdown=shutdown)
+    def cancel(waiting, force):
+        said["cancelled"] = waiting, force
+
+    exceptions = SimpleNamespace(GetTimeoutError=OverTimeError, RayError=OverTimeError)
+    return SimpleNamespace(
+        init=init, remote=remote, get=get, cluster_resources=lambda: {"GPU": 2.0}, shutdown=shutdown, cancel=cancel,
+        exceptions=exceptions,
+    )  # fmt: skip
 
 
-def test_a_task_takes_the_whole_node_and_one_gpu():
+@pytest.fixture(autouse=True)
+def without_peaks(monkeypatch):
+    monkeypatch.setattr(machine_peaks, "wanted", lambda settings: False)
+
+
+def test_a_task_takes_the_whole_node_and_one_gpu_where_it_has_use_for_it():
     said = {}
     rows = list(in_tasks(ray_of(said), SETTINGS))
-    assert [row[0] for (row,) in rows] == ["copy", "triad"]
-    assert said["resources"]["num_cpus"] == said["cluster"]["num_cpus"] and said["resources"]["num_gpus"] == 1
+    assert [row[0] for (row,) in rows] == ["copy", "hypotenuse_scalar"]
+    assert [each["num_gpus"] for each in said["resources"]] == [1, 0]
+    assert all(each["num_cpus"] == said["cluster"]["num_cpus"] for each in said["resources"])
     assert said["cluster"]["address"] == "local" and said["gone"]
 
 
+def test_peaks_are_measured_in_a_process_that_ends_with_them(monkeypatch):
+    said = {}
+    monkeypatch.setattr(machine_peaks, "wanted", lambda settings: True)
+    monkeypatch.setattr(machine_peaks, "renew", lambda measure: measure())
+    list(in_tasks(ray_of(said), SETTINGS))
+    assert [each.get("max_calls") for each in said["resources"]] == [1, None, None]
+
+
 def test_ray_is_gone_after_a_failure_too():
-    def get(waiting):
+    def get(waiting, timeout):
         raise RuntimeError
 
     said = {}
     with pytest.raises(RuntimeError):
         list(in_tasks(ray_of(said, get=get), SETTINGS))
     assert said["gone"]
+
+
+def test_a_task_that_outlives_its_time_is_ended():
+    def get(waiting, timeout):
+        raise OverTimeError
+
+    said = {}
+    with cluster(ray_of(said, get=get)) as up, pytest.raises(OverdueError):
+        up.run(print, "what", on_gpu=False, seconds=1.0)
+    assert said["cancelled"] == (("what",), True)
 
 
 def test_a_mode_set_outside_does_not_open_it(monkeypatch):

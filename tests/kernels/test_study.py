@@ -1,0 +1,204 @@
+"""A study of kernels: its cap holds, what was paid for is kept as data, and it ends in order."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from kernels import bench, machine_peaks, study, timing
+from kernels.compiled import THREADS
+from kernels.registry import KERNELS
+from kernels.remote import ENDING_SECONDS, OverdueError
+from kernels.settings import Settings, UnaffordableError
+from kernels.study import Study, check_first, expected
+from model.kept_peaks import Peaks
+from tune import journal, ledger
+from tune.board import event_file
+
+NAMES = ("scalar_add", "hypotenuse_scalar", "grid_stride_sum")
+
+
+class Virtual:
+    """A cluster where tasks take no time but the seconds they are said to."""
+
+    def __init__(self, *, gpus: int = 0, takes: float = 5.0, rows: Callable[[str], list[bench.Row]]) -> None:
+        self.gpus, self.takes, self.rows, self.now = gpus, takes, rows, 0.0
+        self.ran: list[str] = []
+
+    def run(self, function: Any, *arguments: Any, on_gpu: bool, seconds: float | None = None, **options: Any) -> Any:
+        name = arguments[0] if arguments else "peaks"
+        self.ran.append(name)
+        if seconds is not None and self.takes > seconds:
+            self.now += seconds + 0.8 * ENDING_SECONDS
+            raise OverdueError
+        self.now += self.takes
+        return self.rows(name)
+
+
+@pytest.fixture(scope="module")
+def measured() -> Callable[[str], list[bench.Row]]:
+    """Rows as they are, of few implementations and next to no time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "VALUE_SECONDS", 1e-5)
+        patch.setattr(timing, "LARGEST_SPREAD", 1e9)
+        patch.setattr(timing, "CORES_TAKEN", 1e9)
+        found = {name: bench.measure(name, (100,), ("python", "numpy", "cuda", "cuda-shared"), 0) for name in NAMES}
+    return lambda name: found[name]
+
+
+@pytest.fixture(autouse=True)
+def without_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_peaks, "wanted", lambda settings: False)
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Callable[..., Study]]:
+    begun: list[Study] = []
+
+    def new(up: Virtual, budget: float, **settings: Any) -> Study:
+        asked = Settings(kernels=NAMES, sizes=(100,), budget=budget, out=tmp_path / "study", **settings)
+        (tmp_path / "study").mkdir()
+        begun.append(Study(
+            settings=asked, up=cast(Any, up), clock=lambda: up.now, event_file=event_file,
+            ledger=ledger.Ledger(cap=budget, clock=lambda: up.now), journal=journal.Journal(asked.out, new=True),
+        ))  # fmt: skip
+        return begun[-1]
+
+    yield new
+    for each in begun:
+        each.close()
+
+
+def charged(of: Study) -> float:
+    return float(of.journal.rows("SELECT TOTAL(seconds) AS seconds FROM charges")[0]["seconds"])
+
+
+def test_rows_are_in_the_journal_as_they_were_shown(begin: Callable[..., Study], measured: Any) -> None:
+    made = begin(Virtual(rows=measured), 1000.0)
+    shown = [row for rows in made.rows() for row in rows]
+    kept = made.journal.rows("SELECT * FROM kernels ORDER BY row")
+    assert [(row["kernel"], row["implementation"]) for row in kept] == [
+        (row["kernel"], row["implementation"]) for row in shown
+    ]
+    for row, of in zip(kept, shown, strict=True):
+        assert {name: row[name] for name in study.COLUMNS} == {name: of.get(name) for name in study.COLUMNS}
+        assert json.loads(row["values_seconds"]) == of.get("values_seconds", [])
+    closeness = {(row["kernel"], row["implementation"]): row["correct"] for row in kept}
+    assert closeness["scalar_add", "python"] == "exact" and closeness["hypotenuse_scalar", "python"] == "close"
+    assert closeness["scalar_add", "cuda"] is None
+    made.journal.close()
+    made.journal = journal.Journal(made.settings.out, new=False)  # which refuses tables and values that are not ours
+
+
+def test_every_core_is_charged_where_there_is_no_gpu_else_the_gpu_and_for_what_needs_it(
+    begin: Callable[..., Study], measured: Any, tmp_path: Path
+) -> None:
+    made = begin(Virtual(rows=measured), 1000.0)
+    list(made.rows())
+    assert charged(made) == made.ledger.spent == 3 * 5.0 * THREADS
+    assert all(row["closed"] is not None for row in made.journal.rows("SELECT * FROM slots"))
+    (tmp_path / "study").rename(tmp_path / "before")
+    made = begin(Virtual(rows=measured, gpus=1), 1000.0)
+    list(made.rows())
+    assert charged(made) == made.ledger.spent == 2 * 5.0  # hypotenuse_scalar has no form on a GPU
+
+
+@pytest.mark.parametrize("budget", [60.0, 75.0, 100.0, 200.0])
+@pytest.mark.parametrize("takes", [0.5, 14.0, 1e9])
+def test_the_cap_holds_and_what_was_not_run_is_said(
+    begin: Callable[..., Study], measured: Any, capsys: pytest.CaptureFixture[str], budget: float, takes: float
+) -> None:
+    up = Virtual(rows=measured, takes=takes)
+    made = begin(up, budget)
+    list(made.rows())
+    assert charged(made) == pytest.approx(made.ledger.spent)
+    assert 0 < made.ledger.spent <= budget
+    not_run = [name for name in NAMES if name not in up.ran]
+    said = capsys.readouterr().err
+    assert all(name in said.split("not run: ")[1] for name in not_run)
+    left_out = made.journal.rows("SELECT reason FROM decisions WHERE action = 'not run'")
+    assert [row["reason"].split(":")[0] for row in left_out] == not_run
+    assert not_run or budget > 60.0 or takes < 1.0
+
+
+def test_a_reservation_is_written_before_the_task_runs(begin: Callable[..., Study], measured: Any) -> None:
+    up = Virtual(rows=measured)
+    made = begin(up, 1000.0)
+
+    def rows(name: str) -> list[bench.Row]:
+        assert made.journal.rows("SELECT * FROM decisions WHERE action = 'run' AND reason LIKE ?", f"{name}:%")
+        assert made.journal.rows("SELECT * FROM slots WHERE closed IS NULL") and made.ledger.reserved > 0
+        return list(measured(name))
+
+    up.rows = rows
+    assert len(list(made.rows())) == 3
+
+
+def test_what_broke_is_charged_too(begin: Callable[..., Study]) -> None:
+    def breaks(name: str) -> list[bench.Row]:
+        raise RuntimeError
+
+    made = begin(Virtual(rows=breaks), 1000.0)
+    with pytest.raises(RuntimeError):
+        list(made.rows())
+    assert charged(made) == made.ledger.spent == 5.0 * THREADS
+    assert made.ledger.reserved == 0
+
+
+def test_a_budget_below_the_first_kernel_is_refused_with_one_that_does(measured: Any) -> None:
+    asked = Settings(kernels=NAMES, sizes=(100,), budget=5.0)
+    with pytest.raises(UnaffordableError, match=r"^--budget: '5s' does not pay for scalar_add: write at least \d+s"):
+        check_first(asked, cast(Any, Virtual(rows=measured)))
+
+
+def test_what_check_first_names_pays_for_the_first(begin: Callable[..., Study], measured: Any) -> None:
+    up = Virtual(rows=measured)
+    with pytest.raises(UnaffordableError) as refused:
+        check_first(Settings(kernels=NAMES, sizes=(100,), budget=5.0), cast(Any, up))
+    made = begin(up, float(str(refused.value).split("at least ")[1].split("s")[0]))
+    check_first(made.settings, cast(Any, up))
+    next(made.rows())
+
+
+def test_more_sizes_and_more_implementations_cost_more() -> None:
+    few = Settings(kernels=NAMES, sizes=(100,), implementations=("numpy",))
+    more = Settings(kernels=NAMES, sizes=(100, 1000), implementations=("numpy",))
+    assert expected(few, "grid_stride_sum") < expected(more, "grid_stride_sum")
+    assert expected(few, "scalar_add") == expected(more, "scalar_add")
+    assert expected(more, "grid_stride_sum") < expected(Settings(kernels=NAMES, sizes=(100, 1000)), "grid_stride_sum")
+
+
+def test_peaks_that_were_measured_are_paid_for_and_kept_in_the_journal(
+    begin: Callable[..., Study], measured: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peaks = Peaks(bytes_per_second={1: 1e10}, flops_per_second={"fp32": {1: 1e11}})
+    monkeypatch.setattr(machine_peaks, "wanted", lambda settings: True)
+    up = Virtual(rows=lambda name: cast(Any, {"CPU": peaks}) if name == "peaks" else measured(name))
+    made = begin(up, 1000.0)
+    list(made.rows())
+    assert up.ran == ["peaks", *NAMES] and charged(made) == 4 * 5.0 * THREADS
+    assert made.journal.facts()["peaks"] == {
+        "CPU": {"bytes_per_second": {"1": 1e10}, "flops_per_second": {"fp32": {"1": 1e11}}}
+    }
+
+
+def test_tensorboard_has_what_is_stable_and_no_more(begin: Callable[..., Study], measured: Any) -> None:
+    def rows(name: str) -> list[bench.Row]:
+        return [row | ({"unstable": True} if row["implementation"] == "numpy" else {}) for row in measured(name)]
+
+    made = begin(Virtual(rows=rows), 1000.0)
+    shown = [row for found in made.rows() for row in found]
+    board = made.settings.out / "tensorboard"
+    assert [path.name for path in board.iterdir()] == ["python"]
+    events = EventAccumulator(str(board / "python")).Reload()
+    (scalar,) = events.Scalars("grid_stride_sum/median_seconds")
+    (row,) = [row for row in shown if (row["kernel"], row["implementation"]) == ("grid_stride_sum", "python")]
+    assert scalar.step == 100 and scalar.value == pytest.approx(row["median_seconds"])
+
+
+def test_all_kernels_have_an_expected_price() -> None:
+    asked = Settings(kernels=tuple(KERNELS), sizes=(100,))
+    assert all(0 < expected(asked, name) < 60 for name in KERNELS)
