@@ -1,0 +1,77 @@
+"""Every CUDA kernel compiles to PTX for an H100, without a GPU, where the compiler of the extra `cuda` is installed."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from numba import types
+
+from kernels import gpu
+from kernels.kernel import Implementation, Kernel
+from kernels.registry import KERNELS
+
+COMPUTE_CAPABILITY = (9, 0)
+NOT_COMPILED = {"cuda-vectorize", "torch-cuda", "cuda-pageable", "cuda-pinned", "cuda-streams"}
+"""A ufunc wants a driver; the others have no kernel of ours."""
+CASES = [
+    (kernel, each)
+    for kernel in KERNELS.values()
+    for each in kernel.implementations
+    if each.device == "gpu" and each.name not in NOT_COMPILED
+]
+
+
+class Placed(np.ndarray):
+    """An array that stays on the host, where kernels look for one on the device."""
+
+    def copy_to_host(self, output: Any = None) -> Any:
+        return self
+
+
+@pytest.fixture
+def ptx(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What launches compiled instead of running."""
+    if gpu.cuda is None:
+        pytest.skip("numba-cuda has no bindings here")
+    try:
+        gpu.cuda.compile_ptx(lambda: None, (), cc=COMPUTE_CAPABILITY)
+    except Exception as error:
+        pytest.skip(f"no CUDA compiler (pip install -e '.[cuda]'): {type(error).__name__}")
+    real, compiled = gpu.cuda.jit, list[str]()
+
+    class Kernel:
+        def __init__(self, function: Any) -> None:
+            self.function = function
+
+        def __getitem__(self, grid: Any) -> Any:
+            def launch(*arguments: Any) -> None:
+                plain = [np.asarray(each) if isinstance(each, np.ndarray) else each for each in arguments]
+                signature = types.void(*map(numba.typeof, plain))
+                compiled.append(gpu.cuda.compile_ptx(self.function, signature, cc=COMPUTE_CAPABILITY)[0])
+
+            return launch
+
+    def jit(function: Any = None, **options: Any) -> Any:
+        return Kernel(function) if function else real(**options)
+
+    monkeypatch.setattr(gpu, "require_device", lambda: None)
+    for name, stand_in in {
+        "jit": jit, "synchronize": lambda: None, "device_array_like": np.empty_like,
+        "to_device": lambda array: np.array(array).view(Placed),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(gpu.cuda, name, stand_in)
+    device = SimpleNamespace(compute_capability=COMPUTE_CAPABILITY)
+    monkeypatch.setattr("numba.cuda.dispatcher.get_current_device", lambda: device)
+    return compiled
+
+
+@pytest.mark.parametrize(("kernel", "implementation"), CASES, ids=lambda value: value.name)
+def test_it_compiles(kernel: Kernel, implementation: Implementation, ptx: list[str]) -> None:
+    inputs = kernel.inputs(100, np.random.default_rng(0))
+    implementation.build()(inputs, kernel.output(*inputs) if kernel.output else None).result()
+    (text,) = ptx
+    assert ".target sm_90" in text and ".entry" in text
+    assert (".shared" in text) == (implementation.name == "cuda-shared")
+    assert ("st.global" in text or "atom" in text) == (kernel.name != "empty_launch")
