@@ -1,7 +1,7 @@
 # make run    install, then a search of four device-minutes
 # make test   install, then all tests
 # make check  install, then ruff and mypy
-# make bench  install, then the figures of the models; DATA=FOLDER with tatoeba/spa.txt and shakespeare/input.txt
+# make bench  install, then the figures of the models and of the kernels; DATA=FOLDER with tatoeba/spa.txt and shakespeare/input.txt
 # make soak   install, then an hour of searches that are killed, resumed and held against the operating system's account
 # PYTHON=python3.12 takes another interpreter; TORCH_INDEX=URL takes torch, and torch alone, from another package index.
 
@@ -28,6 +28,7 @@ soak: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-dev
 	$(IN)/python tests/bench/run.py --data $(DATA)
+	$(IN)/python tests/bench/kernels.py
 
 $(VENV)/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || \
