@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 NOTHING = "-"
-UNITS = (("G", 1e9), ("M", 1e6), ("k", 1e3))
+UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 def config(row: Mapping[Hashable, Any] | pd.Series) -> str:

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from kernels.bench import Row
 
-WIDTH = 160
+WIDTH = 190
 """Characters a line, where the output is not a terminal."""
 COLUMNS = ("threads", "correct", "compile", "median", "spread", "end to end", "rate", "of peak")
 RATIOS = ("python", "numpy", "c", "torch")

@@ -10,7 +10,7 @@ from model.stretch import Stretch
 
 WHOLE_MARGIN = 1.3                            # of the time kept for valid and test; each stops in time by itself
 WHOLE_SHARE = 0.5                             # of a final stretch for them, at most: else the small subset closes it
-# Guesses before anything was measured, all on the slow side: a search's trials on an AMD reached 17 to 48 % of the peak
+# Guesses before anything was measured, on the slow side: a search's trials on an AMD reached 17 to 48 % of its peak
 FIRST_SHARE = 0.1                             # of the device's peak
 FIRST_FLOPS = {"cpu": 4e10, "cuda": 4e12}     # where no peak is known
 FIRST_SECONDS = 0.2

@@ -1,5 +1,7 @@
 """A roofline (Williams, Waterman and Patterson 2009): what kernels reach, and what the machine would allow them."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -24,7 +26,11 @@ from analysis.figures.picture import (
 from analysis.studies import Study
 
 COLORS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, BLACK, GREY)
-PANEL_INCHES = 3.8
+PANEL_INCHES = 4.2
+PARALLEL = "-parallel"
+"""How the form on all threads is called: it has the colour of the other."""
+LABELS = 100.0
+"""The axis goes on to so many times the highest rate, for the names over it."""
 BEYOND = 100.0
 """The axis goes on to so many times the largest intensity, so that the roofs of products are in the picture."""
 
@@ -37,9 +43,11 @@ def roofline(study: Study) -> Picture:
     table = reached(study)
     panels = [rows for _, rows in table.groupby(["device", "threads"], sort=True)]
     figure, plots = axes(len(panels), height=PANEL_INCHES * len(panels))
+    names = dict.fromkeys(table["implementation"].str.removesuffix(PARALLEL))
+    styles = {name: (COLORS[place % len(COLORS)], MARKERS[place % len(MARKERS)]) for place, name in enumerate(names)}
     said = []
     for plot, rows in zip(plots, panels, strict=True):
-        _draw(plot, study, rows)
+        _draw(plot, study, rows, styles)
         best = rows.loc[rows.groupby("kernel", sort=False)["rate"].idxmax()]
         shares = ", ".join(
             f"{row['kernel']} {formats.share(row['rate'] / row['roof'], 1)} ({row['implementation']})"
@@ -50,7 +58,8 @@ def roofline(study: Study) -> Picture:
         name="roofline",
         title="What kernels reach",
         text=f"Of the roof over it, the fastest form of each kernel reaches: {' '.join(said)} Copies do no arithmetic: "
-        "they are the roof. Kernels that memory does not bound are left out, and so are unstable rows.",
+        "they are the roof, and what lies in the caches passes it. Left out are kernels that memory does not bound, and "
+        "unstable rows.",
         figure=figure,
         data=table,
     )
@@ -96,30 +105,33 @@ def _title(rows: pd.DataFrame) -> str:
     return str(device) if threads == 0 else f"{device}, {threads} thread{'s' if threads > 1 else ''}"
 
 
-def _draw(plot: Axes, study: Study, rows: pd.DataFrame) -> None:
+def _draw(plot: Axes, study: Study, rows: pd.DataFrame, styles: Mapping[str, tuple[str, str]]) -> None:
     device, threads = rows[["device", "threads"]].iloc[0]
     at = np.geomspace(rows["intensity"].min() / 2, rows["intensity"].max() * BEYOND, 200)
     bandwidth, products = _bandwidth(study, device, threads), _products(study, device, threads)
     allowed = at * bandwidth
     if not np.isnan(bandwidth):
         plot.plot(at, np.minimum(allowed, max(products.values(), default=np.inf)), c=GREY, lw=1.4)
-        plot.annotate(f"{formats.count(bandwidth)}B/s", (at[0], allowed[0]), textcoords="offset points", xytext=(2, 10))
+        said = f"{formats.count(bandwidth)}B/s"
+        plot.annotate(said, (at[0], allowed[0]), textcoords="offset points", xytext=(6, -9), fontsize=8)
     for precision, rate in products.items():
         start = rate / bandwidth if rate < allowed[-1] else at[0]
         plot.hlines(rate, start, at[-1], color=GREY, lw=1.4)
-        plot.annotate(f"{precision} products", (at[-1], rate), textcoords="offset points", xytext=(0, 3), ha="right")
-    names = list(dict.fromkeys(rows["implementation"]))
-    for place, name in enumerate(names):
-        own = rows[rows["implementation"] == name]
-        color, marker = COLORS[place % len(COLORS)], MARKERS[place % len(MARKERS)]
+        plot.annotate(
+            f"{precision} products", (at[-1], rate), textcoords="offset points", xytext=(0, 3), ha="right", fontsize=8
+        )
+    for name, own in rows.groupby("implementation", sort=False):
+        color, marker = styles[str(name).removesuffix(PARALLEL)]
         plot.scatter(own["intensity"], own["rate"], s=26, c=color, marker=marker, label=name, zorder=3)
     log_axis(plot.xaxis, at, formats.plain)
-    log_axis(plot.yaxis, [rows["rate"].min(), rows["rate"].max(), *products.values()], formats.short_count)
+    highest = max([rows["rate"].max() * LABELS, *products.values()])
+    log_axis(plot.yaxis, [rows["rate"].min(), highest], formats.short_count)
     for intensity, own in rows.groupby("intensity"):
+        highest = np.nanmax([own["rate"].max(), own["roof"].max()])
         plot.annotate(
-            ", ".join(dict.fromkeys(own["kernel"])), (float(intensity), plot.get_ylim()[0]),
-            textcoords="offset points", xytext=(-3, 4), rotation=90, fontsize=7, color=GREY, ha="right",
+            "\n".join(dict.fromkeys(own["kernel"])), (float(intensity), highest), textcoords="offset points",
+            xytext=(0, 6), rotation=90, fontsize=7, ha="center",
         )  # fmt: skip
     plot.set(xlabel="FLOP a byte of memory traffic", ylabel="FLOP/s")
     plot.text(0.99, 0.03, _title(rows), transform=plot.transAxes, ha="right", fontsize=9)
-    legend_above(plot, columns=5)
+    legend_above(plot, columns=4)
