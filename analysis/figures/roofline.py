@@ -58,8 +58,8 @@ def roofline(study: Study) -> Picture:
         name="roofline",
         title="What kernels reach",
         text=f"Of the roof over it, the fastest form of each kernel reaches: {' '.join(said)} Copies do no arithmetic: "
-        "they are the roof, and what lies in the caches passes it. Left out are kernels that memory does not bound, and "
-        "unstable rows.",
+        "they are the roof, and what lies in the caches passes it. Kernels that memory does not bound "
+        "are left out, and so are unstable rows.",
         figure=figure,
         data=table,
     )

@@ -64,7 +64,7 @@ def figures(*, short: bool) -> Iterator[Row]:
     """Those of one process, kernel by kernel; sizes in the caches are shown, and only the large ones are judged."""
     for name, group in groupby(FIGURES, key=lambda figure: figure.kernel):
         wanted = list(group)
-        names = {each for figure in wanted for each in (figure.fast, figure.slow)} | {OF_THE_COPY.get(name, "numpy")}
+        names = {each for figure in wanted for each in (figure.fast, figure.slow)} | {OF_THE_COPY.get(name, "njit")}
         asked = (SAMPLES,) if name == "monte_carlo_pi" else (10_000,) if short else sizes("full")
         found = bench.measure(name, asked, sorted(names), SEED)
         for size in asked:
