@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tune.disk import refused, sentence
-from tune.settings import Settings, flag_name, flag_of, invalid, is_switch, parse_setting
+from tune.flag import flag_name, flag_of, invalid, is_switch, parse_setting
+from tune.settings import Settings
 
 ABOUT = "Find the best small Transformer that a fixed number of device-hours can buy."
 log = logging.getLogger(__name__)

@@ -18,7 +18,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from model.precision import native
 from tune.devices import Devices
-from tune.settings import Settings, invalid
+from tune.flag import invalid
+from tune.settings import Settings
 
 ANSWER_SECONDS = 20.0
 """A cluster, and each node of it, answers within this or is refused."""

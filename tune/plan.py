@@ -13,6 +13,7 @@ from model.estimates import parameters
 from tune.assembly import make_family, make_planner
 from tune.devices import find_devices
 from tune.family import Family
+from tune.flag import invalid
 from tune.grounds import Grounds, survey
 from tune.journal import Journal
 from tune.memory import Memory
@@ -20,7 +21,7 @@ from tune.planner import Planner
 from tune.prices import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.records import TrialRecord
 from tune.rehearsal import Clock, Costs, rehearse
-from tune.settings import Settings, invalid
+from tune.settings import Settings
 from tune.space import Space, label
 from tune.speeds import Speeds
 

@@ -3,13 +3,14 @@
 import math
 import os
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 from tune.duration import FORMS, duration_text, parse_duration
+from tune.flag import flag_of, invalid, is_switch, parse_setting, typed
 from tune.sizes import FORMS as MEMORY_FORMS
 from tune.sizes import bytes_text, parse_bytes
 from tune.space import FAMILIES, PRECISIONS, Space, Value, fix_text, parse_fix
@@ -59,24 +60,6 @@ def new_folder() -> Path:
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
     taken = (Path("runs", name if not again else f"{name}-{again}") for again in range(1000))
     return next(folder for folder in taken if not folder.exists()).absolute()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Flag:
-    """How a setting is typed: its help, `form` in the usage line, and the way from text to value and back."""
-
-    about: str
-    form: str = ""
-    choices: tuple[str, ...] = ()
-    parse: Callable[[str], Any] = str
-    show: Callable[[Any], str] = str
-    stored: bool = True  # kept in study.json
-    on_resume: bool = False  # may differ from the study's own
-
-
-def typed(about: str, **rest: Any) -> dict[str, Flag]:
-    """The metadata of a field of Settings."""
-    return {"flag": Flag(about=about, **rest)}
 
 
 TIME: dict[str, Any] = {"form": "TIME", "parse": parse_duration, "show": duration_text}
@@ -252,35 +235,3 @@ class Settings:
         if not all(isinstance(value, bool if is_switch(known[name]) else str) for name, value in stored.items()):
             raise ValueError("a setting is of the wrong type")
         return cls(**{name: parse_setting(known[name], value) for name, value in stored.items()}, **others)
-
-
-def flag_of(setting: Field[Any]) -> Flag:
-    """The flag that a field of Settings is typed as."""
-    return setting.metadata["flag"]
-
-
-def is_switch(setting: Field[Any]) -> bool:
-    """Is it typed without a value?"""
-    return isinstance(setting.default, bool)
-
-
-def flag_name(name: str) -> str:
-    """skip_bad_lines -> `--skip-bad-lines`"""
-    return f"--{name.replace('_', '-')}"
-
-
-def invalid(name: str, sentence: str) -> ValueError:
-    """The error of one setting, under its flag's name."""
-    return ValueError(f"{flag_name(name)}: {sentence}")
-
-
-def parse_setting(setting: Field[Any], typed: str | bool) -> Any:
-    """The value of a setting from what was typed. ValueError under the flag's name."""
-    if isinstance(typed, bool):
-        return typed
-    parse = flag_of(setting).parse
-    try:
-        return parse(typed)
-    except ValueError as error:
-        sentence = f"{typed!r} is not a whole number: write 1 or another" if parse is int else str(error)
-        raise error if sentence.startswith("--") else invalid(setting.name, sentence) from None

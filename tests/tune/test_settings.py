@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tune.settings import Settings, families_text, flag_name, flag_of, new_folder, parse_families
+from tune.flag import flag_name, flag_of
+from tune.settings import Settings, families_text, new_folder, parse_families
 
 
 def settings(**changes):
