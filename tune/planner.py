@@ -17,6 +17,7 @@ from tune.listener import Listener
 from tune.records import Assignment, Running, TrialRecord
 from tune.rungs import Finish, HandBack, Promote, Start, Wait
 from tune.shares import Shares
+from tune.slots import Slots
 
 DEATHS_ALLOWED = 1
 """A trial whose process died more often than this is recorded as failed."""
@@ -49,29 +50,19 @@ class Planner:
         wall_left: Callable[[], float | None] = lambda: None,
         listeners: Sequence[Listener] = (),
     ) -> None:
-        self.books, self.families, self.slots = books, families, slots
-        self._there = there or (lambda: slots)
+        self.books, self.families = books, families
         self._wall_left, self._listeners = wall_left, listeners
         self.trials: dict[str, TrialRecord] = {}
         self.running: dict[str, Running] = {}
         self.stopping: str | None = None
         self.cut_short: dict[str, int | None] = {}
-        self._handed_back = 0
+        self.slots = Slots(slots, there, self.running, books)
         self._shares, self._footprints = Shares(families, self.running, books), Footprints(families, books)
 
     @property
-    def free_slots(self) -> int:
-        """Slots that can take work: those held and idle, and those not opened yet."""
-        return max(0, self._in_use() - len(self.running))
-
-    def _in_use(self) -> int:
-        """Slots that were not handed back for good, as far as they are there."""
-        return min(self.slots - self._handed_back, self._there())
-
-    @property
     def done(self) -> bool:
-        """Every slot was handed back, or is lost."""
-        return not self.running and self._in_use() <= 0
+        """Nothing runs, and no slot is left."""
+        return self.slots.all_gone
 
     def overdue(self) -> list[str]:
         """Running trials that outstay their lease; while the cap has room, only those that do so beyond a grace."""
@@ -88,7 +79,7 @@ class Planner:
     def next(self) -> Assignment | None:
         """Something for a free slot to do; None where none is free or must wait. Slots of no more use are given up."""
         self._close_lost_slots()
-        while self.free_slots > 0:
+        while self.slots.free > 0:
             wall = self._wall_left()
             if wall is not None and wall < LEAST_LEASE_SECONDS:
                 self.stopping = self.stopping or "deadline"
@@ -108,7 +99,7 @@ class Planner:
         """The first move that a family makes, put into practice; "again" where it came to nothing."""
         answer: HandBack | Wait = HandBack("there is no family")
         for name in sorted(self.families, key=self._shares.used_share):
-            move = self.families[name].contest.next(self._shares.left(name, self.free_slots, self._wall_left()))
+            move = self.families[name].contest.next(self._shares.left(name, self.slots.free, self._wall_left()))
             if not isinstance(move, HandBack | Wait):
                 return self._assign(name, move) or "again"
             self.families[name].idle = not self._shares.leases(name)
@@ -117,17 +108,14 @@ class Planner:
 
     def _close_lost_slots(self) -> None:
         """Idle slots whose machine is gone are charged no more."""
-        while self.books.idle_slots and self.books.idle_slots + len(self.running) > self._in_use():
+        while self.slots.idle_and_lost:
             with self.books.journal.transaction():
                 self.books.hand_back()
                 self._decide(None, "hand back", MACHINE_GONE)
 
     def _hand_back(self, reason: str) -> None:
-        """Give up a free slot for good: an idle one, else one that was never opened."""
-        self._handed_back += 1
-        if self.books.idle_slots:
-            with self.books.journal.transaction():
-                self.books.hand_back()
+        with self.books.journal.transaction():
+            if self.slots.hand_back():
                 self._decide(None, "hand back", reason)
 
     def _go_on_with_cut_short(self) -> Assignment | None:
@@ -136,7 +124,7 @@ class Planner:
             del self.cut_short[trial]
             name = self.trials[trial].family
             contest = self.families[name].contest
-            left = self._shares.left(name, self.free_slots, self._wall_left()).seconds
+            left = self._shares.left(name, self.slots.free, self._wall_left()).seconds
             if self.families[name].fixed:
                 left = self.books.affordable
             price = left if rung is None else contest.price(trial, rung)
@@ -181,7 +169,7 @@ class Planner:
         fills = rung is None and not family.fixed
         wanted = price if fills else with_margin(price)
         if fresh:
-            wanted = with_start_up(wanted, family.prices.start_up, self.books.affordable / self.free_slots)
+            wanted = with_start_up(wanted, family.prices.start_up, self.books.affordable / self.slots.free)
         wall = self._wall_left()
         again = action == GO_ON
         steps, training_seconds = family.goal(record, rung, price)
@@ -209,7 +197,7 @@ class Planner:
         )
         self.running[trial] = Running(
             assignment=assignment, fresh_slot=fresh, steps_before=record.steps, micro_batches=assignment.micro_batches,
-            there=self._there(),
+            there=self.slots.there(),
         )  # fmt: skip
         return assignment
 
@@ -279,7 +267,7 @@ class Planner:
         Where fewer slots are there than when its lease was opened a machine is gone, which no trial is failed for.
         """
         run, record = self.running[trial], self.trials[trial]
-        blameless = self._there() < run.there
+        blameless = self.slots.there() < run.there
         reason = MACHINE_GONE if blameless else reason
         with self.books.journal.transaction():
             self._close(run, "lost")

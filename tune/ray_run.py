@@ -44,8 +44,8 @@ def local_ray(slots: int, gpus: int) -> Iterator[None]:
 
 def run_trials(planner: Planner, data: Mapping[str, Data], place: Place, gpus: int) -> None:
     """Let Ray Tune run trials until the planner has handed back every slot."""
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(planner.slots)
-    desk = Desk(planner)
+    desk, slots = Desk(planner), planner.slots.most
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(slots)
     scheduler = BudgetScheduler(desk)
     trainable = ray.tune.with_resources(
         ray.tune.with_parameters(TrainingTrial, data=dict(data), place=place),
@@ -59,7 +59,7 @@ def run_trials(planner: Planner, data: Mapping[str, Data], place: Place, gpus: i
                 trial_dirname_creator=lambda trial: trial.trial_id, trial_name_creator=lambda trial: trial.trial_id,
             ),
             run_config=ray.tune.RunConfig(
-                storage_path=scratch, name="tune", verbose=0, callbacks=[SlotKeeper(desk, scheduler, planner.slots)],
+                storage_path=scratch, name="tune", verbose=0, callbacks=[SlotKeeper(desk, scheduler, slots)],
                 failure_config=ray.tune.FailureConfig(max_failures=0),
             ),
         )  # fmt: skip

@@ -149,7 +149,7 @@ def two_running(planner: Planner) -> tuple[Assignment, Assignment]:
 def test_a_machine_that_is_lost_takes_its_slot_along_and_blames_no_trial(tmp_path: Path) -> None:
     world = World(tmp_path, cap=600, slots=2)
     planner, there = world.planner, 2
-    planner._there = lambda: there
+    planner.slots.there = lambda: there
     first, second = two_running(planner)
     there = 1
     planner.died(second.trial, "error")
@@ -165,7 +165,7 @@ def test_a_machine_that_is_lost_takes_its_slot_along_and_blames_no_trial(tmp_pat
 def test_no_trial_is_blamed_where_an_idle_slot_was_given_up_before_its_death_was_heard_of(tmp_path: Path) -> None:
     world = World(tmp_path, cap=600, slots=2)
     planner, there = world.planner, 2
-    planner._there = lambda: there
+    planner.slots.there = lambda: there
     first, second = two_running(planner)
     with world.journal.transaction():
         planner._close(planner.running[first.trial], "idle")
@@ -185,6 +185,6 @@ def test_an_idle_slot_whose_machine_is_lost_is_charged_no_more(tmp_path: Path) -
     with world.journal.transaction():
         world.planner._close(world.planner.running[again.trial], "idle")
     assert world.books.idle_slots == 1
-    world.planner._there = lambda: 0
+    world.planner.slots.there = lambda: 0
     assert world.planner.next() is None
     assert world.books.idle_slots == 0 and world.total("SELECT COUNT(*) FROM slots WHERE closed IS NULL") == 0
