@@ -52,7 +52,7 @@ def lines(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
         yield f"{family}: text", *(text(study, family) for study in both)
         pools = [table[table["family"] == family] for table in tables]
         best = [answers(pool).perplexity for pool in pools]
-        yield f"{family}: winner", *(formats.NOTHING if row is None else formats.config(row) for row in best)
+        yield f"{family}: winner", *(formats.NOTHING if row is None else row["config"] for row in best)
         for column, write in (
             ("perplexity", formats.number),
             ("test_perplexity", formats.number),

@@ -1,23 +1,29 @@
 """Numbers and configs as people read them."""
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 NOTHING = "-"
+SHORT = {
+    **{"d_model": "d", "heads": "h", "layers": "l", "dropout": "p", "precision": ""},
+    **{"learning_rate": "lr", "batch_tokens": "b", "weight_decay": "wd"},
+}
+"""How a dimension is named in a config."""
 UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
-def config(row: Mapping[Hashable, Any] | pd.Series) -> str:
-    """The config in one word group, as in the names of TensorBoard's runs: d128 h4 l4 p.1 bf16"""
-    parts = [
-        f"{letter}{f'{row[key]:g}'.removeprefix('0') or '0' if key == 'dropout' else f'{row[key]:g}'}"
-        for key, letter in (("d_model", "d"), ("heads", "h"), ("layers", "l"), ("dropout", "p"))
-        if not pd.isna(row[key])
-    ]
-    return " ".join([*parts, *([] if pd.isna(row["precision"]) else [str(row["precision"])])])
+def config(point: Mapping[str, Any]) -> str:
+    """A config in one word group, as in the names of TensorBoard's runs: d128 h4 l4 p.1 bf16"""
+    names = [*(name for name in SHORT if name in point), *(name for name in point if name not in SHORT)]
+    return " ".join(SHORT.get(name, name) + _short(point[name]) for name in names)
+
+
+def _short(value: Any) -> str:
+    text = f"{value:.15g}" if isinstance(value, float) else str(value)
+    return "." + text.removeprefix("0.") if text.startswith("0.") else text
 
 
 def number(value: float, digits: int = 4) -> str:

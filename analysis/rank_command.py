@@ -115,7 +115,7 @@ def columns(studies: list[Study], group: pd.DataFrame) -> pd.DataFrame:
             "#": group["place"].map(lambda place: formats.number(place, 1) if pd.isna(place) else f"{place:.0f}"),
             "study": group["study"],
             "trial": group["trial"],
-            "config": [formats.config(row) for row in group.to_dict("records")],
+            "config": group["config"],
             "perplexity /M": group["perplexity_per_million"].map(formats.number),
             "perplexity": group["perplexity"].map(formats.number),
             "parameters": group["parameters"].map(formats.count),
@@ -160,7 +160,7 @@ def answer_names(pool: pd.DataFrame, *, several: bool = False) -> str:
             return "none yet"
         where = "after the decay" if row["section"] == "decayed" else f"rung {row['rung']:.0f}"
         study = f"{row['study']}/" if several else ""
-        return f"{study}{row['trial']} ({formats.config(row)}, {where})"
+        return f"{study}{row['trial']} ({row['config']}, {where})"
 
     return (
         f"best by the quotient {name(found.quotient)}; best by --by efficiency {name(found.efficiency)}; "

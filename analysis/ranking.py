@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.results import EFFICIENCY, Results
-from analysis.trials import POOL, SPACE, TRIAL
+from analysis.trials import POOL, TRIAL
 
 ORDERS = {
     "quotient": ("perplexity_per_million", True),
@@ -22,9 +22,11 @@ MEASURED = [
     *("perplexity", "bits_per_character", "test_perplexity", "training_seconds", "steps", "tokens"),
     *("final", "rung", "rung_seconds"),
 ]
-COLUMNS = [
+FIRST = [
     *("study", "trial", "family", "corpus", "vocabulary", "smoke_test", "section", "rung", "rung_seconds", "place"),
-    *SPACE,
+    "config",
+]
+COLUMNS = [
     *("perplexity", "parameters", "perplexity_per_million", "bits_per_character", "test_perplexity"),
     *EFFICIENCY,
     *("efficiency_at", "front", "device_seconds", "training_seconds"),
@@ -33,7 +35,8 @@ COLUMNS = [
 
 
 def ranking(results: Results, *, by: str = "quotient") -> pd.DataFrame:
-    """One row a trial, best first inside each section: its highest rung, or its decay. Columns: COLUMNS.
+    """One row a trial, best first inside each section: its highest rung, or its decay. Columns: FIRST,
+    the dimensions of the space, COLUMNS.
 
     Front and efficiency are those among all trials that completed the same rung, whether or not they went on from it;
     efficiency at the highest rung that a trial shares with enough others for a curve (`efficiency_at`).
@@ -50,7 +53,7 @@ def ranking(results: Results, *, by: str = "quotient") -> pd.DataFrame:
     table.loc[table["final"].eq(True), "section"] = "decayed"
     table.loc[table["perplexity"].isna(), "section"] = "unranked"
     table.loc[table["failed"], "section"] = "failed"
-    return _ordered(table, by)
+    return _ordered(table, by)[[*FIRST, *results.dimensions, *COLUMNS, "group"]]
 
 
 def _ordered(table: pd.DataFrame, by: str) -> pd.DataFrame:
@@ -72,7 +75,7 @@ def _ordered(table: pd.DataFrame, by: str) -> pd.DataFrame:
         place=groups.loc[order].groupby(groups.loc[order]).cumcount() + 1, group=groups.loc[order]
     )
     table.loc[table["section"].isin(("unranked", "failed")), "place"] = float("nan")
-    return table[[*COLUMNS, "group"]].reset_index(drop=True)
+    return table.reset_index(drop=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,7 @@ def answer(pool: pd.DataFrame) -> str:
         "device time": formats.duration(best["device_seconds"]),
         "device time of the family": formats.duration(pool["device_seconds"].sum()),
     }
-    title = f"{family}: {formats.config(best)}"
+    title = f"{family}: {best['config']}"
     return page.box(
         [page.heading(title, 3), *smoke, page.text(why), page.facts(shown), page.text(answer_names(pool), kind="note")]
     )

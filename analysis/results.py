@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis import sizes
 from analysis.studies import Study
-from analysis.trials import POOL, measurements, trials
+from analysis.trials import POOL, dimensions, measurements, trials
 
 EFFICIENCY = ["efficiency", "efficiency_low", "efficiency_high"]
 
@@ -18,6 +18,10 @@ class Results:
     """The trials of some studies, and how far each got."""
 
     studies: Sequence[Study]
+
+    @cached_property
+    def dimensions(self) -> list[str]:
+        return dimensions(self.studies)
 
     @cached_property
     def trials(self) -> pd.DataFrame:

@@ -7,6 +7,7 @@ import pandas as pd
 
 from analysis import cli, formats
 from analysis.studies import RUNS, Study, newest, open_study
+from tune.journal import SHARE
 
 WHATS = ("steps", "start", "compile", "evaluation", "checkpoint", "idle", "lost")
 NO_FAMILY = "-"
@@ -63,23 +64,25 @@ def spending(study: Study) -> Spending:
     )
     table = table.reindex(index=list(families), columns=WHATS, fill_value=0.0)
     slots = held(study)
-    seconds = float((slots["until"] - slots["opened"]).sum())
+    seconds = float(((slots["until"] - slots["opened"]) * slots["share"]).sum())
     table.loc[NO_FAMILY, "idle"] += max(0.0, seconds - float(table.to_numpy().sum()))
     return Spending(cap=float(study.facts["cap_seconds"]), table=table, overhead=study.facts.get("overhead", {}))
 
 
 def held(study: Study) -> pd.DataFrame:
-    """slot, opened, until: on the study's clock.
+    """slot, opened, until: on the study's clock; share: the device-seconds in a second of it.
 
     A slot that is still open is held until now; one whose trial is at work, until what that trial reported last.
     """
+    share = SHARE if study.has("slots", "share") else "1"
     return study.read(
-        """WITH now AS (SELECT MAX(at) AS at FROM (SELECT at FROM charges UNION ALL SELECT at FROM decisions)),
+        f"""WITH now AS (SELECT MAX(at) AS at FROM (SELECT at FROM charges UNION ALL SELECT at FROM decisions)),
                 working AS (SELECT slot FROM leases WHERE closed IS NULL),
                 told AS (SELECT slot, MAX(at) AS at FROM charges GROUP BY slot)
-           SELECT slots.slot, opened, COALESCE(closed, IIF(slots.slot IN working, told.at, now.at), opened) AS until
+           SELECT slots.slot, opened, COALESCE(closed, IIF(slots.slot IN working, told.at, now.at), opened) AS until,
+                  {share} AS share
            FROM slots JOIN now LEFT JOIN told USING (slot)"""
-    ).astype({"opened": float, "until": float})
+    ).astype({"opened": float, "until": float, "share": float})
 
 
 def spend(arguments: list[str]) -> None:

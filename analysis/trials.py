@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from analysis import formats
 from analysis.studies import Study
 
 SPACE = ("d_model", "heads", "layers", "dropout", "precision")
@@ -17,14 +18,22 @@ BROKEN = r"^(?:diverged|memory|error)\b"
 
 
 def trials(studies: Sequence[Study]) -> pd.DataFrame:
-    """One row a trial: study, family, corpus, the config, parameters, state, reason, device_seconds, memory_bytes, mfu.
+    """One row a trial: study, family, corpus, config (in short) and each of `dimensions`, parameters, state, reason,
+    device_seconds, memory_bytes, mfu.
 
     mfu: the mean over its reports of the share of the device's peak that training took.
     """
-    return pd.concat([_trials(study) for study in studies], ignore_index=True)
+    names = dimensions(studies)
+    return pd.concat([_trials(study, names) for study in studies], ignore_index=True)
 
 
-def _trials(study: Study) -> pd.DataFrame:
+def dimensions(studies: Sequence[Study]) -> list[str]:
+    """SPACE, and what else some config of these studies has."""
+    configs = (json.loads(config) for study in studies for config in study.read("SELECT config FROM trials")["config"])
+    return list(dict.fromkeys([*SPACE, *(name for config in configs for name in config)]))
+
+
+def _trials(study: Study, names: list[str]) -> pd.DataFrame:
     mfu = "AVG(mfu)" if study.has("reports", "mfu") else "NULL"
     table = study.read(
         f"""SELECT trials.trial, family, config, parameters, state, reason,
@@ -35,9 +44,10 @@ def _trials(study: Study) -> pd.DataFrame:
                       FROM reports GROUP BY trial) seen USING (trial)
            ORDER BY trials.created, trials.trial"""
     )
-    configs = pd.DataFrame([json.loads(config) for config in table.pop("config")], index=table.index)
+    points = [json.loads(config) for config in table["config"]]
+    table["config"] = [formats.config(point) for point in points]
     table.insert(0, "study", study.name)
-    table = table.assign(device=study.device).join(configs.reindex(columns=SPACE))
+    table = table.assign(device=study.device).join(pd.DataFrame(points, index=table.index).reindex(columns=names))
     corpora = {family: study.corpus(family) for family in table["family"].unique()}
     for column, key in (
         ("corpus", "name"),

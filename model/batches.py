@@ -1,7 +1,7 @@
 """Batches from tokenized text and pairs: endless, shuffled and resumable for training, fixed for evaluation."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -36,24 +36,22 @@ def batch_shape(data: TextData | PairData, *, batch_tokens: int, context: int) -
     return BatchShape(max(1, round(batch_tokens / target)), source, target)
 
 
-class TrainBatches:
-    """Endless batches; the order follows from the seed alone, the state from the batches taken.
+class Feed(Protocol):
+    """Where batches come from: an epoch is planned as an array, of which each row makes a batch."""
 
-    A batch has about `batch_tokens` target tokens, padding included. An epoch of text has windows of `context` tokens
-    from an offset of its own, none twice; an epoch of pairs has the packed rows, none twice.
-    """
+    def plan(self, generator: np.random.Generator) -> np.ndarray: ...
 
-    def __init__(
-        self, data: TextData | PairData, *, batch_tokens: int, context: int, seed: int,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        self._seed = seed
-        shape = batch_shape(data, batch_tokens=batch_tokens, context=context)
-        self._feed: _PairFeed | _TextFeed = (
-            _PairFeed(data, shape, device) if isinstance(data, PairData) else _TextFeed(data, shape, device))
+    def batch(self, row: np.ndarray, /) -> Batch: ...
+
+
+class EndlessBatches:
+    """Epoch after epoch of a feed; the order follows from the seed alone, the state from the batches taken."""
+
+    def __init__(self, feed: Feed, seed: int) -> None:
+        self._feed, self._seed = feed, seed
         self._begin(epoch=0, batch=0)
 
-    def __iter__(self) -> "TrainBatches":
+    def __iter__(self) -> "EndlessBatches":
         return self
 
     def __next__(self) -> Batch:
@@ -77,6 +75,22 @@ class TrainBatches:
     def _begin(self, *, epoch: int, batch: int) -> None:
         self._epoch, self._batch = epoch, batch
         self._plan = self._feed.plan(np.random.default_rng([self._seed, epoch]))
+
+
+class TrainBatches(EndlessBatches):
+    """A batch has about `batch_tokens` target tokens, padding included.
+
+    An epoch of text has windows of `context` tokens from an offset of its own, none twice; an epoch of pairs has the
+    packed rows, none twice.
+    """
+
+    def __init__(
+        self, data: TextData | PairData, *, batch_tokens: int, context: int, seed: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        shape = batch_shape(data, batch_tokens=batch_tokens, context=context)
+        feed = _PairFeed(data, shape, device) if isinstance(data, PairData) else _TextFeed(data, shape, device)
+        super().__init__(feed, seed)
 
 
 class _TextFeed:
@@ -164,16 +178,16 @@ def _windows(length: int, tokens: int | None, context: int) -> tuple[np.ndarray,
     windows, rest = divmod(length - 1, context)
     if tokens is None or tokens >= windows * context:
         return np.arange(windows) * context, rest
-    return _spread(max(1, tokens // context), windows) * context, 0
+    return spread(max(1, tokens // context), windows) * context, 0
 
 
 def _subset(pairs: PairSplit, tokens: int | None) -> np.ndarray:
     """The pairs that an evaluation on about `tokens` target tokens has."""
     share = 1.0 if tokens is None else tokens / int(pairs.lengths[:, 1].sum())
-    return _spread(max(1, round(share * len(pairs))), len(pairs))
+    return spread(max(1, round(share * len(pairs))), len(pairs))
 
 
-def _spread(count: int, whole: int) -> np.ndarray:
+def spread(count: int, whole: int) -> np.ndarray:
     """`count` different numbers below `whole`, evenly spread."""
     count = min(count, whole)
     return np.arange(count) * whole // count

@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file, save_model
 from safetensors.torch import load_model as load_weights
 from torch import Tensor, nn
 
-from model.config import Config, build_model
+from model.config import Config
+from model.families import FAMILIES
 from model.precision import prepare, set_compute
 from model.tokenizer import Tokenizer
 
@@ -127,15 +128,16 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[nn.Mod
     except (OSError, ValueError, TypeError) as error:
         raise ValueError(f"model: {folder}: {error}; name a best-<family> folder of a study") from error
     prepare(config.precision, device)
-    model = build_model(config, vocabulary=tokenizer.vocabulary, pad=tokenizer.pad or 0).to(device)
+    model = FAMILIES[config.family].build(config, tokenizer.vocabulary, tokenizer.pad or 0).to(device)
     load_weights(model, folder / WEIGHTS)
     set_compute(model, config.precision)
     return model.eval(), tokenizer
 
 
 def config_state(config: Config) -> dict[str, Any]:
-    """A config as JSON-able values; Config(**config_state(c)) == c."""
-    return asdict(config) | {"betas": list(config.betas)}
+    """A config as JSON-able values; Config(**config_state(c)) == c. Before there were own families, none had `own`."""
+    state = asdict(config) | {"betas": list(config.betas), "own": dict(config.own)}
+    return state if config.own else {name: value for name, value in state.items() if name != "own"}
 
 
 def _write_whole(path: Path, fill: Callable[[Path], None]) -> Path:

@@ -1,7 +1,8 @@
 """What one trial is: the searched dimensions, and beside them the recipe of its family."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 from torch import nn
 
@@ -48,6 +49,7 @@ class Config:
     betas: tuple[float, float] = _FAMILYS_OWN
     clip: float = 1.0                            # norm of all gradients together
     decay_share: float = 0.4                     # of the life's training, the part in which the rate falls to zero
+    own: Mapping[str, Any] = field(default_factory=dict)    # dimensions that only a user's own family has
 
     def __post_init__(self) -> None:
         if self.family not in RECIPES:
@@ -58,6 +60,13 @@ class Config:
         object.__setattr__(self, "betas", tuple(self.betas))    # JSON knows lists only
         if self.d_model % self.heads:
             raise ValueError(f"heads: {self.heads} does not divide d_model {self.d_model}; choose a divisor")
+
+    @classmethod
+    def at(cls, point: Mapping[str, Any], *, family: str, seed: int = 0) -> Self:
+        """That of a point in the space of a family: what no field is named after is its own."""
+        known = {each.name for each in fields(cls)}
+        own = {name: value for name, value in point.items() if name not in known}
+        return cls(family=family, seed=seed, own=own, **{name: point[name] for name in point if name in known})
 
 
 def model_config(config: Config, *, vocabulary: int, pad: int) -> GPTConfig | TranslatorConfig:

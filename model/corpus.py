@@ -11,7 +11,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from model import grammar
+from model.track import Track, chunks, untracked
 
+CORPORA = ("text", "pairs")
+"""What families learn from."""
 PAIRS_FLAG = "--translation-corpus"
 TEXT_FLAG = "--text-corpus"
 LEAST_PAIRS = 256
@@ -48,7 +51,9 @@ class TextCorpus:
     test: str
 
 
-def load_pairs(path: Path | None, *, skip_bad_lines: bool = False, seed: int = 0) -> PairCorpus:
+def load_pairs(
+    path: Path | None, *, skip_bad_lines: bool = False, seed: int = 0, track: Track = untracked,
+) -> PairCorpus:
     """Read `source<TAB>target[<TAB>ignored]` lines (None: the builtin grammar); ValueError says what is wrong where."""
     if path is None:
         pairs, skipped = grammar.pairs(), 0
@@ -61,7 +66,7 @@ def load_pairs(path: Path | None, *, skip_bad_lines: bool = False, seed: int = 0
     if len(pairs) < LEAST_PAIRS:
         raise ValueError(f"{PAIRS_FLAG}: {str(path)!r} has {len(pairs)} pairs, fewer than a batch; "
                          f"give a file of at least {LEAST_PAIRS} pairs")
-    train, valid, test = split_pairs(pairs, seed)
+    train, valid, test = split_pairs(pairs, seed, track=track)
     if not (train and valid and test):
         raise ValueError(f"{PAIRS_FLAG}: {str(path)!r} repeats its sentences so much that train, valid and test would "
                          f"share some; give a file with more distinct sentences")
@@ -96,12 +101,12 @@ def normalised(sentence: str) -> str:
     return text[first:last] or text
 
 
-def split_pairs(pairs: list[Pair], seed: int, held_out: int = 2) -> list[list[Pair]]:
+def split_pairs(pairs: list[Pair], seed: int, held_out: int = 2, *, track: Track = untracked) -> list[list[Pair]]:
     """Train and so many held-out splits, such that no normalised sentence of either language stands in two of them.
 
     Pairs that share a sentence, directly or through others, form a component; components are shuffled and dealt whole.
     """
-    components = _components(pairs)
+    components = _components(pairs, track)
     random.Random(seed).shuffle(components)
     share = min(int(len(pairs) * HELD_OUT_SHARE), HELD_OUT_PAIRS)
     train: list[Pair] = []
@@ -119,7 +124,7 @@ def cut_text(text: str, held_out: int = 2) -> list[str]:
     return [text[first:last] for first, last in pairwise(cuts)]
 
 
-def _components(pairs: list[Pair]) -> list[list[Pair]]:
+def _components(pairs: list[Pair], track: Track) -> list[list[Pair]]:
     """Connected components of the graph of normalised sentences whose edges are pairs, by union-find."""
     numbers: dict[str, int] = {}
     parent = array("q")
@@ -137,9 +142,10 @@ def _components(pairs: list[Pair]) -> list[list[Pair]]:
         return node
 
     sources = array("q")
-    for source, target in pairs:
-        sources.append(number(source))
-        parent[root(sources[-1])] = root(number(target))
+    for chunk in chunks(pairs, track, "splitting"):
+        for source, target in chunk:
+            sources.append(number(source))
+            parent[root(sources[-1])] = root(number(target))
     members: dict[int, list[Pair]] = defaultdict(list)
     for source_number, pair in zip(sources, pairs, strict=True):
         members[root(source_number)].append(pair)

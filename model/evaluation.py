@@ -6,12 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
-from model.batches import evaluation_batches, span
 from model.config import Config, Data
-from model.resident import IGNORED, Batch
+from model.families import FAMILIES
 
 _LARGEST_EXPONENT = 700.0    # beyond it exp() is no float any more
 
@@ -24,7 +22,7 @@ class Evaluation:
     perplexity: float           # a token
     bits_per_character: float
     nats_per_word: float
-    accuracy: float             # share of the tokens that were predicted first
+    accuracy: float             # share of the tokens that were predicted first; NaN: not known
     tokens: int
     seconds: float
 
@@ -40,21 +38,22 @@ def evaluate(
     `go_on` is asked before each batch; where it refuses the result is None. The model is in training mode afterwards.
     """
     began = clock()
-    total, hits, counted = 0.0, 0, 0
+    total, hits, counted = 0.0, 0.0, 0
+    family = FAMILIES[config.family]
     model.eval()
     try:
-        for batch in evaluation_batches(data, split, tokens=tokens, context=config.context, device=device):
+        for batch in family.evaluation_batches(config, data, split, tokens, device):
             if not go_on():
                 return None
-            loss, right = _sums(model, batch)
-            total, hits, counted = total + loss.item(), hits + int(right.item()), counted + batch.tokens
+            loss, right = family.sums(model, batch)
+            total, hits, counted = total + loss.item(), hits + right.item(), counted + batch.tokens
     finally:
         model.train()
-    _, characters, words = span(data, split, tokens, context=config.context)
+    _, characters, words = family.span(config, data, split, tokens)
     return of_totals(total, hits, counted, characters, words, clock() - began)
 
 
-def of_totals(nats: float, hits: int, tokens: int, characters: int, words: int, seconds: float) -> Evaluation:
+def of_totals(nats: float, hits: float, tokens: int, characters: int, words: int, seconds: float) -> Evaluation:
     """The figures that follow from sums over a split."""
     loss = nats / tokens
     return Evaluation(
@@ -62,11 +61,3 @@ def of_totals(nats: float, hits: int, tokens: int, characters: int, words: int, 
         bits_per_character=nats / math.log(2) / max(characters, 1), nats_per_word=nats / max(words, 1),
         accuracy=hits / tokens, tokens=tokens, seconds=seconds,
     )
-
-
-def _sums(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Nats and right predictions, summed over the batch's target tokens: two scalars."""
-    logits = model(*batch.inputs).flatten(0, 1).float()    # (B T, V)
-    targets = batch.targets.flatten()
-    right = (logits.argmax(-1) == targets).sum()           # IGNORED is no token's number
-    return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum"), right

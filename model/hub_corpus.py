@@ -42,7 +42,7 @@ def pairs_from(
         rule = f"has {len(train)} pairs that can be trained on, fewer than a batch"
         raise name.refused(f"{rule}: name a dataset with at least {LEAST_PAIRS}")
     if missing := [part for part in HELD_OUT if part not in kept]:
-        train, *cut = split_pairs(train, seed, len(missing))
+        train, *cut = split_pairs(train, seed, len(missing), track=track)
         kept |= dict(zip(missing, cut, strict=True))
     if empty := [part for part in HELD_OUT if not kept[part]]:
         raise name.refused(f"leaves no pair for the split {empty[0]!r}: name a dataset with more distinct sentences")

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from model import precision
-from model.batches import TrainBatches
 from model.checkpoint import Saved, load_weights
-from model.config import Config, Data, build_model, pad_of
-from model.loss import training_loss
+from model.config import Config, Data, pad_of
+from model.families import FAMILIES
 from model.memory import give_back_freed, ran_out
 from model.resident import Batch
 from model.scaling_rules import parameter_groups
@@ -41,10 +40,10 @@ class Learner:
         torch.manual_seed(config.seed)
         self.config, self.data, self.device = config, data, device
         self.micro_batches, self.ran_out = micro_batches, False
-        self.model = build_model(config, vocabulary=data.vocabulary, pad=pad_of(data)).to(device)
+        self.family = FAMILIES[config.family]
+        self.model = self.family.build(config, data.vocabulary, pad_of(data)).to(device)
         precision.set_compute(self.model, config.precision)
-        self.batches = TrainBatches(
-            data, batch_tokens=config.batch_tokens, context=config.context, seed=config.seed, device=device)
+        self.batches = self.family.training_batches(config, data, device)
         self.optimizer = torch.optim.AdamW(
             parameter_groups(self.model, config.learning_rate, config.weight_decay), betas=config.betas, fused=True)
         self.scaler = precision.scaler(config.precision, device)
@@ -83,7 +82,9 @@ class Learner:
             torch.cuda.synchronize(self.device)
 
     def can_compile(self) -> bool:
-        """Whether there is a compiler to be found."""
+        """Whether it serves, and there is a compiler to be found."""
+        if not self.family.compiles:
+            return False
         return shutil.which(os.environ.get("CXX", "g++")) is not None or self.device.type == "cuda"
 
     def compile(self) -> None:
@@ -121,8 +122,7 @@ class Learner:
         return unsmoothed if share is None else unsmoothed * share
 
     def _loss_of(self, inputs: tuple[Tensor | None, ...], targets: Tensor) -> tuple[Tensor, Tensor]:
-        logits = self.model(*inputs).flatten(0, 1).float()    # (B T, V)
-        return training_loss(logits, targets.flatten(), self.config.label_smoothing)
+        return self.family.losses(self.model, self.config, inputs, targets)
 
     def _begin_moments(self) -> None:
         """AdamW's own beginning, but now: every step then needs the memory that the first one needs."""

@@ -1,26 +1,19 @@
 """A corpus as token numbers: made once a study, then shared read-only by all of its trials."""
 
-import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 
 from model.corpus import Pair, PairCorpus, TextCorpus
 from model.packing import Rows, Shape, pack, row_shape
 from model.tokenizer import MOST_CHARACTERS, CharacterTokenizer, SubwordTokenizer, Tokenizer
-from model.track import Track, untracked
+from model.track import Track, chunks, untracked
 
 SMALL_CORPUS_PAIRS = 500_000
 SMALL_VOCABULARY = 4_096
 LARGE_VOCABULARY = 8_192
-CHUNK = 10_000
-"""Texts that are tokenized at a time: what the tokenizers library tells of one is many times as large as the text."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +59,6 @@ class PairData:
     train: PairSplit
     valid: PairSplit
     test: PairSplit
-    family: str = "translation"
 
     @property
     def training_tokens(self) -> int:
@@ -86,7 +78,6 @@ class TextData:
     train: np.ndarray
     valid: np.ndarray
     test: np.ndarray
-    family: str = "nanogpt"
 
     @property
     def training_tokens(self) -> int:
@@ -102,9 +93,9 @@ class TextData:
 def prepare_pairs(corpus: PairCorpus, track: Track = untracked) -> PairData:
     """Learn one vocabulary for both languages from the training split, tokenize all splits."""
     pairs = len(corpus.train) + len(corpus.valid) + len(corpus.test)
-    chunks = _chunks(corpus.train, track, "learning a vocabulary")
+    texts = chunks(corpus.train, track, "learning a vocabulary")
     tokenizer = SubwordTokenizer.train(
-        (sentence for chunk in chunks for pair in chunk for sentence in pair),
+        (sentence for chunk in texts for pair in chunk for sentence in pair),
         SMALL_VOCABULARY if pairs < SMALL_CORPUS_PAIRS else LARGE_VOCABULARY, marks=True)
     assert tokenizer.pad is not None and tokenizer.bos is not None and tokenizer.eos is not None
     train, valid, test = (_pair_split(split, tokenizer, track) for split in (corpus.train, corpus.valid, corpus.test))
@@ -136,21 +127,15 @@ def count_words(text: str) -> int:
     return len(re.findall(r"(?<=\s)\S", text))
 
 
-def _chunks(items: list[T], track: Track, about: str) -> Iterator[list[T]]:
-    """The items, CHUNK at a time."""
-    for start in track(range(0, len(items), CHUNK), about, math.ceil(len(items) / CHUNK)):
-        yield items[start:start + CHUNK]
-
-
 def _tokens(text: str, tokenizer: Tokenizer, track: Track) -> np.ndarray:
-    lines = _chunks(text.splitlines(keepends=True), track, "tokenizing")
+    lines = chunks(text.splitlines(keepends=True), track, "tokenizing")
     return np.concatenate([np.concatenate(tokenizer.encode_all(chunk)) for chunk in lines])
 
 
 def _pair_split(pairs: list[Pair], tokenizer: SubwordTokenizer, track: Track) -> PairSplit:
     marks = np.array([[tokenizer.bos], [tokenizer.eos]], dtype=np.uint16)
     sources, targets = [], []
-    for chunk in _chunks(pairs, track, "tokenizing"):
+    for chunk in chunks(pairs, track, "tokenizing"):
         ids = tokenizer.encode_all([source for source, _ in chunk])
         sources.append(_sentences([(each,) for each in ids]))
         ids = tokenizer.encode_all([target for _, target in chunk])

@@ -6,8 +6,10 @@ import numpy as np
 from torch import nn
 
 from model.config import Data
+from model.gpt import GPT
 from model.prepared import PairData, PairSplit, Sentences, TextData
 from model.tokenizer import Tokenizer
+from model.translator import Translator
 from model.use import continuation, translations
 
 PROMPT_TOKENS = 48
@@ -19,7 +21,9 @@ Sample = dict[str, str]
 
 
 def samples(model: nn.Module, tokenizer: Tokenizer, data: Data, count: int) -> Iterator[Sample]:
-    """One at a time, spread over the validation split."""
+    """One at a time, spread over the validation split; none of a model that can neither translate nor go on."""
+    if not isinstance(model, GPT | Translator):
+        return
     for source, reference in spread(data.valid, count) if isinstance(data, PairData) else _text(data, count):
         given, wanted = tokenizer.decode(source.tolist()), tokenizer.decode(reference.tolist())
         if isinstance(data, PairData):

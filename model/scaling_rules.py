@@ -62,6 +62,10 @@ class Scaling:
         return 1.0 if self.standard else 1 / (self.width * self.depth)
 
 
+UNSCALED = Scaling(d_model=BASE_D_MODEL, layers=BASE_LAYERS, standard=True)
+"""Of a model that states none: one rate for all its parameters."""
+
+
 def attention_scale(head_width: int) -> float:
     """The factor of q k, both normalised: at every head width their products then lie within +-ATTENTION."""
     return ATTENTION / head_width
@@ -75,9 +79,11 @@ def hidden_std(fan_in: int) -> float:
 def parameter_groups(
     model: nn.Module, base_rate: float, weight_decay: float, epsilon: float = 1e-8
 ) -> list[dict[str, object]]:
-    """Groups for AdamW, each with its `peak_rate`; `model.scaling` says which rules hold. Tied weights come once."""
-    scaling = model.scaling
-    assert isinstance(scaling, Scaling)
+    """Groups for AdamW, each with its `peak_rate`; `model.scaling` says which rules hold, where there is one.
+
+    Tied weights come once.
+    """
+    scaling = getattr(model, "scaling", UNSCALED)
     rules = {
         "embedding": (1.0, 1.0, 1.0 if scaling.standard else 1 / scaling.width),
         "hidden": (scaling.hidden_rate, 1 / scaling.hidden_rate, scaling.epsilon),

@@ -1,8 +1,11 @@
 """Long work that a caller may want to watch."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeVar
 
+CHUNK = 10_000
+"""Items that are worked on at a time: what the tokenizers library tells of a text is many times as large as it."""
 T = TypeVar("T")
 
 
@@ -15,3 +18,9 @@ class Track(Protocol):
 def untracked(items: Iterable[T], about: str, total: int) -> Iterable[T]:
     """Shows nothing."""
     return items
+
+
+def chunks(items: list[T], track: Track, about: str) -> Iterator[list[T]]:
+    """The items, CHUNK at a time."""
+    for start in track(range(0, len(items), CHUNK), about, math.ceil(len(items) / CHUNK)):
+        yield items[start:start + CHUNK]

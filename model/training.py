@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from model import checkpoint as checkpoints
-from model.batches import span
 from model.config import Config, Data
 from model.evaluation import Evaluation, evaluate
 from model.forecast import Forecast
@@ -95,7 +94,7 @@ class _Training:
             self.learner.rehearse()
         self.began, self.micro_batches = self.learner.steps, self.stretch.micro_batches
         self.sizes = {
-            split: span(self.data, split, None, context=self.config.context).tokens for split in ("valid", "test")}
+            split: self.learner.family.span(self.config, self.data, split, None).tokens for split in ("valid", "test")}
         self.forecast = Forecast(
             self.stretch, self.lease, self.learner, self.pace, evaluation_tokens=self.evaluation_tokens,
             whole_tokens=sum(self.sizes.values()))

@@ -33,8 +33,9 @@ FORBIDDEN = {
 }
 # These load nothing heavy into --help, into analysis or into kernels: the standard library and each other.
 PLAIN = (
-    *("tune.duration", "tune.sizes", "tune.disk", "tune.flag", "tune.settings", "tune.space", "tune.rungs", "tune.ladder"),
-    *("tune.standings", "tune.journal", "tune.ledger", "tune.stopwatch", "model.kept_peaks"),
+    *("tune.duration", "tune.sizes", "tune.disk", "tune.flag", "tune.settings", "tune.dimensions", "tune.space"),
+    *("tune.rungs", "tune.ladder", "tune.standings", "tune.journal", "tune.ledger", "tune.stopwatch"),
+    "model.kept_peaks",
 )
 # Entries by name; beside them, every file that runs as a script is one.
 ENTRIES = (

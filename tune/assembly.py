@@ -45,7 +45,8 @@ def make_planner(
         return None if settings.deadline is None else settings.deadline - (now() - begun)
 
     families: dict[str, Family] = {}
-    books = Books(journal, Ledger(cap=settings.budget, clock=clock, spent_before=spent(journal)), clock)
+    ledger = Ledger(cap=settings.budget, clock=clock, spent_before=spent(journal), share=grounds.devices.share)
+    books = Books(journal, ledger, clock)
     books.peak_flops |= kept_flops(grounds)
     planner = Planner(
         books=books,
@@ -70,13 +71,16 @@ def make_planner(
 
 
 def make_family(grounds: Grounds, name: str, first_cap: float, price: Callable[[Any, int], float]) -> Family:
-    """One family: its contest on the ladder of the study's first cap, what it may spend by now, and its suggestions."""
+    """One family: its contest on the ladder of the study's first cap, what it may spend by now, and its suggestions.
+
+    Its money is in seconds of a slot, as are the prices.
+    """
     settings, space, given = grounds.settings, grounds.spaces[name], grounds.prices.get(name)
-    seconds = settings.families[name] * first_cap
+    seconds, share = settings.families[name] * first_cap, grounds.devices.share
     return Family(
-        seconds=settings.families[name] * settings.budget,
+        seconds=settings.families[name] * settings.budget / share,
         contest=Contest(
-            seconds=seconds, slots=grounds.devices.slots, price=price, shortest=SHORTEST_RUNG_SECONDS,
+            seconds=seconds / share, slots=grounds.devices.slots, price=price, shortest=SHORTEST_RUNG_SECONDS,
             overhead=given.overhead_seconds if given else FIRST_OVERHEAD_SECONDS,
             start_up=given.start_up_seconds if given else FIRST_START_UP_SECONDS, configs=space.count,
         ),
@@ -88,7 +92,7 @@ def make_family(grounds: Grounds, name: str, first_cap: float, price: Callable[[
         suggestions=Suggester(
             space, seed=settings.seed, search=settings.search,
             prior=prior(
-                name, seconds=seconds, kind=grounds.devices.kind, fastest=str(space.default()["precision"]),
+                space.default(), family=name, seconds=seconds, kind=grounds.devices.kind,
                 tokens=grounds.data[name].training_tokens,
             ),
         ),
@@ -98,7 +102,7 @@ def make_family(grounds: Grounds, name: str, first_cap: float, price: Callable[[
 def kept_flops(grounds: Grounds) -> dict[str, float]:
     """FLOP/s of a slot by precision, as the kernels' benchmark found them on this machine; on a cluster none."""
     devices = grounds.devices
-    peaks = kept(devices.name if devices.kind == "cuda" else cpu_name())
+    peaks = kept(devices.model if devices.kind == "cuda" else cpu_name())
     if peaks is None or grounds.settings.address is not None:
         return {}
     return {name: rates[THREADS] for name, rates in peaks.flops_per_second.items() if THREADS in rates}
@@ -106,15 +110,15 @@ def kept_flops(grounds: Grounds) -> dict[str, float]:
 
 def make_place(grounds: Grounds, planner: Planner) -> Place:
     """Where and how the trials run."""
-    settings, kind = grounds.settings, grounds.devices.kind
-    (settings.out / heartbeats.FOLDER).mkdir(exist_ok=True)
+    settings, kind, study = grounds.settings, grounds.devices.kind, planner.books.journal.folder
+    (study / heartbeats.FOLDER).mkdir(exist_ok=True)
     per_second = EVALUATION_TOKENS_PER_RUNG_SECOND[kind]
     tokens = {
         name: max(SMALLEST_EVALUATION_TOKENS, int(per_second * family.contest.rung_seconds(0)))
         for name, family in planner.families.items()
     }
     return Place(
-        folder=settings.out, device=kind, threads=THREADS, seed=settings.seed, evaluation_tokens=tokens,
+        folder=study, device=kind, threads=THREADS, seed=settings.seed, evaluation_tokens=tokens,
         report_every=settings.report_every, driver=heartbeats.Driver.here(),
-        memory_limit=settings.memory_limit,
+        memory_limit=grounds.held_to,
     )  # fmt: skip

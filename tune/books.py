@@ -1,5 +1,7 @@
 """The books: every movement of device-seconds, in the ledger and in the journal at once.
 
+Leases and what is charged to them are told in seconds of their slot; the journal has them in device-seconds.
+
 What is reserved is written down before it is used. A slot is open while a process holds it; on it one lease follows
 another, and what lies between them is idle time, charged like the rest.
 """
@@ -9,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tune.dimensions import precision_of
 from tune.journal import Journal
 from tune.ledger import Ledger
 from tune.records import Assignment, Running
@@ -52,12 +55,12 @@ class Books:
     def open_lease(
         self, trial: str, rung: int | None, goal: int | None, price: float, wanted: float, wall: float
     ) -> tuple[int, int, float, float]:
-        """Reserve up to `wanted` device-seconds for a trial, within the cap and `wall`, on an idle slot or a new one.
+        """Reserve up to `wanted` seconds for a trial, within the cap and `wall`, on an idle slot or a new one.
 
         Returns the lease's number, its slot, when it was opened and the seconds reserved.
         """
         slot = self._take_slot()
-        seconds = min(wanted, self.ledger.left - 0.01, wall)
+        seconds = min(wanted, self.ledger.room - 0.01, wall)
         self.ledger.reserve(slot, seconds)
         opened = self.clock()
         lease = self.journal.insert(
@@ -68,8 +71,8 @@ class Books:
                 "purpose": "final" if rung is None else "rung",
                 "rung": rung,
                 "goal": goal,
-                "price": price,
-                "reserved": seconds,
+                "price": price * self.ledger.share,
+                "reserved": seconds * self.ledger.share,
                 "opened": opened,
             },
         )
@@ -83,7 +86,7 @@ class Books:
         slot = self._next_slot
         self._next_slot += 1
         self.ledger.open(slot)
-        self.journal.insert("slots", {"slot": slot, "opened": self.clock()})
+        self.journal.insert("slots", {"slot": slot, "opened": self.clock(), "share": self.ledger.share})
         return slot
 
     def charge(self, run: Running, seconds: Mapping[str, float]) -> None:
@@ -115,10 +118,11 @@ class Books:
         rate, measured = progress["tokens_per_second"], progress.get("peak_flops")
         if not (rate and measured):
             return None
-        if config["precision"] not in self.peak_flops:
-            self.peak_flops[config["precision"]] = measured
+        precision = precision_of(config)
+        if precision not in self.peak_flops:
+            self.peak_flops[precision] = measured
             self.journal.note(peak_flops=self.peak_flops)
-        return float(rate * progress["flops_per_token"] / self.peak_flops[config["precision"]])
+        return float(rate * progress["flops_per_token"] / self.peak_flops[precision])
 
     def note_memory(self, to: Assignment, micro_batches: int, predicted: float, measured: int | None) -> None:
         """What a trial took of memory at most, with its batches cut into so many parts; measured None: it ran out."""
@@ -128,13 +132,13 @@ class Books:
     def close_lease(self, run: Running, rest: str) -> float:
         """End a lease: what the trial did not account for itself is charged as `rest`, what it did not use is released.
 
-        Returns the device-seconds of the lease.
+        Returns the seconds of the lease.
         """
         assignment, now = run.assignment, self.clock()
         charged = now - assignment.opened
         self.charge(run, {rest: charged - sum(run.charged.values())})
         self.ledger.release(assignment.slot)
-        self.journal.update("leases", assignment.lease, {"closed": now, "charged": charged})
+        self.journal.update("leases", assignment.lease, {"closed": now, "charged": charged * self.ledger.share})
         self._idle_since[assignment.slot] = now
         return charged
 
@@ -142,13 +146,13 @@ class Books:
     def visit(self, trial: str, what: str) -> Iterator[Callable[[], float]]:
         """The driver itself works for a trial, on a slot of its own and no lease; yields what says how long it may."""
         slot = self._take_slot()
-        begun, seconds = self.clock(), self.ledger.left - 0.01
+        begun, seconds = self.clock(), self.ledger.room - 0.01
         self.ledger.reserve(slot, seconds)
         try:
             yield lambda: begun + seconds - self.clock()
         finally:
             used = self.clock() - begun
-            row = {"at": self.clock(), "slot": slot, "trial": trial, "what": what, "seconds": used}
+            row = {"at": self.clock(), "slot": slot, "trial": trial, "what": what, "seconds": used * self.ledger.share}
             with self.journal.transaction():
                 self.journal.insert("charges", row)
                 self.ledger.release(slot)
@@ -166,5 +170,5 @@ class Books:
         self._write_charge(slot, "idle", self.clock() - self._idle_since.pop(slot))
 
     def _write_charge(self, slot: int, what: str, seconds: float, to: Assignment | None = None) -> None:
-        row = {"at": self.clock(), "slot": slot, "what": what, "seconds": seconds}
+        row = {"at": self.clock(), "slot": slot, "what": what, "seconds": seconds * self.ledger.share}
         self.journal.insert("charges", row | ({"trial": to.trial, "lease": to.lease} if to else {}))

@@ -1,17 +1,13 @@
 """Flags made of the settings' fields, and how a wrong one ends: one line on stderr, exit code 2, nothing written."""
 
 import argparse
-import json
 import logging
-import sqlite3
 import sys
 from collections.abc import Sequence
-from dataclasses import MISSING, Field, fields, replace
-from pathlib import Path
+from dataclasses import MISSING, Field, fields
 from typing import Any, NoReturn
 
-from tune.disk import refused, sentence
-from tune.flag import flag_name, flag_of, invalid, is_switch, parse_setting
+from tune.flag import flag_name, flag_of, invalid, is_switch
 from tune.settings import Settings
 
 ABOUT = "Find the best small Transformer that a fixed number of device-hours can buy."
@@ -39,20 +35,19 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _default_text(setting: Field[Any]) -> str:
-    shown = setting.default is not MISSING and setting.default is not None
+    shown = setting.default is not MISSING and setting.default not in (None, ())
     return f" (default: {flag_of(setting).show(setting.default)})" if shown else ""
 
 
 def parse(argv: Sequence[str]) -> Settings:
     """Settings from flags. ValueError: one line, nothing written. SystemExit: --help."""
     typed = vars(parser().parse_args(_joined(argv)))
-    given = {each.name: parse_setting(each, typed[each.name]) for each in fields(Settings) if each.name in typed}
-    if "resume" in given:
-        return _resumed(given)
-    if "budget" not in given:
+    if "resume" in typed:
+        return Settings.of_study(typed.pop("resume"), **typed)
+    if "budget" not in typed:
         raise invalid("budget", "missing: a study needs a cap; write --budget 8h")
-    settings = Settings(**given)
-    settings.check_folder()
+    settings = Settings(**typed)
+    settings.new_folder()
     return settings
 
 
@@ -66,24 +61,6 @@ def _joined(argv: Sequence[str]) -> list[str]:
         else:
             joined.append(word)
     return joined
-
-
-def _resumed(given: dict[str, Any]) -> Settings:
-    """The study's own settings; what was given beside them must agree, or be of the few that may change."""
-    folder: Path = given.pop("resume")
-    try:
-        study = json.loads((folder / "study.json").read_text(encoding="utf-8"))
-        stored = study.get("settings") if isinstance(study, dict) else None
-        settings = Settings.from_stored(stored, resume=folder, out=folder)
-    except OSError as error:
-        raise invalid("resume", f"'{folder}' has no study.json ({error.strerror}): name a study's folder") from None
-    except (ValueError, RecursionError) as error:
-        raise invalid("resume", f"'{folder}' has a damaged study.json ({error}): name another study") from None
-    changes = {name: value for name, value in given.items() if value != getattr(settings, name)}
-    fixed = {setting.name for setting in fields(Settings) if not flag_of(setting).on_resume}
-    if refused := ", ".join(flag_name(name) for name in changes if name in fixed):
-        raise ValueError(f"{refused}: not as in '{folder}', and a study keeps its own settings: leave {refused} out")
-    return replace(settings, **changes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,11 +88,6 @@ def _plan(settings: Settings) -> int:
 
 def _search(settings: Settings) -> int:
     """The search's exit code. ValueError: a setting that cannot serve, or a disk that cannot be written on."""
-    from tune.study import search
+    from tune.study import run_study
 
-    try:
-        return search(settings).exit_code
-    except (OSError, sqlite3.Error) as error:
-        if not refused(error):
-            raise
-        raise ValueError(sentence(error, settings.out)) from error
+    return run_study(settings).exit_code

@@ -17,7 +17,7 @@ import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from model.precision import native
-from tune.devices import Devices
+from tune.devices import Devices, check_unshared
 from tune.flag import invalid
 from tune.settings import Settings
 
@@ -63,14 +63,17 @@ def check_answers(address: str) -> None:
 def cluster_devices(settings: Settings) -> Devices:
     """The GPUs of all nodes, else their CPUs. ValueError: there are not so many, or a node is silent."""
     kind = "cuda" if capacity("cuda") else "cpu"
+    if kind == "cpu":
+        check_unshared(settings)
     there = [node for node in nodes() if node["Resources"].get(KINDS[kind])]
     told = on_each(there, about, kind, **({"num_gpus": 1} if kind == "cuda" else {}))
     first, *others = told.values()
     return Devices(
         kind=kind,
-        slots=settings.slots(capacity(kind)),
-        name=" or ".join(sorted({each["name"] for each in told.values()})),
+        count=settings.slots(capacity(kind)),
+        model=" or ".join(sorted({each["name"] for each in told.values()})),
         precisions=tuple(name for name in first["precisions"] if all(name in each["precisions"] for each in others)),
+        cores=capacity("cpu"),
         memory_bytes=min((each["memory_bytes"] for each in told.values()), default=None) if kind == "cuda" else None,
     )
 

@@ -1,4 +1,4 @@
-"""The text of each family: a file, a dataset of the hub, or builtin; where none is named, the hub is asked once."""
+"""What families learn from: a file, a dataset of the hub, or builtin; where none is named, the hub is asked once."""
 
 import sys
 from collections.abc import Iterable
@@ -11,15 +11,16 @@ from rich.progress import track
 
 from model.config import Data
 from model.corpus import PAIRS_FLAG, TEXT_FLAG, PairCorpus, TextCorpus, load_pairs, load_text
+from model.families import FAMILIES
 from model.hub import HUB, PATIENCE_SECONDS, HubName, ask, cached, open_splits, reason, unreachable
 from model.hub_corpus import pairs_from, text_from
 from model.prepared import prepare_pairs, prepare_text
 from tune.settings import BUILTIN, HUB_PAIRS, HUB_TEXT, Settings
 
 ASK_SECONDS = 3.0
-SETTINGS = {"translation": "translation_corpus", "nanogpt": "text_corpus"}
-FLAGS = {"translation": PAIRS_FLAG, "nanogpt": TEXT_FLAG}
-FROM_HUB = {"translation": HUB_PAIRS, "nanogpt": HUB_TEXT}
+SETTINGS = {"pairs": "translation_corpus", "text": "text_corpus"}
+FLAGS = {"pairs": PAIRS_FLAG, "text": TEXT_FLAG}
+FROM_HUB = {"pairs": HUB_PAIRS, "text": HUB_TEXT}
 SMOKE_TEST = "so the builtin text serves: a smoke test, not a study"
 
 Corpus = PairCorpus | TextCorpus
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Corpora:
-    """The corpus of each family, the settings with each of them named, and what a user should know of the choice."""
+    """The corpora by kind, the settings with each of them named, and what a user should know of the choice."""
 
     settings: Settings
     corpora: dict[str, Corpus]
@@ -36,35 +37,40 @@ class Corpora:
 
 
 def load_corpora(settings: Settings) -> Corpora:
-    """The text of each family. ValueError: a corpus that was named cannot be used."""
-    named = {family: getattr(settings, SETTINGS[family]) for family in settings.families}
-    unnamed = [family for family, value in named.items() if value is None]
-    corpora = {family: load(settings, family, value) for family, value in named.items() if value is not None}
-    because = {family: "no other text was named" for family, value in named.items() if value == BUILTIN}
+    """What the families learn from. ValueError: a corpus that was named cannot be used."""
+    learners: dict[str, list[str]] = {}
+    for family in settings.families:
+        learners.setdefault(FAMILIES[family].corpus, []).append(family)
+    named = {kind: getattr(settings, SETTINGS[kind]) for kind in learners}
+    unnamed = [kind for kind, value in named.items() if value is None]
+    corpora = {kind: load(settings, kind, value) for kind, value in named.items() if value is not None}
+    because = {kind: "no other text was named" for kind, value in named.items() if value == BUILTIN}
     if settings.resume:  # a study that names no text is older than this choice, and took the builtin one
         because |= dict.fromkeys(unnamed, "the study began with it")
     elif unnamed:
         found, why_not = load_from_hub(unnamed)
         corpora |= found
         because |= why_not
-    for family in unnamed:
-        named[family] = FROM_HUB[family] if family in corpora else BUILTIN
-        if family not in corpora:
-            corpora[family] = load(settings, family, BUILTIN)
-    reasons = {why: [family for family in because if because[family] == why] for why in because.values()}
+    for kind in unnamed:
+        named[kind] = FROM_HUB[kind] if kind in corpora else BUILTIN
+        if kind not in corpora:
+            corpora[kind] = load(settings, kind, BUILTIN)
+    reasons: dict[str, list[str]] = {}
+    for kind, why in because.items():
+        reasons.setdefault(why, []).extend(learners[kind])
     return Corpora(
-        settings=replace(settings, **{SETTINGS[family]: value for family, value in named.items()}),
-        corpora={family: corpora[family] for family in settings.families},
+        settings=replace(settings, **{SETTINGS[kind]: value for kind, value in named.items()}),
+        corpora=corpora,
         notes=[f"{' and '.join(families)}: {why}, {SMOKE_TEST}" for why, families in reasons.items()],
     )
 
 
-def load_from_hub(families: list[str]) -> tuple[dict[str, Corpus], dict[str, str]]:
+def load_from_hub(kinds: list[str]) -> tuple[dict[str, Corpus], dict[str, str]]:
     """What serves where nothing is named, as far as the hub, asked once, or the cache has it; and why not the rest."""
-    names = {family: HubName.parse(FROM_HUB[family], FLAGS[family]) for family in families}
+    names = {kind: HubName.parse(FROM_HUB[kind], FLAGS[kind]) for kind in kinds}
     answers = ask([name.repository for name in names.values()], ASK_SECONDS)
     out_of_reach = [
-        family for family, name in names.items() if unreachable(answers[name.repository]) and cached(name) is None
+        kind for kind, name in names.items() if unreachable(answers[name.repository]) and cached(name) is None
     ]
     because = {}
     if out_of_reach:
@@ -72,21 +78,21 @@ def load_from_hub(families: list[str]) -> tuple[dict[str, Corpus], dict[str, str
         rule = f"the Hugging Face hub cannot be reached ({why}) and nothing of it is cached"
         because = dict.fromkeys(out_of_reach, rule)
     corpora = {}
-    for family in [family for family in families if family not in because]:
+    for kind in [kind for kind in kinds if kind not in because]:
         try:
-            corpora[family] = _from_hub(family, names[family], answers[names[family].repository])
+            corpora[kind] = _from_hub(kind, names[kind], answers[names[kind].repository])
         except ValueError as error:
-            because[family] = str(error)
+            because[kind] = str(error)
     return corpora, because
 
 
-def load(settings: Settings, family: str, value: Path | str) -> Corpus:
+def load(settings: Settings, kind: str, value: Path | str) -> Corpus:
     """The corpus that a setting names. ValueError: it cannot be used."""
     if isinstance(value, str) and value.startswith(HUB):
-        name = HubName.parse(value, FLAGS[family])
-        return _from_hub(family, name, ask([name.repository], PATIENCE_SECONDS)[name.repository])
+        name = HubName.parse(value, FLAGS[kind])
+        return _from_hub(kind, name, ask([name.repository], PATIENCE_SECONDS)[name.repository])
     path = None if value == BUILTIN else Path(value)
-    return load_pairs(path, skip_bad_lines=settings.skip_bad_lines) if family == "translation" else load_text(path)
+    return load_pairs(path, skip_bad_lines=settings.skip_bad_lines, track=bar) if kind == "pairs" else load_text(path)
 
 
 def prepare(corpus: Corpus) -> Data:
@@ -101,6 +107,6 @@ def bar(items: Iterable[T], about: str, total: int) -> Iterable[T]:
     return track(items, about, total, console=Console(stderr=True), transient=True)
 
 
-def _from_hub(family: str, name: HubName, answer: object) -> Corpus:
+def _from_hub(kind: str, name: HubName, answer: object) -> Corpus:
     splits = open_splits(name, answer)
-    return (pairs_from if family == "translation" else text_from)(name, splits, track=bar)
+    return (pairs_from if kind == "pairs" else text_from)(name, splits, track=bar)

@@ -1,43 +1,105 @@
-"""What trials run on: GPUs where there are any, else CPU cores."""
+"""What trials run on: GPUs where there are any, each for one trial or for several, else CPU cores."""
 
+import math
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from model.precision import native
-from tune.settings import Settings
+from tune.flag import invalid
+from tune.settings import AUTO, Settings
+
+CONTEXT_BYTES = 600_000_000
+"""What a process takes of a GPU beside its tensors, its kernels' code most of all: 300 to 600 MB by GPU and driver."""
+RAYS_UNIT = 10_000
+"""Ray counts a device in so many parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
-    """What trials run on: kind "cuda" or "cpu", how many slots, a name for the records, bytes of memory of a GPU.
+    """What trials run on: kind "cuda" or "cpu", how many devices, and how many trials share each.
 
-    precisions: what all of them do natively.
+    model: a device's name; precisions: what all of them do natively; memory_bytes: of a GPU; cores: CPU cores.
     """
 
     kind: str
-    slots: int
-    name: str
+    count: int
+    model: str
     precisions: tuple[str, ...]
+    cores: int
     memory_bytes: int | None = None
+    trials_each: int = 1
+
+    @property
+    def slots(self) -> int:
+        """How many trials run at once."""
+        return self.count * self.trials_each
+
+    @property
+    def share(self) -> float:
+        """The device-seconds in a second of a slot."""
+        return 1 / self.trials_each
+
+    @property
+    def name(self) -> str:
+        """For the records: what a slot is."""
+        return self.model if self.trials_each == 1 else f"1/{self.trials_each} of {self.model}"
 
     @property
     def gpus(self) -> int:
         """GPUs that Ray manages."""
-        return self.slots if self.kind == "cuda" else 0
+        return self.count if self.kind == "cuda" else 0
+
+    @property
+    def needs(self) -> dict[str, float]:
+        """What a trial asks Ray for: rounded down to what Ray counts in, so that all that share a GPU find room."""
+        gpu = {"GPU": math.floor(RAYS_UNIT / self.trials_each) / RAYS_UNIT}
+        return {"CPU": 1} | (gpu if self.kind == "cuda" else {})
+
+    @property
+    def trial_bytes(self) -> int | None:
+        """Memory of a GPU that a trial may take."""
+        if self.memory_bytes is None or self.trials_each == 1:
+            return self.memory_bytes
+        return max(0, self.memory_bytes // self.trials_each - CONTEXT_BYTES)
+
+    def shared(self, settings: Settings, needed: float) -> "Devices":
+        """As many trials on each as the settings ask for; `needed` bytes, of the largest default trial, count for auto.
+
+        ValueError: more than there are cores for.
+        """
+        wanted, cores = settings.trials_per_gpu, max(1, self.cores // self.count)
+        if self.memory_bytes is None:
+            return self
+        if not isinstance(wanted, int):
+            held = int(self.memory_bytes / (needed + CONTEXT_BYTES))
+            return replace(self, trials_each=max(1, min(cores, held)))
+        if wanted > cores and not settings.oversubscribe:
+            rule = f"is more than the {cores} CPU cores that there are for each GPU, and a trial wants one"
+            raise invalid("trials_per_gpu", f"'{wanted}' {rule}: write at most {cores}, or add --oversubscribe")
+        return replace(self, trials_each=wanted)
 
 
 def find_devices(settings: Settings) -> Devices:
     """GPUs where there are any, else one CPU core a slot. ValueError: more asked for than there are."""
+    cores = len(os.sched_getaffinity(0))
     if count := torch.cuda.device_count():
         about = torch.cuda.get_device_properties(0)
         return Devices(
-            kind="cuda", slots=settings.slots(count), name=about.name, precisions=native("cuda"),
+            kind="cuda", count=settings.slots(count), model=about.name, precisions=native("cuda"), cores=cores,
             memory_bytes=int(about.total_memory),
         )  # fmt: skip
+    check_unshared(settings)
     return Devices(
-        kind="cpu", slots=settings.slots(len(os.sched_getaffinity(0))), name=f"CPU core ({platform.machine()})",
-        precisions=native("cpu"),
+        kind="cpu", count=settings.slots(cores), model=f"CPU core ({platform.machine()})", precisions=native("cpu"),
+        cores=cores,
     )  # fmt: skip
+
+
+def check_unshared(settings: Settings) -> None:
+    """ValueError: several trials are asked for on each GPU where there is none."""
+    if settings.trials_per_gpu not in (1, AUTO):
+        rule = "asks for several trials on each GPU, and there is no GPU here"
+        raise invalid("trials_per_gpu", f"'{settings.trials_per_gpu}' {rule}: leave it out; a CPU core runs one trial")

@@ -2,6 +2,8 @@
 
 import errno
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 REFUSALS = {
@@ -12,6 +14,17 @@ REFUSALS = {
 def refused(error: BaseException) -> bool:
     """Whether it tells of a disk that is full, read-only, not ours to write on, or broken."""
     return isinstance(error, sqlite3.Error) or (isinstance(error, OSError) and error.errno in REFUSALS)
+
+
+@contextmanager
+def told_in_one_line(study: Path) -> Iterator[None]:
+    """ValueError where a disk refuses what is written inside."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        if not refused(error):
+            raise
+        raise ValueError(sentence(error, study)) from error
 
 
 def sentence(error: BaseException, study: Path) -> str:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from queue import SimpleQueue
 
 from rich.console import Console
@@ -26,8 +27,8 @@ SHARE = 0.05
 
 
 @contextmanager
-def displayed(voice: Voice, settings: Settings, clock: Callable[[], float]) -> Iterator[None]:
-    """Show the study in `settings.out` while this lasts, where there is a terminal; `clock`: the study's own seconds.
+def displayed(voice: Voice, study: Path, settings: Settings, clock: Callable[[], float]) -> Iterator[None]:
+    """Show the study in this folder while this lasts, where there is a terminal; `clock`: the study's own seconds.
 
     Nothing changes where there is none, or one that cannot draw.
     """
@@ -36,7 +37,7 @@ def displayed(voice: Voice, settings: Settings, clock: Callable[[], float]) -> I
     if not (voice.screen.isatty() and draws):
         yield
         return
-    display = Display(voice, console, settings, clock)
+    display = Display(voice, console, study, settings, clock)
     display.start()
     try:
         yield
@@ -47,8 +48,10 @@ def displayed(voice: Voice, settings: Settings, clock: Callable[[], float]) -> I
 class Display:
     """The thread; what the voice says meanwhile is shown with its next drawing."""
 
-    def __init__(self, voice: Voice, console: Console, settings: Settings, clock: Callable[[], float]) -> None:
-        self._voice, self._console, self._settings, self._clock = voice, console, settings, clock
+    def __init__(
+        self, voice: Voice, console: Console, study: Path, settings: Settings, clock: Callable[[], float]
+    ) -> None:
+        self._voice, self._console, self._study, self._settings, self._clock = voice, console, study, settings, clock
         self._deadline = None if settings.deadline is None else time.monotonic() + settings.deadline
         self._said: SimpleQueue[str] = SimpleQueue()
         self._over = threading.Event()
@@ -73,18 +76,18 @@ class Display:
             self._say(self._voice.plain)
 
     def _draw(self) -> None:
-        study, wait = self._settings.out, 0.0
+        wait = 0.0
         live = Live(
             console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
-        with closing(connect(study)) as journal, live:
+        with closing(connect(self._study)) as journal, live:
             while not self._over.wait(wait):
                 began = time.monotonic()
                 view = self._look(journal)
                 if all(size := os.get_terminal_size(self._voice.screen.fileno())):
                     self._console.size = size
                 self._say(lambda line: self._console.print(line, soft_wrap=True))
-                live.update(Panel(view, study.name), refresh=True)
+                live.update(Panel(view, self._study.name), refresh=True)
                 wait = max(REFRESH_SECONDS, (time.monotonic() - began) / SHARE)
 
     def _look(self, journal: sqlite3.Connection) -> View:

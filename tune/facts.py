@@ -36,9 +36,9 @@ def write_facts(settings: Settings, devices: Devices, data: Mapping[str, Data], 
         "corpora": corpora,
         "commit": git_commit(),
     }
-    new = settings.out / "study.json.new"
+    new = journal.folder / "study.json.new"
     new.write_text(json.dumps(facts, indent=1), encoding="utf-8")
-    new.replace(settings.out / "study.json")
+    new.replace(journal.folder / "study.json")
     journal.note(**facts)
 
 

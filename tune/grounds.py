@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from model.config import Config, Data
-from model.footprint import footprint, most_micro_batches
+from model.config import RECIPES, Config, Data
+from model.families import FAMILIES
 from tune.corpora import FLAGS, load_corpora, prepare
 from tune.devices import Devices
+from tune.dimensions import freed
 from tune.memory import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
 from tune.prices import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, FixedPrices, load_prices
 from tune.settings import Settings
@@ -24,7 +25,8 @@ SHORTEST_RUNG_SECONDS = 4.0
 class Grounds:
     """What a search stands on; each mapping is by family. prices: only those that are fixed.
 
-    settings: each corpus is named. notes: lines for the user on which texts serve, and why.
+    settings: each corpus is named. devices: shared as the settings ask for. held_to: bytes that a trial is held to.
+    notes: lines for the user on which texts serve, and why.
     """
 
     settings: Settings
@@ -32,23 +34,33 @@ class Grounds:
     spaces: Mapping[str, Space]
     data: Mapping[str, Data]
     memories: Mapping[str, Memory]
+    held_to: int | None
     prices: Mapping[str, FixedPrices]
     notes: Sequence[str]
 
 
 def survey(settings: Settings, devices: Devices) -> Grounds:
     """The grounds of a search on these devices. ValueError: a setting that cannot serve."""
-    spaces = {name: Space(family=name, precisions=devices.precisions, fix=settings.fix) for name in settings.families}
+    spaces = {
+        name: Space(
+            family=name, precisions=devices.precisions, fix=settings.fix, vary=freed(settings.vary, RECIPES[name])
+        )
+        for name in settings.families
+    }
     check_cap(settings)
     prices = {} if settings.prices is None else load_prices(settings.prices, settings.families)
     texts = load_corpora(settings)
-    data = {name: prepare(corpus) for name, corpus in texts.corpora.items()}
-    limit = settings.memory_limit or devices.memory_bytes or math.inf
-    memories = {name: make_memory(name, each, limit, devices.kind) for name, each in data.items()}
+    prepared = {kind: prepare(corpus) for kind, corpus in texts.corpora.items()}
+    data = {name: prepared[FAMILIES[name].corpus] for name in settings.families}
+    memories = {name: make_memory(name, each, devices.kind) for name, each in data.items()}
+    devices = devices.shared(settings, max(memories[name].predicted(spaces[name].default(), 1) for name in spaces))
+    limits = [limit for limit in (settings.memory_limit, devices.trial_bytes) if limit is not None]
+    for memory in memories.values():
+        memory.limit = min(limits, default=math.inf)
     check_memory(settings, spaces, memories)
     return Grounds(
         settings=texts.settings, devices=devices, spaces=spaces, data=data, memories=memories, prices=prices,
-        notes=texts.notes,
+        held_to=settings.memory_limit if devices.trials_each == 1 else min(limits), notes=texts.notes,
     )  # fmt: skip
 
 
@@ -60,25 +72,26 @@ def check_cap(settings: Settings) -> None:
         raise settings.too_small(smallest)
 
 
-def make_memory(family: str, data: Data, limit: float, kind: str) -> Memory:
-    """Of one family on this text."""
+def make_memory(family: str, data: Data, kind: str) -> Memory:
+    """Of one family on this text; it has no limit yet."""
 
     def paper(config: Mapping[str, Any], micro_batches: int) -> int:
-        whole = Config(family=family, **config)
-        return footprint(whole, data, micro_batches=micro_batches, device=torch.device(kind))
+        whole = Config.at(config, family=family)
+        return FAMILIES[family].footprint(whole, data, micro_batches=micro_batches, device=torch.device(kind))
 
     def most(config: Mapping[str, Any]) -> int:
-        return most_micro_batches(Config(family=family, **config), data)
+        return FAMILIES[family].most_micro_batches(Config.at(config, family=family), data)
 
-    overhead = GPU_OVERHEAD_BYTES if kind == "cuda" else OVERHEAD_BYTES[family]
-    return Memory(limit=limit, overhead=overhead, paper=paper, most=most)
+    overhead = GPU_OVERHEAD_BYTES if kind == "cuda" else OVERHEAD_BYTES.get(family, max(OVERHEAD_BYTES.values()))
+    return Memory(overhead=overhead, paper=paper, most=most)
 
 
 def check_memory(settings: Settings, spaces: Mapping[str, Space], memories: Mapping[str, Memory]) -> None:
     """ValueError: a limit in which no config of a family fits."""
     for name, memory in memories.items():
         if not any(memory.micro_batches(config) for config in spaces[name].configs()):
-            raise settings.too_little_memory(name, min(map(memory.smallest, spaces[name].configs())))
+            least = min(map(memory.smallest, spaces[name].configs()))
+            raise settings.too_little_memory(name, memory.limit, least)
 
 
 def check_same_text(data: Mapping[str, Data], facts: Mapping[str, Any]) -> None:
@@ -87,7 +100,7 @@ def check_same_text(data: Mapping[str, Data], facts: Mapping[str, Any]) -> None:
         before = facts.get("corpora", {}).get(family, {"sha256": corpus.sha256})
         if corpus.sha256 != before["sha256"]:
             rule = "a study goes on with the text that it began with: restore it, or begin a new study"
-            raise ValueError(f"{FLAGS[family]}: {corpus.name!r} has changed since: {rule}")
+            raise ValueError(f"{FLAGS[FAMILIES[family].corpus]}: {corpus.name!r} has changed since: {rule}")
 
 
 def check_same_prices(prices: Mapping[str, FixedPrices], facts: Mapping[str, Any]) -> None:

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tune.dimensions import label
 from tune.duration import duration_text
 from tune.planner import Planner
-from tune.space import label
 
 BUDGET_LINE_SECONDS = 30.0
 

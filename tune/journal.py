@@ -50,6 +50,7 @@ CREATE INDEX charges_by_lease ON charges (lease);
 """
 UPGRADES = (
     "ALTER TABLE reports ADD COLUMN mfu REAL",
+    "ALTER TABLE slots ADD COLUMN share REAL",
     """CREATE TABLE kernels (
     row INTEGER PRIMARY KEY, at REAL NOT NULL, kernel TEXT NOT NULL, implementation TEXT NOT NULL,
     size INTEGER NOT NULL, shape TEXT NOT NULL, dtype TEXT NOT NULL, device TEXT NOT NULL, threads INTEGER,
@@ -58,6 +59,10 @@ UPGRADES = (
     unstable INTEGER, ratios TEXT NOT NULL, values_seconds TEXT NOT NULL)""",
 )
 """What came to the schema since, in order: a study that was begun before gets it when it goes on."""
+
+
+SHARE = "IIF(share > 0, share, 1)"
+"""Of a slot, the device-seconds in a second of it; all of one before GPUs were shared."""
 
 
 def connect(folder: Path) -> sqlite3.Connection:

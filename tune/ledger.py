@@ -1,8 +1,10 @@
 """The ledger: the account of a study's cap, in device-seconds.
 
 A slot is charged from the moment it is opened until it is handed back, whatever happens on it. What runs on a slot runs
-on a lease: device-seconds that were reserved before it began. So the cap holds by construction: the ledger never lets
+on a lease: time that was reserved before it began. So the cap holds by construction: the ledger never lets
 the ends of all leases add up to more than the cap.
+
+Leases are lengths of time: where k slots share a device, a second of one of them is 1 / k of a device-second.
 """
 
 from collections.abc import Callable
@@ -21,19 +23,24 @@ class Slot:
     closed: float | None = None
 
     def held(self, now: float) -> float:
-        """Device-seconds charged so far."""
+        """Seconds charged so far."""
         return (now if self.closed is None else self.closed) - self.opened
 
     def committed(self, now: float) -> float:
-        """Device-seconds charged so far and those that its lease may still use."""
+        """Seconds charged so far and those that its lease may still use."""
         return self.held(now) if self.closed is not None else max(now, self.until) - self.opened + HAND_BACK_SECONDS
 
 
 class Ledger:
-    """The account of one cap. `clock` gives the study's seconds; `spent_before` is what earlier runs of it spent."""
+    """The account of one cap. `clock` gives the study's seconds; `spent_before` is what earlier runs of it spent.
 
-    def __init__(self, *, cap: float, clock: Callable[[], float], spent_before: float = 0.0) -> None:
-        self.cap = cap
+    share: the device-seconds in a second of a slot.
+    """
+
+    def __init__(
+        self, *, cap: float, clock: Callable[[], float], spent_before: float = 0.0, share: float = 1.0
+    ) -> None:
+        self.cap, self.share = cap, share
         self._clock = clock
         self._before = spent_before
         self._slots: dict[int, Slot] = {}
@@ -42,13 +49,13 @@ class Ledger:
     def spent(self) -> float:
         """Device-seconds charged until now."""
         now = self._clock()
-        return self._before + sum(slot.held(now) for slot in self._slots.values())
+        return self._before + self.share * sum(slot.held(now) for slot in self._slots.values())
 
     @property
     def reserved(self) -> float:
         """Device-seconds that running leases may still use, and what the slots need to be handed back."""
         now = self._clock()
-        return sum(slot.committed(now) - slot.held(now) for slot in self._slots.values())
+        return self.share * sum(slot.committed(now) - slot.held(now) for slot in self._slots.values())
 
     @property
     def left(self) -> float:
@@ -60,9 +67,14 @@ class Ledger:
         """The slots held now."""
         return [number for number, slot in self._slots.items() if slot.closed is None]
 
+    @property
+    def room(self) -> float:
+        """What is left, in seconds of a slot."""
+        return self.left / self.share
+
     def affordable(self, slot: int | None) -> float:
         """The longest lease that could be reserved now on `slot`, or on a new one (None)."""
-        return self.left - (HAND_BACK_SECONDS if slot is None else 0.0)
+        return self.room - (HAND_BACK_SECONDS if slot is None else 0.0)
 
     def open(self, slot: int) -> None:
         """Begin to charge a new slot; a lease on it must be reserved at once."""
@@ -73,9 +85,9 @@ class Ledger:
     def reserve(self, slot: int, seconds: float) -> None:
         """Let what runs on `slot` use `seconds` from now. Raises ValueError where the cap does not hold them."""
         assert seconds > 0, f"a lease of {seconds} s"
-        if seconds > self.left:
+        if seconds > self.room:
             raise ValueError(
-                f"lease: {seconds:.1f} s do not fit: only {max(self.left, 0):.1f} s are neither spent nor reserved"
+                f"lease: {seconds:.1f} s do not fit: only {max(self.room, 0):.1f} s are neither spent nor reserved"
             )
         self._slots[slot].until = self._clock() + seconds
 
@@ -84,7 +96,7 @@ class Ledger:
         self._slots[slot].until = self._clock()
 
     def hand_back(self, slot: int) -> float:
-        """End the charging of `slot` for good; returns the device-seconds it was held."""
+        """End the charging of `slot` for good; returns the seconds it was held."""
         now = self._clock()
         self._slots[slot].until = self._slots[slot].closed = now
         return self._slots[slot].held(now)

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from model.config import Config, model_config, pad_of
-from model.estimates import parameters
+from model.config import Config, pad_of
+from model.families import FAMILIES
 from tune.assembly import make_family, make_planner
 from tune.devices import find_devices
+from tune.dimensions import label
 from tune.family import Family
 from tune.flag import invalid
 from tune.grounds import Grounds, survey
@@ -22,7 +23,7 @@ from tune.prices import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.records import TrialRecord
 from tune.rehearsal import Clock, Costs, rehearse
 from tune.settings import Settings
-from tune.space import Space, label
+from tune.space import Space
 from tune.speeds import Speeds
 
 RAY_UP_SECONDS = 3.0
@@ -156,15 +157,15 @@ def _family(
         name,
     )
     went = {row["rung"]: (row["trials"], row["seconds"]) for row in rows}
-    quotas = ladder.quotas([1.0] * (ladder.top + 1))
+    quotas, share = ladder.quotas([1.0] * (ladder.top + 1)), planner.books.ledger.share
     started = [record.config for record in planner.trials.values() if record.family == name and record.micro_batches]
     made = [_size(family, grounds, name, config, step) for config, step in sizes]
     return FamilyPlan(
-        started=len(started), explore=ladder.explore, kept=ladder.kept,
-        start_up=family.contest.seconds - ladder.explore - ladder.kept,
+        started=len(started), explore=share * ladder.explore, kept=share * ladder.kept,
+        start_up=share * (family.contest.seconds - ladder.explore - ladder.kept),
         rungs=tuple(
             RungPlan(
-                training=ladder.rung_seconds(rung), price=ladder.cost(rung), pays_for=quota / ladder.cost(rung),
+                training=ladder.rung_seconds(rung), price=share * ladder.cost(rung), pays_for=quota / ladder.cost(rung),
                 trials=went.get(rung, (0, 0.0))[0], seconds=went.get(rung, (0, 0.0))[1],
             )
             for rung, quota in enumerate(quotas)
@@ -179,11 +180,11 @@ def _size(family: Family, grounds: Grounds, name: str, config: Mapping[str, Any]
     data, at = grounds.data[name], TrialRecord(family=name, config=dict(config), step_seconds=step)
     steps, prices = [], []
     for rung in range(family.contest.ladder.top + 1):
-        prices.append(family.price(None, at, rung))
+        prices.append(grounds.devices.share * family.price(None, at, rung))
         at.steps = family.steps_at(at, rung) or 0
         steps.append(at.steps)
-    made = model_config(Config(family=name, **config), vocabulary=data.vocabulary, pad=pad_of(data))
-    return SizePlan(config=config, parameters=parameters(made), step=step, steps=tuple(steps), prices=tuple(prices))
+    parameters = FAMILIES[name].parameters(Config.at(config, family=name), data.vocabulary, pad_of(data))
+    return SizePlan(config=config, parameters=parameters, step=step, steps=tuple(steps), prices=tuple(prices))
 
 
 def _memory(memory: Memory, space: Space, started: list[dict[str, Any]]) -> MemoryPlan:

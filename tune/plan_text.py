@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
+from tune.dimensions import label
 from tune.duration import duration_text
 from tune.plan import FamilyPlan, MemoryPlan, Plan
 from tune.prices import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.sizes import bytes_text
-from tune.space import label
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:

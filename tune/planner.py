@@ -66,7 +66,7 @@ class Planner:
 
     def overdue(self) -> list[str]:
         """Running trials that outstay their lease; while the cap has room, only those that do so beyond a grace."""
-        late = self.books.clock() - min(GRACE_SECONDS, max(0.0, self.books.ledger.left))
+        late = self.books.clock() - min(GRACE_SECONDS, max(0.0, self.books.ledger.room))
         return [name for name, run in self.running.items() if late > run.assignment.opened + run.assignment.seconds]
 
     def price_of(self, name: str) -> Callable[[Any, int], float]:

@@ -11,6 +11,7 @@ import ray
 import ray.tune
 
 from model.config import Data
+from tune.families import travelling
 from tune.planner import Planner
 from tune.scheduler import AdmittingSearcher, BudgetScheduler, Desk, SlotKeeper
 from tune.trial import Place, TrainingTrial
@@ -42,14 +43,14 @@ def local_ray(slots: int, gpus: int) -> Iterator[None]:
         ray.shutdown()
 
 
-def run_trials(planner: Planner, data: Mapping[str, Data], place: Place, gpus: int) -> None:
-    """Let Ray Tune run trials until the planner has handed back every slot."""
+def run_trials(planner: Planner, data: Mapping[str, Data], place: Place, needs: Mapping[str, float]) -> None:
+    """Let Ray Tune run trials until the planner has handed back every slot; needs: what of Ray's each one takes."""
     desk, slots = Desk(planner), planner.slots.most
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(slots)
     scheduler = BudgetScheduler(desk)
     trainable = ray.tune.with_resources(
-        ray.tune.with_parameters(TrainingTrial, data=dict(data), place=place),
-        {"CPU": 1, "GPU": 1} if gpus else {"CPU": 1},
+        ray.tune.with_parameters(TrainingTrial, data=dict(data), place=place, families=travelling()),
+        dict(needs),
     )
     with tempfile.TemporaryDirectory(prefix="ration-") as scratch:
         tuner = ray.tune.Tuner(

@@ -14,7 +14,7 @@ from typing import Any
 
 from model import checkpoint as checkpoints
 from tune.heartbeats import DRIVER, last_beat, still_there
-from tune.journal import Journal
+from tune.journal import SHARE, Journal
 from tune.planner import Planner
 from tune.records import TrialRecord
 
@@ -22,29 +22,33 @@ MOST_MICRO_BATCHES = 2**20
 LIVES_ON_SECONDS = 1.0
 """How long after its driver a process lives that had no time yet for a sign of life: until Ray sees to it, after .4 to
 1.4 s as measured."""
+OPEN_LEASES = f"""
+    SELECT lease, trial, slot, leases.opened, {SHARE} AS share, leases.opened + reserved / {SHARE} AS until
+    FROM leases JOIN slots USING (slot) WHERE leases.closed IS NULL"""
 TRIAL_NAME = re.compile(r"t\d{3,9}")
 
 
 def close_what_a_kill_left_open(journal: Journal) -> None:
     """Charge what was open when the driver died up to its last sign of life, and end processes left over."""
     end_orphans(journal)
-    leases = journal.rows("SELECT * FROM leases WHERE closed IS NULL")
+    leases = journal.rows(OPEN_LEASES)
     end = driver_end(journal, leases)
     ends: dict[int, float] = {}
     with journal.transaction():
         for lease in leases:
             ended = ends[lease["slot"]] = trial_end(journal, lease, end)
             known = charged_to(journal, "lease", lease["lease"])
-            charged = max(known, ended - lease["opened"])
+            charged = max(known, (ended - lease["opened"]) * lease["share"])
             to = {name: lease[name] for name in ("slot", "trial", "lease")}
             journal.insert("charges", to | {"at": ended, "what": "lost", "seconds": charged - known})
-            journal.update("leases", lease["lease"], {"closed": lease["opened"] + charged, "charged": charged})
+            closed = lease["opened"] + charged / lease["share"]
+            journal.update("leases", lease["lease"], {"closed": closed, "charged": charged})
             journal.update("trials", lease["trial"], {"state": "paused", "reason": "killed"})
-        for slot in journal.rows("SELECT * FROM slots WHERE closed IS NULL"):
+        for slot in journal.rows(f"SELECT slot, opened, {SHARE} AS share FROM slots WHERE closed IS NULL"):
             ended, known = ends.get(slot["slot"], end), charged_to(journal, "slot", slot["slot"])
-            closed = max(ended, slot["opened"] + known)
-            idle = {"at": ended, "slot": slot["slot"], "what": "idle", "seconds": closed - slot["opened"] - known}
-            journal.insert("charges", idle)
+            closed = max(ended, slot["opened"] + known / slot["share"])
+            idle = (closed - slot["opened"]) * slot["share"] - known
+            journal.insert("charges", {"at": ended, "slot": slot["slot"], "what": "idle", "seconds": idle})
             journal.update("slots", slot["slot"], {"closed": closed})
 
 
@@ -60,7 +64,7 @@ def end_orphans(journal: Journal) -> None:
 def driver_end(journal: Journal, leases: list[Any]) -> float:
     """Until when the driver held what was open: its last sign of life, or what it wrote last; not past all leases."""
     last, beat = last_moment(journal), last_beat(journal.folder, DRIVER)
-    latest = max((lease["opened"] + lease["reserved"] for lease in leases), default=last)
+    latest = max((lease["until"] for lease in leases), default=last)
     return max(last, min(beat["at"], latest)) if beat else last
 
 
@@ -69,7 +73,7 @@ def trial_end(journal: Journal, lease: Any, end: float) -> float:
     beat = last_beat(journal.folder, lease["trial"]) if TRIAL_NAME.fullmatch(lease["trial"]) else None
     ours = beat is not None and beat["lease"] == lease["lease"]
     last = beat["at"] if beat and ours else end + LIVES_ON_SECONDS
-    return max(end, min(last, lease["opened"] + lease["reserved"]))
+    return max(end, min(last, lease["until"]))
 
 
 def charged_to(journal: Journal, what: str, number: int) -> float:
@@ -88,7 +92,7 @@ def last_moment(journal: Journal) -> float:
 
 def spent(journal: Journal) -> float:
     """Device-seconds of all slots, which must be closed."""
-    return float(journal.rows("SELECT TOTAL(closed - opened) AS spent FROM slots")[0]["spent"])
+    return float(journal.rows(f"SELECT TOTAL((closed - opened) * {SHARE}) AS spent FROM slots")[0]["spent"])
 
 
 def check_plain(folder: Path) -> None:
@@ -125,7 +129,7 @@ def _restore(planner: Planner, journal: Journal) -> None:
         remember_memory(planner, row["trial"], row["micro_batches"], row["measured"])
     for name, family in planner.families.items():
         query = "SELECT TOTAL(charged) AS charged FROM leases JOIN trials USING (trial) WHERE family = ?"
-        family.charged = journal.rows(query, name)[0]["charged"]
+        family.charged = journal.rows(query, name)[0]["charged"] / planner.books.ledger.share
     finished = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'finished'")}
     for trial, record in planner.trials.items():
         folder = journal.folder / "checkpoints" / trial
@@ -165,7 +169,7 @@ def tell(planner: Planner, event: dict[str, Any]) -> None:
     record = planner.trials[trial]
     family = planner.families[record.family]
     if event["kind"] == 0:
-        family.planned += 0.0 if trial in planner.cut_short else event["price"]
+        family.planned += 0.0 if trial in planner.cut_short else event["price"] / planner.books.ledger.share
         record.goal = event["goal"]
         planner.cut_short[trial] = event["rung"]
         if event["purpose"] == "final":

@@ -17,6 +17,7 @@ from model.config import Data
 from model.prepared import PairData
 from model.samples import TOKENS, Sample, samples
 from model.tokenizer import Tokenizer
+from model.translator import Translator
 from tune.books import Books
 from tune.winners import Winner
 
@@ -68,7 +69,7 @@ def scored(model: nn.Module, tokenizer: Tokenizer, data: Data, left: Left, price
 
     price: device-seconds of one sentence alone.
     """
-    if not isinstance(data, PairData):
+    if not (isinstance(data, PairData) and isinstance(model, Translator)):
         return None
     found, _ = taken(translated(model, tokenizer, data), left, CHUNK * price, chunks(data), whole=True)
     return score([pair for chunk in found for pair in chunk]) if found and len(found) == chunks(data) else None

@@ -25,6 +25,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
+from tune.dimensions import precision_of
 from tune.heartbeats import boot, last_beat, still_there
 from tune.planner import Planner
 from tune.records import Assignment
@@ -68,7 +69,7 @@ class Desk:
         books = self.planner.books
         age = books.clock() - assignment.opened
         opened = {"boot": boot(), "monotonic": time.monotonic() - age}
-        peak = books.peak_flops.get(assignment.config["precision"])
+        peak = books.peak_flops.get(precision_of(assignment.config))
         return {"assignment": dataclasses.asdict(assignment), "opened": opened, "peak_flops": peak}
 
 

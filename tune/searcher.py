@@ -8,7 +8,8 @@ from typing import Any
 
 import optuna
 
-from tune.space import CENTRE, PRECISIONS, Config, Space
+from tune.dimensions import CENTRE, FREED, Config
+from tune.space import Space
 
 ENOUGH_RESULTS = 20
 """The sampler learns from the highest rung that has at least this many; from fewer, five dimensions teach it noise."""
@@ -30,6 +31,8 @@ DROPOUT_SPREAD = 0.04
 """How much dropout a text is worth that is seen once; it grows with the square root of how often a text is seen."""
 SLOWER_PRECISION = 0.1
 """Promise of a precision that is not the fastest."""
+RECIPE_SPREAD = math.log(4)
+"""The same of the log of what of the recipe varies: its own value was tuned, on other texts and devices."""
 FLOPS_PER_WEIGHT = 6
 """Of training, for each token."""
 PER_LAYER = {"nanogpt": 12, "translation": 28}
@@ -45,7 +48,7 @@ class Suggester:
 
     def __init__(self, space: Space, *, seed: int, search: str, prior: Callable[[Config], float]) -> None:
         self._space, self._prior, self._search = space, prior, search
-        self._whole_space = Space(family=space.family, precisions=PRECISIONS)
+        self._whole_space = space.whole
         self._seed = seed
         self._given: dict[str, Config] = {}
         self._keys: set[tuple[Any, ...]] = set()
@@ -94,7 +97,8 @@ class Suggester:
     def _ask(self, study: optuna.Study) -> Config:
         trial = study.ask(self._distributions())
         study.tell(trial, state=optuna.trial.TrialState.FAIL)
-        return {**trial.params, **self._space.fix}
+        chosen = {**trial.params, **self._space.fix}
+        return {name: chosen[name] for name in self._space.dimensions}
 
     def _distributions(self) -> dict[str, optuna.distributions.BaseDistribution]:
         free = {name: values for name, values in self._space.dimensions.items() if name not in self._space.fix}
@@ -113,14 +117,18 @@ class Suggester:
         return study
 
 
-def prior(family: str, *, seconds: float, kind: str, fastest: str, tokens: int) -> Callable[[Config], float]:
+def prior(default: Config, *, family: str, seconds: float, kind: str, tokens: int) -> Callable[[Config], float]:
     """How promising a config is for a family's device-seconds and training text, before anything is known: in (0, 1].
 
     Its size: compute-optimal size grows with the square root of the compute (Hoffmann et al. 2022, arXiv:2203.15556).
     Its aspect ratio and its head width, which matter little unless they are extreme. Its dropout, which helps where the
     `tokens` of the text are seen many times over, and costs where they are not. Its precision: where rungs are equal in
-    device-seconds, a slow one has fewer steps.
+    device-seconds, a slow one has fewer steps. What varies of the recipe, whose own value is in the `default` config.
+    Of a family of a user's own nothing is known.
     """
+    if family not in PER_LAYER:
+        return lambda config: 1.0
+    freed = [name for name in FREED if name in default]
     compute = seconds * SUSTAINED_FLOPS[kind] / (PRIOR_SECONDS * SUSTAINED_FLOPS["cpu"])
     centre = _size(family, CENTRE) * math.sqrt(compute)
     epochs = seconds * SUSTAINED_FLOPS[kind] / (FLOPS_PER_WEIGHT * centre * tokens)
@@ -131,8 +139,9 @@ def prior(family: str, *, seconds: float, kind: str, fastest: str, tokens: int) 
         aspect = math.log(config["d_model"] / config["layers"] / ASPECT) / ASPECT_SPREAD
         width = math.log(_head_width(config) / _head_width(CENTRE)) / HEAD_WIDTH_SPREAD
         dropout = float(config["dropout"]) / dropout_spread
-        precision = 1.0 if config["precision"] == fastest else SLOWER_PRECISION
-        return precision * math.exp(-(size**2 + aspect**2 + width**2 + dropout**2) / 2)
+        precision = 1.0 if config["precision"] == default["precision"] else SLOWER_PRECISION
+        recipe = sum((math.log(config[name] / default[name]) / RECIPE_SPREAD) ** 2 for name in freed)
+        return precision * math.exp(-(size**2 + aspect**2 + width**2 + dropout**2 + recipe) / 2)
 
     return promise
 

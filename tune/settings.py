@@ -1,22 +1,26 @@
 """All a user can set: one field a setting, with its default, its help and its text form; standard library only."""
 
+import json
 import math
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from tune.dimensions import FAMILIES, FREED, PRECISIONS, SPACES, Value, fix_text, parse_fix, parse_vary
 from tune.duration import FORMS, duration_text, parse_duration
-from tune.flag import flag_of, invalid, is_switch, parse_setting, typed
+from tune.flag import flag_name, flag_of, invalid, is_switch, parse_setting, typed
 from tune.sizes import FORMS as MEMORY_FORMS
 from tune.sizes import bytes_text, parse_bytes
-from tune.space import FAMILIES, PRECISIONS, Space, Value, fix_text, parse_fix
+from tune.space import Space
 
 LARGEST_SEED = 2**32 - 1  # NumPy's
 BUILTIN = "builtin"
+AUTO = "auto"
 HUB_PAIRS = "hub:Helsinki-NLP/opus-100:en-es"
 HUB_TEXT = "hub:karpathy/tiny_shakespeare"
 
@@ -43,6 +47,14 @@ def families_text(shares: Mapping[str, float]) -> str:
     return ",".join(f"{name}={100 * share:.10g}" for name, share in shares.items())
 
 
+def parse_sharing(text: str) -> int | str:
+    """`2` -> 2; `auto` as it is."""
+    try:
+        return AUTO if text == AUTO else int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number of trials: write 2, or auto") from None
+
+
 def parse_path(text: str) -> Path:
     """Absolute, because trials run elsewhere and a study is resumed from anywhere."""
     if not text:
@@ -55,7 +67,7 @@ def parse_corpus(text: str) -> Path | str:
     return text if text == BUILTIN or text.startswith("hub:") else parse_path(text)
 
 
-def new_folder() -> Path:
+def free_folder() -> Path:
     """`runs/<UTC time>` in the present folder, under a name that is still free."""
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
     taken = (Path("runs", name if not again else f"{name}-{again}") for again in range(1000))
@@ -71,7 +83,10 @@ FOLDER: dict[str, Any] = {"form": "FOLDER", "parse": parse_path, "stored": False
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a study was asked for. ValueError: `--flag: value: rule: remedy`, in one line."""
+    """What a study was asked for; each setting may be given as its flag is typed, such as Settings(budget="2h").
+
+    ValueError: `--flag: value: rule: remedy`, in one line.
+    """
 
     budget: float = field(  # device-seconds, as all times here are seconds
         metadata=typed(
@@ -94,9 +109,23 @@ class Settings:
             form="NAME=VALUE,...", parse=parse_fix, show=fix_text,
         ),
     )
+    vary: tuple[str, ...] = field(
+        default=(),
+        metadata=typed(
+            f"what of the recipe to vary too, from a quarter of its own value to four times it: {', '.join(FREED)}",
+            form="NAME,...", parse=parse_vary, show=",".join,
+        ),
+    )
     devices: int | None = field(
         default=None,
         metadata=typed("GPUs to use, or CPU cores where Ray sees no GPU (default: all there are)", **NUMBER_OF),
+    )
+    trials_per_gpu: int | str = field(
+        default=1,
+        metadata=typed(
+            "trials that share a GPU, each charged its part of it; auto: as many as its memory and the CPU cores hold",
+            form="N|auto", parse=parse_sharing,
+        ),
     )
     address: str | None = field(
         default=None,
@@ -110,8 +139,8 @@ class Settings:
         default=None, metadata=typed("wall clock to end within, beside the cap", **TIME, on_resume=True)
     )
     seed: int = field(default=0, metadata=typed("for every random choice", **NUMBER_OF))
-    out: Path = field(
-        default_factory=new_folder, metadata=typed("the study's folder, made new (default: runs/<time>)", **FOLDER)
+    out: Path | None = field(
+        default=None, metadata=typed("the study's folder, made new (default: runs/<time>)", **FOLDER)
     )
     rungs: str = field(
         default="seconds",
@@ -159,21 +188,31 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
+        for each in fields(self):
+            if isinstance(value := getattr(self, each.name), str | Path):
+                object.__setattr__(self, each.name, parse_setting(each, str(value)))
         for name in ("budget", "deadline", "report_every"):
             if (seconds := getattr(self, name)) is not None and seconds <= 0:
                 raise invalid(name, f"{duration_text(seconds)!r} is not above zero: write {FORMS}")
         if self.memory_limit is not None and self.memory_limit <= 0:
             raise invalid("memory_limit", f"'{bytes_text(self.memory_limit)}' is not above zero: write {MEMORY_FORMS}")
-        if unknown := [name for name in self.families if name not in FAMILIES]:
-            raise invalid("families", f"{unknown[0]!r} is no family: write {' or '.join(FAMILIES)}, or both")
+        if unknown := [name for name in self.families if name not in SPACES]:
+            raise invalid("families", f"{unknown[0]!r} is no family: write {' or '.join(SPACES)}, or several")
         shares = families_text(self.families)
         if not all(0 < share <= 1 for share in self.families.values()):
             raise invalid("families", f"{shares!r}: a share is above 0 and at most 100; leave a family out for none")
         if not math.isclose(sum(self.families.values()), 1):
             raise invalid("families", f"{shares!r} does not add up: make the shares, in per cent, add up to 100")
-        Space(family=FAMILIES[0], precisions=PRECISIONS, fix=self.fix)
+        if self.fix:
+            parse_fix(fix_text(self.fix))
+        for family in self.families:
+            Space(family=family, precisions=PRECISIONS, fix=self.fix)
+        if "batch_tokens" in self.vary and self.rungs == "tokens":
+            raise invalid("vary", "'batch_tokens' makes steps of unequal tokens: leave it out, or --rungs tokens")
         if self.devices is not None and self.devices < 1:
             raise invalid("devices", f"'{self.devices}' is too few: a search needs at least 1; leave it out for all")
+        if isinstance(self.trials_per_gpu, int) and self.trials_per_gpu < 1:
+            raise invalid("trials_per_gpu", f"'{self.trials_per_gpu}' is too few: write 1 or more, or auto")
         if not 0 <= self.seed <= LARGEST_SEED:
             raise invalid("seed", f"'{self.seed}' is out of range: a seed is from 0 to {LARGEST_SEED}; write --seed 0")
         if self.prices is not None and self.rungs != "tokens":
@@ -183,16 +222,25 @@ class Settings:
             if choices and value not in choices:
                 raise invalid(each.name, f"{value!r} is not there: choose {' or '.join(choices)}")
 
-    def check_folder(self) -> None:
-        """ValueError: the folder of a new study is taken, or cannot be made. Leaves nothing behind."""
+    def new_folder(self) -> Path:
+        """The folder that a new study would have. ValueError: it is taken, or cannot be made. Leaves nothing behind."""
+        folder = self.out or free_folder()
         try:
-            taken = self.out.exists() or self.out.is_symlink()
+            taken = folder.exists() or folder.is_symlink()
             if not taken:
-                tempfile.TemporaryFile(dir=next(folder for folder in self.out.parents if folder.exists())).close()
+                tempfile.TemporaryFile(dir=next(parent for parent in folder.parents if parent.exists())).close()
         except OSError as error:
-            raise invalid("out", f"'{self.out}' cannot be made ({error.strerror}): name another place") from None
-        if taken:
-            raise invalid("out", f"'{self.out}' exists already: a study makes its folder; name another, or --resume it")
+            raise invalid("out", f"'{folder}' cannot be made ({error.strerror}): name another place") from None
+        if taken and self.out is not None:
+            raise invalid("out", f"'{folder}' exists already: a study makes its folder; name another, or --resume it")
+        return folder
+
+    def make_folder(self) -> Path:
+        """Make it: no other search has it, even one that was begun in the same moment. ValueError as above."""
+        while True:
+            with suppress(FileExistsError):
+                (folder := self.new_folder()).mkdir(parents=True)
+                return folder
 
     def slots(self, available: int) -> int:
         """How many trials run at once where so many devices are available. ValueError: too many to ask for."""
@@ -217,14 +265,18 @@ class Settings:
         return {
             each.name: value if isinstance(value, bool) else flag_of(each).show(value)
             for each in fields(self)
-            if flag_of(each).stored and (value := getattr(self, each.name)) not in (None, {})
+            if flag_of(each).stored and (value := getattr(self, each.name)) not in (None, {}, ())
         }
 
-    def too_little_memory(self, family: str, least: float) -> ValueError:
-        """The error for a memory limit in which no config of a family fits; `least` bytes hold the smallest."""
-        asked, needed = bytes_text(self.memory_limit or 0), bytes_text(least + 1e6)
-        rule = f"holds no configuration of {family}, of which the smallest needs about {needed}"
-        return invalid("memory_limit", f"'{asked}' {rule}: write that or more")
+    def too_little_memory(self, family: str, limit: float, least: float) -> ValueError:
+        """The error for a limit in which no config of a family fits; `least` bytes hold the smallest."""
+        there, needed = bytes_text(limit), bytes_text(least + 1e6)
+        rule = f"no configuration of {family}, of which the smallest needs about {needed}"
+        if self.memory_limit is not None and self.memory_limit <= limit:
+            return invalid("memory_limit", f"'{there}' holds {rule}: write that or more")
+        if self.trials_per_gpu != 1:
+            return invalid("trials_per_gpu", f"'{self.trials_per_gpu}' leaves a trial {there}, {rule}: write fewer")
+        return invalid("families", f"{family!r}: a GPU's {there} hold {rule}: leave it out, or take a larger GPU")
 
     @classmethod
     def from_stored(cls, stored: object, **others: Any) -> Self:
@@ -234,4 +286,27 @@ class Settings:
             raise ValueError("its settings are not those of a study")
         if not all(isinstance(value, bool if is_switch(known[name]) else str) for name, value in stored.items()):
             raise ValueError("a setting is of the wrong type")
-        return cls(**{name: parse_setting(known[name], value) for name, value in stored.items()}, **others)
+        return cls(**stored, **others)
+
+    @classmethod
+    def of_study(cls, folder: Path | str, **changes: Any) -> Self:
+        """To go on with the study in a folder: its own settings; `changes` agree, or are of the few that may change.
+
+        ValueError: it holds no study, or its settings are damaged or others.
+        """
+        folder = parse_path(str(folder))
+        try:
+            study = json.loads((folder / "study.json").read_text(encoding="utf-8"))
+            stored = study.get("settings") if isinstance(study, dict) else None
+            settings = cls.from_stored(stored, resume=folder, out=folder)
+        except OSError as error:
+            raise invalid("resume", f"'{folder}' has no study.json ({error.strerror}): name a study's folder") from None
+        except (ValueError, RecursionError) as error:
+            raise invalid("resume", f"'{folder}' has a damaged study.json ({error}): name another study") from None
+        changed = replace(settings, **changes)
+        own = [each.name for each in fields(cls) if not flag_of(each).on_resume]
+        others = [flag_name(name) for name in own if getattr(changed, name) != getattr(settings, name)]
+        if others:
+            names = ", ".join(others)
+            raise ValueError(f"{names}: not as in '{folder}', and a study keeps its own settings: leave {names} out")
+        return changed

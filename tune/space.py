@@ -1,155 +1,150 @@
 """What may vary. Only valid configurations come out, and each under one name; standard library only."""
 
-import itertools
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from math import prod
 
-Value = int | float | str
-Config = dict[str, Any]  # {"d_model", "heads", "layers", "dropout", "precision"}; the family stands beside it
-
-FAMILIES = ("translation", "nanogpt")
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-FASTEST_FIRST = ("bf16", "fp16", "tf32", "fp32")
-LEAST_HEAD_WIDTH = 4
-DIMENSIONS: dict[str, tuple[Value, ...]] = {
-    "d_model": (16, 32, 64, 96, 128, 192, 256, 384, 512),
-    "heads": (4, 8, 16, 32),
-    "layers": (2, 3, 4, 6, 8, 12, 16),
-    "dropout": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
-    "precision": PRECISIONS,
-}
-CENTRE: Config = {"d_model": 128, "heads": 4, "layers": 4, "dropout": 0.1}
-HEADS_RULE = f"heads must divide d_model and leave each head a width of at least {LEAST_HEAD_WIDTH}"
-
-
-def listed(values: tuple[Value, ...]) -> str:
-    """The values as a user types them: `0, 0.1, 0.2`."""
-    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
-
-
-def fix_text(fix: Mapping[str, Value]) -> str:
-    """The inverse of parse_fix: `precision=bf16,heads=4`."""
-    return ",".join(f"{name}={listed((value,))}" for name, value in fix.items())
-
-
-def parse_fix(text: str) -> dict[str, Value]:
-    """`precision=bf16,heads=4` -> {"precision": "bf16", "heads": 4}. ValueError: not in the space."""
-    fix: dict[str, Value] = {}
-    for part in text.split(","):
-        name, equals, typed = (piece.strip() for piece in part.partition("="))
-        if name not in DIMENSIONS:
-            raise ValueError(f"--fix: {part!r} names no dimension: there are {', '.join(DIMENSIONS)}; write heads=4")
-        if name in fix:
-            raise ValueError(f"--fix: {part!r} fixes {name} a second time: each dimension takes one value; keep one")
-        if not equals or not typed:
-            raise ValueError(f"--fix: {part!r} gives no value: {name} is one of {listed(DIMENSIONS[name])}; add =VALUE")
-        fix[name] = _parse_value(name, typed)
-    return fix
-
-
-def _parse_value(name: str, typed: str) -> Value:
-    try:
-        wanted: Value = typed if name == "precision" else float(typed)
-    except ValueError:
-        wanted = typed
-    for value in DIMENSIONS[name]:
-        if value == wanted:
-            return value
-    rule = f" ({HEADS_RULE})" if name in ("heads", "d_model") else ""
-    choices = listed(DIMENSIONS[name])
-    raise ValueError(f"--fix: '{name}={typed}' is not in the space{rule}: fix {name} at one of {choices}")
-
-
-def heads_fit(d_model: Any, heads: Any) -> bool:
-    """Do the heads divide the width, and leave each head wide enough to attend with?"""
-    return d_model % heads == 0 and d_model // heads >= LEAST_HEAD_WIDTH
-
-
-def label(config: Mapping[str, Value]) -> str:
-    """A config in one short, unique phrase: `d128 h4 l4 p.1 bf16`."""
-    dropout = f"{config['dropout']:g}".removeprefix("0") or "0"
-    return f"d{config['d_model']} h{config['heads']} l{config['layers']} p{dropout} {config['precision']}"
+from tune.dimensions import (
+    CENTRE,
+    FASTEST_FIRST,
+    HEADS_RULE,
+    PARTNERS,
+    PRECISIONS,
+    SPACES,
+    Config,
+    Dimensions,
+    Value,
+    fix_text,
+    heads_fit,
+    listed,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """The valid configs of one family on one kind of device. ValueError: none is left."""
+    """The valid configs of one family on one kind of device. vary: dimensions beside the family's. ValueError: none."""
 
     family: str
     precisions: tuple[str, ...]  # those the device does natively, each a different arithmetic
     fix: Mapping[str, Value] = field(default_factory=dict)
+    vary: Dimensions = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.family not in FAMILIES:
-            raise ValueError(f"--families: {self.family!r} is no family: there are {' and '.join(FAMILIES)}; name one")
+        if self.family not in SPACES:
+            raise ValueError(f"--families: {self.family!r} is no family: there are {' and '.join(SPACES)}; name one")
         assert self.precisions and set(self.precisions) <= set(PRECISIONS), self.precisions
-        if self.fix:
-            parse_fix(fix_text(self.fix))
-        fixed = self.fix.get("precision")
-        if fixed is not None and fixed not in self.precisions:
-            raise ValueError(
-                f"--fix: 'precision={fixed}' is not native to this device: native are {listed(self.precisions)}; "
-                "fix one of these or leave precision out"
-            )
+        for name, values in self.dimensions.items():
+            if not values:
+                raise self._without(name)
         if not self._shapes:
             raise ValueError(f"--fix: {fix_text(self.fix)!r} leaves no valid point: {HEADS_RULE}; {self._remedy()}")
 
+    def _without(self, name: str) -> ValueError:
+        """The error for a dimension that has no value left."""
+        if name == "precision":
+            there = listed(self.precisions)
+            if name not in self.fix:
+                rule = f"of {self.family!r} has no precision that is native to this device"
+                return ValueError(f"--families: the space {rule}: native are {there}; leave the family out")
+            return ValueError(
+                f"--fix: 'precision={self.fix[name]}' is not native to this device: native are {there}; "
+                "fix one of these or leave precision out"
+            )
+        values = listed(SPACES[self.family][name])
+        return ValueError(
+            f"--fix: '{fix_text({name: self.fix[name]})}' is not in the space of {self.family}: fix one of {values}"
+        )
+
     def _remedy(self) -> str:
-        heads, d_model = self.fix["heads"], self.fix["d_model"]
-        widths = listed(tuple(d for d in DIMENSIONS["d_model"] if heads_fit(d, heads)))
-        few_enough = listed(tuple(h for h in DIMENSIONS["heads"] if heads_fit(d_model, h)))
+        every, heads, d_model = SPACES[self.family], self.fix.get("heads"), self.fix.get("d_model")
+        if heads is None or d_model is None:
+            return "fix less"
+        widths = listed(tuple(d for d in every["d_model"] if heads_fit(d, heads)))
+        few_enough = listed(tuple(h for h in every["heads"] if heads_fit(d_model, h)))
         return f"with heads={heads} fix d_model at {widths}, with d_model={d_model} fix heads at {few_enough}"
+
+    @property
+    def whole(self) -> "Space":
+        """With every precision, and nothing fixed."""
+        return replace(self, precisions=PRECISIONS, fix={})
 
     @cached_property
     def dimensions(self) -> dict[str, tuple[Value, ...]]:
         """What is left to choose from in each dimension: one value where it is fixed."""
-        native = tuple(precision for precision in PRECISIONS if precision in self.precisions)
-        whole = DIMENSIONS | {"precision": native}
-        return {name: (self.fix[name],) if name in self.fix else values for name, values in whole.items()}
+        every = {**SPACES[self.family], **self.vary}
+        if "precision" in every:
+            every["precision"] = tuple(each for each in every["precision"] if each in self.precisions)
+        return {
+            name: tuple(value for value in values if name not in self.fix or value == self.fix[name])
+            for name, values in every.items()
+        }
+
+    def _choices(self, name: str, config: Config) -> tuple[Value, ...]:
+        """What a dimension has to offer once some others are chosen."""
+        values, partner = self.dimensions[name], PARTNERS.get(name)
+        if partner not in self.dimensions:
+            return values
+        partners = (config[partner],) if partner in config else self.dimensions[partner]
+        pairs = {value: [{name: value, partner: other} for other in partners] for value in values}
+        return tuple(value for value in values if any(heads_fit(**pair) for pair in pairs[value]))
+
+    def _grown(self, config: Config, names: list[str]) -> Iterator[Config]:
+        """The config with every valid choice in these dimensions too."""
+        if not names:
+            yield config
+            return
+        for value in self._choices(names[0], config):
+            yield from self._grown({**config, names[0]: value}, names[1:])
 
     @cached_property
-    def _shapes(self) -> dict[Any, tuple[Any, ...]]:
-        """The heads that fit, for each d_model that some fit."""
-        left = self.dimensions
-        shapes = {d: tuple(h for h in left["heads"] if heads_fit(d, h)) for d in left["d_model"]}
-        return {d_model: heads for d_model, heads in shapes.items() if heads}
+    def _shapes(self) -> list[Config]:
+        """What can be chosen together in the dimensions that depend on each other."""
+        return list(self._grown({}, [name for name in self.dimensions if name in PARTNERS]))
 
     @property
     def count(self) -> int:
         """The number of valid configs."""
-        left = self.dimensions
-        shapes = sum(len(heads) for heads in self._shapes.values())
-        return shapes * len(left["layers"]) * len(left["dropout"]) * len(left["precision"])
+        free = (values for name, values in self.dimensions.items() if name not in PARTNERS)
+        return len(self._shapes) * prod(map(len, free))
 
     def configs(self) -> Iterator[Config]:
-        """Every valid config once, smallest width first, always in the same order."""
-        left = self.dimensions
-        for d_model, heads in self._shapes.items():
-            for rest in itertools.product(heads, left["layers"], left["dropout"], left["precision"]):
-                yield dict(zip(DIMENSIONS, (d_model, *rest), strict=True))
+        """Every valid config once, the first value of each dimension first, always in the same order."""
+        return self._grown({}, list(self.dimensions))
 
     def sample(self, rng: random.Random) -> Config:
         """One valid config: each width equally likely, then each of the heads that fit it, then each of the rest."""
-        left = self.dimensions
-        d_model = rng.choice(tuple(self._shapes))
-        rest = (self._shapes[d_model], left["layers"], left["dropout"], left["precision"])
-        return dict(zip(DIMENSIONS, (d_model, *map(rng.choice, rest)), strict=True))
+        config: Config = {}
+        for name in self.dimensions:
+            config[name] = rng.choice(self._choices(name, config))
+        return config
 
     def contains(self, config: Mapping[str, Value]) -> bool:
         """Is this one of configs()?"""
-        if set(config) != set(DIMENSIONS) or any(config[name] not in left for name, left in self.dimensions.items()):
+        left = self.dimensions
+        if set(config) != set(left) or any(config[name] not in values for name, values in left.items()):
             return False
-        return config["heads"] in self._shapes.get(config["d_model"], ())
+        return all(config[name] in self._choices(name, dict(config)) for name in PARTNERS if name in left)
 
     def default(self) -> Config:
-        """The valid config the fewest steps along the dimensions away from CENTRE, in the fastest native precision."""
-        fastest = next(p for p in FASTEST_FIRST if p in self.dimensions["precision"])
-        wanted = CENTRE | {"precision": fastest}
+        """The valid config the fewest steps away from CENTRE, in the fastest native precision.
 
-        def steps_away(config: Config) -> int:
-            return sum(abs(grid.index(config[name]) - grid.index(wanted[name])) for name, grid in DIMENSIONS.items())
+        Where CENTRE says nothing of a dimension its middle value is meant.
+        """
+        every, native = {**SPACES[self.family], **self.vary}, self.dimensions.get("precision", ())
+        centre = {name: values[(len(values) - 1) // 2] for name, values in every.items()}
+        centre |= {name: value for name, value in CENTRE.items() if value in every.get(name, ())}
+        centre |= {"precision": next(each for each in FASTEST_FIRST if each in native)} if native else {}
 
-        return min((config for config in self.configs() if config["precision"] == fastest), key=steps_away)
+        def steps_away(name: str, value: Value) -> int:
+            return abs(every[name].index(value) - every[name].index(centre[name]))
+
+        def distance(shape: Config) -> int:
+            return sum(steps_away(name, value) for name, value in shape.items())
+
+        nearest = min(self._shapes, key=distance)
+        config = dict(nearest)
+        for name in self.dimensions.keys() - PARTNERS.keys():
+            config[name] = min(self.dimensions[name], key=partial(steps_away, name))
+        return {name: config[name] for name in self.dimensions}

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from model.batches import batch_shape
-from model.config import Config, Data, model_config, pad_of
-from model.estimates import flops_per_token
+from model.config import Config, Data
+from model.families import FAMILIES
 from model.learner import Learner
 
 MEASURED_STEPS, MEASURED_SECONDS = 20, 0.5
@@ -49,10 +48,7 @@ class Speeds:
 
     def flops(self, config: Mapping[str, Any]) -> float:
         """On paper, of a step."""
-        whole = self._whole(config)
-        made = model_config(whole, vocabulary=self._data.vocabulary, pad=pad_of(self._data))
-        shape = batch_shape(self._data, batch_tokens=whole.batch_tokens, context=whole.context)
-        return shape.rows * shape.target * flops_per_token(made, target=shape.target, source=shape.source)
+        return FAMILIES[self._family].step_flops(self._whole(config), self._data)
 
     def _whole(self, config: Mapping[str, Any]) -> Config:
-        return Config(family=self._family, **config)
+        return Config.at(config, family=self._family)

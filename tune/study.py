@@ -4,7 +4,10 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+import pandas as pd
 
 from model.checkpoint import DamagedCheckpoint
 from model.config import Data
@@ -12,16 +15,19 @@ from tune.assembly import make_place, make_planner
 from tune.board.tensorboard import TensorBoard
 from tune.cluster import capacity, check_folder, cluster_devices, joined
 from tune.devices import Devices, find_devices
+from tune.dimensions import merged
+from tune.disk import told_in_one_line
 from tune.display import displayed
 from tune.duration import duration_text
 from tune.facts import overhead_noted, write_facts
-from tune.grounds import check_same_prices, check_same_text, survey
+from tune.grounds import Grounds, check_same_prices, check_same_text, survey
 from tune.heartbeats import beating
 from tune.hooks import Screen
 from tune.journal import Journal
 from tune.listener import Listener
 from tune.noise import screen_apart
 from tune.planner import Planner
+from tune.ranking import ranking
 from tune.ray_run import keep_fewer_kernels, local_ray, run_trials
 from tune.restore import check_plain, close_what_a_kill_left_open, restore, spent
 from tune.samples import write_samples
@@ -44,32 +50,57 @@ class Outcome:
         return 128 + members[self.interrupted] if self.interrupted and self.interrupted in members else 0
 
 
-def search(settings: Settings) -> Outcome:
+def search(settings: Settings) -> pd.DataFrame:
+    """Run the search that the settings ask for; its ranking, as tune.ranking has it, with its `study` among `attrs`.
+
+    ValueError, with nothing written: a setting that cannot serve.
+    """
+    study = run_study(settings).folder
+    table = ranking(study)
+    table.attrs["study"] = str(study)
+    return table
+
+
+def run_study(settings: Settings) -> Outcome:
     """Run the search that the settings ask for. ValueError, with nothing written: a setting that cannot serve."""
     if settings.address is None:
-        devices = find_devices(settings)
-        return search_on(settings, devices, local_ray(devices.slots, devices.gpus))
+        return search_on(settings, find_devices(settings), lambda devices: local_ray(devices.slots, devices.gpus))
     with joined(settings.address):
-        check_folder(settings.out)
-        devices = cluster_devices(settings)
-        return search_on(settings, devices, nullcontext(), there=lambda: capacity(devices.kind))
+        check_folder(settings.resume or settings.new_folder())
+        return search_on(settings, cluster_devices(settings), lambda _: nullcontext(), slots_there)
+
+
+def slots_there(devices: Devices) -> int:
+    """How many slots a cluster has just now, of these devices."""
+    return devices.trials_each * capacity(devices.kind)
 
 
 def search_on(
-    settings: Settings, devices: Devices, up: AbstractContextManager[None], there: Callable[[], int] | None = None
-) -> Outcome:
-    """Run a search on these devices. up: a Ray while trials run; there: how many devices there are just now."""
+    settings: Settings, devices: Devices, up: Callable[[Devices], AbstractContextManager[None]],
+    there: Callable[[Devices], int] | None = None,
+) -> Outcome:  # fmt: skip
+    """Run a search on these devices. up: a Ray while trials run; there: how many slots there are just now."""
     grounds = survey(settings, devices)
-    settings, data = grounds.settings, grounds.data
-    journal = open_journal(settings)
+    study = grounds.settings.resume or grounds.settings.make_folder()
+    with told_in_one_line(study):
+        return conduct(grounds, study, up(grounds.devices), partial(there, grounds.devices) if there else None)
+
+
+def conduct(
+    grounds: Grounds, study: Path, up: AbstractContextManager[None], there: Callable[[], int] | None
+) -> Outcome:
+    """Run a search on its grounds, in a folder that was made for it or that it has."""
+    settings, devices, data = grounds.settings, grounds.devices, grounds.data
+    journal = open_journal(study, settings)
     check_same_text(data, journal.facts())
     check_same_prices(grounds.prices, journal.facts())
-    with screen_apart(settings.out / "log.txt") as write:
+    with screen_apart(study / "log.txt") as write:
         place_text = f"{devices.slots} x {devices.name}, precisions {', '.join(devices.precisions)}"
-        write(f"{settings.out}: {duration_text(settings.budget)} on {place_text}")
+        write(f"{study}: {duration_text(settings.budget)} on {place_text}")
         for note in grounds.notes:
             write(note)
-        tensorboard = TensorBoard(settings.out / "tensorboard", journal, settings)
+        dimensions = merged(space.whole.dimensions for space in grounds.spaces.values())
+        tensorboard = TensorBoard(study / "tensorboard", journal, settings, dimensions)
         listeners: list[Listener] = [tensorboard, Screen(write)]
         planner = make_planner(grounds, journal, listeners, there=there)
         if settings.resume:
@@ -78,25 +109,23 @@ def search_on(
         if settings.memory_limit:
             keep_fewer_kernels()
         place = make_place(grounds, planner)
-        alive, noted = beating(settings.out, planner.books.clock), overhead_noted(journal, tensorboard)
-        shown = displayed(write, settings, planner.books.clock)
-        with shown, alive, up, ended_in_order(planner, settings.out), noted:
-            run_trials(planner, data, place, devices.gpus)
+        alive, noted = beating(study, planner.books.clock), overhead_noted(journal, tensorboard)
+        shown = displayed(write, study, settings, planner.books.clock)
+        with shown, alive, up, ended_in_order(planner, study), noted:
+            run_trials(planner, data, place, devices.needs)
         tensorboard.close(planner)
         for line in conclude(settings, planner, data, devices.kind, tensorboard):
             write(line)
     journal.close()
-    return Outcome(folder=settings.out, interrupted=planner.stopping)
+    return Outcome(folder=study, interrupted=planner.stopping)
 
 
-def open_journal(settings: Settings) -> Journal:
+def open_journal(study: Path, settings: Settings) -> Journal:
     """The journal of a new study, or of the one to go on with. ValueError: it cannot be had, or the cap is spent."""
     if not settings.resume:
-        settings.check_folder()
-        settings.out.mkdir(parents=True)
-        return Journal(settings.out, new=True)
-    check_plain(settings.out)
-    journal = Journal(settings.out, new=False)
+        return Journal(study, new=True)
+    check_plain(study)
+    journal = Journal(study, new=False)
     close_what_a_kill_left_open(journal)
     if settings.budget < spent(journal):
         raise settings.too_late(spent(journal))
@@ -108,18 +137,18 @@ def conclude(
 ) -> Iterator[str]:
     """Keep the winners where people look for them, let them translate and write, and tell what was found."""
     journal, ledger = planner.books.journal, planner.books.ledger
-    found, kept = winners(journal), {}
+    study, found, kept = journal.folder, winners(journal), {}
     for family, winner in found.items():
         try:
-            export(winner, settings.out, data[family])
+            export(winner, study, data[family])
             kept[family] = winner
         except DamagedCheckpoint as error:
             yield f"{family}: the best trial cannot be kept in best-{family}: {error}"
-    scores = {} if planner.stopping else write_samples(kept, planner.books, settings.out, data, kind=kind)
+    scores = {} if planner.stopping else write_samples(kept, planner.books, study, data, kind=kind)
     for family, score in scores.items():
         tensorboard.translated(planner, found[family].trial, score)
     journal.note(ended={"reason": planner.stopping or "cap", "spent": ledger.spent})
     families = list(settings.families)
     yield from last_lines(journal, found, scores, families, cap=settings.budget, spent=ledger.spent)
     if planner.stopping:
-        yield f"ended by {planner.stopping}; go on with: python tune/run.py --resume {settings.out}"
+        yield f"ended by {planner.stopping}; go on with: python tune/run.py --resume {study}"

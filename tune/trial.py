@@ -13,8 +13,10 @@ import ray.tune
 import torch
 
 from model.config import Config, Data
+from model.families import FAMILIES, add
+from model.family import Family
 from model.memory import MemoryLimit, ran_out
-from model.peak import flops_on, peak_flops
+from model.peak import peak_flops
 from model.process import prepare_process
 from model.training import Progress, Stretch, train
 from tune.disk import refused
@@ -49,9 +51,13 @@ class Place:
 class TrainingTrial(ray.tune.Trainable):
     """Trains what `config["assignment"]` says (a tune.records.Assignment as a dictionary) to its lease or goal."""
 
-    def setup(self, config: dict[str, Any], data: Mapping[str, Data], place: Place) -> None:
-        """Once a process. `data` by family comes out of the object store, shared and read-only."""
+    def setup(
+        self, config: dict[str, Any], data: Mapping[str, Data], place: Place, families: Mapping[str, Family]
+    ) -> None:
+        """Once a process. `data` by family comes out of the object store, shared and read-only; families: a user's."""
         self._data, self._place = data, place
+        for name, family in families.items():
+            add(name, family)
         prepare_process(place.threads)
         self._driver = DriverWatch(place.driver, place.folder)
         self._trains = False
@@ -111,9 +117,9 @@ class TrainingTrial(ray.tune.Trainable):
         assignment, place = self._assignment, self._place
         self._life = assignment["trial"], assignment["lease"], assignment["opened"] - opened
         family = assignment["family"]
-        trained = Config(family=family, seed=place.seed, **assignment["config"])
+        trained = Config.at(assignment["config"], family=family, seed=place.seed)
         self._arithmetic = {
-            "flops_per_token": flops_on(trained, self._data[family]),
+            "flops_per_token": FAMILIES[family].flops_per_token(trained, self._data[family]),
             "peak_flops": peak or peak_flops(trained.precision, place.device),
         }
         self._limit.begin()

@@ -6,9 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tune.space import label
+from tune.dimensions import label
+from tune.journal import SHARE
 from tune.winners import BEST
 
+SLOTS = f"""
+    SELECT TOTAL((IFNULL(closed, ?) - opened) * {SHARE}), TOTAL(closed IS NULL),
+           TOTAL((closed IS NULL) * {SHARE})
+    FROM slots"""
+LEASES = f"""
+    SELECT trial, family, rung, reserved - (? - leases.opened) * {SHARE} AS ahead
+    FROM leases JOIN trials USING (trial) JOIN slots USING (slot) WHERE leases.closed IS NULL ORDER BY lease"""
 DONE = {"finished": "finished", "failed": "error"}
 """Why a trial of these states ended; those that were stopped have a reason."""
 
@@ -36,12 +44,15 @@ class FamilyView:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """In device-seconds the cap, what is spent of it, reserved and left; slots held; wall: seconds to the deadline."""
+    """In device-seconds the cap, what is spent of it, reserved and left; slots held, and the device-seconds that they
+    take a second; wall: seconds to the deadline.
+    """
 
     cap: float
     spent: float
     reserved: float
     slots: int
+    rate: float
     wall: float | None
     families: dict[str, FamilyView]
 
@@ -55,7 +66,7 @@ class View:
         """Of wall time, if the slots held now are kept to the end; None while there are none."""
         if not self.slots:
             return None
-        to_cap = max(0.0, self.cap - self.spent) / self.slots
+        to_cap = max(0.0, self.cap - self.spent) / self.rate
         return to_cap if self.wall is None else min(to_cap, max(0.0, self.wall))
 
 
@@ -63,15 +74,14 @@ def look(
     journal: sqlite3.Connection, families: Iterable[str], *, cap: float, now: float, wall: float | None = None
 ) -> View:
     """The study at `now` on its own clock, `wall` seconds before its deadline."""
-    slots = journal.execute("SELECT TOTAL(IFNULL(closed, ?) - opened), TOTAL(closed IS NULL) FROM slots", (now,))
-    spent, held = slots.fetchone()
-    leases = journal.execute("SELECT * FROM leases JOIN trials USING (trial) WHERE closed IS NULL ORDER BY lease")
+    spent, held, rate = journal.execute(SLOTS, (now,)).fetchone()
+    leases = journal.execute(LEASES, (now,))
     running = [dict(row) for row in leases]
     trials = journal.execute("SELECT family, state, reason FROM trials").fetchall()
     best = {row["family"]: row for row in journal.execute(BEST)}
     return View(
-        cap=cap, spent=spent, slots=int(held), wall=wall,
-        reserved=sum(max(0.0, lease["opened"] + lease["reserved"] - now) for lease in running),
+        cap=cap, spent=spent, slots=int(held), rate=rate, wall=wall,
+        reserved=sum(max(0.0, lease["ahead"]) for lease in running),
         families={
             name: FamilyView(
                 running=[

@@ -9,9 +9,9 @@ from typing import Any
 from model import checkpoint as checkpoints
 from model.bleu import Score
 from model.config import Data
+from tune.dimensions import label
 from tune.duration import duration_text
 from tune.journal import Journal
-from tune.space import label
 
 BEST = """
     SELECT * FROM (

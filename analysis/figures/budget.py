@@ -42,7 +42,7 @@ def burn_down(study: Study) -> Picture:
         paid = np.concatenate(([0.0], rows["seconds"].cumsum()))
         table[what] = paid[np.searchsorted(rows["at"], moments, side="right")]
     opened, until = slots["opened"].to_numpy(), slots["until"].to_numpy()
-    taken = np.clip(moments[:, None] - opened, 0, until - opened).sum(axis=1)
+    taken = np.clip(moments[:, None] - opened, 0, until - opened) @ slots["share"].to_numpy()
     # work is charged when it is reported: what was not charged by any later moment either is idle
     table["idle"] = np.minimum.accumulate(np.clip(taken - table[list(table)[1:]].sum(axis=1), 0, None)[::-1])[::-1]
     cap = spending(study).cap

@@ -1,6 +1,8 @@
 """What each dimension did, at one rung: its effect with intervals, and its importance by Optuna."""
 
+import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from analysis.figures.picture import BLACK, BLUE, GREY, MANY, ORANGE, Picture, axes, level_text, levels
 from analysis.results import Results
-from analysis.trials import DECAY, SPACE, TRIAL
+from analysis.trials import DECAY, TRIAL
 
 ENOUGH = 20  # trials at a rung for effects
 FEWEST = 8  # trials for an importance
@@ -41,13 +43,13 @@ def mean_interval(values: np.ndarray) -> tuple[float, float, float]:
     return float(values.mean()), float(low), float(high)
 
 
-def importances(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows share, low, high, one a dimension, the most important first; none for too few trials.
+def importances(table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Rows share, low, high, one for each of these dimensions, the most important first; none for too few trials.
 
     Shares add up to 1: PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255), the mean over what counts as good, with the
     interval of resampled trials.
     """
-    varied = [name for name in SPACE if table[name].nunique() > 1]
+    varied = [name for name in names if table[name].nunique() > 1]
     if len(table) < FEWEST or not varied:
         return pd.DataFrame(columns=["share", "low", "high"])
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -81,9 +83,13 @@ def effects(results: Results, family: str) -> Picture:
     table = one_level(results, family)
     table = table.assign(log_ratio=np.log(table["perplexity"] / table["perplexity"].median()))
     table["above_median"] = per_cent(table["log_ratio"])
-    figure, plots = axes(3, 2, height=7.6)
+    names = [name for name in results.dimensions if table[name].notna().any()]
+    rows = math.ceil((len(names) + 1) / 2)
+    figure, plots = axes(rows, 2, height=7.6 * rows / 3)
+    for plot in plots[len(names) : -1]:
+        plot.set_axis_off()
     low, high = np.percentile(table["above_median"], (0, 95))
-    for plot, name in zip(plots, SPACE, strict=False):
+    for plot, name in zip(plots, names, strict=False):
         values = sorted(table[name].dropna().unique())
         jitter = np.random.default_rng(0)
         for place, value in enumerate(values):
@@ -99,7 +105,7 @@ def effects(results: Results, family: str) -> Picture:
         plot.set(title=name, xticks=range(len(values)), xticklabels=labels, xlim=(-0.6, len(values) - 0.4))
         plot.set_ylim(low - 0.05 * (high - low) - 1, high + 0.05 * (high - low) + 1)
         plot.yaxis.set_major_formatter(lambda value, _: f"{value:+.0f} %" if value else "0 %")
-    shares = importances(table)
+    shares = importances(table, names)
     backwards = shares.iloc[::-1]
     errors = np.clip([backwards["share"] - backwards["low"], backwards["high"] - backwards["share"]], 0, None)
     plots[-1].barh(backwards.index, backwards["share"], xerr=errors, color=ORANGE, ecolor=BLACK, capsize=3)
@@ -119,5 +125,5 @@ def effects(results: Results, family: str) -> Picture:
         title=f"{family}: what each dimension did",
         text=text,
         figure=figure,
-        data=table[[*TRIAL, *SPACE, "level", "perplexity", "above_median"]],
+        data=table[[*TRIAL, *names, "level", "perplexity", "above_median"]],
     )

@@ -42,7 +42,7 @@ def front(results: Results, family: str) -> Picture:
     for row in furthest.iloc[:: 1 if len(furthest) <= NAMED else len(furthest) - 1].to_dict("records"):
         left = row["parameters"] > middle
         plot.annotate(
-            f"{row['trial']} {formats.config(row)}",
+            f"{row['trial']} {row['config']}",
             (row["parameters"], row["perplexity"]),
             textcoords="offset points",
             xytext=(-6 if left else 6, -12),
@@ -99,7 +99,7 @@ def curve(results: Results, family: str) -> Picture:
     return Picture(
         name=f"sizes-{family}",
         title=f"{family}: the size-perplexity curve",
-        text=f"Furthest below the curve at {level_text(fitted[-1])}: {best['trial']} ({formats.config(best)}), "
+        text=f"Furthest below the curve at {level_text(fitted[-1])}: {best['trial']} ({best['config']}), "
         f"efficiency {best['efficiency']:+.3f} ({best['efficiency_low']:+.3f} to {best['efficiency_high']:+.3f}).",
         figure=figure,
         data=table[[*TRIAL, "level", "parameters", "perplexity", "efficiency", "efficiency_low", "efficiency_high"]],

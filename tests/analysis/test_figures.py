@@ -1,3 +1,4 @@
+import random
 import sqlite3
 import warnings
 from collections.abc import Callable
@@ -22,7 +23,8 @@ from analysis.figures.precision import precision
 from analysis.results import Results
 from analysis.spending import spending
 from analysis.studies import open_studies
-from tests.analysis.conftest import Written
+from analysis.trials import SPACE
+from tests.analysis.conftest import SEARCHED, Written
 
 OF_A_FAMILY = (front, curve, curves, effects, parallel, precision, outlook)
 OF_THE_BUDGET = (burn_down, bills, timeline, prices, memory)
@@ -123,7 +125,7 @@ def test_effects_are_read_at_the_highest_rung_with_enough_trials(
 
 
 def test_the_dimension_that_decides_is_the_most_important(searched: Written) -> None:
-    shares = importances(one_level(results(searched), "nanogpt"))
+    shares = importances(one_level(results(searched), "nanogpt"), SPACE)
     assert shares["share"].sum() == pytest.approx(1)
     assert shares.index[0] == "d_model"
 
@@ -132,7 +134,20 @@ def test_importances_of_few_different_trials_come_without_a_word_of_warning(sear
     few = one_level(results(searched), "nanogpt").iloc[[0, 1, 2] * 4]
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        assert importances(few)["share"].sum() == pytest.approx(1)
+        assert importances(few, SPACE)["share"].sum() == pytest.approx(1)
+
+
+def test_a_dimension_beside_the_space_is_judged_and_drawn_too(write: Callable[..., Written]) -> None:
+    study = write("varied", **SEARCHED)
+    chance = random.Random(0)
+    for number in range(24):
+        rate = chance.choice([0.001, 0.002, 0.004])
+        study.trial(f"t{number:03d}", learning_rate=rate, d_model=chance.choice([64, 128]), created=number)
+        study.report(f"t{number:03d}", 5.0 + 100 * rate + chance.random() / 100)
+    found = results(study)
+    assert importances(one_level(found, "nanogpt"), found.dimensions).index[0] == "learning_rate"
+    for draw in (effects, parallel):
+        assert "learning_rate" in draw(found, "nanogpt").data
 
 
 def test_an_interval_holds_its_mean() -> None:

@@ -1,6 +1,7 @@
 import pytest
 
 from analysis import formats
+from tune.dimensions import label
 
 NAN = float("nan")
 
@@ -38,7 +39,8 @@ def test_numbers_are_written_as_people_write_them(write, value, text):
 
 
 def test_a_config_is_named_as_in_tensorboard() -> None:
-    row = {"d_model": 128, "heads": 4, "layers": 2, "dropout": 0.1, "precision": "bf16"}
-    assert formats.config(row) == "d128 h4 l2 p.1 bf16"
-    assert formats.config(row | {"dropout": 0.0}) == "d128 h4 l2 p0 bf16"
-    assert formats.config(row | {"heads": NAN, "precision": None}) == "d128 l2 p.1"
+    config = {"d_model": 128, "heads": 4, "layers": 2, "dropout": 0.1, "precision": "bf16"}
+    assert formats.config(config) == "d128 h4 l2 p.1 bf16"
+    more = {"width": 64, "gate": "gelu", "share": 0.25, "learning_rate": 3e-3, "batch_tokens": 512, "dropout": 0.0}
+    for each in (config, config | more, more, dict(reversed(config.items()))):
+        assert formats.config(each) == label(each)

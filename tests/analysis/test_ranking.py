@@ -150,3 +150,16 @@ def test_rungs_are_ordered_without_a_written_ladder(write: Callable[..., Written
         study.trial(f"t{rung}")
         study.report(f"t{rung}", 5.0, rung=rung)
     assert table(study)["rung"].tolist() == [2, 1, 0]
+
+
+def test_what_varies_beside_the_space_has_columns_of_its_own(write: Callable[..., Written]) -> None:
+    first, second = write("first"), write("second")
+    first.trial("t1", learning_rate=0.006)
+    second.trial("t1", width=64)
+    ranked = table(first, second).set_index("study")
+    names = list(ranked)
+    place = names.index("precision")
+    assert names[place + 1 : place + 3] == ["learning_rate", "width"]
+    assert ranked["config"].tolist() == ["d128 h4 l4 p.1 fp32 lr.006", "d128 h4 l4 p.1 fp32 width64"]
+    assert ranked["learning_rate"].dropna().to_dict() == {"first": 0.006}
+    assert ranked["width"].dropna().to_dict() == {"second": 64}

@@ -30,9 +30,10 @@ from model.stretch import Stretch
 from model.training import Progress, train
 from tests.bench.contenders import pairs, text
 from tune.assembly import SMALLEST_EVALUATION_TOKENS
+from tune.dimensions import label
 from tune.duration import parse_duration
 from tune.ray_run import local_ray
-from tune.space import Space, label
+from tune.space import Space
 
 REDUCTION = 2
 """The best in the replay (RESULTS.md, "The peers' settings")."""

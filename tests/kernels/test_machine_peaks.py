@@ -62,7 +62,7 @@ def test_they_are_measured_where_none_are_kept_and_in_a_run_of_all_kernels() -> 
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "address", "known"),
+    ("kind", "model", "address", "known"),
     [
         ("cpu", "CPU core", None, {"fp32": 1e11}),
         ("cuda", "a GPU", None, {"bf16": 7e14}),
@@ -71,11 +71,11 @@ def test_they_are_measured_where_none_are_kept_and_in_a_run_of_all_kernels() -> 
     ],
 )
 def test_a_search_takes_those_of_one_thread_of_its_own_device(
-    kind: str, name: str, address: str | None, known: dict[str, float]
+    kind: str, model: str, address: str | None, known: dict[str, float]
 ) -> None:
     keep({cpu_name(): PEAKS, "a GPU": Peaks(bytes_per_second={1: 4e12}, flops_per_second={"bf16": {1: 7e14}})})
     grounds: Any = SimpleNamespace(
-        devices=SimpleNamespace(kind=kind, name=name), settings=SimpleNamespace(address=address)
+        devices=SimpleNamespace(kind=kind, model=model), settings=SimpleNamespace(address=address)
     )
     assert kept_flops(grounds) == known
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from model import batches, evaluation, learner, training
+from model import batches, families, learner, training
 from model import checkpoint as checkpoints
 from model.config import Config
 from model.corpus import PairCorpus, TextCorpus
@@ -63,7 +63,7 @@ class Script:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.start, self.step, self.batch, self.save = (itertools.repeat(x) for x in (0.5, 0.1, 0.02, 0.1))
+        self.start, self.step, self.batch, self.save = (itertools.repeat(x) for x in (1.0, 0.1, 0.02, 0.1))
         self.compiles = False
         self.learns = True    # else steps are counted only
 
@@ -89,12 +89,12 @@ class Script:
             return learner.Step(loss=torch.tensor(1.0), gradient_norm=torch.tensor(1.0), tokens=128)
 
         learn = Learner.step
-        evaluation_batches = evaluation.evaluation_batches
-        patch.setattr(evaluation, "evaluation_batches", slow_batches)
+        evaluation_batches = families.evaluation_batches
+        patch.setattr(families, "evaluation_batches", slow_batches)
         patch.setattr(Learner, "step", slow(step, "step"))
         patch.setattr(checkpoints, "save", slow(checkpoints.save, "save"))
         patch.setattr(batches, "EVALUATION_TOKENS", 128)
-        patch.setattr(training, "span", slow(training.span, "start"))
+        patch.setattr(training, "PeakMemory", slow(training.PeakMemory, "start"))
         patch.setattr(Learner, "can_compile", lambda _: self.compiles)
 
 

@@ -82,11 +82,11 @@ def test_whoever_tracks_the_work_is_told_how_much_there_is(tmp_path: Path, monke
         return counted
 
     monkeypatch.setattr("model.hub_corpus.ROWS", 70)
-    monkeypatch.setattr("model.prepared.CHUNK", 70)
+    monkeypatch.setattr("model.track.CHUNK", 70)
     corpus = pairs_from(NAME, splits_of(tmp_path, {"train": translations(pairs(0, 999))}), track=track)
     assert len(corpus.train + corpus.valid + corpus.test) == 999
     prepare_pairs(corpus, track)
-    assert about == ["reading train", "learning a vocabulary", *["tokenizing"] * 3]
+    assert about == ["reading train", "splitting", "learning a vocabulary", *["tokenizing"] * 3]
 
 
 def test_too_few_pairs_are_refused(tmp_path: Path) -> None:

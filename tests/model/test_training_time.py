@@ -38,7 +38,7 @@ def test_the_lease_is_never_overrun(
             yield min(now, 3.0)
 
     clock.learns = False
-    clock.start = itertools.repeat(chance.uniform(0, 0.5))
+    clock.start = itertools.repeat(chance.uniform(0, 1))
     clock.step, clock.batch, clock.save = durations(0.05), durations(chance.choice([0.001, 0.1])), durations(0.05)
     kind = chance.choice([{"final": True}, {"steps": 150}, {"training_seconds": 9.0}, {"steps": 60, "final": True}])
     seconds = chance.uniform(1.0, 30.0)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.soak import cap, deaths, decisions, disk, extension, faults, kill, memory, nodes, signals
+from tests.soak import cap, corpus, deaths, decisions, disk, extension, faults, kill, memory, nodes, signals
 from tests.soak.bench import Bench, Row
 from tests.soak.observer import Observer
 
@@ -24,6 +24,7 @@ ROWS = {
     "memory": memory.measure,
     "nodes": nodes.measure,
     "disk": disk.measure,
+    "corpus": corpus.measure,
 }
 HEAD = "| what | asked | measured | kept |\n|---|---|---|---|"
 

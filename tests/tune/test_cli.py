@@ -24,7 +24,7 @@ def searched(monkeypatch):
     """A search that only notes its settings."""
     calls: list[Settings] = []
     study = types.ModuleType("tune.study")
-    study.search = lambda settings: calls.append(settings) or types.SimpleNamespace(exit_code=143)
+    study.run_study = lambda settings: calls.append(settings) or types.SimpleNamespace(exit_code=143)
     monkeypatch.setitem(sys.modules, "tune.study", study)
     return calls
 
@@ -118,7 +118,7 @@ def test_what_the_search_refuses_is_one_line_too(monkeypatch, searched, capsys):
     def refuse(settings):
         raise ValueError("--text-corpus: 'x' is empty: it holds no text; name another")
 
-    monkeypatch.setattr(sys.modules["tune.study"], "search", refuse)
+    monkeypatch.setattr(sys.modules["tune.study"], "run_study", refuse)
     assert cli.main(["--budget", "60s"]) == 2
     assert capsys.readouterr().err == "--text-corpus: 'x' is empty: it holds no text; name another\n"
 

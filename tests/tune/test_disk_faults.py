@@ -4,9 +4,8 @@ import ast
 import errno
 import os
 import sqlite3
-import sys
 import time
-import types
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,26 @@ from tune.restore import check_plain
 from tune.settings import Settings
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "/study/checkpoints/t001")
+FLAGS = ["--budget", "60s", "--families", "nanogpt", "--text-corpus", "text.txt"]
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that a search makes whose Ray is never started."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("To be, or not to be. " * 1000)
+    monkeypatch.setattr("tune.settings.free_folder", lambda: tmp_path / "runs" / "new")
+    return tmp_path / "runs" / "new"
+
+
+def fail_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the midst of the search."""
+
+    def run_trials(*given: object) -> None:
+        raise error
+
+    monkeypatch.setattr("tune.study.local_ray", lambda slots, gpus: nullcontext())
+    monkeypatch.setattr("tune.study.run_trials", run_trials)
 
 
 def reports(world: World) -> list[tuple[Any, ...]]:
@@ -31,25 +50,19 @@ def reports(world: World) -> list[tuple[Any, ...]]:
     ids=["full", "read-only", "locked"],
 )
 def test_what_the_disk_does_not_take_is_one_line_and_code_2(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], study: Path
 ) -> None:
-    def search(settings: Settings) -> None:
-        raise error
-
-    monkeypatch.setitem(sys.modules, "tune.study", types.SimpleNamespace(search=search))
-    assert cli.main(["--budget", "60s", "--out", str(tmp_path / "new")]) == 2
+    fail_with(error, monkeypatch)
+    assert cli.main(FLAGS) == 2
     printed = capsys.readouterr()
     assert printed.out == "" and printed.err.count("\n") == 1
-    assert str(error.args[-1]) in printed.err and f"--resume {tmp_path / 'new'}" in printed.err
+    assert str(error.args[-1]) in printed.err and f"--resume {study}" in printed.err
 
 
-def test_a_fault_of_ours_is_not_taken_for_the_disks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def search(settings: Settings) -> None:
-        raise ConnectionError("Ray is gone")
-
-    monkeypatch.setitem(sys.modules, "tune.study", types.SimpleNamespace(search=search))
+def test_a_fault_of_ours_is_not_taken_for_the_disks(monkeypatch: pytest.MonkeyPatch, study: Path) -> None:
+    fail_with(ConnectionError("Ray is gone"), monkeypatch)
     with pytest.raises(ConnectionError):
-        cli.main(["--budget", "60s", "--out", str(tmp_path / "new")])
+        cli.main(FLAGS)
 
 
 def test_a_journal_on_a_full_disk_keeps_what_was_told_and_goes_on_when_there_is_room(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_the_panel_fits_the_terminal(width: int) -> None:
     busy = FamilyView(running=[f"t{n:03d} to rung 2" for n in range(16)], paused=9, ended={"diverged": 2}, best=best)
     idle = FamilyView(running=[], paused=0, ended={}, best=None)
     view = View(
-        cap=1200, spent=300, reserved=150, slots=2, wall=None, families={"translation": busy, "nanogpt": idle}
+        cap=1200, spent=300, reserved=150, slots=2, rate=2.0, wall=None, families={"translation": busy, "nanogpt": idle}
     )
     out = StringIO()
     Console(file=out, width=width).print(Panel(view, "search-0"))
@@ -126,13 +126,12 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-def settings(world: World) -> Settings:
-    return Settings(budget=CAP, out=world.journal.folder)
+SETTINGS = Settings(budget=CAP)
 
 
 def test_on_a_terminal_lines_scroll_above_a_panel_that_goes_away(terminal: Terminal, world: World) -> None:
     said = [f"[0:00:0{n}] t00{n} [bold] promote: {'long ' * 40}" for n in range(3)]
-    with displayed(terminal.voice, settings(world), world.clock):
+    with displayed(terminal.voice, world.journal.folder, SETTINGS, world.clock):
         terminal.read_until("reserved")
         for line in said:
             terminal.voice(line)
@@ -149,7 +148,7 @@ def test_on_a_terminal_lines_scroll_above_a_panel_that_goes_away(terminal: Termi
 
 
 def test_an_interrupt_takes_the_panel_away_and_loses_no_line(terminal: Terminal, world: World) -> None:
-    with pytest.raises(KeyboardInterrupt), displayed(terminal.voice, settings(world), world.clock):
+    with pytest.raises(KeyboardInterrupt), displayed(terminal.voice, world.journal.folder, SETTINGS, world.clock):
         terminal.read_until("reserved")
         terminal.voice("just before")
         raise KeyboardInterrupt
@@ -161,7 +160,7 @@ def test_an_interrupt_takes_the_panel_away_and_loses_no_line(terminal: Terminal,
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_display_that_fails_leaves_plain_lines(terminal: Terminal, tmp_path: Path) -> None:
-    with displayed(terminal.voice, Settings(budget=CAP, out=tmp_path), lambda: 0.0):
+    with displayed(terminal.voice, tmp_path, SETTINGS, lambda: 0.0):
         terminal.voice("still said")
     terminal.read_until("still said")
 
@@ -174,7 +173,7 @@ def test_where_no_terminal_can_draw_nothing_changes(
     voice = Voice(out, StringIO()) if term is None else terminal.voice
     monkeypatch.setenv("TERM", term or "xterm-256color")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with displayed(voice, settings(world), world.clock):
+    with displayed(voice, world.journal.folder, SETTINGS, world.clock):
         voice("a line")
     if term is None:
         assert out.getvalue() == "a line\n"

@@ -161,7 +161,7 @@ def test_a_speed_is_what_was_measured_and_scales_with_the_work(texts: Path) -> N
     from tune.corpora import load_corpora, prepare
 
     settings = Settings(budget=60.0, families={"nanogpt": 1.0}, text_corpus=texts / "text.txt")
-    speeds = Speeds("nanogpt", prepare(load_corpora(settings).corpora["nanogpt"]), "cpu")
+    speeds = Speeds("nanogpt", prepare(load_corpora(settings).corpora["text"]), "cpu")
     small = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"}
     measured = speeds.measure(small, micro_batches=1)
     assert speeds.expected(small) == pytest.approx(measured) and measured > 0

@@ -5,8 +5,9 @@ import statistics
 
 import pytest
 
+from tune.dimensions import Config
 from tune.searcher import ENOUGH_RESULTS, PRIOR_SECONDS, Suggester, prior
-from tune.space import Config, Space
+from tune.space import Space
 
 SPACE = Space(family="nanogpt", precisions=("fp32", "bf16"))
 
@@ -20,20 +21,35 @@ def loss_of(config: Config) -> float:
     return 3 - math.log(int(config["d_model"])) + 2 * float(config["dropout"])
 
 
+FREED = {"learning_rate": (1e-3, 2e-3, 4e-3), "batch_tokens": (384, 768)}
+VARIED = Space(family="nanogpt", precisions=("fp32", "bf16"), vary=FREED)
+
+
 @pytest.mark.parametrize("search", ["tpe", "random"])
-def test_the_first_is_the_default_and_none_comes_twice_or_invalid(search: str) -> None:
-    suggest = suggester(search=search)
+@pytest.mark.parametrize("space", [SPACE, VARIED], ids=["space", "varied"])
+def test_the_first_is_the_default_and_none_comes_twice_or_invalid(space: Space, search: str) -> None:
+    suggest = suggester(space, search=search)
     given = []
     for number in range(30):
         config = suggest.suggest(f"t{number:03d}")
-        assert config is not None and SPACE.contains(config) and config not in given
+        assert config is not None and space.contains(config) and config not in given
+        assert list(config) == list(space.dimensions)
         given.append(config)
         suggest.tell(f"t{number:03d}", 0, loss_of(config))
-    assert given[0] == SPACE.default()
+    assert given[0] == space.default()
+
+
+def test_what_is_freed_is_tried_at_its_recipes_value_first_and_then_elsewhere_too() -> None:
+    promise = prior(VARIED.default(), family="nanogpt", seconds=600, kind="cpu", tokens=10**6)
+    suggest = Suggester(VARIED, seed=0, search="random", prior=promise)
+    rates = [config["learning_rate"] for number in range(24) if (config := suggest.suggest(f"t{number:03d}"))]
+    assert rates[0] == 2e-3 and set(rates) == {1e-3, 2e-3, 4e-3}
+    assert promise(VARIED.default()) > promise({**VARIED.default(), "learning_rate": 4e-3})
 
 
 def test_a_small_space_is_handed_out_whole_and_then_there_is_nothing_more() -> None:
-    space = Space(family="nanogpt", precisions=("fp32",), fix={"d_model": 16, "layers": 2, "heads": 4})
+    vary = {"batch_tokens": (384, 768)}
+    space = Space(family="nanogpt", precisions=("fp32",), fix={"d_model": 16, "layers": 2, "heads": 4}, vary=vary)
     suggest = suggester(space)
     given = [suggest.suggest(f"t{number:03d}") for number in range(space.count)]
     assert len({tuple(sorted(config.items())) for config in given if config}) == space.count
@@ -96,7 +112,7 @@ def test_the_highest_rung_with_enough_results_counts() -> None:
 
 def test_what_the_prior_favours_has_the_defaults_size_on_its_compute_and_grows_with_the_cap() -> None:
     def favourite(seconds: float) -> Config:
-        promise = prior("nanogpt", seconds=seconds, kind="cpu", fastest="bf16", tokens=10**6)
+        promise = prior(SPACE.default(), family="nanogpt", seconds=seconds, kind="cpu", tokens=10**6)
         return max(SPACE.configs(), key=promise)
 
     def size(config: Config) -> int:
@@ -112,7 +128,7 @@ def test_the_more_often_a_text_is_seen_the_more_dropout_is_worth() -> None:
     config = {**SPACE.default(), "dropout": 0.3}
 
     def promise(config: Config, tokens: int) -> float:
-        return prior("nanogpt", seconds=600, kind="cpu", fastest="bf16", tokens=tokens)(config)
+        return prior(SPACE.default(), family="nanogpt", seconds=600, kind="cpu", tokens=tokens)(config)
 
     def worth(tokens: int) -> float:
         return promise(config, tokens) / promise({**config, "dropout": 0.0}, tokens)

@@ -1,12 +1,14 @@
 import json
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
 from tune.flag import flag_name, flag_of
-from tune.settings import Settings, families_text, new_folder, parse_families
+from tune.settings import Settings, families_text, parse_families
 
 
 def settings(**changes):
@@ -50,7 +52,9 @@ def test_families_that_cannot_be_read_are_refused(text, said):
         ({"families": {}}, "--families"),
         ({"fix": {"heads": 3}}, "--fix: 'heads=3'"),
         ({"fix": {"d_model": 16, "heads": 8}}, "--fix: .* leaves no valid point"),
+        ({"vary": ("batch_tokens",), "rungs": "tokens"}, "--vary: 'batch_tokens' makes steps of unequal tokens"),
         ({"devices": 0}, "--devices: '0' .* at least 1"),
+        ({"trials_per_gpu": 0}, "--trials-per-gpu: '0' is too few: write 1 or more, or auto"),
         ({"seed": -1}, "--seed: '-1'"),
         ({"seed": 2**32}, "--seed: '4294967296'"),
         ({"rungs": "epochs"}, "--rungs: 'epochs' .* seconds or tokens"),
@@ -62,6 +66,24 @@ def test_an_invalid_value_is_refused_in_one_line(changes, said):
     with pytest.raises(ValueError, match=f"^{said}") as refused:
         settings(**changes)
     assert "\n" not in str(refused.value)
+
+
+def test_a_setting_may_be_given_as_its_flag_is_typed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    typed = Settings(
+        budget="1h30m", families="translation=70,nanogpt=30", fix="heads=8", vary="learning_rate,weight_decay",
+        memory_limit="1.5GB", deadline="2h", out="runs/x", text_corpus="text.txt", translation_corpus="builtin",
+        trials_per_gpu="auto",
+    )  # fmt: skip
+    assert typed == Settings(
+        budget=5400.0, families={"translation": 0.7, "nanogpt": 0.3}, fix={"heads": 8},
+        vary=("learning_rate", "weight_decay"), memory_limit=1_500_000_000, deadline=7200.0,
+        out=tmp_path / "runs" / "x", text_corpus=tmp_path / "text.txt", translation_corpus="builtin",
+        trials_per_gpu="auto",
+    )  # fmt: skip
+    assert Settings(budget=60, out=Path("x")).out == tmp_path / "x"
+    with pytest.raises(ValueError, match=r"^--budget: '8' has no unit"):
+        Settings(budget="8")
 
 
 def test_slots_are_all_devices_unless_fewer_are_asked_for():
@@ -82,31 +104,55 @@ def test_a_cap_too_small_names_one_that_serves():
 
 
 def test_a_new_study_needs_a_new_folder_that_can_be_made(tmp_path):
-    settings(out=tmp_path / "studies" / "new").check_folder()
+    settings(out=tmp_path / "studies" / "new").new_folder()
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("nowhere")
     for taken in (tmp_path, tmp_path / "file", tmp_path / "link"):
         with pytest.raises(ValueError, match=r"--out: .* exists already"):
-            settings(out=taken).check_folder()
+            settings(out=taken).make_folder()
     for hopeless in (tmp_path / "file" / "study", Path("/proc/no/study"), tmp_path / ("x" * 300)):
         with pytest.raises(ValueError, match=r"--out: .* cannot be made"):
-            settings(out=hopeless).check_folder()
+            settings(out=hopeless).make_folder()
 
 
-def test_a_second_study_of_the_same_second_gets_a_folder_of_its_own(tmp_path, monkeypatch):
+def test_studies_that_begin_at_once_have_folders_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for _ in range(3):
-        folder = new_folder()
-        assert folder.is_absolute()
-        folder.mkdir(parents=True)
+    together = Barrier(8)
+
+    def begin(_):
+        together.wait()
+        return settings().make_folder()
+
+    with ThreadPoolExecutor(8) as searches:
+        folders = list(searches.map(begin, range(8)))
+    assert len(set(folders)) == 8
+    assert all(folder.is_absolute() and folder.is_dir() for folder in folders)
+
+
+def test_of_studies_that_want_one_folder_at_once_one_has_it(tmp_path):
+    together = Barrier(8)
+
+    def begin(_):
+        together.wait()
+        try:
+            return settings(out=tmp_path / "one").make_folder()
+        except ValueError as error:
+            return error
+
+    with ThreadPoolExecutor(8) as searches:
+        found = list(searches.map(begin, range(8)))
+    assert found.count(tmp_path / "one") == 1
+    assert sum("exists already" in str(each) for each in found) == 7
 
 
 EVERYTHING = {
     "budget": 5_400.5,
     "families": {"translation": 0.7, "nanogpt": 0.3},
     "fix": {"heads": 8, "dropout": 0.1, "precision": "bf16"},
+    "vary": ("learning_rate", "weight_decay"),
     "devices": 3,
+    "trials_per_gpu": 2,
     "oversubscribe": True,
     "deadline": 60.0,
     "seed": 7,

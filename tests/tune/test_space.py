@@ -4,7 +4,19 @@ from collections import Counter
 import pytest
 
 from model import precision
-from tune.space import CENTRE, DIMENSIONS, FAMILIES, PRECISIONS, Space, fix_text, heads_fit, label, parse_fix
+from tune.dimensions import (
+    CENTRE,
+    DIMENSIONS,
+    FAMILIES,
+    PRECISIONS,
+    fix_text,
+    freed,
+    heads_fit,
+    label,
+    parse_fix,
+    parse_vary,
+)
+from tune.space import Space
 
 CPU = ("fp32", "bf16")
 
@@ -137,3 +149,35 @@ def test_families_share_one_space():
 
 def test_precisions_are_those_the_models_know():
     assert PRECISIONS == precision.PRECISIONS
+
+
+RECIPE = {"learning_rate": 3e-3, "batch_tokens": 768, "weight_decay": 0.1}
+
+
+@pytest.mark.parametrize("names", ["learning_rate", "learning_rate,batch_tokens", "weight_decay,batch_tokens"])
+def test_what_is_freed_of_the_recipe_varies_around_its_own_value(names):
+    vary = freed(parse_vary(names), RECIPE)
+    varied = space(vary=vary, fix={"dropout": 0.0, "layers": 2})
+    assert varied.default() == space().default() | {"dropout": 0.0, "layers": 2} | {name: RECIPE[name] for name in vary}
+    configs = list(varied.configs())
+    assert len(configs) == varied.count == len(set(map(label, configs)))
+    assert len(configs) == space(fix=varied.fix).count * 5 ** len(vary)
+    assert all(varied.contains(config) for config in configs)
+    assert not varied.contains(space(fix=varied.fix).default())
+    for name, values in vary.items():
+        assert {config[name] for config in configs} == set(values) and {type(v) for v in values} == {type(RECIPE[name])}
+        assert min(values) == RECIPE[name] / 4 and max(values) == RECIPE[name] * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("heads", "'heads' varies already: choose of learning_rate, batch_tokens, weight_decay"),
+        ("rate", "'rate' is nothing of a recipe that may vary: choose of learning_rate"),
+        ("learning_rate,learning_rate", "names learning_rate twice"),
+        ("", "'' is nothing of a recipe"),
+    ],
+)
+def test_what_cannot_be_freed_is_refused_with_what_can(text, said):
+    with pytest.raises(ValueError, match=f"^--vary: .*{said}"):
+        parse_vary(text)

@@ -47,7 +47,7 @@ def test_a_peak_is_measured_where_none_is_told(
         folder=tmp_path, device="cpu", threads=1, seed=0, evaluation_tokens={"nanogpt": 256}, report_every=60.0,
         driver=Driver.here(), memory_limit=None,
     )  # fmt: skip
-    process.setup(told(None, steps=2), {"nanogpt": data}, place)
+    process.setup(told(None, steps=2), {"nanogpt": data}, place, {})
     measured = json.loads(process.step()["report"])
     process.reset_config(told(123e9, steps=3))
     known = json.loads(process.step()["report"])

@@ -73,7 +73,7 @@ class World:
     def __init__(
         self, folder: Path, *, cap: float, slots: int, shares: dict[str, float] | None = None, seed: int = 0,
         suggestions: Callable[[], Numbered] = Numbered, listen: Callable[[Journal], list[Listener]] = lambda _: [],
-        fixed: FixedPrices | None = None, memory_limit: float = math.inf,
+        fixed: FixedPrices | None = None, memory_limit: float = math.inf, trials_each: int = 1,
     ) -> None:  # fmt: skip
         resumed = (folder / "journal.db").exists()
         self.journal = Journal(folder, new=not resumed)
@@ -82,13 +82,13 @@ class World:
         self.now = last_moment(self.journal)
         self.chance = random.Random(seed)
         self.families: dict[str, Family] = {}
-        ledger = Ledger(cap=cap, clock=self.clock, spent_before=spent(self.journal))
+        ledger = Ledger(cap=cap, clock=self.clock, spent_before=spent(self.journal), share=1 / trials_each)
         self.books = Books(self.journal, ledger, self.clock)
         listeners = listen(self.journal)
         self.planner = Planner(books=self.books, families=self.families, slots=slots, listeners=listeners)
         first_cap = note_cap(self.journal, cap)
         for name, share in (shares or SHARES).items():
-            price = self.planner.price_of(name)
+            price, share = self.planner.price_of(name), share * trials_each
             contest = Contest(seconds=share * first_cap, slots=slots, price=price, shortest=4, overhead=1.5, start_up=6)
             memory = known_memory(memory_limit)
             self.families[name] = Family(

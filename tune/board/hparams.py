@@ -4,7 +4,7 @@ TensorBoard takes the first it reads of each of these records, and of a metric t
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -21,11 +21,8 @@ from tensorboard.plugins.hparams.api_pb2 import (
 )
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 
-from tune.space import DIMENSIONS, FAMILIES
+from tune.dimensions import Dimensions
 
-VALUES = {"family": FAMILIES} | DIMENSIONS
-NAMES = {name: f"{place} {name}" for place, name in enumerate(VALUES, 1)}
-"""TensorBoard sorts columns by these names, and heads them as they are in the space."""
 REASONS = {"decayed": 1, "price": 2, "diverged": 3, "memory": 4, "error": 5}
 """Why a trial ended, as a number, since a metric is one; 0 while it may go on."""
 OTHER = REASONS["error"]
@@ -46,25 +43,33 @@ def number_of(reason: str) -> int:
     return next((number for word, number in REASONS.items() if reason.startswith(word)), OTHER)
 
 
-def columns() -> Summary.Value:
+def names_of(dimensions: Iterable[str]) -> dict[str, str]:
+    """TensorBoard sorts columns by these names, and heads them as they are in the space."""
+    names = ("family", *dimensions)
+    width = len(str(len(names)))
+    return {name: f"{place:0{width}} {name}" for place, name in enumerate(names, 1)}
+
+
+def columns(dimensions: Dimensions, families: Iterable[str]) -> Summary.Value:
     """Once a study, in any of its runs."""
-    infos = []
-    for name, values in VALUES.items():
+    infos, names = [], names_of(dimensions)
+    for name, values in {"family": tuple(families), **dimensions}.items():
         kind = DATA_TYPE_STRING if isinstance(values[0], str) else DATA_TYPE_FLOAT64
-        infos.append(HParamInfo(name=NAMES[name], display_name=name, type=kind))
+        infos.append(HParamInfo(name=names[name], display_name=name, type=kind))
         infos[-1].domain_discrete.extend(values)
     metrics = [MetricInfo(name=MetricName(tag=tag), display_name=head) for tag, head in METRICS.items()]
     return _record(metadata.EXPERIMENT_TAG, experiment=Experiment(hparam_infos=infos, metric_infos=metrics))
 
 
-def begun(family: str, config: Mapping[str, Any]) -> Summary.Value:
-    """A trial's row, from its start on."""
-    start = SessionStartInfo(start_time_secs=time.time())
-    for name, value in {"family": family, **{name: config[name] for name in DIMENSIONS}}.items():
-        if isinstance(value, str):
-            start.hparams[NAMES[name]].string_value = value
+def begun(dimensions: Iterable[str], family: str, config: Mapping[str, Any]) -> Summary.Value:
+    """A trial's row, from its start on; a dimension that its family does not have stays empty."""
+    start, names = SessionStartInfo(start_time_secs=time.time()), names_of(dimensions)
+    values = {"family": family, **config}
+    for name in names.keys() & values.keys():
+        if isinstance(value := values[name], str):
+            start.hparams[names[name]].string_value = value
         else:
-            start.hparams[NAMES[name]].number_value = value
+            start.hparams[names[name]].number_value = value
     return _record(metadata.SESSION_START_INFO_TAG, session_start_info=start)
 
 

@@ -13,6 +13,7 @@ from torch.utils.tensorboard.summary import custom_scalars
 from tune.board import hparams
 from tune.board.event_file import EventFile, scalar
 from tune.board.standings import picture, standings, table
+from tune.dimensions import Dimensions
 from tune.journal import Journal
 from tune.planner import Planner
 from tune.settings import Settings
@@ -28,7 +29,7 @@ AXIS = "Steps are device-seconds; on the relative axis they read as device-hours
 class LedgerRun:
     """The run `ledger`: the account, each family's best loss and front, how many trials completed each rung."""
 
-    def __init__(self, folder: Path, journal: Journal, settings: Settings) -> None:
+    def __init__(self, folder: Path, journal: Journal, settings: Settings, dimensions: Dimensions) -> None:
         self._file, self._journal = EventFile(folder / "ledger"), journal
         self._best: dict[str, float] = {}
         self._leader: dict[str, tuple[Any, ...]] = {}
@@ -39,7 +40,7 @@ class LedgerRun:
         said = "\n".join(f"| {name} | `{value}` |" for name, value in settings.stored().items())
         about = text_pb("settings", f"{AXIS}\n\n| setting | value |\n|---|---|\n{said}").value
         layout = custom_scalars(charts(list(settings.families))).value
-        self._file.add(*about, *layout, hparams.columns(), step=0)
+        self._file.add(*about, *layout, hparams.columns(dimensions, settings.families), step=0)
 
     def write(self, planner: Planner) -> None:
         """The account as it stands."""

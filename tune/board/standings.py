@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 from tensorboard.compat.proto.summary_pb2 import Summary
 
+from tune.dimensions import label
 from tune.journal import Journal
-from tune.space import label
+from tune.ranking import REACHED
 
 TOP = 20
 """Rows of the table; analysis/rank.py has all."""
@@ -47,12 +48,9 @@ class Place:
 def standings(journal: Journal, family: str) -> dict[str, list[Place]]:
     """By level, the furthest first, the lowest perplexity first; what was measured twice counts as measured last."""
     rows = journal.rows(
-        """
-        SELECT trial, config, parameters, final, rung, perplexity, bits_per_character, test_perplexity FROM (
-            SELECT *, ROW_NUMBER() OVER (
-                PARTITION BY trial ORDER BY final DESC, IFNULL(rung, -1) DESC, report DESC) AS place
-            FROM reports WHERE (final OR rung IS NOT NULL) AND perplexity IS NOT NULL)
-        JOIN trials USING (trial) WHERE place = 1 AND family = ?
+        f"""
+        SELECT trial, config, parameters, final, rung, perplexity, bits_per_character, test_perplexity
+        FROM ({REACHED}) JOIN trials USING (trial) WHERE family = ?
         ORDER BY final DESC, rung DESC, perplexity""",
         family,
     )

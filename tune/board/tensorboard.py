@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from model.bleu import Score
+from tune.board import hparams
 from tune.board.ledger_run import LedgerRun
 from tune.board.trial_run import TrialRun
+from tune.dimensions import Dimensions, label
 from tune.journal import Journal
 from tune.planner import Planner
 from tune.settings import Settings
@@ -16,12 +18,12 @@ from tune.stopwatch import Stopwatch
 class TensorBoard:
     """A run for each trial, and one for the ledger, in `folder`; a study that goes on goes on in the same runs.
 
-    watch: what it took while the search ran.
+    dimensions: of all its families; watch: what it took while the search ran.
     """
 
-    def __init__(self, folder: Path, journal: Journal, settings: Settings) -> None:
-        self._folder, self._journal, self.watch = folder, journal, Stopwatch()
-        self._ledger = LedgerRun(folder, journal, settings)
+    def __init__(self, folder: Path, journal: Journal, settings: Settings, dimensions: Dimensions) -> None:
+        self._folder, self._journal, self._dimensions, self.watch = folder, journal, dimensions, Stopwatch()
+        self._ledger = LedgerRun(folder, journal, settings, dimensions)
         self._trials: dict[str, TrialRun] = {}
 
     def decided(self, planner: Planner, trial: str | None, action: str, reason: str) -> None:
@@ -49,5 +51,7 @@ class TensorBoard:
         """That of a trial; a new one begins with its row of HParams."""
         if trial not in self._trials:
             record = planner.trials[trial]
-            self._trials[trial] = TrialRun(self._folder, self._journal, trial, record.family, record.config)
+            begun = hparams.begun(self._dimensions, record.family, record.config)
+            name = f"{record.family}/{trial} {label(record.config)}"
+            self._trials[trial] = TrialRun(self._folder / name, self._journal, trial, begun)
         return self._trials[trial]

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.text.summary_v2 import text_pb
 
 from model.bleu import Score
 from tune.board import hparams
 from tune.board.event_file import EventFile, scalar
-from tune.journal import Journal
-from tune.space import label
+from tune.journal import SHARE, Journal
 
 SCALARS = {
     "4 valid/loss": "valid_loss",
@@ -33,14 +33,17 @@ PARAMETERS, QUOTIENT = "7 trial/parameters", "7 trial/perplexity_per_million"
 
 
 class TrialRun:
-    """The run of one trial, from its start or from where an earlier run of the study left it."""
+    """The run of one trial in a folder, from its start or from where an earlier run of the study left it.
 
-    def __init__(self, folder: Path, journal: Journal, trial: str, family: str, config: Mapping[str, Any]) -> None:
-        self._file = EventFile(folder / family / f"{trial} {label(config)}")
+    begun: its row of HParams.
+    """
+
+    def __init__(self, folder: Path, journal: Journal, trial: str, begun: Summary.Value) -> None:
+        self._file = EventFile(folder)
         self._journal, self._trial = journal, trial
         told = journal.rows("SELECT tokens FROM reports WHERE trial = ? ORDER BY report DESC LIMIT 1", trial)
         self._tokens = told[0]["tokens"] if told else 0
-        self._file.add(hparams.begun(family, config), step=self._tokens)
+        self._file.add(begun, step=self._tokens)
 
     def decided(self, action: str, reason: str, now: float) -> None:
         """A decision about the trial at `now`, on the study's clock."""
@@ -71,7 +74,9 @@ class TrialRun:
         self._file.add(scalar(BLEU, score.bleu), scalar(CHRF, score.chrf), step=self._tokens)
 
     def _device_seconds(self, now: float) -> float:
-        query = "SELECT TOTAL(IFNULL(charged, ? - opened)) AS seconds FROM leases WHERE trial = ?"
+        query = f"""
+            SELECT TOTAL(IFNULL(charged, (? - leases.opened) * {SHARE})) AS seconds
+            FROM leases JOIN slots USING (slot) WHERE trial = ?"""
         return float(self._journal.rows(query, now, self._trial)[0]["seconds"])
 
     def _parameters(self) -> int:

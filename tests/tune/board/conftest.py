@@ -1,7 +1,7 @@
 """Searches in virtual time that TensorBoard listens to, and TensorBoard's own reader of what it heard."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,31 +18,38 @@ from tensorboard.plugins.hparams.list_session_groups import Handler
 from tests.tune.world import Numbered, World
 from tune.board.hparams import METRICS, number_of
 from tune.board.tensorboard import TensorBoard
+from tune.dimensions import DIMENSIONS, PRECISIONS, Dimensions, label
 from tune.journal import Journal, connect
 from tune.planner import Listener
 from tune.settings import Settings
-from tune.space import DIMENSIONS, PRECISIONS, Space, label
+from tune.space import Space
 
 ENDED = METRICS["7 trial/ended"]
 
 
 class Sampled(Numbered):
-    """Numbered configurations with a point of the space each."""
+    """Numbered configurations with a point of the space each, in which more may vary."""
+
+    def __init__(self, vary: Dimensions | None = None) -> None:
+        super().__init__()
+        self.space = Space(family="nanogpt", precisions=PRECISIONS, vary=vary or {})
 
     def suggest(self, trial: str) -> dict[str, Any] | None:
-        space = Space(family="nanogpt", precisions=PRECISIONS)
-        return (super().suggest(trial) or {}) | space.sample(Random(self.given))
+        return (super().suggest(trial) or {}) | self.space.sample(Random(self.given))
 
 
-def watched(folder: Path, *, cap: float = 600, seed: int = 0) -> tuple[World, TensorBoard]:
+def watched(
+    folder: Path, *, cap: float = 600, seed: int = 0, vary: Dimensions | None = None
+) -> tuple[World, TensorBoard]:
     """A new study in `folder`, or the one there gone on with; its TensorBoard files lie beside the journal."""
     boards: list[TensorBoard] = []
 
     def listen(journal: Journal) -> list[Listener]:
-        boards.append(TensorBoard(folder / "tensorboard", journal, Settings(budget=cap, out=folder)))
+        dimensions = {**DIMENSIONS, **(vary or {})}
+        boards.append(TensorBoard(folder / "tensorboard", journal, Settings(budget=cap), dimensions))
         return [*boards]
 
-    return World(folder, cap=cap, slots=2, seed=seed, suggestions=Sampled, listen=listen), boards[0]
+    return World(folder, cap=cap, slots=2, seed=seed, suggestions=lambda: Sampled(vary), listen=listen), boards[0]
 
 
 def read(run: Path) -> EventAccumulator:
@@ -78,16 +85,16 @@ def hparams_table(folder: Path) -> tuple[list[str], dict[str, dict[str, Any]]]:
     return heads, rows
 
 
-def check_all_are_complete(folder: Path) -> None:
+def check_all_are_complete(folder: Path, dimensions: Iterable[str] = DIMENSIONS) -> None:
     """Every trial of the journal has its config, what it cost and why it ended, and all metrics once it has a rung."""
     heads, rows = hparams_table(folder)
-    assert heads == ["family", *DIMENSIONS, *METRICS.values()]
+    assert heads == ["family", *dimensions, *METRICS.values()]
     trials = connect(folder).execute("SELECT * FROM trials").fetchall()
     assert len(trials) == len(rows) > 0
     for trial in trials:
         config = json.loads(trial["config"])
         row = rows[f"{trial['family']}/{trial['trial']} {label(config)}"]
-        assert {name: row[name] for name in DIMENSIONS} == {name: config[name] for name in DIMENSIONS}
+        assert {name: row[name] for name in dimensions} == {name: config[name] for name in dimensions}
         assert row["family"] == trial["family"] and row["device-seconds"] >= 0
         assert row[ENDED] == (0 if trial["state"] in ("paused", "running") else number_of(trial["reason"]))
         rung = connect(folder).execute("SELECT MAX(rung) FROM reports WHERE trial = ?", (trial["trial"],)).fetchone()[0]

@@ -14,7 +14,7 @@ import pytest
 from tests.tune.board.browser import Page, browser, program
 from tests.tune.board.conftest import trial_runs, watched
 from tune.board.hparams import METRICS
-from tune.space import DIMENSIONS
+from tune.dimensions import DIMENSIONS
 
 pytestmark = pytest.mark.skipif(program() is None, reason="no Chromium is installed, and a page is looked at with one")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.tune.board.conftest import ENDED, check_all_are_complete, hparams_table, watched
 from tune.board.hparams import REASONS
+from tune.dimensions import DIMENSIONS, FREED, freed
 
 KILLED = """
 import os, signal, sys
@@ -27,6 +28,14 @@ def test_after_the_cap(tmp_path: Path) -> None:
     shown = {run.partition("/")[2].split()[0]: row["device-seconds"] for run, row in hparams_table(tmp_path)[1].items()}
     for trial, seconds in paid:
         assert abs(shown[trial] - seconds) < 1e-3 * seconds
+
+
+def test_what_is_freed_of_the_recipe_has_columns_too(tmp_path: Path) -> None:
+    vary = freed(FREED, {"learning_rate": 3e-3, "batch_tokens": 768, "weight_decay": 0.1})
+    world, board = watched(tmp_path, vary=vary)
+    world.run()
+    board.close(world.planner)
+    check_all_are_complete(tmp_path, [*DIMENSIONS, *FREED])
 
 
 def test_after_a_sigkill_and_after_going_on(tmp_path: Path, repository: Path) -> None:

@@ -14,6 +14,7 @@ from tests.tune.board.conftest import read, trial_runs, watched
 from tests.tune.world import FLOPS_PER_TOKEN, PEAK_FLOPS
 from tune.board import ledger_run
 from tune.board.event_file import EventFile, scalar
+from tune.board.hparams import begun
 from tune.board.trial_run import TrialRun
 from tune.facts import overhead_noted
 from tune.journal import Journal
@@ -61,16 +62,15 @@ def test_what_was_done_again_is_shown_once(tmp_path: Path) -> None:
     row = {"trial": "t001", "family": "nanogpt", "config": json.dumps(config), "parameters": 5, "state": "running"}
     journal.insert("trials", row | {"created": 0.0})
     for of_one_process in ((100, 200, 300, 150), (140, 250)):
-        run = TrialRun(tmp_path, journal, "t001", "nanogpt", config)
+        run = TrialRun(tmp_path / "run", journal, "t001", begun(config, "nanogpt", config))
         for tokens in of_one_process:
             report = {"tokens": tokens, "final": 0, "valid_loss": tokens / 100}
             run.reported(report, now=1.0)
             journal.insert("reports", report | {"trial": "t001", "at": 1.0})
-    run_folder = tmp_path / "nanogpt" / "t001 d16 h4 l2 p0 fp32"
-    shown = read(run_folder).Scalars("4 valid/loss")
+    shown = read(tmp_path / "run").Scalars("4 valid/loss")
     assert [event.step for event in shown] == [100, 140, 250]
     assert [event.value for event in shown] == pytest.approx([1.0, 1.4, 2.5])
-    on_the_page = PageAccumulator(str(run_folder)).Reload().Tensors("4 valid/loss")
+    on_the_page = PageAccumulator(str(tmp_path / "run")).Reload().Tensors("4 valid/loss")
     assert [event.step for event in on_the_page] == [100, 140, 250]
 
 

@@ -1,0 +1,144 @@
+"""The laws of a user's own family: three methods and a space are enough to train, judge, keep and load its models."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from model import checkpoint as checkpoints
+from model.checkpoint import config_state, export, load_model
+from model.config import RECIPES, Config
+from model.evaluation import evaluate
+from model.families import FAMILIES, add
+from model.family import Batch, Family
+from model.learner import Learner
+from model.prepared import TextData
+
+CPU = torch.device("cpu")
+
+
+class Guess(nn.Module):
+    """The next token by the last one."""
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Embedding(vocabulary, width), nn.Linear(width, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.out(self.embed(tokens))
+
+
+class Bigrams(Family):
+    space: Mapping[str, Any] = {"width": (4, 8, 16)}
+    recipe: Mapping[str, Any] = {"learning_rate": 1e-2, "warm_up_steps": 5, "context": 16, "batch_tokens": 128}
+
+    def build(self, config: Config, vocabulary: int, pad: int) -> nn.Module:
+        return Guess(vocabulary, config.own["width"])
+
+    def batches(self, config: Config, data: TextData, split: str) -> list[Batch]:
+        tokens = torch.from_numpy(getattr(data, split).astype("int64"))
+        rows = tokens.unfold(0, config.context + 1, config.context).split(config.batch_tokens // config.context)
+        return [Batch((x[:, :-1],), x[:, 1:], x[:, 1:].numel()) for x in rows]
+
+    def loss(self, model: nn.Module, inputs: tuple[Tensor | None, ...], targets: Tensor) -> Tensor:
+        return F.cross_entropy(model(*inputs).flatten(0, 1), targets.flatten())
+
+
+@pytest.fixture(autouse=True)
+def bigrams() -> Iterator[Family]:
+    add("bigrams", family := Bigrams())
+    yield family
+    del FAMILIES["bigrams"], RECIPES["bigrams"]
+
+
+@pytest.fixture
+def config(bigrams: Family) -> Config:
+    return Config.at({"width": 8}, family="bigrams", seed=1)
+
+
+def test_it_learns_and_goes_on_exactly_where_it_was(
+    config: Config, text_data: TextData, tmp_path: Path, run: Callable
+) -> None:
+    whole = run(config, text_data, tmp_path / "whole", steps=60)[-1]
+    assert whole.ended == "rung" and whole.valid.loss < 0.8 * math.log(text_data.vocabulary)
+    half = run(config, text_data, tmp_path / "halves", steps=25)[-1]
+    again = run(config, text_data, tmp_path / "halves", checkpoint=Path(half.checkpoint), steps=60)[-1]
+    assert again.valid.loss == whole.valid.loss and again.tokens == whole.tokens
+
+
+def test_an_epoch_has_each_batch_once_and_the_next_another_order(config: Config, text_data: TextData) -> None:
+    batches = FAMILIES["bigrams"].training_batches(config, text_data, CPU)
+    every = FAMILIES["bigrams"].batches(config, text_data, "train")
+    epochs = [[tuple(next(batches).targets.flatten().tolist()) for _ in every] for _ in range(2)]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(tuple(each.targets.flatten().tolist()) for each in every)
+    assert epochs[0] != epochs[1]
+
+
+def test_a_split_is_judged_by_all_of_its_tokens_and_what_they_spell(config: Config, text_data: TextData) -> None:
+    model = FAMILIES["bigrams"].build(config, text_data.vocabulary, 0)
+    found = evaluate(model, config, text_data, "valid")
+    tokens = torch.from_numpy(text_data.valid.astype("int64"))
+    count = (len(tokens) - 1) // config.context * config.context
+    by_hand = F.cross_entropy(model(tokens[:count]), tokens[1 : count + 1]).item()
+    assert found.tokens == count and found.loss == pytest.approx(by_hand, rel=1e-5)
+    assert found.bits_per_character == pytest.approx(found.loss / math.log(2), rel=1e-2)  # a token is a character here
+    assert math.isnan(found.accuracy)
+
+
+@pytest.mark.parametrize("tokens", [1, 128, 300])
+def test_a_part_of_a_split_is_always_the_same_and_about_as_large_as_asked(
+    config: Config, text_data: TextData, tokens: int
+) -> None:
+    model = FAMILIES["bigrams"].build(config, text_data.vocabulary, 0)
+    first, second = (evaluate(model, config, text_data, "valid", tokens=tokens) for _ in range(2))
+    assert first.loss == second.loss
+    assert abs(first.tokens - tokens) <= config.batch_tokens
+
+
+def test_parts_of_a_batch_add_up_to_its_gradients(config: Config, text_data: TextData) -> None:
+    gradients = []
+    for parts in (1, 4):
+        learner = Learner(config, text_data, CPU, micro_batches=parts)
+        learner._gradients(next(learner.batches))
+        gradients.append([parameter.grad.clone() for parameter in learner.model.parameters()])
+    for whole, added in zip(*gradients, strict=True):
+        torch.testing.assert_close(added, whole)
+
+
+def test_its_parameters_are_known_before_it_is_built(config: Config, text_data: TextData) -> None:
+    learner = Learner(config, text_data, CPU)
+    assert FAMILIES["bigrams"].parameters(config, text_data.vocabulary, 0) == learner.parameters
+
+
+def test_a_winner_is_loaded_as_it_was(config: Config, text_data: TextData, tmp_path: Path, run: Callable) -> None:
+    last = run(config, text_data, tmp_path / "t001", steps=20)[-1]
+    export(Path(last.checkpoint), tmp_path / "best-bigrams", text_data.tokenizer)
+    model, tokenizer = load_model(tmp_path / "best-bigrams")
+    weights = checkpoints.load(Path(last.checkpoint)).state["config"]
+    assert Config(**weights) == config and tokenizer.vocabulary == text_data.vocabulary
+    assert evaluate(model, config, text_data, "valid", tokens=256).loss == pytest.approx(last.valid.loss, rel=1e-5)
+
+
+def test_a_config_without_dimensions_of_its_own_is_kept_as_before_there_were_any(small_text: Config) -> None:
+    """A study of an earlier version goes on."""
+    assert "own" not in config_state(small_text)
+    assert Config(**config_state(small_text)) == small_text
+
+
+@pytest.mark.parametrize("lacking", ["space", "build", "batches", "loss"])
+def test_what_lacks_a_part_is_refused_in_one_line(lacking: str) -> None:
+    kept = {name: getattr(Bigrams, name) for name in ("space", "build", "batches", "loss") if name != lacking}
+    with pytest.raises(ValueError, match=f"^families: 'half' has no {lacking}: a family has space, build, .*write it$"):
+        add("half", type("Half", (Family,), kept)())
+    assert "half" not in FAMILIES
+
+
+def test_a_recipe_that_says_what_none_does_is_refused_in_one_line() -> None:
+    odd = type("Odd", (Bigrams,), {"recipe": {"momentum": 0.9}})
+    with pytest.raises(ValueError, match=r"^families: 'odd' has 'momentum' in its recipe: .*learning_rate"):
+        add("odd", odd())

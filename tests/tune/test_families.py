@@ -1,0 +1,102 @@
+"""A user's own family in a search: registered by name, planned like the others, and its code goes along."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray.cloudpickle
+
+from model.config import RECIPES
+from model.families import FAMILIES
+from model.family import Family
+from tests.model.test_family import Bigrams
+from tune.dimensions import SPACES
+from tune.families import register, travelling
+from tune.plan import make_plan
+from tune.settings import Settings
+from tune.space import Space
+
+ELSEWHERE = """
+import sys
+import ray.cloudpickle
+family = ray.cloudpickle.load(sys.stdin.buffer)["far"]
+print(family.space, type(family).__module__ in sys.modules)
+"""
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    before = set(SPACES)
+    yield
+    for name in set(SPACES) - before:
+        del SPACES[name], FAMILIES[name], RECIPES[name]
+
+
+def made(**changes: object) -> type[Family]:
+    return type("Made", (Bigrams,), changes)
+
+
+def test_the_middle_of_its_space_is_tried_first_and_what_it_does_not_have_does_not_vary() -> None:
+    register("made")(made(space={"width": (4, 8, 16), "gate": ("tanh", "relu")}))
+    space = Space(family="made", precisions=("fp32", "bf16"), fix={"heads": 4, "gate": "relu"})
+    assert space.default() == {"width": 8, "gate": "relu"}
+    assert list(space.configs()) == [{"width": width, "gate": "relu"} for width in (4, 8, 16)]
+
+
+def test_its_dimensions_can_be_fixed_and_its_name_is_one_to_choose() -> None:
+    register("made")(made())
+    settings = Settings(budget="60s", families="made=40,nanogpt=60", fix="width=8,heads=4")
+    assert settings.families == {"made": 0.4, "nanogpt": 0.6} and settings.fix == {"width": 8, "heads": 4}
+    with pytest.raises(ValueError, match="--families: 'bert' is no family: write translation or nanogpt or made"):
+        Settings(budget="60s", families="bert")
+    with pytest.raises(ValueError, match="--fix: 'width=5' is not in the space: fix width at one of 4, 8, 16"):
+        Settings(budget="60s", fix="width=5")
+
+
+def test_it_is_planned_like_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tune.speeds.MEASURED_STEPS", 3)
+    register("made")(made())
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 500)
+    asked = {"text_corpus": tmp_path / "text.txt", "vary": "learning_rate", "devices": 1}
+    plan = make_plan(Settings(budget="2m", families="made", **asked))
+    assert plan.families["made"].started > 3
+    assert sum(plan.spending.values()) == pytest.approx(120)
+
+
+def test_its_code_goes_along_to_where_its_module_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "from model.family import Family\nclass Far(Family):\n    space = {'width': (4, 8)}\n"
+    (tmp_path / "far_away.py").write_text(source + "    build = batches = loss = lambda *_: None\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import far_away  # type: ignore[import-not-found]
+
+    register("far")(far_away.Far)
+    told = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE], input=ray.cloudpickle.dumps(travelling()), capture_output=True, check=True,
+        cwd=Path(__file__).resolve().parents[2],
+    )  # fmt: skip
+    assert told.stdout.decode().split("\n")[0] == "{'width': (4, 8)} False"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("nanogpt", {}, "'nanogpt' is taken"),
+        ("a/b", {}, "'a/b' is taken or no name"),
+        ("made", {"corpus": "images"}, "'made': corpus is 'images': choose text or pairs"),
+        ("made", {"space": {"steps": (1, 2)}}, "'made': 'steps' is a column of the journal"),
+        ("made", {"space": {"a b": (1, 2)}}, "'made': 'a b' is a column of the journal, or no name"),
+        ("made", {"space": {"width": ()}}, r"'made': 'width' has the values \(\)"),
+        ("made", {"space": {"width": (4, "wide")}}, "'made': 'width' has the values .* numbers or words"),
+        ("made", {"space": {"gate": ("a/b",)}}, "'made': 'gate' has the values .* numbers or words"),
+        ("made", {"space": {"width": (4, 4)}}, "'made': 'width' has the values .* each once"),
+        ("made", {"space": {"precision": ("fp8",)}}, "'made': 'precision' has the values .* choose of fp32, tf32"),
+    ],
+    ids=str,
+)
+def test_what_cannot_serve_is_refused_in_one_line(name: str, changes: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^families: {said}") as refused:
+        register(name)(made(**changes))
+    assert "\n" not in str(refused.value)
+    assert set(SPACES) == {"translation", "nanogpt"} == set(FAMILIES)

@@ -1,0 +1,148 @@
+"""Several trials on one GPU, in virtual time: each is charged its part of it, and Ray and the memory have room for all.
+
+No machine of ours has a GPU: what trials take of one, and from each other, was not measured.
+"""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from analysis.spending import spending
+from analysis.studies import open_study
+from tests.tune.board.conftest import Sampled
+from tests.tune.world import SHARES, World
+from tune import cli
+from tune.devices import CONTEXT_BYTES, RAYS_UNIT, Devices, find_devices
+from tune.grounds import survey
+from tune.journal import connect
+from tune.settings import AUTO, Settings
+from tune.view import look
+
+GPUS = Devices(kind="cuda", count=2, model="GPU", precisions=("fp32",), cores=16, memory_bytes=80_000_000_000)
+CAP = 600.0
+EACH = pytest.mark.parametrize("each", [2, 3, 7])
+
+
+def world(folder: Path, each: int, **changes: float) -> World:
+    """A search on two GPUs."""
+    folder.mkdir(exist_ok=True)
+    given = {"cap": CAP, "slots": 2 * each, "trials_each": each, "seed": each, "suggestions": Sampled} | changes
+    return World(folder, **given)
+
+
+@EACH
+def test_the_cap_holds_and_is_used_and_every_device_second_is_charged_once(tmp_path: Path, each: int) -> None:
+    shared = world(tmp_path, each)
+    shared.run()
+    ledger = shared.books.ledger
+    assert 0.97 * CAP <= ledger.spent <= CAP
+    assert shared.total("SELECT SUM(closed - opened) FROM slots") / each == pytest.approx(ledger.spent)
+    assert shared.total("SELECT SUM(seconds) FROM charges") == pytest.approx(ledger.spent)
+    assert spending(open_study(tmp_path)).spent == pytest.approx(ledger.spent)
+
+
+@EACH
+def test_a_lease_is_charged_its_part_of_the_time_it_was_held(tmp_path: Path, each: int) -> None:
+    shared = world(tmp_path, each)
+    shared.run()
+    leases = shared.journal.rows("SELECT * FROM leases")
+    assert len(leases) > 10
+    for lease in leases:
+        assert lease["charged"] == pytest.approx((lease["closed"] - lease["opened"]) / each)
+        assert lease["charged"] <= lease["reserved"] + 1e-6
+
+
+@EACH
+def test_what_is_decided_is_what_so_many_times_the_cap_decides_on_as_many_whole_gpus(tmp_path: Path, each: int) -> None:
+    shared, whole = world(tmp_path / "a", each), world(tmp_path / "b", each, cap=each * CAP, trials_each=1)
+    decided = []
+    for study in (shared, whole):
+        study.run()
+        rows = study.journal.rows("SELECT trial, action, rung FROM decisions ORDER BY decision")
+        decided.append([tuple(row) for row in rows])
+    assert decided[0] == decided[1]
+    assert whole.books.ledger.spent == pytest.approx(each * shared.books.ledger.spent, rel=1e-3)
+
+
+@EACH
+@pytest.mark.parametrize("reports", [0, 5, 40])
+def test_the_live_view_knows_the_account(tmp_path: Path, each: int, reports: int) -> None:
+    shared = world(tmp_path, each)
+    shared.run(reports)
+    ledger = shared.books.ledger
+    view = look(connect(tmp_path), SHARES, cap=CAP, now=shared.now)
+    assert view.spent == pytest.approx(ledger.spent, abs=0.01)
+    assert view.reserved == pytest.approx(ledger.reserved, abs=1)
+    if view.slots:
+        assert view.seconds_to_end == pytest.approx((CAP - ledger.spent) / view.slots * each, rel=1e-3)
+
+
+@pytest.mark.parametrize("after", [2, 3, 5])
+def test_a_study_that_was_killed_goes_on_with_what_it_has_left_however_many_share_a_gpu_then(
+    tmp_path: Path, after: int
+) -> None:
+    killed = world(tmp_path, 3)
+    killed.run(reports=25)
+    spent = killed.books.ledger.spent
+    killed.journal.close()
+    again = world(tmp_path, after)
+    assert again.books.ledger.spent == pytest.approx(spent, abs=2 * 1.0)  # until a process ends that gave no sign yet
+    assert again.total("SELECT SUM(seconds) FROM charges") == pytest.approx(again.books.ledger.spent)
+    for name, family in again.families.items():
+        paid = f"SELECT TOTAL(charged) FROM leases JOIN trials USING (trial) WHERE family = '{name}'"
+        assert family.charged == pytest.approx(after * again.total(paid))
+    again.run()
+    assert 0.97 * CAP <= again.books.ledger.spent <= CAP
+    assert spending(open_study(tmp_path)).spent == pytest.approx(again.books.ledger.spent)
+
+
+@pytest.mark.parametrize("each", range(1, 65))
+def test_ray_finds_room_for_as_many_on_a_gpu_and_for_no_more(each: int) -> None:
+    parts = round(replace(GPUS, trials_each=each).needs["GPU"] * RAYS_UNIT)
+    assert each * parts <= RAYS_UNIT < (each + 1) * parts
+
+
+@pytest.mark.parametrize("needed", [1e8, 2e9, 7e9, 30e9, 79e9, 300e9])
+@pytest.mark.parametrize("cores", [1, 4, 64])
+def test_auto_is_as_many_as_memory_and_cores_hold_and_at_least_one(needed: float, cores: int) -> None:
+    asked = Settings(budget=3600.0, trials_per_gpu=AUTO)
+    each = replace(GPUS, cores=cores).shared(asked, needed).trials_each
+    fits = each * (needed + CONTEXT_BYTES) <= GPUS.memory_bytes and 2 * each <= cores
+    one_more_fits = (each + 1) * (needed + CONTEXT_BYTES) <= GPUS.memory_bytes and 2 * (each + 1) <= cores
+    assert (fits or each == 1) and not one_more_fits
+
+
+@EACH
+def test_all_that_share_a_gpu_fit_into_it_together(each: int) -> None:
+    assert each * (replace(GPUS, trials_each=each).trial_bytes + CONTEXT_BYTES) <= GPUS.memory_bytes
+
+
+def test_without_a_gpu_it_is_refused_in_one_line_and_auto_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    assert cli.main(["--budget", "8h", "--trials-per-gpu", "2"]) == 2
+    printed = capsys.readouterr()
+    assert re.fullmatch(r"--trials-per-gpu: '2' .* there is no GPU here: leave it out; .*\n", printed.err)
+    assert printed.out == "" and list(tmp_path.iterdir()) == []
+    devices = find_devices(Settings(budget="8h", trials_per_gpu="auto"))
+    assert devices.shared(Settings(budget="8h", trials_per_gpu="auto"), 1e8) == devices and devices.trials_each == 1
+
+
+def test_a_gpu_that_is_cut_too_small_is_refused_by_the_flag_that_cut_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 500)
+    asked = Settings(budget="8h", families="nanogpt", trials_per_gpu=8, text_corpus=tmp_path / "text.txt")
+    with pytest.raises(ValueError, match=r"^--trials-per-gpu: '8' leaves a trial \d+MB, no configuration of nanogpt"):
+        survey(asked, replace(GPUS, memory_bytes=5_000_000_000))
+
+
+def test_more_trials_than_cores_are_refused_unless_oversubscribed() -> None:
+    asked = Settings(budget=3600.0, trials_per_gpu=9)
+    with pytest.raises(ValueError, match=r"--trials-per-gpu: '9' is more than the 8 CPU cores .* at most 8"):
+        GPUS.shared(asked, 1e9)
+    assert GPUS.shared(replace(asked, oversubscribe=True), 1e9).slots == 18

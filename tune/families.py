@@ -1,0 +1,57 @@
+"""A user's own family of models: one class, registered under a name, that a search then takes like those built in."""
+
+import re
+import sys
+from collections.abc import Callable
+
+import ray.cloudpickle
+
+from model.corpus import CORPORA
+from model.families import BUILT_IN, add, own
+from model.family import Family
+from tune.dimensions import PRECISIONS, SPACES, Value
+from tune.journal import SCHEMA
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+TAKEN = {"family", "seed", "own", *re.findall(r"(\w+) (?:TEXT|INTEGER|REAL)", SCHEMA)}
+"""What no dimension can be called: the journal's columns, beside which it stands in tables."""
+
+
+def register(name: str) -> Callable[[type[Family]], type[Family]]:
+    """Decorates a subclass of model.family.Family. ValueError: the name or the class cannot serve."""
+
+    def registered(family: type[Family]) -> type[Family]:
+        if not NAME.fullmatch(name) or name in BUILT_IN:
+            raise ValueError(f"families: {name!r} is taken or no name: write another, of letters, digits and _")
+        if family.corpus not in CORPORA:
+            raise ValueError(f"families: {name!r}: corpus is {family.corpus!r}: choose {' or '.join(CORPORA)}")
+        for dimension, values in family.space.items():
+            if rule := fault(dimension, tuple(values)):
+                raise ValueError(f"families: {name!r}: {dimension!r} {rule}")
+        add(name, family())
+        SPACES[name] = {dimension: tuple(values) for dimension, values in family.space.items()}
+        return family
+
+    return registered
+
+
+def fault(dimension: str, values: tuple[Value, ...]) -> str | None:
+    """What is wrong with a dimension of a space."""
+    if not NAME.fullmatch(dimension) or dimension in TAKEN:
+        return "is a column of the journal, or no name: write another, of letters, digits and _"
+    words = [value for value in values if isinstance(value, str) and NAME.fullmatch(value)]
+    numbers = [value for value in values if type(value) in (int, float)]
+    if len(values) not in (len(words), len(numbers)) or not values or len(set(values)) < len(values):
+        return f"has the values {values!r}: write numbers or words, each once"
+    if dimension == "precision" and not set(values) <= set(PRECISIONS):
+        return f"has the values {values!r}: choose of {', '.join(PRECISIONS)}"
+    return None
+
+
+def travelling() -> dict[str, Family]:
+    """A user's own families, of which the code goes along to Ray's processes, wherever they run."""
+    for family in own().values():
+        module = sys.modules[type(family).__module__]
+        if module.__name__ != "__main__":
+            ray.cloudpickle.register_pickle_by_value(module)
+    return own()
