@@ -98,6 +98,7 @@ def test_a_part_of_a_split_is_always_the_same_and_about_as_large_as_asked(
     first, second = (evaluate(model, config, text_data, "valid", tokens=tokens) for _ in range(2))
     assert first.loss == second.loss
     assert abs(first.tokens - tokens) <= config.batch_tokens
+    assert first.bits_per_character == pytest.approx(first.loss / math.log(2), rel=1e-2)
 
 
 def test_parts_of_a_batch_add_up_to_its_gradients(config: Config, text_data: TextData) -> None:

@@ -9,6 +9,7 @@ import pytest
 from analysis.ranking import ranking as ranked_by_analysis
 from analysis.results import Results
 from analysis.studies import open_study
+from tests.analysis.conftest import Written
 from tests.tune.board.conftest import Sampled
 from tests.tune.world import World
 from tune.ranking import ranking
@@ -55,3 +56,11 @@ def test_it_is_the_ranking_of_the_analysis(found: tuple[World, pd.DataFrame]) ->
     for name, family in table.groupby("family"):
         other = theirs[theirs["family"] == name][list(table)].astype(dict(table.dtypes))
         pd.testing.assert_frame_equal(family.reset_index(drop=True), other.reset_index(drop=True))
+
+
+def test_who_came_further_stands_before_who_is_better_below(tmp_path: Path) -> None:
+    study = Written(tmp_path / "study")
+    for trial, rung, perplexity in (("t001", 0, 3.0), ("t002", 1, 4.0), ("t003", 0, 2.0)):
+        study.trial(trial)
+        study.report(trial, perplexity, rung=rung)
+    assert ranking(study.folder)["trial"].tolist() == ["t002", "t003", "t001"]

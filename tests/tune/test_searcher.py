@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -23,10 +24,11 @@ def loss_of(config: Config) -> float:
 
 FREED = {"learning_rate": (1e-3, 2e-3, 4e-3), "batch_tokens": (384, 768)}
 VARIED = Space(family="nanogpt", precisions=("fp32", "bf16"), vary=FREED)
+SPACES = {"space": SPACE, "varied": VARIED, "fixed": replace(VARIED, fix={"d_model": 128})}
 
 
 @pytest.mark.parametrize("search", ["tpe", "random"])
-@pytest.mark.parametrize("space", [SPACE, VARIED], ids=["space", "varied"])
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 def test_the_first_is_the_default_and_none_comes_twice_or_invalid(space: Space, search: str) -> None:
     suggest = suggester(space, search=search)
     given = []
