@@ -60,6 +60,10 @@ class EndlessBatches:
         self._batch += 1
         return self._feed.batch(self._plan[self._batch - 1])
 
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        return len(self._plan)
+
     def some(self) -> Batch:
         """A batch of the epoch, whatever is in it; it counts as none of the others."""
         return self._feed.batch(self._plan[0])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from model import precision
+from model.batches import EndlessBatches
 from model.checkpoint import Saved, load_weights
 from model.config import Config, Data, pad_of
 from model.families import FAMILIES
@@ -32,8 +33,11 @@ class Learner:
     """The part of a trial that learns; it knows no clock.
 
     micro_batches: into how many parts a batch is cut, whose gradients add up to the whole's; doubled where memory runs
-    out (`ran_out`), as long as that helps.
+    out (`ran_out`), as long as that helps. forward: what the loss calls, which may be more than the model that is kept;
+    rank: of the processes that learn the same together.
     """
+
+    rank = 0
 
     def __init__(self, config: Config, data: Data, device: torch.device, micro_batches: int = 1):
         precision.prepare(config.precision, device)
@@ -43,7 +47,8 @@ class Learner:
         self.family = FAMILIES[config.family]
         self.model = self.family.build(config, data.vocabulary, pad_of(data)).to(device)
         precision.set_compute(self.model, config.precision)
-        self.batches = self.family.training_batches(config, data, device)
+        self.forward: nn.Module = self.model
+        self.batches = self.feed(config)
         self.optimizer = torch.optim.AdamW(
             parameter_groups(self.model, config.learning_rate, config.weight_decay), betas=config.betas, fused=True)
         self.scaler = precision.scaler(config.precision, device)
@@ -68,6 +73,10 @@ class Learner:
         self.steps += 1
         self.tokens += batch.tokens
         return Step(loss=loss, gradient_norm=norm.detach(), tokens=batch.tokens)
+
+    def feed(self, config: Config) -> EndlessBatches:
+        """The batches of a config, from the beginning."""
+        return self.family.training_batches(config, self.data, self.device)
 
     def rehearse(self) -> None:
         """Gradients of a batch, for nothing: should memory run out, it does so now."""
@@ -122,7 +131,7 @@ class Learner:
         return unsmoothed if share is None else unsmoothed * share
 
     def _loss_of(self, inputs: tuple[Tensor | None, ...], targets: Tensor) -> tuple[Tensor, Tensor]:
-        return self.family.losses(self.model, self.config, inputs, targets)
+        return self.family.losses(self.forward, self.config, inputs, targets)
 
     def _begin_moments(self) -> None:
         """AdamW's own beginning, but now: every step then needs the memory that the first one needs."""

@@ -83,6 +83,10 @@ class Books:
             slot = next(iter(self._idle_since))
             self._end_idling(slot)
             return slot
+        return self.open_slot()
+
+    def open_slot(self) -> int:
+        """Begin to charge a new slot; a lease on it must be reserved at once."""
         slot = self._next_slot
         self._next_slot += 1
         self.ledger.open(slot)

@@ -3,15 +3,16 @@
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, Field, fields
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from tune.flag import flag_name, flag_of, invalid, is_switch
 from tune.settings import Settings
 
 ABOUT = "Find the best small Transformer that a fixed number of device-hours can buy."
 log = logging.getLogger(__name__)
+S = TypeVar("S", bound=Settings)
 
 
 class Parser(argparse.ArgumentParser):
@@ -24,14 +25,19 @@ class Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """One flag for each field of Settings; only flags that were given appear in the result."""
     made = Parser(prog="python tune/run.py", description=ABOUT, allow_abbrev=False, argument_default=argparse.SUPPRESS)
-    for setting in fields(Settings):
+    add_flags(made, fields(Settings))
+    return made
+
+
+def add_flags(made: argparse.ArgumentParser, settings: Iterable[Field[Any]]) -> None:
+    """A flag for each of these settings."""
+    for setting in settings:
         flag = flag_of(setting)
         if is_switch(setting):
             made.add_argument(flag_name(setting.name), action="store_true", help=flag.about)
         else:
             form = flag.form or "|".join(flag.choices)
             made.add_argument(flag_name(setting.name), metavar=form, help=flag.about + _default_text(setting))
-    return made
 
 
 def _default_text(setting: Field[Any]) -> str:
@@ -41,26 +47,30 @@ def _default_text(setting: Field[Any]) -> str:
 
 def parse(argv: Sequence[str]) -> Settings:
     """Settings from flags. ValueError: one line, nothing written. SystemExit: --help."""
-    typed = vars(parser().parse_args(_joined(argv)))
+    return settings_of(Settings, vars(parser().parse_args(joined(argv))))
+
+
+def settings_of(kind: type[S], typed: dict[str, Any], of: str | None = None) -> S:
+    """Settings of a kind from what was typed; `of`: the experiment that the study is of. ValueError as above."""
     if "resume" in typed:
-        return Settings.of_study(typed.pop("resume"), **typed)
+        return kind.of_study(typed.pop("resume"), of=of, **typed)
     if "budget" not in typed:
         raise invalid("budget", "missing: a study needs a cap; write --budget 8h")
-    settings = Settings(**typed)
+    settings = kind(**typed)
     settings.new_folder()
     return settings
 
 
-def _joined(argv: Sequence[str]) -> list[str]:
+def joined(argv: Sequence[str]) -> list[str]:
     """`--budget -1h` as `--budget=-1h`: argparse would take the value for a flag, and not say what is wrong with it."""
     with_value = {flag_name(setting.name) for setting in fields(Settings) if not is_switch(setting)}
-    joined: list[str] = []
+    words: list[str] = []
     for word in argv:
-        if joined and joined[-1] in with_value and word.startswith("-") and not word.startswith("--"):
-            joined[-1] += f"={word}"
+        if words and words[-1] in with_value and word.startswith("-") and not word.startswith("--"):
+            words[-1] += f"={word}"
         else:
-            joined.append(word)
-    return joined
+            words.append(word)
+    return words
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -19,7 +19,9 @@ from tune.stopwatch import Stopwatch
 PACKAGES = ("ray", "torch", "numpy", "optuna", "tokenizers", "tensorboard")
 
 
-def write_facts(settings: Settings, devices: Devices, data: Mapping[str, Data], journal: Journal) -> None:
+def write_facts(
+    settings: Settings, devices: Devices, data: Mapping[str, Data], journal: Journal, **more: str
+) -> None:  # fmt: skip
     """What the study is, for people (study.json) and for analysis (the journal)."""
     corpora = {
         name: {"name": each.name, "sha256": each.sha256, "builtin": each.builtin, "vocabulary": each.vocabulary}
@@ -35,7 +37,7 @@ def write_facts(settings: Settings, devices: Devices, data: Mapping[str, Data], 
         "devices": {"kind": devices.kind, "slots": devices.slots, "name": devices.name},
         "corpora": corpora,
         "commit": git_commit(),
-    }
+    } | more
     new = journal.folder / "study.json.new"
     new.write_text(json.dumps(facts, indent=1), encoding="utf-8")
     new.replace(journal.folder / "study.json")

@@ -57,6 +57,7 @@ UPGRADES = (
     status TEXT NOT NULL, correct TEXT, error REAL, compile_milliseconds REAL, bytes INTEGER, flops INTEGER,
     median_seconds REAL, end_to_end_seconds REAL, spread REAL, unit TEXT, per_second REAL, share_of_peak REAL,
     unstable INTEGER, ratios TEXT NOT NULL, values_seconds TEXT NOT NULL)""",
+    "CREATE TABLE rows (row INTEGER PRIMARY KEY, at REAL NOT NULL, experiment TEXT NOT NULL, value TEXT NOT NULL)",
 )
 """What came to the schema since, in order: a study that was begun before gets it when it goes on."""
 

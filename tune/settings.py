@@ -289,10 +289,11 @@ class Settings:
         return cls(**stored, **others)
 
     @classmethod
-    def of_study(cls, folder: Path | str, **changes: Any) -> Self:
+    def of_study(cls, folder: Path | str, *, of: str | None = None, **changes: Any) -> Self:
         """To go on with the study in a folder: its own settings; `changes` agree, or are of the few that may change.
 
-        ValueError: it holds no study, or its settings are damaged or others.
+        of: the experiment that it is a study of; None: a search. ValueError: it holds no such study, or its settings
+        are damaged or others.
         """
         folder = parse_path(str(folder))
         try:
@@ -303,6 +304,9 @@ class Settings:
             raise invalid("resume", f"'{folder}' has no study.json ({error.strerror}): name a study's folder") from None
         except (ValueError, RecursionError) as error:
             raise invalid("resume", f"'{folder}' has a damaged study.json ({error}): name another study") from None
+        if (is_of := study.get("experiment")) != of:
+            what, entry = (f"the experiment {is_of}", f"experiment.py {is_of}") if is_of else ("a search", "run.py")
+            raise invalid("resume", f"'{folder}' is of {what}: write python tune/{entry} --resume {folder}")
         changed = replace(settings, **changes)
         own = [each.name for each in fields(cls) if not flag_of(each).on_resume]
         others = [flag_name(name) for name in own if getattr(changed, name) != getattr(settings, name)]

@@ -105,7 +105,9 @@ def bills(study: Study) -> Picture:
 
 def timeline(study: Study) -> Picture:
     """Which slot ran what, and when: gaps are idle. ValueError before the first charge."""
-    leases = study.read("SELECT slot, trial, purpose, rung, opened, closed FROM leases")
+    leases = study.read(
+        "SELECT slot, trial, purpose, rung, opened, closed FROM leases WHERE purpose IN ('rung', 'final')"
+    )
     table = leases.assign(level=leases["rung"].map("rung {:.0f}".format).where(leases["purpose"] != "final", DECAY))
     table = table[table["closed"].notna() & (table["slot"] < MOST_SLOTS)]
     if table.empty:

@@ -30,7 +30,10 @@ def test_rank_takes_the_newest_study_from_anywhere(six: Written) -> None:
 
 @pytest.mark.parametrize(
     "entry",
-    ["rank.py", "spend.py", "report.py", "front.py", "curves.py", "effects.py", "stability.py", "roofline.py"],
+    [
+        *("rank.py", "spend.py", "report.py", "front.py", "curves.py", "effects.py", "stability.py", "roofline.py"),
+        "speedup.py",
+    ],
 )
 def test_a_wrong_folder_is_one_line_and_exit_code_2(entry: str, tmp_path: Path) -> None:
     done = run(entry, "nowhere", folder=tmp_path)

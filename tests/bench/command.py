@@ -8,6 +8,7 @@ from tests.bench.decoding import decoding
 from tests.bench.paper import estimates
 from tests.bench.quality import loss_at_equal_tokens, time_to_upstream_loss
 from tests.bench.rates import rates
+from tests.bench.scaling import ray_train_against_torchrun
 from tests.bench.shapes import shapes
 from tests.bench.speed import gpt, translation
 from tests.bench.table import keep, show
@@ -16,6 +17,7 @@ from tests.bench.translated import bleu
 MEASURES = {
     "gpt": gpt, "translation": translation, "decoding": decoding, "loss": loss_at_equal_tokens,
     "time": time_to_upstream_loss, "estimates": estimates, "rates": rates, "shapes": shapes, "bleu": bleu,
+    "scaling": ray_train_against_torchrun,
 }  # fmt: skip
 
 

@@ -1,0 +1,95 @@
+"""The laws of training together, in two processes: the same gradients on all ranks, and those of one process."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from model.batches import TrainBatches
+from model.learner import Learner
+from model.parallel import SharedBatches
+from tests.model import ranks as rank
+from tests.model.ranks import CPU, Ranks
+
+FAMILIES = ("text", "pairs")
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    made = Ranks(2, tmp_path_factory.mktemp("ranks") / "store")
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def config_of(small_text, small_pairs):
+    return {"text": replace(small_text, dropout=0.0), "pairs": replace(small_pairs, dropout=0.0)}
+
+
+@pytest.fixture(scope="module")
+def data_of(text_data, pair_data):
+    return {"text": text_data, "pairs": pair_data}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_are_those_of_one_process_and_bit_equal_on_all_ranks(two, config_of, data_of, family):
+    for found in two(rank.agreements, config_of[family], data_of[family]):
+        assert found["across_ranks"]
+        assert found["whole_batch"] < 1e-6
+        assert all(distance < 1e-6 for distance in found["accumulated"].values()) and len(found["accumulated"]) == 3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_training_together_is_training_alone(two, config_of, data_of, family, micro_batches):
+    config, data = config_of[family], data_of[family]
+    expected, _ = rank.trained(Learner(config, data, CPU), 3)
+    (losses, weights), (others_losses, others) = two(rank.after_steps, config, data, 3, micro_batches)
+    assert losses == others_losses and all(torch.equal(weights[name], others[name]) for name in weights)
+    assert losses == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_checkpoint_keeps_the_dropout_of_each_rank(two, config_of, data_of, tmp_path: Path):
+    config = replace(config_of["text"], dropout=0.3)
+    for (losses, weights), (after, resumed) in two(rank.in_two_lives, config, data_of["text"], tmp_path):
+        assert after == losses[2:]
+        assert all(torch.equal(weights[name], resumed[name]) for name in weights)
+
+
+def test_without_synchronization_each_rank_has_gradients_of_its_own(two, config_of, data_of):
+    one, other = two(rank.unsynced_gradient, config_of["text"], data_of["text"])
+    assert not torch.equal(one, other)
+
+
+def test_parts_of_a_batch_are_communicated_together(two, config_of, data_of):
+    once, cut = (two(rank.communications, config_of["text"], data_of["text"], parts) for parts in (1, 3))
+    assert once == cut and once[0] > 0
+
+
+def test_ranks_drop_out_differently(two, config_of, data_of):
+    one, other = two(rank.random_numbers, config_of["text"], data_of["text"])
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("count", [2, 3])
+def test_shares_are_the_batch(config_of, data_of, family, count):
+    config, data = config_of[family], data_of[family]
+    asked = {"batch_tokens": config.batch_tokens, "context": config.context, "seed": 1}
+    whole = TrainBatches(data, **asked)
+    parts = [SharedBatches(TrainBatches(data, **asked), each, count) for each in range(count)]
+    for _ in range(len(whole) + 1):
+        batch, shares = next(whole), [next(part) for part in parts]
+        assert {share.tokens for share in shares} == {batch.tokens}
+        assert torch.equal(torch.cat([share.targets for share in shares]), batch.targets)
+        for place, x in enumerate(batch.inputs):
+            assert torch.equal(torch.cat([share.inputs[place] for share in shares]), x)
+        assert np.ptp([len(share.targets) for share in shares]) <= 1
+
+
+def test_a_batch_of_fewer_rows_than_ranks_is_refused(config_of, data_of):
+    with pytest.raises(ValueError, match=r"^batch_tokens: 128 are 8 rows, too few for 9 devices; take at least 144$"):
+        SharedBatches(TrainBatches(data_of["text"], batch_tokens=128, context=16, seed=0), 0, 9)

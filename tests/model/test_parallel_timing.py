@@ -1,0 +1,77 @@
+"""Turns: all ways alike often, another one first each round, and none is begun that there is no time for."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from model import parallel_timing
+from model.learner import Learner
+from model.parallel_timing import LEAST_ROUNDS, MOST_ROUNDS, in_turns
+
+LEARNER: Any = SimpleNamespace(device=torch.device("cpu"), wait=lambda: None)
+
+
+class Clock:
+    """In place of the module time: it moves when a way is taken."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(parallel_timing, "time", made)
+    return made
+
+
+class Way:
+    """Takes so many seconds, tells the number of the call before, and keeps count of who was called when."""
+
+    def __init__(self, name: str, seconds: float, clock: Clock, order: list[str]) -> None:
+        self.name, self.seconds, self.clock, self.order = name, seconds, clock, order
+        self.calls = 0
+
+    def __call__(self) -> dict[str, float]:
+        self.clock.now += self.seconds
+        self.order.append(self.name)
+        self.calls += 1
+        return {"of call": float(self.calls - 1)}
+
+
+def test_each_round_has_a_turn_of_each_way_another_one_first(clock):
+    order: list[str] = []
+    rounds = in_turns({name: Way(name, 0.125, clock, order) for name in "ab"}, LEARNER, left=lambda: 1e9)
+    assert rounds["a"] == rounds["b"] == [0.125] * MOST_ROUNDS
+    assert "".join(order[-4 * MOST_ROUNDS:][:12]) == "aabb" + "bbaa" + "aabb"
+
+
+def test_a_reading_is_of_a_call_in_its_own_turn(clock):
+    way = Way("a", 0.125, clock, [])
+    rounds = in_turns({"a": way, "b": Way("b", 0.125, clock, [])}, LEARNER, left=lambda: 1e9)
+    calls = way.calls - 2 * MOST_ROUNDS
+    assert rounds["a of call"][0] == calls + 1 and rounds["a of call"][-1] == way.calls - 1
+
+
+def test_no_round_begins_that_there_is_no_time_for(clock):
+    rounds = in_turns({"a": Way("a", 0.2, clock, [])}, LEARNER, left=lambda: 5.0 - clock.now)
+    assert LEAST_ROUNDS <= len(rounds["a"]) < MOST_ROUNDS and clock.now <= 5.0
+
+
+def test_too_little_time_is_said(clock):
+    with pytest.raises(ValueError, match=r"^5 rounds of a need about 60 s: there was less time$"):
+        in_turns({"a": Way("a", 4.0, clock, [])}, LEARNER, left=lambda: 30.0 - clock.now)
+
+
+def test_steps_that_are_timed_leave_the_weights_alone(small_text, text_data):
+    learner = Learner(small_text, text_data, torch.device("cpu"))
+    before = {name: parameter.detach().clone() for parameter, name in learner.names.items()}
+    for way in (*parallel_timing.steps(learner).values(), *parallel_timing.accumulations(learner, (2,)).values()):
+        way()
+    assert all(torch.equal(before[name], parameter) for parameter, name in learner.names.items())
+    assert learner.micro_batches == 1

@@ -1,0 +1,70 @@
+"""The command of experiments: what it lists and plans, and that a wrong word is one line and exit code 2."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tune import cli
+from tune.experiments import command
+from tune.experiments.registry import EXPERIMENTS
+from tune.experiments.settings import ExperimentSettings
+
+HERE = ("--text-corpus", "builtin", "--devices", "2", "--oversubscribe")
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+WRONG = {
+    "NAME: 'nowhere' is no experiment: write one of scaling": ["nowhere", "--budget", "1h"],
+    "NAME: '' is no experiment": ["--budget", "1h"],
+    "--budget: missing": ["scaling"],
+    "--budget: '5s' does not pay for scaling: write at least": ["scaling", "--budget", "5s", *HERE],
+    "--devices: '1000' is more than the": ["scaling", "--budget", "1h", "--devices", "1000"],
+    "--families: 'nanogpt,translation' are two": ["scaling", "--budget", "1h", "--families", "nanogpt,translation"],
+    "unrecognized arguments: --rungs tokens": ["scaling", "--budget", "1h", "--rungs", "tokens"],
+    "--fix: 'precision=tf32' is not native": ["scaling", "--budget", "1h", "--fix", "precision=tf32"],
+}
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_a_wrong_word_is_one_line_and_nothing_is_written(said, empty_folder, capsys):
+    assert command.main(WRONG[said]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.startswith(said) and told.err.count("\n") == 1
+    assert list(empty_folder.iterdir()) == []
+
+
+def test_the_list_names_every_experiment_with_its_price(capsys):
+    assert command.main(["--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(EXPERIMENTS) and all(" here" in line for line in lines)
+
+
+def test_the_plan_shares_out_the_budget_and_writes_nothing(empty_folder, capsys):
+    assert command.main(["scaling", "--budget", "20m", "--plan", *HERE]) == 0
+    first, *planned, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("scaling on 2 x") and last == "about 20m of 20m"
+    assert len([line for line in planned if line.startswith("2 x measure steps")]) == 6
+    assert list(empty_folder.iterdir()) == []
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    settings = ExperimentSettings(budget=600, text_corpus="builtin", out=tmp_path / "x")
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "study.json").write_text(json.dumps({"settings": settings.stored(), "experiment": "scaling"}))
+    return tmp_path / "x"
+
+
+def test_a_study_is_resumed_as_what_it_is(study, capsys):
+    assert cli.main(["--resume", str(study)]) == 2
+    said = capsys.readouterr().err
+    assert f"'{study}' is of the experiment scaling: write python tune/experiment.py scaling --resume {study}" in said
+    (study / "study.json").write_text(json.dumps({"settings": {"budget": "1h"}}))
+    assert command.main(["scaling", "--resume", str(study)]) == 2
+    assert f"is of a search: write python tune/run.py --resume {study}" in capsys.readouterr().err

@@ -1,0 +1,98 @@
+"""What the scaling experiment asks for, and what its tables make of rows."""
+
+import pytest
+
+from model.step_model import StepModel
+from tests.scaling_rows import BYTES, MACHINE, all_rows, network, step
+from tune.devices import Devices
+from tune.experiments.scaling import BATCHES, counts, line, points
+from tune.experiments.scaling_conclusions import conclusions, tables
+from tune.experiments.scaling_model import models, predicted
+from tune.experiments.scaling_tables import as_reported, pairs, speed_up, steps_of
+
+
+def test_devices_double_up_to_all_of_them():
+    assert [counts(slots) for slots in (1, 2, 3, 4, 6, 8)] == [[1], [1, 2], [1, 2, 3], [1, 2, 4], [1, 2, 4, 6],
+                                                              [1, 2, 4, 8]]
+
+
+def test_each_batch_is_measured_weakly_and_strongly_on_every_number_of_devices():
+    asked = points(Devices(kind="cpu", count=4, model="core", precisions=("fp32",), cores=4))
+    assert len({point.key for point in asked}) == len(asked)
+    steps = {(point.devices, point.asked["rows"]) for point in asked if point.asked["measure"] == "steps"}
+    assert steps == {(count, batch * each) for count in (1, 2, 4) for batch in BATCHES for each in (1, count)}
+    alone = {point.asked["measure"] for point in asked if point.devices == 1}
+    assert alone == {"steps", "training"}, "one device has nobody to talk to"
+
+
+def test_without_communication_twice_the_devices_are_twice_as_fast():
+    single, free = step(1, 32), step(2, 64)
+    free["rounds"]["step"] = single["rounds"]["step"]
+    assert speed_up(single, free, weak=True) == pytest.approx((2, 2, 2))
+    free["rounds"]["step"] = [seconds / 2 for seconds in single["rounds"]["step"]]
+    assert speed_up(single, free, weak=False) == pytest.approx((2, 2, 2))
+
+
+def test_weak_pairs_have_one_batch_a_device_and_strong_ones_one_in_all():
+    steps = steps_of(all_rows())
+    assert {row["asked"]["rows"] / row["devices"] / batch for batch, _, row in pairs(steps, weak=True)} == {1}
+    assert {row["asked"]["rows"] / batch for batch, _, row in pairs(steps, weak=False)} == {1}
+    assert {single["devices"] for weak in (True, False) for _, single, _ in pairs(steps, weak=weak)} == {1}
+
+
+def test_the_reports_formula_calls_compute_that_does_not_scale_communication():
+    steps = {(1, 32): step(1, 32), (2, 64): step(2, 64)}
+    epochs = 240 * MACHINE.step(32, 0, 1), 480 * MACHINE.step(32, 0, 1)
+    steps[2, 64] |= {"epoch_steps": 240, "step_seconds": [MACHINE.step(32, 0, 1)] * 3}
+    assert as_reported(steps, 2, 64) == pytest.approx((epochs[0] - epochs[1] / 2) / 240)
+    steps[2, 64]["step_seconds"] = [2 * MACHINE.step(32, 0, 1)] * 3
+    assert as_reported(steps, 2, 64) == pytest.approx(MACHINE.step(32, 0, 1)), "with no byte communicated"
+
+
+def test_the_machine_is_found_again_and_a_batch_left_out_predicted():
+    found = models(all_rows())
+    assert set(found) == {2, 4}
+    for model in found.values():
+        for name in ("fixed", "row", "latency", "bandwidth", "exposed"):
+            assert getattr(model, name) == pytest.approx(getattr(MACHINE, name))
+    errors = [seconds / row["step_seconds"][0] for *_, seconds, row in predicted(all_rows())]
+    assert len(errors) == 6 + 4 and errors == pytest.approx([1.0] * len(errors))
+
+
+def test_a_batch_left_out_is_really_left_out():
+    rows = [network(2), *(step(2, batch) for batch in (64, 128, 256))]
+    rows[-1]["unsynced_seconds"] = rows[-1]["exposed_seconds"] = [1e9] * 3
+    (*_, predicted_seconds, _), = (each for each in predicted(rows) if each[1] == 128)
+    assert predicted_seconds == pytest.approx(MACHINE.step(128, BYTES, 2))
+
+
+def test_every_table_has_a_cell_for_each_column_and_none_is_empty():
+    made = tables(all_rows())
+    assert len(made) == 9
+    for table in made:
+        assert {len(cells) for cells in table.rows} == {len(table.columns)}, table.title
+
+
+def test_of_no_rows_and_of_one_device_there_is_less_to_tell():
+    assert tables([]) == [] and conclusions([]) == []
+    alone = [row for row in all_rows() if row["devices"] == 1]
+    assert [table.title.split()[0] for table in tables(alone)] == ["Weak", "Strong", "Training", "Start-up"]
+    assert conclusions(alone) == []
+    assert tables([{"devices": 1, "asked": {"measure": "steps", "rows": 32}, "skipped": "why"}]) == []
+
+
+def test_conclusions_are_of_the_rows():
+    said = "\n".join(conclusions(all_rows()))
+    assert "in 10 of 10 points (1.000 to 1.000)" in said and "errs by 0.0% at most" in said
+    assert "On 2 devices accumulating 4 batches is 1.27" in said and "differ by 3.0e-07" in said
+
+
+def test_every_row_is_a_line():
+    assert all(line(row) for row in all_rows())
+
+
+def test_predictions_beyond_what_was_measured_are_marked():
+    paper = next(table for table in tables(all_rows()) if "PREDICTED" in table.title)
+    assert "not measurements" in paper.note and [cells[0] for cells in paper.rows] == ["8", "16", "64", "256", "1024"]
+    model: StepModel = models(all_rows())[4]
+    assert float(paper.rows[0][1]) == pytest.approx(1e3 * model.step(512, BYTES, 8), abs=0.1)

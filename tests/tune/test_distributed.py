@@ -1,0 +1,121 @@
+"""The life of a rank under Ray Train, in its local mode: in this process, or in two as torchrun would begin them."""
+
+import dataclasses
+import multiprocessing
+import os
+import random
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model import parallel_timing
+from model.config import Config
+from model.corpus import TextCorpus
+from model.prepared import TextData, prepare_text
+from tune.distributed import DISMISSED, Orders, Said
+from tune.experiments.scaling_work import work
+
+CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, batch_tokens=128, dropout=0.0)
+NETWORK, TRAINING = {"measure": "network"}, {"measure": "training", "steps": 6, "every": 2}
+
+
+@pytest.fixture(scope="module")
+def data() -> TextData:
+    words = random.Random(0).choices(["the", "cat", "sat", "on", "a", "mat", "and", "saw", "another", "bird"], k=2000)
+    text = " ".join(words)
+    return prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text[:900], test=text[:900]))
+
+
+@dataclasses.dataclass
+class Tasks:
+    """A line to nobody: one task after the other, and what is said is kept."""
+
+    tasks: list[dict[str, Any]]
+    said: list[Said | None] = dataclasses.field(default_factory=list)
+
+    def task(self) -> dict[str, Any]:
+        return self.tasks[0]
+
+    def say(self, said: Said | None) -> None:
+        self.said.append(said)
+        if said is not None and said.row is not None:
+            self.tasks.pop(0)
+
+
+def served(asked: list[dict[str, Any]], data: TextData, folder: Path) -> list[Said | None]:
+    """What a rank says of these tasks."""
+    from ray.train import ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    from tune.distributed import serve
+
+    line = Tasks([*({"asked": each, "seconds": 60.0} for each in asked), DISMISSED])
+    orders = Orders(work=work, line=line, config=CONFIG, data=data, folder=folder)
+    TorchTrainer(serve, train_loop_config=orders, scaling_config=ScalingConfig(num_workers=0)).fit()
+    return line.said
+
+
+def rows(said: list[Said | None]) -> list[dict[str, Any]]:
+    return [each.row for each in said if each is not None and each.row is not None]
+
+
+def as_rank(rank: int, count: int, port: int, line: Any, *arguments: Any) -> None:
+    """A process as torchrun would begin it."""
+    words = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in words.items()}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+    parallel_timing.TURN_SECONDS, parallel_timing.MOST_ROUNDS = 0.01, 5
+    line.send(served(*arguments))
+
+
+@pytest.fixture(scope="module")
+def of_two(data: TextData, tmp_path_factory: pytest.TempPathFactory) -> list[list[Said | None]]:
+    """What each of two ranks says: of the network, of training, and of a task that cannot be done."""
+    context, folder = multiprocessing.get_context("spawn"), tmp_path_factory.mktemp("trial")
+    asked = [NETWORK, TRAINING, {"measure": "steps", "rows": 1}]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    lines = []
+    for rank in range(2):
+        line, end = context.Pipe()
+        context.Process(target=as_rank, args=(rank, 2, port, end, asked, data, folder), daemon=True).start()
+        end.close()
+        lines.append(line)
+    return [line.recv() for line in lines]
+
+
+def test_the_first_rank_speaks_for_all(of_two):
+    first, other = of_two
+    assert other == [] and first[0] is None and len(rows(first)) == 3
+
+
+def test_gradients_are_those_of_one_process_and_bit_equal(of_two):
+    network = rows(of_two[0])[0]
+    assert network["bit_equal"] and network["against_whole_batch"] < 1e-6
+    assert {count for count, distance in network["accumulated"] if distance < 1e-6} == {2, 4, 8}
+
+
+def test_two_devices_learn_what_one_learns(of_two, data, tmp_path):
+    (alone,) = rows(served([TRAINING], data, tmp_path))
+    together = rows(of_two[0])[1]
+    assert together["valid_loss"] == pytest.approx(alone["valid_loss"], abs=1e-4)
+    assert (together["steps"], together["tokens"]) == (alone["steps"], alone["tokens"]) == (6, 6 * 128)
+
+
+def test_a_task_that_cannot_be_is_a_row_with_its_reason(of_two):
+    assert "16 are 1 rows, too few for 2 devices" in rows(of_two[0])[2]["skipped"]
+
+
+def test_training_goes_on_from_its_checkpoint_and_ends_where_it_would_have_ended(data, tmp_path):
+    first = {"measure": "training", "steps": 4, "every": 2}
+    (whole,) = rows(served([TRAINING], data, tmp_path / "whole"))
+    _, rest = rows(served([first, TRAINING], data, tmp_path / "parts"))
+    assert rest["valid_loss"] == whole["valid_loss"] and rest["tokens"] == whole["tokens"]
+
+
+def test_every_word_says_what_its_seconds_went_to(data, tmp_path):
+    said = served([TRAINING], data, tmp_path)
+    assert [None if each is None else each.what for each in said] == [None, "start", *["steps"] * 3, "evaluation"]

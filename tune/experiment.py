@@ -1,0 +1,11 @@
+"""One experiment of the published reports, under a cap: `python tune/experiment.py scaling --budget 30m`."""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from tune.experiments.command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""What an experiment stands on, which of its points run together, and what they cost."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from model.config import Config, Data
+from tune.corpora import SETTINGS as CORPORA
+from tune.corpora import load_corpora, prepare
+from tune.devices import Devices, find_devices
+from tune.experiments.experiment import Experiment, Point
+from tune.experiments.settings import ExperimentSettings
+from tune.space import Space
+
+START_SECONDS, END_SECONDS = 15.0, 5.0
+"""Of each device of a crew, kept for its processes to come up and to end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grounds:
+    """One configuration, its text, the devices, and what is to be measured. notes: for the user, on the text."""
+
+    settings: ExperimentSettings
+    devices: Devices
+    config: Config
+    data: Data
+    points: Sequence[Point]
+    notes: Sequence[str]
+
+
+def survey(experiment: Experiment, settings: ExperimentSettings) -> Grounds:
+    """ValueError: a setting that cannot serve."""
+    devices, family = find_devices(settings), settings.family
+    Space(family=family, precisions=devices.precisions, fix=settings.fix)
+    points = experiment.points(devices)
+    if settings.resume is None and settings.budget < price(points, 0.0):
+        raise settings.too_small_for(experiment.name, price(points, 0.0))
+    texts, fixed = load_corpora(settings), dict[str, Any](settings.fix)
+    (corpus,) = texts.corpora.values()
+    named = {name: getattr(texts.settings, name) for name in CORPORA.values()}
+    return Grounds(
+        settings=replace(settings, **named), devices=devices, data=prepare(corpus), points=points,
+        config=Config(family=family, seed=settings.seed, **fixed), notes=texts.notes,
+    )  # fmt: skip
+
+
+def crews(points: Sequence[Point]) -> list[list[Point]]:
+    """The points of each number of devices: their processes stay up from one to the next."""
+    ordered = sorted(points, key=lambda point: point.devices)
+    return [list(group) for _, group in itertools.groupby(ordered, key=lambda point: point.devices)]
+
+
+def price(points: Sequence[Point], share: float = 1.0) -> float:
+    """Device-seconds of the points: with a share of 1 what they are worth, with 0 the least that they must have."""
+    fixed = sum(group[0].devices * (START_SECONDS + END_SECONDS) for group in crews(points))
+    return fixed + sum(point.devices * point.given(share) for point in points)
+
+
+def affordable_share(points: Sequence[Point], left: float) -> float:
+    """The share, at most 1, with which the price of the points is so many device-seconds; below 0: too few."""
+    least = price(points, 0.0)
+    return min(1.0, (left - least) / (price(points) - least))

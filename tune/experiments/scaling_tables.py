@@ -1,0 +1,163 @@
+"""The tables of the scaling experiment, beside the published figures."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from model.intervals import ratio
+from tune.experiments.experiment import Row, Table
+from tune.experiments.published import published
+from tune.experiments.tables import figure, with_interval
+
+DATA_PARALLEL = "published: GPUs under DataParallel, an image classifier"
+
+
+def measured_tables(rows: Sequence[Row]) -> list[Table]:
+    """Those of what was measured, with no row where nothing was."""
+    steps = steps_of(rows)
+    made = [weak(steps), strong(steps), communication(steps), bandwidth(steps), accumulation(rows)]
+    return [*made, training(rows), start_up(rows)]
+
+
+def steps_of(rows: Sequence[Row]) -> dict[tuple[int, int], Row]:
+    """Those of steps, by devices and rows of the batch."""
+    return {(row["devices"], row["asked"]["rows"]): row for row in rows if "step_seconds" in row}
+
+
+def pairs(steps: dict[tuple[int, int], Row], *, weak: bool) -> list[tuple[int, Row, Row]]:
+    """The batch, on one device and on more of them: the same a device (weak scaling), or the same in all (strong)."""
+    singles = {batch: row for (count, batch), row in steps.items() if count == 1}
+    return [
+        (batch, single, steps[count, batch * (count if weak else 1)])
+        for count in sorted({count for count, _ in steps})
+        for batch, single in singles.items()
+        if (count, batch * (count if weak else 1)) in steps
+    ]
+
+
+def weak(steps: dict[tuple[int, int], Row]) -> Table:
+    """The batch a device is fixed."""
+    theirs = {(row["devices"], row["batch_size_per_device"]): row for row in published("scaling")}
+    rows = []
+    for batch, single, row in pairs(steps, weak=True):
+        known = theirs.get((row["devices"], batch), {})
+        beside = figure(known.get("epoch_seconds")), figure(known.get("speed_up"))
+        rows.append([str(row["devices"]), str(batch), *speed(row), *gain(single, row, weak=True), *beside])
+    columns = "devices", "batch a device", *SPEED, *GAIN, "published epoch s", "published speed-up"
+    return Table(title="Weak scaling: the batch a device is fixed", columns=columns, rows=rows, note=DATA_PARALLEL)
+
+
+def strong(steps: dict[tuple[int, int], Row]) -> Table:
+    """The batch of all devices together is fixed."""
+    rows = [
+        [str(row["devices"]), str(batch), *speed(row), *gain(single, row, weak=False)]
+        for batch, single, row in pairs(steps, weak=False)
+    ]
+    columns = "devices", "batch in all", *SPEED, *GAIN
+    return Table(title="Strong scaling: the batch in all is fixed", columns=columns, rows=rows)
+
+
+SPEED = "ms a step", "epoch s", "tokens a second"
+GAIN = "speed-up", "efficiency"
+
+
+def speed(row: Row) -> list[str]:
+    step, tokens = row["step_seconds"], row["tokens_per_second"]
+    return [with_interval(step, "{:.1f}", 1e3), f"{step[0] * row['epoch_steps']:.1f}", f"{tokens[0]:,.0f}"]
+
+
+def speed_up(single: Row, row: Row, *, weak: bool) -> Any:
+    """How many times as fast as one device, with its interval: as many tokens a second."""
+    times = ratio(single["rounds"]["step"], row["rounds"]["step"])
+    return tuple(row["tokens"] / single["tokens"] * each for each in times) if weak else times
+
+
+def gain(single: Row, row: Row, *, weak: bool) -> list[str]:
+    if row is single:
+        return ["1", "100%"]
+    times = speed_up(single, row, weak=weak)
+    return [with_interval(times, "{:.2f}"), f"{times[0] / row['devices']:.0%}"]
+
+
+def communication(steps: dict[tuple[int, int], Row]) -> Table:
+    """What of a step it is."""
+    rows = []
+    for (count, batch), row in sorted(steps.items()):
+        if count == 1:
+            continue
+        names = "step_seconds", "unsynced_seconds", "communication_seconds", "overlapped_seconds"
+        parts = [figure(row[name][0], "{:.1f}", 1e3) for name in names]
+        exposed = with_interval(row["exposed_seconds"], "{:.1f}", 1e3)
+        identity, estimate = with_interval(row["identity"], "{:.3f}"), as_reported(steps, count, batch)
+        rows.append([str(count), str(batch), *parts, exposed, identity, figure(estimate, "{:.1f}", 1e3)])
+    columns = (
+        *("devices", "batch in all", "step", "unsynced", "communication", "overlapped", "exposed"),
+        *("unsynced + exposed, of step", "by report's formula"),
+    )
+    note = (
+        "communication: from the begin of the first bucket's to the end of the last one's, by "
+        "DistributedDataParallel's logger. By the report's formula, T_n - T_1 / n of an epoch, here for a step: an "
+        "estimate, and no communication time."
+    )
+    return Table(title="Communication in a step, ms", columns=columns, rows=rows, note=note)
+
+
+def as_reported(steps: dict[tuple[int, int], Row], count: int, batch: int) -> float | None:
+    """Seconds a step by the report's formula: what an epoch takes beyond its n-th part on one device."""
+    row, single = steps[count, batch], steps.get((1, batch // count))
+    if single is None:
+        return None
+    once, many = (each["step_seconds"][0] * each["epoch_steps"] for each in (single, row))
+    return float(many - once / count) / row["epoch_steps"]
+
+
+def bandwidth(steps: dict[tuple[int, int], Row]) -> Table:
+    """What the gradients' bytes make of the communication's seconds."""
+    theirs = {(row["devices"], row["batch_size_per_device"]): row for row in published("scaling")}
+    rows = []
+    for (count, batch), row in sorted(steps.items()):
+        if count > 1:
+            names = "algorithm_bandwidth", "bus_bandwidth", "alone_bus_bandwidth"
+            known = theirs.get((count, batch / count), {}).get("bandwidth_gb_per_second")
+            rates = [figure(row[name][0], "{:.3f}", 1e-9) for name in names]
+            share = with_interval(row["share_of_alone"], "{:.2f}")
+            rows.append([str(count), str(batch), f"{row['bytes']:,}", *rates, share, figure(known)])
+    columns = "devices", "batch in all", "bytes a step", "algorithm", "bus", "bus, alone", "share of alone", "published"
+    note = "bus: 2 (n - 1) / n times the bytes, as nccl-tests count; alone: one all-reduce of as many bytes"
+    return Table(title="Bandwidth, GB/s", columns=columns, rows=rows, note=note)
+
+
+def accumulation(rows: Sequence[Row]) -> Table:
+    """Several batches a step."""
+    found, equal = [], {row["devices"]: dict(row["accumulated"]) for row in rows if "accumulated" in row}
+    for row in rows:
+        for count, seconds in row.get("row_seconds", ()):
+            faster, exposed = dict(row["gain"])[count], dict(row["exposed_share"])[count]
+            distance = equal.get(row["devices"], {}).get(count)
+            found.append([
+                str(row["devices"]), str(row["rows"]), str(count), with_interval(seconds, "{:.3f}", 1e3),
+                with_interval(faster, "{:.2f}"), f"{exposed[0]:.1%}", figure(distance, "{:.1e}"),
+            ])  # fmt: skip
+    columns = "devices", "batch in all", "batches a step", "ms a row", "times as fast", "exposed", "gradient's distance"
+    note = "distance of the accumulated gradient from that of the same batch in one part"
+    return Table(title="Accumulation without synchronization", columns=columns, rows=found, note=note)
+
+
+def training(rows: Sequence[Row]) -> Table:
+    """The same batches on one device and on more."""
+    found = [
+        [
+            str(row["devices"]), str(row["rows"]), f"{row['steps']:,}", f"{row['train_loss']:.4f}",
+            f"{row['valid_loss']:.5f}", f"{row['accuracy']:.1%}", f"{row['training_seconds']:.1f}",
+        ]
+        for row in rows if "valid_loss" in row
+    ]  # fmt: skip
+    columns = "devices", "batch in all", "steps", "training loss", "validation loss", "accuracy", "s"
+    return Table(title="Training on the same batches, without dropout", columns=columns, rows=found)
+
+
+def start_up(rows: Sequence[Row]) -> Table:
+    """What it takes until the processes can work, once for each number of devices."""
+    seconds = {row["devices"]: row["start_up_seconds"] for row in rows if "start_up_seconds" in row}
+    found = [[str(count), f"{each:.1f}", f"{count * each:.1f}"] for count, each in seconds.items()]
+    columns = "devices", "s", "device-seconds charged"
+    return Table(title="Start-up of the processes", columns=columns, rows=found, note="in no figure above")

@@ -1,0 +1,98 @@
+"""A study of one experiment, from its settings to its tables."""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tune import heartbeats
+from tune.books import Books
+from tune.disk import told_in_one_line
+from tune.distributed import LeaseOver
+from tune.duration import duration_text
+from tune.experiments.bench import Bench
+from tune.experiments.experiment import Experiment
+from tune.experiments.grounds import Grounds, survey
+from tune.experiments.settings import ExperimentSettings
+from tune.facts import write_facts
+from tune.grounds import check_same_text
+from tune.journal import Journal
+from tune.ledger import Ledger
+from tune.noise import Voice, screen_apart
+from tune.ray_run import local_ray
+from tune.restore import last_moment, note_cap, spent
+from tune.study import open_journal
+
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit code of a shell's."""
+
+
+def run_experiment(experiment: Experiment, settings: ExperimentSettings) -> int:
+    """The exit code. ValueError, with nothing written: a setting that cannot serve."""
+    grounds = survey(experiment, settings)
+    study = grounds.settings.resume or grounds.settings.make_folder()
+    with told_in_one_line(study):
+        return conduct(experiment, grounds, study)
+
+
+def conduct(experiment: Experiment, grounds: Grounds, study: Path) -> int:
+    """As run_experiment, in a folder that was made for it or that it has."""
+    settings, devices = grounds.settings, grounds.devices
+    journal = open_journal(study, settings)
+    check_same_text({settings.family: grounds.data}, journal.facts())
+    with screen_apart(study / "log.txt") as write:
+        write(f"{study}: {duration_text(settings.budget)} on {devices.slots} x {devices.name}")
+        for note in grounds.notes:
+            write(note)
+        bench = make_bench(experiment, grounds, journal, write)
+        ended = "done"
+        try:
+            alive, up = heartbeats.beating(study, bench.books.clock), local_ray(devices.slots, devices.gpus)
+            with interruptible(), alive, up:
+                bench.measure()
+        except KeyboardInterrupt:
+            ended = "interrupted"
+        except LeaseOver:
+            ended = "overdue: the processes were still at work when their lease ended"
+        bench.conclude()
+        used = bench.books.ledger.spent
+        journal.note(ended={"reason": ended, "spent": used})
+        write(f"spent {duration_text(round(used, 1))} of {duration_text(settings.budget)}")
+        if ended != "done":
+            write(f"{ended}; go on with: python tune/experiment.py {experiment.name} --resume {study}")
+    journal.close()
+    return {"done": 0, "interrupted": INTERRUPTED}.get(ended, 1)
+
+
+def make_bench(experiment: Experiment, grounds: Grounds, journal: Journal, write: Voice) -> Bench:
+    """On a clock that goes on where the journal ends."""
+    settings, begun, before = grounds.settings, time.monotonic(), last_moment(journal)
+
+    def clock() -> float:
+        return before + time.monotonic() - begun
+
+    ledger = Ledger(cap=settings.budget, clock=clock, spent_before=spent(journal), share=grounds.devices.share)
+    note_cap(journal, settings.budget)
+    text = {settings.family: grounds.data}
+    write_facts(settings, grounds.devices, text, journal, experiment=experiment.name)
+    (journal.folder / heartbeats.FOLDER).mkdir(exist_ok=True)
+    return Bench(
+        experiment=experiment, points=grounds.points, config=grounds.config, data=grounds.data,
+        devices=grounds.devices, books=Books(journal, ledger, clock), folder=journal.folder, write=write,
+    )  # fmt: skip
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM is as good as Ctrl-C."""
+
+    def end(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,46 @@
+"""Figures as people read them, and the tables of an experiment on the screen."""
+
+import io
+from collections.abc import Callable, Sequence
+
+import rich.table
+from rich.console import Console
+
+from model.intervals import Interval
+from tune.experiments.experiment import Table
+
+WIDTH = 160
+NOTHING = "-"
+
+
+def with_interval(value: Interval | None, form: str = "{:.3g}", factor: float = 1.0) -> str:
+    """1.42 (1.40-1.44)"""
+    if value is None:
+        return NOTHING
+    figure, low, high = (form.format(factor * each) for each in value)
+    return f"{figure} ({low}-{high})"
+
+
+def figure(value: float | None, form: str = "{:.4g}", factor: float = 1.0) -> str:
+    """A number, or that there is none."""
+    return NOTHING if value is None else form.format(factor * value)
+
+
+def show(tables: Sequence[Table], conclusions: Sequence[str], write: Callable[[str], None]) -> None:
+    """Write the tables and what follows from them, line by line."""
+    for table in tables:
+        drawn = rich.table.Table(
+            title=table.title, title_justify="left", title_style="bold", caption=table.note or None,
+            caption_justify="left", box=None, pad_edge=False, header_style="dim",
+        )  # fmt: skip
+        for place, name in enumerate(table.columns):
+            drawn.add_column(name, justify="right" if place else "left", no_wrap=True)
+        for row in table.rows:
+            drawn.add_row(*row)
+        page = io.StringIO()
+        Console(file=page, width=WIDTH, highlight=False, markup=False).print(drawn)
+        for line in page.getvalue().splitlines():
+            write(line.rstrip())
+        write("")
+    for sentence in conclusions:
+        write(sentence)
