@@ -8,10 +8,10 @@ import asyncio
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import ray
 import ray.train
@@ -51,6 +51,16 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Task:
+    """asked: JSON-able; changes: what of the crew's configuration; trial: its name; seconds: to be over within."""
+
+    asked: dict[str, Any]
+    trial: str
+    seconds: float
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Said:
     """What the seconds since the last word went to, and the row that a task ends with."""
 
@@ -66,13 +76,13 @@ class Desk:
     """What is to be done, and what is said of it; a task lies here until its row is said."""
 
     def __init__(self) -> None:
-        self._task: dict[str, Any] | None = None
+        self._task: Task | None = None
         self._said: asyncio.Queue[Said | None] = asyncio.Queue()
 
-    async def lay(self, task: dict[str, Any] | None) -> None:
+    async def lay(self, task: Task) -> None:
         self._task = task
 
-    async def task(self) -> dict[str, Any] | None:
+    async def task(self) -> Task | None:
         return self._task
 
     async def say(self, said: Said | None) -> None:
@@ -89,7 +99,7 @@ class Desk:
 class Line(Protocol):
     """A way to the desk."""
 
-    def task(self) -> dict[str, Any] | None: ...
+    def task(self) -> Task | None: ...
     def say(self, said: Said | None) -> None: ...
 
 
@@ -99,7 +109,7 @@ class RemoteLine:
 
     desk: Any
 
-    def task(self) -> dict[str, Any] | None:
+    def task(self) -> Task | None:
         return ray.get(self.desk.task.remote())
 
     def say(self, said: Said | None) -> None:
@@ -114,7 +124,10 @@ def new_desk() -> tuple[Any, RemoteLine]:
 
 @dataclass(frozen=True, kw_only=True)
 class Orders:
-    """What each process of a crew is told when it starts. data: a reference into the object store."""
+    """What each process of a crew is told when it starts. data: a reference into the object store.
+
+    folder: that of checkpoints; each trial has its own in it.
+    """
 
     work: Work
     line: Line
@@ -124,7 +137,7 @@ class Orders:
     threads: int = 1
 
 
-DISMISSED: dict[str, Any] = {"dismissed": True}
+DISMISSED = Task(asked={"dismissed": True}, trial="", seconds=0.0)
 
 
 def serve(orders: Orders) -> None:
@@ -136,16 +149,17 @@ def serve(orders: Orders) -> None:
     say = orders.line.say if first else lambda said: None
     say(None)
     while (task := _next_task(orders.line, first)) != DISMISSED:
-        ends = time.monotonic() + task["seconds"]
-        place = Place(config=orders.config, data=data, device=device, folder=orders.folder, ends=ends)
+        ends = time.monotonic() + task.seconds
         try:
-            for said in orders.work(place, task["asked"]):
+            config = replace(orders.config, **task.changes)
+            place = Place(config=config, data=data, device=device, folder=orders.folder / task.trial, ends=ends)
+            for said in orders.work(place, task.asked):
                 say(said)
         except ValueError as error:
             say(Said(what="steps", row={"skipped": str(error)}))
 
 
-def _next_task(line: Line, first: bool) -> dict[str, Any]:
+def _next_task(line: Line, first: bool) -> Task:
     """The first rank's, on all of them."""
     found: list[Any] = [None]
     while first and found[0] is None:
@@ -154,7 +168,7 @@ def _next_task(line: Line, first: bool) -> dict[str, Any]:
             time.sleep(LOOK_SECONDS)
     if ranks() > 1:
         dist.broadcast_object_list(found, src=0)
-    return found[0]
+    return cast(Task, found[0])
 
 
 class LeaseOver(Exception):
@@ -188,9 +202,9 @@ class Crew:
         self.hold.charge("start")
         self.start_up_seconds = time.monotonic() - self._began
 
-    def do(self, asked: dict[str, Any], seconds: float) -> dict[str, Any]:
+    def do(self, task: Task) -> dict[str, Any]:
         """The row that a task ends with. RuntimeError and LeaseOver as above."""
-        ray.get(self.desk.lay.remote({"asked": asked, "seconds": seconds}))
+        ray.get(self.desk.lay.remote(task))
         while (said := self._heard()) is None or said.row is None:
             self.hold.charge("lost" if said is None else said.what)
         self.hold.charge(said.what)

@@ -10,14 +10,17 @@ OPENING_SECONDS = 0.1
 
 
 class Hold:
-    """New slots on leases of equal length, from now until the `with` ends; each is charged what the others are."""
+    """New slots on leases of equal length, from now until the `with` ends; each is charged what the others are.
+
+    trial: whose the next charges are.
+    """
 
     def __init__(self, books: Books, trial: str, purpose: str, *, devices: int, seconds: float) -> None:
         """Reserve `seconds` on each. ValueError: the cap does not hold them."""
         most = affordable(books, devices)
         if seconds > most:
             raise ValueError(f"lease: {devices} x {seconds:.1f} s do not fit: only {devices} x {max(most, 0):.1f} s do")
-        self._books, self._trial = books, trial
+        self._books, self.trial = books, trial
         self._leases: dict[int, int] = {}
         self._opened = self._charged = books.clock()
         reserved = seconds * books.ledger.share
@@ -40,7 +43,7 @@ class Hold:
         now = self._books.clock()
         seconds = (now - self._charged) * self._books.ledger.share
         for slot, lease in self._leases.items():
-            row = {"at": now, "slot": slot, "trial": self._trial, "lease": lease, "what": what}
+            row = {"at": now, "slot": slot, "trial": self.trial, "lease": lease, "what": what}
             self._books.journal.insert("charges", row | {"seconds": seconds})
         self._charged = now
 

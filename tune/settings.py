@@ -298,13 +298,13 @@ class Settings:
         folder = parse_path(str(folder))
         try:
             study = json.loads((folder / "study.json").read_text(encoding="utf-8"))
-            stored = study.get("settings") if isinstance(study, dict) else None
-            settings = cls.from_stored(stored, resume=folder, out=folder)
+            stored, is_of = (study.get("settings"), study.get("experiment")) if isinstance(study, dict) else (None, of)
+            settings = cls.from_stored(stored, resume=folder, out=folder) if is_of == of else None
         except OSError as error:
             raise invalid("resume", f"'{folder}' has no study.json ({error.strerror}): name a study's folder") from None
         except (ValueError, RecursionError) as error:
             raise invalid("resume", f"'{folder}' has a damaged study.json ({error}): name another study") from None
-        if (is_of := study.get("experiment")) != of:
+        if settings is None:
             what, entry = (f"the experiment {is_of}", f"experiment.py {is_of}") if is_of else ("a search", "run.py")
             raise invalid("resume", f"'{folder}' is of {what}: write python tune/{entry} --resume {folder}")
         changed = replace(settings, **changes)

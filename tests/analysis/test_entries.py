@@ -32,7 +32,7 @@ def test_rank_takes_the_newest_study_from_anywhere(six: Written) -> None:
     "entry",
     [
         *("rank.py", "spend.py", "report.py", "front.py", "curves.py", "effects.py", "stability.py", "roofline.py"),
-        "speedup.py",
+        *("speedup.py", "experiment.py"),
     ],
 )
 def test_a_wrong_folder_is_one_line_and_exit_code_2(entry: str, tmp_path: Path) -> None:

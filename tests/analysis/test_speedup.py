@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.experiment_command import draw_experiment
 from analysis.figures.speedup import communication, speed_up, speed_ups, steps_table
 from analysis.speedup_command import draw_speed_up
 from analysis.studies import Study, open_study
@@ -16,7 +17,7 @@ from tests.scaling_rows import all_rows, step
 @pytest.fixture
 def scaled(write: Callable[..., Written]) -> Callable[[list[dict]], Study]:
     def made(rows: list[dict]) -> Study:
-        study = write("scaled")
+        study = write("scaled", experiment="scaling")
         study.trial("t001")
         for row in rows:
             study.journal.insert("rows", {"at": 0.0, "experiment": "scaling", "value": json.dumps(row)})
@@ -58,6 +59,15 @@ def test_one_line_where_there_is_nothing_to_draw(scaled, write):
     empty.trial("t001")
     with pytest.raises(ValueError, match=r"has no row of scaling; make one: python tune/experiment\.py scaling"):
         draw_speed_up([str(empty.folder)])
+    with pytest.raises(ValueError, match=r"is a search, of which there is no such picture: name a study of scaling"):
+        draw_experiment([str(empty.folder)])
+
+
+def test_a_study_is_drawn_as_the_experiment_that_it_is(scaled, capsys):
+    study = scaled(all_rows())
+    draw_experiment([str(study.folder)])
+    assert {path.stem for path in study.folder.glob("*.png")} == {"speed-up", "communication"}
+    assert "times as fast as on one" in capsys.readouterr().out
     alone = scaled([row for row in all_rows() if row["devices"] == 1])
     for draw in (speed_up, communication):
         with pytest.raises(ValueError, match="measured one device only; measure more with --devices"):

@@ -14,7 +14,7 @@ from model import parallel_timing
 from model.config import Config
 from model.corpus import TextCorpus
 from model.prepared import TextData, prepare_text
-from tune.distributed import DISMISSED, Orders, Said
+from tune.distributed import DISMISSED, Orders, Said, Task
 from tune.experiments.scaling_work import work
 
 CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, batch_tokens=128, dropout=0.0)
@@ -32,10 +32,10 @@ def data() -> TextData:
 class Tasks:
     """A line to nobody: one task after the other, and what is said is kept."""
 
-    tasks: list[dict[str, Any]]
+    tasks: list[Task]
     said: list[Said | None] = dataclasses.field(default_factory=list)
 
-    def task(self) -> dict[str, Any]:
+    def task(self) -> Task:
         return self.tasks[0]
 
     def say(self, said: Said | None) -> None:
@@ -44,14 +44,14 @@ class Tasks:
             self.tasks.pop(0)
 
 
-def served(asked: list[dict[str, Any]], data: TextData, folder: Path) -> list[Said | None]:
-    """What a rank says of these tasks."""
+def served(asked: list[dict[str, Any]], data: TextData, folder: Path, **changes: Any) -> list[Said | None]:
+    """What a rank says of these tasks; `changes` to the configuration."""
     from ray.train import ScalingConfig
     from ray.train.torch import TorchTrainer
 
     from tune.distributed import serve
 
-    line = Tasks([*({"asked": each, "seconds": 60.0} for each in asked), DISMISSED])
+    line = Tasks([*(Task(asked=each, trial="t001", seconds=60.0, changes=changes) for each in asked), DISMISSED])
     orders = Orders(work=work, line=line, config=CONFIG, data=data, folder=folder)
     TorchTrainer(serve, train_loop_config=orders, scaling_config=ScalingConfig(num_workers=0)).fit()
     return line.said
@@ -119,3 +119,11 @@ def test_training_goes_on_from_its_checkpoint_and_ends_where_it_would_have_ended
 def test_every_word_says_what_its_seconds_went_to(data, tmp_path):
     said = served([TRAINING], data, tmp_path)
     assert [None if each is None else each.what for each in said] == [None, "start", *["steps"] * 3, "evaluation"]
+
+
+def test_a_task_has_its_own_configuration_and_a_wrong_one_is_a_row_with_its_reason(data, tmp_path):
+    (plain,), (wider,) = (rows(served([TRAINING], data, tmp_path / name, **changes))
+                          for name, changes in (("plain", {}), ("wider", {"d_model": 32})))  # fmt: skip
+    assert wider["parameters"] > plain["parameters"]
+    (refused,) = rows(served([TRAINING], data, tmp_path, heads=5))
+    assert "5 does not divide d_model 16" in refused["skipped"]

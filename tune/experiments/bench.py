@@ -14,10 +14,10 @@ from model.config import Config, Data
 from tune.books import Books
 from tune.devices import Devices
 from tune.dimensions import DIMENSIONS
-from tune.distributed import Crew, Orders, new_desk
+from tune.distributed import Crew, Orders, Task, new_desk
 from tune.experiments.board import Board
 from tune.experiments.experiment import Experiment, Point, Row
-from tune.experiments.grounds import END_SECONDS, START_SECONDS, affordable_share, crews
+from tune.experiments.grounds import END_SECONDS, START_SECONDS, affordable_points, affordable_share, crews
 from tune.experiments.tables import show
 from tune.holds import Hold, affordable
 
@@ -55,9 +55,11 @@ class Bench:
         done = {row["key"] for row in self.rows() if "skipped" not in row}
         left = [point for group in crews(self.points) for point in group if point.key not in done]
         data = ray.put(self.data)
-        while left:
-            share = affordable_share(left, self.books.ledger.left)
-            left = left[self._measured(crews(left)[0], share, data):]
+        while count := affordable_points(left, self.books.ledger.left):
+            share = affordable_share(left[:count], self.books.ledger.left)
+            left = left[self._measured(crews(left[:count])[0], share, data):]
+        for point in left:
+            self._keep(point, {"skipped": TOO_LATE})
 
     def conclude(self) -> None:
         """Tell what the rows say together."""
@@ -68,44 +70,40 @@ class Bench:
 
     def _measured(self, group: Sequence[Point], share: float, data: Any) -> int:
         """How many of the first points of a group have a row now."""
-        if share < 0:
-            for point in group:
-                self._keep(point, {"skipped": TOO_LATE})
-            return len(group)
         devices, done = group[0].devices, 0
-        trial = self._trial(devices)
         seconds = START_SECONDS + END_SECONDS + sum(point.given(share) for point in group) + LATE_SECONDS
         seconds = min(seconds, affordable(self.books, devices))
-        with Hold(self.books, trial, self.experiment.name, devices=devices, seconds=seconds) as hold:
+        first = self._trial(group[0])
+        with Hold(self.books, first, self.experiment.name, devices=devices, seconds=seconds) as hold:
             try:
-                with self._crew(devices, trial, hold, data) as crew:
+                with self._crew(devices, hold, data) as crew:
                     crew.come_up()
                     while done < len(group):
                         seconds = min(group[done].given(share), hold.left - END_SECONDS)
-                        self._ask(crew, trial, group[done], seconds)
+                        self._ask(crew, group[done], seconds)
                         done += 1
             except RuntimeError as error:
                 hold.charge("lost")
                 self._keep(group[done], {"skipped": str(error)})
                 done += 1
-        self.books.journal.update("trials", trial, {"state": "finished"})
         return done
 
-    def _ask(self, crew: Crew, trial: str, point: Point, seconds: float) -> None:
+    def _ask(self, crew: Crew, point: Point, seconds: float) -> None:
         if seconds < point.least:
             self._keep(point, {"skipped": TOO_LATE})
             return
-        row = crew.do(point.asked, seconds)
+        crew.hold.trial = trial = self._trial(point)
+        row = crew.do(Task(asked=point.asked, changes=point.config, trial=trial, seconds=seconds))
         self._keep(point, row | {"start_up_seconds": crew.start_up_seconds})
         if "parameters" in row:
             self.books.journal.update("trials", trial, {"parameters": row["parameters"]})
 
     @contextmanager
-    def _crew(self, devices: int, trial: str, hold: Hold, data: Any) -> Iterator[Crew]:
+    def _crew(self, devices: int, hold: Hold, data: Any) -> Iterator[Crew]:
         """Processes on a hold, gone before it ends: dismissed, or with their Ray where they do not listen."""
         desk, line = new_desk()
-        checkpoints = self.folder / "checkpoints" / trial
-        orders = Orders(work=self.experiment.work, line=line, config=self.config, data=data, folder=checkpoints)
+        folder = self.folder / "checkpoints"
+        orders = Orders(work=self.experiment.work, line=line, config=self.config, data=data, folder=folder)
         crew = Crew(devices, orders, desk, self.devices.gpus, hold)
         try:
             yield crew
@@ -116,10 +114,11 @@ class Bench:
             ray.shutdown()
             raise
 
-    def _trial(self, devices: int) -> str:
-        """The configuration on so many devices as a trial: the one that was begun, or a new one."""
+    def _trial(self, point: Point) -> str:
+        """A point's configuration on its devices as a trial: the one that was begun, or a new one."""
         journal = self.books.journal
-        config = json.dumps({name: getattr(self.config, name) for name in DIMENSIONS} | {"devices": devices})
+        own = {name: getattr(self.config, name) for name in DIMENSIONS}
+        config = json.dumps({**own, **point.config, "devices": point.devices})
         known = journal.rows("SELECT trial FROM trials WHERE config = ?", config)
         if known:
             return str(known[0]["trial"])
@@ -129,10 +128,10 @@ class Bench:
         return trial
 
     def _keep(self, point: Point, row: Row) -> None:
-        whole = {"key": point.key, "devices": point.devices, "asked": point.asked} | row
+        whole = {"key": point.key, "devices": point.devices, "asked": point.asked, "config": dict(point.config)} | row
         value = {"at": self.books.clock(), "experiment": self.experiment.name, "value": json.dumps(whole)}
         self.books.journal.insert("rows", value)
         self.board.measured(whole)
-        asked = ", ".join(f"{name} {value}" for name, value in point.asked.items())
         told = f"skipped: {row['skipped']}" if "skipped" in row else self.experiment.line(whole)
-        self.write(f"{point.devices} x {asked}: {told}")
+        self.write(f"{point.devices} x {point.text}: {told}")
+        self.books.journal.update("trials", self._trial(point), {"state": "finished"})

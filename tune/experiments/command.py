@@ -49,6 +49,8 @@ def run(typed: dict[str, str | bool]) -> int:
     name = str(typed.pop("name", ""))
     if name not in EXPERIMENTS:
         raise ValueError(f"NAME: {name!r} is no experiment: write one of {', '.join(EXPERIMENTS)}")
+    if "resume" not in typed:
+        typed.setdefault("families", EXPERIMENTS[name].families[0])
     settings = settings_of(ExperimentSettings, typed, of=name)
     if not settings.plan:
         return run_experiment(EXPERIMENTS[name], settings)

@@ -11,6 +11,7 @@ from tune.corpora import load_corpora, prepare
 from tune.devices import Devices, find_devices
 from tune.experiments.experiment import Experiment, Point
 from tune.experiments.settings import ExperimentSettings
+from tune.flag import invalid
 from tune.space import Space
 
 START_SECONDS, END_SECONDS = 15.0, 5.0
@@ -32,8 +33,11 @@ class Grounds:
 def survey(experiment: Experiment, settings: ExperimentSettings) -> Grounds:
     """ValueError: a setting that cannot serve."""
     devices, family = find_devices(settings), settings.family
+    if family not in experiment.families:
+        rule = f"{family!r} is not what {experiment.name} is about: write {' or '.join(experiment.families)}"
+        raise invalid("families", rule)
     Space(family=family, precisions=devices.precisions, fix=settings.fix)
-    points = experiment.points(devices)
+    points = experiment.points(devices, settings)
     if settings.resume is None and settings.budget < price(points, 0.0):
         raise settings.too_small_for(experiment.name, price(points, 0.0))
     texts, fixed = load_corpora(settings), dict[str, Any](settings.fix)
@@ -58,6 +62,13 @@ def price(points: Sequence[Point], share: float = 1.0) -> float:
 
 
 def affordable_share(points: Sequence[Point], left: float) -> float:
-    """The share, at most 1, with which the price of the points is so many device-seconds; below 0: too few."""
-    least = price(points, 0.0)
-    return min(1.0, (left - least) / (price(points) - least))
+    """The share, at most 1, with which the price of the points is at most so many device-seconds; below 0: too few."""
+    least, worth = price(points, 0.0), price(points)
+    if left < least or worth == least:
+        return 1.0 if left >= least else -1.0
+    return min(1.0, (left - least) / (worth - least))
+
+
+def affordable_points(points: Sequence[Point], left: float) -> int:
+    """How many of the first points so many device-seconds pay for."""
+    return next(count for count in range(len(points), -1, -1) if not count or price(points[:count], 0.0) <= left)

@@ -11,9 +11,9 @@ from tune.experiments.settings import ExperimentSettings
 
 def list_lines(experiments: Iterable[Experiment]) -> Iterator[str]:
     """One line each, with the least that it takes and what it is worth."""
-    devices = find_devices(ExperimentSettings(budget=1.0))
     for each in experiments:
-        points = each.points(devices)
+        settings = ExperimentSettings(budget=1.0, families={each.families[0]: 1.0})
+        points = each.points(find_devices(settings), settings)
         least, worth = (duration_text(round(price(points, some))) for some in (0.0, 1.0))
         yield f"{each.name:14} {each.about}; {least} to {worth} here"
 
@@ -25,6 +25,5 @@ def plan_lines(experiment: Experiment, settings: ExperimentSettings) -> Iterator
     yield f"{experiment.name} on {grounds.devices.slots} x {grounds.devices.name}"
     for group in crews(grounds.points):
         for point in group:
-            asked = ", ".join(f"{name} {value}" for name, value in point.asked.items())
-            yield f"{point.devices} x {asked}: {point.given(share):.0f} s"
+            yield f"{point.devices} x {point.text}: {point.given(share):.0f} s"
     yield f"about {duration_text(round(price(grounds.points, share)))} of {duration_text(settings.budget)}"

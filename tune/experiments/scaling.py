@@ -7,6 +7,7 @@ from tune.devices import Devices
 from tune.experiments.experiment import Experiment, Point, Row
 from tune.experiments.scaling_conclusions import conclusions, tables
 from tune.experiments.scaling_work import work
+from tune.experiments.settings import ExperimentSettings
 from tune.experiments.tables import with_interval
 
 BATCHES = (32, 128, 512)
@@ -21,7 +22,7 @@ def counts(slots: int) -> list[int]:
     return [*(2**power for power in range(slots.bit_length()) if 2**power < slots), slots]
 
 
-def points(devices: Devices) -> list[Point]:
+def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     """Each batch on one device; on more of them both that batch on each, and that batch on all of them together."""
     return [point for count in counts(devices.slots) for point in points_of(count)]
 

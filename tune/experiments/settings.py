@@ -9,9 +9,17 @@ from tune.flag import invalid, typed
 from tune.settings import Settings, families_text, parse_families
 
 NAMES = (
-    *("budget", "families", "fix", "devices", "oversubscribe", "seed", "out"),
+    *("budget", "families", "fix", "scale", "seeds", "devices", "oversubscribe", "memory_limit", "seed", "out"),
     *("translation_corpus", "text_corpus", "skip_bad_lines", "plan", "resume"),
 )
+
+
+def parse_share(text: str) -> float:
+    """`0.01` -> .01"""
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no share: write a number above 0 and at most 1, such as 0.01") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,10 +27,19 @@ class ExperimentSettings(Settings):
     """The search's settings, with one family."""
 
     families: Mapping[str, float] = field(
-        default_factory=lambda: {"nanogpt": 1.0},
         metadata=typed(
-            "the model (default: nanogpt)", form="translation|nanogpt", parse=parse_families, show=families_text
+            "the model (default: the experiment's own)", form="translation|nanogpt", parse=parse_families,
+            show=families_text,
         ),
+    )  # fmt: skip
+    scale: float = field(
+        default=1.0,
+        metadata=typed(
+            "the share of its training that an experiment does, such as 0.01", form="SHARE", parse=parse_share
+        ),
+    )
+    seeds: int = field(
+        default=1, metadata=typed("how often each training is repeated, with another seed", form="N", parse=int)
     )
 
     def __post_init__(self) -> None:
@@ -30,6 +47,10 @@ class ExperimentSettings(Settings):
         if len(self.families) > 1:
             names = ",".join(self.families)
             raise invalid("families", f"{names!r} are two, and an experiment is on one: write one of them")
+        if not 0 < self.scale <= 1:
+            raise invalid("scale", f"'{self.scale}' is out of range: write a share above 0 and at most 1")
+        if self.seeds < 1:
+            raise invalid("seeds", f"'{self.seeds}' is too few: write 1 or more")
 
     @property
     def family(self) -> str:

@@ -60,6 +60,7 @@ def conduct(experiment: Experiment, grounds: Grounds, study: Path) -> int:
         used = bench.books.ledger.spent
         journal.note(ended={"reason": ended, "spent": used})
         write(f"spent {duration_text(round(used, 1))} of {duration_text(settings.budget)}")
+        write(f"draw it: python analysis/experiment.py {study}")
         if ended != "done":
             write(f"{ended}; go on with: python tune/experiment.py {experiment.name} --resume {study}")
     journal.close()

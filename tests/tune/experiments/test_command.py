@@ -25,6 +25,9 @@ WRONG = {
     "--budget: missing": ["scaling"],
     "--budget: '5s' does not pay for scaling: write at least": ["scaling", "--budget", "5s", *HERE],
     "--devices: '1000' is more than the": ["scaling", "--budget", "1h", "--devices", "1000"],
+    "--scale: '0.0' is out of range": ["scaling", "--budget", "1h", "--scale", "0"],
+    "--scale: 'some' is no share": ["scaling", "--budget", "1h", "--scale", "some"],
+    "--seeds: '0' is too few": ["scaling", "--budget", "1h", "--seeds", "0"],
     "--families: 'nanogpt,translation' are two": ["scaling", "--budget", "1h", "--families", "nanogpt,translation"],
     "unrecognized arguments: --rungs tokens": ["scaling", "--budget", "1h", "--rungs", "tokens"],
     "--fix: 'precision=tf32' is not native": ["scaling", "--budget", "1h", "--fix", "precision=tf32"],
@@ -55,7 +58,7 @@ def test_the_plan_shares_out_the_budget_and_writes_nothing(empty_folder, capsys)
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
-    settings = ExperimentSettings(budget=600, text_corpus="builtin", out=tmp_path / "x")
+    settings = ExperimentSettings(budget=600, families="nanogpt", text_corpus="builtin", out=tmp_path / "x")
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "study.json").write_text(json.dumps({"settings": settings.stored(), "experiment": "scaling"}))
     return tmp_path / "x"
@@ -65,6 +68,6 @@ def test_a_study_is_resumed_as_what_it_is(study, capsys):
     assert cli.main(["--resume", str(study)]) == 2
     said = capsys.readouterr().err
     assert f"'{study}' is of the experiment scaling: write python tune/experiment.py scaling --resume {study}" in said
-    (study / "study.json").write_text(json.dumps({"settings": {"budget": "1h"}}))
+    (study / "study.json").write_text(json.dumps({"settings": {"budget": "1h", "families": "nanogpt,translation"}}))
     assert command.main(["scaling", "--resume", str(study)]) == 2
     assert f"is of a search: write python tune/run.py --resume {study}" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from tune.experiments.scaling import BATCHES, counts, line, points
 from tune.experiments.scaling_conclusions import conclusions, tables
 from tune.experiments.scaling_model import models, predicted
 from tune.experiments.scaling_tables import as_reported, pairs, speed_up, steps_of
+from tune.experiments.settings import ExperimentSettings
 
 
 def test_devices_double_up_to_all_of_them():
@@ -17,7 +18,8 @@ def test_devices_double_up_to_all_of_them():
 
 
 def test_each_batch_is_measured_weakly_and_strongly_on_every_number_of_devices():
-    asked = points(Devices(kind="cpu", count=4, model="core", precisions=("fp32",), cores=4))
+    devices = Devices(kind="cpu", count=4, model="core", precisions=("fp32",), cores=4)
+    asked = points(devices, ExperimentSettings(budget="1h", families="nanogpt"))
     assert len({point.key for point in asked}) == len(asked)
     steps = {(point.devices, point.asked["rows"]) for point in asked if point.asked["measure"] == "steps"}
     assert steps == {(count, batch * each) for count in (1, 2, 4) for batch in BATCHES for each in (1, count)}

@@ -45,7 +45,8 @@ def dies_once(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 
 
 def settings(out: Path, **more: Any) -> ExperimentSettings:
-    asked = {"budget": CAP, "fix": SMALL, "devices": 2, "oversubscribe": True, "text_corpus": "builtin", "out": out}
+    asked = {"budget": CAP, "families": "nanogpt", "fix": SMALL, "devices": 2, "oversubscribe": True}
+    asked |= {"text_corpus": "builtin", "out": out}
     return ExperimentSettings(**(asked | more))
 
 
@@ -72,7 +73,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One and two devices, measured and trained on."""
     out = tmp_path_factory.mktemp("scaling") / "study"
     points = [steps(1, 16), training(1), steps(2, 16), steps(2, 32), training(2)]
-    assert run_experiment(dataclasses.replace(SCALING, points=lambda devices: points), settings(out)) == 0
+    assert run_experiment(dataclasses.replace(SCALING, points=lambda *_: points), settings(out)) == 0
     return out
 
 
@@ -87,12 +88,12 @@ def test_a_study_of_scaling(study: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert len(communication(open_study(study)).data) == 2
     points = [*(training(1), training(2), steps(1, 16))]
     again = settings(study, resume=study)
-    assert run_experiment(dataclasses.replace(SCALING, points=lambda devices: points), again) == 0
+    assert run_experiment(dataclasses.replace(SCALING, points=lambda *_: points), again) == 0
     assert rows(study) == found, "what has a row was measured again"
 
 
 def test_a_death_is_charged_and_training_goes_on_from_its_checkpoint(study: Path, tmp_path: Path) -> None:
-    mortal = dataclasses.replace(SCALING, points=lambda devices: [training(2)], work=dies_once)
+    mortal = dataclasses.replace(SCALING, points=lambda *_: [training(2)], work=dies_once)
     assert run_experiment(mortal, settings(tmp_path / "study")) == 0
     (row,) = rows(tmp_path / "study")
     whole = next(row for row in rows(study) if row["devices"] == 2 and row["asked"] == training(2).asked)

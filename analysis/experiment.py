@@ -1,0 +1,12 @@
+"""Entry: the pictures of an experiment."""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from analysis.cli import run
+from analysis.experiment_command import draw_experiment
+
+if __name__ == "__main__":
+    sys.exit(run(draw_experiment))

@@ -1,0 +1,27 @@
+"""The command behind experiment.py: the pictures of whatever experiment a study is, as PNG and CSV."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from analysis import cli
+from analysis.figures.picture import Picture
+from analysis.figures.speedup import communication, speed_up
+from analysis.studies import RUNS, Study, newest, open_study
+
+PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {"scaling": (speed_up, communication)}
+
+
+def draw_experiment(arguments: list[str]) -> None:
+    """Draw, save, and say where and what is to be seen. ValueError where nothing can be drawn."""
+    parser = cli.parser("experiment", "Draw what an experiment found.", studies="?")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: the study's folder)")
+    flags = parser.parse_args(arguments)
+    study = open_study(flags.studies or newest(RUNS))
+    name = study.facts.get("experiment")
+    if name not in PICTURES:
+        named = "a search" if name is None else f"of {name}"
+        remedy = f"name a study of {', '.join(PICTURES)}; of a search: python analysis/report.py {study.folder}"
+        raise ValueError(f"study: {study.name!r} is {named}, of which there is no such picture: {remedy}")
+    for draw in PICTURES[name]:
+        picture = draw(study)
+        print(*picture.save(flags.out or study.folder), f"\n{picture.text}")
