@@ -17,9 +17,9 @@ def draw_experiment(arguments: list[str]) -> None:
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: the study's folder)")
     flags = parser.parse_args(arguments)
     study = open_study(flags.studies or newest(RUNS))
-    name = study.facts.get("experiment")
+    name = str(study.facts.get("experiment", ""))
     if name not in PICTURES:
-        named = "a search" if name is None else f"of {name}"
+        named = f"of {name}" if name else "a search"
         remedy = f"name a study of {', '.join(PICTURES)}; of a search: python analysis/report.py {study.folder}"
         raise ValueError(f"study: {study.name!r} is {named}, of which there is no such picture: {remedy}")
     for draw in PICTURES[name]:

@@ -1,7 +1,10 @@
 """How numba compiles here: the types of arguments, the threads, and stores that go past the caches."""
 
+import ctypes
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, files
 from typing import Any
 
 import numba
@@ -10,8 +13,20 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-# numba's default layer calls the loop of a parallel ufunc once an element; this one is part of numba, and does not
-numba.config.THREADING_LAYER = "workqueue"  # type: ignore[attr-defined]
+TBB = "libtbb.so.12"
+
+
+def _load_tbb() -> None:
+    """Threading Building Blocks, where its wheel is there: it lies where no loader looks, and numba asks by name."""
+    with suppress(PackageNotFoundError, StopIteration, OSError):
+        library = next(file for file in files("tbb") or () if file.name == TBB)
+        ctypes.CDLL(str(library.locate()))
+
+
+_load_tbb()
+# OpenMP calls the loop of a parallel ufunc once an element. The work queue, which is part of numba, does not, but puts
+# both threads on one core now and then, and takes .2 ms to begin where the first takes a few microseconds.
+numba.config.THREADING_LAYER_PRIORITY = ["tbb", "workqueue", "omp"]  # type: ignore[attr-defined]
 
 THREADS = min(len(os.sched_getaffinity(0)), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
 """Of every parallel implementation, numba's or not."""

@@ -4,6 +4,7 @@ import math
 import statistics
 import timeit
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ SLOW_SECONDS, FEWER_VALUES = 1.0, 5
 """Where a round of all contenders takes longer, there are fewer rounds."""
 TRIES = 3
 CORES_TAKEN, LARGEST_SPREAD = 0.15, 0.1
-"""Above these a run is disturbed, and a row is unstable."""
+"""Above these a run is disturbed, and a row is unstable. tests/bench/disturbed.py is the ground for the first."""
 RESAMPLES = 1000
 
 Values = dict[str, list[float]]
@@ -61,13 +62,18 @@ def in_turns(calls: Mapping[str, Call]) -> Values:
 
 
 def undisturbed(calls: Mapping[str, Call]) -> tuple[Values, bool]:
-    """The values, and whether they are of a run that nobody disturbed; a disturbed one is made again, TRIES in all."""
-    for _ in range(TRIES):
+    """The values, and whether they are of a run that nobody disturbed.
+
+    A run that was disturbed, or in which a contender's values spread too far, is made again, TRIES in all: of those
+    that nobody disturbed the one with the fewest such contenders counts.
+    """
+    tries: list[tuple[bool, int, Values]] = []
+    while len(tries) < TRIES and (True, 0) not in {each[:2] for each in tries}:
         watch = Watch()
         values = in_turns(calls)
-        if not disturbed(watch):
-            return values, True
-    return values, False
+        tries.append((not disturbed(watch), -sum(spread(each) > LARGEST_SPREAD for each in values.values()), values))
+    quiet, _, values = max(tries, key=itemgetter(0, 1))
+    return values, quiet
 
 
 def disturbed(watch: Watch) -> bool:

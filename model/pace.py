@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 SETTLED, WARM = 20, 5    # after so many steps a trial's rungs are fixed numbers of steps; the first few are slow
+SETTLED_SECONDS = 1.0    # of steps at least: a neighbour's burst may last as long as twenty small ones
 
 
 class Pace:
@@ -24,7 +25,7 @@ class Pace:
         self.recent.append(seconds / steps)
         if self.settled is None:
             self.early += [seconds / steps] * steps
-            if len(self.early) >= SETTLED:
+            if len(self.early) >= SETTLED and sum(self.early) >= SETTLED_SECONDS:
                 self.settled = statistics.median(self.early[WARM:])
 
     def median(self) -> float | None:

@@ -61,6 +61,10 @@ def test_one_line_where_there_is_nothing_to_draw(scaled, write):
         draw_speed_up([str(empty.folder)])
     with pytest.raises(ValueError, match=r"is a search, of which there is no such picture: name a study of scaling"):
         draw_experiment([str(empty.folder)])
+    alone = scaled([row for row in all_rows() if row["devices"] == 1])
+    for draw in (speed_up, communication):
+        with pytest.raises(ValueError, match="measured one device only; measure more with --devices"):
+            draw(alone)
 
 
 def test_a_study_is_drawn_as_the_experiment_that_it_is(scaled, capsys):
@@ -68,7 +72,3 @@ def test_a_study_is_drawn_as_the_experiment_that_it_is(scaled, capsys):
     draw_experiment([str(study.folder)])
     assert {path.stem for path in study.folder.glob("*.png")} == {"speed-up", "communication"}
     assert "times as fast as on one" in capsys.readouterr().out
-    alone = scaled([row for row in all_rows() if row["devices"] == 1])
-    for draw in (speed_up, communication):
-        with pytest.raises(ValueError, match="measured one device only; measure more with --devices"):
-            draw(alone)

@@ -59,9 +59,23 @@ def test_a_disturbed_run_is_made_again_and_then_marked(taken, runs, steady, monk
 
     made = []
     monkeypatch.setattr(timing, "Watch", Watch)
-    monkeypatch.setattr(timing, "in_turns", lambda calls: made.append(calls) or {"a": [1.0]})
-    assert timing.undisturbed({}) == ({"a": [1.0]}, steady)
+    monkeypatch.setattr(timing, "in_turns", lambda calls: made.append(calls) or {"a": [1.0, 1.0]})
+    assert timing.undisturbed({}) == ({"a": [1.0, 1.0]}, steady)
     assert len(made) == runs
+
+
+def test_of_runs_that_spread_too_far_the_calmest_counts(monkeypatch):
+    class Watch:
+        def cores_taken(self):
+            return 0.0
+
+    wild, calm = [1.0, 2.0, 3.0], [1.0, 1.0, 1.0]
+    runs = [{"a": wild, "b": wild}, {"a": calm, "b": wild}, {"a": wild, "b": wild}]
+    monkeypatch.setattr(timing, "Watch", Watch)
+    monkeypatch.setattr(timing, "in_turns", lambda calls: runs.pop(0))
+    assert timing.undisturbed({}) == ({"a": calm, "b": wild}, True) and not runs
+    runs = [{"a": wild}, {"a": calm}, {"a": wild}]
+    assert timing.undisturbed({}) == ({"a": calm}, True) and len(runs) == 1
 
 
 def test_spread_is_a_share_of_the_median():
