@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.soak import cap, corpus, deaths, decisions, disk, extension, faults, kill, memory, nodes, signals
+from tests.soak import cap, corpus, deaths, decisions, disk, extension, faults, kill, memory, nodes, sharing, signals
 from tests.soak.bench import Bench, Row
 from tests.soak.observer import Observer
 
@@ -23,6 +23,7 @@ ROWS = {
     "faults": faults.measure,
     "memory": memory.measure,
     "nodes": nodes.measure,
+    "sharing": sharing.measure,
     "disk": disk.measure,
     "corpus": corpus.measure,
 }
