@@ -33,7 +33,8 @@ FORBIDDEN = {
 }
 # These load nothing heavy into --help, into analysis or into kernels: the standard library and each other.
 PLAIN = (
-    *("tune.duration", "tune.sizes", "tune.disk", "tune.flag", "tune.settings", "tune.dimensions", "tune.space"),
+    *("tune.duration", "tune.sizes", "tune.disk", "tune.flag", "tune.forms", "tune.settings", "tune.dimensions"),
+    "tune.space",
     *("tune.rungs", "tune.ladder", "tune.standings", "tune.journal", "tune.ledger", "tune.stopwatch"),
     "model.kept_peaks",
 )

@@ -15,7 +15,8 @@ from model.families import FAMILIES
 from model.hub import HUB, PATIENCE_SECONDS, HubName, ask, cached, open_splits, reason, unreachable
 from model.hub_corpus import pairs_from, text_from
 from model.prepared import prepare_pairs, prepare_text
-from tune.settings import BUILTIN, HUB_PAIRS, HUB_TEXT, Settings
+from tune.forms import BUILTIN
+from tune.settings import HUB_PAIRS, HUB_TEXT, Settings
 
 ASK_SECONDS = 3.0
 SETTINGS = {"pairs": "translation_corpus", "text": "text_corpus"}

@@ -9,7 +9,8 @@ import torch
 
 from model.precision import native
 from tune.flag import invalid
-from tune.settings import AUTO, Settings
+from tune.forms import AUTO
+from tune.settings import Settings
 
 CONTEXT_BYTES = 600_000_000
 """What a process takes of a GPU beside its tensors, its kernels' code most of all: 300 to 600 MB by GPU and driver."""
@@ -36,6 +37,10 @@ class Devices:
     def slots(self) -> int:
         """How many trials run at once."""
         return self.count * self.trials_each
+
+    def slots_of(self, devices: int) -> int:
+        """Those that so many whole devices are."""
+        return devices * self.trials_each
 
     @property
     def share(self) -> float:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,57 +13,22 @@ from typing import Any, Self
 from tune.dimensions import FAMILIES, FREED, PRECISIONS, SPACES, Value, fix_text, parse_fix, parse_vary
 from tune.duration import FORMS, duration_text, parse_duration
 from tune.flag import flag_name, flag_of, invalid, is_switch, parse_setting, typed
+from tune.forms import (
+    counts_text,
+    families_text,
+    parse_corpus,
+    parse_counts,
+    parse_families,
+    parse_path,
+    parse_sharing,
+)  # fmt: skip
 from tune.sizes import FORMS as MEMORY_FORMS
 from tune.sizes import bytes_text, parse_bytes
 from tune.space import Space
 
 LARGEST_SEED = 2**32 - 1  # NumPy's
-BUILTIN = "builtin"
-AUTO = "auto"
 HUB_PAIRS = "hub:Helsinki-NLP/opus-100:en-es"
 HUB_TEXT = "hub:karpathy/tiny_shakespeare"
-
-
-def parse_families(text: str) -> dict[str, float]:
-    """`translation=70,nanogpt=30` -> {"translation": 0.7, "nanogpt": 0.3}; names alone share alike."""
-    shares: dict[str, float] = {}
-    parts = text.split(",")
-    for part in parts:
-        name, _, per_cent = (piece.strip() for piece in part.partition("="))
-        if name in shares:
-            raise ValueError(f"{text!r} names {name} twice: give each family once")
-        try:
-            shares[name] = float(per_cent) / 100 if "=" in text else 1 / len(parts)
-        except ValueError:
-            raise ValueError(
-                f"{part!r} gives no share: either every family has one or none; write translation=70,nanogpt=30"
-            ) from None
-    return shares
-
-
-def families_text(shares: Mapping[str, float]) -> str:
-    """The inverse of parse_families, to ten digits."""
-    return ",".join(f"{name}={100 * share:.10g}" for name, share in shares.items())
-
-
-def parse_sharing(text: str) -> int | str:
-    """`2` -> 2; `auto` as it is."""
-    try:
-        return AUTO if text == AUTO else int(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is no number of trials: write 2, or auto") from None
-
-
-def parse_path(text: str) -> Path:
-    """Absolute, because trials run elsewhere and a study is resumed from anywhere."""
-    if not text:
-        raise ValueError("'' is no path: name a file or folder, or leave the flag out")
-    return Path(os.path.expanduser(text)).absolute()
-
-
-def parse_corpus(text: str) -> Path | str:
-    """The path of a file; `builtin`, and a dataset of the hub such as `hub:ID`, as they are."""
-    return text if text == BUILTIN or text.startswith("hub:") else parse_path(text)
 
 
 def free_folder() -> Path:
@@ -134,9 +98,17 @@ class Settings:
             form="HOST:PORT", stored=False, on_resume=True,
         ),
     )
-    oversubscribe: bool = field(default=False, metadata=typed("let --devices exceed what this machine has"))
+    oversubscribe: bool = field(default=False, metadata=typed("let more devices be asked for than there are"))
     deadline: float | None = field(
         default=None, metadata=typed("wall clock to end within, beside the cap", **TIME, on_resume=True)
+    )
+    scale_winner: tuple[int, ...] = field(
+        default=(),
+        metadata=typed(
+            "after the search train its winner on so many devices each and tell what that gains; money for it is kept "
+            "aside from the start, inside the same cap",
+            form="N,...", parse=parse_counts, show=counts_text,
+        ),
     )
     seed: int = field(default=0, metadata=typed("for every random choice", **NUMBER_OF))
     out: Path | None = field(
@@ -213,6 +185,8 @@ class Settings:
             raise invalid("devices", f"'{self.devices}' is too few: a search needs at least 1; leave it out for all")
         if isinstance(self.trials_per_gpu, int) and self.trials_per_gpu < 1:
             raise invalid("trials_per_gpu", f"'{self.trials_per_gpu}' is too few: write 1 or more, or auto")
+        if self.scale_winner and min(self.scale_winner) < 1:
+            raise invalid("scale_winner", f"'{min(self.scale_winner)}' is not above zero: write 1,2,4")
         if not 0 <= self.seed <= LARGEST_SEED:
             raise invalid("seed", f"'{self.seed}' is out of range: a seed is from 0 to {LARGEST_SEED}; write --seed 0")
         if self.prices is not None and self.rungs != "tokens":
@@ -245,15 +219,20 @@ class Settings:
     def slots(self, available: int) -> int:
         """How many trials run at once where so many devices are available. ValueError: too many to ask for."""
         wanted = available if self.devices is None else self.devices
+        self.check_there("devices", wanted, available)
+        return wanted
+
+    def check_there(self, name: str, wanted: int, available: int) -> None:
+        """ValueError: a setting asks for more devices than are available, and nothing allows it."""
         if wanted > available and not self.oversubscribe:
             remedy = f"ask for at most {available}, or add --oversubscribe"
-            raise invalid("devices", f"'{wanted}' is more than the {available} there are: {remedy}")
-        return wanted
+            raise invalid(name, f"'{wanted}' is more than the {available} there are: {remedy}")
 
     def too_small(self, smallest: float) -> ValueError:
         """The error for a cap that does not pay for one rung of one trial; `smallest` in device-seconds does."""
         asked, least = duration_text(self.budget), duration_text(math.ceil(smallest))
-        return invalid("budget", f"{asked!r} does not pay for one rung of one trial: write at least {least}")
+        also = f" and --scale-winner {counts_text(self.scale_winner)}" if self.scale_winner else ""
+        return invalid("budget", f"{asked!r} does not pay for one rung of one trial{also}: write at least {least}")
 
     def too_late(self, spent: float) -> ValueError:
         """The error for a new total that is less than what the study spent already, in device-seconds."""

@@ -8,7 +8,8 @@ import pytest
 import tune.corpora
 from tests.model.stand_in import NOWHERE, ask_python, fill, pairs, serving
 from tune.corpora import ASK_SECONDS, load_corpora, prepare
-from tune.settings import BUILTIN, HUB_PAIRS, HUB_TEXT, Settings
+from tune.forms import BUILTIN
+from tune.settings import HUB_PAIRS, HUB_TEXT, Settings
 
 CHOOSE = """
 import json

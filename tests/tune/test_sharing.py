@@ -15,9 +15,10 @@ from tests.tune.board.conftest import Sampled
 from tests.tune.world import SHARES, World
 from tune import cli
 from tune.devices import CONTEXT_BYTES, RAYS_UNIT, Devices, find_devices
+from tune.forms import AUTO
 from tune.grounds import survey
 from tune.journal import connect
-from tune.settings import AUTO, Settings
+from tune.settings import Settings
 from tune.view import look
 
 GPUS = Devices(kind="cuda", count=2, model="GPU", precisions=("fp32",), cores=16, memory_bytes=80_000_000_000)

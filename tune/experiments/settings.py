@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from tune.duration import duration_text
 from tune.flag import invalid, typed
-from tune.settings import Settings, families_text, parse_families
+from tune.forms import families_text, parse_families
+from tune.settings import Settings
 
 NAMES = (
     *("budget", "families", "fix", "scale", "seeds", "devices", "oversubscribe", "memory_limit", "seed", "out"),

@@ -1,0 +1,66 @@
+"""The forms in which settings are typed that are more than a number: from text and back; standard library only."""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+BUILTIN = "builtin"
+AUTO = "auto"
+
+
+def parse_families(text: str) -> dict[str, float]:
+    """`translation=70,nanogpt=30` -> {"translation": 0.7, "nanogpt": 0.3}; names alone share alike."""
+    shares: dict[str, float] = {}
+    parts = text.split(",")
+    for part in parts:
+        name, _, per_cent = (piece.strip() for piece in part.partition("="))
+        if name in shares:
+            raise ValueError(f"{text!r} names {name} twice: give each family once")
+        try:
+            shares[name] = float(per_cent) / 100 if "=" in text else 1 / len(parts)
+        except ValueError:
+            raise ValueError(
+                f"{part!r} gives no share: either every family has one or none; write translation=70,nanogpt=30"
+            ) from None
+    return shares
+
+
+def families_text(shares: Mapping[str, float]) -> str:
+    """The inverse of parse_families, to ten digits."""
+    return ",".join(f"{name}={100 * share:.10g}" for name, share in shares.items())
+
+
+def parse_sharing(text: str) -> int | str:
+    """`2` -> 2; `auto` as it is."""
+    try:
+        return AUTO if text == AUTO else int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number of trials: write 2, or auto") from None
+
+
+def parse_counts(text: str) -> tuple[int, ...]:
+    """`1,2,4` -> (1, 2, 4), rising."""
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        if not part.removeprefix("-").isdecimal():
+            raise ValueError(f"{part!r} is no number of devices: write 1,2,4")
+        if parts.count(part) > 1:
+            raise ValueError(f"{text!r} names {part} twice: give each number once")
+    return tuple(sorted(map(int, parts)))
+
+
+def counts_text(counts: Iterable[int]) -> str:
+    """The inverse of parse_counts."""
+    return ",".join(map(str, counts))
+
+
+def parse_path(text: str) -> Path:
+    """Absolute, because trials run elsewhere and a study is resumed from anywhere."""
+    if not text:
+        raise ValueError("'' is no path: name a file or folder, or leave the flag out")
+    return Path(os.path.expanduser(text)).absolute()
+
+
+def parse_corpus(text: str) -> Path | str:
+    """The path of a file; `builtin`, and a dataset of the hub such as `hub:ID`, as they are."""
+    return text if text == BUILTIN or text.startswith("hub:") else parse_path(text)
