@@ -21,6 +21,8 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from model.config import Config, Data
+from model.families import add
+from model.family import Family
 from model.parallel import ranks
 from model.process import prepare_process
 from tune.holds import Hold
@@ -126,7 +128,7 @@ def new_desk() -> tuple[Any, RemoteLine]:
 class Orders:
     """What each process of a crew is told when it starts. data: a reference into the object store.
 
-    folder: that of checkpoints; each trial has its own in it.
+    folder: that of checkpoints; each trial has its own in it; families: a user's.
     """
 
     work: Work
@@ -135,6 +137,7 @@ class Orders:
     data: Any
     folder: Path
     threads: int = 1
+    families: Mapping[str, Family] = field(default_factory=dict)
 
 
 DISMISSED = Task(asked={"dismissed": True}, trial="", seconds=0.0)
@@ -142,6 +145,8 @@ DISMISSED = Task(asked={"dismissed": True}, trial="", seconds=0.0)
 
 def serve(orders: Orders) -> None:
     """The life of one rank: task after task."""
+    for name, family in orders.families.items():
+        add(name, family)
     prepare_process(orders.threads)
     data = ray.get(orders.data) if isinstance(orders.data, ray.ObjectRef) else orders.data
     device = ray.train.torch.get_device()

@@ -12,7 +12,7 @@ OPENING_SECONDS = 0.1
 class Hold:
     """New slots on leases of equal length, from now until the `with` ends; each is charged what the others are.
 
-    trial: whose the next charges are.
+    trial: whose the next charges are; None: no trial's.
     """
 
     def __init__(self, books: Books, trial: str, purpose: str, *, devices: int, seconds: float) -> None:
@@ -20,7 +20,8 @@ class Hold:
         most = affordable(books, devices)
         if seconds > most:
             raise ValueError(f"lease: {devices} x {seconds:.1f} s do not fit: only {devices} x {max(most, 0):.1f} s do")
-        self._books, self.trial = books, trial
+        self._books = books
+        self.trial: str | None = trial
         self._leases: dict[int, int] = {}
         self._opened = self._charged = books.clock()
         reserved = seconds * books.ledger.share

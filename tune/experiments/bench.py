@@ -1,6 +1,7 @@
 """An experiment at work: the points without a row yet, each on a crew of processes, all of it inside the cap."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,22 +14,27 @@ import ray
 from model.config import Config, Data
 from tune.books import Books
 from tune.devices import Devices
-from tune.dimensions import DIMENSIONS
 from tune.distributed import Crew, Orders, Task, new_desk
 from tune.experiments.board import Board
 from tune.experiments.experiment import Experiment, Point, Row
 from tune.experiments.grounds import END_SECONDS, START_SECONDS, affordable_points, affordable_share, crews
 from tune.experiments.tables import show
+from tune.experiments.trials import Trials
+from tune.families import travelling
 from tune.holds import Hold, affordable
+from tune.journal import Journal
 
 LATE_SECONDS = 60.0
 """Of a lease beyond what a crew should take, where the cap has them: on a busy machine processes start late."""
 TOO_LATE = "the cap was spent before: give a larger --budget with --resume"
+OUT_OF_TIME = "the deadline is too near: give a later --deadline with --resume"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """folder: the study's; write: takes a line for the user. A Ray is up."""
+    """trials: to whom it all is put down; folder: the study's; write: takes a line for the user; wall_left: seconds of
+    wall time. A Ray is up.
+    """
 
     experiment: Experiment
     points: Sequence[Point]
@@ -36,30 +42,35 @@ class Bench:
     data: Data
     devices: Devices
     books: Books
+    trials: Trials
     folder: Path
     write: Callable[[str], None]
+    wall_left: Callable[[], float] = lambda: math.inf
 
     @cached_property
     def board(self) -> Board:
         return Board(self.folder / "tensorboard" / self.experiment.name)
 
+    @cached_property
+    def _shared(self) -> Any:
+        """The data, once for all crews."""
+        return ray.put(self.data)
+
     def rows(self) -> list[Row]:
         """The last row of each point, in the order of the points."""
-        query = "SELECT value FROM rows WHERE experiment = ? ORDER BY row"
-        stored = self.books.journal.rows(query, self.experiment.name)
-        found = {row["key"]: row for row in (json.loads(each["value"]) for each in stored)}
+        found = last_rows(self.books.journal, self.experiment.name, self.trials)
         return [found[point.key] for point in self.points if point.key in found]
 
     def measure(self) -> None:
         """Give each point its row."""
-        done = {row["key"] for row in self.rows() if "skipped" not in row}
-        left = [point for group in crews(self.points) for point in group if point.key not in done]
-        data = ray.put(self.data)
-        while count := affordable_points(left, self.books.ledger.left):
+        in_turn = [point for group in crews(self.points) for point in group]
+        left = unmeasured(in_turn, self.books.journal, self.experiment.name, self.trials)
+        while (count := affordable_points(left, self.books.ledger.left)) and self._in_time(crews(left[:count])[0][0]):
             share = affordable_share(left[:count], self.books.ledger.left)
-            left = left[self._measured(crews(left[:count])[0], share, data):]
+            left = left[self._measured(crews(left[:count])[0], share):]
+        why = OUT_OF_TIME if affordable_points(left, self.books.ledger.left) else TOO_LATE
         for point in left:
-            self._keep(point, {"skipped": TOO_LATE})
+            self._keep(point, {"skipped": why})
 
     def conclude(self) -> None:
         """Tell what the rows say together."""
@@ -68,15 +79,21 @@ class Bench:
         show(tables, conclusions, self.write)
         self.board.concluded(tables, conclusions)
 
-    def _measured(self, group: Sequence[Point], share: float, data: Any) -> int:
+    def _in_time(self, first: Point) -> bool:
+        """Whether a crew can come up and measure its first point."""
+        return START_SECONDS + first.least + END_SECONDS <= self.wall_left()
+
+    def _measured(self, group: Sequence[Point], share: float) -> int:
         """How many of the first points of a group have a row now."""
         devices, done = group[0].devices, 0
+        slots = self.devices.slots_of(devices)
         seconds = START_SECONDS + END_SECONDS + sum(point.given(share) for point in group) + LATE_SECONDS
-        seconds = min(seconds, affordable(self.books, devices))
-        first = self._trial(group[0])
-        with Hold(self.books, first, self.experiment.name, devices=devices, seconds=seconds) as hold:
+        seconds = min(seconds, affordable(self.books, slots), self.wall_left())
+        first = self.trials.account(group[0])
+        with Hold(self.books, first.trial, self.experiment.name, devices=slots, seconds=seconds) as hold:
+            hold.trial = first.charged
             try:
-                with self._crew(devices, hold, data) as crew:
+                with self._crew(devices, hold) as crew:
                     crew.come_up()
                     while done < len(group):
                         seconds = min(group[done].given(share), hold.left - END_SECONDS)
@@ -92,18 +109,20 @@ class Bench:
         if seconds < point.least:
             self._keep(point, {"skipped": TOO_LATE})
             return
-        crew.hold.trial = trial = self._trial(point)
-        row = crew.do(Task(asked=point.asked, changes=point.config, trial=trial, seconds=seconds))
+        account = self.trials.account(point)
+        crew.hold.trial = account.charged
+        row = crew.do(Task(asked=point.asked, changes=point.config, trial=account.folder, seconds=seconds))
         self._keep(point, row | {"start_up_seconds": crew.start_up_seconds})
-        if "parameters" in row:
-            self.books.journal.update("trials", trial, {"parameters": row["parameters"]})
 
     @contextmanager
-    def _crew(self, devices: int, hold: Hold, data: Any) -> Iterator[Crew]:
+    def _crew(self, devices: int, hold: Hold) -> Iterator[Crew]:
         """Processes on a hold, gone before it ends: dismissed, or with their Ray where they do not listen."""
         desk, line = new_desk()
         folder = self.folder / "checkpoints"
-        orders = Orders(work=self.experiment.work, line=line, config=self.config, data=data, folder=folder)
+        orders = Orders(
+            work=self.experiment.work, line=line, config=self.config, data=self._shared, folder=folder,
+            families=travelling(),
+        )  # fmt: skip
         crew = Crew(devices, orders, desk, self.devices.gpus, hold)
         try:
             yield crew
@@ -114,24 +133,25 @@ class Bench:
             ray.shutdown()
             raise
 
-    def _trial(self, point: Point) -> str:
-        """A point's configuration on its devices as a trial: the one that was begun, or a new one."""
-        journal = self.books.journal
-        own = {name: getattr(self.config, name) for name in DIMENSIONS}
-        config = json.dumps({**own, **point.config, "devices": point.devices})
-        known = journal.rows("SELECT trial FROM trials WHERE config = ?", config)
-        if known:
-            return str(known[0]["trial"])
-        trial = f"t{len(journal.rows('SELECT trial FROM trials')) + 1:03d}"
-        row = {"trial": trial, "family": self.config.family, "config": config, "state": "running"}
-        journal.insert("trials", row | {"created": self.books.clock()})
-        return trial
-
     def _keep(self, point: Point, row: Row) -> None:
-        whole = {"key": point.key, "devices": point.devices, "asked": point.asked, "config": dict(point.config)} | row
+        known = {"key": point.key, "devices": point.devices, "asked": point.asked, "config": dict(point.config)}
+        whole = known | {"trial": self.trials.account(point).trial} | row
         value = {"at": self.books.clock(), "experiment": self.experiment.name, "value": json.dumps(whole)}
         self.books.journal.insert("rows", value)
         self.board.measured(whole)
         told = f"skipped: {row['skipped']}" if "skipped" in row else self.experiment.line(whole)
         self.write(f"{point.devices} x {point.text}: {told}")
-        self.books.journal.update("trials", self._trial(point), {"state": "finished"})
+        self.trials.measured(point, row)
+
+
+def last_rows(journal: Journal, experiment: str, trials: Trials) -> dict[str, Row]:
+    """The last row of each point that these trials have one of, by the point's key."""
+    stored = journal.rows("SELECT value FROM rows WHERE experiment = ? ORDER BY row", experiment)
+    rows = (json.loads(each["value"]) for each in stored)
+    return {row["key"]: row for row in rows if trials.theirs(row)}
+
+
+def unmeasured(points: Sequence[Point], journal: Journal, experiment: str, trials: Trials) -> list[Point]:
+    """Those without a row, and those that were skipped."""
+    rows = last_rows(journal, experiment, trials)
+    return [point for point in points if point.key not in rows or "skipped" in rows[point.key]]

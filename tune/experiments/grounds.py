@@ -72,3 +72,8 @@ def affordable_share(points: Sequence[Point], left: float) -> float:
 def affordable_points(points: Sequence[Point], left: float) -> int:
     """How many of the first points so many device-seconds pay for."""
     return next(count for count in range(len(points), -1, -1) if not count or price(points[:count], 0.0) <= left)
+
+
+def wall(points: Sequence[Point], share: float = 1.0) -> float:
+    """Seconds of wall time that the points take at their price: one crew after the other."""
+    return len(crews(points)) * (START_SECONDS + END_SECONDS) + sum(point.given(share) for point in points)

@@ -2,10 +2,7 @@
 
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from tune import heartbeats
 from tune.books import Books
@@ -16,6 +13,7 @@ from tune.experiments.bench import Bench
 from tune.experiments.experiment import Experiment
 from tune.experiments.grounds import Grounds, survey
 from tune.experiments.settings import ExperimentSettings
+from tune.experiments.trials import OwnTrials
 from tune.facts import write_facts
 from tune.grounds import check_same_text
 from tune.journal import Journal
@@ -23,6 +21,7 @@ from tune.ledger import Ledger
 from tune.noise import Voice, screen_apart
 from tune.ray_run import local_ray
 from tune.restore import last_moment, note_cap, spent
+from tune.signals import interruptible
 from tune.study import open_journal
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -81,19 +80,6 @@ def make_bench(experiment: Experiment, grounds: Grounds, journal: Journal, write
     (journal.folder / heartbeats.FOLDER).mkdir(exist_ok=True)
     return Bench(
         experiment=experiment, points=grounds.points, config=grounds.config, data=grounds.data,
-        devices=grounds.devices, books=Books(journal, ledger, clock), folder=journal.folder, write=write,
+        devices=grounds.devices, books=Books(journal, ledger, clock),
+        trials=OwnTrials(journal, grounds.config, clock), folder=journal.folder, write=write,
     )  # fmt: skip
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """SIGTERM is as good as Ctrl-C."""
-
-    def end(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

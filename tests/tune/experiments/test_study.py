@@ -84,6 +84,8 @@ def test_a_study_of_scaling(study: Path, capsys: pytest.CaptureFixture[str]) -> 
     one, two = (row for row in found if row["asked"] == training(1).asked)
     assert two["valid_loss"] == pytest.approx(one["valid_loss"], abs=1e-4)
     assert {row["start_up_seconds"] > 0 for row in found} == {True}
+    leases = "SELECT COUNT(*) AS count FROM leases"
+    assert connect(study).execute(leases).fetchone()["count"] == 1 + 2, "processes came up again between two points"
     assert speed_up(open_study(study)).data["devices"].max() == 2
     assert len(communication(open_study(study)).data) == 2
     points = [*(training(1), training(2), steps(1, 16))]
