@@ -9,6 +9,7 @@ from model.config import RECIPES
 from model.kept_peaks import cpu_name, kept
 from tune import heartbeats
 from tune.books import Books
+from tune.experiments.grounds import price, wall
 from tune.family import Family
 from tune.grounds import SHORTEST_RUNG_SECONDS, Grounds
 from tune.journal import Journal
@@ -16,7 +17,7 @@ from tune.ledger import Ledger
 from tune.listener import Listener
 from tune.planner import Planner
 from tune.prices import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, Prices
-from tune.restore import last_moment, note_cap, spent
+from tune.restore import last_moment, note_cap, spent, spent_beside
 from tune.rungs import Contest
 from tune.searcher import Suggester, prior
 from tune.trial import Place
@@ -42,12 +43,14 @@ def make_planner(
         return before + now() - begun
 
     def wall_left() -> float | None:
-        return None if settings.deadline is None else settings.deadline - (now() - begun)
+        return None if settings.deadline is None else settings.deadline - wall(to_come) - (now() - begun)
 
     families: dict[str, Family] = {}
     ledger = Ledger(cap=settings.budget, clock=clock, spent_before=spent(journal), share=grounds.devices.share)
     books = Books(journal, ledger, clock)
     books.peak_flops |= kept_flops(grounds)
+    to_come = grounds.aside.to_come(settings.budget, journal, settings.families)
+    books.keep_aside(price(to_come))
     planner = Planner(
         books=books,
         families=families,
@@ -56,9 +59,10 @@ def make_planner(
         wall_left=wall_left,
         listeners=listeners,
     )
-    first_cap = note_cap(journal, settings.budget)
+    first = grounds.aside.rest(note_cap(journal, settings.budget))
+    by_now = settings.budget - spent_beside(journal) - ledger.aside
     for name in settings.families:
-        families[name] = make_family(grounds, name, first_cap, planner.price_of(name))
+        families[name] = make_family(grounds, name, first, by_now, planner.price_of(name))
     journal.note(
         rung_seconds={
             name: [family.contest.rung_seconds(rung) for rung in range(12)] for name, family in families.items()
@@ -70,17 +74,20 @@ def make_planner(
     return planner
 
 
-def make_family(grounds: Grounds, name: str, first_cap: float, price: Callable[[Any, int], float]) -> Family:
+def make_family(
+    grounds: Grounds, name: str, first: float, by_now: float, price_of: Callable[[Any, int], float]
+) -> Family:
     """One family: its contest on the ladder of the study's first cap, what it may spend by now, and its suggestions.
 
-    Its money is in seconds of a slot, as are the prices.
+    first, by_now: device-seconds that the search had of the first cap, and has of the present one. What a family has is
+    in seconds of a slot, as are the prices.
     """
     settings, space, given = grounds.settings, grounds.spaces[name], grounds.prices.get(name)
-    seconds, share = settings.families[name] * first_cap, grounds.devices.share
+    seconds, share = settings.families[name] * first, grounds.devices.share
     return Family(
-        seconds=settings.families[name] * settings.budget / share,
+        seconds=settings.families[name] * by_now / share,
         contest=Contest(
-            seconds=seconds / share, slots=grounds.devices.slots, price=price, shortest=SHORTEST_RUNG_SECONDS,
+            seconds=seconds / share, slots=grounds.devices.slots, price=price_of, shortest=SHORTEST_RUNG_SECONDS,
             overhead=given.overhead_seconds if given else FIRST_OVERHEAD_SECONDS,
             start_up=given.start_up_seconds if given else FIRST_START_UP_SECONDS, configs=space.count,
         ),

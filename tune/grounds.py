@@ -9,9 +9,12 @@ import torch
 
 from model.config import RECIPES, Config, Data
 from model.families import FAMILIES
+from tune.aside import Aside
 from tune.corpora import FLAGS, load_corpora, prepare
 from tune.devices import Devices
 from tune.dimensions import freed
+from tune.flag import invalid
+from tune.forms import counts_text
 from tune.memory import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
 from tune.prices import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, FixedPrices, load_prices
 from tune.settings import Settings
@@ -26,7 +29,7 @@ class Grounds:
     """What a search stands on; each mapping is by family. prices: only those that are fixed.
 
     settings: each corpus is named. devices: shared as the settings ask for. held_to: bytes that a trial is held to.
-    notes: lines for the user on which texts serve, and why.
+    notes: lines for the user on which texts serve, and why; aside: what of the cap is not for the search.
     """
 
     settings: Settings
@@ -37,6 +40,12 @@ class Grounds:
     held_to: int | None
     prices: Mapping[str, FixedPrices]
     notes: Sequence[str]
+    aside: Aside
+
+    @property
+    def cpus(self) -> int:
+        """Of Ray: one for each process at a time."""
+        return max((self.devices.slots, *self.aside.counts))
 
 
 def survey(settings: Settings, devices: Devices) -> Grounds:
@@ -47,7 +56,9 @@ def survey(settings: Settings, devices: Devices) -> Grounds:
         )
         for name in settings.families
     }
-    check_cap(settings)
+    check_scaling(settings, devices)
+    aside = Aside(counts=settings.scale_winner)
+    check_cap(settings, aside)
     prices = {} if settings.prices is None else load_prices(settings.prices, settings.families)
     texts = load_corpora(settings)
     prepared = {kind: prepare(corpus) for kind, corpus in texts.corpora.items()}
@@ -60,14 +71,23 @@ def survey(settings: Settings, devices: Devices) -> Grounds:
     check_memory(settings, spaces, memories)
     return Grounds(
         settings=texts.settings, devices=devices, spaces=spaces, data=data, memories=memories, prices=prices,
-        held_to=settings.memory_limit if devices.trials_each == 1 else min(limits), notes=texts.notes,
+        held_to=settings.memory_limit if devices.trials_each == 1 else min(limits), notes=texts.notes, aside=aside,
     )  # fmt: skip
 
 
-def check_cap(settings: Settings) -> None:
-    """ValueError: a cap that does not pay for a rung and a last stretch of one trial of each family."""
+def check_scaling(settings: Settings, devices: Devices) -> None:
+    """ValueError: the winner cannot be trained on so many devices."""
+    if settings.scale_winner:
+        settings.check_there("scale_winner", max(settings.scale_winner), devices.count)
+        if settings.address is not None:
+            rule = "are devices of one machine, and --address names a cluster: leave one of the two out"
+            raise invalid("scale_winner", f"'{counts_text(settings.scale_winner)}' {rule}")
+
+
+def check_cap(settings: Settings, aside: Aside) -> None:
+    """ValueError: a cap that pays for no rung and last stretch of one trial of each family beside what is aside."""
     least = FIRST_START_UP_SECONDS + 2 * (FIRST_OVERHEAD_SECONDS + SHORTEST_RUNG_SECONDS)
-    smallest = max(least / share for share in settings.families.values())
+    smallest = aside.least_cap(max(least / share for share in settings.families.values()))
     if settings.budget < smallest:
         raise settings.too_small(smallest)
 

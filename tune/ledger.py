@@ -34,13 +34,13 @@ class Slot:
 class Ledger:
     """The account of one cap. `clock` gives the study's seconds; `spent_before` is what earlier runs of it spent.
 
-    share: the device-seconds in a second of a slot.
+    share: the device-seconds in a second of a slot; aside: device-seconds that none may use for now.
     """
 
     def __init__(
         self, *, cap: float, clock: Callable[[], float], spent_before: float = 0.0, share: float = 1.0
     ) -> None:
-        self.cap, self.share = cap, share
+        self.cap, self.share, self.aside = cap, share, 0.0
         self._clock = clock
         self._before = spent_before
         self._slots: dict[int, Slot] = {}
@@ -53,9 +53,9 @@ class Ledger:
 
     @property
     def reserved(self) -> float:
-        """Device-seconds that running leases may still use, and what the slots need to be handed back."""
+        """Device-seconds that running leases may still use, that slots need to be handed back, and those kept aside."""
         now = self._clock()
-        return self.share * sum(slot.committed(now) - slot.held(now) for slot in self._slots.values())
+        return self.aside + self.share * sum(slot.committed(now) - slot.held(now) for slot in self._slots.values())
 
     @property
     def left(self) -> float:

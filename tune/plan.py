@@ -13,6 +13,7 @@ from model.families import FAMILIES
 from tune.assembly import make_family, make_planner
 from tune.devices import find_devices
 from tune.dimensions import label
+from tune.experiments.grounds import wall
 from tune.family import Family
 from tune.flag import invalid
 from tune.grounds import Grounds, survey
@@ -81,7 +82,9 @@ class FamilyPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A rehearsed search. spending: device-seconds by what for, which add up to the cap; wall: seconds to its end."""
+    """A rehearsed search. spending: device-seconds by what for, which add up to the cap; wall: seconds to its end;
+    scaling: of these, those in which the winner is measured on several devices.
+    """
 
     settings: Settings
     slots: int
@@ -89,6 +92,7 @@ class Plan:
     families: Mapping[str, FamilyPlan]
     spending: Mapping[str, float]
     wall: float
+    scaling: float
 
 
 def make_plan(settings: Settings) -> Plan:
@@ -108,7 +112,7 @@ def make_plan(settings: Settings) -> Plan:
         start_up=FIRST_START_UP_SECONDS, overhead=FIRST_OVERHEAD_SECONDS,
         step=lambda name, config: speeds[name].expected(config),
     )  # fmt: skip
-    clock = Clock()
+    clock, scaling = Clock(), wall(grounds.aside.points(settings.budget))
     with tempfile.TemporaryDirectory(prefix="ration-") as folder:
         journal = Journal(Path(folder), new=True)
         planner = make_planner(grounds, journal, [], now=clock)
@@ -116,26 +120,29 @@ def make_plan(settings: Settings) -> Plan:
         plan = Plan(
             settings=settings, slots=grounds.devices.slots, device=grounds.devices.name,
             families={name: _family(planner, grounds, name, sizes[name]) for name in settings.families},
-            spending=spending(planner), wall=prepared + RAY_UP_SECONDS + clock.now,
+            spending=spending(planner), wall=prepared + RAY_UP_SECONDS + clock.now + scaling, scaling=scaling,
         )  # fmt: skip
         journal.close()
     return plan
 
 
 def spending(planner: Planner) -> dict[str, float]:
-    """Device-seconds of a search that has ended, by what for; with what it left over they add up to the cap."""
+    """Device-seconds of a search that has ended, by what for; with those aside and left over they add up to the cap."""
     rows = planner.books.journal.rows("""
         SELECT CASE WHEN what IN ('start', 'idle') THEN what ELSE purpose END AS what, SUM(seconds) AS seconds
         FROM charges LEFT JOIN leases USING (lease) GROUP BY 1""")
     found = {row["what"]: row["seconds"] for row in rows}
     names = {"rungs": "rung", "last stretches": "final", "start-up": "start", "idle": "idle"}
     ledger = planner.books.ledger
-    return {name: found.get(what, 0.0) for name, what in names.items()} | {"left over": ledger.cap - ledger.spent}
+    aside = {"scaling": ledger.aside} if ledger.aside else {}
+    spent = {name: found.get(what, 0.0) for name, what in names.items()} | aside
+    return spent | {"left over": ledger.cap - ledger.spent - ledger.aside}
 
 
 def _measure(grounds: Grounds, name: str, speeds: Speeds) -> list[tuple[Mapping[str, Any], float]]:
     """The smallest, the first and the largest config that a search begins with, and seconds of a step of each."""
-    family = make_family(grounds, name, grounds.settings.budget, lambda trial, rung: 0.0)
+    rest = grounds.aside.rest(grounds.settings.budget)
+    family = make_family(grounds, name, rest, rest, lambda trial, rung: 0.0)
     suggested = [family.suggestions.suggest(f"t{number + 1:03d}") for number in range(SIZED)]
     configs = [config for config in suggested if config and family.memory.refusal(config) is None]
     configs = configs or [min(grounds.spaces[name].configs(), key=family.memory.smallest)]

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from tune.dimensions import label
 from tune.duration import duration_text
+from tune.forms import counts_text
 from tune.plan import FamilyPlan, MemoryPlan, Plan
 from tune.prices import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.sizes import bytes_text
@@ -22,6 +23,9 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     yield f"spent        {_whole(spent)} of {duration_text(cap)} ({100 * spent / cap:.1f} %)"
     yield "  of that    " + ", ".join(f"{what} {_whole(seconds)}" for what, seconds in spending.items())
     yield f"wall time    {_whole(plan.wall)}; begun now it ends at {end:%H:%M}"
+    if plan.scaling:
+        counts, kept = counts_text(settings.scale_winner), _whole(spending["scaling"])
+        yield f"scaling      {kept} of it kept for the winner on {counts} devices: its last {_whole(plan.scaling)}"
     for name, family in plan.families.items():
         yield ""
         yield from _family_lines(name, family, by_price=settings.rungs == "tokens")

@@ -23,8 +23,12 @@ LIVES_ON_SECONDS = 1.0
 """How long after its driver a process lives that had no time yet for a sign of life: until Ray sees to it, after .4 to
 1.4 s as measured."""
 OPEN_LEASES = f"""
-    SELECT lease, trial, slot, leases.opened, {SHARE} AS share, leases.opened + reserved / {SHARE} AS until
-    FROM leases JOIN slots USING (slot) WHERE leases.closed IS NULL"""
+    SELECT lease, trial, slot, leases.opened, {SHARE} AS share, leases.opened + reserved / {SHARE} AS until,
+           state = 'running' AS trains
+    FROM leases JOIN slots USING (slot) JOIN trials USING (trial) WHERE leases.closed IS NULL"""
+"""On one of a trial that does not train its configuration is measured; that is not put down to it."""
+STRETCHES = "purpose IN ('rung', 'final')"
+"""Of leases, those that trials train on."""
 TRIAL_NAME = re.compile(r"t\d{3,9}")
 
 
@@ -39,11 +43,13 @@ def close_what_a_kill_left_open(journal: Journal) -> None:
             ended = ends[lease["slot"]] = trial_end(journal, lease, end)
             known = charged_to(journal, "lease", lease["lease"])
             charged = max(known, (ended - lease["opened"]) * lease["share"])
-            to = {name: lease[name] for name in ("slot", "trial", "lease")}
+            whose = lease["trial"] if lease["trains"] else None
+            to = {"slot": lease["slot"], "trial": whose, "lease": lease["lease"]}
             journal.insert("charges", to | {"at": ended, "what": "lost", "seconds": charged - known})
             closed = lease["opened"] + charged / lease["share"]
             journal.update("leases", lease["lease"], {"closed": closed, "charged": charged})
-            journal.update("trials", lease["trial"], {"state": "paused", "reason": "killed"})
+            if lease["trains"]:
+                journal.update("trials", lease["trial"], {"state": "paused", "reason": "killed"})
         for slot in journal.rows(f"SELECT slot, opened, {SHARE} AS share FROM slots WHERE closed IS NULL"):
             ended, known = ends.get(slot["slot"], end), charged_to(journal, "slot", slot["slot"])
             closed = max(ended, slot["opened"] + known / slot["share"])
@@ -95,6 +101,12 @@ def spent(journal: Journal) -> float:
     return float(journal.rows(f"SELECT TOTAL((closed - opened) * {SHARE}) AS spent FROM slots")[0]["spent"])
 
 
+def spent_beside(journal: Journal) -> float:
+    """Of these, those on leases that were no stretch of a trial."""
+    query = f"SELECT TOTAL(charged) AS charged FROM leases WHERE NOT {STRETCHES}"
+    return float(journal.rows(query)[0]["charged"])
+
+
 def check_plain(folder: Path) -> None:
     """ValueError: a study's folder holds a link or a device, through which something outside could be written."""
     for place, folders, files in os.walk(folder):
@@ -128,8 +140,8 @@ def _restore(planner: Planner, journal: Journal) -> None:
     for row in journal.rows("SELECT * FROM memory ORDER BY event"):
         remember_memory(planner, row["trial"], row["micro_batches"], row["measured"])
     for name, family in planner.families.items():
-        query = "SELECT TOTAL(charged) AS charged FROM leases JOIN trials USING (trial) WHERE family = ?"
-        family.charged = journal.rows(query, name)[0]["charged"] / planner.books.ledger.share
+        query = f"SELECT TOTAL(charged) AS paid FROM leases JOIN trials USING (trial) WHERE family = ? AND {STRETCHES}"
+        family.charged = journal.rows(query, name)[0]["paid"] / planner.books.ledger.share
     finished = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'finished'")}
     for trial, record in planner.trials.items():
         folder = journal.folder / "checkpoints" / trial
@@ -149,7 +161,9 @@ def note_cap(journal: Journal, seconds: float) -> float:
 
 def events(journal: Journal) -> list[dict[str, Any]]:
     """Leases, rungs reached, decays, deaths and ends of trials, and other caps, in order."""
-    leases = journal.rows("SELECT opened AS at, 0 AS kind, trial, purpose, rung, goal, price FROM leases")
+    leases = journal.rows(
+        f"SELECT opened AS at, 0 AS kind, trial, purpose, rung, goal, price FROM leases WHERE {STRETCHES}"
+    )
     reports = journal.rows(
         "SELECT at, 1 AS kind, * FROM reports WHERE checkpoint IS NOT NULL OR final OR rung IS NOT NULL"
     )

@@ -31,6 +31,7 @@ from tune.ranking import ranking
 from tune.ray_run import keep_fewer_kernels, local_ray, run_trials
 from tune.restore import check_plain, close_what_a_kill_left_open, restore, spent
 from tune.samples import write_samples
+from tune.scale_winner import scale_winner
 from tune.settings import Settings
 from tune.signals import ended_in_order
 from tune.winners import export, last_lines, winners
@@ -64,10 +65,15 @@ def search(settings: Settings) -> pd.DataFrame:
 def run_study(settings: Settings) -> Outcome:
     """Run the search that the settings ask for. ValueError, with nothing written: a setting that cannot serve."""
     if settings.address is None:
-        return search_on(settings, find_devices(settings), lambda devices: local_ray(devices.slots, devices.gpus))
+        return search_on(settings, find_devices(settings), own_ray)
     with joined(settings.address):
         check_folder(settings.resume or settings.new_folder())
         return search_on(settings, cluster_devices(settings), lambda _: nullcontext(), slots_there)
+
+
+def own_ray(grounds: Grounds) -> AbstractContextManager[None]:
+    """A Ray for this search alone."""
+    return local_ray(grounds.cpus, grounds.devices.gpus)
 
 
 def slots_there(devices: Devices) -> int:
@@ -76,14 +82,14 @@ def slots_there(devices: Devices) -> int:
 
 
 def search_on(
-    settings: Settings, devices: Devices, up: Callable[[Devices], AbstractContextManager[None]],
+    settings: Settings, devices: Devices, up: Callable[[Grounds], AbstractContextManager[None]],
     there: Callable[[Devices], int] | None = None,
 ) -> Outcome:  # fmt: skip
     """Run a search on these devices. up: a Ray while trials run; there: how many slots there are just now."""
     grounds = survey(settings, devices)
     study = grounds.settings.resume or grounds.settings.make_folder()
     with told_in_one_line(study):
-        return conduct(grounds, study, up(grounds.devices), partial(there, grounds.devices) if there else None)
+        return conduct(grounds, study, up(grounds), partial(there, grounds.devices) if there else None)
 
 
 def conduct(
@@ -111,8 +117,10 @@ def conduct(
         place = make_place(grounds, planner)
         alive, noted = beating(study, planner.books.clock), overhead_noted(journal, tensorboard)
         shown = displayed(write, study, settings, planner.books.clock)
-        with shown, alive, up, ended_in_order(planner, study), noted:
-            run_trials(planner, data, place, devices.needs)
+        with shown, alive, up:
+            with ended_in_order(planner, study), noted:
+                run_trials(planner, data, place, devices.needs)
+            scale_winner(grounds, planner, write)
         tensorboard.close(planner)
         for line in conclude(settings, planner, data, devices.kind, tensorboard):
             write(line)

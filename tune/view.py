@@ -3,8 +3,9 @@
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tune.dimensions import label
 from tune.journal import SHARE
@@ -15,8 +16,9 @@ SLOTS = f"""
            TOTAL((closed IS NULL) * {SHARE})
     FROM slots"""
 LEASES = f"""
-    SELECT trial, family, rung, reserved - (? - leases.opened) * {SHARE} AS ahead
+    SELECT trial, family, rung, purpose, reserved - (? - leases.opened) * {SHARE} AS ahead
     FROM leases JOIN trials USING (trial) JOIN slots USING (slot) WHERE leases.closed IS NULL ORDER BY lease"""
+ASIDE = "SELECT TOTAL(value) FROM study WHERE key = 'aside'"
 DONE = {"finished": "finished", "failed": "error"}
 """Why a trial of these states ended; those that were stopped have a reason."""
 
@@ -75,19 +77,19 @@ def look(
 ) -> View:
     """The study at `now` on its own clock, `wall` seconds before its deadline."""
     spent, held, rate = journal.execute(SLOTS, (now,)).fetchone()
+    (aside,) = journal.execute(ASIDE).fetchone()
     leases = journal.execute(LEASES, (now,))
     running = [dict(row) for row in leases]
     trials = journal.execute("SELECT family, state, reason FROM trials").fetchall()
     best = {row["family"]: row for row in journal.execute(BEST)}
     return View(
         cap=cap, spent=spent, slots=int(held), rate=rate, wall=wall,
-        reserved=sum(max(0.0, lease["ahead"]) for lease in running),
+        reserved=aside + sum(max(0.0, lease["ahead"]) for lease in running),
         families={
             name: FamilyView(
-                running=[
-                    f"{lease['trial']} to " + ("its end" if lease["rung"] is None else f"rung {lease['rung']}")
-                    for lease in running if lease["family"] == name
-                ],
+                running=list(dict.fromkeys(
+                    f"{lease['trial']} {_goal(lease)}" for lease in running if lease["family"] == name
+                )),
                 paused=sum(row["family"] == name and row["state"] == "paused" for row in trials),
                 ended=dict(Counter(
                     DONE.get(row["state"], str(row["reason"]).partition(":")[0])
@@ -98,6 +100,12 @@ def look(
             for name in families
         },
     )  # fmt: skip
+
+
+def _goal(lease: Mapping[str, Any]) -> str:
+    if lease["purpose"] == "final":
+        return "to its end"
+    return f"to rung {lease['rung']}" if lease["purpose"] == "rung" else f"for {lease['purpose']}"
 
 
 def _best(journal: sqlite3.Connection, row: sqlite3.Row) -> Best:

@@ -135,7 +135,7 @@ def prices(study: Study) -> Picture:
     """Predicted against charged device-seconds of each lease. ValueError before the first is closed."""
     table = study.read(
         """SELECT lease, trial, family, purpose, rung, price, reserved, charged, reason
-           FROM leases JOIN trials USING (trial) WHERE charged > 0 AND price > 0"""
+           FROM leases JOIN trials USING (trial) WHERE charged > 0 AND price > 0 AND purpose IN ('rung', 'final')"""
     )
     if table.empty:
         raise ValueError(NOTHING_YET)

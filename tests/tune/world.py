@@ -15,7 +15,7 @@ from tune.memory import FACTOR, OVERHEAD_BYTES, Memory
 from tune.planner import Listener, Planner
 from tune.prices import FixedPrices, Prices
 from tune.records import Assignment
-from tune.restore import close_what_a_kill_left_open, last_moment, note_cap, restore, spent
+from tune.restore import close_what_a_kill_left_open, last_moment, note_cap, restore, spent, spent_beside
 from tune.rungs import Contest
 
 STEP_SECONDS = 0.05
@@ -73,7 +73,7 @@ class World:
     def __init__(
         self, folder: Path, *, cap: float, slots: int, shares: dict[str, float] | None = None, seed: int = 0,
         suggestions: Callable[[], Numbered] = Numbered, listen: Callable[[Journal], list[Listener]] = lambda _: [],
-        fixed: FixedPrices | None = None, memory_limit: float = math.inf, trials_each: int = 1,
+        fixed: FixedPrices | None = None, memory_limit: float = math.inf, trials_each: int = 1, aside: float = 0.0,
     ) -> None:  # fmt: skip
         resumed = (folder / "journal.db").exists()
         self.journal = Journal(folder, new=not resumed)
@@ -84,15 +84,16 @@ class World:
         self.families: dict[str, Family] = {}
         ledger = Ledger(cap=cap, clock=self.clock, spent_before=spent(self.journal), share=1 / trials_each)
         self.books = Books(self.journal, ledger, self.clock)
+        self.books.keep_aside(aside)
         listeners = listen(self.journal)
         self.planner = Planner(books=self.books, families=self.families, slots=slots, listeners=listeners)
-        first_cap = note_cap(self.journal, cap)
+        first, by_now = note_cap(self.journal, cap) - aside, cap - aside - spent_beside(self.journal)
         for name, share in (shares or SHARES).items():
             price, share = self.planner.price_of(name), share * trials_each
-            contest = Contest(seconds=share * first_cap, slots=slots, price=price, shortest=4, overhead=1.5, start_up=6)
+            contest = Contest(seconds=share * first, slots=slots, price=price, shortest=4, overhead=1.5, start_up=6)
             memory = known_memory(memory_limit)
             self.families[name] = Family(
-                seconds=share * cap, contest=contest, prices=fixed or Prices(), suggestions=suggestions(),
+                seconds=share * by_now, contest=contest, prices=fixed or Prices(), suggestions=suggestions(),
                 memory=memory, equal_tokens=fixed is not None, step_seconds=fixed and fixed.step_seconds,
                 warm_up_steps=WARM_UP_STEPS,
             )  # fmt: skip

@@ -1,0 +1,57 @@
+"""After the search: its winner's configuration on 1, 2, 4 ... devices, for what was kept aside from the start."""
+
+import math
+import signal
+import time
+
+from model.config import Config
+from tune.aside import best_of_all
+from tune.dimensions import label
+from tune.distributed import LeaseOver
+from tune.experiments.bench import Bench
+from tune.experiments.grounds import wall
+from tune.experiments.scaling import SCALING
+from tune.experiments.trials import FoundTrial
+from tune.forms import counts_text
+from tune.grounds import Grounds
+from tune.noise import Voice
+from tune.planner import Planner
+from tune.signals import interruptible
+from tune.winners import Winner
+
+
+def scale_winner(grounds: Grounds, planner: Planner, write: Voice) -> None:
+    """Give the winner the rows of the scaling experiment that it lacks, and tell what they say. A Ray is up.
+
+    Not after a signal; where one comes meanwhile, `planner.stopping` says so, as after the search.
+    """
+    if not grounds.aside.counts or planner.stopping in signal.Signals.__members__:
+        return
+    winner = best_of_all(planner.books.journal, grounds.settings.families)
+    if winner is None:
+        write("scaling: skipped: there is no winner, as no trial reached a rung")
+        return
+    bench = make_bench(grounds, planner, winner, write)
+    planner.books.keep_aside(0.0)
+    counts = counts_text(grounds.aside.counts)
+    write(f"scaling: {winner.trial} {winner.family} {label(winner.config)} on {counts} devices")
+    try:
+        with interruptible():
+            bench.measure()
+    except KeyboardInterrupt as told:
+        planner.stopping = str(told)
+    except LeaseOver:
+        write("scaling: cut short: the processes were still at work when their lease ended; --resume measures the rest")
+    bench.conclude()
+
+
+def make_bench(grounds: Grounds, planner: Planner, winner: Winner, write: Voice) -> Bench:
+    """On the search's books. Before a deadline it takes no longer than was kept of the time."""
+    settings, books = grounds.settings, planner.books
+    points = grounds.aside.points(settings.budget)
+    ends = math.inf if settings.deadline is None else time.monotonic() + wall(points)
+    return Bench(
+        experiment=SCALING, points=points, config=Config.at(winner.config, family=winner.family, seed=settings.seed),
+        data=grounds.data[winner.family], devices=grounds.devices, books=books, trials=FoundTrial(winner.trial),
+        folder=books.journal.folder, write=write, wall_left=lambda: ends - time.monotonic(),
+    )  # fmt: skip
