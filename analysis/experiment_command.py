@@ -4,11 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from analysis import cli
+from analysis.figures.ablation import main_effects, sizes
 from analysis.figures.picture import Picture
+from analysis.figures.precisions import precisions
 from analysis.figures.speedup import communication, speed_up
 from analysis.studies import RUNS, Study, newest, open_study
 
-PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {"scaling": (speed_up, communication)}
+PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {
+    "ablation": (main_effects, sizes),
+    "precision": (precisions,),
+    "scaling": (speed_up, communication),
+}
 
 
 def draw_experiment(arguments: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""How well a translator translates: BLEU and chrF on the same sentences of the test split for all models of a study."""
+"""How well a translator translates: BLEU and chrF on the same sentences of a split for all models of a study."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from sacrebleu.metrics import BLEU, CHRF
 from torch import nn
 
-from model.prepared import PairData
+from model.prepared import PairData, PairSplit
 from model.samples import spread
 from model.tokenizer import Tokenizer
 from model.use import translations
 
 SENTENCES = 128
-"""Spread over the test split; all of it, where it has fewer."""
+"""Spread over the split; all of it, where it has fewer."""
 CHUNK = 8
 """Sentences translated at once: few, so that what is left of a lease can be looked at between."""
 
@@ -33,10 +33,17 @@ def chunks(data: PairData) -> int:
 
 
 def translated(model: nn.Module, tokenizer: Tokenizer, data: PairData) -> Iterator[list[tuple[str, str]]]:
-    """Chunk by chunk: each sentence as the model translates it, and its reference."""
+    """Sentences of the test split, chunk by chunk: each as the model translates it, and its reference."""
+    return translated_of(model, tokenizer, data.test, SENTENCES)
+
+
+def translated_of(
+    model: nn.Module, tokenizer: Tokenizer, split: PairSplit, sentences: int
+) -> Iterator[list[tuple[str, str]]]:
+    """As many sentences of a split, chunk by chunk."""
     pairs = [
         (tokenizer.decode(source.tolist()), tokenizer.decode(target.tolist()))
-        for source, target in spread(data.test, min(SENTENCES, len(data.test)))
+        for source, target in spread(split, min(sentences, len(split)))
     ]
     for first in range(0, len(pairs), CHUNK):
         sources, references = zip(*pairs[first : first + CHUNK], strict=True)

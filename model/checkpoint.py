@@ -127,11 +127,16 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[nn.Mod
         tokenizer = Tokenizer.from_json((folder / TOKENIZER).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError) as error:
         raise ValueError(f"model: {folder}: {error}; name a best-<family> folder of a study") from error
+    return trained_model(config, folder, tokenizer, device), tokenizer
+
+
+def trained_model(config: Config, folder: Path, tokenizer: Tokenizer, device: torch.device | str) -> nn.Module:
+    """The model of a config with the weights in a folder, exported or a checkpoint, in evaluation mode."""
     prepare(config.precision, device)
     model = FAMILIES[config.family].build(config, tokenizer.vocabulary, tokenizer.pad or 0).to(device)
     load_weights(model, folder / WEIGHTS)
     set_compute(model, config.precision)
-    return model.eval(), tokenizer
+    return model.eval()
 
 
 def config_state(config: Config) -> dict[str, Any]:

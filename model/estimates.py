@@ -24,6 +24,15 @@ def parameters(config: GPTConfig | TranslatorConfig) -> int:
     return (vocabulary + config.context) * d + layers * block + d + (d if config.bias else 0)
 
 
+def plain_parameters(*, d_model: int, layers: int, vocabulary: int) -> int:
+    """Those of torch.nn.Transformer (feed-forward of 4 d_model) between three vocabularies: source, target, read-out.
+
+    The translator of a published ablation: nothing is tied, and every map has a bias.
+    """
+    layer = 28 * d_model**2 + 32 * d_model
+    return 3 * vocabulary * d_model + vocabulary + layers * layer + 4 * d_model
+
+
 def flops_per_token(config: GPTConfig | TranslatorConfig, *, target: int, source: int = 0) -> float:
     """Training FLOPs of the matrix products for each target token, at these lengths, padding included."""
     d, layers = config.d_model, config.layers

@@ -30,7 +30,7 @@ class Forecast:
         self.evaluation_tokens, self.whole_tokens = evaluation_tokens, whole_tokens
         self.flops = FIRST_SHARE * stretch.peak_flops if stretch.peak_flops else FIRST_FLOPS[learner.device.type]
         self.paces: list[float] = []    # seconds a token, of each evaluation on this lease
-        self.closes_whole = stretch.final and self._affords_whole()
+        self.closes_whole = stretch.final and stretch.whole and self._affords_whole()
 
     def steps_left(self) -> int | None:
         """None where the stretch has no number of steps, or not yet."""

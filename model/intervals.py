@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 RESAMPLES = 1000
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+"""The 97.5 % quantile of Student's t with 1, 2, 3 ... degrees of freedom; with more of them nearly the last."""
 
 Interval = tuple[float, float, float]
 """The figure, and between which two it lies."""
@@ -32,3 +34,12 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
         medians.append(np.median(values[drawn], axis=1))
     low, high = np.percentile(medians[0] / medians[1], (2.5, 97.5))
     return float(np.median(above) / np.median(below)), float(low), float(high)
+
+
+def mean_interval(values: Sequence[float]) -> Interval | None:
+    """The mean of a few values, such as one a seed, with Student's interval; None of fewer than two."""
+    if len(values) < 2:
+        return None
+    mean, quantile = float(np.mean(values)), STUDENT[min(len(values) - 2, len(STUDENT) - 1)]
+    half = quantile * float(np.std(values, ddof=1)) / len(values) ** 0.5
+    return mean, mean - half, mean + half

@@ -11,6 +11,7 @@ import torch
 
 from model.config import Config, Data, model_config, pad_of
 from model.estimates import flops_per_token
+from model.kept_peaks import cpu_name, kept
 from model.precision import compute_dtype, prepare
 from model.prepared import PairData
 
@@ -45,6 +46,21 @@ def peak_flops(precision: str, device: torch.device | str) -> float:
     while time.perf_counter() < end:
         best = min(best, seconds())
     return products * 2 * size**3 / best
+
+
+def known_peak(precision: str, device: torch.device | str, threads: int) -> float:
+    """FLOP/s with so many threads: as this machine keeps them (model/kept_peaks.py), else as measured now."""
+    place = torch.device(device)
+    peaks = kept(torch.cuda.get_device_name(place) if place.type == "cuda" else cpu_name())
+    rates = {} if peaks is None else peaks.flops_per_second.get(precision, {})
+    if threads in rates:
+        return rates[threads]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return peak_flops(precision, place)
+    finally:
+        torch.set_num_threads(before)
 
 
 def flops_on(config: Config, data: Data) -> float:

@@ -15,6 +15,7 @@ class Stretch:
     micro_batches: int = 1                  # parts of a batch, to begin with; doubled where memory runs out
     rehearse: bool = False                  # memory is scarce: try a batch before the first step
     final: bool = False                     # decay to zero, then all of valid and test
+    whole: bool = True                      # where they fit; else, and without it, the subset of valid alone
     peak_flops: float | None = None         # of the device a second, where known: the price of a first step
 
     def __post_init__(self) -> None:

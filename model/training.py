@@ -279,7 +279,7 @@ class _Training:
             return self._progress(ended="stopped")
         if self.stretch.final and (reached or (self.stretch.steps is None and took_steps)):
             self._save(f"{checkpoints.AFTER_DECAY}-{self.learner.steps:06d}")
-            valid, test = self._evaluate("valid", None), self._evaluate("test", None)
+            valid, test = (self._evaluate(split, None) if self.stretch.whole else None for split in ("valid", "test"))
             return self._judged(valid or self._evaluate("valid", subset), test, valid is not None, "final")
         valid = self._evaluate("valid", subset, after=MARGIN * self.forecast.checkpoint_seconds())
         if took_steps:

@@ -3,7 +3,7 @@
 import pytest
 
 from model import bleu
-from model.bleu import CHUNK, chunks, score, translated
+from model.bleu import CHUNK, chunks, score, translated, translated_of
 from model.config import Config, build_model
 from model.prepared import PairData
 from model.tokenizer import Tokenizer
@@ -32,6 +32,15 @@ def test_every_model_translates_the_same_sentences_of_the_test_split(
 
 def test_a_small_split_is_translated_whole(pair_data: PairData) -> None:
     assert (chunks(pair_data) - 1) * CHUNK < len(pair_data.test) <= chunks(pair_data) * CHUNK
+
+
+def test_as_many_sentences_of_another_split_as_are_asked_for(small_pairs: Config, pair_data: PairData) -> None:
+    tokenizer = Tokenizer.from_json(pair_data.tokenizer)
+    model = build_model(small_pairs, vocabulary=tokenizer.vocabulary, pad=pair_data.pad).eval()
+    found = [pair for chunk in translated_of(model, tokenizer, pair_data.valid, 5) for pair in chunk]
+    valid = pair_data.valid.target
+    first = tokenizer.decode(valid.tokens[: valid.offsets[1]][1:-1].tolist())
+    assert len(found) == 5 and found[0][1] == first
 
 
 def test_a_translation_that_is_its_reference_has_the_highest_score() -> None:

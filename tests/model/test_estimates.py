@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from model.estimates import flops_per_token, kept_elements, parameters, step_memory_bytes
+from model.estimates import flops_per_token, kept_elements, parameters, plain_parameters, step_memory_bytes
 from model.gpt import GPT, GPTConfig
 from model.precision import set_compute
 from model.translator import Translator, TranslatorConfig
@@ -40,6 +40,15 @@ def one_pair_a_row(source, target):
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_parameters_are_exact(config):
     assert parameters(config) == sum(weights.numel() for weights in build(config)[0].parameters())
+
+
+@pytest.mark.parametrize(("d_model", "layers"), [(16, 2), (64, 3)])
+def test_a_plain_transformer_has_the_parameters_that_torch_gives_it(d_model, layers):
+    with torch.device("meta"):
+        plain = nn.Transformer(d_model, 4, layers, layers, 4 * d_model)
+        ends = [nn.Embedding(40, d_model), nn.Embedding(40, d_model), nn.Linear(d_model, 40)]
+    found = sum(weights.numel() for module in (plain, *ends) for weights in module.parameters())
+    assert plain_parameters(d_model=d_model, layers=layers, vocabulary=40) == found
 
 
 @pytest.mark.parametrize("config", CONFIGS[::3], ids=str)

@@ -1,13 +1,15 @@
 """A share of the peak is of the products that a model needs, on a peak that products of matrices reach."""
 
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
 from model.config import Config, build_model, pad_of
 from model.estimates import flops_per_token
-from model.peak import SECONDS, flops_on, peak_flops
+from model.kept_peaks import Peaks, cpu_name, keep
+from model.peak import SECONDS, flops_on, known_peak, peak_flops
 from model.precision import native
 from model.prepared import PairData, TextData
 
@@ -26,6 +28,15 @@ def test_a_peak_is_no_less_than_a_product_reaches_and_is_soon_known() -> None:
 @pytest.mark.skipif("bf16" not in native("cpu"), reason="this CPU has no bf16")
 def test_a_fast_dtype_has_a_higher_peak() -> None:
     assert peak_flops("bf16", "cpu") > 1.1 * peak_flops("fp32", "cpu")
+
+
+def test_a_peak_that_was_kept_is_not_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    assert known_peak("fp32", "cpu", threads=1) > 1e8 and torch.get_num_threads() == threads
+    monkeypatch.setenv("RATION_CACHE", str(tmp_path))
+    keep({cpu_name(): Peaks(bytes_per_second={1: 1.0}, flops_per_second={"fp32": {1: 123.0}})})
+    assert known_peak("fp32", "cpu", threads=1) == 123.0
+    assert known_peak("fp32", "cpu", threads=2) > 1e8
 
 
 def test_a_text_is_as_long_as_its_context(small_text: Config, text_data: TextData) -> None:

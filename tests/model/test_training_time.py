@@ -224,6 +224,14 @@ def test_an_evaluation_that_becomes_slow_is_given_up(
     assert last.ended == "final" and last.test is None and last.checkpoint is not None
 
 
+def test_a_final_stretch_closes_with_the_subset_alone_where_it_is_told_to(
+    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run
+) -> None:
+    last = run(small_text, text_data, tmp_path, clock, steps=20, final=True, whole=False)[-1]
+    assert last.ended == "final" and not last.whole and last.test is None
+    assert last.valid is not None and last.valid.tokens <= SUBSET
+
+
 def test_where_whole_splits_would_take_most_of_a_final_stretch_it_trains_and_closes_with_the_subset(
     small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
 ) -> None:

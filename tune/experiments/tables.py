@@ -21,6 +21,12 @@ def with_interval(value: Interval | None, form: str = "{:.3g}", factor: float = 
     return f"{figure} ({low}-{high})"
 
 
+def signed(value: Interval, form: str = "{:+.3f}", factor: float = 1.0) -> str:
+    """-0.12 (-0.15 to -0.09)"""
+    middle, low, high = (form.format(factor * each) for each in value)
+    return f"{middle} ({low} to {high})"
+
+
 def figure(value: float | None, form: str = "{:.4g}", factor: float = 1.0) -> str:
     """A number, or that there is none."""
     return NOTHING if value is None else form.format(factor * value)

@@ -1,0 +1,61 @@
+"""What a training will take on this machine, on paper: FLOPs over the device's peak, and what no FLOPs account for."""
+
+from dataclasses import dataclass, field
+
+from model.bleu import CHUNK
+from model.config import Config, model_config
+from model.estimates import flops_per_token, parameters
+from model.gpt import GPTConfig
+from model.peak import known_peak
+from model.prepared import SMALL_VOCABULARY
+from model.translator import TranslatorConfig
+from tune.devices import Devices
+from tune.experiments.whole_training import EVALUATION_TOKENS, SENTENCES
+
+ROW, CHARACTERS = 64, 65
+"""Tokens of a row of translation, on either side, and the vocabulary of a text: guesses, as none was read yet."""
+SHARE = {"cpu": 0.35, "cuda": 0.2}
+"""Of the peak that products of matrices reach inside a model."""
+LAYER_SECONDS, STEP_SECONDS = {"cpu": 2e-3, "cuda": 3e-3}, {"cpu": 8e-3, "cuda": 4e-3}
+"""Of a step beside its products: for each layer, and once."""
+FORWARD = 1 / 3
+"""Of a step."""
+EVALUATIONS, CHECKPOINTS, WORDS = 4, 3, 48
+"""Of a training: how many there are, and the tokens of a translation, each a forward pass."""
+CHECKPOINT_BYTES, DISK_BYTES = 12, 1e8
+"""Of a parameter, and a second."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Of trainings on one of these devices; one process drives it, with one thread on a CPU."""
+
+    devices: Devices
+    _peaks: dict[str, float] = field(default_factory=dict)
+
+    def whole(self, config: Config, steps: int) -> float:
+        """Expected device-seconds of a training with all that train_whole() does beside it."""
+        rest = EVALUATIONS * EVALUATION_TOKENS / config.batch_tokens * FORWARD * self.step(config)
+        rest += CHECKPOINTS * CHECKPOINT_BYTES * parameters(_model(config)) / DISK_BYTES
+        if config.family == "translation":
+            rest += FORWARD * SENTENCES / CHUNK * WORDS * self._overhead(config)
+        return steps * self.step(config) + rest
+
+    def step(self, config: Config) -> float:
+        """Expected seconds of an optimizer step, at the speed of eager code."""
+        length = ROW if config.family == "translation" else config.context
+        flops = config.batch_tokens * flops_per_token(_model(config), target=length, source=ROW)
+        return flops / (SHARE[self.devices.kind] * self._peak(config.precision)) + self._overhead(config)
+
+    def _overhead(self, config: Config) -> float:
+        return config.layers * LAYER_SECONDS[self.devices.kind] + STEP_SECONDS[self.devices.kind]
+
+    def _peak(self, precision: str) -> float:
+        if precision not in self._peaks:
+            self._peaks[precision] = known_peak(precision, self.devices.kind, threads=1)
+        return self._peaks[precision]
+
+
+def _model(config: Config) -> GPTConfig | TranslatorConfig:
+    vocabulary = SMALL_VOCABULARY if config.family == "translation" else CHARACTERS
+    return model_config(config, vocabulary=vocabulary, pad=0)
