@@ -14,10 +14,13 @@ from tune.experiments.whole_training import EVALUATION_TOKENS, SENTENCES
 
 ROW, CHARACTERS = 64, 65
 """Tokens of a row of translation, on either side, and the vocabulary of a text: guesses, as none was read yet."""
-SHARE = {"cpu": 0.35, "cuda": 0.2}
+SHARE = {"cpu": 0.6, "cuda": 0.3}
 """Of the peak that products of matrices reach inside a model."""
-LAYER_SECONDS, STEP_SECONDS = {"cpu": 2e-3, "cuda": 3e-3}, {"cpu": 8e-3, "cuda": 4e-3}
-"""Of a step beside its products: for each layer, and once."""
+OVERHEADS = {
+    ("translation", "cpu"): (0.014, 0.009), ("nanogpt", "cpu"): (0.005, 0.002),
+    ("translation", "cuda"): (0.005, 0.004), ("nanogpt", "cuda"): (0.004, 0.0015),
+}  # fmt: skip
+"""Seconds of a step beside its products, once and for each layer: as measured on an EPYC; those of a GPU are guesses."""
 FORWARD = 1 / 3
 """Of a step."""
 EVALUATIONS, CHECKPOINTS, WORDS = 4, 3, 48
@@ -48,7 +51,8 @@ class Prices:
         return flops / (SHARE[self.devices.kind] * self._peak(config.precision)) + self._overhead(config)
 
     def _overhead(self, config: Config) -> float:
-        return config.layers * LAYER_SECONDS[self.devices.kind] + STEP_SECONDS[self.devices.kind]
+        once, layer = OVERHEADS[config.family, self.devices.kind]
+        return once + config.layers * layer
 
     def _peak(self, precision: str) -> float:
         if precision not in self._peaks:
