@@ -19,7 +19,8 @@ def row(asked: dict[str, Any], config: dict[str, Any], loss: float, **found: Any
         "loss_while_training": loss + 0.1, "valid_loss": loss, "accuracy": 0.4, "perplexity": math.exp(loss),
         "nats_per_word": 1.5 * loss, "bits_per_character": 0.5 * loss, "bleu": 10.0, "chrf": 20.0, "sentences": 64,
         "training_seconds": 60.0, "step_seconds": 0.6, "device_seconds": 70.0, "tokens_per_second": 1000.0 * steps / 60,
-        "memory_bytes": 30 * parameters, "paper_bytes": 28 * parameters, "stored_bytes": 4 * parameters, "mfu": 0.3,
+        "memory_bytes": 30 * parameters, "process_bytes": 40 * parameters,
+        "paper_bytes": 28 * parameters, "stored_bytes": 4 * parameters, "mfu": 0.3,
         "peak_flops": 1e11, "micro_batches": 1, "curve": curve, "threads": 1, "kind": "cpu",
     } | found  # fmt: skip
 

@@ -21,17 +21,15 @@ def curves_table(study: Study) -> pd.DataFrame:
 
 
 def precisions(study: Study) -> Picture:
-    """Loss while training as thin lines, validation loss as marks, by precision and seed."""
+    """Loss while training as lines, validation loss as marks, by precision and seed."""
     table = curves_table(study)
     figure, plots = axes(1, 2, height=3.6)
     for place, (precision, color) in enumerate(COLORS.items()):
         for number, (_, curve) in enumerate(table[table["precision"] == precision].groupby("seed")):
             valid = curve.dropna(subset="valid_loss")
             for plot, along in zip(plots, ("steps", "seconds"), strict=True):
-                plot.plot(curve[along], curve["loss"], c=color, lw=0.7, alpha=0.45)
-                label = precision if number == 0 else None
-                marker = MARKERS[place % len(MARKERS)]
-                plot.plot(valid[along], valid["valid_loss"], c=color, lw=1.6, marker=marker, ms=4, label=label)
+                plot.plot(curve[along], curve["loss"], c=color, lw=1, label=precision if number == 0 else None)
+                plot.scatter(valid[along], valid["valid_loss"], s=22, color=color, marker=MARKERS[place % len(MARKERS)])
     low, high = table["valid_loss"].min(), table["valid_loss"].max()
     for plot, along in zip(plots, ("steps", "seconds in steps"), strict=True):
         log_axis(plot.yaxis, [low, high], formats.plain)
@@ -46,7 +44,7 @@ def precisions(study: Study) -> Picture:
     return Picture(
         name="precisions",
         title="One configuration in each precision",
-        text=f"Validation loss at the end, mean over seeds: {'; '.join(said)}. Thin lines: while training.",
+        text=f"Validation loss at the end, mean over seeds: {'; '.join(said)}. Lines: while training.",
         figure=figure,
         data=table,
     )

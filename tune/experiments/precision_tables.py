@@ -4,6 +4,8 @@ import csv
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
+
 from model.intervals import Interval, mean_interval
 from model.precision import PRECISIONS
 from tune.experiments.experiment import Row, Table
@@ -12,6 +14,7 @@ from tune.experiments.tables import figure, signed, with_interval
 
 BASE = "fp32"
 MIB = 2**20
+SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 SAVED_SECONDS, GAINED_ACCURACY = 14.0, 0.006
 """By mixed precision, in the published report on RoBERTa-base, which has no figure for its memory."""
 
@@ -71,7 +74,7 @@ def took(found: dict[str, list[Row]]) -> Table:
         for precision, rows in found.items()
     ]  # fmt: skip
     columns = "", "s in steps", "ms a step", "tokens a second", "device-seconds", "memory, MiB", "MFU, %"
-    note = "MFU: of the peak that products of matrices reach here in that precision"
+    note = "Memory: tensors alive at once. MFU: of what products of matrices reach here in that precision."
     return Table(title="What each precision took", columns=columns, rows=cells, note=note)
 
 
@@ -123,12 +126,13 @@ def difference(values: list[float], form: str, factor: float) -> str:
 
 
 def curves(found: dict[str, list[Row]]) -> Table:
-    """Validation losses along the way."""
+    """Losses while training, at shares of the steps."""
     cells = []
     for precision, rows in found.items():
-        points = [(steps, loss) for steps, *_, loss in rows[0]["curve"] if loss is not None]
-        cells.append([precision, "  ".join(f"{loss:.3f} ({steps:,})" for steps, loss in points)])
-    return Table(title="Validation loss along the way (steps), first seed", columns=("", ""), rows=cells)
+        steps, _, _, losses, _ = zip(*rows[0]["curve"], strict=True)
+        cells.append([precision, *(f"{loss:.3f}" for loss in np.interp(np.multiply(SHARES, steps[-1]), steps, losses))])
+    columns = "", *(f"{share:.0%}" for share in SHARES)
+    return Table(title="Loss while training, at shares of the steps, of the first seed", columns=columns, rows=cells)
 
 
 def skipped(rows: Sequence[Row]) -> Table:

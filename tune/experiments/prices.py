@@ -20,11 +20,13 @@ OVERHEADS = {
     ("translation", "cpu"): (0.014, 0.009), ("nanogpt", "cpu"): (0.005, 0.002),
     ("translation", "cuda"): (0.005, 0.004), ("nanogpt", "cuda"): (0.004, 0.0015),
 }  # fmt: skip
-"""Seconds of a step beside its products, once and for each layer: as measured on an EPYC; those of a GPU are guesses."""
+"""Seconds of a step beside its products, once and for each layer: measured on an EPYC; those of a GPU are guesses."""
 FORWARD = 1 / 3
 """Of a step."""
 EVALUATIONS, CHECKPOINTS, WORDS = 4, 3, 48
 """Of a training: how many there are, and the tokens of a translation, each a forward pass."""
+PROBES = 4
+"""Steps that it takes to know its memory."""
 CHECKPOINT_BYTES, DISK_BYTES = 12, 1e8
 """Of a parameter, and a second."""
 
@@ -42,7 +44,7 @@ class Prices:
         rest += CHECKPOINTS * CHECKPOINT_BYTES * parameters(_model(config)) / DISK_BYTES
         if config.family == "translation":
             rest += FORWARD * SENTENCES / CHUNK * WORDS * self._overhead(config)
-        return steps * self.step(config) + rest
+        return (PROBES + steps) * self.step(config) + rest
 
     def step(self, config: Config) -> float:
         """Expected seconds of an optimizer step, at the speed of eager code."""

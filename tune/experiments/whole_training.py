@@ -17,6 +17,8 @@ from model.evaluation import evaluate
 from model.families import FAMILIES
 from model.peak import known_peak
 from model.prepared import PairData
+from model.process import prepare_process
+from model.step_memory import step_bytes
 from model.stretch import Progress, Stretch
 from model.tokenizer import Tokenizer
 from model.training import train
@@ -42,10 +44,13 @@ def train_whole(
     """Train `steps` steps with decay, from the newest checkpoint where there is one, and say the row.
 
     name: of its folder in the trial's. What the seconds did not suffice for is skipped, and goes on when asked again.
+    memory_bytes is of tensors, process_bytes of what the process took more, which is less where it had worked before.
     """
     began, folder, where = time.monotonic(), place.folder / name, device or place.device
     config = replace(place.config, warm_up_steps=min(place.config.warm_up_steps, max(1, round(WARM_UP_SHARE * steps))))
-    peak = known_peak(config.precision, where, threads)
+    prepare_process(threads)
+    peak, memory = known_peak(config.precision, where, threads), step_bytes(config, place.data, where)
+    yield Said(what="start")
     stretch = Stretch(
         device_seconds=(1 - AFTER_SHARE) * place.left(), steps=steps, final=True, whole=False, peak_flops=peak
     )
@@ -61,6 +66,7 @@ def train_whole(
         row = learned(config, place.data, progress, where) | costs(config, place.data, progress, peak, where)
         row |= {"curve": [point(each) for each in curve], "loss_while_training": lately(curve)}
         row |= {"threads": threads, "kind": where.type, "device_seconds": time.monotonic() - began}
+        row |= {"memory_bytes": memory, "process_bytes": progress.memory_bytes}
     else:
         row = {"skipped": why_not(progress, steps)}
     if progress.ended != "lease":
@@ -101,9 +107,8 @@ def costs(config: Config, data: Data, last: Progress, peak: float, device: torch
     return {
         "parameters": last.parameters, "steps": last.steps, "tokens": last.tokens,
         "epochs": last.tokens / data.training_tokens, "training_seconds": last.training_seconds,
-        "step_seconds": last.step_seconds, "tokens_per_second": rate, "memory_bytes": last.memory_bytes,
-        "micro_batches": last.micro_batches, "peak_flops": peak,
-        "mfu": rate * family.flops_per_token(config, data) / peak,
+        "step_seconds": last.step_seconds, "tokens_per_second": rate, "micro_batches": last.micro_batches,
+        "peak_flops": peak, "mfu": rate * family.flops_per_token(config, data) / peak,
         "paper_bytes": family.footprint(config, data, micro_batches=last.micro_batches, device=device),
         "stored_bytes": (Path(last.checkpoint) / checkpoints.WEIGHTS).stat().st_size,
     }  # fmt: skip

@@ -170,6 +170,7 @@ def test_a_training_has_the_reports_columns_and_ours_and_leaves_no_checkpoint(pl
     assert {"key": "", "devices": 1, "asked": ASKED, "config": {}} | found and line(found)
     assert found["steps"] == STEPS and found["perplexity"] == pytest.approx(math.exp(found["valid_loss"]))
     assert found["tokens"] == pytest.approx(STEPS * 256, rel=0.05) and 0 <= found["bleu"] <= 100
+    assert 16 * found["parameters"] < found["memory_bytes"] and found["process_bytes"] >= 0
     assert found["stored_bytes"] == pytest.approx(4 * found["parameters"], rel=0.05)
     assert 0 < found["mfu"] < 1 and 0 < found["training_seconds"] < found["device_seconds"]
     assert found["curve"][-1][0] == STEPS and found["curve"][-1][-1] == found["valid_loss"]
