@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +17,6 @@ from model.families import FAMILIES
 from model.memory import give_back_freed, ran_out
 from model.resident import Batch
 from model.scaling_rules import parameter_groups
-
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,11 @@ class Learner:
 
     micro_batches: into how many parts a batch is cut, whose gradients add up to the whole's; doubled where memory runs
     out (`ran_out`), as long as that helps. forward: what the loss calls, which may be more than the model that is kept;
-    rank: of the processes that learn the same together.
+    rank: of the processes that learn the same together; moments: what the optimizer keeps of each parameter.
     """
 
     rank = 0
+    moments: tuple[str, ...] = ("step", "exp_avg", "exp_avg_sq")
 
     def __init__(self, config: Config, data: Data, device: torch.device, micro_batches: int = 1):
         precision.prepare(config.precision, device)
@@ -49,8 +49,7 @@ class Learner:
         precision.set_compute(self.model, config.precision)
         self.forward: nn.Module = self.model
         self.batches = self.feed(config)
-        self.optimizer = torch.optim.AdamW(
-            parameter_groups(self.model, config.learning_rate, config.weight_decay), betas=config.betas, fused=True)
+        self.optimizer = self.make_optimizer()
         self.scaler = precision.scaler(config.precision, device)
         self.names = {parameter: name for name, parameter in self.model.named_parameters()}
         self.parameters = sum(parameter.numel() for parameter in self.names)
@@ -73,6 +72,12 @@ class Learner:
         self.steps += 1
         self.tokens += batch.tokens
         return Step(loss=loss, gradient_norm=norm.detach(), tokens=batch.tokens)
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        """Of groups that each have a `peak_rate`."""
+        config = self.config
+        return torch.optim.AdamW(
+            parameter_groups(self.model, config.learning_rate, config.weight_decay), betas=config.betas, fused=True)
 
     def feed(self, config: Config) -> EndlessBatches:
         """The batches of a config, from the beginning."""
@@ -134,17 +139,18 @@ class Learner:
         return self.family.losses(self.forward, self.config, inputs, targets)
 
     def _begin_moments(self) -> None:
-        """AdamW's own beginning, but now: every step then needs the memory that the first one needs."""
+        """The optimizer's own beginning, but now: every step then needs the memory that the first one needs."""
         for parameter in self.names:
-            self.optimizer.state[parameter] = {"step": torch.zeros((), device=self.device)} | {
-                moment: torch.zeros_like(parameter, memory_format=torch.preserve_format) for moment in _MOMENTS[1:]}
+            self.optimizer.state[parameter] = {
+                moment: torch.zeros((), device=self.device) if moment == "step"
+                else torch.zeros_like(parameter, memory_format=torch.preserve_format) for moment in self.moments}
 
     def tensors(self) -> dict[str, Tensor]:
         """The optimizer's moments by parameter name, and the random states."""
         moments = {
             f"{self.names[parameter]}.{moment}": values[moment]
             for parameter, values in self.optimizer.state.items() if isinstance(parameter, nn.Parameter)
-            for moment in _MOMENTS
+            for moment in self.moments
         }
         return moments | self.random_state()
 
@@ -159,9 +165,9 @@ class Learner:
         """Go on exactly where `tensors` and `state` were taken."""
         load_weights(self.model, saved.weights)
         for parameter, name in self.names.items():
-            if f"{name}.step" in saved.tensors:
+            if f"{name}.{self.moments[0]}" in saved.tensors:
                 self.optimizer.state[parameter] = {
-                    moment: saved.tensors[f"{name}.{moment}"].to(self.device) for moment in _MOMENTS
+                    moment: saved.tensors[f"{name}.{moment}"].to(self.device) for moment in self.moments
                 }
         self.steps, self.tokens = saved.state["steps"], saved.state["tokens"]
         self.batches.load_state(saved.state["batches"])
@@ -179,3 +185,7 @@ class Learner:
         torch.set_rng_state(state["random.cpu"])
         if self.device.type == "cuda" and "random.cuda" in state:
             torch.cuda.set_rng_state(state["random.cuda"], self.device)
+
+
+MakeLearner = Callable[[Config, Data, torch.device, int], Learner]
+"""As Learner itself: of a config, data and a device, with batches in so many parts."""

@@ -13,7 +13,7 @@ from model import checkpoint as checkpoints
 from model.config import Config, Data
 from model.evaluation import Evaluation, evaluate
 from model.forecast import Forecast
-from model.learner import Learner
+from model.learner import Learner, MakeLearner
 from model.lease import MARGIN, Lease
 from model.pace import WARM, Pace
 from model.process import PeakMemory, prepare_process
@@ -34,17 +34,18 @@ def train(
     config: Config, data: Data, stretch: Stretch, *, folder: Path, checkpoint: Path | None = None,
     evaluation_tokens: int, device: torch.device | str = "cpu", threads: int = 1,
     clock: Callable[[], float] = time.monotonic, stop: Callable[[], bool] = lambda: False,
+    make: MakeLearner = Learner,
 ) -> Generator[Progress, None, None]:
     """Train one stretch, from `checkpoint` if given, and leave checkpoints in `folder`.
 
     The lease runs from this call on; nothing (step, evaluation, checkpoint) begins that might not fit in it. A damaged
     checkpoint falls back to the newest sound one beside it, else to the beginning; another config is a ValueError.
-    `stop` is asked before each step: where it says so, the stretch ends with a checkpoint.
+    `stop` is asked before each step: where it says so, the stretch ends with a checkpoint. `make` makes what learns.
     """
     lease = Lease(stretch.device_seconds, clock)
     prepare_process(threads)
     place = torch.device(device)
-    return _Training(config, data, stretch, lease, folder, checkpoint, evaluation_tokens, place, stop).run()
+    return _Training(config, data, stretch, lease, folder, checkpoint, evaluation_tokens, place, stop, make).run()
 
 
 class _Training:
@@ -52,9 +53,9 @@ class _Training:
 
     def __init__(
         self, config: Config, data: Data, stretch: Stretch, lease: Lease, folder: Path, checkpoint: Path | None,
-        evaluation_tokens: int, device: torch.device, stop: Callable[[], bool],
+        evaluation_tokens: int, device: torch.device, stop: Callable[[], bool], make: MakeLearner,
     ):
-        self.stop, self.stopped = stop, False
+        self.stop, self.stopped, self.make = stop, False, make
         self.config, self.data, self.stretch, self.lease, self.folder = config, data, stretch, lease, folder
         self.written, self.evaluation_tokens, self.device = checkpoint, evaluation_tokens, device
         self.pace, self.decay = Pace(), Decay(config.decay_share)
@@ -88,7 +89,7 @@ class _Training:
 
     def _start(self) -> None:
         self.memory = PeakMemory(self.device)
-        self.learner = Learner(self.config, self.data, self.device, self.stretch.micro_batches)
+        self.learner = self.make(self.config, self.data, self.device, self.stretch.micro_batches)
         self._restore()
         if self.stretch.rehearse:
             self.learner.rehearse()
