@@ -1,0 +1,137 @@
+"""What the comparison of methods asks for, what its work leaves, and what its tables make of rows."""
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.config import Config
+from model.corpus import TextCorpus
+from model.prepared import TextData, prepare_text
+from tests.methods_rows import METHODS, SHAPES, method_row, method_rows
+from tune.devices import Devices
+from tune.distributed import Place
+from tune.experiments.experiment import Point, Row
+from tune.experiments.methods import line, points
+from tune.experiments.methods_conclusions import conclusions
+from tune.experiments.methods_runs import published_scores, ranks, runs_of, scores, scores_turned
+from tune.experiments.methods_shapes import REPORT, equal_shapes, flops
+from tune.experiments.methods_tables import tables
+from tune.experiments.methods_work import work
+from tune.experiments.settings import ExperimentSettings
+
+CPU = Devices(kind="cpu", count=1, model="core", precisions=("fp32", "bf16"), cores=1)
+
+
+def asked(**more: object) -> list[Point]:
+    return points(CPU, ExperimentSettings(budget="1h", families="nanogpt", **more))
+
+
+@pytest.fixture(scope="module")
+def data() -> TextData:
+    text = "the quick brown fox jumps over the lazy dog, and then it sleeps in the sun for an hour. " * 120
+    return prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text[:900], test=text[:900]))
+
+
+def done(point: Point, data: TextData, folder: Path) -> Row:
+    """The row that the work ends with; the point's configuration, small."""
+    tokens = point.config.get("batch_tokens", 768) // 6
+    small = {"d_model": 16, "heads": 2, "layers": 2, "context": 16, "batch_tokens": tokens}
+    config = Config(**{"family": "nanogpt", **point.config, **small})
+    place = Place(config=config, data=data, device=torch.device("cpu"), folder=folder, ends=time.monotonic() + 60)
+    *_, last = work(place, point.asked | {"steps": 12})
+    assert last.row is not None
+    return {"devices": 1, "asked": point.asked, "config": {**point.config, **small}} | last.row
+
+
+def test_every_method_meets_every_shape_with_checkpointing_and_without():
+    found = asked()
+    assert len({point.key for point in found}) == len(found)
+    grid = {(p.asked["method"], p.asked["doubled"], p.asked["checkpointing"]) for p in found if "FLOPs" not in p.text}
+    assert grid == {(method, shape, on) for method in METHODS for shape in SHAPES for on in ("off", "on")}
+    for point in found:
+        shape = SHAPES.get(point.asked["doubled"])
+        assert shape in (None, tuple(point.config[name] for name in ("d_model", "heads", "layers")))
+    assert len(asked(seeds=3)) == 3 * len(found) == len({point.key for point in asked(seeds=3)})
+
+
+def test_shapes_of_equal_cost_cost_the_same():
+    for shape in (REPORT, {**REPORT, "d_model": 256}, {**REPORT, "layers": 8}):
+        others = equal_shapes(shape)
+        assert len({each["layers"] for each in others} | {shape["layers"]}) == 4
+        for each in others:
+            assert flops(each) == pytest.approx(flops(shape), rel=0.03) and each["d_model"] % each["heads"] == 0
+
+
+def test_a_share_of_the_training_costs_a_share_and_a_fixed_shape_is_what_is_doubled():
+    assert {point.asked["steps"] for point in asked(scale=0.01)} == {20}
+    assert sum(p.seconds for p in asked(scale=0.1)) < 0.3 * sum(p.seconds for p in asked())
+    fixed = {p.asked["doubled"]: p.config["d_model"] for p in asked(fix={"d_model": 16}) if "FLOPs" not in p.text}
+    assert fixed == {"nothing": 16, "heads": 16, "layers": 16, "d_model": 32}
+
+
+def test_each_method_trains_in_its_own_way(data: TextData, tmp_path: Path):
+    small = {p.asked["method"]: p for p in asked() if p.asked["doubled"] == "nothing" and "checkpointing off" in p.text}
+    rows = {method: done(small[method], data, tmp_path) for method in METHODS if method != "mixed precision"}
+    assert rows["full precision"]["valid_loss"] == rows["baseline"]["valid_loss"], "on a CPU they are one thing"
+    assert rows["accumulation"]["valid_loss"] == pytest.approx(rows["baseline"]["valid_loss"], abs=1e-4)
+    assert abs(rows["SGD"]["valid_loss"] - rows["baseline"]["valid_loss"]) > 1e-3
+    assert rows["smaller batch"]["tokens"] == rows["baseline"]["tokens"] / 2
+    assert rows["accumulation"]["allocations_a_step"] > 2 * rows["baseline"]["allocations_a_step"]
+    again = next(p for p in asked() if p.asked["method"] == "baseline" and p.asked["checkpointing"] == "on")
+    row = done(again, data, tmp_path)
+    assert row["valid_loss"] == pytest.approx(rows["baseline"]["valid_loss"], abs=1e-4)
+    assert row["memory_bytes"] < rows["baseline"]["memory_bytes"]
+    assert all(map(line, rows.values())) and len(runs_of(list(rows.values()))) == 5
+
+
+def test_what_cannot_be_done_says_why(data: TextData, tmp_path: Path):
+    first = asked()[0]
+    tf32 = Point(devices=1, asked=first.asked, seconds=1, least=1, config={**first.config, "precision": "tf32"})
+    with pytest.raises(ValueError, match=r"precision: 'tf32' is not native to this device: .*fp32.* are"):
+        done(tf32, data, tmp_path)
+
+
+def test_the_reports_formula_by_hand():
+    rows = [method_row("baseline", "nothing", seconds=100.0, memory_bytes=4e7, accuracy=0.5),
+            method_row("SGD", "nothing", seconds=50.0, memory_bytes=2e7, accuracy=0.4)]  # fmt: skip
+    assert scores(runs_of(rows)) == pytest.approx([0.5 - 1 - 1, 0.4 - 2 - 2])
+    assert scores_turned(runs_of(rows)) == pytest.approx([0.5 - 1 - 1, 0.4 - 0.5 - 0.5])
+    assert ranks([0.1, 0.3, 0.2]) == [3, 1, 2] and ranks([1.0, 1.0, 0.0]) == [1, 1, 3]
+    theirs = published_scores()
+    assert len(theirs) == 15
+    assert theirs["SGD", "layers"] == pytest.approx(-321.56 / 192.25 - 1)
+
+
+def test_several_seeds_are_one_line():
+    (run,) = runs_of([method_row("baseline", "nothing", seed=seed) for seed in range(3)])
+    assert run.loss == pytest.approx(1.802) and len(run.losses) == 3
+    (first, *_) = tables([method_row("baseline", "nothing", seed=seed) for seed in range(3)])
+    assert "1.802 ±0.002" in first.rows[0]
+
+
+def test_every_table_has_a_cell_for_each_column_and_published_figures_stand_beside():
+    made = {table.title.split(",")[0]: table for table in tables(method_rows())}
+    assert len(made) == 5
+    for table in made.values():
+        assert table.rows and {len(cells) for cells in table.rows} == {len(table.columns)}, table.title
+    descent = ["SGD, heads doubled", "1.00", "1.00", "1.00", "+0.3000", "0.96", "1.00", "+0.0000"]
+    assert descent in made["Against the baseline"].rows
+    ranking = made["Ranking by the report's formula"].rows
+    assert len(ranking) == 24 and ranking[0][::2] == ["accumulation, d_model doubled", "1", "24", "2"]
+    assert [row[0] for row in made["Shapes of equal FLOPs"].rows] == [
+        "as it is", "equal FLOPs", "equal FLOPs", "equal FLOPs", "layers doubled", "d_model doubled"
+    ]  # fmt: skip
+
+
+def test_conclusions_are_of_the_rows():
+    said = " ".join(conclusions(method_rows()))
+    assert "smaller batch 0.50, 1.00, +0.100 to +0.100" in said
+    assert "here they move every loss, by 0.3000 and 0.0010 at least" in said
+    assert "takes 1.33 times the seconds and 0.50 times the memory, and moves no loss by more than 0.0e+00" in said
+    assert "the best shape is d_model 184, heads 4, layers 2: 0.050 nats below" in said
+    assert "layers doubled gains 0.020 at 2.0 times the FLOPs" in said
+    assert "what takes the most: accumulation, d_model doubled, than which 0 of 24 are slower" in said
+    assert conclusions([]) == [] and tables([]) == []
+    assert len(conclusions([method_row("baseline", "nothing")])) == 0
