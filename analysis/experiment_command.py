@@ -8,6 +8,7 @@ from analysis.figures.ablation import main_effects, sizes
 from analysis.figures.picture import Picture
 from analysis.figures.precisions import precisions
 from analysis.figures.speedup import communication, speed_up
+from analysis.figures.stages import stage_bars, stage_pies
 from analysis.studies import RUNS, Study, newest, open_study
 
 PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {
