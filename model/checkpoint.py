@@ -26,6 +26,7 @@ CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 BEFORE_DECAY, AFTER_DECAY = "before-decay", "after-decay"
 KEPT = 2    # the newest, and one to fall back to
 _UNFINISHED = ".unfinished-"
+_LATER: dict[str, Any] = {"own": {}, "scaling_rules": True}    # fields that were none once
 
 
 class DamagedCheckpoint(ValueError):
@@ -140,9 +141,9 @@ def trained_model(config: Config, folder: Path, tokenizer: Tokenizer, device: to
 
 
 def config_state(config: Config) -> dict[str, Any]:
-    """A config as JSON-able values; Config(**config_state(c)) == c. Before there were own families, none had `own`."""
+    """A config as JSON-able values; Config(**config_state(c)) == c. Fields that came later are left out if unused."""
     state = asdict(config) | {"betas": list(config.betas), "own": dict(config.own)}
-    return state if config.own else {name: value for name, value in state.items() if name != "own"}
+    return {name: value for name, value in state.items() if name not in _LATER or value != _LATER[name]}
 
 
 def _write_whole(path: Path, fill: Callable[[Path], None]) -> Path:

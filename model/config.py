@@ -49,6 +49,7 @@ class Config:
     betas: tuple[float, float] = _FAMILYS_OWN
     clip: float = 1.0                            # norm of all gradients together
     decay_share: float = 0.4                     # of the life's training, the part in which the rate falls to zero
+    scaling_rules: bool = True                   # else one rate for all tensors: the standard parametrization
     own: Mapping[str, Any] = field(default_factory=dict)    # dimensions that only a user's own family has
 
     def __post_init__(self) -> None:
@@ -75,10 +76,11 @@ def model_config(config: Config, *, vocabulary: int, pad: int) -> GPTConfig | Tr
         return GPTConfig(
             vocabulary=vocabulary, context=config.context, d_model=config.d_model, heads=config.heads,
             layers=config.layers, dropout=config.dropout, architecture=config.architecture,
+            scaling_rules=config.scaling_rules,
         )
     return TranslatorConfig(
         vocabulary=vocabulary, pad=pad, d_model=config.d_model, heads=config.heads, layers=config.layers,
-        dropout=config.dropout,
+        dropout=config.dropout, scaling_rules=config.scaling_rules,
     )
 
 

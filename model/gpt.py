@@ -32,6 +32,7 @@ class GPTConfig:
     dropout: float = 0.0
     architecture: str = "modern"
     bias: bool = False
+    scaling_rules: bool = True
 
     def __post_init__(self) -> None:
         if self.architecture not in ARCHITECTURES:
@@ -48,7 +49,9 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         upstream = config.architecture == "nanogpt"
-        self.scaling = Scaling(d_model=config.d_model, layers=config.layers, standard=upstream)
+        self.scaling = Scaling(
+            d_model=config.d_model, layers=config.layers, standard=upstream, ruled=config.scaling_rules
+        )
         self.transformer = UpstreamTrunk(config) if upstream else ModernTrunk(config, self.scaling)
         self.lm_head = Linear(config.d_model, config.vocabulary, bias=False)
         if upstream:

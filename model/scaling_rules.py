@@ -25,21 +25,25 @@ TIED_STD = 0.05  # of an embedding that is the read-out too: .02 to .2 tried, se
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """How a shape relates to the base; `standard` is upstream's parametrization, where only the rates may follow."""
+    """How a shape relates to the base; `standard` is upstream's parametrization, where only the rates may follow.
+
+    ruled: else each shape is its own base: one rate for all tensors, and no branch or logit is scaled.
+    """
 
     d_model: int
     layers: int
     standard: bool = False
+    ruled: bool = True
 
     @property
     def width(self) -> float:
         """m: how many times the base's width."""
-        return self.d_model / BASE_D_MODEL
+        return self.d_model / BASE_D_MODEL if self.ruled else 1.0
 
     @property
     def depth(self) -> float:
         """l: how many times the base's layers."""
-        return self.layers / BASE_LAYERS
+        return self.layers / BASE_LAYERS if self.ruled else 1.0
 
     @property
     def branch(self) -> float:

@@ -28,6 +28,7 @@ class TranslatorConfig:
     heads: int = 4
     layers: int = 4
     dropout: float = 0.0
+    scaling_rules: bool = True
 
     def __post_init__(self) -> None:
         if self.d_model % self.heads:
@@ -69,7 +70,7 @@ class Translator(nn.Module):
     def __init__(self, config: TranslatorConfig) -> None:
         super().__init__()
         self.config = config
-        self.scaling = Scaling(d_model=config.d_model, layers=config.layers)
+        self.scaling = Scaling(d_model=config.d_model, layers=config.layers, ruled=config.scaling_rules)
         self.embedding = Embedding(config.vocabulary, config.d_model)
         self.drop = Dropout(config.dropout)
         d_model, heads, layers = config.d_model, config.heads, config.layers

@@ -4,51 +4,29 @@ The base's rate is the best one at the base shape; what another shape loses by i
 its regret.
 """
 
-import contextlib
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
 
-from model import scaling_rules
 from model.config import Config, Data
-from model.evaluation import evaluate
-from model.learner import Learner
 from model.precision import native
 from model.process import prepare_process
 from model.scaling_rules import BASE_D_MODEL, BASE_LAYERS
-from model.schedule import Decay, warm_up
+from model.short_life import loss_after
+from model.valley import Valley, next_rate
 from tests.bench.contenders import pairs, text
 from tests.bench.table import Row
 
 WIDTHS, DEPTHS = (32, 64, 128, 256, 512), (2, 4, 8, 16)
 BASE = BASE_D_MODEL, BASE_LAYERS
-STEPS, WARM_UP_STEPS = 200, 40
+STEPS = 200
 SEEDS = (0, 1)
-EVALUATION_TOKENS = 16_384
 FARTHEST = 8
 """Steps of sqrt 2 from the recipe's rate."""
 REGRET = 0.03
 """Asked: nats, at most."""
-
-
-@dataclass(frozen=True)
-class Valley:
-    """Losses by rate, in steps of sqrt 2 from the recipe's, down to the best one and a step beyond on either side."""
-
-    losses: dict[int, float]
-
-    @property
-    def best(self) -> int:
-        """The rate with the lowest loss."""
-        return min(self.losses, key=self.losses.__getitem__)
-
-    def regret(self, rate: int) -> float:
-        """Nats lost by another rate."""
-        return self.losses[rate] - self.losses[self.best]
 
 
 def rates(data: Path, *, short: bool) -> Iterator[Row]:
@@ -89,13 +67,10 @@ def descended(
 
 def valley(loss_at: Callable[[int], float], start: int) -> Valley:
     """Go down from `start` until both neighbours of the best rate are known."""
-    losses = {start: loss_at(start)}
-    while True:
-        best = min(losses, key=losses.__getitem__)
-        ahead = [rate for rate in (best - 1, best + 1) if rate not in losses and abs(rate) <= FARTHEST]
-        if not ahead:
-            return Valley(losses)
-        losses[ahead[0]] = loss_at(ahead[0])
+    losses: dict[int, float] = {}
+    while (rate := next_rate(losses, [start], FARTHEST)) is not None:
+        losses[rate] = loss_at(rate)
+    return Valley(losses)
 
 
 def rate(family: str, steps: int) -> float:
@@ -108,26 +83,7 @@ def loss(family: str, data: Data, shape: tuple[int, int], steps: int, ruled: boo
     d_model, layers = shape
     config = {
         "family": family, "d_model": d_model, "layers": layers, "dropout": 0.0, "learning_rate": rate(family, steps),
-        "precision": "bf16" if "bf16" in native("cpu") else "fp32",
+        "precision": "bf16" if "bf16" in native("cpu") else "fp32", "scaling_rules": ruled,
     }  # fmt: skip
-    with contextlib.nullcontext() if ruled else unruled(d_model, layers):
-        return statistics.mean(
-            lived(Config(**config, seed=seed), data, 20 if short else STEPS) for seed in (SEEDS[:1] if short else SEEDS)
-        )
-
-
-def unruled(d_model: int, layers: int) -> contextlib.AbstractContextManager[object]:
-    """Let each shape be its own base: all tensors learn at one rate, and no branch or logit is scaled."""
-    return patch.multiple(scaling_rules, BASE_D_MODEL=d_model, BASE_LAYERS=layers)
-
-
-def lived(config: Config, data: Data, steps: int) -> float:
-    """Validation loss after `steps` steps."""
-    learner, decay = Learner(config, data, torch.device("cpu")), Decay(config.decay_share)
-    for step in range(steps):
-        if decay.begins(step, steps - step):
-            decay.begin(steps - step)
-        learner.step(warm_up(step, WARM_UP_STEPS) * decay.factor(steps - step))
-    evaluation = evaluate(learner.model, config, data, "valid", tokens=EVALUATION_TOKENS)
-    assert evaluation is not None
-    return evaluation.loss
+    life, seeds = (20, SEEDS[:1]) if short else (STEPS, SEEDS)
+    return statistics.mean(loss_after(Config(**config, seed=seed), data, life, torch.device("cpu")) for seed in seeds)

@@ -14,12 +14,12 @@ V, T = 17, 8
 RATE, DECAY = 3e-3, 0.1
 
 
-def gpt(d_model=BASE_D_MODEL, layers=BASE_LAYERS, architecture="modern"):
-    return GPT(GPTConfig(vocabulary=V, context=T, d_model=d_model, heads=4, layers=layers, architecture=architecture))
+def gpt(d_model=BASE_D_MODEL, layers=BASE_LAYERS, **more):
+    return GPT(GPTConfig(vocabulary=V, context=T, d_model=d_model, heads=4, layers=layers, **more))
 
 
-def translator(d_model=BASE_D_MODEL, layers=BASE_LAYERS):
-    return Translator(TranslatorConfig(vocabulary=V + 3, pad=V, d_model=d_model, heads=4, layers=layers))
+def translator(d_model=BASE_D_MODEL, layers=BASE_LAYERS, **more):
+    return Translator(TranslatorConfig(vocabulary=V + 3, pad=V, d_model=d_model, heads=4, layers=layers, **more))
 
 
 MODELS = {"modern": gpt, "nanogpt": lambda **shape: gpt(architecture="nanogpt", **shape), "translation": translator}
@@ -50,6 +50,22 @@ def test_a_hidden_matrix_learns_slower_in_a_wider_model_and_decays_as_fast(famil
     assert wide["embedding"]["peak_rate"] == base["embedding"]["peak_rate"]
     for group in (base["hidden"], wide["hidden"]):
         assert group["peak_rate"] * group["weight_decay"] == pytest.approx(RATE * DECAY)
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_without_the_rules_all_shapes_have_one_rate_and_nothing_is_scaled(family):
+    model = MODELS[family](d_model=32, layers=8, scaling_rules=False)
+    groups = by_role(model).values()
+    assert {(group["peak_rate"], group["eps"]) for group in groups} == {(RATE, 1e-8)}
+    assert {group["weight_decay"] for group in groups if group["role"] != "gain"} == {DECAY}
+    assert (model.scaling.branch, model.scaling.logits) == (1, 1)
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_at_the_base_the_rules_change_nothing(family):
+    with_rules, without = (MODELS[family](scaling_rules=ruled).scaling for ruled in (True, False))
+    for name in ("width", "depth", "branch", "logits", "hidden_rate", "epsilon"):
+        assert getattr(with_rules, name) == getattr(without, name)
 
 
 def test_roles():

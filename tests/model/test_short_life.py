@@ -1,0 +1,48 @@
+"""A life in few steps: its rates, and that it follows from its configuration."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from model.learner import Learner
+from model.short_life import ShortLife, loss_after
+
+CPU = torch.device("cpu")
+DATA = {"text": "text_data", "pairs": "pair_data"}
+
+
+def test_the_rate_rises_stays_and_falls_to_nothing(small_text, text_data, monkeypatch):
+    factors = []
+
+    def step(learner, factor):
+        factors.append(factor)
+        learner.steps += 1
+
+    monkeypatch.setattr(Learner, "step", step)
+    life = ShortLife(small_text, text_data, 50, CPU)
+    while life.steps_left:
+        life.step()
+    assert len(factors) == 50 and factors.index(1.0) == small_text.warm_up_steps - 1
+    falling = factors[-round(50 * small_text.decay_share):]
+    assert factors[5:-len(falling)] == [1.0] * (45 - len(falling)) and falling == sorted(falling, reverse=True)
+    assert 0 < falling[-1] <= 1 / len(falling)
+
+
+def test_a_short_life_warms_up_shorter_than_the_recipe(small_text, text_data):
+    config = dataclasses.replace(small_text, warm_up_steps=1000)
+    life = ShortLife(config, text_data, 20, CPU)
+    for _ in range(4):
+        life.step()
+    assert {group["lr"] for group in life.learner.optimizer.param_groups} == {
+        group["peak_rate"] for group in life.learner.optimizer.param_groups
+    }
+
+
+@pytest.mark.parametrize("family", ["text", "pairs"])
+def test_it_learns_the_same_each_time_and_nothing_at_no_rate(family, request):
+    config, data = request.getfixturevalue(f"small_{family}"), request.getfixturevalue(DATA[family])
+    first, again, still = (
+        loss_after(dataclasses.replace(config, learning_rate=rate), data, 20, CPU) for rate in (1e-2, 1e-2, 1e-12)
+    )
+    assert first == again < still
