@@ -1,0 +1,151 @@
+"""What the transfer experiment asks for, does, and makes of its rows."""
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model.config import Config
+from model.corpus import TextCorpus
+from model.prepared import TextData, prepare_text
+from tests.transfer_rows import CURVATURE, all_rows, row
+from tune.devices import Devices
+from tune.distributed import Place
+from tune.experiments.settings import ExperimentSettings
+from tune.experiments.transfer import SIZES, line, points
+from tune.experiments.transfer_rows import Descent, along, base_of
+from tune.experiments.transfer_tables import conclusions, tables
+from tune.experiments.transfer_work import BASE, core_rates, work
+
+CORES = Devices(kind="cpu", count=2, model="core", precisions=("fp32", "bf16"), cores=2)
+CONFIG = Config(
+    family="nanogpt", d_model=16, heads=4, layers=1, context=16, batch_tokens=128, dropout=0.0, learning_rate=1e-2
+)
+
+
+def asked(**more: Any) -> list[Any]:
+    return points(CORES, ExperimentSettings(budget="1h", families="nanogpt", **more))
+
+
+@pytest.fixture(scope="module")
+def data() -> TextData:
+    text = " ".join(f"{number} and" for number in range(4000))
+    return prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text[:900], test=text[:900]))
+
+
+def place(data: TextData, seconds: float = 60.0, **changes: Any) -> Place:
+    config = dataclasses.replace(CONFIG, **changes)
+    ends = time.monotonic() + seconds
+    return Place(config=config, data=data, device=torch.device("cpu"), folder=Path("/proc/no"), ends=ends)
+
+
+def test_each_shape_differs_from_the_base_on_one_axis_and_is_there_with_the_rules_and_without():
+    first, *others = asked()
+    assert dict(first.config).items() >= BASE.items()
+    shapes = [tuple(point.config[axis] for axis in BASE) for point in others]
+    assert {sum(size != own for size, own in zip(shape, BASE.values(), strict=True)) for shape in shapes} == {1}
+    ways = {(shape, point.config["scaling_rules"]) for shape, point in zip(shapes, others, strict=True)}
+    assert len(ways) == len(others) == 2 * sum(map(len, SIZES.values()))
+
+
+def test_the_price_grows_with_steps_seeds_and_shape():
+    prices = {tuple(point.config[axis] for axis in BASE): point.seconds for point in asked()}
+    assert prices[32, 4] < prices[128, 4] < prices[512, 4] and prices[128, 2] < prices[128, 16]
+    assert sum(point.least for point in asked(seeds=3)) > 2.9 * sum(point.least for point in asked())
+    short, shortest = asked(scale=0.08), asked(scale=0.01)
+    assert sum(point.seconds for point in short) < 0.2 * sum(point.seconds for point in asked())
+    assert {point.asked["octaves"] for point in short} == {1.0} and len(shortest) < len(short) == len(asked())
+
+
+def test_what_is_varied_cannot_be_fixed_and_what_is_fixed_is_not_varied():
+    with pytest.raises(ValueError, match="--fix: 'layers' is what transfer varies: leave it out"):
+        asked(fix="layers=2")
+    assert {point.config["precision"] for point in asked()} == {"bf16"}
+    assert {point.config["precision"] for point in asked(fix="precision=fp32")} == {"fp32"}
+
+
+def test_the_rates_in_common_surround_the_recipes_nearest_first():
+    assert core_rates(1.0) == [0, -1, 1] and core_rates(0.5) == [0, -1, 1, -2, 2, -3, 3]
+
+
+def test_the_work_goes_down_to_the_best_rate_of_real_lives(data):
+    said = list(work(place(data), {"steps": 12, "octaves": 1.0, "seeds": 2}))
+    found = said[-1].row
+    assert {each.what for each in said} == {"start", "steps", "evaluation"}
+    assert found is not None and {len(losses) for _, losses in found["losses"]} == {2}
+    whole = found | {"asked": {"octaves": 1.0, "seeds": 2}, "config": {**BASE, "scaling_rules": True}}
+    descent = Descent.of(whole)
+    assert set(descent.mean.losses) >= {-1, 0, 1} and descent.mean.bracketed
+    assert {valley.losses[0] for valley in descent.seeds} == set(dict(found["losses"])[0]), "seeds are told apart"
+    assert len(set(dict(found["losses"])[0])) == 2
+
+
+def test_a_rate_at_which_nothing_is_learned_is_no_number_and_costs_all(data):
+    (*_, last) = work(place(data, learning_rate=1e20), {"steps": 6, "octaves": 1.5, "seeds": 1})
+    losses = dict(last.row["losses"])
+    assert None in {loss for (loss,) in losses.values()} or min(loss for (loss,) in losses.values()) > 3
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.2])
+def test_where_there_is_no_time_it_says_what_it_needs(data, seconds):
+    with pytest.raises(ValueError, match=r"(steps|rates) need about \d+ s: there was less time|when time was out"):
+        list(work(place(data, seconds), {"steps": 500, "octaves": 1.0, "seeds": 1}))
+
+
+@pytest.mark.parametrize("octaves", [1.0, 0.5])
+def test_drift_and_regret_are_those_that_the_rows_were_made_with(octaves):
+    rows = all_rows(octaves=octaves, seeds=2)
+    base = base_of(rows)
+    for ruled, drift in ((True, 0.0), (False, -2.0)):
+        wide = along(rows, "d_model", ruled=ruled)[-1]
+        assert wide.shape == {"d_model": 512, "layers": 4}
+        assert wide.drift(base) == pytest.approx((drift,) * 3)
+        assert wide.regret(base) == pytest.approx((CURVATURE * drift**2,) * 3)
+
+
+def test_a_rate_that_a_shape_never_had_has_no_regret_and_one_that_diverged_an_infinite_one():
+    rows = all_rows()
+    rows[1]["losses"] = [each for each in rows[1]["losses"] if each[0] != 0]
+    rows[2]["losses"] = [[step, [None] if step == 0 else losses] for step, losses in rows[2]["losses"]]
+    missing, diverged = (Descent.of(rows[place]).regret(base_of(rows)) for place in (1, 2))
+    assert missing is None and diverged is not None and diverged[0] == float("inf")
+    cells = [cell for table in tables(rows) for cells in table.rows for cell in cells]
+    assert "-" in cells and "diverged" in cells
+    assert "all it could learn (at d32 l4) without" in " ".join(conclusions(rows))
+
+
+def test_an_optimum_at_an_end_is_told_as_a_bound():
+    rows = all_rows()
+    rows[4]["losses"] = [[step, [step]] for step, _ in rows[4]["losses"]]
+    assert rows[4]["config"] == {"d_model": 512, "layers": 4, "scaling_rules": False}
+    width = tables(rows)[0]
+    assert width.rows[-1][-2].startswith("< ") and "or beyond" in line(rows[4])
+
+
+def test_tables_and_conclusions_are_of_the_rows():
+    width, depth, losses = tables(all_rows())
+    assert [cells[0] for cells in width.rows] == ["32", "128", "512"]
+    assert [cells[0] for cells in depth.rows] == ["4", "16"]
+    for table in (width, depth, losses):
+        assert {len(cells) for cells in table.rows} == {len(table.columns)}
+    assert len(losses.rows) == 7 and all(sum("*" in cell for cell in cells) == 1 for cells in losses.rows)
+    said = " ".join(conclusions(all_rows()))
+    assert "Over d_model 32 to 512 the best rate moves within 4.0 octaves in the standard" in said
+    assert "within 0.0 with the rules" in said and "held with the rules" in said
+    assert "at most 0.000 nats (at d" in said and "0.400 nats (at d" in said
+
+
+def test_the_promise_is_not_held_where_the_base_costs_a_shape_more():
+    rows = all_rows()
+    rows[3]["losses"] = row({"d_model": 512}, ruled=False)["losses"]
+    assert "did not hold with the rules" in " ".join(conclusions(rows))
+
+
+def test_of_few_rows_there_is_less_to_tell():
+    assert tables([]) == [] and conclusions([]) == []
+    assert conclusions(all_rows()[1:]) == [], "nothing is compared without the base"
+    skipped = {"devices": 1, "asked": {}, "config": {}, "skipped": "why"}
+    assert len(tables([all_rows()[0], skipped])) == 3
