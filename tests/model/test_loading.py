@@ -1,0 +1,108 @@
+"""Batches by a DataLoader: what comes does not depend on who makes it, and what a loop waits for adds up."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from model import loading
+from model.batches import batch_shape
+from model.images import SIZE, Images
+from model.learner import Learner
+from model.loading import Fed, PairRows, TextRows, check_shared_memory, in_rounds, make_loader, read_through, together
+from model.resident import IGNORED
+
+CPU = torch.device("cpu")
+
+
+def images_seen(workers):
+    """The batches of two epochs."""
+    loader = make_loader(Images(12, seed=1), rows=4, batches=3, workers=workers, seed=2)
+    return [batch for _ in range(2) for batch in loader]
+
+
+def test_the_same_batches_come_however_many_processes_make_them():
+    alone, shared = images_seen(0), images_seen(2)
+    assert len(alone) == len(shared) == 6
+    for one, other in zip(alone, shared, strict=True):
+        assert all(map(torch.equal, one, other))
+    assert not torch.equal(alone[0][0], alone[3][0]), "each epoch is drawn anew"
+
+
+def test_an_image_is_decoded_cut_and_normalised():
+    first, again, other = Images(3, seed=0), Images(3, seed=0), Images(3, seed=1)
+    image, of = first[1]
+    assert image.shape == (3, SIZE, SIZE) and image.abs().max() <= 1 and of.dtype == torch.int64
+    assert torch.equal(image, again[1][0]) and not torch.equal(image, other[1][0])
+    assert image.unique().numel() > SIZE, "noise, so that decoding has work to do"
+
+
+def rows_of(config, data):
+    shape = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context)
+    return (PairRows if config.family == "translation" else TextRows)(data, shape), shape
+
+
+@pytest.mark.parametrize(("config", "data"), [("small_text", "text_data"), ("small_pairs", "pair_data")])
+def test_rows_come_together_to_batches_like_our_own(config, data, request):
+    config, data = request.getfixturevalue(config), request.getfixturevalue(data)
+    rows, shape = rows_of(config, data)
+    (batch,) = make_loader(rows, rows=shape.rows, batches=1, workers=0, seed=0, collate=together)
+    learner = Learner(config, data, CPU)
+    own = next(learner.batches)
+    assert [x.shape for x in (*batch.inputs, batch.targets)] == [x.shape for x in (*own.inputs, own.targets)]
+    assert batch.tokens == (batch.targets != IGNORED).sum()
+    Fed(learner).step(batch)
+    assert learner.tokens == batch.tokens
+
+
+def test_every_window_of_the_text_is_there_once(small_text, text_data):
+    rows, shape = rows_of(small_text, text_data)
+    read = torch.cat([rows[number].inputs[0][0] for number in range(len(rows))])
+    assert np.array_equal(read.numpy(), text_data.train[: len(read)])
+    assert len(text_data.train) - len(read) <= shape.target
+    assert torch.equal(rows[3].targets[0, :-1], rows[3].inputs[0][0, 1:])
+
+
+def test_waits_and_uses_add_up_to_the_loop(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def spent(seconds):
+        now[0] += seconds
+
+    def batches():
+        for seconds in (5.0, 1.0, 3.0):
+            spent(seconds)
+            yield None
+
+    found = read_through(batches(), lambda _: spent(2.0))
+    assert found == {"first": 5.0, "wait": 3.0, "whole": 5.0}
+
+
+def test_each_way_is_the_first_one_in_turn_and_the_first_round_is_apart(monkeypatch):
+    monkeypatch.setattr(loading, "MOST_ROUNDS", 3)
+    called = []
+    ways = {name: lambda name=name: called.append(name) or {"x": float(len(called))} for name in "abc"}
+    begun, rounds = in_rounds(ways, lambda: 1e9)
+    assert "".join(called) == "abc" + "abcbcacab"
+    assert begun == {"a x": [1.0], "b x": [2.0], "c x": [3.0]} and rounds["a x"] == [4.0, 9.0, 11.0]
+
+
+def test_too_little_time_is_told_at_once(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def way():
+        now[0] += 10.0
+        return {"x": 1.0}
+
+    with pytest.raises(ValueError, match="5 rounds need about 50 s"):
+        in_rounds({"a": way}, lambda: 45.0 - now[0])
+
+
+def test_what_does_not_fit_into_shared_memory_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(loading, "SHARED_MEMORY", tmp_path)
+    check_shared_memory(1)
+    with pytest.raises(ValueError, match=r"bytes are free, and batches under way need 1,000,000,000,000,000,000; enl"):
+        check_shared_memory(10**18)

@@ -1,0 +1,111 @@
+"""What the loader experiment asks for, does, and makes of its rows."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model import loading
+from model.config import Config
+from model.corpus import TextCorpus
+from model.prepared import TextData, prepare_text
+from tests.loader_rows import all_rows, workers
+from tune.devices import Devices
+from tune.distributed import Place
+from tune.experiments import loader_supply
+from tune.experiments.loader import line, points
+from tune.experiments.loader_tables import conclusions, tables
+from tune.experiments.loader_work import work
+from tune.experiments.settings import ExperimentSettings
+
+CORES = Devices(kind="cpu", count=2, model="core", precisions=("fp32",), cores=2)
+GPU = Devices(kind="cuda", count=1, model="GPU", precisions=("fp32",), cores=16)
+CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=1, context=16, batch_tokens=64)
+
+
+def asked(devices: Devices, **more: Any) -> list[Any]:
+    return points(devices, ExperimentSettings(budget="1h", families="nanogpt", **more))
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr(loading, "MOST_ROUNDS", 5)
+    monkeypatch.setattr(loader_supply, "BATCHES", {"images": 3, "text": 3})
+    monkeypatch.setattr(loader_supply, "IMAGES", 40)
+    monkeypatch.setattr(loader_supply, "ROWS", 8)
+    text = " ".join(f"{number} and" for number in range(2000))
+    corpus = TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text[:900], test=text[:900])
+    data: TextData = prepare_text(corpus)
+    ends = time.monotonic() + 120
+    return Place(config=CONFIG, data=data, device=torch.device("cpu"), folder=Path("/proc/no"), ends=ends)
+
+
+def test_as_many_workers_as_there_are_cores_unless_asked_for_more_and_their_cores_are_paid_for():
+    assert {point.devices for point in asked(CORES)} == {2} and {point.devices for point in asked(GPU)} == {1}
+    counts = [point.asked["workers"] for point in asked(CORES) if point.asked["measure"] == "workers"]
+    assert counts == [[0, 1, 2]] * 2
+    for few in (asked(CORES, oversubscribe=True), asked(GPU)):
+        assert few[0].asked["workers"] == list(range(11))
+    least, most = asked(CORES)[0], asked(CORES, oversubscribe=True)[0]
+    assert most.least > 2 * least.least and most.seconds > most.least
+
+
+def test_text_in_a_running_loop_with_workers_and_without_beside_our_own(place):
+    (*_, last) = work(place, {"measure": "workers", "of": "text", "workers": [0, 1]})
+    row = last.row
+    assert [source["name"] for source in row["sources"]] == ["0", "1", "own"]
+    for source in row["sources"]:
+        for kind in ("empty", "wait", "whole", "first"):
+            figure, low, high = source[kind]
+            assert 0 < low <= figure <= high
+        assert source["wait"][0] < source["whole"][0]
+    none, one, own = row["sources"]
+    assert none["gain"] == (1, 1, 1) and own["wait"][0] < none["wait"][0]
+    assert one["start_seconds"] > 10 * none["start_seconds"], "a process has to begin first"
+    assert row["items"] == (len(place.data.train) - 1) // CONFIG.context
+
+
+def test_settings_of_images_in_a_running_loop(place):
+    (*_, last) = work(place, {"measure": "settings", "of": "images", "workers": 1})
+    kept, anew = last.row["sources"][0], last.row["sources"][-1]
+    assert (kept["name"], anew["name"]) == ("kept 1", "anew 2")
+    assert anew["first"][0] > 3 * kept["first"][0], "processes that begin anew make the first batch late"
+
+
+def test_tables_have_a_cell_for_each_column():
+    images, text, settings = tables(all_rows())
+    assert [cells[0] for cells in images.rows] == [*map(str, range(11))] and text.rows[-1][0] == "own"
+    for table in (images, text, settings):
+        assert {len(cells) for cells in table.rows} == {len(table.columns)}
+    published = [cells[-1] for cells in images.rows]
+    assert published[2] == "fastest" and published[6] == "-" and published[7] == "slower than 0"
+    assert images.rows[0][2] == f"{50_000 / 128 * 30e-3:.1f}"
+    assert settings.rows[0][:2] == ["1", "kept"]
+
+
+def test_conclusions_say_what_held_of_the_report():
+    said = conclusions([workers("images", 10, slows=3.7e-3)])[0]
+    assert "of 0 to 10 workers 2 are fastest" in said and "report's 2 as the fastest held" in said
+    assert "slower than none: 8, 9, 10" in said and "its 7 and more as slower than none did not" in said
+    said = conclusions([workers("images", 10, slows=6e-3)])[0]
+    assert "slower than none: 5, 6, 7, 8, 9, 10" in said and "slower than none held" in said
+    images, text, own = conclusions(all_rows(most=2))
+    assert "of 0 to 2 workers 2 are fastest" in images and "report's 2 as the fastest held" in images
+    assert "no number is slower than none" in text and "take that many cores or --oversubscribe" in text
+    assert "own batches make the loop wait 0.10 ms a batch" in own
+
+
+def test_what_the_rounds_do_not_tell_apart_is_told_as_such():
+    row = workers("images", 3, slows=3.7e-3)
+    for source in row["sources"][1:]:
+        source["of_best"] = [1.01, 0.98, 1.04]
+    assert "2 are fastest in a running loop, 1.72 (1.72-1.72) times as fast as none (not told apart from 1, 3)" in (
+        conclusions([row])[0]
+    )
+
+
+def test_of_no_rows_there_is_nothing_to_tell_and_every_row_is_a_line():
+    assert tables([]) == [] and conclusions([]) == []
+    assert all("ms a batch" in line(row) for row in all_rows())
