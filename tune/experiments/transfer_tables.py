@@ -108,13 +108,13 @@ def conclusions(rows: Sequence[Row]) -> list[str]:
 
 
 def moved(rows: Sequence[Row], axis: str) -> str:
-    """Between which rates the best ones of an axis lie."""
-    ways = {ruled: along(rows, axis, ruled=ruled) for ruled in RULES}
-    if min(map(len, ways.values())) < 2:
+    """Between which rates the best ones of an axis lie, over the sizes that both parametrizations have."""
+    ways = [{each.shape[axis]: each for each in along(rows, axis, ruled=ruled)} for ruled in RULES]
+    sizes = sorted(set.intersection(*map(set, ways)))
+    if len(sizes) < 2:
         return ""
-    spread = {ruled: [each.octaves * each.mean.optimum for each in found] for ruled, found in ways.items()}
-    with_rules, standard = (f"{max(found) - min(found):.1f}" for found in spread.values())
-    sizes = [each.shape[axis] for each in ways[False]]
+    optima = [[way[size].octaves * way[size].mean.optimum for size in sizes] for way in ways]
+    with_rules, standard = (f"{max(found) - min(found):.1f}" for found in optima)
     return (f"Over {axis} {sizes[0]} to {sizes[-1]} the best rate moves within {standard} octaves in the standard "
             f"parametrization and within {with_rules} with the rules.")  # fmt: skip
 

@@ -144,6 +144,12 @@ def test_the_promise_is_not_held_where_the_base_costs_a_shape_more():
     assert "did not hold with the rules" in " ".join(conclusions(rows))
 
 
+def test_what_only_one_parametrization_has_is_not_compared():
+    rows = [each for each in all_rows() if each["config"] != {"d_model": 32, "layers": 4, "scaling_rules": True}]
+    said = " ".join(conclusions(rows))
+    assert "Over d_model 128 to 512 the best rate moves within 2.0 octaves in the standard" in said
+
+
 def test_of_few_rows_there_is_less_to_tell():
     assert tables([]) == [] and conclusions([]) == []
     assert conclusions(all_rows()[1:]) == [], "nothing is compared without the base"
