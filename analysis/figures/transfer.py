@@ -76,8 +76,8 @@ def compared(study: Study, axis: str, other: str) -> Picture:
     return Picture(
         name=f"transfer-{'width' if axis == 'd_model' else 'depth'}",
         title=f"The best learning rate over {axis}",
-        text=f"Over {axis} {sizes[0]} to {sizes[-1]} the best of the rates tried moves by {moved[False]:g} octaves in "
-        f"the standard parametrization, by {moved[True]:g} with the rules (at {other} {same}).",
+        text=f"Over {axis} {sizes[0]} to {sizes[-1]} the best of the rates tried moves, in octaves, by "
+        f"{moved[False]:g} in the standard parametrization and by {moved[True]:g} with the rules (at {other} {same}).",
         figure=figure,
         data=table,
     )

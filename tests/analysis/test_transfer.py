@@ -31,7 +31,7 @@ def test_each_panel_has_a_line_for_each_shape_and_the_base_is_in_both(transferre
         picture = draw(study)
         lines = [plot.get_lines() for plot in picture.figure.axes]
         assert [len(each) for each in lines] == [2 * sizes, 2 * sizes], "each with its best rate marked"
-    assert "moves by 4 octaves in the standard parametrization, by 0 with the rules (at layers 4)" in width(study).text
+    assert "moves, in octaves, by 4 in the standard parametrization and by 0 with the rules (at l" in width(study).text
     draw_experiment([str(study.folder), "--out", str(tmp_path / "drawn")])
     assert {path.name for path in (tmp_path / "drawn").iterdir()} == {
         f"transfer-{name}.{kind}" for name in ("width", "depth") for kind in ("png", "csv")
