@@ -3,12 +3,14 @@
 import ctypes
 import errno
 import gc
+import math
 import resource
 from pathlib import Path
 
 import torch
 
 _STATUS = Path("/proc/self/status")
+_SYSTEM = Path("/proc/meminfo")
 _SAID = (
     "can't allocate memory", "not enough memory", "cannot allocate memory", "std::bad_alloc", "out of memory",
     "alloc_failed", "could not create a memory object",
@@ -82,10 +84,22 @@ def give_back_freed() -> None:
         trim(0)
 
 
+def available_bytes(device: torch.device) -> float:
+    """That can still be taken of a device's memory; infinite where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return _field(_SYSTEM, "MemAvailable") or math.inf
+
+
 def status_bytes(field: str) -> int:
     """A field of this process's status, see proc(5); 0 where the system keeps none."""
+    return _field(_STATUS, field)
+
+
+def _field(file: Path, field: str) -> int:
+    """Bytes; the file has kilobytes."""
     try:
-        lines = _STATUS.read_text().splitlines()
+        lines = file.read_text().splitlines()
     except OSError:
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), 0)
