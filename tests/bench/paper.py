@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
+from model.account import most_bytes
 from model.batches import batch_shape
 from model.config import Config, Data, model_config, pad_of
 from model.estimates import STATE_BYTES, step_memory_bytes
@@ -34,7 +34,7 @@ def estimates(data: Path, *, short: bool) -> Iterator[Row]:
         while pace.settled is None:
             pace.add(timed(lambda learner=learner: learner.step(1.0)))
         held = (STATE_BYTES - GRADIENT_BYTES) * learner.parameters
-        measured = held + allocated(lambda learner=learner: learner.step(1.0))
+        measured = held + most_bytes(lambda learner=learner: learner.step(1.0), learner.device)
         memories.append((name, on_paper(learner, prepared) / measured - 1))
         count = max(1, round((1.0 if short else SECONDS) / pace.settled))
         taken = timed(lambda learner=learner, count=count: [learner.step(1.0) for _ in range(count)])
@@ -65,19 +65,6 @@ def on_paper(learner: Learner, data: Data) -> int:
     return step_memory_bytes(
         model_config(config, vocabulary=data.vocabulary, pad=pad_of(data)), batch=shape.rows, target=shape.target,
         source=shape.source, precision=config.precision, fused=fused)
-
-
-def allocated(run: Callable[[], object]) -> int:
-    """The most bytes of tensors that were alive at once, beyond those before."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        run()
-    assert profiler.profiler is not None and profiler.profiler.kineto_results is not None
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    alive = most = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        alive += event.nbytes()
-        most = max(most, alive)
-    return most
 
 
 def timed(run: Callable[[], object]) -> float:

@@ -5,9 +5,8 @@ from itertools import product
 import pytest
 import torch
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
+from model.account import counted_flops, kept_bytes
 from model.estimates import flops_per_token, kept_elements, parameters, plain_parameters, step_memory_bytes
 from model.gpt import GPT, GPTConfig
 from model.precision import set_compute
@@ -54,25 +53,8 @@ def test_a_plain_transformer_has_the_parameters_that_torch_gives_it(d_model, lay
 @pytest.mark.parametrize("config", CONFIGS[::3], ids=str)
 def test_flops_are_exact(config):
     model, inputs, source = build(config)
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        model(*inputs).float().square().sum().backward()
-    assert counter.get_total_flops() == flops_per_token(config, target=T, source=source) * B * T
-
-
-def kept_bytes(model, inputs):
-    """What autograd keeps after forward, weights and resident tables apart."""
-    resident = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-    kept = {}
-
-    def keep(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in resident:
-            kept[storage.data_ptr()] = storage  # held, so that no two have one address
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model(*inputs)
-    return sum(storage.nbytes() for storage in kept.values())
+    counted = counted_flops(lambda: model(*inputs).float().square().sum().backward())
+    assert counted == flops_per_token(config, target=T, source=source) * B * T
 
 
 @pytest.mark.parametrize(("precision", "fused"), [("fp32", True), ("fp32", False), ("bf16", False)])
@@ -91,7 +73,7 @@ def test_kept_activations_are_estimated(family, precision, fused):
     set_fused(model, fused)
     size, casts = (4, 0) if precision == "fp32" else (2, 2 * parameters(config))
     estimate = casts + size * kept_elements(config, batch=batch, target=target, source=source, fused=fused)
-    assert kept_bytes(model, inputs) == pytest.approx(estimate, rel=0.03)
+    assert kept_bytes(model, lambda: model(*inputs)) == pytest.approx(estimate, rel=0.03)
 
 
 def set_fused(model: nn.Module, fused: bool) -> None:
