@@ -18,7 +18,8 @@ class Board:
     def measured(self, row: Row) -> None:
         """Its numbers, of those with an interval the figure itself, under what was asked of which configuration."""
         asked = " ".join(str(value) for value in {**row["asked"], **row["config"]}.values())
-        figures = {name: value[0] if isinstance(value, list | tuple) else value for name, value in row.items()}
+        known = {name: value for name, value in row.items() if value != []}
+        figures = {name: value[0] if isinstance(value, list | tuple) else value for name, value in known.items()}
         numbers = {name: value for name, value in figures.items() if isinstance(value, int | float)}
         self._file.add(*(scalar(f"{asked}/{name}", value) for name, value in numbers.items()), step=row["devices"])
 

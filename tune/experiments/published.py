@@ -3,26 +3,28 @@
 import csv
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[2] / "analysis" / "published"
 
 
 @cache
-def published(name: str) -> tuple[dict[str, float | None], ...]:
-    """The rows of a table of numbers; None where the report has none."""
-    return tuple(_numbers(row) for row in _rows(name))
-
-
-@cache
-def published_by(name: str, *keys: str) -> dict[tuple[str, ...], dict[str, float | None]]:
-    """The rows of a table by columns of words: all else are numbers."""
-    return {tuple(row.pop(key) for key in keys): _numbers(row) for row in _rows(name)}
-
-
-def _rows(name: str) -> list[dict[str, str]]:
+def published(name: str) -> tuple[dict[str, Any], ...]:
+    """The rows of a table: numbers, words where the report has words, None where it has nothing."""
     with (FOLDER / f"{name}.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+        return tuple({column: _value(text) for column, text in row.items()} for row in csv.DictReader(file))
 
 
-def _numbers(row: dict[str, str]) -> dict[str, float | None]:
-    return {column: float(value) if value else None for column, value in row.items()}
+def published_by(name: str, *keys: str) -> dict[tuple[str, ...], dict[str, Any]]:
+    """The same by columns of words, without these."""
+    return {
+        tuple(row[key] for key in keys): {column: row[column] for column in row.keys() - set(keys)}
+        for row in published(name)
+    }
+
+
+def _value(text: str) -> float | str | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return text
