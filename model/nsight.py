@@ -1,0 +1,77 @@
+"""FLOPs and memory traffic by a GPU's own counters, as Nsight Compute's command line reads them."""
+
+import csv
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from model.precision import prepare
+from model.word_model import WordConfig, block_training
+
+OPERATIONS = {"fadd": 1, "fmul": 1, "ffma": 2}
+"""FLOPs of each instruction on fp32; a fused multiplication and addition is two."""
+_INSTRUCTIONS = {f"smsp__sass_thread_inst_executed_op_{name}_pred_on.sum": n for name, n in OPERATIONS.items()}
+_TRAFFIC = "dram__bytes.sum"
+_FORBIDDEN = "ERR_NVGPUCTRPERM"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """flops: on fp32, of all kernels; dram_bytes: read from the device's memory and written to it."""
+
+    flops: int
+    dram_bytes: int
+
+
+def counted_on_gpu(batch: int, device: torch.device, seconds: float) -> Counted:
+    """Of a training step of the report's block, in a process of its own. ValueError: they cannot be read here."""
+    program = shutil.which("ncu")
+    if device.type != "cuda":
+        raise ValueError("Nsight Compute: there is no GPU here: its counters are read on a machine with one")
+    if program is None:
+        raise ValueError("Nsight Compute: there is no ncu on the PATH: install NVIDIA's nsight-compute")
+    code = f"from model.nsight import profiled_step; profiled_step({batch})"
+    command = [
+        program, "--csv", "--print-units", "base", "--profile-from-start", "off",
+        "--metrics", ",".join((*_INSTRUCTIONS, _TRAFFIC)), sys.executable, "-c", code,
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"Nsight Compute: {seconds:.0f} s were too few: give a larger --budget") from None
+    if _FORBIDDEN in done.stdout + done.stderr:
+        raise ValueError("Nsight Compute: the driver lets administrators alone read counters: ask yours to allow it")
+    if done.returncode:
+        last = (done.stderr.strip() or done.stdout.strip() or "no reason").splitlines()[-1]
+        raise ValueError(f"Nsight Compute: it failed: {last}")
+    return counted(done.stdout.splitlines())
+
+
+def counted(lines: Sequence[str]) -> Counted:
+    """The sums of what ncu wrote as CSV, a line for each kernel and metric, after lines of other programs."""
+    begin = next((place for place, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if begin is None:
+        raise ValueError("Nsight Compute: it saw no kernel: this version of it writes another form, or none ran")
+    flops = traffic = 0.0
+    for row in csv.DictReader(lines[begin:]):
+        value = float(row["Metric Value"].replace(",", ""))
+        flops += _INSTRUCTIONS.get(row["Metric Name"], 0) * value
+        traffic += value if row["Metric Name"] == _TRAFFIC else 0
+    return Counted(flops=round(flops), dram_bytes=round(traffic))
+
+
+def profiled_step(batch: int) -> None:
+    """What runs under ncu: only the second step is looked at."""
+    device = torch.device("cuda")
+    prepare("fp32", device)
+    step = block_training(WordConfig(), batch, device)
+    step()
+    torch.cuda.synchronize()
+    torch.cuda.cudart().cudaProfilerStart()
+    step()
+    torch.cuda.synchronize()
+    torch.cuda.cudart().cudaProfilerStop()
