@@ -1,0 +1,95 @@
+"""The estimates experiment: what it measures of a real step, and what its tables make of rows."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model.config import Config
+from tests.estimates_rows import BATCHES, all_rows, nsight, parameters, step
+from tune.devices import Devices
+from tune.distributed import Place
+from tune.experiments.estimates import SHAPE, line, points
+from tune.experiments.estimates_conclusions import conclusions
+from tune.experiments.estimates_tables import slope, slopes_of, tables
+from tune.experiments.estimates_work import MOST_STEPS, work
+from tune.experiments.settings import ExperimentSettings
+
+DEVICES = Devices(kind="cpu", count=2, model="core", precisions=("fp32",), cores=2)
+
+
+def measured(asked: dict[str, Any], seconds: float = 20.0, **config: Any) -> dict[str, Any]:
+    """The row that the work ends with, as the bench keeps it."""
+    whole: Any = SHAPE | config
+    place = Place(config=Config(family="nanogpt", **whole), data=None, device=torch.device("cpu"), folder=Path(),
+                  ends=time.monotonic() + seconds)  # type: ignore[arg-type]  # fmt: skip
+    *_, last = work(place, asked)
+    assert last.row is not None
+    return {"asked": asked, "config": whole, "devices": 1} | last.row
+
+
+def test_the_right_formula_holds_for_a_real_block_and_heads_do_not_count():
+    rows = [measured({"measure": "block", "batch": batch}) for batch in (2, 4)]
+    series = slopes_of([*rows, *(step("block", batch) for batch in BATCHES)])
+    for name in ("forward, FlopCounterMode", "step, FlopCounterMode"):
+        assert slope(*series[name][1:]) == pytest.approx(1.0, abs=1e-9)
+    assert all(row["step_flops"] == row["paper_step_flops"] for row in rows)
+    assert measured({"measure": "block", "batch": 2}, heads=8)["step_flops"] == rows[0]["step_flops"]
+    assert rows[0]["kept_bytes"] == pytest.approx(rows[0]["paper_kept_bytes"], rel=0.02)
+    assert len(rows[0]["rounds"]) == MOST_STEPS and all(line(row) for row in rows)
+
+
+def test_parameters_are_the_reports():
+    row = measured({"measure": "parameters"})
+    assert (row["parameters"], row["layered"]) == (13_586_878, 13_466_278)
+    assert {name.rpartition(".")[2] for name in row["left_out"]} == {"in_proj_weight", "in_proj_bias"}
+
+
+REFUSED = {
+    "memory: a step of 64 rows needs about": ({"measure": "model", "batch": 64, "memory_limit": 10**8}, 20.0),
+    "there is no GPU here": ({"measure": "nsight", "batches": [16]}, 20.0),
+    "3 steps, of 0.0 s each, did not fit": ({"measure": "block", "batch": 2}, 0.0),
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_cannot_be_measured_is_told(said):
+    with pytest.raises(ValueError, match=said):
+        measured(*REFUSED[said])
+
+
+def test_every_batch_of_both_is_asked_for_and_a_limit_is_passed_on():
+    asked = points(DEVICES, ExperimentSettings(budget="1h", families="nanogpt", memory_limit="4GB"))
+    assert len({point.key for point in asked}) == len(asked)
+    for what in ("block", "model"):
+        own = [point.asked for point in asked if point.asked["measure"] == what and point.config == SHAPE]
+        assert [each["batch"] for each in own] == list(BATCHES)
+    assert {point.asked.get("memory_limit") for point in asked if point.asked["measure"] == "model"} == {4 * 10**9}
+    assert all(point.least <= point.seconds for point in asked)
+
+
+def test_the_reports_slopes_come_out_of_its_own_figures():
+    reported, _, found = slopes_of(all_rows())["published, Nsight Compute"]
+    assert slope(reported, found) == pytest.approx(2.67, abs=0.01)
+    assert slope(reported[:2], found[:2]) == pytest.approx(2.84, abs=0.02)
+
+
+def test_every_table_has_a_cell_for_each_column_and_none_is_empty():
+    made = tables(all_rows())
+    assert len(made) == 5
+    for table in made:
+        assert {len(cells) for cells in table.rows} == {len(table.columns)}, table.title
+    assert tables([]) == [] and conclusions([]) == []
+    alone = [parameters(), step("model", 16), nsight()]
+    assert len(tables(alone)) == 2 and len(conclusions(alone)) == 2
+
+
+def test_conclusions_are_of_the_rows():
+    said = "\n".join(conclusions(all_rows()))
+    assert "13,466,278 is what is left without the 120,600" in said
+    assert "The right formula holds: the slope of what is counted against it is 1.000" in said
+    assert "1.10 times what is counted" in said and "2.72 here, 2.67 there" in said
+    rows = [row | {"step_flops": 1.1 * row.get("step_flops", 0)} for row in all_rows()]
+    assert "does NOT hold" in "\n".join(conclusions(rows))
