@@ -1,0 +1,59 @@
+"""A batch in a process of its own: fitting, running out of memory, being killed, and an error are told apart."""
+
+import os
+import random
+import signal
+from typing import Any
+
+import pytest
+import torch
+
+from model import fitting
+from model.config import Config
+from model.corpus import TextCorpus
+from model.fitting import FITS, KILLED, RAN_OUT, TOO_LATE, Order, try_batch
+from model.prepared import TextData, prepare_text
+
+CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, batch_tokens=64)
+
+
+@pytest.fixture(scope="module")
+def data() -> TextData:
+    text = "".join(random.Random(0).choices("abcdefgh ", k=40_000))
+    return prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text[:900], test=text[:900]))
+
+
+def order(rows: int, **changes: Any) -> Order:
+    config = Config(**{**vars(CONFIG), "batch_tokens": rows * CONFIG.context})
+    return Order(**({"config": config, "device": torch.device("cpu"), "limit": 300_000_000, "share": 0.0,
+                     "seconds": 60.0} | changes))  # fmt: skip
+
+
+def test_a_batch_that_fits_tells_its_epoch_and_its_memory(data):
+    found = try_batch(order(32, share=0.5), data)
+    assert found["ended"] == FITS and found["share"] == pytest.approx(0.5, abs=0.05)
+    assert 0 < found["memory_bytes"] < 300_000_000
+    assert found["epoch_seconds"] * found["share"] < found["seconds"] < 60
+
+
+def test_memory_that_runs_out_is_no_error(data):
+    assert try_batch(order(2000, limit=100_000_000), data)["ended"] == RAN_OUT
+
+
+def test_an_error_of_another_kind_is_told(data):
+    with pytest.raises(ValueError, match=r"failed: ValueError: .*fewer than a batch"):
+        try_batch(order(100_000), data)
+
+
+def die(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_was_killed_is_told_apart(data, monkeypatch):
+    monkeypatch.setattr(fitting, "_life", die)
+    assert try_batch(order(4), data) == {"ended": KILLED, "why": "SIGKILL"} | {"seconds": pytest.approx(5, abs=20)}
+
+
+def test_no_process_outlives_its_time(data):
+    found = try_batch(order(4, seconds=0.2), data)
+    assert found["ended"] == TOO_LATE and found["seconds"] < 5

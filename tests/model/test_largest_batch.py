@@ -1,0 +1,28 @@
+"""The largest batch: what is tried next, and what smaller ones foretell."""
+
+import pytest
+
+from model.largest_batch import fitted, largest, next_rows
+
+
+@pytest.mark.parametrize("held", [1, 31, 32, 100, 500, 2047, 2048, 7000])
+def test_the_largest_batch_is_found_to_a_hundredth(held):
+    fits, fails, tried = 0, None, 0
+    while (rows := next_rows(fits, fails, 10_000, 32)) is not None:
+        fits, fails, tried = (rows, fails, tried + 1) if rows <= held else (fits, rows, tried + 1)
+    assert fits <= held < fails and fails - fits <= max(1, fits / 100) and tried < 20
+
+
+def test_where_nothing_fits_and_where_everything_does():
+    assert next_rows(0, 1, 100, 32) is None
+    assert [next_rows(fits, None, 100, 32) for fits in (0, 32, 100)] == [32, 100, None]
+
+
+def test_a_line_through_small_batches_foretells_the_largest():
+    def paper(rows):
+        return 1000 + 10 * rows
+
+    measured = {rows: 500 + 1.25 * paper(rows) for rows in (32, 128)}
+    assert largest(fitted(measured, paper), 500 + 1.25 * paper(900), 10**6) == 900
+    assert largest(fitted({32: 2 * paper(32)}, paper), 2 * paper(50), 10**6) == 50
+    assert largest(paper, 999, 10**6) == 0 and largest(paper, 1e12, 77) == 77
