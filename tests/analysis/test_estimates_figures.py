@@ -1,0 +1,51 @@
+"""The pictures of estimates and of batch sizes: what they draw is what the journal's rows say."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from analysis.experiment_command import draw_experiment
+from analysis.figures.batch_size import batch_size
+from analysis.figures.estimates import estimates
+from analysis.studies import Study, open_study
+from tests import batch_size_rows, estimates_rows
+from tests.analysis.conftest import Written
+
+
+@pytest.fixture
+def made(write: Callable[..., Written]) -> Callable[[str, list[dict]], Study]:
+    def study_of(name: str, rows: list[dict]) -> Study:
+        study = write(name, experiment=name)
+        study.trial("t001")
+        for row in rows:
+            study.journal.insert("rows", {"at": 0.0, "experiment": name, "value": json.dumps(row)})
+        return open_study(study.folder)
+
+    return study_of
+
+
+def test_the_right_formula_is_on_the_line_and_the_reports_is_not(made):
+    table = estimates(made("estimates", estimates_rows.all_rows())).data.set_index(["formula", "by"])
+    ratio = table["measured"] / table["estimated"]
+    assert ratio.loc["right", "FlopCounterMode"].to_list() == pytest.approx([1.0] * 5)
+    assert ratio.loc["right", "published"].between(0.95, 1.05).all(), "its measurements agree with the right formula"
+    assert (ratio.loc["report's"] > 2.5).all() and len(table) == 2 * 3 * 5
+
+
+def test_batches_that_did_not_fit_have_no_time(made, tmp_path: Path, capsys):
+    study = made("batch_size", batch_size_rows.all_rows())
+    table = batch_size(study).data.set_index("batch")
+    assert table["epoch_seconds"].dropna().index.to_list() == [32, 128, 512, 950]
+    assert set(table.index[table["ended"] == "out of memory"]) == {955, 2048, 8192}
+    draw_experiment([str(study.folder), "--out", str(tmp_path / "here")])
+    assert {path.name for path in (tmp_path / "here").iterdir()} == {"batch-size.png", "batch-size.csv"}
+    assert "fastest with 950 rows" in capsys.readouterr().out
+
+
+def test_one_line_where_there_is_nothing_to_draw(made):
+    with pytest.raises(ValueError, match="has no block of estimates yet"):
+        estimates(made("estimates", [estimates_rows.parameters()]))
+    with pytest.raises(ValueError, match="timed no batch yet"):
+        batch_size(made("batch_size", [batch_size_rows.batch(8192)]))

@@ -1,0 +1,121 @@
+"""The batch_size experiment: how it finds the largest batch, and what its tables make of rows."""
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model.config import Config
+from model.corpus import TextCorpus
+from model.fitting import Order
+from model.prepared import TextData, prepare_text
+from tests.batch_size_rows import EACH, FIXED, LIMIT, all_rows, batch, largest, outcome
+from tune.devices import Devices
+from tune.distributed import Place, Said
+from tune.experiments import batch_size_work
+from tune.experiments.batch_size import CPU_LIMIT, line, points
+from tune.experiments.batch_size_conclusions import conclusions
+from tune.experiments.batch_size_tables import tables
+from tune.experiments.batch_size_work import BATCHES, work
+from tune.experiments.settings import ExperimentSettings
+
+CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, batch_tokens=64)
+LARGEST = {"largest": True, "share": 0.5, "limit": "2GB"}
+HELD = (LIMIT - FIXED) // EACH
+
+
+@pytest.fixture(scope="module")
+def data() -> TextData:
+    text = "".join(random.Random(0).choices("abcdefgh ", k=160_000))
+    return prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text[:900], test=text[:900]))
+
+
+@pytest.fixture
+def do(data: TextData, tmp_path: Path) -> Callable[..., list[Said]]:
+    def done(asked: dict[str, Any], seconds: float = 1e6, config: Config = CONFIG) -> list[Said]:
+        ends = time.monotonic() + seconds
+        place = Place(config=config, data=data, device=torch.device("cpu"), folder=tmp_path / "t001", ends=ends)
+        return list(work(place, asked))
+
+    return done
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of each batch that is tried, on a machine whose memory is known."""
+    rows: list[int] = []
+
+    def try_batch(order: Order, data: TextData) -> dict[str, Any]:
+        rows.append(order.config.batch_tokens // order.config.context)
+        return outcome(rows[-1])
+
+    monkeypatch.setattr(batch_size_work, "try_batch", try_batch)
+    return rows
+
+
+def test_the_largest_batch_is_found_and_no_batch_tried_twice_but_to_time_it(do, tried):
+    row = do(LARGEST)[-1].row
+    assert row["largest"] <= HELD < row["fails"] <= 1.01 * row["largest"] + 1 and row["resolved"]
+    assert tried[:4] == [32, 128, 512, 2048] and tried[-1] == row["largest"]
+    assert len(set(tried)) == len(tried) - 1, "the last is timed"
+    assert row["foretold_from"] == [32, 128, 512] and row["foretold"] == pytest.approx(HELD, rel=0.01)
+    again = len(tried)
+    assert do(LARGEST)[-1].row["largest"] == row["largest"]
+    assert tried[again:] == [row["largest"]], "what is known was tried again"
+
+
+def test_nothing_begins_that_may_not_fit(do, tried):
+    row = do(LARGEST, seconds=10.0)[-1].row
+    assert tried == [] and row["largest"] == 0 and not row["resolved"]
+
+
+def test_a_text_that_ends_before_memory_does_is_told(do, tried, data, monkeypatch):
+    monkeypatch.setattr(batch_size_work, "try_batch", lambda order, data: outcome(32) | {"memory_bytes": 10**8})
+    row = do(LARGEST)[-1].row
+    assert row["largest"] == row["epoch_rows"] == len(data.train) // CONFIG.context - 1 and row["fails"] is None
+    assert "Memory did not end" in "".join(conclusions([row | {"asked": LARGEST}]))
+    with pytest.raises(ValueError, match=r"are more than the .* of an epoch: give a longer text"):
+        do({"rows": 10**6, "share": 1.0})
+
+
+def test_a_real_batch_has_its_epoch_and_its_memory(do):
+    (said,) = do({"rows": 32, "share": 0.2, "limit": "500MB"})
+    row = said.row
+    assert row["ended"] == "fits" and row["share"] == pytest.approx(0.2, abs=0.02)
+    assert 0 < row["memory_bytes"] < row["limit_bytes"] == 500_000_000 and row["paper_bytes"] > 0
+    assert "20% timed" in line(row)
+
+
+def test_a_cpu_has_a_limit_unless_one_is_given_and_a_gpu_has_its_own():
+    def limits(kind: str, **more: Any) -> set[str | None]:
+        settings = ExperimentSettings(budget="1h", families="nanogpt", scale=0.5, **more)
+        made = points(Devices(kind=kind, count=1, model="", precisions=("fp32",), cores=1), settings)
+        assert [point.asked.get("rows") for point in made] == [*BATCHES, None]
+        assert {point.asked["share"] for point in made} == {0.5}
+        return {point.asked.get("limit") for point in made}
+
+    assert limits("cpu") == {f"{CPU_LIMIT // 10**9}GB"} and limits("cuda") == {None}
+    assert limits("cpu", memory_limit="500MB") == limits("cuda", memory_limit="500MB") == {"500MB"}
+
+
+def test_tables_stand_beside_the_published_figures():
+    made, way = tables(all_rows())
+    assert [cells[0] for cells in made.rows] == ["32", "128", "512", "950", "2,048", "8,192"]
+    assert [cells[-1] for cells in made.rows] == ["14.2", "4.0", "2.4", "-", "0.8", "out of memory"]
+    assert [cells[-2] for cells in made.rows] == ["fits"] * 4 + ["out of memory"] * 2
+    for table in (made, way):
+        assert {len(cells) for cells in table.rows} == {len(table.columns)}
+    assert tables([]) == [] and conclusions([]) == [] and conclusions([batch(32)]) == []
+
+
+def test_conclusions_are_of_the_rows():
+    said = "\n".join(conclusions(all_rows()))
+    assert "the largest batch that fits is 950 rows, and 955 do not" in said
+    assert "foretells 960 (+1.1%, within 10%)" in said and "a step takes 100MB and 2.00 MB a row" in said
+    far = largest() | {"foretold": 1100}
+    assert "NOT within 10%" in "\n".join(conclusions([far]))
+    assert all(line(row) for row in all_rows())
