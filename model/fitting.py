@@ -13,16 +13,22 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from model.account import most_bytes
 from model.config import Config, Data
+from model.estimates import STATE_BYTES
 from model.learner import Learner
 from model.memory import MemoryLimit, available_bytes, ran_out
 from model.process import PeakMemory, prepare_process
+from model.resident import Batch
 from model.schedule import warm_up
 
 FITS, RAN_OUT, KILLED, TOO_LATE = "fits", "out of memory", "killed", "out of time"
 FIRST_STEPS = 3
 """After which a batch counts as fitting: the first one makes kernels, and the heap settles."""
+GRADIENT_BYTES = 4
+"""A parameter, which are not there between two steps."""
 SLOWER = 1.3
 """Times its first steps a step may take later, on a busy machine."""
 CLOSING_SECONDS = 1.0
@@ -33,7 +39,8 @@ Outcome = dict[str, Any]
 free_bytes: of a GPU, before.
 
 Where the batch fits: parameters, epoch_steps, step_seconds; ready_seconds: until that was known; memory_bytes: the most
-it took beside what the process had before; and of a second epoch epoch_seconds and share: how much of it was timed.
+it took beside what the process had before; tensor_bytes: of torch's tensors, by its own account; and of a second epoch
+epoch_seconds and share: how much of it was timed.
 """
 
 
@@ -50,6 +57,19 @@ class Order:
     share: float
     seconds: float
     threads: int = 1
+
+
+class TooLarge(Exception):
+    """A batch would have to be cut."""
+
+
+class _Whole(Learner):
+    """Learns from whole batches only."""
+
+    def _by_parts(self, batch: Batch) -> Tensor:
+        if self.ran_out:
+            raise TooLarge
+        return super()._by_parts(batch)
 
 
 def try_batch(order: Order, data: Data) -> Outcome:
@@ -88,7 +108,7 @@ def _life(line: Connection, order: Order, data: Data, ends: float) -> None:
     try:
         found = _steps(order, data, limit, ends)
     except Exception as error:
-        ended = ran_out(error)    # under the limit, where more errors mean that
+        ended = isinstance(error, TooLarge) or ran_out(error)    # under the limit, where more errors mean that
         limit.lift()
         found = {"ended": RAN_OUT} if ended else {"error": f"{type(error).__name__}: {error}"}
     limit.lift()
@@ -105,7 +125,7 @@ def _end_with_parent() -> None:
 def _steps(order: Order, data: Data, limit: MemoryLimit, ends: float) -> Outcome:
     limit.begin()
     memory = PeakMemory(order.device)
-    learner = Learner(order.config, data, order.device)
+    learner = _Whole(order.config, data, order.device)
     _advance(learner, FIRST_STEPS)
     step = _advance(learner, 1)
     ready = order.seconds - (ends - time.monotonic())
@@ -113,7 +133,10 @@ def _steps(order: Order, data: Data, limit: MemoryLimit, ends: float) -> Outcome
     if order.share:
         found |= _second_epoch(learner, order.share, step, ends)
     taken = max(memory.bytes(), limit.counted())
-    return found | {"ended": FITS, "memory_bytes": taken, "step_seconds": step}
+    limit.lift()
+    held = (STATE_BYTES - GRADIENT_BYTES) * learner.parameters
+    tensors = held + most_bytes(lambda: learner.step(1.0), order.device)
+    return found | {"ended": FITS, "memory_bytes": taken, "tensor_bytes": tensors, "step_seconds": step}
 
 
 def _second_epoch(learner: Learner, share: float, step: float, ends: float) -> Outcome:
@@ -126,12 +149,10 @@ def _second_epoch(learner: Learner, share: float, step: float, ends: float) -> O
 
 
 def _advance(learner: Learner, steps: int) -> float:
-    """Seconds. MemoryError: memory did not hold a whole batch."""
+    """Seconds. TooLarge: memory did not hold a whole batch."""
     learner.wait()
     began = time.perf_counter()
     for _ in range(steps):
         learner.step(warm_up(learner.steps, learner.config.warm_up_steps))
-        if learner.ran_out:
-            raise MemoryError("a batch had to be cut")
     learner.wait()
     return time.perf_counter() - began

@@ -19,7 +19,8 @@ def outcome(rows: int) -> dict[str, Any]:
     if taken > LIMIT:
         return {"ended": "out of memory", "free_bytes": None, "seconds": 3.0}
     return {
-        "ended": "fits", "free_bytes": None, "seconds": 4.0, "memory_bytes": taken, "parameters": 10_000,
+        "ended": "fits", "free_bytes": None, "seconds": 4.0, "memory_bytes": taken,
+        "tensor_bytes": taken / PAPER, "parameters": 10_000,
         "epoch_steps": 16_000 // rows, "step_seconds": rows / 800, "ready_seconds": 3.0 + rows / 200,
         "epoch_seconds": 40.0 + 64 / rows, "share": 1.0,
     }  # fmt: skip

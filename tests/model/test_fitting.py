@@ -32,7 +32,7 @@ def order(rows: int, **changes: Any) -> Order:
 def test_a_batch_that_fits_tells_its_epoch_and_its_memory(data):
     found = try_batch(order(32, share=0.5), data)
     assert found["ended"] == FITS and found["share"] == pytest.approx(0.5, abs=0.05)
-    assert 0 < found["memory_bytes"] < 300_000_000
+    assert 0 < found["tensor_bytes"] < found["memory_bytes"] < 300_000_000
     assert found["epoch_seconds"] * found["share"] < found["seconds"] < 60
 
 

@@ -33,12 +33,22 @@ def _epochs(rows: Sequence[Row]) -> list[str]:
 
 
 def _memory(rows: Sequence[Row]) -> list[str]:
-    taken = {batch: row["memory_bytes"] for batch, row in by_rows(rows).items() if "memory_bytes" in row}
+    fitting = {batch: row for batch, row in by_rows(rows).items() if "memory_bytes" in row}
+    taken = {batch: row["memory_bytes"] for batch, row in fitting.items()}
     if len(taken) < 2:
         return []
     each, fixed = np.polyfit(list(taken), list(taken.values()), 1)
     return [f"Memory explains where it ends: a step takes {bytes_text(fixed)} and {each / 1e6:.2f} MB a row, so that "
-            "four times the batch takes nearly four times as much."]  # fmt: skip
+            f"four times the batch takes nearly four times as much. {_on_paper(list(fitting.values()))}"]  # fmt: skip
+
+
+def _on_paper(rows: Sequence[Row]) -> str:
+    """What is on paper against the tensors, and against what the process took with them."""
+    tensors, whole = (
+        [row[name] / row["paper_bytes"] for row in rows] for name in ("tensor_bytes", "memory_bytes")
+    )  # fmt: skip
+    return (f"Tensors take {min(tensors):.2f} to {max(tensors):.2f} times what is on paper, the process with its heap "
+            f"{min(whole):.2f} to {max(whole):.2f} times.")  # fmt: skip
 
 
 def _largest(rows: Sequence[Row]) -> list[str]:
@@ -59,4 +69,4 @@ def _largest(rows: Sequence[Row]) -> list[str]:
     unresolved = "" if row["resolved"] else "; there was no time to come closer"
     return [f"{said[0].upper()}{said[1:-1]}{unresolved}. What batches of {small} took foretells "
             f"{row['foretold']:,} ({foretold:+.1%}, {held}); the search's rule, without any run, "
-            f"{row['by_rule']:,} ({by_rule:+.0%}: it keeps to the safe side)."]  # fmt: skip
+            f"{row['by_rule']:,} ({by_rule:+.0%}: {'too many' if by_rule > 0 else 'on the safe side'})."]  # fmt: skip
