@@ -6,7 +6,6 @@ from tune.experiments.experiment import Row, Table
 from tune.experiments.published import published
 from tune.experiments.tables import NOTHING, figure
 
-
 MEMORY = "memory_bytes", "tensor_bytes", "paper_bytes"
 
 
@@ -45,8 +44,8 @@ def batches(rows: Sequence[Row]) -> Table:
         *("ended", "published epoch s"),
     )
     note = (
-        "A second epoch, without evaluation, each batch in a process of its own. Taken: by the process beyond what it had "
-        "before, the heap included. Published: an image classifier on a V100 of 16 GB."
+        "A second epoch, without evaluation, each batch in a process of its own. Taken: by the process beyond what it "
+        "had before, the heap included. Published: an image classifier on a V100 of 16 GB."
     )
     return Table(title="Seconds of an epoch by batch", columns=columns, rows=found, note=note)
 
