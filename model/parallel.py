@@ -25,9 +25,13 @@ COMPRESSIONS: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Levers:
-    """How DistributedDataParallel communicates; its own defaults. compression: one of COMPRESSIONS, None for none."""
+    """How DistributedDataParallel communicates; its own defaults.
 
-    bucket_megabytes: float = 25.0
+    bucket_megabytes: of every bucket; None: 1 of the first, so that communication begins early, and 25 of the others;
+    compression: one of COMPRESSIONS, None for none.
+    """
+
+    bucket_megabytes: float | None = None
     gradient_as_bucket_view: bool = False
     static_graph: bool = False
     compression: str | None = None
@@ -169,15 +173,15 @@ def agreement(learner: ParallelLearner, parts: tuple[int, ...] = (2, 4, 8)) -> A
     learner.model.eval()
     try:
         batch = learner.batches.some()
-        together = _flat_gradient(learner, lambda: learner._gradients(batch))
+        together = flat_gradient(learner, lambda: learner._gradients(batch))
         cut = {}
         for count in parts:
             learner.micro_batches = count
-            cut[count] = _distance(_flat_gradient(learner, lambda: learner._gradients(batch)), together)
+            cut[count] = distance(flat_gradient(learner, lambda: learner._gradients(batch)), together)
         learner.micro_batches = 1
         return Agreement(
             across_ranks=bool((gathered(together, learner.device) == together.cpu()).all()),
-            whole_batch=_distance(together, _flat_gradient(learner, lambda: _alone(learner))), accumulated=cut)
+            whole_batch=distance(together, flat_gradient(learner, lambda: _alone(learner))), accumulated=cut)
     finally:
         learner.model.train()
 
@@ -190,7 +194,8 @@ def _alone(learner: ParallelLearner) -> None:
             learner._backward(part, share)
 
 
-def _flat_gradient(learner: ParallelLearner, add: Callable[[], object]) -> Tensor:
+def flat_gradient(learner: Learner, add: Callable[[], object]) -> Tensor:
+    """What `add` adds to the gradients, which are none before and afterwards, as one vector."""
     add()
     gradients = [parameter.grad for parameter in learner.names if parameter.grad is not None]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
@@ -198,5 +203,6 @@ def _flat_gradient(learner: ParallelLearner, add: Callable[[], object]) -> Tenso
     return flat
 
 
-def _distance(found: Tensor, expected: Tensor) -> float:
+def distance(found: Tensor, expected: Tensor) -> float:
+    """Of two vectors, relative to the second, in the Euclidean norm."""
     return ((found - expected).norm() / expected.norm()).item()

@@ -82,6 +82,11 @@ def steps(learner: Learner) -> Ways:
     return ways | all_reduces(learner, [gradient_bytes(learner)])
 
 
+def plain_steps(learners: Mapping[str, Learner]) -> Ways:
+    """A step of each, of which nothing but the time is read."""
+    return {name: _Step(learner) for name, learner in learners.items()}
+
+
 def accumulations(learner: Learner, counts: tuple[int, ...]) -> Ways:
     """Steps on batches so many times as large, taken in as many parts; communication is with the last."""
     return {f"accumulate {count}": _Accumulated(learner, count) for count in counts}

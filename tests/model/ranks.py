@@ -14,7 +14,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from model import checkpoint as checkpoints
 from model.config import Config, Data
+from model.gradient_noise import watched_learner
 from model.learner import Learner
+from model.levers import FirstRankStep, gradient_distance, ready_learner
 from model.parallel import ParallelLearner, agreement, mean_over_ranks
 from model.process import prepare_process
 
@@ -134,3 +136,30 @@ def communications(config: Config, data: Data, micro_batches: int) -> int:
 def random_numbers(config: Config, data: Data) -> torch.Tensor:
     learner(config, data)
     return torch.rand(4)
+
+
+def noise(config: Config, data: Data) -> Any:
+    """What the gradients of the first step tell of their noise."""
+    watched = watched_learner(config, data, CPU)
+    watched.step(1.0)
+    return [each.item() for each in watched.estimates()]
+
+
+def distances(config: Config, data: Data, ways: list[dict[str, Any]]) -> list[Any]:
+    """How far each way's gradients are from the default's; where it is refused, why."""
+    default, found = ready_learner(config, data, CPU), []
+    for way in ways:
+        try:
+            found.append(gradient_distance(ready_learner(config, data, CPU, **way), default))
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
+def first_rank_steps(config: Config, data: Data) -> int:
+    """The steps that a rank took of three that only the first is to take."""
+    made = Learner(config, data, CPU)
+    step = FirstRankStep(made)
+    for _ in range(3):
+        step()
+    return made.steps

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from model.batches import TrainBatches
+from model.gradient_noise import WatchedLearner
 from model.learner import Learner
 from model.parallel import SharedBatches
 from tests.model import ranks as rank
@@ -72,6 +73,31 @@ def test_parts_of_a_batch_are_communicated_together(two, config_of, data_of):
 def test_ranks_drop_out_differently(two, config_of, data_of):
     one, other = two(rank.random_numbers, config_of["text"], data_of["text"])
     assert not torch.equal(one, other)
+
+
+def test_the_noise_of_gradients_is_the_same_from_two_ranks_as_from_two_halves(two, config_of, data_of):
+    config, data = config_of["text"], data_of["text"]
+    alone = WatchedLearner(config, data, CPU)
+    alone.step(1.0)
+    expected = [each.item() for each in alone.estimates()]
+    one, other = two(rank.noise, config, data)
+    assert one == other == pytest.approx(expected, rel=1e-4)
+
+
+def test_levers_change_no_gradient_and_compression_little(two, config_of, data_of):
+    exact = [{"bucket_megabytes": 0.01}, {"gradient_as_bucket_view": True}, {"static_graph": True}]
+    compressed = [{"compression": "fp16"}, {"compression": "bf16"}]
+    found, others = two(rank.distances, config_of["text"], data_of["text"], [*exact, *compressed])
+    assert found == others
+    assert all(distance < 1e-6 for distance in found[: len(exact)])
+    for asked, distance in zip(compressed, found[len(exact) :], strict=True):
+        refused = str(distance).startswith(f"compression {asked['compression']}: gloo refuses it: ")
+        assert refused or 1e-6 < distance < 1e-2
+    assert isinstance(found[len(exact)], float), "gloo has fp16"
+
+
+def test_what_only_the_first_rank_does_the_others_wait_for(two, config_of, data_of):
+    assert two(rank.first_rank_steps, config_of["text"], data_of["text"]) == [3, 0]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,0 +1,163 @@
+"""The experiment large_batch: equal samples in every training, and what its tables make of rows."""
+
+import itertools
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from analysis.figures.large_batch import losses, losses_table
+from analysis.studies import open_study
+from model.config import Config
+from model.corpus import TextCorpus
+from model.lars import BASE_RATE
+from model.prepared import TextData, prepare_text
+from model.rate_rules import RULES
+from tests.analysis.conftest import Written
+from tune.devices import Devices
+from tune.distributed import Place
+from tune.experiments import large_batch_work
+from tune.experiments.large_batch import TIMES, line, points
+from tune.experiments.large_batch_conclusions import conclusions
+from tune.experiments.large_batch_tables import tables
+from tune.experiments.large_batch_work import work
+from tune.experiments.settings import ExperimentSettings
+
+SMALL: dict[str, Any] = {"d_model": 16, "heads": 4, "layers": 2, "context": 16, "warm_up_steps": 4}
+TOKENS = 128
+LATE = 1e9
+
+
+def asked_points(**settings: Any) -> list[Any]:
+    devices = Devices(kind="cpu", count=2, model="core", precisions=("fp32",), cores=2)
+    return points(devices, ExperimentSettings(budget="1h", families="nanogpt", **settings))
+
+
+def trainings(found: list[Any]) -> list[Any]:
+    return [point for point in found if point.asked["measure"] == "training"]
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.3, 0.001])
+def test_every_training_is_asked_for_equal_samples(scale):
+    found = trainings(asked_points(scale=scale))
+    assert len({point.asked["steps"] * point.config["batch_tokens"] for point in found}) == 1
+    asked = {(point.asked["times"], point.asked["rule"]) for point in found}
+    every = set(itertools.product(TIMES[1:], ("unchanged", "linear", "square root", "LARS")))
+    assert asked == every | {(1, "unchanged"), (1, "LARS")}, "with the recipe's batch no rule changes AdamW's rate"
+
+
+def test_only_batch_rate_and_seed_change_and_each_seed_repeats_all():
+    found = asked_points(seeds=3, seed=5)
+    assert {name for point in found for name in point.config} == {"batch_tokens", "learning_rate", "seed"}
+    assert [point.config["seed"] for point in found] == [seed for seed in (5, 6, 7) for _ in range(len(found) // 3)]
+    assert len({point.key for point in found}) == len(found) and {point.devices for point in found} == {2}
+
+
+@pytest.fixture(scope="module")
+def data() -> TextData:
+    words = random.Random(0).choices(["the", "cat", "sat", "on", "a", "mat", "and", "saw", "another", "bird"], k=9000)
+    text = " ".join(words)
+    return prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text[:900], test=text[:900]))
+
+
+def worked(data: TextData, folder: Path, asked: dict[str, Any], seconds: float = LATE, **config: Any) -> dict[str, Any]:
+    """The row of one point, in this process."""
+    made = Config(family="nanogpt", **SMALL, **config)
+    place = Place(config=made, data=data, device=torch.device("cpu"), folder=folder, ends=time.monotonic() + seconds)
+    *before, last = work(place, asked)
+    assert [said.what for said in before] == ["start", *["steps"] * (len(before) - 1)] and last.what == "evaluation"
+    return {"key": json.dumps(asked), "devices": 1, "asked": asked, "config": config} | json.loads(json.dumps(last.row))
+
+
+@pytest.fixture(scope="module")
+def rows(data: TextData, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Two batches, each rule, and both orders; what no time was for."""
+    folder, found = tmp_path_factory.mktemp("trials"), []
+    for times, rule in ((1, "unchanged"), (1, "LARS"), *((4, name) for name in RULES)):
+        asked = {"measure": "training", "rule": rule, "times": times, "steps": 64 // times}
+        rate = RULES[rule].rate(BASE_RATE if rule == "LARS" else 1e-2, times)
+        found.append(worked(data, folder / f"{times} {rule}", asked, batch_tokens=times * TOKENS, learning_rate=rate))
+    for on in (True, False):
+        asked = {"measure": "epochs", "set_epoch": on, "epochs": 3, "steps": 3 * large_batch_work.EPOCH_BATCHES}
+        found.append(worked(data, folder / "epochs", asked, batch_tokens=TOKENS))
+    return [*found, {"key": "late", "asked": {"measure": "training", "rule": "linear", "times": 16}, "skipped": "why"}]
+
+
+def test_every_training_saw_equal_samples_and_learned(rows):
+    found = [row for row in rows if row["asked"]["measure"] == "training" and "skipped" not in row]
+    assert {row["samples"] for row in found} == {64 * 8} and {row["tokens"] for row in found} == {64 * TOKENS}
+    assert {row["batch_tokens"] for row in found} == {TOKENS, 4 * TOKENS}
+    assert all(row["valid_loss"] < 2.5 for row in found), [row["valid_loss"] for row in found]
+    assert len({row["valid_loss"] for row in found}) == len(found), "each rule is a training of its own"
+    assert all(len(row["noise_course"]) == 5 for row in found)
+
+
+def test_set_epoch_is_a_new_order_each_epoch(rows):
+    on, off = (row for row in rows if row["asked"]["measure"] == "epochs")
+    assert (on["orders"], off["orders"]) == (3, 1) and on["samples"] == off["samples"] == 3 * on["epoch_samples"]
+    assert on["valid_loss"] != off["valid_loss"]
+
+
+def test_too_little_time_is_no_row_and_the_next_goes_on_from_there(data, tmp_path):
+    asked = {"measure": "training", "rule": "unchanged", "times": 1, "steps": 32}
+    with pytest.raises(ValueError, match=r"^steps: there was time for \d+ of 32: go on with --resume"):
+        worked(data, tmp_path, asked, seconds=0.0, batch_tokens=TOKENS)
+    assert worked(data, tmp_path, asked, batch_tokens=TOKENS)["steps"] == 32
+
+
+def test_every_table_has_a_cell_for_each_column_and_published_figures_beside(rows):
+    made = tables(rows)
+    assert len(made) == 3 and tables([]) == [] and conclusions([]) == []
+    for table in made:
+        assert {len(cells) for cells in table.rows} == {len(table.columns)}, table.title
+    beside = {cells[1]: cells[-2:] for cells in made[0].rows if cells[2] == "unchanged"}
+    assert beside["x1"] == ["0.05", "61.9%"] and beside["x4"] == ["-", "-"]
+
+
+def lost(rows: list[dict[str, Any]], **losses: float | None) -> list[dict[str, Any]]:
+    """The rows with these losses of the larger batch, and 1.0 of the recipe's."""
+    named = {"square root": "root"}
+    return [row | {"valid_loss": losses.get(named.get(row["asked"]["rule"], row["asked"]["rule"]), 1.0)
+                   if row["asked"]["times"] > 1 else 1.0}
+            for row in rows if row["asked"]["measure"] == "training" and "skipped" not in row]  # fmt: skip
+
+
+def test_conclusions_are_of_the_rows(rows):
+    found = lost(rows, unchanged=1.5, linear=None, root=1.25, LARS=1.375)
+    found[0]["noise_scale"] = [1280.0, 1000.0, 2000.0]
+    said = "\n".join(conclusions([*found, *rows[-3:]]))
+    assert "a batch x4 without a change of the rate ends 0.500 nats above" in said
+    assert "'square root' is best there: it ends 0.250 nats above it" in said and "'linear' diverged at x4" in said
+    assert "it ends 0.000 nats above at x1, ends 0.125 nats above at x4" in said
+    assert "suggests a batch of 1,280 (1,000-2,000) tokens, 10.0 times the recipe's" in said
+    assert "Without set_epoch all 3 epochs have 1 order (with it 3)" in said
+
+
+def test_of_several_seeds_the_mean_and_between_what_they_lie(rows):
+    first, second = lost(rows), lost(rows, unchanged=2.0)
+    (table, *_) = tables([*first, *second])
+    cells = {(cells[1], cells[2]): cells for cells in table.rows}
+    assert cells["x4", "unchanged"][7] == "1.5000 (1.0000-2.0000)"
+    assert cells["x4", "linear"][7] == "1.0000 (1.0000-1.0000)"
+    (table, *_) = tables(lost(rows, linear=None))
+    assert [cells[7] for cells in table.rows if cells[2] == "linear"] == ["diverged"]
+
+
+def test_every_row_is_a_line(rows):
+    assert all(line(row) for row in rows if "skipped" not in row) and line({"valid_loss": None}) == "diverged"
+
+
+def test_the_picture_is_of_the_rows(rows, tmp_path):
+    written = Written(tmp_path / "study", experiment="large_batch")
+    written.trial("t001")
+    for row in lost(rows, unchanged=1.5, linear=None, root=1.25, LARS=1.375):
+        written.journal.insert("rows", {"at": 0.0, "experiment": "large_batch", "value": json.dumps(row)})
+    written.journal.close()
+    study = open_study(written.folder)
+    table = losses_table(study).set_index(["rule", "times"])
+    assert ("linear", 4) not in table.index and table.loc["square root", 4]["loss"] == 1.25
+    assert "'square root' is best: 1.250 nats, +0.250" in losses(study).text
