@@ -5,16 +5,31 @@ from pathlib import Path
 
 from analysis import cli
 from analysis.figures.ablation import main_effects, sizes
+from analysis.figures.batch_size import batch_size
+from analysis.figures.data_parallel import ways
+from analysis.figures.estimates import estimates
+from analysis.figures.large_batch import losses
+from analysis.figures.loader import loading
+from analysis.figures.methods import equal_flops, methods_scatter
 from analysis.figures.picture import Picture
 from analysis.figures.precisions import precisions
 from analysis.figures.speedup import communication, speed_up
 from analysis.figures.stages import stage_bars, stage_pies
+from analysis.figures.transfer import depth, width
 from analysis.studies import RUNS, Study, newest, open_study
 
 PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {
     "ablation": (main_effects, sizes),
+    "methods": (methods_scatter, equal_flops),
+    "batch_size": (batch_size,),
+    "estimates": (estimates,),
+    "loader": (loading,),
+    "stages": (stage_pies, stage_bars),
     "precision": (precisions,),
+    "transfer": (width, depth),
     "scaling": (speed_up, communication),
+    "large_batch": (losses,),
+    "data_parallel": (ways,),
 }
 
 
