@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from tune.experiments.bench import unmeasured
 from tune.experiments.experiment import Point
 from tune.experiments.grounds import affordable_share, price
-from tune.experiments.scaling import SCALING, points_of
+from tune.experiments.scaling.experiment import SCALING, points_of
 from tune.experiments.trials import FoundTrial
 from tune.journal import Journal
 from tune.winners import Winner, winners

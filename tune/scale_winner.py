@@ -10,7 +10,7 @@ from tune.dimensions import label
 from tune.distributed import LeaseOver
 from tune.experiments.bench import Bench
 from tune.experiments.grounds import wall
-from tune.experiments.scaling import SCALING
+from tune.experiments.scaling.experiment import SCALING
 from tune.experiments.trials import FoundTrial
 from tune.forms import counts_text
 from tune.grounds import Grounds

@@ -16,7 +16,7 @@ from tune.devices import Devices
 from tune.experiments.bench import Bench
 from tune.experiments.experiment import Point
 from tune.experiments.grounds import END_SECONDS, START_SECONDS, price, wall
-from tune.experiments.scaling import SCALING, points_of
+from tune.experiments.scaling.experiment import SCALING, points_of
 from tune.experiments.trials import FoundTrial
 from tune.grounds import check_cap, check_scaling
 from tune.holds import Hold, affordable

@@ -15,7 +15,7 @@ from model.config import Config
 from model.corpus import TextCorpus
 from model.prepared import TextData, prepare_text
 from tune.distributed import DISMISSED, Orders, Said, Task
-from tune.experiments.scaling_work import work
+from tune.experiments.scaling.work import work
 
 CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, batch_tokens=128, dropout=0.0)
 NETWORK, TRAINING = {"measure": "network"}, {"measure": "training", "steps": 6, "every": 2}

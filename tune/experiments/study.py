@@ -49,7 +49,7 @@ def conduct(experiment: Experiment, grounds: Grounds, study: Path) -> int:
         ended = "done"
         try:
             alive, up = heartbeats.beating(study, bench.books.clock), local_ray(devices.slots, devices.gpus)
-            with interruptible(), alive, up:
+            with alive, up, interruptible():
                 bench.measure()
         except KeyboardInterrupt:
             ended = "interrupted"

@@ -20,12 +20,12 @@ from tests.training_rows import ablated, row
 from tune.devices import Devices
 from tune.distributed import Place, Said
 from tune.experiments import whole_training
-from tune.experiments.ablation import LONG, TIMES, line, points, steps_of
-from tune.experiments.ablation_conclusions import agreement, conclusions
-from tune.experiments.ablation_effects import UNITS, slopes, twists
-from tune.experiments.ablation_rows import Shape, losses, shape_of, theirs
-from tune.experiments.ablation_tables import WORDS, tables
-from tune.experiments.ablation_work import work
+from tune.experiments.ablation.conclusions import agreement, conclusions
+from tune.experiments.ablation.effects import UNITS, slopes, twists
+from tune.experiments.ablation.experiment import LONG, TIMES, line, points, steps_of
+from tune.experiments.ablation.rows import Shape, losses, shape_of, theirs
+from tune.experiments.ablation.tables import WORDS, tables
+from tune.experiments.ablation.work import work
 from tune.experiments.prices import Prices
 from tune.experiments.settings import ExperimentSettings
 

@@ -16,11 +16,11 @@ from model.prepared import TextData, prepare_text
 from tests.batch_size_rows import EACH, FIXED, LIMIT, all_rows, batch, largest, outcome
 from tune.devices import Devices
 from tune.distributed import Place, Said
-from tune.experiments import batch_size_work
-from tune.experiments.batch_size import CPU_LIMIT, line, points
-from tune.experiments.batch_size_conclusions import conclusions
-from tune.experiments.batch_size_tables import tables
-from tune.experiments.batch_size_work import BATCHES, work
+from tune.experiments.batch_size import work as its_work
+from tune.experiments.batch_size.conclusions import conclusions
+from tune.experiments.batch_size.experiment import CPU_LIMIT, line, points
+from tune.experiments.batch_size.tables import tables
+from tune.experiments.batch_size.work import BATCHES, work
 from tune.experiments.settings import ExperimentSettings
 
 CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, batch_tokens=64)
@@ -53,7 +53,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         rows.append(order.config.batch_tokens // order.config.context)
         return outcome(rows[-1])
 
-    monkeypatch.setattr(batch_size_work, "try_batch", try_batch)
+    monkeypatch.setattr(its_work, "try_batch", try_batch)
     return rows
 
 
@@ -74,7 +74,7 @@ def test_nothing_begins_that_may_not_fit(do, tried):
 
 
 def test_a_text_that_ends_before_memory_does_is_told(do, tried, data, monkeypatch):
-    monkeypatch.setattr(batch_size_work, "try_batch", lambda order, data: outcome(32) | {"memory_bytes": 10**8})
+    monkeypatch.setattr(its_work, "try_batch", lambda order, data: outcome(32) | {"memory_bytes": 10**8})
     row = do(LARGEST)[-1].row
     assert row["largest"] == row["epoch_rows"] == len(data.train) // CONFIG.context - 1 and row["fails"] is None
     assert "Memory did not end" in "".join(conclusions([row | {"asked": LARGEST}]))

@@ -19,9 +19,9 @@ from model.prepared import prepare_text
 from tests.analysis.conftest import Written
 from tune.devices import Devices
 from tune.distributed import Place
-from tune.experiments.data_parallel import WAYS, line, points
-from tune.experiments.data_parallel_tables import conclusions, tables
-from tune.experiments.data_parallel_work import work
+from tune.experiments.data_parallel.experiment import WAYS, line, points
+from tune.experiments.data_parallel.tables import conclusions, tables
+from tune.experiments.data_parallel.work import work
 from tune.experiments.settings import ExperimentSettings
 
 

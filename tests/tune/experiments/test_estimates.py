@@ -11,10 +11,10 @@ from model.config import Config
 from tests.estimates_rows import BATCHES, all_rows, nsight, parameters, step
 from tune.devices import Devices
 from tune.distributed import Place
-from tune.experiments.estimates import SHAPE, line, points
-from tune.experiments.estimates_conclusions import conclusions
-from tune.experiments.estimates_tables import slope, slopes_of, tables
-from tune.experiments.estimates_work import MOST_STEPS, work
+from tune.experiments.estimates.conclusions import conclusions
+from tune.experiments.estimates.experiment import SHAPE, line, points
+from tune.experiments.estimates.tables import slope, slopes_of, tables
+from tune.experiments.estimates.work import MOST_STEPS, work
 from tune.experiments.settings import ExperimentSettings
 
 DEVICES = Devices(kind="cpu", count=2, model="core", precisions=("fp32",), cores=2)

@@ -20,11 +20,11 @@ from model.rate_rules import RULES
 from tests.analysis.conftest import Written
 from tune.devices import Devices
 from tune.distributed import Place
-from tune.experiments import large_batch_work
-from tune.experiments.large_batch import TIMES, line, points
-from tune.experiments.large_batch_conclusions import conclusions
-from tune.experiments.large_batch_tables import tables
-from tune.experiments.large_batch_work import work
+from tune.experiments.large_batch import work as its_work
+from tune.experiments.large_batch.conclusions import conclusions
+from tune.experiments.large_batch.experiment import TIMES, line, points
+from tune.experiments.large_batch.tables import tables
+from tune.experiments.large_batch.work import work
 from tune.experiments.settings import ExperimentSettings
 
 SMALL: dict[str, Any] = {"d_model": 16, "heads": 4, "layers": 2, "context": 16, "warm_up_steps": 4}
@@ -82,7 +82,7 @@ def rows(data: TextData, tmp_path_factory: pytest.TempPathFactory) -> list[dict[
         rate = RULES[rule].rate(BASE_RATE if rule == "LARS" else 1e-2, times)
         found.append(worked(data, folder / f"{times} {rule}", asked, batch_tokens=times * TOKENS, learning_rate=rate))
     for on in (True, False):
-        asked = {"measure": "epochs", "set_epoch": on, "epochs": 3, "steps": 3 * large_batch_work.EPOCH_BATCHES}
+        asked = {"measure": "epochs", "set_epoch": on, "epochs": 3, "steps": 3 * its_work.EPOCH_BATCHES}
         found.append(worked(data, folder / "epochs", asked, batch_tokens=TOKENS))
     return [*found, {"key": "late", "asked": {"measure": "training", "rule": "linear", "times": 16}, "skipped": "why"}]
 

@@ -14,10 +14,10 @@ from model.prepared import TextData, prepare_text
 from tests.loader_rows import all_rows, workers
 from tune.devices import Devices
 from tune.distributed import Place
-from tune.experiments import loader_supply
-from tune.experiments.loader import line, points
-from tune.experiments.loader_tables import conclusions, tables
-from tune.experiments.loader_work import work
+from tune.experiments.loader import supply
+from tune.experiments.loader.experiment import line, points
+from tune.experiments.loader.tables import conclusions, tables
+from tune.experiments.loader.work import work
 from tune.experiments.settings import ExperimentSettings
 
 CORES = Devices(kind="cpu", count=2, model="core", precisions=("fp32",), cores=2)
@@ -32,9 +32,9 @@ def asked(devices: Devices, **more: Any) -> list[Any]:
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(loading, "MOST_ROUNDS", 5)
-    monkeypatch.setattr(loader_supply, "BATCHES", {"images": 3, "text": 3})
-    monkeypatch.setattr(loader_supply, "IMAGES", 40)
-    monkeypatch.setattr(loader_supply, "ROWS", 8)
+    monkeypatch.setattr(supply, "BATCHES", {"images": 3, "text": 3})
+    monkeypatch.setattr(supply, "IMAGES", 40)
+    monkeypatch.setattr(supply, "ROWS", 8)
     text = " ".join(f"{number} and" for number in range(2000))
     corpus = TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text[:900], test=text[:900])
     data: TextData = prepare_text(corpus)

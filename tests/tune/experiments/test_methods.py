@@ -13,12 +13,12 @@ from tests.methods_rows import METHODS, SHAPES, method_row, method_rows
 from tune.devices import Devices
 from tune.distributed import Place
 from tune.experiments.experiment import Point, Row
-from tune.experiments.methods import line, points
-from tune.experiments.methods_conclusions import conclusions
-from tune.experiments.methods_runs import published_scores, ranks, runs_of, scores, scores_turned
-from tune.experiments.methods_shapes import REPORT, equal_shapes, flops
-from tune.experiments.methods_tables import tables
-from tune.experiments.methods_work import work
+from tune.experiments.methods.conclusions import conclusions
+from tune.experiments.methods.experiment import line, points
+from tune.experiments.methods.runs import published_scores, ranks, runs_of, scores, scores_turned
+from tune.experiments.methods.shapes import REPORT, equal_shapes, flops
+from tune.experiments.methods.tables import tables
+from tune.experiments.methods.work import work
 from tune.experiments.settings import ExperimentSettings
 
 CPU = Devices(kind="cpu", count=1, model="core", precisions=("fp32", "bf16"), cores=1)

@@ -16,9 +16,9 @@ from tests.training_rows import precise
 from tune.devices import Devices
 from tune.distributed import Place
 from tune.experiments import whole_training
-from tune.experiments.precision import FULL_STEPS, line, points
-from tune.experiments.precision_tables import by_precision, conclusions, paired, report_seconds, tables
-from tune.experiments.precision_work import work
+from tune.experiments.precision.experiment import FULL_STEPS, line, points
+from tune.experiments.precision.tables import by_precision, conclusions, paired, report_seconds, tables
+from tune.experiments.precision.work import work
 from tune.experiments.settings import ExperimentSettings
 
 DEVICES = Devices(kind="cpu", count=1, model="core", precisions=("fp32", "bf16"), cores=1)

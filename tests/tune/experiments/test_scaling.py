@@ -5,10 +5,10 @@ import pytest
 from model.step_model import StepModel
 from tests.scaling_rows import BYTES, MACHINE, all_rows, network, step
 from tune.devices import Devices
-from tune.experiments.scaling import BATCHES, counts, line, points
-from tune.experiments.scaling_conclusions import conclusions, tables
-from tune.experiments.scaling_model import models, predicted
-from tune.experiments.scaling_tables import as_reported, pairs, speed_up, steps_of
+from tune.experiments.scaling.conclusions import conclusions, tables
+from tune.experiments.scaling.experiment import BATCHES, counts, line, points
+from tune.experiments.scaling.model import models, predicted
+from tune.experiments.scaling.tables import as_reported, pairs, speed_up, steps_of
 from tune.experiments.settings import ExperimentSettings
 
 

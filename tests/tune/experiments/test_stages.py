@@ -13,9 +13,9 @@ from tests.methods_rows import stage_row, stage_rows
 from tune.devices import Devices
 from tune.distributed import Place
 from tune.experiments.settings import ExperimentSettings
-from tune.experiments.stages import line, points
-from tune.experiments.stages_tables import conclusions, tables, ways
-from tune.experiments.stages_work import work
+from tune.experiments.stages.experiment import line, points
+from tune.experiments.stages.tables import conclusions, tables, ways
+from tune.experiments.stages.work import work
 
 SETTINGS = ExperimentSettings(budget="1h", families="nanogpt", scale=0.06)
 

@@ -15,8 +15,8 @@ from analysis.figures.speedup import communication, speed_up
 from analysis.studies import open_study
 from tune.distributed import Place, Said
 from tune.experiments.experiment import Point
-from tune.experiments.scaling import SCALING
-from tune.experiments.scaling_work import work
+from tune.experiments.scaling.experiment import SCALING
+from tune.experiments.scaling.work import work
 from tune.experiments.settings import ExperimentSettings
 from tune.experiments.study import run_experiment
 from tune.journal import connect

@@ -15,10 +15,10 @@ from tests.transfer_rows import CURVATURE, all_rows, row
 from tune.devices import Devices
 from tune.distributed import Place
 from tune.experiments.settings import ExperimentSettings
-from tune.experiments.transfer import SIZES, line, points
-from tune.experiments.transfer_rows import Descent, along, base_of
-from tune.experiments.transfer_tables import conclusions, tables
-from tune.experiments.transfer_work import BASE, core_rates, work
+from tune.experiments.transfer.experiment import SIZES, line, points
+from tune.experiments.transfer.rows import Descent, along, base_of
+from tune.experiments.transfer.tables import conclusions, tables
+from tune.experiments.transfer.work import BASE, core_rates, work
 
 CORES = Devices(kind="cpu", count=2, model="core", precisions=("fp32", "bf16"), cores=2)
 CONFIG = Config(

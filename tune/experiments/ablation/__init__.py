@@ -1,0 +1,1 @@
+"""The published ablation of a translator."""

@@ -1,0 +1,1 @@
+"""How large a batch memory holds, and what an epoch of each takes."""

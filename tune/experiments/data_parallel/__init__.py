@@ -1,0 +1,1 @@
+"""DataParallel, DistributedDataParallel, and the levers of the latter."""

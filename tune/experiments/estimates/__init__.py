@@ -1,0 +1,1 @@
+"""FLOPs and memory on paper against counted."""

@@ -1,0 +1,1 @@
+"""Large batches at equal samples."""

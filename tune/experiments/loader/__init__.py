@@ -1,0 +1,1 @@
+"""What a running loop waits for its batches."""

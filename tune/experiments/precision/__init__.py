@@ -1,0 +1,1 @@
+"""One configuration in each precision."""

@@ -1,0 +1,1 @@
+"""What the seconds of a training go to."""

@@ -1,0 +1,1 @@
+"""One learning rate for all shapes."""
