@@ -14,7 +14,7 @@ from tune.devices import Devices
 from tune.distributed import Place
 from tune.experiments.experiment import Point, Row
 from tune.experiments.methods.conclusions import conclusions
-from tune.experiments.methods.experiment import line, points
+from tune.experiments.methods.experiment import FIXED_SECONDS, line, points
 from tune.experiments.methods.runs import published_scores, ranks, runs_of, scores, scores_turned
 from tune.experiments.methods.shapes import REPORT, equal_shapes, flops
 from tune.experiments.methods.tables import tables
@@ -66,7 +66,8 @@ def test_shapes_of_equal_cost_cost_the_same():
 
 def test_a_share_of_the_training_costs_a_share_and_a_fixed_shape_is_what_is_doubled():
     assert {point.asked["steps"] for point in asked(scale=0.01)} == {20}
-    assert sum(p.seconds for p in asked(scale=0.1)) < 0.3 * sum(p.seconds for p in asked())
+    short, whole = (sum(p.seconds - FIXED_SECONDS for p in asked(scale=scale)) for scale in (0.1, 1.0))
+    assert short < 0.3 * whole
     fixed = {p.asked["doubled"]: p.config["d_model"] for p in asked(fix={"d_model": 16}) if "FLOPs" not in p.text}
     assert fixed == {"nothing": 16, "heads": 16, "layers": 16, "d_model": 32}
 
