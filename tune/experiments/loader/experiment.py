@@ -14,11 +14,11 @@ MOST_WORKERS = 10
 FEW_WORKERS = 2
 """With so many, where there are as many, the other settings are compared."""
 ROUNDS, LEAST_ROUNDS = 20, 7
-TURN_SECONDS = {"images": 3.0, "text": 2.5}
+TURN_SECONDS = {"images": 4.0, "text": 3.0}
 """Of a number of workers, in an empty loop and in a running one."""
-RUNNING_SECONDS = 2.2
+RUNNING_SECONDS = 3.0
 """Of that, with images, the running one."""
-BEGIN_SECONDS, WORKER_SECONDS = 6.0, 0.5
+BEGIN_SECONDS, WORKER_SECONDS = 10.0, 0.5
 """Until the images are there and the first process can be begun, and for each process."""
 
 
