@@ -57,10 +57,8 @@ def main_effects(study: Study) -> Picture:
             places = rows[name].map(values.index) + shift
             rest = [other for other in NAMES if other != name]
             for _, line in rows.assign(place=places).sort_values(name).groupby([*rest, "seed"]):
-                plot.plot(line["place"], line["against"], c=color, lw=0.7, alpha=0.5)
-            plot.scatter(places, rows["against"], s=9, c=color, lw=0)
-            means = rows.groupby(name)["against"].mean()
-            plot.plot([values.index(value) + shift for value in means.index], means, c=color, lw=2.2, label=kind)
+                plot.plot(line["place"], line["against"], c=color, lw=1.1, alpha=0.7)
+            plot.scatter(places, rows["against"], s=12, c=color, lw=0, label=kind)
         plot.axhline(0, c=GREY, lw=0.8)
         plot.set(xticks=range(len(values)), xticklabels=[f"{value:g}" for value in values], xlabel=name)
         plot.set_yscale("symlog", linthresh=1)
@@ -72,8 +70,8 @@ def main_effects(study: Study) -> Picture:
     return Picture(
         name="main-effects",
         title="What each dimension does to the validation loss",
-        text=f"{count} trainings here, {len(table) - count} in the report. Thin lines join those that differ in this "
-        "dimension alone, each against their mean; thick lines are means. Beyond one nat the axis is logarithmic.",
+        text=f"{count} trainings here, {len(table) - count} in the report. A line joins those that differ in this "
+        "dimension alone, each against their mean. Beyond one nat the axis is logarithmic.",
         figure=figure,
         data=pd.concat(drawn, ignore_index=True),
     )
@@ -86,13 +84,15 @@ def sizes(study: Study) -> Picture:
     for place, dropout in enumerate(sorted(table["dropout"].unique())):
         for kind, color in ((OURS, BLUE), (THEIRS, ORANGE)):
             rows = table[(table["of"] == kind) & (table["dropout"] == dropout)]
-            label = f"{kind}, dropout {dropout:g}" if len(rows) else None
-            plot.scatter(rows["parameters"], rows["word_perplexity"], s=26, c=color, alpha=0.8, lw=0, label=label,
-                         marker=MARKERS[place % len(MARKERS)])  # fmt: skip
+            marker = MARKERS[place % len(MARKERS)]
+            plot.scatter(rows["parameters"], rows["word_perplexity"], s=26, c=color, alpha=0.8, lw=0, marker=marker)
+        plot.scatter([], [], s=26, c=GREY, marker=marker, label=f"dropout {dropout:g}")
+    for kind, color in ((OURS, BLUE), (THEIRS, ORANGE)):
+        plot.scatter([], [], s=26, c=color, label=kind)
     log_axis(plot.xaxis, table["parameters"], formats.short_count)
     log_axis(plot.yaxis, table["word_perplexity"], formats.short_count)
     plot.set(xlabel="parameters", ylabel="validation perplexity of words")
-    legend_above(plot, columns=4)
+    legend_above(plot, columns=5)
     best = table.loc[table.groupby("of")["word_perplexity"].idxmin()].set_index("of")
     said = [
         f"{kind} {best.loc[kind, 'word_perplexity']:.4g} with {formats.short_count(best.loc[kind, 'parameters'])}"
