@@ -68,6 +68,20 @@ def test_the_largest_batch_is_found_and_no_batch_tried_twice_but_to_time_it(do, 
     assert tried[again:] == [row["largest"]], "what is known was tried again"
 
 
+def test_a_batch_at_the_edge_that_fits_once_stays_the_largest(do, monkeypatch):
+    seen: set[int] = set()
+
+    def once(order: Order, data: TextData) -> dict[str, Any]:
+        rows = order.config.batch_tokens // order.config.context
+        found = {"ended": "out of memory", "free_bytes": None, "seconds": 3.0} if rows in seen else outcome(rows)
+        seen.add(rows)
+        return found
+
+    monkeypatch.setattr(batch_size_work, "try_batch", once)
+    row = do(LARGEST)[-1].row
+    assert [row["largest"], "fits"] in [each[:2] for each in row["tried"]] and row["timed"]["ended"] == "out of memory"
+
+
 def test_nothing_begins_that_may_not_fit(do, tried):
     row = do(LARGEST, seconds=10.0)[-1].row
     assert tried == [] and row["largest"] == 0 and not row["resolved"]

@@ -26,6 +26,8 @@ def _epochs(rows: Sequence[Row]) -> list[str]:
     theirs = {row["batch_size"]: row["epoch_seconds"] for row in published("batch_size")}
     known = {batch: seconds for batch, seconds in theirs.items() if isinstance(seconds, float)}
     first, fastest = min(ours), min(ours, key=lambda batch: ours[batch])
+    if fastest == first:
+        return [f"Larger batches save nothing here: an epoch is fastest with {first} rows."]
     told = f"An epoch is fastest with {fastest:,} rows: {ours[first] / ours[fastest]:.2f} times as fast as with {first}"
     times = known[min(known)] / known[max(known)]
     return [f"{told}; published: {times:.1f} times from {min(known):.0f} to {max(known):,.0f}, on a GPU that small "

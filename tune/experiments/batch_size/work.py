@@ -67,7 +67,7 @@ class Trials:
             share=share, seconds=self.place.left() - END_SECONDS,
         )  # fmt: skip
         found = try_batch(order, self.place.data)
-        if found["ended"] != TOO_LATE:
+        if found["ended"] != TOO_LATE and rows not in self.known():    # at the edge a second time may end otherwise
             keep(self.place.folder / FILE, self.known() | {rows: found})
         return found
 
