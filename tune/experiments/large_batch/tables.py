@@ -67,8 +67,8 @@ def losses(rows: Sequence[Row]) -> Table:
             figure(known.get("train_accuracy_percent"), "{:.1f}%"),
         ])  # fmt: skip
     columns = (
-        *("batch, tokens", "", "rule", "optimizer", "peak rate", "steps", "training loss", "validation loss"),
-        *("accuracy", "published loss", "accuracy"),
+        *("batch, tokens", "times", "rule", "optimizer", "peak rate", "steps", "training loss", "validation loss"),
+        *("accuracy", "published loss", "published accuracy"),
     )
     first = next(iter(trainings(rows).values()), [{}])[0]
     note = (
@@ -94,7 +94,7 @@ def noise(rows: Sequence[Row]) -> Table:
             course = [_in_part(seeds, part) for part in range(COURSE)]
             found.append([
                 f"x{times}", rule, with_interval(scale, "{:,.0f}"),
-                NOTHING if scale is None else f"x{scale[0] / recipe_tokens(rows):.1f}",
+                NOTHING if scale is None else f"x{scale[0] / recipe_tokens(rows):.2g}",
                 *(NOTHING if part is None else f"{part[0]:,.0f}" for part in course),
             ])  # fmt: skip
     fifths = (f"fifth {part + 1}" for part in range(COURSE))
