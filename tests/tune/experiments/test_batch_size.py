@@ -77,7 +77,7 @@ def test_a_batch_at_the_edge_that_fits_once_stays_the_largest(do, monkeypatch):
         seen.add(rows)
         return found
 
-    monkeypatch.setattr(batch_size_work, "try_batch", once)
+    monkeypatch.setattr(its_work, "try_batch", once)
     row = do(LARGEST)[-1].row
     assert [row["largest"], "fits"] in [each[:2] for each in row["tried"]] and row["timed"]["ended"] == "out of memory"
 
