@@ -30,6 +30,14 @@ PROBES = 4
 CHECKPOINT_BYTES, DISK_BYTES = 12, 1e8
 """Of a parameter, and a second."""
 
+TIMES, LATE_SECONDS = 2.0, 30.0
+"""Of what a training is expected to take: on a busy machine it takes more, a short one above all."""
+
+
+def at_most(seconds: float) -> float:
+    """The seconds that a training may take, where the cap has them, of those that are expected."""
+    return TIMES * seconds + LATE_SECONDS
+
 
 @dataclass(frozen=True)
 class Prices:

@@ -11,7 +11,7 @@ from tune.experiments.ablation.rows import COMPARE, LONGER, REPORT, UNDROPPED, t
 from tune.experiments.ablation.tables import tables
 from tune.experiments.ablation.work import work
 from tune.experiments.experiment import Experiment, Point, Row
-from tune.experiments.prices import Prices
+from tune.experiments.prices import Prices, at_most
 from tune.experiments.settings import ExperimentSettings
 from tune.flag import invalid
 
@@ -25,8 +25,6 @@ LONG, TIMES = {"d_model": 128, "heads": 4, "layers": 4, "dropout": 0.1}, 4
 """The report's best, and how many times as long, as it did to see overfitting."""
 COMPARED, COMPARED_STEPS = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.1}, 200
 """What the report trained on CPU and GPU; here for so many steps at most."""
-MOST = 2.0
-"""Times its expected seconds that a training may take, where the cap has them."""
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
@@ -79,7 +77,7 @@ class Asked:
         fix, config = self.settings.fix, {**shape, "seed": seed}
         if all(fix.get(name, value) == value for name, value in shape.items()):
             price = self.prices.whole(Config(family=FAMILY, **{**fix, **config}), asked["steps"])
-            yield Point(devices=devices, asked=asked, config=config, seconds=MOST * price, least=price)
+            yield Point(devices=devices, asked=asked, config=config, seconds=at_most(price), least=price)
 
 
 def steps_of(settings: ExperimentSettings) -> int:

@@ -8,14 +8,12 @@ from tune.devices import Devices
 from tune.experiments.experiment import Experiment, Point, Row
 from tune.experiments.precision.tables import conclusions, tables
 from tune.experiments.precision.work import work
-from tune.experiments.prices import Prices
+from tune.experiments.prices import Prices, at_most
 from tune.experiments.settings import ExperimentSettings
 
 FULL_STEPS = 2000
 """Of each training at a scale of 1: as in nanoGPT's recipe for a CPU."""
 LEAST_STEPS = 20
-MOST = 2.0
-"""Times its expected seconds that a training may take, where the cap has them."""
 REFUSAL_SECONDS = 1.0
 """What it takes to say that a device lacks a precision."""
 
@@ -32,7 +30,7 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
                 least = REFUSAL_SECONDS
             else:
                 continue
-            found.append(Point(devices=1, asked={"steps": steps}, config=config, seconds=MOST * least, least=least))
+            found.append(Point(devices=1, asked={"steps": steps}, config=config, seconds=at_most(least), least=least))
     return found
 
 
