@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import torch
 
+from model.account import most_bytes
 from model.config import Config
 from model.estimates import STATE_BYTES
 from model.learner import Learner
 from model.prepared import PairData
-from model.step_memory import most_bytes, step_bytes
+from model.step_memory import step_bytes
 
 CPU = torch.device("cpu")
 
