@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_there_is_nothing_but_what_is_tried_here() -> None:
-    scripts = ("python tune/run.py", "python analysis/", "python model/", "python kernels/run.py")
+    scripts = ("python tune/", "python analysis/", "python model/", "python kernels/run.py")
     tried = ("make ", *scripts, "tensorboard --logdir runs")
     assert [command for command in commands() if not command.startswith(tried)] == []
 
@@ -55,6 +55,11 @@ def test_searches(command: str, searched: dict[str, str]) -> None:
 @pytest.mark.parametrize("command", sorted({*of("python analysis/")} - {*of("python analysis/roofline.py")}))
 def test_analysis_of_the_newest_study(command: str, folder: Path, searched: dict[str, str]) -> None:
     assert run(command.replace("[runs/<study>]", ""), folder)
+
+
+@pytest.mark.parametrize("command", of("python tune/experiment.py"))
+def test_experiments_are_told_and_planned(command: str, folder: Path) -> None:
+    assert "s here" in run(command, folder, "30m") if "--list" in command else "of 30m" in run(command, folder, "30m")
 
 
 @pytest.mark.parametrize("command", of("python model/"))
