@@ -19,6 +19,7 @@ from model.parallel import make_learner
 from model.process import prepare_process
 from tests.bench.contenders import SMALL, gpt_config, text
 from tests.bench.table import Row
+from tune.ray_run import local_ray  # before anything of Ray, which reads its environment then
 
 RANKS, ROUNDS, TURN_STEPS, WARM_UP_STEPS = 2, 40, 20, 20
 MOST = 1.05
@@ -83,8 +84,6 @@ def under_ray_train(told: dict[str, Any], folder: str) -> None:
     """Until it is told to stop."""
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
-
-    from tune.ray_run import local_ray
 
     with local_ray(RANKS, 0):
         TorchTrainer(
