@@ -30,8 +30,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", type=Path, help="keep the rows here too")
     flags = parser.parse_args(arguments)
     for name in flags.only.split(","):
-        rows = list(MEASURES[name](flags.data, short=flags.short))
+        rows = []
+        for row in MEASURES[name](flags.data, short=flags.short):
+            rows.append(row)
+            if flags.json:
+                keep([row], flags.json)
         show(rows)
-        if flags.json:
-            keep(rows, flags.json)
     return 0
