@@ -54,12 +54,12 @@ def rows(kernel: Kernel, sizes: Sequence[int], implementations: Sequence[str] | 
 
 def built(kernel: Kernel, implementation: Implementation, seed: int) -> Contender:
     """Compiled, called once, and held against the reference."""
-    first = kernel.inputs(1, np.random.default_rng(seed))
+    first, output = kernel.arrays(1, seed)
     made = Contender(implementation=implementation)
     try:
         began = time.perf_counter()
         bind = implementation.build()
-        bind(first, kernel.output(*first) if kernel.output else None).result()
+        bind(first, output).result()
         compiled = time.perf_counter() - began
         host_bind = implementation.end_to_end() if implementation.end_to_end else None
         errors = [gate.check(kernel, implementation, each, seed) for each in (bind, host_bind) if each]
@@ -91,8 +91,7 @@ def at_size(kernel: Kernel, contender: Contender, size: int, inputs: Inputs) -> 
 
 def timed(kernel: Kernel, size: int, contenders: Sequence[Contender], seed: int) -> Iterator[Row]:
     """The rows of one size. All contenders get the same inputs, and the same array for their output."""
-    inputs = kernel.inputs(size, np.random.default_rng(seed))
-    output = kernel.output(*inputs) if kernel.output else None
+    inputs, output = kernel.arrays(size, seed)
     checked = [at_size(kernel, contender, size, inputs) for contender in contenders]
     calls: dict[str, Call] = {}
     for contender in checked:

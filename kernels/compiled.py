@@ -13,6 +13,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from kernels.kernel import LINE
+
 TBB = "libtbb.so.12"
 
 
@@ -33,9 +35,8 @@ THREADS = min(len(os.sched_getaffinity(0)), numba.config.NUMBA_NUM_THREADS)  # t
 
 VECTOR_IN = types.Array(types.float64, 1, "C", readonly=True)  # takes what can be written too: one compilation for both
 VECTOR_OUT = types.Array(types.float64, 1, "C")
-LANES = 8
-LINE = 64
-"""Bytes: of a cache line, and of LANES float64."""
+LANES = LINE // 8
+"""float64 of a vector."""
 
 Combine = Callable[[Any, ir.VectorType, Any, Any], Any]
 """LLVM builder, vector type, two vectors of LANES float64 -> their combination."""

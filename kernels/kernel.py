@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Inputs = tuple[Any, ...]
+LINE = 64
+"""Bytes of a cache line, and of a vector of AVX-512."""
 
 
 class UnavailableError(Exception):
@@ -86,6 +88,24 @@ class Kernel:
     """False: one size, a single call."""
     special: Callable[[Inputs], Inputs] | None = None
     """Inputs -> the same with NaN, infinities and signed zeros among them."""
+
+    def arrays(self, size: int, seed: int) -> tuple[Inputs, NDArray[Any] | None]:
+        """Random inputs of about so many elements, and where the result goes; each begins on a cache line."""
+        inputs = self.inputs(size, np.random.default_rng(seed))
+        placed = tuple(on_line(each) if isinstance(each, np.ndarray) else each for each in inputs)
+        return placed, on_line(self.output(*inputs)) if self.output else None
+
+
+def on_line(array: NDArray[Any]) -> NDArray[Any]:
+    """A copy that begins on a cache line, as torch's own arrays do.
+
+    NumPy's begin 16 bytes into a page: there every vector of AVX-512 lies on two lines, in all contenders but torch.
+    """
+    room = np.empty(array.nbytes + LINE, np.uint8)
+    start = -room.ctypes.data % LINE
+    placed = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    placed[...] = array
+    return placed
 
 
 def into_output(function: Callable[..., Any]) -> Bind:

@@ -7,7 +7,7 @@ from statistics import median
 import numpy as np
 
 from kernels.elementwise import COPY, numba_loop, numba_streaming
-from kernels.kernel import Bind, Call
+from kernels.kernel import Bind, Call, on_line
 from kernels.timing import Values
 
 ONE, ALL, GPU = "one thread", "all threads", "gpu"
@@ -29,7 +29,7 @@ def contenders(moved_bytes: int, places: Collection[str]) -> dict[str, Call]:
     elements = max(1, moved_bytes // PAIR)
     found: dict[str, Call] = {}
     if on_cpu := [place for place in (ONE, ALL) if place in places]:
-        a, out = np.ones(elements), np.zeros(elements)
+        a, out = on_line(np.ones(elements)), on_line(np.zeros(elements))
         found |= {
             f"{MARK}{place} {way}": bind((a, a), out)
             for place in on_cpu

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import time
 import timeit
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
@@ -15,9 +16,11 @@ from kernels.machine import Watch
 VALUES = 20
 VALUE_SECONDS = 0.01
 """A value is the mean of as many calls as take this long."""
+SETTLING_SECONDS = 0.005
+"""Before each value: the threads of the contender before go to sleep by then. A call that is not timed follows."""
 SLOW_SECONDS, FEWER_VALUES = 1.0, 5
 """Where a round of all contenders takes longer, there are fewer rounds."""
-TRIES = 3
+TRIES = 5
 CORES_TAKEN, LARGEST_SPREAD = 0.15, 0.1
 """Above these a run is disturbed, and a row is unstable. tests/bench/disturbed.py is the ground for the first."""
 RESAMPLES = 1000
@@ -43,18 +46,24 @@ def calls_a_value(call: Call) -> int:
 
 
 def in_turns(calls: Mapping[str, Call]) -> Values:
-    """Seconds a call: VALUES of each contender, the first of a round another one each time."""
-    names = list(calls)
+    """Seconds a call: VALUES of each contender, in an order that is drawn anew for every round.
+
+    In one order for all rounds a contender always pays for what the same other one leaves behind: dirty lines in the
+    caches, and threads that wait for more to do, which took 7 % of a copy on one thread.
+    """
+    random = np.random.default_rng(0)
     numbers = {name: calls_a_value(call) for name, call in calls.items()}
     clocks = {name: timer(call) for name, call in calls.items()}
-    values: Values = {name: [] for name in names}
+    values: Values = {name: [] for name in calls}
     rounds, done = VALUES, 0
     while done < rounds:
         began = timeit.default_timer()
-        for place in range(len(names)):
-            name = names[(place + done) % len(names)]
+        for name in random.permutation(list(calls)):
             if before := calls[name].before:
                 before()
+            time.sleep(SETTLING_SECONDS)
+            if numbers[name] > 1:
+                clocks[name].timeit(1)
             values[name].append(clocks[name].timeit(numbers[name]) / numbers[name])
         done += 1
         rounds = FEWER_VALUES if timeit.default_timer() - began > SLOW_SECONDS and done < FEWER_VALUES else rounds

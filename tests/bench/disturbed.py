@@ -12,8 +12,6 @@ from statistics import median
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-import numpy as np
-
 from kernels import timing
 from kernels.kernel import Call
 from kernels.machine import Watch
@@ -52,8 +50,7 @@ def calls() -> dict[str, Call]:
     found = {}
     for name, size in (("triad", sizes("full")[0]), ("triad", sizes("full")[1]), ("monte_carlo_pi", 1_000_000)):
         kernel = KERNELS[name]
-        inputs = kernel.inputs(size, np.random.default_rng(0))
-        output = kernel.output(*inputs) if kernel.output else None
+        inputs, output = kernel.arrays(size, seed=0)
         for implementation in kernel.implementations:
             if implementation.name in IMPLEMENTATIONS:
                 found[f"{name} {size:,} {implementation.name}"] = implementation.build()(inputs, output)

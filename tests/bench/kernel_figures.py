@@ -6,8 +6,6 @@ from itertools import groupby
 from statistics import median
 from types import ModuleType
 
-import numpy as np
-
 from kernels import bench, timing
 from kernels.compiled import THREADS
 from kernels.registry import KERNELS
@@ -123,8 +121,7 @@ class Held:
     def __init__(self, kernel: str, implementation: str, size: int) -> None:
         made = KERNELS[kernel]
         (chosen,) = [each for each in made.implementations if each.name == implementation]
-        inputs = made.inputs(size, np.random.default_rng(SEED))
-        self._timer = timing.timer(chosen.build()(inputs, made.output(*inputs) if made.output else None))
+        self._timer = timing.timer(chosen.build()(*made.arrays(size, SEED)))
 
     def seconds(self, calls: int) -> float:
         """Of one call, of so many in a row."""

@@ -69,8 +69,7 @@ def ptx(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize(("kernel", "implementation"), CASES, ids=lambda value: value.name)
 def test_it_compiles(kernel: Kernel, implementation: Implementation, ptx: list[str]) -> None:
-    inputs = kernel.inputs(100, np.random.default_rng(0))
-    implementation.build()(inputs, kernel.output(*inputs) if kernel.output else None).result()
+    implementation.build()(*kernel.arrays(100, seed=0)).result()
     (text,) = ptx
     assert ".target sm_90" in text and ".entry" in text
     assert (".shared" in text) == (implementation.name == "cuda-shared")
