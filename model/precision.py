@@ -132,14 +132,20 @@ def _probe() -> Tensor:
 
 
 def _speed_up(slow: Callable[[], object], fast: Callable[[], object], limit: float = 0.1) -> float:
-    """How many times as fast `fast` is: the best of each, in turns for `limit` seconds."""
+    """How many times as fast `fast` is: the best of each on one thread, in turns for `limit` seconds.
+
+    Several threads would wait for each other on a busy machine, and both seem equally slow.
+    """
     best = {slow: float("inf"), fast: float("inf")}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     end = time.perf_counter() + limit
     while time.perf_counter() < end:
         for run in best:
             start = time.perf_counter()
             run()
             best[run] = min(best[run], time.perf_counter() - start)
+    torch.set_num_threads(threads)
     return best[slow] / best[fast]
 
 

@@ -107,3 +107,13 @@ def test_only_fp16_scales_its_gradients(name):
 def test_an_unknown_precision_lists_the_choices(ask):
     with pytest.raises(ValueError, match="precision: 'fp8' is unknown; choose one of fp32, tf32, bf16, fp16"):
         ask("fp8")
+
+
+def test_what_is_fast_is_decided_on_one_thread_and_the_threads_are_given_back():
+    before, seen = torch.get_num_threads(), set()
+    torch.set_num_threads(2)
+    try:
+        precision._speed_up(lambda: seen.add(torch.get_num_threads()), lambda: None, limit=0.01)
+        assert seen == {1} and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
