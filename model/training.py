@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from model import checkpoint as checkpoints
 from model.config import Config, Data
@@ -17,6 +16,7 @@ from model.learner import Learner, MakeLearner
 from model.lease import MARGIN, Lease
 from model.pace import WARM, Pace
 from model.process import PeakMemory, prepare_process
+from model.recent import Recent
 from model.schedule import Decay, warm_up
 from model.stretch import Progress, Stretch
 
@@ -26,7 +26,6 @@ YIELD_SECONDS = 1.0
 CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 0.01    # between checkpoints in a long stretch; their share of it, at most
 CURVE_POINTS, CURVE_SHARE = 10, 0.02                 # evaluations of a final stretch; their share of it, at most
 COMPILE_REPAYS = {"cpu": 240.0, "cuda": 60.0}        # training seconds ahead that make torch.compile worth its time
-EXPLODED = 3.0                                       # nats above the first loss
 QUEUED_SECONDS = 0.1                                 # of work that a GPU is given before it is waited for
 
 
@@ -59,12 +58,7 @@ class _Training:
         self.config, self.data, self.stretch, self.lease, self.folder = config, data, stretch, lease, folder
         self.written, self.evaluation_tokens, self.device = checkpoint, evaluation_tokens, device
         self.pace, self.decay = Pace(), Decay(config.decay_share)
-        self.first_loss: float | None = None
-        self.train_loss = self.gradient_norm = math.nan
-        self.losses: list[Tensor] = []
-        self.norm: Tensor | None = None
-        self.window_seconds = self.window_tokens = self.tokens_per_second = 0.0
-        self.diverged = self.exploding = self.compile_settled = False
+        self.recent, self.compile_settled = Recent(), False
         self.next_yield = lease.clock() + YIELD_SECONDS
         self.next_save = lease.clock() + CHECKPOINT_SECONDS
         self.next_point, self.points = math.inf, CURVE_POINTS
@@ -79,7 +73,7 @@ class _Training:
             valid = self._curve_point()
             if self.lease.clock() >= self.next_yield or valid is not None:
                 self._read()
-                if self.diverged:
+                if self.recent.diverged:
                     break
                 self._keep_safe()
                 yield self._progress(valid=valid)
@@ -111,7 +105,7 @@ class _Training:
             raise ValueError(f"checkpoint: {self.written} holds another configuration; start the trial without it")
         self.learner.restore(saved)
         self.pace = Pace(**saved.state["pace"])
-        self.first_loss, self.train_loss = saved.state["first_loss"], saved.state["train_loss"]
+        self.recent = Recent(first_loss=saved.state["first_loss"], train_loss=saved.state["train_loss"])
         self.lease.hints = saved.state["measured"]
         if self.stretch.final:
             self.decay = Decay(self.config.decay_share, **saved.state["decay"])
@@ -126,7 +120,7 @@ class _Training:
                 self.learner.compile()
                 self._step()
                 self.learner.wait()
-            self.window_tokens = 0.0
+            self.recent.forget_tokens()
             self.pace.recent.clear()
             self.lease.longest.pop("step", None)
             return
@@ -138,13 +132,10 @@ class _Training:
         seconds = self.lease.clock() - began
         self.lease.observe("step", seconds)
         self.pace.add(seconds, count)
-        self.window_seconds += seconds
+        self.recent.took(seconds)
 
     def _step(self) -> None:
-        step = self.learner.step(self._factor())
-        self.losses.append(step.loss)
-        self.norm = step.gradient_norm
-        self.window_tokens += step.tokens
+        self.recent.add(self.learner.step(self._factor()))
 
     def _compiles_now(self) -> bool:
         """Asked once a stretch, when the step time is known."""
@@ -179,23 +170,11 @@ class _Training:
             self.decay.begin(self._ahead())
 
     def _read(self) -> None:
-        """Wait for the losses since the last time, and look whether the trial diverged."""
+        """Look at the steps since the last time; where a batch had to be cut, memory counts from there on."""
         if self.learner.micro_batches > self.micro_batches:
             self.micro_batches = self.learner.micro_batches
             self.memory.again()
-        if not self.losses:
-            return
-        self.train_loss = torch.stack(self.losses).mean().item()
-        self.gradient_norm = self.norm.item() if self.norm is not None else math.nan
-        if self.window_seconds:
-            self.tokens_per_second = self.window_tokens / self.window_seconds
-        self.losses.clear()
-        self.window_seconds = self.window_tokens = 0.0
-        if self.first_loss is None:
-            self.first_loss = self.train_loss
-        exploding = self.train_loss > self.first_loss + EXPLODED
-        self.diverged = not math.isfinite(self.train_loss) or (exploding and self.exploding)
-        self.exploding = exploding
+        self.recent.read()
 
     # Evaluations and checkpoints
 
@@ -263,7 +242,7 @@ class _Training:
     def _state(self) -> dict[str, Any]:
         return self.learner.state() | {
             "config": checkpoints.config_state(self.config), "pace": self.pace.state(),
-            "first_loss": self.first_loss, "train_loss": self.train_loss,
+            "first_loss": self.recent.first_loss, "train_loss": self.recent.train_loss,
             "decay": self.decay.state(self._ahead()), "measured": self.lease.measured(),
         }
 
@@ -271,7 +250,7 @@ class _Training:
 
     def _close(self) -> Progress:
         self._read()
-        if self.diverged:
+        if self.recent.diverged:
             return self._judged(None, None, False, "diverged")
         subset = self.evaluation_tokens
         took_steps, reached = self.learner.steps > self.began, self.forecast.reached()
@@ -297,9 +276,10 @@ class _Training:
         self.lease.enter("idle")
         learner, checkpoint = self.learner, str(self.written) if ended and self.written else None
         return Progress(
-            steps=learner.steps, tokens=learner.tokens, parameters=learner.parameters, train_loss=self.train_loss,
-            learning_rate=self.config.learning_rate * self._factor(), gradient_norm=self.gradient_norm,
-            tokens_per_second=self.tokens_per_second, step_seconds=self.pace.median() or math.nan,
-            training_seconds=self.pace.training_seconds, memory_bytes=self.memory.bytes(), seconds=self.lease.take(),
-            micro_batches=learner.micro_batches, ran_out=learner.ran_out, ended=ended, checkpoint=checkpoint, **judged,
+            steps=learner.steps, tokens=learner.tokens, parameters=learner.parameters,
+            train_loss=self.recent.train_loss, learning_rate=self.config.learning_rate * self._factor(),
+            gradient_norm=self.recent.gradient_norm, tokens_per_second=self.recent.tokens_per_second,
+            step_seconds=self.pace.median() or math.nan, training_seconds=self.pace.training_seconds,
+            memory_bytes=self.memory.bytes(), seconds=self.lease.take(), micro_batches=learner.micro_batches,
+            ran_out=learner.ran_out, ended=ended, checkpoint=checkpoint, **judged,
         )
