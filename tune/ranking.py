@@ -15,15 +15,18 @@ REACHED = """
         FROM reports WHERE (final OR rung IS NOT NULL) AND perplexity IS NOT NULL)
     WHERE place = 1"""
 """Of a journal, the report of each trial at the furthest level that it completed: a rung, or its decay."""
+BROKEN = ("diverged", "memory", "error")
+"""Reasons that are no choice of the search; the journal's text may go on after the word."""
+FAILED = " OR ".join(["state = 'failed'", *(f"IFNULL(reason, '') LIKE '{word}%'" for word in BROKEN)])
+"""Of a row of trials: it has no place among the others."""
 TRIALS = f"""
-    SELECT family, trials.trial, config, state, IFNULL(reason, '') AS reason, parameters, final, highest AS rung,
-           perplexity, bits_per_character, test_perplexity, IFNULL(paid, 0.0) AS device_seconds, most AS memory_bytes
+    SELECT family, trials.trial, config, state, IFNULL(reason, '') AS reason, {FAILED} AS failed, parameters, final,
+           highest AS rung, perplexity, bits_per_character, test_perplexity, IFNULL(paid, 0.0) AS device_seconds,
+           most AS memory_bytes
     FROM trials LEFT JOIN ({REACHED}) USING (trial)
     LEFT JOIN (SELECT trial, SUM(seconds) AS paid FROM charges GROUP BY trial) USING (trial)
     LEFT JOIN (SELECT trial, MAX(rung) AS highest, MAX(memory_bytes) AS most FROM reports GROUP BY trial) USING (trial)
     ORDER BY trials.trial"""
-BROKEN = ("diverged", "memory", "error")
-"""Reasons that are no choice of the search; the journal's text may go on after the word."""
 SECTIONS = ("decayed", "rung", "unranked", "failed")
 """In this order: after their decay, waiting or stopped at a rung, without a rung yet, broken."""
 MEASURED = ["rung", "perplexity", "bits_per_character", "test_perplexity"]
@@ -42,7 +45,7 @@ def ranking(study: Path) -> pd.DataFrame:
         journal.row_factory = None
         table = pd.read_sql_query(TRIALS, journal)
     configs = pd.DataFrame([json.loads(config) for config in table.pop("config")], index=table.index)
-    failed = (table["state"] == "failed") | table["reason"].str.startswith(BROKEN)
+    failed = table.pop("failed").astype(bool)
     table = table.astype(dict.fromkeys([*MEASURED, "parameters", "device_seconds", "memory_bytes"], float))
     table.loc[failed, MEASURED] = float("nan")
     table["perplexity_per_million"] = table["perplexity"] / (table["parameters"] / 1e6)

@@ -12,7 +12,7 @@ from torch.utils.tensorboard.summary import custom_scalars
 
 from tune.board import hparams
 from tune.board.event_file import EventFile, scalar
-from tune.board.standings import picture, standings, table
+from tune.board.standings import failures, picture, standings, table
 from tune.dimensions import Dimensions
 from tune.journal import Journal
 from tune.planner import Planner
@@ -84,8 +84,8 @@ class LedgerRun:
     def _show(self, family: str, step: int) -> None:
         began = time.process_time()
         levels = standings(self._journal, family)
-        said = text_pb(f"ranking/{family}", table(levels)).value
-        self._file.add(picture(family, levels), *said, step=step)
+        said = text_pb(f"ranking/{family}", table(levels, failures(self._journal, family))).value
+        self._file.add(*([picture(family, levels)] if levels else []), *said, step=step)
         self._picture_price = time.process_time() - began
         self._drawing += self._picture_price
 

@@ -13,10 +13,10 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 
 from tune.dimensions import label
 from tune.journal import Journal
-from tune.ranking import REACHED
+from tune.ranking import FAILED, REACHED
 
 TOP = 20
-"""Rows of the table; analysis/rank.py has all."""
+"""Rows of a table; analysis/rank.py has all."""
 DOTS_PER_INCH = 100
 SIZE = (6.4, 4.0)
 """Inches."""
@@ -45,12 +45,24 @@ class Place:
         return self.perplexity / (self.parameters / 1e6)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A trial that diverged or broke, which has no place."""
+
+    trial: str
+    config: dict[str, Any]
+    reason: str
+
+
 def standings(journal: Journal, family: str) -> dict[str, list[Place]]:
-    """By level, the furthest first, the lowest perplexity first; what was measured twice counts as measured last."""
+    """By level, the furthest first, the lowest perplexity first; what was measured twice counts as measured last.
+
+    What diverged or broke is left out.
+    """
     rows = journal.rows(
         f"""
         SELECT trial, config, parameters, final, rung, perplexity, bits_per_character, test_perplexity
-        FROM ({REACHED}) JOIN trials USING (trial) WHERE family = ?
+        FROM ({REACHED}) JOIN trials USING (trial) WHERE family = ? AND NOT ({FAILED})
         ORDER BY final DESC, rung DESC, perplexity""",
         family,
     )
@@ -66,20 +78,43 @@ def standings(journal: Journal, family: str) -> dict[str, list[Place]]:
     return found
 
 
-def table(levels: dict[str, list[Place]]) -> str:
-    """The ranking as Markdown: inside each level by perplexity per million parameters, as analysis/rank.py does."""
-    lines = ["| level | # | trial | config | perplexity /M | perplexity | parameters | bits/char | test |"]
-    lines.append("|---" * 9 + "|")
+def failures(journal: Journal, family: str) -> list[Failure]:
+    """In the order in which they began."""
+    query = f"SELECT trial, config, state, reason FROM trials WHERE family = ? AND ({FAILED}) ORDER BY created, trial"
+    return [
+        Failure(trial=row["trial"], config=json.loads(row["config"]), reason=row["reason"] or row["state"])
+        for row in journal.rows(query, family)
+    ]
+
+
+def table(levels: dict[str, list[Place]], failed: Sequence[Failure]) -> str:
+    """The ranking as Markdown: inside each level by perplexity per million parameters, as analysis/rank.py does.
+
+    What failed stands last, in a table of its own.
+    """
     ranked = [(number, place) for level in levels.values() for number, place in enumerate(_by_quotient(level), 1)]
-    for number, place in ranked[:TOP]:
-        test = "-" if place.test_perplexity is None else f"{place.test_perplexity:.4g}"
-        cells = (
+    rows = [
+        (
             place.level, str(number), place.trial, label(place.config), f"{place.quotient:.4g}",
-            f"{place.perplexity:.4g}", f"{place.parameters:,}", f"{place.bits_per_character:.4g}", test,
-        )  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    if len(ranked) > TOP:
-        lines.append(f"\n{len(ranked) - TOP} more: `python analysis/rank.py --top 0`")
+            f"{place.perplexity:.4g}", f"{place.parameters:,}", f"{place.bits_per_character:.4g}",
+            "-" if place.test_perplexity is None else f"{place.test_perplexity:.4g}",
+        )
+        for number, place in ranked
+    ]  # fmt: skip
+    columns = "level", "#", "trial", "config", "perplexity /M", "perplexity", "parameters", "bits/char", "test"
+    tables = [_markdown(columns, rows)]
+    if failed:
+        broken = [(each.trial, label(each.config), each.reason) for each in failed]
+        tables.append(_markdown(("failed or diverged", "config", "why"), broken))
+    return "\n\n".join(tables)
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The first TOP rows, and how many more there are."""
+    shown = ([cell.replace("|", "\\|") for cell in cells] for cells in (columns, ["---"] * len(columns), *rows[:TOP]))
+    lines = [f"| {' | '.join(cells)} |" for cells in shown]
+    if len(rows) > TOP:
+        lines.append(f"\n{len(rows) - TOP} more: `python analysis/rank.py --top 0`")
     return "\n".join(lines)
 
 
