@@ -62,7 +62,8 @@ class Experiment:
 
     points: what is to be measured on these devices, the most important first; work: how; it runs on all devices of a
     point alike; line: what a row says, in short; tables, conclusions: what the rows that there are say together;
-    families: those it can be of, the one that it is of by default first.
+    families: those it can be of, the one that it is of by default first; sets: dimensions of the space whose values are
+    the points' own, so that --fix cannot hold them.
     """
 
     name: str
@@ -73,3 +74,4 @@ class Experiment:
     tables: Callable[[Sequence[Row]], list[Table]]
     conclusions: Callable[[Sequence[Row]], list[str]] = field(default=nothing)
     families: tuple[str, ...] = ("nanogpt", "translation")
+    sets: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """What an experiment stands on, which of its points run together, and what they cost."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +9,9 @@ from model.config import Config, Data
 from tune.corpora import SETTINGS as CORPORA
 from tune.corpora import load_corpora, prepare
 from tune.devices import Devices, find_devices
+from tune.dimensions import Value, fix_text
 from tune.experiments.experiment import Experiment, Point
+from tune.experiments.remedies import remedies
 from tune.experiments.settings import ExperimentSettings
 from tune.flag import invalid
 from tune.space import Space
@@ -36,10 +38,14 @@ def survey(experiment: Experiment, settings: ExperimentSettings) -> Grounds:
     if family not in experiment.families:
         rule = f"{family!r} is not what {experiment.name} is about: write {' or '.join(experiment.families)}"
         raise invalid("families", rule)
-    Space(family=family, precisions=devices.precisions, fix=settings.fix)
+    space = Space(family=family, precisions=devices.precisions, fix=settings.fix)
+    check_fixed(experiment, settings.fix)
     points = experiment.points(devices, settings)
     if settings.resume is None and settings.budget < price(points, 0.0):
-        raise settings.too_small_for(experiment.name, price(points, 0.0))
+        taken = {*settings.fix, *experiment.sets}
+        free = {name: values for name, values in space.dimensions.items() if name not in taken}
+        others = remedies(settings, free, lambda some: price(experiment.points(devices, some), 0.0))
+        raise settings.too_small_for(experiment.name, price(points, 0.0), others)
     texts, fixed = load_corpora(settings), dict[str, Any](settings.fix)
     (corpus,) = texts.corpora.values()
     named = {name: getattr(texts.settings, name) for name in CORPORA.values()}
@@ -47,6 +53,14 @@ def survey(experiment: Experiment, settings: ExperimentSettings) -> Grounds:
         settings=replace(settings, **named), devices=devices, data=prepare(corpus), points=points,
         config=Config(family=family, seed=settings.seed, **fixed), notes=texts.notes,
     )  # fmt: skip
+
+
+def check_fixed(experiment: Experiment, fix: Mapping[str, Value]) -> None:
+    """ValueError: a dimension is fixed whose values are the points' own."""
+    for name in experiment.sets:
+        if name in fix:
+            rule = f"is not for {experiment.name}, which sets {name} itself: leave it out"
+            raise invalid("fix", f"'{fix_text({name: fix[name]})}' {rule}")
 
 
 def crews(points: Sequence[Point]) -> list[list[Point]]:

@@ -1,6 +1,7 @@
 """What a training will take on this machine, on paper: FLOPs over the device's peak, and what no FLOPs account for."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 
 from model.bleu import CHUNK
 from model.config import Config, model_config
@@ -44,7 +45,6 @@ class Prices:
     """Of trainings on one of these devices; one process drives it, with one thread on a CPU."""
 
     devices: Devices
-    _peaks: dict[str, float] = field(default_factory=dict)
 
     def whole(self, config: Config, steps: int) -> float:
         """Expected device-seconds of a training with all that train_whole() does beside it."""
@@ -58,16 +58,17 @@ class Prices:
         """Expected seconds of an optimizer step, at the speed of eager code."""
         length = ROW if config.family == "translation" else config.context
         flops = config.batch_tokens * flops_per_token(_model(config), target=length, source=ROW)
-        return flops / (SHARE[self.devices.kind] * self._peak(config.precision)) + self._overhead(config)
+        return flops / (SHARE[self.devices.kind] * peak(config.precision, self.devices.kind)) + self._overhead(config)
 
     def _overhead(self, config: Config) -> float:
         once, layer = OVERHEADS[config.family, self.devices.kind]
         return once + config.layers * layer
 
-    def _peak(self, precision: str) -> float:
-        if precision not in self._peaks:
-            self._peaks[precision] = known_peak(precision, self.devices.kind, threads=1)
-        return self._peaks[precision]
+
+@cache
+def peak(precision: str, kind: str) -> float:
+    """FLOP/s of one process: a price is asked for again and again, and measuring takes time."""
+    return known_peak(precision, kind, threads=1)
 
 
 def _model(config: Config) -> GPTConfig | TranslatorConfig:

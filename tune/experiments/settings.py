@@ -1,7 +1,7 @@
 """What a user can set of an experiment: of the search's settings those that mean something here."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tune.duration import duration_text
@@ -58,7 +58,8 @@ class ExperimentSettings(Settings):
         """The one there is."""
         return next(iter(self.families))
 
-    def too_small_for(self, experiment: str, smallest: float) -> ValueError:
-        """The error for a cap that does not pay for an experiment; `smallest` in device-seconds does."""
+    def too_small_for(self, experiment: str, smallest: float, others: Sequence[str]) -> ValueError:
+        """The error for a cap that does not pay for an experiment; `smallest` in device-seconds or `others` would."""
         asked, least = duration_text(self.budget), duration_text(math.ceil(smallest))
-        return invalid("budget", f"{asked!r} does not pay for {experiment}: write at least {least}")
+        remedy = ", or ".join([f"at least {least}", *others])
+        return invalid("budget", f"{asked!r} does not pay for {experiment}: write {remedy}")

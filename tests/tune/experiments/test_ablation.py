@@ -36,7 +36,7 @@ STEPS = 12
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peak that nothing measures."""
-    monkeypatch.setattr("tune.experiments.prices.known_peak", lambda *_, **__: 1e11)
+    monkeypatch.setattr("tune.experiments.prices.peak", lambda *_: 1e11)
 
 
 def settings(**more: Any) -> ExperimentSettings:

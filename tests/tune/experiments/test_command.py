@@ -31,6 +31,7 @@ WRONG = {
     "--families: 'nanogpt,translation' are two": ["scaling", "--budget", "1h", "--families", "nanogpt,translation"],
     "unrecognized arguments: --rungs tokens": ["scaling", "--budget", "1h", "--rungs", "tokens"],
     "--fix: 'precision=tf32' is not native": ["scaling", "--budget", "1h", "--fix", "precision=tf32"],
+    "--fix: 'precision=fp32' is not for stages": ["stages", "--budget", "1h", "--fix", "precision=fp32"],
 }
 
 
@@ -54,6 +55,14 @@ def test_the_plan_shares_out_the_budget_and_writes_nothing(empty_folder, capsys)
     assert first.startswith("scaling on 2 x") and last == "about 20m of 20m"
     assert len([line for line in planned if line.startswith("2 x measure steps")]) == 6
     assert list(empty_folder.iterdir()) == []
+
+
+def test_what_is_proposed_beside_a_larger_cap_is_within_it(capsys):
+    asked = ["methods", "--budget", "30m", "--plan", *HERE]
+    assert command.main(asked) == 2
+    remedies = capsys.readouterr().err.strip().split(", or ")[1:]
+    assert remedies and remedies[0].startswith("--scale 0.")
+    assert {command.main([*asked, *remedy.split()]) for remedy in remedies} == {0}
 
 
 @pytest.fixture

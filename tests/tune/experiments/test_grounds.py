@@ -1,9 +1,24 @@
-"""Which points of an experiment a cap pays for."""
+"""Which points of an experiment a cap pays for, what else would pay for them, and what may be fixed."""
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from tune.devices import Devices
+from tune.dimensions import PRECISIONS
 from tune.experiments.experiment import Point
-from tune.experiments.grounds import END_SECONDS, START_SECONDS, affordable_points, affordable_share, price
+from tune.experiments.grounds import (
+    END_SECONDS,
+    START_SECONDS,
+    affordable_points,
+    affordable_share,
+    check_fixed,
+    price,
+)  # fmt: skip
+from tune.experiments.registry import EXPERIMENTS
+from tune.experiments.remedies import remedies
+from tune.experiments.settings import ExperimentSettings
 
 CREW = START_SECONDS + END_SECONDS
 
@@ -40,3 +55,51 @@ def test_the_share_spends_what_is_left_and_no_more():
 def test_points_of_two_configurations_are_two():
     narrow, wide = (Point(devices=1, asked={}, seconds=1.0, least=1.0, config={"d_model": d}) for d in (16, 32))
     assert narrow.key != wide.key and narrow.text == "d_model 16"
+
+
+def costs(floor: float) -> Callable[[ExperimentSettings], float]:
+    """Of a training and of a floor below it, both the less the narrower the model is."""
+    return lambda settings: (floor + 1000 * settings.scale) * settings.fix.get("d_model", 128) / 128
+
+
+REMEDIES = [
+    (200, 10, {}, ["--scale 0.1", "--fix d_model=16"]), (600, 10, {}, ["--scale 0.5", "--fix d_model=64"]),
+    (600, 700, {}, ["--fix d_model=16"]), (60, 10, {}, ["--scale 0.05"]), (1, 10, {}, []),
+    (5, 10, {}, ["--scale 0.02 --fix d_model=16"]),
+    (300, 10, {"heads": 4}, ["--scale 0.2", "--fix heads=4,d_model=16"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("budget", "floor", "fix", "proposed"), REMEDIES)
+def test_the_longest_training_and_the_widest_model_that_the_cap_pays_for_are_proposed(budget, floor, fix, proposed):
+    settings = ExperimentSettings(budget=budget, families="nanogpt", fix=fix)
+    assert remedies(settings, {"d_model": (16, 64)}, costs(floor)) == proposed
+
+
+def test_less_training_than_was_asked_for_is_proposed_and_nothing_that_leaves_no_point():
+    def least(settings: ExperimentSettings) -> float:
+        if settings.fix:
+            raise ValueError("--fix leaves none")
+        return 1000 * settings.scale
+
+    settings = ExperimentSettings(budget=15, families="nanogpt", scale=0.02)
+    assert remedies(settings, {"d_model": (16,)}, least) == ["--scale 0.01"]
+
+
+FIXED: dict[str, Any] = {"d_model": 512, "heads": 16, "layers": 16, "dropout": 0.5, "precision": "fp16"}
+"""No experiment begins with one of these by itself; the report's configurations have all but the last."""
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_what_is_fixed_holds_where_an_experiment_begins_or_is_refused(name, monkeypatch):
+    monkeypatch.setattr("tune.experiments.prices.peak", lambda *_: 1e11)
+    experiment, devices = EXPERIMENTS[name], Devices(kind="cpu", count=2, model="", precisions=PRECISIONS, cores=2)
+    for dimension, value in FIXED.items():
+        fix = {dimension: value}
+        if dimension in experiment.sets:
+            with pytest.raises(ValueError, match=f"--fix: '{dimension}=.*' is not for {name}, which sets {dimension}"):
+                check_fixed(experiment, fix)
+        else:
+            settings = ExperimentSettings(budget="1h", families=experiment.families[0], fix=fix)
+            first, *_ = experiment.points(devices, settings)
+            assert first.config.get(dimension, value) == value

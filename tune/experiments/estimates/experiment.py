@@ -59,5 +59,5 @@ def line(row: Row) -> str:
 
 ESTIMATES = Experiment(
     name="estimates", about="parameters, FLOPs and memory on paper against measured, of a word-level model",
-    points=points, work=work, line=line, tables=tables, conclusions=conclusions,
+    points=points, work=work, line=line, tables=tables, conclusions=conclusions, sets=tuple(SHAPE),
 )  # fmt: skip

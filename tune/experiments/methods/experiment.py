@@ -75,4 +75,5 @@ def line(row: Row) -> str:
 METHODS = Experiment(
     name="methods", about="ways to train nanoGPT, and shapes of equal cost: seconds, memory, allocations, loss",
     points=points, work=work, line=line, tables=tables, conclusions=conclusions, families=("nanogpt",),
+    sets=("precision",),
 )  # fmt: skip

@@ -44,5 +44,5 @@ def line(row: Row) -> str:
 
 PRECISION = Experiment(
     name="precision", about="fp32, tf32, bf16 and fp16: curves, final quality, seconds, memory, utilisation",
-    points=points, work=work, line=line, tables=tables, conclusions=conclusions,
+    points=points, work=work, line=line, tables=tables, conclusions=conclusions, sets=("precision",),
 )  # fmt: skip

@@ -13,7 +13,6 @@ from tune.experiments.settings import ExperimentSettings
 from tune.experiments.transfer.rows import Descent
 from tune.experiments.transfer.tables import conclusions, tables
 from tune.experiments.transfer.work import BASE, core_rates, work
-from tune.flag import invalid
 
 SIZES = {"d_model": (32, 64, 256, 512), "layers": (2, 8, 16)}
 """Beside the base's."""
@@ -35,8 +34,6 @@ LIFE_SECONDS = 0.1
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     """The base first, which is the same with the rules and without; then shape by shape, the cheapest first."""
-    if varied := set(SIZES) & set(settings.fix):
-        raise invalid("fix", f"'{min(varied)}' is what transfer varies: leave it out")
     found = [point(devices, settings, shape, ruled=ruled) for shape in shapes(settings) for ruled in (True, False)]
     return [point(devices, settings, BASE, ruled=True), *sorted(found, key=lambda each: each.seconds)]
 
@@ -82,5 +79,5 @@ def line(row: Row) -> str:
 
 TRANSFER = Experiment(
     name="transfer", about="learning rate x width and x depth, with the scaling rules and without: drift and regret",
-    points=points, work=work, line=line, tables=tables, conclusions=conclusions,
+    points=points, work=work, line=line, tables=tables, conclusions=conclusions, sets=tuple(SIZES),
 )  # fmt: skip
