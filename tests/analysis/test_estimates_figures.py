@@ -41,7 +41,21 @@ def test_batches_that_did_not_fit_have_no_time(made, tmp_path: Path, capsys):
     assert set(table.index[table["ended"] == "out of memory"]) == {955, 2048, 8192}
     draw_experiment([str(study.folder), "--out", str(tmp_path / "here")])
     assert {path.name for path in (tmp_path / "here").iterdir()} == {"batch-size.png", "batch-size.csv"}
-    assert "fastest with 950 rows" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "fastest with 950 rows" in told and "Out of memory: 955, 2,048, 8,192." in told
+    assert "950 rows are the largest batch that fits, 960 were foretold" in told
+
+
+def test_the_largest_batch_fits_though_it_ran_out_of_memory_when_it_was_timed(made):
+    once = batch_size_rows.largest() | {"timed": {"ended": "out of memory"}}
+    drawn = batch_size(made("batch_size", [*(batch_size_rows.batch(rows) for rows in (32, 512, 2048)), once]))
+    ended = drawn.data.set_index("batch")["ended"].to_dict()
+    assert ended == {32: "fits", 128: "fits", 512: "fits", 950: "fits", 955: "out of memory", 2048: "out of memory"}
+    assert drawn.data.set_index("batch")["memory_bytes"].dropna().index.to_list() == [32, 128, 512, 950]
+    memory = drawn.figure.axes[1]
+    shown = {line.get_label(): list(line.get_xdata()) for line in memory.lines}
+    assert shown["out of memory"] == [955, 2048]
+    assert shown["largest that fits: 950"] == [950, 950] and shown["foretold: 960"] == [960, 960]
 
 
 def test_one_line_where_there_is_nothing_to_draw(made):
