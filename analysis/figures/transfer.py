@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.experiments import experiment_rows
-from analysis.figures.picture import BLACK, MARKERS, Picture, axes, log_axis
+from analysis.figures.picture import BLACK, GREY, MARKERS, Picture, axes, log_axis
 from analysis.studies import Study
 
 WAYS = {False: "one rate for all tensors (standard)", True: "with the scaling rules"}
@@ -42,11 +42,12 @@ def depth(study: Study) -> Picture:
 
 
 def compared(study: Study, axis: str, other: str) -> Picture:
-    """Both parametrizations beside each other. ValueError where there is one size only."""
+    """Both parametrizations side by side, with the base's best rate. ValueError where there is one size only."""
     whole = losses_table(study)
     if not whole["base"].any():
         raise ValueError(f"study: {study.name!r} has not measured the base yet; go on with it")
-    same = int(whole[whole["base"]][other].iloc[0])
+    base = whole.loc[whole[whole["base"]]["loss"].idxmin()]
+    same = int(base[other])
     table = whole[whole[other] == same].sort_values([axis, "rate"], ignore_index=True)
     sizes = sorted(table[axis].unique())
     if len(sizes) < 2:
@@ -54,6 +55,7 @@ def compared(study: Study, axis: str, other: str) -> Picture:
     figure, plots = axes(columns=2, height=3.6)
     colors = matplotlib.colormaps["viridis"](np.linspace(0.85, 0.05, len(sizes)))
     bests: dict[bool, dict[int, float]] = {ruled: {} for ruled in WAYS}
+    regrets = dict.fromkeys(WAYS, 0.0)
     for plot, (ruled, title) in zip(plots, WAYS.items(), strict=True):
         for place, size in enumerate(sizes):
             rows = line_of(table, axis, size, ruled)
@@ -64,6 +66,8 @@ def compared(study: Study, axis: str, other: str) -> Picture:
             best = rows.loc[rows["loss"].idxmin()]
             bests[ruled][size] = best["rate"]
             plot.plot(best["rate"], best["loss"], c=color, marker=marker, ms=8, mec=BLACK)
+            regrets[ruled] = max(regrets[ruled], regret(rows, base["rate"]))
+        plot.axvline(base["rate"], c=GREY, lw=1, ls=":")
         log_axis(plot.xaxis, table["rate"], lambda value: f"{value:g}")
         plot.set(title=title, xlabel="base learning rate")
     lowest = table.groupby([axis, "rules"])["loss"].min()
@@ -77,7 +81,8 @@ def compared(study: Study, axis: str, other: str) -> Picture:
         name=f"transfer-{'width' if axis == 'd_model' else 'depth'}",
         title=f"The best learning rate over {axis}",
         text=f"Over {axis} {sizes[0]} to {sizes[-1]} the best of the rates tried moves, in octaves, by "
-        f"{moved[False]:g} in the standard parametrization and by {moved[True]:g} with the rules (at {other} {same}).",
+        f"{moved[False]:g} in the standard parametrization and by {moved[True]:g} with the rules (at {other} {same}). "
+        f"The base's best rate, dotted, costs at most {regrets[False]:.3f} and {regrets[True]:.3f} nats there.",
         figure=figure,
         data=table,
     )
@@ -86,3 +91,9 @@ def compared(study: Study, axis: str, other: str) -> Picture:
 def line_of(table: pd.DataFrame, axis: str, size: int, ruled: bool) -> pd.DataFrame:
     """A size's losses in one parametrization; the base is the same in both, and was trained once."""
     return table[(table[axis] == size) & ((table["rules"] == ruled) | table["base"])]
+
+
+def regret(line: pd.DataFrame, rate: float) -> float:
+    """Nats that a rate loses against the best of a line; infinite where it diverged, none where it was not tried."""
+    tried = line[line["rate"] == rate]["loss"].fillna(math.inf)
+    return 0.0 if tried.empty else float(tried.iloc[0] - line["loss"].min())
