@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from analysis import cli
-from analysis.figures.ablation import main_effects, sizes
+from analysis.figures.ablation import main_effects, overfitting, sizes
 from analysis.figures.batch_size import batch_size
 from analysis.figures.data_parallel import ways
 from analysis.figures.estimates import estimates
@@ -19,7 +19,7 @@ from analysis.figures.transfer import depth, width
 from analysis.studies import RUNS, Study, newest, open_study
 
 PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {
-    "ablation": (main_effects, sizes),
+    "ablation": (main_effects, sizes, overfitting),
     "methods": (methods_scatter, equal_flops),
     "batch_size": (batch_size,),
     "estimates": (estimates,),
@@ -34,7 +34,7 @@ PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {
 
 
 def draw_experiment(arguments: list[str]) -> None:
-    """Draw, save, and say where and what is to be seen. ValueError where nothing can be drawn."""
+    """Draw, save, and say where and what is to be seen, or why not. ValueError where nothing can be drawn."""
     parser = cli.parser("experiment", "Draw what an experiment found.", studies="?")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: the study's folder)")
     flags = parser.parse_args(arguments)
@@ -44,6 +44,15 @@ def draw_experiment(arguments: list[str]) -> None:
         named = f"of {name}" if name else "a search"
         remedy = f"name a study of {', '.join(PICTURES)}; of a search: python analysis/report.py {study.folder}"
         raise ValueError(f"study: {study.name!r} is {named}, of which there is no such picture: {remedy}")
+    missing = []
     for draw in PICTURES[name]:
-        picture = draw(study)
+        try:
+            picture = draw(study)
+        except ValueError as error:
+            missing.append(error)
+            continue
         print(*picture.save(flags.out or study.folder), f"\n{picture.text}")
+    if len(missing) == len(PICTURES[name]):
+        raise missing[0]
+    for why in missing:
+        print(why)

@@ -1,4 +1,4 @@
-"""The ablation: what each dimension does, and perplexity against parameters beside the report's."""
+"""The ablation: what each dimension does, perplexity against parameters beside the report's, and a longer training."""
 
 import numpy as np
 import pandas as pd
@@ -11,6 +11,7 @@ from analysis.studies import Study
 NAMES = ["d_model", "heads", "layers", "dropout"]
 OURS, THEIRS = "here", "published"
 SETS = "report", "no dropout"
+LONGER = "longer"
 
 
 def ablation_table(study: Study) -> pd.DataFrame:
@@ -103,6 +104,48 @@ def sizes(study: Study) -> Picture:
         title="Perplexity against parameters, here and in the report",
         text=f"The lowest: {'; '.join(said)}. Texts and lengths of training differ, and the report's parameters are "
         "most of all its three vocabularies of 65,000 words, so that shapes compare and levels do not.",
+        figure=figure,
+        data=table,
+    )
+
+
+def overfitting_table(study: Study) -> pd.DataFrame:
+    """A row for each point of the curves of the longer training and of the same at the common length, by `steps_of`.
+
+    ValueError where the longer one was not measured.
+    """
+    rows = experiment_rows(study, "ablation")
+    longer = [row for row in rows if row["asked"]["set"] == LONGER]
+    if not longer:
+        raise ValueError(f"study: {study.name!r} has no longer training yet, or --fix left it out; go on with it")
+    configs = [row["config"] for row in longer]
+    common = [row for row in rows if row["asked"]["set"] in SETS and row["config"] in configs]
+    found = [
+        {"steps_of": row["steps"], "epochs": row["epochs"] * steps / row["steps"], "loss": loss, "valid_loss": valid}
+        for row in (*common, *longer)
+        for steps, _, _, loss, valid in row["curve"]
+    ]
+    return pd.DataFrame(found).astype({"valid_loss": float})
+
+
+def overfitting(study: Study) -> Picture:
+    """Loss over epochs, while training as lines, of the validation split as marks."""
+    table = overfitting_table(study)
+    figure, (plot,) = axes(height=3.8)
+    said = []
+    for (steps, curve), color in zip(table.groupby("steps_of"), (BLUE, ORANGE), strict=False):
+        valid = curve.dropna(subset="valid_loss")
+        plot.plot(curve["epochs"], curve["loss"], c=color, lw=1, label=f"{steps:,} steps, while training")
+        plot.plot(valid["epochs"], valid["valid_loss"], c=color, marker="o", ms=5, ls=":", label="validation")
+        lowest = valid.loc[valid["valid_loss"].idxmin()]
+        said.append(f"{steps:,} steps {valid['valid_loss'].iloc[-1]:.3f}, lowest {lowest['valid_loss']:.3f} after "
+                    f"{lowest['epochs']:.3g} epochs")  # fmt: skip
+    plot.set(xlabel="epochs", ylabel="nats a token", xlim=(0, None))
+    legend_above(plot, columns=2)
+    return Picture(
+        name="overfitting",
+        title="The same training, longer",
+        text=f"Validation loss at the end: {'; '.join(said)}. Dropout is on while training.",
         figure=figure,
         data=table,
     )

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from analysis.experiment_command import draw_experiment
-from analysis.figures.ablation import OURS, ablation_table, alike, main_effects, sizes
+from analysis.figures.ablation import OURS, ablation_table, alike, main_effects, overfitting_table, sizes
 from analysis.figures.precisions import precisions
 from analysis.studies import Study, open_study
 from tests.analysis.conftest import Written
 from tests.training_rows import precise, row
 
-REPORT = {"set": "report", "steps": 100}
+REPORT, LONGER = {"set": "report", "steps": 100}, {"set": "longer", "steps": 400}
 SHAPES = [(d, 4, layers, p) for d in (16, 32) for layers in (2, 4) for p in (0.1, 0.5)]
 
 
@@ -50,11 +50,25 @@ def test_only_what_differs_in_one_dimension_alone_is_compared(study):
 
 
 def test_pictures_are_drawn(study, tmp_path: Path, capsys):
-    made = study("ablation", [*ablated(), row({"set": "longer", "steps": 400}, ablated()[0]["config"], 1.0)])
+    made = study("ablation", [*ablated(), row(LONGER, ablated()[0]["config"], 1.0)])
     draw_experiment([str(made.folder)])
-    assert {path.stem for path in made.folder.glob("*.png")} == {"main-effects", "perplexity-parameters"}
+    assert {path.stem for path in made.folder.glob("*.png")} == {"main-effects", "perplexity-parameters", "overfitting"}
     assert "16 trainings here, 33 in the report" in capsys.readouterr().out
     assert len(sizes(made).data) == 33 + 16
+
+
+def test_a_longer_training_is_drawn_beside_the_same_at_the_common_length(study):
+    table = overfitting_table(study("ablation", [*ablated(), row(LONGER, ablated()[0]["config"], 1.0)]))
+    ends = table.groupby("steps_of").last()
+    assert ends["epochs"].to_dict() == {100: 2.0, 400: 8.0}
+    assert ends["valid_loss"].to_dict() == pytest.approx({100: ablated()[0]["valid_loss"], 400: 1.0})
+
+
+def test_what_cannot_be_drawn_says_why_and_the_rest_is_drawn(study, capsys):
+    made = study("ablation", ablated())
+    draw_experiment([str(made.folder)])
+    assert {path.stem for path in made.folder.glob("*.png")} == {"main-effects", "perplexity-parameters"}
+    assert capsys.readouterr().out.splitlines()[-1].startswith("study: 'ablation' has no longer training")
 
 
 def test_curves_end_where_the_rows_do(study):
@@ -67,6 +81,6 @@ def test_curves_end_where_the_rows_do(study):
 
 
 def test_one_line_where_there_is_nothing_to_draw(study):
-    only_long = row({"set": "longer", "steps": 400}, ablated()[0]["config"], 1.0)
+    only_long = row(LONGER, ablated()[0]["config"], 1.0)
     with pytest.raises(ValueError, match="no configuration of the report's yet"):
         main_effects(study("ablation", [only_long]))
