@@ -3,6 +3,7 @@
 Fused attention on a CPU counts as none, so that FLOPs are counted with attention as plain products.
 """
 
+import gc
 from collections.abc import Callable, Iterable
 
 import torch
@@ -44,6 +45,7 @@ def kept_bytes(model: nn.Module, run: Callable[[], object], but: Iterable[Tensor
 
 def most_bytes(run: Callable[[], object], device: torch.device) -> int:
     """The most bytes of tensors that were alive at once, beyond those before."""
+    gc.collect()  # what is freed while it runs must be its own
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)

@@ -1,6 +1,7 @@
 """What a learner allocates in its first steps: counted on a CPU by memray, which slows all it sees, on a GPU by torch.
 """
 
+import gc
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,9 +37,10 @@ class _Counted:
 def count_allocations(make: Callable[[], Learner], device: torch.device, steps: int) -> Allocations:
     """Make a learner and let it step; the count is of so many steps after the first ones.
 
-    Another one steps before: what a process allocates once for each shape is not the learner's.
+    Another one steps before, and is gone: what a process allocates once for each shape is not the learner's.
     """
     make().step(1.0)
+    gc.collect()
     counting = _on_gpu if device.type == "cuda" else _by_memray
     with counting() as first:
         learner = make()

@@ -11,7 +11,10 @@ STEPS = 2
 
 
 def step_bytes(config: Config, data: Data, device: torch.device) -> int:
-    """The most bytes of tensors alive at once while a model, its optimizer and its batches are made and step."""
+    """The most bytes of tensors alive at once while a model, its optimizer and its batches are made and step.
+
+    Another one steps before, and is gone: what a process allocates once, such as a resident mask, is no training's.
+    """
 
     def run() -> None:
         learner = Learner(config, data, device)
@@ -19,4 +22,5 @@ def step_bytes(config: Config, data: Data, device: torch.device) -> int:
             learner.step(1.0)
         learner.wait()
 
+    run()
     return most_bytes(run, device)
