@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from model import grammar
+from model.builtin import grammar
 from model.track import Track, chunks, untracked
 
 CORPORA = ("text", "pairs")

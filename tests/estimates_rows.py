@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from model.estimates import TRAINING
-from model.word_estimates import (
+from model.experiments.word_estimates import (
     block_flops,
     block_kept_bytes,
     model_flops,
@@ -13,7 +13,7 @@ from model.word_estimates import (
     reported_flops,
     step_bytes,
 )
-from model.word_model import WordConfig
+from model.experiments.word_model import WordConfig
 
 BATCHES = (16, 32, 64, 128, 256)
 

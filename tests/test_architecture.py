@@ -20,7 +20,8 @@ FORBIDDEN = {
     "tune": (("analysis", "tune.virtual"), ()),
     "tune/replay.py": (("analysis",), ()),
     "tune/virtual": (("tune", "analysis", "model", "kernels", "ray"), VIRTUAL_ALLOWED),
-    "model": (("tune", "analysis", "kernels", "ray"), ()),
+    "model": (("tune", "analysis", "kernels", "ray", "model.experiments"), ()),
+    "model/experiments": (("tune", "analysis", "kernels", "ray"), ()),
     "analysis": (("tune", "model", "kernels", "ray"), ("tune.journal",)),
     "kernels": (("tune", "model", "analysis", "ray"), KERNELS_ALLOWED),
     "kernels/torch_yardsticks.py": (

@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 
 from model.config import Config, Data
+from model.experiments.short_life import loss_after
+from model.experiments.valley import Valley, next_rate
 from model.precision import native
 from model.process import prepare_process
 from model.scaling_rules import BASE_D_MODEL, BASE_LAYERS
-from model.short_life import loss_after
-from model.valley import Valley, next_rate
 from tests.bench.contenders import pairs, text
 from tests.bench.table import Row
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from model.intervals import interval
+from model.experiments.intervals import interval
 from model.parallel import make_learner
 from model.process import prepare_process
 from tests.bench.contenders import SMALL, gpt_config, text

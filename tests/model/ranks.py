@@ -14,9 +14,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from model import checkpoint as checkpoints
 from model.config import Config, Data
-from model.gradient_noise import watched_learner
+from model.experiments.gradient_noise import watched_learner
+from model.experiments.levers import FirstRankStep, gradient_distance, ready_learner
 from model.learner import Learner
-from model.levers import FirstRankStep, gradient_distance, ready_learner
 from model.parallel import ParallelLearner, agreement, mean_over_ranks
 from model.process import prepare_process
 

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from model import grammar, lexicon
-from model.spanish import agree, and_, conjugate, to
+from model.builtin import grammar, lexicon
+from model.builtin.spanish import agree, and_, conjugate, to
 
 
 @pytest.fixture(scope="module")

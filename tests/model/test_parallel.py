@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from model.batches import TrainBatches
-from model.gradient_noise import WatchedLearner
+from model.experiments.gradient_noise import WatchedLearner
 from model.learner import Learner
 from model.parallel import SharedBatches
 from tests.model import ranks as rank

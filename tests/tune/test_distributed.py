@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from model import parallel_timing
 from model.config import Config
 from model.corpus import TextCorpus
+from model.experiments import parallel_timing
 from model.prepared import TextData, prepare_text
 from tune.distributed import DISMISSED, Orders, Said, Task
 from tune.experiments.scaling.work import work

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import rich.table
 from rich.console import Console
 
-from model.intervals import Interval
+from model.experiments.intervals import Interval
 from tune.experiments.experiment import Table
 
 WIDTH = 160

@@ -14,11 +14,11 @@ from model import checkpoint as checkpoints
 from model.bleu import score, translated_of
 from model.config import Config, Data
 from model.evaluation import evaluate
+from model.experiments.step_memory import step_bytes
 from model.families import FAMILIES
 from model.peak import known_peak
 from model.prepared import PairData
 from model.process import prepare_process
-from model.step_memory import step_bytes
 from model.stretch import Progress, Stretch
 from model.tokenizer import Tokenizer
 from model.training import train

@@ -12,9 +12,9 @@ import torch.distributed as dist
 
 from analysis.figures.data_parallel import ways, ways_table
 from analysis.studies import open_study
-from model import parallel_timing
 from model.config import Config
 from model.corpus import TextCorpus
+from model.experiments import parallel_timing
 from model.prepared import prepare_text
 from tests.analysis.conftest import Written
 from tune.devices import Devices

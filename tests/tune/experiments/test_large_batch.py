@@ -14,9 +14,9 @@ from analysis.figures.large_batch import losses, losses_table
 from analysis.studies import open_study
 from model.config import Config
 from model.corpus import TextCorpus
-from model.lars import BASE_RATE
+from model.experiments.lars import BASE_RATE
+from model.experiments.rate_rules import RULES
 from model.prepared import TextData, prepare_text
-from model.rate_rules import RULES
 from tests.analysis.conftest import Written
 from tune.devices import Devices
 from tune.distributed import Place

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from model import loading
 from model.config import Config
 from model.corpus import TextCorpus
+from model.experiments import loading
 from model.prepared import TextData, prepare_text
 from tests.loader_rows import all_rows, workers
 from tune.devices import Devices

@@ -2,7 +2,7 @@
 
 import pytest
 
-from model.step_model import StepModel
+from model.experiments.step_model import StepModel
 from tests.scaling_rows import BYTES, MACHINE, all_rows, network, step
 from tune.devices import Devices
 from tune.experiments.scaling.conclusions import conclusions, tables

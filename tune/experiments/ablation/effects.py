@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from model.intervals import mean_interval
+from model.experiments.intervals import mean_interval
 from tune.experiments.ablation.rows import Losses, Shape, losses, their_losses
 from tune.experiments.experiment import Row, Table
 from tune.experiments.tables import NOTHING, signed

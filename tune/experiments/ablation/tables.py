@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from model.estimates import plain_parameters
-from model.intervals import mean_interval
+from model.experiments.intervals import mean_interval
 from tune.experiments.ablation.effects import interactions, main_effects
 from tune.experiments.ablation.rows import (
     COMPARE,

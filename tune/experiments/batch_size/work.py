@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from model.config import Config, Data
+from model.experiments.largest_batch import fitted, largest, next_rows
 from model.families import FAMILIES
 from model.fitting import FIRST_STEPS, FITS, KILLED, RAN_OUT, TOO_LATE, Order, Outcome, try_batch
-from model.largest_batch import fitted, largest, next_rows
 from model.memory import available_bytes
 from tune.distributed import Place, Said
 from tune.experiments.scaling.work import of_rows

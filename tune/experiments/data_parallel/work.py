@@ -6,10 +6,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from model.intervals import interval
+from model.experiments.intervals import interval
+from model.experiments.levers import FirstRankStep, data_parallel, gradient_distance, ready_learner
+from model.experiments.parallel_timing import Ways, gradient_bytes, in_turns, plain_steps
 from model.learner import Learner
-from model.levers import FirstRankStep, data_parallel, gradient_distance, ready_learner
-from model.parallel_timing import Ways, gradient_bytes, in_turns, plain_steps
 from tune.distributed import Place, Said
 
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from model import word_estimates as paper
 from model.account import counted_flops, kept_bytes, most_bytes, profiled_flops
 from model.config import Config
 from model.estimates import TRAINING
-from model.intervals import interval
+from model.experiments import word_estimates as paper
+from model.experiments.intervals import interval
+from model.experiments.nsight import counted_on_gpu
+from model.experiments.word_model import Training, WordConfig, WordModel, block_training, model_training
 from model.memory import available_bytes
-from model.nsight import counted_on_gpu
 from model.precision import prepare
-from model.word_model import Training, WordConfig, WordModel, block_training, model_training
 from tune.distributed import Place, Said
 from tune.experiments.experiment import Row
 from tune.sizes import bytes_text

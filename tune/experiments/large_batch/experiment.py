@@ -3,8 +3,8 @@
 from typing import Any
 
 from model.config import RECIPES
-from model.lars import BASE_RATE
-from model.rate_rules import RULES
+from model.experiments.lars import BASE_RATE
+from model.experiments.rate_rules import RULES
 from tune.devices import Devices
 from tune.experiments.experiment import Experiment, Point, Row
 from tune.experiments.large_batch.conclusions import conclusions

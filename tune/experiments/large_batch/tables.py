@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from model.intervals import Interval
-from model.rate_rules import RULES
+from model.experiments.intervals import Interval
+from model.experiments.rate_rules import RULES
 from tune.experiments.experiment import Row, Table
 from tune.experiments.large_batch.work import COURSE
 from tune.experiments.published import published

@@ -10,12 +10,12 @@ import numpy as np
 
 from model.batches import batch_shape
 from model.evaluation import evaluate
-from model.gradient_noise import WatchedLearner, noise_scale, watched_learner
-from model.lars import take_lars
+from model.experiments.gradient_noise import WatchedLearner, noise_scale, watched_learner
+from model.experiments.lars import take_lars
+from model.experiments.parallel_training import train_together
+from model.experiments.rate_rules import RULES
 from model.learner import Learner
 from model.parallel import make_learner
-from model.parallel_training import train_together
-from model.rate_rules import RULES
 from model.sampled import sampled
 from tune.distributed import Place, Said
 from tune.experiments.experiment import Row

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from model.batches import batch_shape
-from model.images import Classifier, Images
+from model.experiments.images import Classifier, Images
+from model.experiments.loading import Fed, PairRows, Reading, TextRows, make_loader, read_through, together
 from model.learner import Learner
-from model.loading import Fed, PairRows, Reading, TextRows, make_loader, read_through, together
 from model.prepared import PairData
 from model.resident import Batch
 from tune.distributed import Place

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from model.intervals import Interval, interval
-from model.loading import Rounds, check_shared_memory, in_rounds
+from model.experiments.intervals import Interval, interval
+from model.experiments.loading import Rounds, check_shared_memory, in_rounds
 from model.parallel import ranks
 from tune.distributed import Place, Said
 from tune.experiments.experiment import Row

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from model.allocations import count_allocations
+from model.experiments.allocations import count_allocations
+from model.experiments.methods import MethodLearner
 from model.families import FAMILIES
-from model.methods import MethodLearner
 from model.precision import native
 from model.training import Progress, Stretch, train
 from tune.distributed import Place, Said

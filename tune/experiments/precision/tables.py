@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from model.intervals import Interval, mean_interval
+from model.experiments.intervals import Interval, mean_interval
 from model.precision import PRECISIONS
 from tune.experiments.experiment import Row, Table
 from tune.experiments.published import FOLDER

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from model.step_model import StepModel
+from model.experiments.step_model import StepModel
 from tune.experiments.experiment import Row, Table
 from tune.experiments.scaling.tables import steps_of
 from tune.experiments.tables import with_interval

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from model.intervals import ratio
+from model.experiments.intervals import ratio
 from tune.experiments.experiment import Row, Table
 from tune.experiments.published import published
 from tune.experiments.tables import figure, with_interval

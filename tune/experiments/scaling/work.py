@@ -8,13 +8,13 @@ from typing import Any
 from model.batches import batch_shape
 from model.config import Config, Data
 from model.evaluation import evaluate
-from model.intervals import interval
+from model.experiments.intervals import interval
+from model.experiments.parallel_timing import Rounds, accumulations, all_reduces, gradient_bytes, in_turns, steps
+from model.experiments.parallel_training import train_together
+from model.experiments.step_model import ring
 from model.learner import Learner
 from model.parallel import ParallelLearner, agreement, make_learner, ranks
-from model.parallel_timing import Rounds, accumulations, all_reduces, gradient_bytes, in_turns, steps
-from model.parallel_training import train_together
 from model.schedule import warm_up
-from model.step_model import ring
 from tune.distributed import Place, Said
 from tune.experiments.experiment import Row
 

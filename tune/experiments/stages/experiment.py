@@ -1,6 +1,6 @@
 """What the seconds of a training go to, as upstream trains nanoGPT and as this project does."""
 
-from model.stages import STAGES
+from model.experiments.stages import STAGES
 from tune.devices import Devices
 from tune.experiments.experiment import Experiment, Point, Row
 from tune.experiments.methods.shapes import REPORT

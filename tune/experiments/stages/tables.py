@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
-from model.stages import STAGES
+from model.experiments.stages import STAGES
 from tune.experiments.experiment import Row, Table
 from tune.experiments.published import published_by
 from tune.experiments.stages.work import BEFORE

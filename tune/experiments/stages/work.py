@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from model.experiments.stages import StageClock, StagedLearner
+from model.experiments.upstream_training import UpstreamTraining
 from model.precision import native
 from model.prepared import TextData
-from model.stages import StageClock, StagedLearner
 from model.training import Stretch, train
-from model.upstream_training import UpstreamTraining
 from tune.distributed import Place, Said
 
 BEFORE, AFTER = "before", "after"

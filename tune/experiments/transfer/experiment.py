@@ -4,9 +4,9 @@ from typing import Any
 
 from model.config import Config, model_config
 from model.estimates import flops_per_token
+from model.experiments.short_life import EVALUATION_TOKENS
 from model.kept_peaks import cpu_name, kept
 from model.prepared import SMALL_VOCABULARY
-from model.short_life import EVALUATION_TOKENS
 from tune.devices import Devices
 from tune.experiments.experiment import Experiment, Point, Row
 from tune.experiments.settings import ExperimentSettings

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Self
 
-from model.intervals import Interval, interval
-from model.valley import Valley
+from model.experiments.intervals import Interval, interval
+from model.experiments.valley import Valley
 from tune.experiments.experiment import Row
 from tune.experiments.transfer.work import BASE
 

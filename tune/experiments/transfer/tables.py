@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from model.intervals import Interval
+from model.experiments.intervals import Interval
 from tune.experiments.experiment import Row, Table
 from tune.experiments.tables import NOTHING
 from tune.experiments.transfer.rows import AXES, Descent, along, base_of, measured

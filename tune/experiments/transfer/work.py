@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from model.config import Config
+from model.experiments.short_life import ShortLife
+from model.experiments.valley import next_rate
 from model.scaling_rules import BASE_D_MODEL, BASE_LAYERS
-from model.short_life import ShortLife
-from model.valley import next_rate
 from tune.distributed import Place, Said
 
 BASE = {"d_model": BASE_D_MODEL, "layers": BASE_LAYERS}

@@ -7,9 +7,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from model.config import Config, Data
+from model.experiments.parallel_timing import Reading
 from model.learner import Learner
 from model.parallel import Levers, ParallelLearner, distance, flat_gradient
-from model.parallel_timing import Reading
 
 FIRST_STEPS = 3    # before gradients are compared: at first most of them are zero, and buckets are laid out anew
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from model import checkpoint as checkpoints
-from model.lars import take_lars
+from model.experiments.lars import take_lars
 from model.learner import Learner
 
 CPU = torch.device("cpu")

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from random import Random
 
-from model import lexicon as words
-from model.lexicon import Verb
-from model.phrases import DETERMINERS, KINDS, Phrase, anyone, choose, names, noun_phrase
-from model.spanish import to
+from model.builtin import lexicon as words
+from model.builtin.lexicon import Verb
+from model.builtin.phrases import DETERMINERS, KINDS, Phrase, anyone, choose, names, noun_phrase
+from model.builtin.spanish import to
 
 PAIRS = 60_000
 _SEED = 0

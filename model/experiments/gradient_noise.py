@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from model.config import Config, Data
-from model.intervals import Interval
+from model.experiments.intervals import Interval
 from model.learner import Learner, Step
 from model.parallel import ParallelLearner, mean_over_ranks, ranks
 from model.resident import IGNORED, Batch

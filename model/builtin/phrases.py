@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from model import lexicon as words
-from model.lexicon import Determiner, Noun
-from model.spanish import and_
+from model.builtin import lexicon as words
+from model.builtin.lexicon import Determiner, Noun
+from model.builtin.spanish import and_
 
 Item = TypeVar("Item")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from model.largest_batch import fitted, largest, next_rows
+from model.experiments.largest_batch import fitted, largest, next_rows
 
 
 @pytest.mark.parametrize("held", [1, 31, 32, 100, 500, 2047, 2048, 7000])

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import torch
 
+from model.experiments.short_life import ShortLife, loss_after
 from model.learner import Learner
-from model.short_life import ShortLife, loss_after
 
 CPU = torch.device("cpu")
 DATA = {"text": "text_data", "pairs": "pair_data"}

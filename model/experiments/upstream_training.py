@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model.config import Config, build_model, pad_of
+from model.experiments.stages import StageClock, tell_stages
 from model.prepared import TextData
-from model.stages import StageClock, tell_stages
 
 PEAK_RATE, LAST_RATE, WARM_UP_STEPS = 1e-3, 1e-4, 100
 EVALUATION_EVERY, EVALUATION_BATCHES = 250, 20

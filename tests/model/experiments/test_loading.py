@@ -6,11 +6,20 @@ import numpy as np
 import pytest
 import torch
 
-from model import loading
 from model.batches import batch_shape
-from model.images import SIZE, Images
+from model.experiments import loading
+from model.experiments.images import SIZE, Images
+from model.experiments.loading import (
+    Fed,
+    PairRows,
+    TextRows,
+    check_shared_memory,
+    in_rounds,
+    make_loader,
+    read_through,
+    together,
+)
 from model.learner import Learner
-from model.loading import Fed, PairRows, TextRows, check_shared_memory, in_rounds, make_loader, read_through, together
 from model.resident import IGNORED
 
 CPU = torch.device("cpu")

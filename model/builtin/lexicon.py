@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from model.spanish import agree, conjugate
+from model.builtin.spanish import agree, conjugate
 
 
 @dataclass(frozen=True, kw_only=True)

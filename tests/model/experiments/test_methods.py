@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from model import checkpoint as checkpoints
-from model.allocations import count_allocations
 from model.config import Config
-from model.methods import MOMENTUM, MethodLearner
+from model.experiments.allocations import count_allocations
+from model.experiments.methods import MOMENTUM, MethodLearner
 from model.prepared import TextData
 from model.training import Stretch, train
 

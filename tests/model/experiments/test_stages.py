@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from model.config import Config
+from model.experiments.stages import STAGES, StageClock, StagedLearner
+from model.experiments.upstream_training import EVALUATION_EVERY, PEAK_RATE, UpstreamTraining, upstream_rate
 from model.learner import Learner
 from model.prepared import TextData
-from model.stages import STAGES, StageClock, StagedLearner
 from model.training import Stretch, train
-from model.upstream_training import EVALUATION_EVERY, PEAK_RATE, UpstreamTraining, upstream_rate
 
 CPU = torch.device("cpu")
 

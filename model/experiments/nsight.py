@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from model.experiments.word_model import WordConfig, block_training
 from model.precision import prepare
-from model.word_model import WordConfig, block_training
 
 OPERATIONS = {"fadd": 1, "fmul": 1, "ffma": 2}
 """FLOPs of each instruction on fp32; a fused multiplication and addition is two."""
@@ -34,7 +34,7 @@ def counted_on_gpu(batch: int, device: torch.device, seconds: float) -> Counted:
         raise ValueError("Nsight Compute: there is no GPU here: its counters are read on a machine with one")
     if program is None:
         raise ValueError("Nsight Compute: there is no ncu on the PATH: install NVIDIA's nsight-compute")
-    code = f"from model.nsight import profiled_step; profiled_step({batch})"
+    code = f"from model.experiments.nsight import profiled_step; profiled_step({batch})"
     command = [
         program, "--csv", "--print-units", "base", "--profile-from-start", "off",
         "--metrics", ",".join((*_INSTRUCTIONS, _TRAFFIC)), sys.executable, "-c", code,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.gradient_noise import PARTS, WatchedLearner, noise_scale, unbiased
+from model.experiments.gradient_noise import PARTS, WatchedLearner, noise_scale, unbiased
 from model.learner import Learner
 
 CPU = torch.device("cpu")

@@ -7,8 +7,8 @@ import torch
 
 from model.account import counted_flops, kept_bytes, most_bytes, profiled_flops
 from model.estimates import TRAINING
-from model.nsight import counted, counted_on_gpu
-from model.word_estimates import (
+from model.experiments.nsight import counted, counted_on_gpu
+from model.experiments.word_estimates import (
     block_flops,
     block_kept_bytes,
     model_flops,
@@ -17,7 +17,7 @@ from model.word_estimates import (
     reported_flops,
     step_bytes,
 )
-from model.word_model import WordConfig, WordModel, block_training, model_training
+from model.experiments.word_model import WordConfig, WordModel, block_training, model_training
 
 CPU = torch.device("cpu")
 SMALL = WordConfig(vocabulary=50, length=9, d_model=24, heads=3, feed_forward=40, layers=2)

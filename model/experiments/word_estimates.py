@@ -4,7 +4,7 @@
 """
 
 from model.estimates import STATE_BYTES
-from model.word_model import WordConfig
+from model.experiments.word_model import WordConfig
 
 BYTES = 4  # all is fp32
 LOSS_BYTES = 4  # a logit's logarithm, kept by forward; backward makes the gradients of both

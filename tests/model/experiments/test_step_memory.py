@@ -8,9 +8,9 @@ import torch
 from model.account import most_bytes
 from model.config import Config
 from model.estimates import STATE_BYTES
+from model.experiments.step_memory import step_bytes
 from model.learner import Learner
 from model.prepared import PairData
-from model.step_memory import step_bytes
 
 CPU = torch.device("cpu")
 

@@ -1,0 +1,1 @@
+"""The text that is always there: English sentences with their Spanish, made by rule."""
