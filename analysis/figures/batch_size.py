@@ -74,7 +74,8 @@ def draw_memory(plot: Axes, table: pd.DataFrame, limits: Sequence[float]) -> Non
     plot.plot(on_paper["batch"], on_paper["paper_bytes"], c=GREY, ls="--", label="on paper")
     plot.axhline(limit, c=VERMILION, lw=1)
     plot.plot(out["batch"], [limit] * len(out), c=VERMILION, marker="x", ls="", label="out of memory")
-    log_axis(plot.yaxis, [*taken["memory_bytes"], *on_paper["paper_bytes"], limit], formats.memory)
+    heights = [*taken["memory_bytes"], *on_paper["paper_bytes"], limit]
+    log_axis(plot.yaxis, heights, lambda value: f"{formats.short_count(value)}B")
 
 
 def said(table: pd.DataFrame, largest: Row) -> str:
