@@ -20,7 +20,7 @@ SETTLING_SECONDS = 0.005
 """Before each value: the threads of the contender before go to sleep by then. A call that is not timed follows."""
 SLOW_SECONDS, FEWER_VALUES = 1.0, 5
 """Where a round of all contenders takes longer, there are fewer rounds."""
-TRIES = 5
+TRIES = 3
 CORES_TAKEN, LARGEST_SPREAD = 0.15, 0.1
 """Above these a run is disturbed, and a row is unstable. tests/bench/disturbed.py is the ground for the first."""
 RESAMPLES = 1000
