@@ -12,7 +12,7 @@ import torch
 from model.config import Config, Data, model_config, pad_of
 from model.estimates import flops_per_token
 from model.kept_peaks import cpu_name, kept
-from model.precision import compute_dtype, prepare
+from model.precision import compute_dtype, on_threads, prepare
 from model.prepared import PairData
 
 SIZES = {"cpu": 1024, "cuda": 4096}
@@ -55,12 +55,8 @@ def known_peak(precision: str, device: torch.device | str, threads: int) -> floa
     rates = {} if peaks is None else peaks.flops_per_second.get(precision, {})
     if threads in rates:
         return rates[threads]
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with on_threads(threads):
         return peak_flops(precision, place)
-    finally:
-        torch.set_num_threads(before)
 
 
 def flops_on(config: Config, data: Data) -> float:

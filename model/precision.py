@@ -7,7 +7,8 @@ its weight to the dtype of its input: no autocast.
 import ctypes
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -137,16 +138,25 @@ def _speed_up(slow: Callable[[], object], fast: Callable[[], object], limit: flo
     Several threads would wait for each other on a busy machine, and both seem equally slow.
     """
     best = {slow: float("inf"), fast: float("inf")}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    end = time.perf_counter() + limit
-    while time.perf_counter() < end:
-        for run in best:
-            start = time.perf_counter()
-            run()
-            best[run] = min(best[run], time.perf_counter() - start)
-    torch.set_num_threads(threads)
+    with on_threads(1):
+        end = time.perf_counter() + limit
+        while time.perf_counter() < end:
+            for run in best:
+                start = time.perf_counter()
+                run()
+                best[run] = min(best[run], time.perf_counter() - start)
     return best[slow] / best[fast]
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """Let torch compute on so many threads of this process for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _keep_heap() -> None:

@@ -135,6 +135,8 @@ BROKEN = {
     "model/a.py": ("import ray.train", "imports ray.train"),
     "model/b.py": ("def f():\n    from tune.space import Space", "imports tune.space.Space"),
     "model/c.py": ("from analysis import rank", "imports analysis.rank"),
+    "model/d.py": ("from model.experiments.lars import take_lars", "imports model.experiments.lars.take_lars"),
+    "model/experiments/a.py": ("import ray", "imports ray"),
     "analysis/a.py": ("import ray", "imports ray"),
     "analysis/b.py": ("from tune import ledger", "imports tune.ledger"),
     "analysis/c.py": ("import model.gpt", "imports model.gpt"),
