@@ -10,6 +10,7 @@ import torch
 from model.config import Config
 from model.corpus import load_pairs, load_text
 from model.learner import Learner
+from model.precision import PRECISIONS, native
 from model.prepared import PairData, TextData, prepare_pairs, prepare_text
 from tests.bench import peers
 
@@ -31,6 +32,16 @@ def text(data: Path) -> TextData:
 def pairs(data: Path) -> PairData:
     """Tatoeba."""
     return prepare_pairs(load_pairs(data / PAIRS))
+
+
+def best_precision() -> str:
+    """The fastest that this processor computes in, and that loses no quality (`--only loss`)."""
+    return "bf16" if "bf16" in native("cpu") else "fp32"
+
+
+def runs_here(name: str) -> bool:
+    """Whether this processor computes natively in the precision that a contender names, if it names one."""
+    return not set(name.split()) & (set(PRECISIONS) - set(native("cpu")))
 
 
 def gpt_config(architecture: str, precision: str, shape: dict[str, int], seed: int = 0, **recipe: float) -> Config:

@@ -13,10 +13,9 @@ import torch
 from model.config import Config, Data
 from model.experiments.short_life import loss_after
 from model.experiments.valley import Valley, next_rate
-from model.precision import native
 from model.process import prepare_process
 from model.scaling_rules import BASE_D_MODEL, BASE_LAYERS
-from tests.bench.contenders import pairs, text
+from tests.bench.contenders import best_precision, pairs, text
 from tests.bench.table import Row
 
 WIDTHS, DEPTHS = (32, 64, 128, 256, 512), (2, 4, 8, 16)
@@ -83,7 +82,7 @@ def loss(family: str, data: Data, shape: tuple[int, int], steps: int, ruled: boo
     d_model, layers = shape
     config = {
         "family": family, "d_model": d_model, "layers": layers, "dropout": 0.0, "learning_rate": rate(family, steps),
-        "precision": "bf16" if "bf16" in native("cpu") else "fp32", "scaling_rules": ruled,
+        "precision": best_precision(), "scaling_rules": ruled,
     }  # fmt: skip
     life, seeds = (20, SEEDS[:1]) if short else (STEPS, SEEDS)
     return statistics.mean(loss_after(Config(**config, seed=seed), data, life, torch.device("cpu")) for seed in seeds)

@@ -10,10 +10,9 @@ import torch
 
 from model.config import Config
 from model.learner import Learner
-from model.precision import native
 from model.process import prepare_process
 from model.schedule import warm_up
-from tests.bench.contenders import pairs
+from tests.bench.contenders import best_precision, pairs
 from tests.bench.table import Row
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "analysis" / "published" / "ablation.csv"
@@ -45,7 +44,7 @@ def perplexities(row: dict[str, str], data: Path, steps: int) -> tuple[float, fl
     """Of the first steps and of the last."""
     config = Config(
         family="translation", d_model=int(row["d_model"]), heads=int(row["heads"]), layers=int(row["layers"]),
-        dropout=float(row["dropout"]), precision="bf16" if "bf16" in native("cpu") else "fp32",
+        dropout=float(row["dropout"]), precision=best_precision(),
     )  # fmt: skip
     learner = Learner(config, pairs(data), torch.device("cpu"))
     losses = [learner.step(warm_up(step, config.warm_up_steps)).loss.item() for step in range(steps)]

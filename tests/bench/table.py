@@ -21,6 +21,11 @@ class Row:
     """None: nothing was asked."""
 
 
+def not_native(what: str, asked: str) -> Row:
+    """Of a contender that this processor cannot time, since it lacks the instructions."""
+    return Row(what=what, against="", asked=asked, measured="its precision is not native to this processor")
+
+
 def show(rows: Iterable[Row]) -> None:
     """Print them; a row that falls short says so."""
     table = Table(box=None, header_style="dim", pad_edge=False)
