@@ -1,6 +1,6 @@
 """How long it may take at most, in seconds of this process's own work: a busy machine changes nothing.
 
-Ranking took 2.5 s on the slowest machine so far; what grows with the square of the trials would take minutes.
+Ranking took 2.5 s on the slowest machine so far.
 """
 
 import json
