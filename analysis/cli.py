@@ -9,6 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tune.errors import UserError
+
 WIDTH = 160
 """Characters a line, where the output is not a terminal."""
 
@@ -50,7 +52,7 @@ def run(command: Callable[[list[str]], None]) -> int:
     try:
         command(sys.argv[1:])
         sys.stdout.flush()
-    except ValueError as error:
+    except UserError as error:
         print(error, file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader, such as `head`, has enough

@@ -9,10 +9,11 @@ from analysis.ranking import answers, ranking
 from analysis.results import Results
 from analysis.spending import spending
 from analysis.studies import Study, open_studies
+from tune.errors import UserError
 
 
 def compare(arguments: list[str]) -> None:
-    """Print what differs, and draw the best so far of each family in both. ValueError for studies that do not serve."""
+    """Print what differs, and draw the best so far of each family in both. UserError for studies that do not serve."""
     parser = cli.parser("compare", "Show two studies side by side: settings, spending, winners, progress.", studies=2)
     parser.add_argument(
         "--out", type=Path, default=Path(), metavar="FOLDER", help="where the pictures go (default: here)"
@@ -30,7 +31,7 @@ def compare(arguments: list[str]) -> None:
     for family in sorted(families[0] & families[1]):
         try:
             picture = progress(Results(studies=studies), family)
-        except ValueError as reason:
+        except UserError as reason:
             console.print(f"{family}: {reason}", soft_wrap=True)
             continue
         console.print(*picture.save(flags.out), f"\n{family}: {picture.text}", soft_wrap=True)

@@ -6,6 +6,8 @@ from typing import Any
 
 import pandas as pd
 
+from tune.errors import UserError
+
 LONGEST = 1000
 RULE = "write comparisons of columns with numbers or quoted words, joined by and, or, not, in"
 COMPARISONS = {
@@ -19,16 +21,16 @@ COMPARISONS = {
 
 
 def select(table: pd.DataFrame, condition: str) -> pd.DataFrame:
-    """The rows for which the condition holds. ValueError for one that is not understood."""
+    """The rows for which the condition holds. UserError for one that is not understood."""
     if len(condition) > LONGEST:
-        raise ValueError(f"--where: {len(condition)} characters: {LONGEST} are the most; write a shorter one")
+        raise UserError(f"--where: {len(condition)} characters: {LONGEST} are the most; write a shorter one")
     try:
         tree = ast.parse(condition.strip(), mode="eval").body
         return table[_mask(table, tree)]
     except (SyntaxError, RecursionError, MemoryError):
-        raise ValueError(f"--where: {condition!r} is not a condition; {RULE}") from None
+        raise UserError(f"--where: {condition!r} is not a condition; {RULE}") from None
     except TypeError:
-        raise ValueError(
+        raise UserError(
             f"--where: {condition!r} compares words with numbers; quote words, as in precision=='bf16'"
         ) from None
 
@@ -48,19 +50,19 @@ def _mask(table: pd.DataFrame, node: ast.expr) -> pd.Series:
         case ast.Name(id=name) if name in table and table[name].dtype == bool:
             return table[name]
         case _:
-            raise ValueError(f"--where: {ast.unparse(node)!r} is not a condition; {RULE}")
+            raise UserError(f"--where: {ast.unparse(node)!r} is not a condition; {RULE}")
 
 
 def _compare(table: pd.DataFrame, comparison: ast.cmpop, left: ast.expr, right: ast.expr) -> pd.Series:
     if isinstance(comparison, ast.In | ast.NotIn):
         if not isinstance(right, ast.Tuple | ast.List):
-            raise ValueError(
+            raise UserError(
                 f"--where: {ast.unparse(right)!r} is not a list; write one, as in precision in ('fp32', 'bf16')"
             )
         inside = _column(table, left).isin([_constant(item) for item in right.elts])
         return inside if isinstance(comparison, ast.In) else ~inside
     if type(comparison) not in COMPARISONS:
-        raise ValueError(f"--where: 'is' is not a comparison here; {RULE}")
+        raise UserError(f"--where: 'is' is not a comparison here; {RULE}")
     return COMPARISONS[type(comparison)](_side(table, left), _side(table, right))
 
 
@@ -72,7 +74,7 @@ def _side(table: pd.DataFrame, node: ast.expr) -> pd.Series:
 
 def _column(table: pd.DataFrame, node: ast.expr) -> pd.Series:
     if not isinstance(node, ast.Name) or node.id not in table:
-        raise ValueError(f"--where: no column {ast.unparse(node)!r}: there are {', '.join(map(str, table.columns))}")
+        raise UserError(f"--where: no column {ast.unparse(node)!r}: there are {', '.join(map(str, table.columns))}")
     return table[node.id]
 
 
@@ -82,5 +84,5 @@ def _constant(node: ast.expr) -> Any:
     except ValueError:
         value = None
     if not isinstance(value, bool | int | float | str):
-        raise ValueError(f"--where: {ast.unparse(node)!r} is not a number, a quoted word, True or False; {RULE}")
+        raise UserError(f"--where: {ast.unparse(node)!r} is not a number, a quoted word, True or False; {RULE}")
     return value

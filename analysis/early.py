@@ -10,6 +10,7 @@ from analysis.ranking import ranking
 from analysis.results import Results
 from analysis.studies import Study
 from analysis.trials import TRIAL
+from tune.errors import UserError
 
 FEWEST = 3  # trials that have an order
 MEASURES = {"efficiency": 1, "perplexity_per_million": -1, "perplexity": -1}
@@ -21,7 +22,7 @@ def moment(study: Study, share: float) -> float:
     """On the study's clock, when this share of what it was charged in all had been charged."""
     charges = study.read("SELECT at, seconds FROM charges ORDER BY at, charge")
     if charges.empty:
-        raise ValueError(f"study: {str(study.folder)!r} was charged nothing yet; wait for its first stretch to end")
+        raise UserError(f"study: {str(study.folder)!r} was charged nothing yet; wait for its first stretch to end")
     paid = charges["seconds"].cumsum()
     return float(charges["at"][paid.searchsorted(share * paid.iloc[-1])])
 

@@ -17,6 +17,7 @@ from analysis.figures.speedup import communication, speed_up
 from analysis.figures.stages import stage_bars, stage_pies
 from analysis.figures.transfer import depth, width
 from analysis.studies import RUNS, Study, newest, open_study
+from tune.errors import UserError
 
 PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {
     "ablation": (main_effects, sizes, overfitting),
@@ -34,7 +35,7 @@ PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {
 
 
 def draw_experiment(arguments: list[str]) -> None:
-    """Draw, save, and say where and what is to be seen, or why not. ValueError where nothing can be drawn."""
+    """Draw, save, and say where and what is to be seen, or why not. UserError where nothing can be drawn."""
     parser = cli.parser("experiment", "Draw what an experiment found.", studies="?")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: the study's folder)")
     flags = parser.parse_args(arguments)
@@ -43,12 +44,12 @@ def draw_experiment(arguments: list[str]) -> None:
     if name not in PICTURES:
         named = f"of {name}" if name else "a search"
         remedy = f"name a study of {', '.join(PICTURES)}; of a search: python analysis/report.py {study.folder}"
-        raise ValueError(f"study: {study.name!r} is {named}, of which there is no such picture: {remedy}")
+        raise UserError(f"study: {study.name!r} is {named}, of which there is no such picture: {remedy}")
     missing = []
     for draw in PICTURES[name]:
         try:
             picture = draw(study)
-        except ValueError as error:
+        except UserError as error:
             missing.append(error)
             continue
         print(*picture.save(flags.out or study.folder), f"\n{picture.text}")

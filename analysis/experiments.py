@@ -7,18 +7,19 @@ from typing import Any
 import pandas as pd
 
 from analysis.studies import Study
+from tune.errors import UserError
 
 PUBLISHED = Path(__file__).parent / "published"
 
 
 def experiment_rows(study: Study, name: str) -> list[dict[str, Any]]:
-    """The last row of each point that was measured. ValueError where there is none."""
+    """The last row of each point that was measured. UserError where there is none."""
     query = "SELECT value FROM rows WHERE experiment = ? ORDER BY row"
     values = study.read(query, name)["value"] if study.has("rows", "value") else []
     found = {row["key"]: row for row in map(json.loads, values)}
     measured = [row for row in found.values() if "skipped" not in row]
     if not measured:
-        raise ValueError(f"study: {study.name!r} has no row of {name}; make one: python tune/experiment.py {name}")
+        raise UserError(f"study: {study.name!r} has no row of {name}; make one: python tune/experiment.py {name}")
     return measured
 
 

@@ -11,6 +11,7 @@ from analysis.figures.parallel import parallel
 from analysis.figures.picture import Picture
 from analysis.results import Results
 from analysis.studies import open_studies
+from tune.errors import UserError
 
 Draw = Callable[[Results, str], Picture]
 
@@ -29,7 +30,7 @@ def draw_effects(arguments: list[str]) -> None:
 
 
 def save_pictures(arguments: list[str], entry: str, summary: str, draws: Sequence[Draw]) -> None:
-    """Draw, save, and say where and what is to be seen. ValueError where nothing can be drawn."""
+    """Draw, save, and say where and what is to be seen. UserError where nothing can be drawn."""
     parser = cli.parser(entry, summary)
     parser.add_argument("--family", help="this family only")
     parser.add_argument("--out", type=Path, default=Path(), metavar="FOLDER", help="where to write (default: here)")
@@ -37,7 +38,7 @@ def save_pictures(arguments: list[str], entry: str, summary: str, draws: Sequenc
     results = Results(studies=open_studies(flags.studies))
     families = sorted(results.trials["family"].unique())
     if flags.family is not None and flags.family not in families:
-        raise ValueError(f"--family: {flags.family!r} is not in the study: there are {', '.join(families)}")
+        raise UserError(f"--family: {flags.family!r} is not in the study: there are {', '.join(families)}")
     for family in families if flags.family is None else [flags.family]:
         for draw in draws:
             picture = draw(results, family)

@@ -11,6 +11,7 @@ from analysis.ranking import ORDERS, answers, ranking
 from analysis.results import Results
 from analysis.studies import Study, open_studies
 from analysis.trials import POOL
+from tune.errors import UserError
 
 TOP = 20  # rows a section
 WORDS = ("study", "trial", "config", "front", "state")
@@ -22,7 +23,7 @@ REWARDS = {
 
 
 def rank(arguments: list[str]) -> None:
-    """Print the ranking. ValueError for flags and studies that do not serve."""
+    """Print the ranking. UserError for flags and studies that do not serve."""
     parser = cli.parser("rank", "Rank the configurations of a study by perplexity per parameter.")
     parser.add_argument(
         "--by", choices=tuple(ORDERS), default="quotient", help="the order inside a section (default: %(default)s)"
@@ -40,13 +41,13 @@ def rank(arguments: list[str]) -> None:
         form.add_argument(f"--{name}", action="store_true", help=f"the rows as {name} instead of the table")
     flags = parser.parse_args(arguments)
     if flags.top < 0:
-        raise ValueError(f"--top: {flags.top}: at least 0; write 0 for all rows")
+        raise UserError(f"--top: {flags.top}: at least 0; write 0 for all rows")
 
     studies = open_studies(flags.studies)
     table = ranking(Results(studies=studies), by=flags.by)
     families = sorted(table["family"].unique())
     if flags.family is not None and flags.family not in families:
-        raise ValueError(f"--family: {flags.family!r} is not in the study: there are {', '.join(families)}")
+        raise UserError(f"--family: {flags.family!r} is not in the study: there are {', '.join(families)}")
     shown = table if flags.family is None else table[table["family"] == flags.family]
     shown = conditions.select(shown, flags.where) if flags.where is not None else shown
     shown = shown[shown["front"]] if flags.front else shown

@@ -19,13 +19,14 @@ from analysis.results import Results
 from analysis.spending import spending
 from analysis.studies import RUNS, Study, newest, open_study
 from analysis.trials import POOL
+from tune.errors import UserError
 
 OF_A_FAMILY = (front, curve, curves, effects, parallel, precision, outlook)
 OF_THE_BUDGET = (burn_down, bills, timeline, prices, memory)
 
 
 def report(arguments: list[str]) -> None:
-    """Write the page and say where. ValueError for a study that does not serve or a folder that cannot be written."""
+    """Write the page and say where. UserError for a study that does not serve or a folder that cannot be written."""
     parser = cli.parser(
         "report", "Write one self-contained page of a study, and each figure as PNG and CSV.", studies="?"
     )
@@ -38,7 +39,7 @@ def report(arguments: list[str]) -> None:
         written = folder / "report.html"
         written.write_text(page.page(f"Ration: {study.name}", parts(study, folder / "figures")), encoding="utf-8")
     except OSError as error:
-        raise ValueError(f"--out: {str(folder)!r} cannot be written ({error.strerror}); name another folder") from None
+        raise UserError(f"--out: {str(folder)!r} cannot be written ({error.strerror}); name another folder") from None
     print(written)
 
 
@@ -48,7 +49,7 @@ def parts(study: Study, figures: Path) -> Iterator[str]:
     def drawn(draw: Callable[[], Picture]) -> str:
         try:
             picture = draw()
-        except ValueError as reason:
+        except UserError as reason:
             return page.text(f"Not shown. {reason}", kind="note")
         picture.save(figures)
         return page.figure(picture)

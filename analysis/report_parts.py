@@ -11,6 +11,7 @@ from analysis.rank_command import answer_names, columns, section
 from analysis.ranking import answers
 from analysis.spending import WHATS, Spending
 from analysis.studies import Study
+from tune.errors import UserError
 
 SAMPLES = 6
 TOP = 20
@@ -72,7 +73,7 @@ def stability(study: Study) -> list[str]:
     """How well the ranking at half of the spending foretold the end."""
     try:
         rows = stability_command.columns(early.stability(study))
-    except ValueError as reason:
+    except UserError as reason:
         return [page.text(f"Not shown. {reason}", kind="note")]
     title = "Kendall's tau between half of the spending and the end"
     return [page.heading(title, 3), page.text(stability_command.ABOUT, kind="note"), page.table(rows)]

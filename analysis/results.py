@@ -9,6 +9,7 @@ import pandas as pd
 from analysis import sizes
 from analysis.studies import Study
 from analysis.trials import POOL, dimensions, measurements, trials
+from tune.errors import UserError
 
 EFFICIENCY = ["efficiency", "efficiency_low", "efficiency_high"]
 
@@ -39,10 +40,10 @@ class Results:
         return table.sort_values(["final", "rung"], kind="stable")
 
     def of(self, family: str) -> pd.DataFrame:
-        """`reached` of one family, the furthest last. ValueError when there is none, or of several texts."""
+        """`reached` of one family, the furthest last. UserError when there is none, or of several texts."""
         table = self.reached[self.reached["family"] == family]
         if table.empty:
-            raise ValueError(f"family: {family!r} has no trial that completed a rung; wait for one, or name another")
+            raise UserError(f"family: {family!r} has no trial that completed a rung; wait for one, or name another")
         if len(table.drop_duplicates(POOL)) > 1:
-            raise ValueError("study: perplexities of several texts or vocabularies do not compare; name one study")
+            raise UserError("study: perplexities of several texts or vocabularies do not compare; name one study")
         return table

@@ -8,7 +8,7 @@ from analysis.studies import RUNS, newest, open_kernels
 
 
 def draw_roofline(arguments: list[str]) -> None:
-    """Draw, save, and say where and what is to be seen. ValueError where nothing can be drawn."""
+    """Draw, save, and say where and what is to be seen. UserError where nothing can be drawn."""
     parser = cli.parser("roofline", "Draw what kernels reach under the roofs of the machine.", studies="?")
     parser.add_argument("--out", type=Path, default=Path(), metavar="FOLDER", help="where to write (default: here)")
     flags = parser.parse_args(arguments)

@@ -3,6 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from tune.errors import UserError
+
 Floats = NDArray[np.float64]
 
 FEWEST = 5  # trials for a curve
@@ -27,11 +29,11 @@ def expected(parameters: Floats, perplexity: Floats, at: Floats) -> tuple[Floats
     """log perplexity by the curve fitted to n trials, at m sizes: (m,); by curves of resampled trials: (RESAMPLES, m).
 
     A robust line (from BENT trials on, a parabola) of log perplexity over log parameters: at equal compute the largest
-    models have seen too little text, so the curve may turn up. ValueError below FEWEST trials.
+    models have seen too little text, so the curve may turn up. UserError below FEWEST trials.
     """
     trials = len(parameters)
     if trials < FEWEST:
-        raise ValueError(f"a curve of {trials} trials: it takes {FEWEST}")
+        raise UserError(f"a curve of {trials} trials: it takes {FEWEST}")
     size = np.log(parameters)
     centre, spread = size.mean(), max(size.std(), 1e-9)
     degree = 2 if trials >= BENT else 1

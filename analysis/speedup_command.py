@@ -8,7 +8,7 @@ from analysis.studies import RUNS, newest, open_study
 
 
 def draw_speed_up(arguments: list[str]) -> None:
-    """Draw, save, and say where and what is to be seen. ValueError where nothing can be drawn."""
+    """Draw, save, and say where and what is to be seen. UserError where nothing can be drawn."""
     parser = cli.parser("speedup", "Draw what more devices gain, and what of a step is communication.", studies="?")
     parser.add_argument("--out", type=Path, default=Path(), metavar="FOLDER", help="where to write (default: here)")
     flags = parser.parse_args(arguments)

@@ -86,7 +86,7 @@ def held(study: Study) -> pd.DataFrame:
 
 
 def spend(arguments: list[str]) -> None:
-    """Print where the cap went. ValueError for a study that does not serve."""
+    """Print where the cap went. UserError for a study that does not serve."""
     parser = cli.parser("spend", "Say where each device-second of a study went.", studies="?")
     parser.add_argument(
         "--json", action="store_true", help="cap, spent, in_steps, idle, by, by_family in device-seconds; overhead"

@@ -6,6 +6,7 @@ import pandas as pd
 
 from analysis import cli, early, formats
 from analysis.studies import RUNS, newest, open_study
+from tune.errors import UserError
 
 ABOUT = (
     "Each trial counts with the furthest that it had reached at each moment; those not trained on in between agree "
@@ -14,7 +15,7 @@ ABOUT = (
 
 
 def stability(arguments: list[str]) -> None:
-    """Print the table. ValueError for a study that does not serve."""
+    """Print the table. UserError for a study that does not serve."""
     parser = cli.parser(
         "stability", "Compare the ranking at half of a study's spending with that at its end.", studies="?"
     )
@@ -24,7 +25,7 @@ def stability(arguments: list[str]) -> None:
     )
     flags = parser.parse_args(arguments)
     if not 0 < flags.at < 1:
-        raise ValueError(f"--at: {flags.at:g} is no share: it lies between 0 and 1; write 0.5 for half")
+        raise UserError(f"--at: {flags.at:g} is no share: it lies between 0 and 1; write 0.5 for half")
     study = open_study(flags.studies or newest(RUNS))
     found = early.stability(study, flags.at)
     if flags.json:

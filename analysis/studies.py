@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from tune.errors import UserError
 from tune.journal import FILE, connect
 
 RUNS = Path("runs")
@@ -54,7 +55,7 @@ class Study:
 
 
 def read(folder: Path, sql: str, *values: str | float) -> pd.DataFrame:
-    """The rows of a query; `values` are its question marks. ValueError when the journal cannot be read."""
+    """The rows of a query; `values` are its question marks. UserError when the journal cannot be read."""
     connection = connect(folder)
     connection.row_factory = None
     try:
@@ -62,24 +63,24 @@ def read(folder: Path, sql: str, *values: str | float) -> pd.DataFrame:
         return table.replace(CONTROL, "?", regex=True)
     except (pd.errors.DatabaseError, sqlite3.Error) as error:
         reason = str(error).splitlines()[-1]
-        raise ValueError(f"study: {str(folder)!r}: its journal.db cannot be read: {reason}") from error
+        raise UserError(f"study: {str(folder)!r}: its journal.db cannot be read: {reason}") from error
     finally:
         connection.close()
 
 
 def open_study(folder: Path) -> Study:
-    """ValueError for a folder without a journal, a damaged one, or a study in which no trial was started."""
+    """UserError for a folder without a journal, a damaged one, or a study in which no trial was started."""
     study = _opened(folder)
     if study.read("SELECT COUNT(*) AS trials FROM trials")["trials"].item() == 0:
-        raise ValueError(f"study: {str(folder)!r} has no trial yet; wait for its first, or name another study")
+        raise UserError(f"study: {str(folder)!r} has no trial yet; wait for its first, or name another study")
     return study
 
 
 def open_kernels(folder: Path) -> Study:
-    """A study of kernels. ValueError for a folder without a journal, a damaged one, or another study."""
+    """A study of kernels. UserError for a folder without a journal, a damaged one, or another study."""
     study = _opened(folder)
     if KERNELS not in study.facts:
-        raise ValueError(f"study: {str(folder)!r} is none of kernels; make one: python kernels/run.py --budget 10m")
+        raise UserError(f"study: {str(folder)!r} is none of kernels; make one: python kernels/run.py --budget 10m")
     return study
 
 
@@ -90,11 +91,11 @@ def _opened(folder: Path) -> Study:
 
 
 def newest(runs: Path, *, kernels: bool = False) -> Path:
-    """The study in `runs` whose journal was written last, of trials or of kernels. ValueError when there is none."""
+    """The study in `runs` whose journal was written last, of trials or of kernels. UserError when there is none."""
     folders = [path.parent for path in runs.glob(f"*/{FILE}") if _of_kernels(path.parent) == kernels]
     if not folders:
         command = "python kernels/run.py --budget 10m" if kernels else "python tune/run.py --budget 4m"
-        raise ValueError(f"study: no study in {str(runs)!r}; name its folder, or make one: {command}")
+        raise UserError(f"study: no study in {str(runs)!r}; name its folder, or make one: {command}")
     return max(folders, key=lambda folder: max(path.stat().st_mtime for path in folder.glob(f"{FILE}*")))
 
 
@@ -102,16 +103,16 @@ def _of_kernels(folder: Path) -> bool:
     """False of a damaged one too, so that who asks for the newest hears of it."""
     try:
         return KERNELS in _opened(folder).facts
-    except ValueError:
+    except UserError:
         return False
 
 
 def open_studies(folders: Sequence[Path]) -> list[Study]:
-    """Those named, or the newest in runs/. ValueError when two have one name."""
+    """Those named, or the newest in runs/. UserError when two have one name."""
     studies = [open_study(folder) for folder in folders or [newest(RUNS)]]
     names = [study.name for study in studies]
     if len(set(names)) < len(names):
-        raise ValueError(
+        raise UserError(
             f"study: {', '.join(names)}: each name may stand once; rename a folder, or name each study once"
         )
     return studies

@@ -8,13 +8,14 @@ from kernels import machine_peaks
 from kernels.bench import Row, measure
 from kernels.settings import Settings, UnaffordableError, parse
 from kernels.table import show
+from tune.errors import UserError
 
 
 def asked(argv: Sequence[str]) -> Settings:
     """What the flags say. SystemExit with code 2, after one line, where they are wrong."""
     try:
         return parse(argv)
-    except ValueError as error:
+    except UserError as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None
 

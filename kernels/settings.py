@@ -10,6 +10,7 @@ from kernels.kernel import Implementation
 from kernels.machine import last_cache_bytes, memory_bytes
 from kernels.registry import KERNELS
 from tune.duration import FORMS, parse_duration
+from tune.errors import UserError
 
 SMALL = (1_000, 1_000_000)
 IN_CACHE = 10_000
@@ -19,7 +20,7 @@ MEMORY_SHARE = 32
 """An array may take one part in so many of the memory: beside it lie the others, the reference, and its own checks."""
 
 
-class UnaffordableError(ValueError):
+class UnaffordableError(UserError):
     """A budget does not pay for the first kernel; the text is one line for the user."""
 
 
@@ -49,11 +50,11 @@ class Parser(argparse.ArgumentParser):
     """argparse, with errors that the caller turns into one line."""
 
     def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message.removeprefix('argument ')}; --help lists the flags")
+        raise UserError(f"{message.removeprefix('argument ')}; --help lists the flags")
 
 
 def parse(argv: Sequence[str]) -> Settings:
-    """ValueError: one line. SystemExit: --help."""
+    """UserError: one line. SystemExit: --help."""
     parser = Parser(prog="python kernels/run.py", description=__doc__, allow_abbrev=False)
     parser.add_argument("--kernels", metavar="NAME,...", help=f"of {', '.join(KERNELS)} (default: all)")
     parser.add_argument("--implementations", metavar="NAME,...", help="as the table names them (default: all)")
@@ -74,7 +75,7 @@ def parse(argv: Sequence[str]) -> Settings:
     kernels = chosen("--kernels", flags.kernels, tuple(KERNELS)) or tuple(KERNELS)
     known = dict.fromkeys(each.name for name in kernels for each in KERNELS[name].implementations)
     if flags.budget is None and flags.out is not None:
-        raise ValueError(f"--out: '{flags.out}': without a budget nothing is written: add --budget 10m or leave it out")
+        raise UserError(f"--out: '{flags.out}': without a budget nothing is written: add --budget 10m or leave it out")
     return Settings(
         kernels=kernels,
         implementations=chosen("--implementations", flags.implementations, tuple(known)),
@@ -91,19 +92,19 @@ def budget(text: str, *, local: bool) -> float:
     """Device-seconds."""
     try:
         seconds = parse_duration(text)
-    except ValueError as error:
-        raise ValueError(f"--budget: {error}") from None
+    except UserError as error:
+        raise UserError(f"--budget: {error}") from None
     if seconds <= 0:
-        raise ValueError(f"--budget: {text!r} is not above zero: write {FORMS}")
+        raise UserError(f"--budget: {text!r} is not above zero: write {FORMS}")
     if local:
-        raise ValueError("--local: a cap needs tasks that can be ended: leave --local out, or --budget")
+        raise UserError("--local: a cap needs tasks that can be ended: leave --local out, or --budget")
     return seconds
 
 
 def free(folder: Path) -> Path:
     """The folder, which must not be there yet."""
     if folder.exists() or folder.is_symlink():
-        raise ValueError(f"--out: '{folder}' exists already: a study makes its folder; name another")
+        raise UserError(f"--out: '{folder}' exists already: a study makes its folder; name another")
     return folder.absolute()
 
 
@@ -114,7 +115,7 @@ def chosen(flag: str, text: str | None, known: Sequence[str]) -> tuple[str, ...]
     names = tuple(dict.fromkeys(text.split(",")))
     for name in names:
         if name not in known:
-            raise ValueError(f"{flag}: {name!r} is not one of {', '.join(known)}")
+            raise UserError(f"{flag}: {name!r} is not one of {', '.join(known)}")
     return names
 
 
@@ -128,12 +129,12 @@ def sizes(text: str) -> tuple[int, ...]:
     asked = tuple(dict.fromkeys(whole("--sizes", each, "; write small, full, or --sizes 1000,1000000")
                                 for each in text.split(",")))  # fmt: skip
     if max(asked) > largest:
-        raise ValueError(f"--sizes: {max(asked)}: this machine's memory serves {largest:,} elements at most")
+        raise UserError(f"--sizes: {max(asked)}: this machine's memory serves {largest:,} elements at most")
     return asked
 
 
 def whole(flag: str, text: str, remedy: str = "") -> int:
     """A whole number, at least 0."""
     if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise ValueError(f"{flag}: {text!r} is no whole number of at least 0{remedy}")
+        raise UserError(f"{flag}: {text!r} is no whole number of at least 0{remedy}")
     return int(text)

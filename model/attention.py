@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, library, nn
 from torch.nn import functional as F
 
+from tune.errors import UserError
+
 POOL = 2**22  # elements of the resident dropout mask
 UNSEEN = -1e4  # added to the score of what may not be seen; finite, so that who sees nothing is no NaN
 ALIGNED = 32  # its offsets are multiples of this: vector instructions want aligned addresses
@@ -25,7 +27,7 @@ class Dropout(nn.Module):
     def __init__(self, rate: float) -> None:
         super().__init__()
         if not 0 <= rate < 1:
-            raise ValueError(f"dropout: {rate} is not in [0, 1); write a share such as 0.1")
+            raise UserError(f"dropout: {rate} is not in [0, 1); write a share such as 0.1")
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
@@ -130,7 +132,7 @@ def apart(of: Tensor, others: Tensor) -> Tensor:
 def rotary_tables(length: int, width: int, base: float = 1_000.0) -> tuple[Tensor, Tensor]:
     """Cosines and sines (T, K / 2) of rotary positions (Su et al. 2021, arXiv:2104.09864)."""
     if width % 2:
-        raise ValueError(f"heads: a head width (d_model / heads) of {width} is odd; rotary positions need an even one")
+        raise UserError(f"heads: a head width (d_model / heads) of {width} is odd; rotary positions need an even one")
     angles = torch.outer(torch.arange(length).float(), base ** -(torch.arange(0, width, 2) / width))
     return angles.cos(), angles.sin()
 

@@ -10,6 +10,7 @@ from model.packing import pack
 from model.prepared import PairData, PairSplit, TextData, count_words
 from model.resident import Batch, ResidentPairs, ResidentText
 from model.tokenizer import Tokenizer
+from tune.errors import UserError
 
 EVALUATION_TOKENS = 2_048    # target tokens of an evaluation batch, padding included
 
@@ -104,7 +105,7 @@ class _TextFeed:
         self._shape = shape
         self._windows = (len(data.train) - shape.target) // shape.target
         if self._windows < shape.rows:
-            raise ValueError(f"--text-corpus: {data.name!r} has {len(data.train)} training tokens, fewer than a batch; "
+            raise UserError(f"--text-corpus: {data.name!r} has {len(data.train)} training tokens, fewer than a batch; "
                              f"give a text of at least {(shape.rows + 1) * shape.target} tokens")
         self._text = ResidentText(data.train, device)
 
@@ -123,7 +124,7 @@ class _PairFeed:
     def __init__(self, data: PairData, shape: BatchShape, device: torch.device | str) -> None:
         self._shape, self._rows = shape, data.rows
         if len(data.rows) < shape.rows:
-            raise ValueError(f"--translation-corpus: {data.name!r} has {len(data.train)} training pairs, "
+            raise UserError(f"--translation-corpus: {data.name!r} has {len(data.train)} training pairs, "
                              f"fewer than a batch; give a file with at least {shape.rows * shape.target} words")
         self._pairs = ResidentPairs(data, data.train, device)
 

@@ -20,6 +20,7 @@ from model.config import Config
 from model.families import FAMILIES
 from model.precision import prepare, set_compute
 from model.tokenizer import Tokenizer
+from tune.errors import UserError
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
@@ -29,7 +30,7 @@ _UNFINISHED = ".unfinished-"
 _LATER: dict[str, Any] = {"own": {}, "scaling_rules": True}    # fields that were none once
 
 
-class DamagedCheckpoint(ValueError):
+class DamagedCheckpoint(UserError):
     """A checkpoint folder whose files are missing, cut off or altered."""
 
 
@@ -127,7 +128,7 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[nn.Mod
         config = Config(**json.loads((folder / CONFIG).read_text()))
         tokenizer = Tokenizer.from_json((folder / TOKENIZER).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError) as error:
-        raise ValueError(f"model: {folder}: {error}; name a best-<family> folder of a study") from error
+        raise UserError(f"model: {folder}: {error}; name a best-<family> folder of a study") from error
     return trained_model(config, folder, tokenizer, device), tokenizer
 
 

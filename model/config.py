@@ -9,6 +9,7 @@ from torch import nn
 from model.gpt import GPT, GPTConfig
 from model.prepared import PairData, TextData
 from model.translator import Translator, TranslatorConfig
+from tune.errors import UserError
 
 Data = TextData | PairData
 
@@ -54,13 +55,13 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.family not in RECIPES:
-            raise ValueError(f"family: {self.family!r} is unknown; choose one of {', '.join(RECIPES)}")
+            raise UserError(f"family: {self.family!r} is unknown; choose one of {', '.join(RECIPES)}")
         for name, value in (RECIPES[self.family] | OF_ARCHITECTURE.get(self.architecture, {})).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         object.__setattr__(self, "betas", tuple(self.betas))    # JSON knows lists only
         if self.d_model % self.heads:
-            raise ValueError(f"heads: {self.heads} does not divide d_model {self.d_model}; choose a divisor")
+            raise UserError(f"heads: {self.heads} does not divide d_model {self.d_model}; choose a divisor")
 
     @classmethod
     def at(cls, point: Mapping[str, Any], *, family: str, seed: int = 0) -> Self:

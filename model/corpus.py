@@ -12,6 +12,7 @@ from pathlib import Path
 
 from model.builtin import grammar
 from model.track import Track, chunks, untracked
+from tune.errors import UserError
 
 CORPORA = ("text", "pairs")
 """What families learn from."""
@@ -54,7 +55,7 @@ class TextCorpus:
 def load_pairs(
     path: Path | None, *, skip_bad_lines: bool = False, seed: int = 0, track: Track = untracked,
 ) -> PairCorpus:
-    """Read `source<TAB>target[<TAB>ignored]` lines (None: the builtin grammar); ValueError says what is wrong where."""
+    """Read `source<TAB>target[<TAB>ignored]` lines (None: the builtin grammar); UserError says what is wrong where."""
     if path is None:
         pairs, skipped = grammar.pairs(), 0
         name, text = "builtin English-Spanish grammar", "\n".join(map("\t".join, pairs))
@@ -64,18 +65,18 @@ def load_pairs(
         pairs, skipped = _parse(text, path, skip_bad_lines)
         name = path.name
     if len(pairs) < LEAST_PAIRS:
-        raise ValueError(f"{PAIRS_FLAG}: {str(path)!r} has {len(pairs)} pairs, fewer than a batch; "
+        raise UserError(f"{PAIRS_FLAG}: {str(path)!r} has {len(pairs)} pairs, fewer than a batch; "
                          f"give a file of at least {LEAST_PAIRS} pairs")
     train, valid, test = split_pairs(pairs, seed, track=track)
     if not (train and valid and test):
-        raise ValueError(f"{PAIRS_FLAG}: {str(path)!r} repeats its sentences so much that train, valid and test would "
+        raise UserError(f"{PAIRS_FLAG}: {str(path)!r} repeats its sentences so much that train, valid and test would "
                          f"share some; give a file with more distinct sentences")
     return PairCorpus(name=name, sha256=digest, builtin=path is None, skipped=skipped,
                       train=train, valid=valid, test=test)
 
 
 def load_text(path: Path | None) -> TextCorpus:
-    """Read a text file (None: the source text of Python's standard library); ValueError says what is wrong."""
+    """Read a text file (None: the source text of Python's standard library); UserError says what is wrong."""
     if path is None:
         text = _standard_library()
         name, digest = "builtin Python standard library", hashlib.sha256(text.encode()).hexdigest()
@@ -83,7 +84,7 @@ def load_text(path: Path | None) -> TextCorpus:
         text, digest = _read(path, TEXT_FLAG)
         name = path.name
     if len(text) < LEAST_CHARACTERS:
-        raise ValueError(f"{TEXT_FLAG}: {str(path)!r} has {len(text)} characters, fewer than a batch; "
+        raise UserError(f"{TEXT_FLAG}: {str(path)!r} has {len(text)} characters, fewer than a batch; "
                          f"give a file of at least {LEAST_CHARACTERS} characters")
     train, valid, test = cut_text(text)
     return TextCorpus(name=name, sha256=digest, builtin=path is None, train=train, valid=valid, test=test)
@@ -157,16 +158,16 @@ def _read(path: Path, flag: str) -> tuple[str, str]:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise ValueError(f"{flag}: {str(path)!r} cannot be read ({error.strerror}); "
+        raise UserError(f"{flag}: {str(path)!r} cannot be read ({error.strerror}); "
                          f"give the path of a text file") from None
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"{flag}: {str(path)!r} is not UTF-8 at line {line}; "
+        raise UserError(f"{flag}: {str(path)!r} is not UTF-8 at line {line}; "
                          f"convert it, for example with iconv -t UTF-8") from None
     if not text.strip():
-        raise ValueError(f"{flag}: {str(path)!r} is empty; give a file with text in it")
+        raise UserError(f"{flag}: {str(path)!r} is empty; give a file with text in it")
     return unicodedata.normalize("NFC", text.replace("\r\n", "\n")), hashlib.sha256(raw).hexdigest()
 
 
@@ -183,7 +184,7 @@ def _parse(text: str, path: Path, skip_bad_lines: bool) -> tuple[list[Pair], int
             skipped += 1
         else:
             rule = "has nothing on one side of its tab" if tab else "has no tab between source and target"
-            raise ValueError(f"{PAIRS_FLAG}: {str(path)!r}: line {number} {rule}; correct it or pass --skip-bad-lines")
+            raise UserError(f"{PAIRS_FLAG}: {str(path)!r}: line {number} {rule}; correct it or pass --skip-bad-lines")
     return pairs, skipped
 
 

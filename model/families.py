@@ -14,6 +14,7 @@ from model.footprint import footprint, most_micro_batches
 from model.loss import training_loss
 from model.peak import flops_on
 from model.resident import IGNORED, Batch
+from tune.errors import UserError
 
 
 class Transformers(Family):
@@ -76,13 +77,13 @@ BUILT_IN = tuple(FAMILIES)
 
 
 def add(name: str, family: Family) -> None:
-    """From now on this process knows a family of a user's own. ValueError: it lacks something, or its recipe is odd."""
+    """From now on this process knows a family of a user's own. UserError: it lacks something, or its recipe is odd."""
     if missing := [each for each in WRITTEN if getattr(type(family), each) is getattr(Family, each)]:
-        raise ValueError(f"families: {name!r} has no {missing[0]}: a family has {', '.join(WRITTEN)}; write it")
+        raise UserError(f"families: {name!r} has no {missing[0]}: a family has {', '.join(WRITTEN)}; write it")
     common = RECIPES["nanogpt"]
     if unknown := [field for field in family.recipe if field not in common]:
         there = ", ".join(common)
-        raise ValueError(f"families: {name!r} has {unknown[0]!r} in its recipe: a recipe has {there}; leave it out")
+        raise UserError(f"families: {name!r} has {unknown[0]!r} in its recipe: a recipe has {there}; leave it out")
     FAMILIES[name], RECIPES[name] = family, {**common, **family.recipe}
 
 

@@ -23,6 +23,7 @@ from model.memory import MemoryLimit, available_bytes, ran_out
 from model.process import PeakMemory, prepare_process
 from model.resident import Batch
 from model.schedule import warm_up
+from tune.errors import UserError
 
 FITS, RAN_OUT, KILLED, TOO_LATE = "fits", "out of memory", "killed", "out of time"
 FIRST_STEPS = 3
@@ -73,7 +74,7 @@ class _Whole(Learner):
 
 
 def try_batch(order: Order, data: Data) -> Outcome:
-    """What came of it; the process is gone then. ValueError: it ended by an error that is none of memory's."""
+    """What came of it; the process is gone then. UserError: it ended by an error that is none of memory's."""
     began = time.monotonic()
     context = multiprocessing.get_context("spawn")
     line, end = context.Pipe(duplex=False)
@@ -89,7 +90,7 @@ def try_batch(order: Order, data: Data) -> Outcome:
         process.kill()
         process.join()
     if "error" in found:
-        raise ValueError(f"batch: a step of {order.config.batch_tokens} tokens failed: {found['error']}")
+        raise UserError(f"batch: a step of {order.config.batch_tokens} tokens failed: {found['error']}")
     return found | {"seconds": time.monotonic() - began}
 
 

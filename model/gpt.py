@@ -15,6 +15,7 @@ from model.blocks import SelfBlock, initialize_blocks, turns
 from model.gpt_upstream import UpstreamTrunk, initialize_upstream
 from model.precision import Embedding, Linear
 from model.scaling_rules import EMBEDDING_STD, Scaling
+from tune.errors import UserError
 
 ARCHITECTURES = ("nanogpt", "modern")
 SOFT_CAP = 15.0  # of the modern logits (Gemma Team 2024, arXiv:2408.00118)
@@ -37,9 +38,9 @@ class GPTConfig:
     def __post_init__(self) -> None:
         if self.architecture not in ARCHITECTURES:
             choices = ", ".join(ARCHITECTURES)
-            raise ValueError(f"architecture: {self.architecture!r} is unknown; choose one of {choices}")
+            raise UserError(f"architecture: {self.architecture!r} is unknown; choose one of {choices}")
         if self.d_model % self.heads:
-            raise ValueError(f"heads: {self.heads} does not divide d_model {self.d_model}; choose a divisor")
+            raise UserError(f"heads: {self.heads} does not divide d_model {self.d_model}; choose a divisor")
 
 
 class GPT(nn.Module):
@@ -63,7 +64,7 @@ class GPT(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """tokens (B, T), T at most the context -> logits (B, T, V), of `modern` in fp32"""
         if tokens.shape[1] > self.config.context:
-            raise ValueError(
+            raise UserError(
                 f"tokens: {tokens.shape[1]} are more than the context of {self.config.context}; give the last ones"
             )
         logits: Tensor = self.lm_head(self.transformer(tokens))

@@ -17,6 +17,8 @@ import huggingface_hub
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
+from tune.errors import UserError
+
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
@@ -44,17 +46,17 @@ class HubName:
 
     @classmethod
     def parse(cls, text: str, flag: str) -> Self:
-        """ValueError: it is not of that form."""
+        """UserError: it is not of that form."""
         found = _FORM.fullmatch(text)
         if found is None:
             form = "write hub:ID[:CONFIG][#FIELD,...], such as hub:Helsinki-NLP/opus-100:en-es"
-            raise ValueError(f"{flag}: {text!r} names no dataset of the hub: {form}")
+            raise UserError(f"{flag}: {text!r} names no dataset of the hub: {form}")
         fields = tuple(field.strip() for field in found[3].split(",")) if found[3] else ()
         return cls(flag=flag, text=text, repository=found[1], config=found[2], fields=fields)
 
-    def refused(self, sentence: str) -> ValueError:
+    def refused(self, sentence: str) -> UserError:
         """The error that says what is wrong with this dataset, and what to do."""
-        return ValueError(f"{self.flag}: {self.text!r} {sentence}")
+        return UserError(f"{self.flag}: {self.text!r} {sentence}")
 
 
 def ask(repositories: Iterable[str], seconds: float) -> dict[str, Any]:
@@ -88,7 +90,7 @@ def unreachable(answer: Any) -> bool:
 def open_splits(name: HubName, answer: Any) -> dict[str, "Dataset"]:
     """The splits of a dataset, as train, valid and test, memory-mapped; `answer` is what `ask` said of it.
 
-    ValueError: there is no such dataset or configuration, it cannot be had, or it has nothing to train on.
+    UserError: there is no such dataset or configuration, it cannot be had, or it has nothing to train on.
     """
     if isinstance(answer, NOT_THERE):
         raise name.refused("is not on the hub, or not for you: correct the name, or log in with: hf auth login")
@@ -112,7 +114,7 @@ def cached(name: HubName) -> "DatasetDict | None":
     from datasets.packaged_modules.cache.cache import Cache
 
     _hush()
-    with suppress(ValueError, OSError):
+    with suppress(UserError, OSError):
         builder = Cache(
             dataset_name=name.repository.partition("/")[2], repo_id=name.repository, config_name=name.config,
             version="auto", hash="auto",

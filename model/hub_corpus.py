@@ -31,7 +31,7 @@ def pairs_from(
     """The pairs of each split; a row with nothing on one side is left out, and counted as skipped.
 
     A training pair of which a sentence, on either side, stands in another split is left out too. A split that is
-    missing is cut from train. ValueError: fields that are not there, or too few pairs.
+    missing is cut from train. UserError: fields that are not there, or too few pairs.
     """
     fields = find_pair_fields(name, splits["train"].features.arrow_schema)
     kept = {part: _pairs(split, fields, track, part) for part, split in splits.items()}
@@ -54,7 +54,7 @@ def pairs_from(
 def text_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track = untracked) -> TextCorpus:
     """The text of each split, a row below the other. What is missing of valid and test is cut from the end of train.
 
-    ValueError: a field that is not there, or too little text.
+    UserError: a field that is not there, or too little text.
     """
     field = find_text_field(name, splits["train"].features.arrow_schema)
     kept = {part: _text(split, field, track, part) for part, split in splits.items()}
@@ -72,7 +72,7 @@ def text_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track = 
 def find_pair_fields(name: HubName, schema: pa.Schema) -> list[Field]:
     """Source and target: those named, else those of `translation`, else the only two columns of text, English first.
 
-    ValueError: they are not there, or not two.
+    UserError: they are not there, or not two.
     """
     there = text_fields(schema)
     if name.fields:
@@ -88,7 +88,7 @@ def find_pair_fields(name: HubName, schema: pa.Schema) -> list[Field]:
 
 
 def find_text_field(name: HubName, schema: pa.Schema) -> Field:
-    """The one named, else `text`, else the only column of text. ValueError: it is not there, or not one."""
+    """The one named, else `text`, else the only column of text. UserError: it is not there, or not one."""
     there = text_fields(schema)
     if name.fields:
         found = [_named(name, field, there) for field in name.fields]
@@ -115,7 +115,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _named(name: HubName, wanted: str, there: list[Field]) -> Field:
-    """The field of that name, a column before a member. ValueError: there is none."""
+    """The field of that name, a column before a member. UserError: there is none."""
     found = [field for field in sorted(there, key=len) if field[-1] == wanted]
     if not found:
         raise name.refused(f"has no field {wanted!r} with text in it: name of {_listed(there)}")

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tune.errors import UserError
+
 FILE = "peaks.json"
 
 
@@ -81,7 +83,7 @@ def _peaks(entry: Mapping[str, Any]) -> Peaks:
 
 
 def _by_threads(rates: Mapping[str, float]) -> dict[int, float]:
-    """JSON has text for the threads. ValueError for a rate that is none."""
+    """JSON has text for the threads. UserError for a rate that is none."""
     if not all(type(rate) in (int, float) and 0 < rate < math.inf for rate in rates.values()):
-        raise ValueError(f"{rates} are no rates")
+        raise UserError(f"{rates} are no rates")
     return {int(threads): float(rate) for threads, rate in rates.items()}

@@ -18,6 +18,7 @@ from model.batches import EndlessBatches
 from model.config import Config, Data
 from model.learner import Learner
 from model.resident import Batch
+from tune.errors import UserError
 
 COMPRESSIONS: dict[str, Callable[..., Any]] = {
     "bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
@@ -43,7 +44,7 @@ PLAIN = Levers()
 class SharedBatches(EndlessBatches):
     """Of each whole batch the rows of one rank; `tokens` stay the whole batch's, and the state is the whole's.
 
-    ValueError: fewer rows than ranks.
+    UserError: fewer rows than ranks.
     """
 
     def __init__(self, whole: EndlessBatches, rank: int, ranks: int) -> None:
@@ -51,7 +52,7 @@ class SharedBatches(EndlessBatches):
         some = whole.some()
         if (rows := len(some.targets)) < ranks:
             row = some.targets[0].numel()
-            raise ValueError(f"batch_tokens: {rows * row} are {rows} rows, too few for {ranks} devices; "
+            raise UserError(f"batch_tokens: {rows * row} are {rows} rows, too few for {ranks} devices; "
                              f"take at least {ranks * row}")
 
     def __next__(self) -> Batch:

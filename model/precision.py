@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.memory import limited
+from tune.errors import UserError
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
@@ -46,9 +47,9 @@ class Embedding(nn.Embedding):
 
 
 def compute_dtype(precision: str) -> torch.dtype:
-    """The dtype of activations and of the products; ValueError for an unknown precision."""
+    """The dtype of activations and of the products; UserError for an unknown precision."""
     if precision not in _DTYPES:
-        raise ValueError(f"precision: {precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
+        raise UserError(f"precision: {precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
     return _DTYPES[precision]
 
 

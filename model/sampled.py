@@ -6,6 +6,7 @@ from torch.utils.data import DistributedSampler
 from model.batches import EndlessBatches
 from model.learner import Learner
 from model.parallel import SharedBatches, ranks
+from tune.errors import UserError
 
 
 class SampledBatches(EndlessBatches):
@@ -15,9 +16,9 @@ class SampledBatches(EndlessBatches):
     """
 
     def __init__(self, whole: EndlessBatches, batches: int, count: int, *, set_epoch: bool) -> None:
-        """count: of the ranks. ValueError: fewer batches than asked for."""
+        """count: of the ranks. UserError: fewer batches than asked for."""
         if len(whole) < batches:
-            raise ValueError(f"batches: {batches} is more than the {len(whole)} of an epoch: give a longer text")
+            raise UserError(f"batches: {batches} is more than the {len(whole)} of an epoch: give a longer text")
         self._samples = whole._plan[:batches].reshape(-1)
         self._batches, self._set_epoch = batches, set_epoch
         self._samplers: list[DistributedSampler[int]] = [

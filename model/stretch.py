@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from model.evaluation import Evaluation
+from tune.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,7 @@ class Stretch:
 
     def __post_init__(self) -> None:
         if self.final and self.training_seconds is not None:
-            raise ValueError(f"training_seconds: {self.training_seconds} with final: a final stretch fills its lease; "
+            raise UserError(f"training_seconds: {self.training_seconds} with final: a final stretch fills its lease; "
                              "give steps or nothing")
 
 

@@ -19,6 +19,7 @@ from model.process import PeakMemory, prepare_process
 from model.recent import Recent
 from model.schedule import Decay, warm_up
 from model.stretch import Progress, Stretch
+from tune.errors import UserError
 
 __all__ = ["Config", "Progress", "Stretch", "train"]
 
@@ -38,7 +39,7 @@ def train(
     """Train one stretch, from `checkpoint` if given, and leave checkpoints in `folder`.
 
     The lease runs from this call on; nothing (step, evaluation, checkpoint) begins that might not fit in it. A damaged
-    checkpoint falls back to the newest sound one beside it, else to the beginning; another config is a ValueError.
+    checkpoint falls back to the newest sound one beside it, else to the beginning; another config is a UserError.
     `stop` is asked before each step: where it says so, the stretch ends with a checkpoint. `make` makes what learns.
     """
     lease = Lease(stretch.device_seconds, clock)
@@ -102,7 +103,7 @@ class _Training:
         if saved is None:
             return
         if saved.state["config"] != checkpoints.config_state(self.config):
-            raise ValueError(f"checkpoint: {self.written} holds another configuration; start the trial without it")
+            raise UserError(f"checkpoint: {self.written} holds another configuration; start the trial without it")
         self.learner.restore(saved)
         self.pace = Pace(**saved.state["pace"])
         self.recent = Recent(first_loss=saved.state["first_loss"], train_loss=saved.state["train_loss"])

@@ -14,6 +14,7 @@ from model.blocks import CrossBlock, SelfBlock, Turns, initialize_blocks, turns
 from model.decoding import Past, beam_search, greedy_search
 from model.precision import Embedding, Linear
 from model.scaling_rules import TIED_STD, Scaling, hidden_std
+from tune.errors import UserError
 
 RESIDENT = 128  # positions whose tables are kept; longer sentences get theirs made anew
 
@@ -32,7 +33,7 @@ class TranslatorConfig:
 
     def __post_init__(self) -> None:
         if self.d_model % self.heads:
-            raise ValueError(f"heads: {self.heads} does not divide d_model {self.d_model}; choose a divisor")
+            raise UserError(f"heads: {self.heads} does not divide d_model {self.d_model}; choose a divisor")
 
     @property
     def bos(self) -> int:

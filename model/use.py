@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from model.gpt import GPT
 from model.tokenizer import Tokenizer
 from model.translator import Translator
+from tune.errors import UserError
 
 SENTENCES_A_BATCH = 64
 BEAM_WIDTH = 4
@@ -21,9 +22,9 @@ TOP_K = 40
 def translations(
     model: nn.Module, tokenizer: Tokenizer, sentences: list[str], *, width: int = BEAM_WIDTH
 ) -> list[str]:
-    """Each sentence in the target language, by beam search; an empty one stays empty. ValueError: no translator."""
+    """Each sentence in the target language, by beam search; an empty one stays empty. UserError: no translator."""
     if not isinstance(model, Translator):
-        raise ValueError("model: it does not translate: name a best-translation folder")
+        raise UserError("model: it does not translate: name a best-translation folder")
     sources = [tokenizer.encode(sentence) for sentence in sentences]
     found = [""] * len(sentences)
     order = sorted((place for place, source in enumerate(sources) if source), key=lambda place: len(sources[place]))
@@ -44,13 +45,13 @@ def continuation(
 ) -> str:  # fmt: skip
     """`tokens` tokens after a prompt, each drawn from the `top_k` likeliest; of a temperature of 0 the likeliest.
 
-    ValueError: no language model, or nothing to go on from.
+    UserError: no language model, or nothing to go on from.
     """
     if not isinstance(model, GPT):
-        raise ValueError("model: it does not go on with text: name a best-nanogpt folder")
+        raise UserError("model: it does not go on with text: name a best-nanogpt folder")
     text = tokenizer.encode(prompt)
     if not text:
-        raise ValueError("prompt: '' gives nothing to go on from: write at least a character")
+        raise UserError("prompt: '' gives nothing to go on from: write at least a character")
     device = next(model.parameters()).device
     draws = torch.Generator().manual_seed(seed)
     for _ in range(tokens):

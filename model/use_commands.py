@@ -9,25 +9,26 @@ import torch
 
 from model import use
 from model.checkpoint import load_model
+from tune.errors import UserError
 
 TOKENS = 500
 
 
 def translate(arguments: list[str]) -> None:
-    """Print a translation a line. ValueError for a folder or flag that does not serve."""
+    """Print a translation a line. UserError for a folder or flag that does not serve."""
     made = _parser("translate", "Translate sentences with a study's best translation model.", "best-translation")
     made.add_argument("sentences", nargs="*", metavar="SENTENCE", help="(default: one a line of standard input)")
     made.add_argument("--beam", type=int, default=use.BEAM_WIDTH, help="texts kept at a time (default: %(default)s)")
     flags = made.parse_args(arguments)
     if flags.beam < 1:
-        raise ValueError(f"--beam: {flags.beam}: at least one text is kept; write 1 for greedy decoding")
+        raise UserError(f"--beam: {flags.beam}: at least one text is kept; write 1 for greedy decoding")
     model, tokenizer = load_model(flags.folder)
     sentences = flags.sentences or [line.strip() for line in sys.stdin]
     print(*use.translations(model, tokenizer, sentences, width=flags.beam), sep="\n")
 
 
 def generate(arguments: list[str]) -> None:
-    """Print a prompt and how it goes on. ValueError for a folder or flag that does not serve."""
+    """Print a prompt and how it goes on. UserError for a folder or flag that does not serve."""
     made = _parser("generate", "Go on with a text by a study's best nanoGPT.", "best-nanogpt")
     made.add_argument("--prompt", default="\n", help="what to go on from (default: a new line)")
     made.add_argument("--tokens", type=int, default=TOKENS, help="how many (default: %(default)s)")
@@ -40,7 +41,7 @@ def generate(arguments: list[str]) -> None:
     for name, least in (("tokens", 1), ("temperature", 0), ("top_k", 1)):
         if not getattr(flags, name) >= least:
             flag = name.replace("_", "-")
-            raise ValueError(f"--{flag}: {getattr(flags, name)}: at least {least}; leave it out for the default")
+            raise UserError(f"--{flag}: {getattr(flags, name)}: at least {least}; leave it out for the default")
     torch.set_num_threads(1)  # a token is too little work to share: on a busy machine its threads wait for each other
     model, tokenizer = load_model(flags.folder)
     text = use.continuation(
@@ -54,7 +55,7 @@ def run(command: Callable[[list[str]], None]) -> int:
     """0; 2 for input that the user can put right, with one line that says how."""
     try:
         command(sys.argv[1:])
-    except ValueError as error:
+    except UserError as error:
         print(error, file=sys.stderr)
         return 2
     return 0

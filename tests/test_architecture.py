@@ -7,22 +7,23 @@ from pathlib import Path
 
 import pytest
 
+ERRORS = "tune.errors"  # anyone may import it
 FOLDERS = ("tune", "model", "kernels", "analysis")
 # What the replay shares with the search: the contest, and how flags and amounts are read. Of Ray its schedulers only.
 VIRTUAL_ALLOWED = (
-    *("tune.virtual", "tune.rungs", "tune.ladder", "tune.standings", "tune.cli", "tune.duration", "tune.sizes"),
+    *("tune.virtual", ERRORS, "tune.rungs", "tune.ladder", "tune.standings", "tune.cli", "tune.duration", "tune.sizes"),
     *("ray.tune.schedulers", "ray.tune.experiment"),
 )
 # Plain files: how a budget is typed, and the form of the peaks that searches use.
-KERNELS_ALLOWED = ("tune.duration", "model.kept_peaks")
+KERNELS_ALLOWED = (ERRORS, "tune.duration", "model.kept_peaks")
 # Each folder's forbidden imports, and what is allowed all the same.
 FORBIDDEN = {
     "tune": (("analysis", "tune.virtual"), ()),
     "tune/replay.py": (("analysis",), ()),
     "tune/virtual": (("tune", "analysis", "model", "kernels", "ray"), VIRTUAL_ALLOWED),
-    "model": (("tune", "analysis", "kernels", "ray", "model.experiments"), ()),
-    "model/experiments": (("tune", "analysis", "kernels", "ray"), ()),
-    "analysis": (("tune", "model", "kernels", "ray"), ("tune.journal",)),
+    "model": (("tune", "analysis", "kernels", "ray", "model.experiments"), (ERRORS,)),
+    "model/experiments": (("tune", "analysis", "kernels", "ray"), (ERRORS,)),
+    "analysis": (("tune", "model", "kernels", "ray"), (ERRORS, "tune.journal")),
     "kernels": (("tune", "model", "analysis", "ray"), KERNELS_ALLOWED),
     "kernels/torch_yardsticks.py": (
         ("tune", "model", "analysis", "ray"), (*KERNELS_ALLOWED, "model.peak", "model.precision"),
@@ -35,7 +36,7 @@ FORBIDDEN = {
 # These load nothing heavy into --help, into analysis or into kernels: the standard library and each other.
 PLAIN = (
     *("tune.duration", "tune.sizes", "tune.disk", "tune.flag", "tune.forms", "tune.settings", "tune.dimensions"),
-    "tune.space",
+    *(ERRORS, "tune.space"),
     *("tune.rungs", "tune.ladder", "tune.standings", "tune.journal", "tune.ledger", "tune.stopwatch"),
     "model.kept_peaks",
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Any, NoReturn, TypeVar
 
+from tune.errors import UserError
 from tune.flag import flag_name, flag_of, invalid, is_switch
 from tune.settings import Settings
 
@@ -19,7 +20,7 @@ class Parser(argparse.ArgumentParser):
     """argparse, with errors that the caller turns into one line."""
 
     def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message.removeprefix('argument ')}; --help lists the flags")
+        raise UserError(f"{message.removeprefix('argument ')}; --help lists the flags")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -46,12 +47,12 @@ def _default_text(setting: Field[Any]) -> str:
 
 
 def parse(argv: Sequence[str]) -> Settings:
-    """Settings from flags. ValueError: one line, nothing written. SystemExit: --help."""
+    """Settings from flags. UserError: one line, nothing written. SystemExit: --help."""
     return settings_of(Settings, vars(parser().parse_args(joined(argv))))
 
 
 def settings_of(kind: type[S], typed: dict[str, Any], of: str | None = None) -> S:
-    """Settings of a kind from what was typed; `of`: the experiment that the study is of. ValueError as above."""
+    """Settings of a kind from what was typed; `of`: the experiment that the study is of. UserError as above."""
     if "resume" in typed:
         return kind.of_study(typed.pop("resume"), of=of, **typed)
     if "budget" not in typed:
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = parse(sys.argv[1:] if argv is None else argv)
         return _plan(settings) if settings.plan else _search(settings)
-    except ValueError as error:
+    except UserError as error:
         log.info("refused", exc_info=True)
         print(error, file=sys.stderr)
         return 2
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _plan(settings: Settings) -> int:
-    """0, with the plan printed. ValueError: a setting that cannot serve."""
+    """0, with the plan printed. UserError: a setting that cannot serve."""
     from tune.plan import make_plan
     from tune.plan_text import plan_lines
 
@@ -97,7 +98,7 @@ def _plan(settings: Settings) -> int:
 
 
 def _search(settings: Settings) -> int:
-    """The search's exit code. ValueError: a setting that cannot serve, or a disk that cannot be written on."""
+    """The search's exit code. UserError: a setting that cannot serve, or a disk that cannot be written on."""
     from tune.study import run_study
 
     return run_study(settings).exit_code

@@ -32,7 +32,7 @@ KINDS = {"cuda": "GPU", "cpu": "CPU"}
 
 @contextmanager
 def joined(address: str) -> Iterator[None]:
-    """A driver in the cluster at HOST:PORT, with this code on each node. ValueError: it does not answer in time."""
+    """A driver in the cluster at HOST:PORT, with this code on each node. UserError: it does not answer in time."""
     check_answers(address)
     ray.init(
         address=address, runtime_env={"py_modules": CODE}, log_to_driver=False, configure_logging=False,
@@ -45,7 +45,7 @@ def joined(address: str) -> Iterator[None]:
 
 
 def check_answers(address: str) -> None:
-    """ValueError: no Ray answers at HOST:PORT, or not to our token."""
+    """UserError: no Ray answers at HOST:PORT, or not to our token."""
     host, _, port = address.rpartition(":")
     remedy = "name the HOST:PORT that `ray start --head` printed, with its RAY_AUTH_TOKEN set here too"
     if not host or not port.isdigit():
@@ -61,7 +61,7 @@ def check_answers(address: str) -> None:
 
 
 def cluster_devices(settings: Settings) -> Devices:
-    """The GPUs of all nodes, else their CPUs. ValueError: there are not so many, or a node is silent."""
+    """The GPUs of all nodes, else their CPUs. UserError: there are not so many, or a node is silent."""
     kind = "cuda" if capacity("cuda") else "cpu"
     if kind == "cpu":
         check_unshared(settings)
@@ -87,7 +87,7 @@ def about(kind: str) -> dict[str, Any]:
 
 
 def check_folder(folder: Path) -> None:
-    """ValueError: a node does not see the place where a study's folder is to be. Leaves nothing behind."""
+    """UserError: a node does not see the place where a study's folder is to be. Leaves nothing behind."""
     place = next(parent for parent in (folder, *folder.parents) if parent.exists())
     with tempfile.NamedTemporaryFile("w", dir=place, prefix=".ration-") as file:
         token = secrets.token_hex(8)
@@ -128,7 +128,7 @@ def capacity(kind: str) -> int:
 
 
 def on_each(there: list[dict[str, Any]], function: Callable[..., Any], *arguments: Any, **needs: Any) -> dict[str, Any]:
-    """What a function returns on each of these nodes, by the node's name and address. ValueError: one is silent."""
+    """What a function returns on each of these nodes, by the node's name and address. UserError: one is silent."""
     remote = ray.remote(function)
     pinned = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in there]
     asked = [

@@ -15,6 +15,7 @@ from model.families import FAMILIES
 from model.hub import HUB, PATIENCE_SECONDS, HubName, ask, cached, open_splits, reason, unreachable
 from model.hub_corpus import pairs_from, text_from
 from model.prepared import prepare_pairs, prepare_text
+from tune.errors import UserError
 from tune.forms import BUILTIN
 from tune.settings import HUB_PAIRS, HUB_TEXT, Settings
 
@@ -38,7 +39,7 @@ class Corpora:
 
 
 def load_corpora(settings: Settings) -> Corpora:
-    """What the families learn from. ValueError: a corpus that was named cannot be used."""
+    """What the families learn from. UserError: a corpus that was named cannot be used."""
     learners: dict[str, list[str]] = {}
     for family in settings.families:
         learners.setdefault(FAMILIES[family].corpus, []).append(family)
@@ -82,13 +83,13 @@ def load_from_hub(kinds: list[str]) -> tuple[dict[str, Corpus], dict[str, str]]:
     for kind in [kind for kind in kinds if kind not in because]:
         try:
             corpora[kind] = _from_hub(kind, names[kind], answers[names[kind].repository])
-        except ValueError as error:
+        except UserError as error:
             because[kind] = str(error)
     return corpora, because
 
 
 def load(settings: Settings, kind: str, value: Path | str) -> Corpus:
-    """The corpus that a setting names. ValueError: it cannot be used."""
+    """The corpus that a setting names. UserError: it cannot be used."""
     if isinstance(value, str) and value.startswith(HUB):
         name = HubName.parse(value, FLAGS[kind])
         return _from_hub(kind, name, ask([name.repository], PATIENCE_SECONDS)[name.repository])

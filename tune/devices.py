@@ -73,7 +73,7 @@ class Devices:
     def shared(self, settings: Settings, needed: float) -> "Devices":
         """As many trials on each as the settings ask for; `needed` bytes, of the largest default trial, count for auto.
 
-        ValueError: more than there are cores for.
+        UserError: more than there are cores for.
         """
         wanted, cores = settings.trials_per_gpu, max(1, self.cores // self.count)
         if self.memory_bytes is None:
@@ -88,7 +88,7 @@ class Devices:
 
 
 def find_devices(settings: Settings) -> Devices:
-    """GPUs where there are any, else one CPU core a slot. ValueError: more asked for than there are."""
+    """GPUs where there are any, else one CPU core a slot. UserError: more asked for than there are."""
     cores = len(os.sched_getaffinity(0))
     if count := torch.cuda.device_count():
         about = torch.cuda.get_device_properties(0)
@@ -104,7 +104,7 @@ def find_devices(settings: Settings) -> Devices:
 
 
 def check_unshared(settings: Settings) -> None:
-    """ValueError: several trials are asked for on each GPU where there is none."""
+    """UserError: several trials are asked for on each GPU where there is none."""
     if settings.trials_per_gpu not in (1, AUTO):
         rule = "asks for several trials on each GPU, and there is no GPU here"
         raise invalid("trials_per_gpu", f"'{settings.trials_per_gpu}' {rule}: leave it out; a CPU core runs one trial")

@@ -6,6 +6,8 @@ Standard library only.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tune.errors import UserError
+
 Value = int | float | str
 Config = dict[str, Any]  # a value for each dimension of its space; the family stands beside it
 Dimensions = Mapping[str, tuple[Value, ...]]
@@ -57,17 +59,17 @@ def fix_text(fix: Mapping[str, Value]) -> str:
 
 
 def parse_fix(text: str) -> dict[str, Value]:
-    """`precision=bf16,heads=4` -> {"precision": "bf16", "heads": 4}. ValueError: not in the space."""
+    """`precision=bf16,heads=4` -> {"precision": "bf16", "heads": 4}. UserError: not in the space."""
     fix: dict[str, Value] = {}
     known = merged(SPACES.values())
     for part in text.split(","):
         name, equals, typed = (piece.strip() for piece in part.partition("="))
         if name not in known:
-            raise ValueError(f"--fix: {part!r} names no dimension: there are {', '.join(known)}; write heads=4")
+            raise UserError(f"--fix: {part!r} names no dimension: there are {', '.join(known)}; write heads=4")
         if name in fix:
-            raise ValueError(f"--fix: {part!r} fixes {name} a second time: each dimension takes one value; keep one")
+            raise UserError(f"--fix: {part!r} fixes {name} a second time: each dimension takes one value; keep one")
         if not equals or not typed:
-            raise ValueError(f"--fix: {part!r} gives no value: {name} is one of {listed(known[name])}; add =VALUE")
+            raise UserError(f"--fix: {part!r} gives no value: {name} is one of {listed(known[name])}; add =VALUE")
         fix[name] = _parse_value(name, typed, known[name])
     return fix
 
@@ -81,18 +83,18 @@ def _parse_value(name: str, typed: str, values: tuple[Value, ...]) -> Value:
         if value in (wanted, typed):
             return value
     rule = f" ({HEADS_RULE})" if name in PARTNERS else ""
-    raise ValueError(f"--fix: '{name}={typed}' is not in the space{rule}: fix {name} at one of {listed(values)}")
+    raise UserError(f"--fix: '{name}={typed}' is not in the space{rule}: fix {name} at one of {listed(values)}")
 
 
 def parse_vary(text: str) -> tuple[str, ...]:
-    """`learning_rate,batch_tokens` -> both. ValueError: nothing of a recipe that can be freed."""
+    """`learning_rate,batch_tokens` -> both. UserError: nothing of a recipe that can be freed."""
     names = tuple(part.strip() for part in text.split(","))
     for place, name in enumerate(names):
         if name not in FREED:
             rule = "varies already" if name in merged(SPACES.values()) else "is nothing of a recipe that may vary"
-            raise ValueError(f"--vary: {name!r} {rule}: choose of {', '.join(FREED)}; write {FREED[0]}")
+            raise UserError(f"--vary: {name!r} {rule}: choose of {', '.join(FREED)}; write {FREED[0]}")
         if name in names[:place]:
-            raise ValueError(f"--vary: {text!r} names {name} twice: name each once")
+            raise UserError(f"--vary: {text!r} names {name} twice: name each once")
     return names
 
 

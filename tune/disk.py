@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tune.errors import UserError
+
 REFUSALS = {
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO
 }  # fmt: skip
@@ -18,13 +20,13 @@ def refused(error: BaseException) -> bool:
 
 @contextmanager
 def told_in_one_line(study: Path) -> Iterator[None]:
-    """ValueError where a disk refuses what is written inside."""
+    """UserError where a disk refuses what is written inside."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
         if not refused(error):
             raise
-        raise ValueError(sentence(error, study)) from error
+        raise UserError(sentence(error, study)) from error
 
 
 def sentence(error: BaseException, study: Path) -> str:

@@ -25,6 +25,7 @@ from model.families import add
 from model.family import Family
 from model.parallel import ranks
 from model.process import prepare_process
+from tune.errors import UserError
 from tune.holds import Hold
 
 LOOK_SECONDS = 0.02
@@ -71,7 +72,7 @@ class Said:
 
 
 Work = Callable[[Place, dict[str, Any]], Iterator[Said]]
-"""Done on every rank alike; the first one's words count. ValueError, raised on all ranks: the task cannot be done."""
+"""Done on every rank alike; the first one's words count. UserError, raised on all ranks: the task cannot be done."""
 
 
 class Desk:
@@ -160,7 +161,7 @@ def serve(orders: Orders) -> None:
             place = Place(config=config, data=data, device=device, folder=orders.folder / task.trial, ends=ends)
             for said in orders.work(place, task.asked):
                 say(said)
-        except ValueError as error:
+        except UserError as error:
             say(Said(what="steps", row={"skipped": str(error)}))
 
 

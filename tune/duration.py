@@ -3,6 +3,8 @@
 import math
 import re
 
+from tune.errors import UserError
+
 NUMBER = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 DURATION = re.compile(f"(?:{NUMBER}h)?(?:{NUMBER}m)?(?:{NUMBER}s)?")
 FORMS = "8h, 90m, 45s, 1h30m or 1.5h"
@@ -10,16 +12,16 @@ LONGEST = 100 * 365 * 86_400.0
 
 
 def parse_duration(text: str) -> float:
-    """`1h30m` -> 5400.0 seconds, rounded down to a millisecond. ValueError: no unit, or not a length of time."""
+    """`1h30m` -> 5400.0 seconds, rounded down to a millisecond. UserError: no unit, or not a length of time."""
     if re.fullmatch(NUMBER, text):
-        raise ValueError(f"{text!r} has no unit: write {FORMS}")
+        raise UserError(f"{text!r} has no unit: write {FORMS}")
     matched = DURATION.fullmatch(text)
     if not text or not matched:
-        raise ValueError(f"{text!r} is not a length of time: write {FORMS}")
+        raise UserError(f"{text!r} is not a length of time: write {FORMS}")
     hours, minutes, seconds = (float(part or 0) for part in matched.groups())
     total = 3600 * hours + 60 * minutes + seconds
     if total > LONGEST:
-        raise ValueError(f"{text!r} is more than a hundred years: write {FORMS}")
+        raise UserError(f"{text!r} is more than a hundred years: write {FORMS}")
     return math.floor(1000 * total + 1e-3) / 1000
 
 

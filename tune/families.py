@@ -10,6 +10,7 @@ from model.corpus import CORPORA
 from model.families import BUILT_IN, add, own
 from model.family import Family
 from tune.dimensions import PRECISIONS, SPACES, Value
+from tune.errors import UserError
 from tune.journal import SCHEMA
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -18,16 +19,16 @@ TAKEN = {"family", "seed", "own", *re.findall(r"(\w+) (?:TEXT|INTEGER|REAL)", SC
 
 
 def register(name: str) -> Callable[[type[Family]], type[Family]]:
-    """Decorates a subclass of model.family.Family. ValueError: the name or the class cannot serve."""
+    """Decorates a subclass of model.family.Family. UserError: the name or the class cannot serve."""
 
     def registered(family: type[Family]) -> type[Family]:
         if not NAME.fullmatch(name) or name in BUILT_IN:
-            raise ValueError(f"families: {name!r} is taken or no name: write another, of letters, digits and _")
+            raise UserError(f"families: {name!r} is taken or no name: write another, of letters, digits and _")
         if family.corpus not in CORPORA:
-            raise ValueError(f"families: {name!r}: corpus is {family.corpus!r}: choose {' or '.join(CORPORA)}")
+            raise UserError(f"families: {name!r}: corpus is {family.corpus!r}: choose {' or '.join(CORPORA)}")
         for dimension, values in family.space.items():
             if rule := fault(dimension, tuple(values)):
-                raise ValueError(f"families: {name!r}: {dimension!r} {rule}")
+                raise UserError(f"families: {name!r}: {dimension!r} {rule}")
         add(name, family())
         SPACES[name] = {dimension: tuple(values) for dimension, values in family.space.items()}
         return family

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import Field, dataclass
 from typing import Any
 
+from tune.errors import UserError
+
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
@@ -38,13 +40,13 @@ def flag_name(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def invalid(name: str, sentence: str) -> ValueError:
+def invalid(name: str, sentence: str) -> UserError:
     """The error of one setting, under its flag's name."""
-    return ValueError(f"{flag_name(name)}: {sentence}")
+    return UserError(f"{flag_name(name)}: {sentence}")
 
 
 def parse_setting(setting: Field[Any], text: str | bool) -> Any:
-    """The value of a setting from what was typed. ValueError under the flag's name."""
+    """The value of a setting from what was typed. UserError under the flag's name."""
     if isinstance(text, bool):
         return text
     parse = flag_of(setting).parse

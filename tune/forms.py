@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from tune.errors import UserError
+
 BUILTIN = "builtin"
 AUTO = "auto"
 
@@ -15,11 +17,11 @@ def parse_families(text: str) -> dict[str, float]:
     for part in parts:
         name, _, per_cent = (piece.strip() for piece in part.partition("="))
         if name in shares:
-            raise ValueError(f"{text!r} names {name} twice: give each family once")
+            raise UserError(f"{text!r} names {name} twice: give each family once")
         try:
             shares[name] = float(per_cent) / 100 if "=" in text else 1 / len(parts)
         except ValueError:
-            raise ValueError(
+            raise UserError(
                 f"{part!r} gives no share: either every family has one or none; write translation=70,nanogpt=30"
             ) from None
     return shares
@@ -35,7 +37,7 @@ def parse_sharing(text: str) -> int | str:
     try:
         return AUTO if text == AUTO else int(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no number of trials: write 2, or auto") from None
+        raise UserError(f"{text!r} is no number of trials: write 2, or auto") from None
 
 
 def parse_counts(text: str) -> tuple[int, ...]:
@@ -43,9 +45,9 @@ def parse_counts(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
         if not part.removeprefix("-").isdecimal():
-            raise ValueError(f"{part!r} is no number of devices: write 1,2,4")
+            raise UserError(f"{part!r} is no number of devices: write 1,2,4")
         if parts.count(part) > 1:
-            raise ValueError(f"{text!r} names {part} twice: give each number once")
+            raise UserError(f"{text!r} names {part} twice: give each number once")
     return tuple(sorted(map(int, parts)))
 
 
@@ -57,7 +59,7 @@ def counts_text(counts: Iterable[int]) -> str:
 def parse_path(text: str) -> Path:
     """Absolute, because trials run elsewhere and a study is resumed from anywhere."""
     if not text:
-        raise ValueError("'' is no path: name a file or folder, or leave the flag out")
+        raise UserError("'' is no path: name a file or folder, or leave the flag out")
     return Path(os.path.expanduser(text)).absolute()
 
 

@@ -13,6 +13,7 @@ from tune.aside import Aside
 from tune.corpora import FLAGS, load_corpora, prepare
 from tune.devices import Devices
 from tune.dimensions import freed
+from tune.errors import UserError
 from tune.flag import invalid
 from tune.forms import counts_text
 from tune.memory import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
@@ -49,7 +50,7 @@ class Grounds:
 
 
 def survey(settings: Settings, devices: Devices) -> Grounds:
-    """The grounds of a search on these devices. ValueError: a setting that cannot serve."""
+    """The grounds of a search on these devices. UserError: a setting that cannot serve."""
     spaces = {
         name: Space(
             family=name, precisions=devices.precisions, fix=settings.fix, vary=freed(settings.vary, RECIPES[name])
@@ -76,7 +77,7 @@ def survey(settings: Settings, devices: Devices) -> Grounds:
 
 
 def check_scaling(settings: Settings, devices: Devices) -> None:
-    """ValueError: the winner cannot be trained on so many devices."""
+    """UserError: the winner cannot be trained on so many devices."""
     if settings.scale_winner:
         settings.check_there("scale_winner", max(settings.scale_winner), devices.count)
         if settings.address is not None:
@@ -85,7 +86,7 @@ def check_scaling(settings: Settings, devices: Devices) -> None:
 
 
 def check_cap(settings: Settings, aside: Aside) -> None:
-    """ValueError: a cap that pays for no rung and last stretch of one trial of each family beside what is aside."""
+    """UserError: a cap that pays for no rung and last stretch of one trial of each family beside what is aside."""
     least = FIRST_START_UP_SECONDS + 2 * (FIRST_OVERHEAD_SECONDS + SHORTEST_RUNG_SECONDS)
     smallest = aside.least_cap(max(least / share for share in settings.families.values()))
     if settings.budget < smallest:
@@ -107,7 +108,7 @@ def make_memory(family: str, data: Data, kind: str) -> Memory:
 
 
 def check_memory(settings: Settings, spaces: Mapping[str, Space], memories: Mapping[str, Memory]) -> None:
-    """ValueError: a limit in which no config of a family fits."""
+    """UserError: a limit in which no config of a family fits."""
     for name, memory in memories.items():
         if not any(memory.micro_batches(config) for config in spaces[name].configs()):
             least = min(map(memory.smallest, spaces[name].configs()))
@@ -115,16 +116,16 @@ def check_memory(settings: Settings, spaces: Mapping[str, Space], memories: Mapp
 
 
 def check_same_text(data: Mapping[str, Data], facts: Mapping[str, Any]) -> None:
-    """ValueError: a corpus is not the text that the study began with (its `facts`, from the journal)."""
+    """UserError: a corpus is not the text that the study began with (its `facts`, from the journal)."""
     for family, corpus in data.items():
         before = facts.get("corpora", {}).get(family, {"sha256": corpus.sha256})
         if corpus.sha256 != before["sha256"]:
             rule = "a study goes on with the text that it began with: restore it, or begin a new study"
-            raise ValueError(f"{FLAGS[FAMILIES[family].corpus]}: {corpus.name!r} has changed since: {rule}")
+            raise UserError(f"{FLAGS[FAMILIES[family].corpus]}: {corpus.name!r} has changed since: {rule}")
 
 
 def check_same_prices(prices: Mapping[str, FixedPrices], facts: Mapping[str, Any]) -> None:
-    """ValueError: fixed prices are not those that the study began with (its `facts`, from the journal)."""
+    """UserError: fixed prices are not those that the study began with (its `facts`, from the journal)."""
     now = {name: asdict(price) for name, price in prices.items()}
     if facts.get("prices", now) != now:
-        raise ValueError("--prices: the file has changed since: a study keeps its prices; restore it, or begin anew")
+        raise UserError("--prices: the file has changed since: a study keeps its prices; restore it, or begin anew")

@@ -3,6 +3,7 @@
 from typing import Self
 
 from tune.books import Books
+from tune.errors import UserError
 from tune.ledger import HAND_BACK_SECONDS
 
 OPENING_SECONDS = 0.1
@@ -16,10 +17,10 @@ class Hold:
     """
 
     def __init__(self, books: Books, trial: str, purpose: str, *, devices: int, seconds: float) -> None:
-        """Reserve `seconds` on each. ValueError: the cap does not hold them."""
+        """Reserve `seconds` on each. UserError: the cap does not hold them."""
         most = affordable(books, devices)
         if seconds > most:
-            raise ValueError(f"lease: {devices} x {seconds:.1f} s do not fit: only {devices} x {max(most, 0):.1f} s do")
+            raise UserError(f"lease: {devices} x {seconds:.1f} s do not fit: only {devices} x {max(most, 0):.1f} s do")
         self._books = books
         self.trial: str | None = trial
         self._leases: dict[int, int] = {}

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tune.errors import UserError
 from tune.stopwatch import Stopwatch
 
 FILE = "journal.db"
@@ -69,11 +70,11 @@ SHARE = "IIF(share > 0, share, 1)"
 def connect(folder: Path) -> sqlite3.Connection:
     """A read-only connection to a study's journal, also while the study runs.
 
-    Raises ValueError where `folder` holds no journal.
+    Raises UserError where `folder` holds no journal.
     """
     path = Path(folder) / FILE
     if not path.is_file():
-        raise ValueError(f"study: {str(folder)!r} holds no {FILE}: name the folder of a study, such as runs/NAME")
+        raise UserError(f"study: {str(folder)!r} holds no {FILE}: name the folder of a study, such as runs/NAME")
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=10)
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA trusted_schema = OFF")
@@ -81,15 +82,15 @@ def connect(folder: Path) -> sqlite3.Connection:
 
 
 def _locked(folder: Path) -> int:
-    """The lock on a study's folder, until it is closed. ValueError: another run has it, or the folder is read-only."""
+    """The lock on a study's folder, until it is closed. UserError: another run has it, or the folder is read-only."""
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ValueError(f"--resume: {str(folder)!r} is in use by another run: wait for it to end, or end it") from None
+        raise UserError(f"--resume: {str(folder)!r} is in use by another run: wait for it to end, or end it") from None
     except OSError as error:
         remedy = "make it writable, or copy it to where you may write"
-        raise ValueError(f"--resume: {str(folder)!r} cannot be written ({error.strerror}): {remedy}") from None
+        raise UserError(f"--resume: {str(folder)!r} cannot be written ({error.strerror}): {remedy}") from None
     return lock
 
 
@@ -99,12 +100,12 @@ class Journal:
     def __init__(self, folder: Path, *, new: bool) -> None:
         """Create the journal of a `new` study in `folder`, or open the one there.
 
-        Raises ValueError where another run holds it, it cannot be written, or is none of ours.
+        Raises UserError where another run holds it, it cannot be written, or is none of ours.
         """
         self.folder, self.watch = folder, Stopwatch()
         self._lock = _locked(folder)
         if not new and not (folder / FILE).is_file():
-            raise ValueError(f"--resume: {str(folder)!r} holds no {FILE}: name the folder of a study")
+            raise UserError(f"--resume: {str(folder)!r} holds no {FILE}: name the folder of a study")
         self._db = sqlite3.connect(folder / FILE, timeout=1, isolation_level=None)
         self._db.row_factory = sqlite3.Row
         self._db.execute("PRAGMA trusted_schema = OFF")
@@ -117,7 +118,7 @@ class Journal:
             self._db.execute(upgrade)
 
     def _checked(self) -> int:
-        """How many upgrades it had. ValueError: tables, views, triggers or values of others, or a damaged file."""
+        """How many upgrades it had. UserError: tables, views, triggers or values of others, or a damaged file."""
         version: int | None = None
         try:
             version = self._version()
@@ -129,7 +130,7 @@ class Journal:
         except sqlite3.DatabaseError:
             ours = sound = whole = False
         if version is None or not (ours and sound and whole):
-            raise ValueError(
+            raise UserError(
                 f"--resume: {str(self.folder)!r} has a {FILE} that is damaged or of another version: begin a new study"
             )
         return version

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from tune.errors import UserError
 from tune.records import Running
 
 FIRST_OVERHEAD_SECONDS = 1.5
@@ -84,7 +85,7 @@ class FixedPrices:
 def load_prices(path: Path, families: Iterable[str]) -> dict[str, FixedPrices]:
     """The prices of each family from a JSON file: {family: {"step_seconds": S, "overhead_seconds": S, ...}, ...}.
 
-    Raises ValueError: it cannot be read, or a price is missing, unknown or no positive number.
+    Raises UserError: it cannot be read, or a price is missing, unknown or no positive number.
     """
     known = [each.name for each in fields(FixedPrices)]
     example = '{"nanogpt": {"step_seconds": 0.03}}'
@@ -92,13 +93,13 @@ def load_prices(path: Path, families: Iterable[str]) -> dict[str, FixedPrices]:
         found = json.loads(path.read_text(encoding="utf-8"))
         prices = {family: FixedPrices(**found[family]) for family in families}
     except OSError as error:
-        raise ValueError(f"--prices: {str(path)!r} cannot be read ({error.strerror}): name another file") from None
+        raise UserError(f"--prices: {str(path)!r} cannot be read ({error.strerror}): name another file") from None
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         rule = f"it holds for each family step_seconds, and if need be {' and '.join(known[1:])}"
-        raise ValueError(f"--prices: {str(path)!r} ({error}): {rule}; write such as {example}") from None
+        raise UserError(f"--prices: {str(path)!r} ({error}): {rule}; write such as {example}") from None
     for family, price in prices.items():
         for name in known:
             value = getattr(price, name)
             if type(value) not in (int, float) or not (math.isfinite(value) and value > 0):
-                raise ValueError(f"--prices: {name} of {family} is {value!r}: a price is above 0; write {example}")
+                raise UserError(f"--prices: {name} of {family} is {value!r}: a price is above 0; write {example}")
     return prices

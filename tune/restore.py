@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from model import checkpoint as checkpoints
+from tune.errors import UserError
 from tune.heartbeats import DRIVER, last_beat, still_there
 from tune.journal import SHARE, Journal
 from tune.planner import Planner
@@ -108,30 +109,30 @@ def spent_beside(journal: Journal) -> float:
 
 
 def check_plain(folder: Path) -> None:
-    """ValueError: a study's folder holds a link or a device, through which something outside could be written."""
+    """UserError: a study's folder holds a link or a device, through which something outside could be written."""
     for place, folders, files in os.walk(folder):
         for path in (Path(place, name) for name in (*folders, *files)):
             with contextlib.suppress(FileNotFoundError):
                 kind = stat.S_IFMT(path.lstat().st_mode)
                 if kind not in (stat.S_IFREG, stat.S_IFDIR):
                     rule = "a study holds files and folders only, no links"
-                    raise ValueError(f"--resume: {str(path)!r} is none of ours: {rule}; take it away or begin anew")
+                    raise UserError(f"--resume: {str(path)!r} is none of ours: {rule}; take it away or begin anew")
 
 
 def restore(planner: Planner, journal: Journal) -> None:
-    """Bring a new planner to where the study stood. ValueError: its journal says what cannot be."""
+    """Bring a new planner to where the study stood. UserError: its journal says what cannot be."""
     try:
         _restore(planner, journal)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise ValueError(f"--resume: {str(journal.folder)!r} has a damaged journal ({what}): begin anew") from error
+        raise UserError(f"--resume: {str(journal.folder)!r} has a damaged journal ({what}): begin anew") from error
 
 
 def _restore(planner: Planner, journal: Journal) -> None:
     """Every trial, every rung, in the order in which it came about."""
     for row in journal.rows("SELECT * FROM trials ORDER BY trial"):
         if not TRIAL_NAME.fullmatch(row["trial"]) or row["family"] not in planner.families:
-            raise ValueError(f"no trial is named {row['trial']!r}")
+            raise UserError(f"no trial is named {row['trial']!r}")
         record = TrialRecord(family=row["family"], config=dict(json.loads(row["config"])))
         planner.trials[row["trial"]] = record
         planner.families[row["family"]].suggestions.tried(row["trial"], record.config)
@@ -214,7 +215,7 @@ def remember_memory(planner: Planner, trial: str, micro_batches: int, measured: 
     """What a trial took of memory, or that it ran out of it and its batches are to be cut smaller."""
     record = planner.trials[trial]
     if not isinstance(micro_batches, int) or not 1 <= micro_batches <= MOST_MICRO_BATCHES:
-        raise ValueError(f"--resume: damaged journal: {trial} cannot have cut its batches into {micro_batches!r} parts")
+        raise UserError(f"--resume: damaged journal: {trial} cannot have cut its batches into {micro_batches!r} parts")
     planner.families[record.family].memory.learn(record.config, micro_batches, measured)
     record.micro_batches = micro_batches * (2 if measured is None else 1)
 

@@ -26,6 +26,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from tune.dimensions import precision_of
+from tune.errors import UserError
 from tune.heartbeats import boot, last_beat, still_there
 from tune.planner import Planner
 from tune.records import Assignment
@@ -197,7 +198,7 @@ class SlotKeeper(Callback):
             elif not started:
                 with self._desk.failing():
                     remedy = "free them or take fewer, see log.txt, and go on with --resume"
-                    raise ValueError(f"--devices: Ray had no device for {name} within its lease: {remedy}")
+                    raise UserError(f"--devices: Ray had no device for {name} within its lease: {remedy}")
 
     def _kill(self, trial: Trial, started: bool) -> bool:
         """End the process of a trial: Ray's way asks it to, the system's does not. False where Ray began none yet.

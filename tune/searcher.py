@@ -9,6 +9,7 @@ from typing import Any
 import optuna
 
 from tune.dimensions import CENTRE, FREED, Config
+from tune.errors import UserError
 from tune.space import Space
 
 ENOUGH_RESULTS = 20
@@ -63,9 +64,9 @@ class Suggester:
         return config
 
     def tried(self, trial: str, config: Config) -> None:
-        """A config is taken, now or by an earlier run of the study. ValueError: it is in no space of the family."""
+        """A config is taken, now or by an earlier run of the study. UserError: it is in no space of the family."""
         if not self._whole_space.contains(config):
-            raise ValueError(f"config: {config!r} of {trial} is in no space of its family: do not trust that study")
+            raise UserError(f"config: {config!r} of {trial} is in no space of its family: do not trust that study")
         self._given[trial] = config
         self._keys.add(_key(config))
 

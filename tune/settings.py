@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from tune.dimensions import FAMILIES, FREED, PRECISIONS, SPACES, Value, fix_text, parse_fix, parse_vary
 from tune.duration import FORMS, duration_text, parse_duration
+from tune.errors import UserError
 from tune.flag import flag_name, flag_of, invalid, is_switch, parse_setting, typed
 from tune.forms import (
     counts_text,
@@ -49,7 +50,7 @@ FOLDER: dict[str, Any] = {"form": "FOLDER", "parse": parse_path, "stored": False
 class Settings:
     """What a study was asked for; each setting may be given as its flag is typed, such as Settings(budget="2h").
 
-    ValueError: `--flag: value: rule: remedy`, in one line.
+    UserError: `--flag: value: rule: remedy`, in one line.
     """
 
     budget: float = field(  # device-seconds, as all times here are seconds
@@ -197,7 +198,7 @@ class Settings:
                 raise invalid(each.name, f"{value!r} is not there: choose {' or '.join(choices)}")
 
     def new_folder(self) -> Path:
-        """The folder that a new study would have. ValueError: it is taken, or cannot be made. Leaves nothing behind."""
+        """The folder that a new study would have. UserError: it is taken, or cannot be made. Leaves nothing behind."""
         folder = self.out or free_folder()
         try:
             taken = folder.exists() or folder.is_symlink()
@@ -210,31 +211,31 @@ class Settings:
         return folder
 
     def make_folder(self) -> Path:
-        """Make it: no other search has it, even one that was begun in the same moment. ValueError as above."""
+        """Make it: no other search has it, even one that was begun in the same moment. UserError as above."""
         while True:
             with suppress(FileExistsError):
                 (folder := self.new_folder()).mkdir(parents=True)
                 return folder
 
     def slots(self, available: int) -> int:
-        """How many trials run at once where so many devices are available. ValueError: too many to ask for."""
+        """How many trials run at once where so many devices are available. UserError: too many to ask for."""
         wanted = available if self.devices is None else self.devices
         self.check_there("devices", wanted, available)
         return wanted
 
     def check_there(self, name: str, wanted: int, available: int) -> None:
-        """ValueError: a setting asks for more devices than are available, and nothing allows it."""
+        """UserError: a setting asks for more devices than are available, and nothing allows it."""
         if wanted > available and not self.oversubscribe:
             remedy = f"ask for at most {available}, or add --oversubscribe"
             raise invalid(name, f"'{wanted}' is more than the {available} there are: {remedy}")
 
-    def too_small(self, smallest: float) -> ValueError:
+    def too_small(self, smallest: float) -> UserError:
         """The error for a cap that does not pay for one rung of one trial; `smallest` in device-seconds does."""
         asked, least = duration_text(self.budget), duration_text(math.ceil(smallest))
         also = f" and --scale-winner {counts_text(self.scale_winner)}" if self.scale_winner else ""
         return invalid("budget", f"{asked!r} does not pay for one rung of one trial{also}: write at least {least}")
 
-    def too_late(self, spent: float) -> ValueError:
+    def too_late(self, spent: float) -> UserError:
         """The error for a new total that is less than what the study spent already, in device-seconds."""
         asked, used = duration_text(self.budget), duration_text(math.ceil(spent))
         return invalid("budget", f"{asked!r} is less than the {used} that the study spent: give a new total above that")
@@ -247,7 +248,7 @@ class Settings:
             if flag_of(each).stored and (value := getattr(self, each.name)) not in (None, {}, ())
         }
 
-    def too_little_memory(self, family: str, limit: float, least: float) -> ValueError:
+    def too_little_memory(self, family: str, limit: float, least: float) -> UserError:
         """The error for a limit in which no config of a family fits; `least` bytes hold the smallest."""
         there, needed = bytes_text(limit), bytes_text(least + 1e6)
         rule = f"no configuration of {family}, of which the smallest needs about {needed}"
@@ -259,19 +260,19 @@ class Settings:
 
     @classmethod
     def from_stored(cls, stored: object, **others: Any) -> Self:
-        """The inverse of stored(). ValueError: something that stored() did not write; a stranger may have."""
+        """The inverse of stored(). UserError: something that stored() did not write; a stranger may have."""
         known = {each.name: each for each in fields(cls) if flag_of(each).stored}
         if not isinstance(stored, dict) or not {"budget"} <= set(stored) <= set(known):
-            raise ValueError("its settings are not those of a study")
+            raise UserError("its settings are not those of a study")
         if not all(isinstance(value, bool if is_switch(known[name]) else str) for name, value in stored.items()):
-            raise ValueError("a setting is of the wrong type")
+            raise UserError("a setting is of the wrong type")
         return cls(**stored, **others)
 
     @classmethod
     def of_study(cls, folder: Path | str, *, of: str | None = None, **changes: Any) -> Self:
         """To go on with the study in a folder: its own settings; `changes` agree, or are of the few that may change.
 
-        of: the experiment that it is a study of; None: a search. ValueError: it holds no such study, or its settings
+        of: the experiment that it is a study of; None: a search. UserError: it holds no such study, or its settings
         are damaged or others.
         """
         folder = parse_path(str(folder))
@@ -291,5 +292,5 @@ class Settings:
         others = [flag_name(name) for name in own if getattr(changed, name) != getattr(settings, name)]
         if others:
             names = ", ".join(others)
-            raise ValueError(f"{names}: not as in '{folder}', and a study keeps its own settings: leave {names} out")
+            raise UserError(f"{names}: not as in '{folder}', and a study keeps its own settings: leave {names} out")
         return changed

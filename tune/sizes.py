@@ -2,16 +2,18 @@
 
 import re
 
+from tune.errors import UserError
+
 UNITS = {"GB": 10**9, "MB": 10**6}
 FORMS = "2GB, 1.5GB or 512MB"
 
 
 def parse_bytes(text: str) -> int:
-    """`1.5GB` -> 1500000000, rounded to a megabyte. ValueError: no unit, or not an amount of memory."""
+    """`1.5GB` -> 1500000000, rounded to a megabyte. UserError: no unit, or not an amount of memory."""
     matched = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(GB|MB)", text)
     if not matched:
         rule = "has no unit" if re.fullmatch(r"[0-9.]+", text) else "is not an amount of memory"
-        raise ValueError(f"{text!r} {rule}: write {FORMS}")
+        raise UserError(f"{text!r} {rule}: write {FORMS}")
     return round(float(matched[1]) * UNITS[matched[2]] / UNITS["MB"]) * UNITS["MB"]
 
 

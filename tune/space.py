@@ -20,11 +20,12 @@ from tune.dimensions import (
     heads_fit,
     listed,
 )
+from tune.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """The valid configs of one family on one kind of device. vary: dimensions beside the family's. ValueError: none."""
+    """The valid configs of one family on one kind of device. vary: dimensions beside the family's. UserError: none."""
 
     family: str
     precisions: tuple[str, ...]  # those the device does natively, each a different arithmetic
@@ -33,27 +34,27 @@ class Space:
 
     def __post_init__(self) -> None:
         if self.family not in SPACES:
-            raise ValueError(f"--families: {self.family!r} is no family: there are {' and '.join(SPACES)}; name one")
+            raise UserError(f"--families: {self.family!r} is no family: there are {' and '.join(SPACES)}; name one")
         assert self.precisions and set(self.precisions) <= set(PRECISIONS), self.precisions
         for name, values in self.dimensions.items():
             if not values:
                 raise self._without(name)
         if not self._shapes:
-            raise ValueError(f"--fix: {fix_text(self.fix)!r} leaves no valid point: {HEADS_RULE}; {self._remedy()}")
+            raise UserError(f"--fix: {fix_text(self.fix)!r} leaves no valid point: {HEADS_RULE}; {self._remedy()}")
 
-    def _without(self, name: str) -> ValueError:
+    def _without(self, name: str) -> UserError:
         """The error for a dimension that has no value left."""
         if name == "precision":
             there = listed(self.precisions)
             if name not in self.fix:
                 rule = f"of {self.family!r} has no precision that is native to this device"
-                return ValueError(f"--families: the space {rule}: native are {there}; leave the family out")
-            return ValueError(
+                return UserError(f"--families: the space {rule}: native are {there}; leave the family out")
+            return UserError(
                 f"--fix: 'precision={self.fix[name]}' is not native to this device: native are {there}; "
                 "fix one of these or leave precision out"
             )
         values = listed(SPACES[self.family][name])
-        return ValueError(
+        return UserError(
             f"--fix: '{fix_text({name: self.fix[name]})}' is not in the space of {self.family}: fix one of {values}"
         )
 

@@ -54,7 +54,7 @@ class Outcome:
 def search(settings: Settings) -> pd.DataFrame:
     """Run the search that the settings ask for; its ranking, as tune.ranking has it, with its `study` among `attrs`.
 
-    ValueError, with nothing written: a setting that cannot serve.
+    UserError, with nothing written: a setting that cannot serve.
     """
     study = run_study(settings).folder
     table = ranking(study)
@@ -63,7 +63,7 @@ def search(settings: Settings) -> pd.DataFrame:
 
 
 def run_study(settings: Settings) -> Outcome:
-    """Run the search that the settings ask for. ValueError, with nothing written: a setting that cannot serve."""
+    """Run the search that the settings ask for. UserError, with nothing written: a setting that cannot serve."""
     if settings.address is None:
         return search_on(settings, find_devices(settings), own_ray)
     with joined(settings.address):
@@ -129,7 +129,7 @@ def conduct(
 
 
 def open_journal(study: Path, settings: Settings) -> Journal:
-    """The journal of a new study, or of the one to go on with. ValueError: it cannot be had, or the cap is spent."""
+    """The journal of a new study, or of the one to go on with. UserError: it cannot be had, or the cap is spent."""
     if not settings.resume:
         return Journal(study, new=True)
     check_plain(study)

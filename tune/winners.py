@@ -11,6 +11,7 @@ from model.bleu import Score
 from model.config import Data
 from tune.dimensions import label
 from tune.duration import duration_text
+from tune.errors import UserError
 from tune.journal import Journal
 
 BEST = """
@@ -53,10 +54,10 @@ def winners(journal: Journal) -> dict[str, Winner]:
 
 
 def inside(folder: Path, path: str) -> Path:
-    """A path that a journal gives, as long as it stays in the study's folder. ValueError: it leads out of it."""
+    """A path that a journal gives, as long as it stays in the study's folder. UserError: it leads out of it."""
     found = (folder / path).resolve()
     if not found.is_relative_to(folder.resolve()):
-        raise ValueError(f"journal: {path!r} leads out of the study {str(folder)!r}: do not trust it")
+        raise UserError(f"journal: {path!r} leads out of the study {str(folder)!r}: do not trust it")
     return found
 
 

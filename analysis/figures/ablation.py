@@ -7,6 +7,7 @@ from analysis import formats
 from analysis.experiments import experiment_rows, published
 from analysis.figures.picture import BLUE, GREY, MARKERS, ORANGE, Picture, axes, legend_above, log_axis
 from analysis.studies import Study
+from tune.errors import UserError
 
 NAMES = ["d_model", "heads", "layers", "dropout"]
 OURS, THEIRS = "here", "published"
@@ -18,7 +19,7 @@ def ablation_table(study: Study) -> pd.DataFrame:
     """A row for each training here and in the report: loss in nats a token, perplexity of words, parameters."""
     rows = [row for row in experiment_rows(study, "ablation") if row["asked"]["set"] in SETS]
     if not rows:
-        raise ValueError(f"study: {study.name!r} has no configuration of the report's yet; go on with it")
+        raise UserError(f"study: {study.name!r} has no configuration of the report's yet; go on with it")
     ours = pd.DataFrame([row["config"] for row in rows])[[*NAMES, "seed"]].assign(
         of=OURS,
         loss=[row["valid_loss"] for row in rows],
@@ -112,12 +113,12 @@ def sizes(study: Study) -> Picture:
 def overfitting_table(study: Study) -> pd.DataFrame:
     """A row for each point of the curves of the longer training and of the same at the common length, by `steps_of`.
 
-    ValueError where the longer one was not measured.
+    UserError where the longer one was not measured.
     """
     rows = experiment_rows(study, "ablation")
     longer = [row for row in rows if row["asked"]["set"] == LONGER]
     if not longer:
-        raise ValueError(f"study: {study.name!r} has no longer training yet, or --fix left it out; go on with it")
+        raise UserError(f"study: {study.name!r} has no longer training yet, or --fix left it out; go on with it")
     configs = [row["config"] for row in longer]
     common = [row for row in rows if row["asked"]["set"] in SETS and row["config"] in configs]
     found = [

@@ -11,6 +11,7 @@ from analysis import formats
 from analysis.experiments import experiment_rows, published
 from analysis.figures.picture import BLACK, BLUE, GREEN, GREY, VERMILION, Picture, axes, legend_above, log_axis
 from analysis.studies import Study
+from tune.errors import UserError
 
 MEASURED = ("epoch_seconds", "memory_bytes", "paper_bytes")
 TOO_LARGE = ("out of memory", "killed")
@@ -32,7 +33,7 @@ def batches_table(rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def batch_size(study: Study) -> Picture:
-    """Two plots over the batch: time beside the published, memory beside what is on paper. ValueError before the first
+    """Two plots over the batch: time beside the published, memory beside what is on paper. UserError before the first
     batch that was timed.
     """
     rows = experiment_rows(study, "batch_size")
@@ -40,7 +41,7 @@ def batch_size(study: Study) -> Picture:
     timed = table.dropna(subset="epoch_seconds")
     theirs = theirs.assign(epoch_seconds=pd.to_numeric(theirs["epoch_seconds"], errors="coerce")).dropna()
     if timed.empty:
-        raise ValueError(f"study: {study.name!r} timed no batch yet; go on with it")
+        raise UserError(f"study: {study.name!r} timed no batch yet; go on with it")
     largest = next((row for row in rows if row.get("largest")), {})
     figure, (time, memory) = axes(2, 1, height=6.4)
     time.plot(timed["batch"], timed["epoch_seconds"], c=BLUE, marker="o", ms=5, label="here")

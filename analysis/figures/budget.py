@@ -21,6 +21,7 @@ from analysis.figures.picture import (
 from analysis.spending import held, spending
 from analysis.studies import Study
 from analysis.trials import DECAY
+from tune.errors import UserError
 
 MOMENTS = 400  # points of the burn-down
 BILLS = 20  # trials with a bar of their own
@@ -29,11 +30,11 @@ NOTHING_YET = "budget: nothing was charged yet; wait for the first stretch of a 
 
 
 def burn_down(study: Study) -> Picture:
-    """What is left of the cap over the study's clock, and what took the rest. ValueError before the first charge."""
+    """What is left of the cap over the study's clock, and what took the rest. UserError before the first charge."""
     charges = study.read("SELECT at, what, seconds FROM charges WHERE what <> 'idle' ORDER BY at")
     slots = held(study)
     if charges.empty:
-        raise ValueError(NOTHING_YET)
+        raise UserError(NOTHING_YET)
     end = max(charges["at"].max(), slots["until"].max(), 1.0)
     moments = np.linspace(0, end, MOMENTS)
     table = pd.DataFrame({"seconds": moments})
@@ -69,13 +70,13 @@ def burn_down(study: Study) -> Picture:
 
 
 def bills(study: Study) -> Picture:
-    """The device-seconds of each trial, by what they went to. ValueError before the first charge."""
+    """The device-seconds of each trial, by what they went to. UserError before the first charge."""
     charges = study.read(
         """SELECT trial, family, what, SUM(seconds) AS seconds FROM charges JOIN trials USING (trial)
            GROUP BY trial, family, what"""
     )
     if charges.empty:
-        raise ValueError(NOTHING_YET)
+        raise UserError(NOTHING_YET)
     table = charges.pivot_table(index=["trial", "family"], columns="what", values="seconds", fill_value=0.0)
     table = table.reindex(columns=list(WHAT_COLORS), fill_value=0.0)
     table = table.loc[table.sum(axis=1).sort_values(ascending=False).index]
@@ -104,14 +105,14 @@ def bills(study: Study) -> Picture:
 
 
 def timeline(study: Study) -> Picture:
-    """Which slot ran what, and when: gaps are idle. ValueError before the first charge."""
+    """Which slot ran what, and when: gaps are idle. UserError before the first charge."""
     leases = study.read(
         "SELECT slot, trial, purpose, rung, opened, closed FROM leases WHERE purpose IN ('rung', 'final')"
     )
     table = leases.assign(level=leases["rung"].map("rung {:.0f}".format).where(leases["purpose"] != "final", DECAY))
     table = table[table["closed"].notna() & (table["slot"] < MOST_SLOTS)]
     if table.empty:
-        raise ValueError(NOTHING_YET)
+        raise UserError(NOTHING_YET)
     styles = levels(table["level"].unique())
     slots = sorted(table["slot"].unique())
     figure, (plot,) = axes(height=1.2 + 0.28 * max(len(slots), 2))
@@ -132,13 +133,13 @@ def timeline(study: Study) -> Picture:
 
 
 def prices(study: Study) -> Picture:
-    """Predicted against charged device-seconds of each lease. ValueError before the first is closed."""
+    """Predicted against charged device-seconds of each lease. UserError before the first is closed."""
     table = study.read(
         """SELECT lease, trial, family, purpose, rung, price, reserved, charged, reason
            FROM leases JOIN trials USING (trial) WHERE charged > 0 AND price > 0 AND purpose IN ('rung', 'final')"""
     )
     if table.empty:
-        raise ValueError(NOTHING_YET)
+        raise UserError(NOTHING_YET)
     ratio = table["charged"] / table["price"]
     low, middle, high = np.percentile(ratio, (5, 50, 95))
     figure, (plot,) = axes(height=4.0)

@@ -9,18 +9,19 @@ from analysis.figures.picture import BLACK, GREY, MANY, VERMILION, Picture, axes
 from analysis.results import Results
 from analysis.studies import Study
 from analysis.trials import TRIAL
+from tune.errors import UserError
 
 MOST_LINES = 300  # the lowest ends
 NO_LEVEL = "no rung"
 
 
 def curves(results: Results, family: str) -> Picture:
-    """Validation perplexity over training seconds. ValueError when nothing was measured."""
+    """Validation perplexity over training seconds. UserError when nothing was measured."""
     facts = results.trials[results.trials["family"] == family]
     points = pd.concat([_points(study) for study in results.studies], ignore_index=True)
     points = points.merge(facts[[*TRIAL, "state", "reason", "failed"]], on=TRIAL)
     if points.empty:
-        raise ValueError(f"family: {family!r} has no measured trial yet; wait for one, or name another")
+        raise UserError(f"family: {family!r} has no measured trial yet; wait for one, or name another")
     furthest = results.reached.drop_duplicates(TRIAL, keep="last")[[*TRIAL, "level"]]
     points = points.merge(furthest, on=TRIAL, how="left").fillna({"level": NO_LEVEL})
     ends = points.drop_duplicates(TRIAL, keep="last").nsmallest(MOST_LINES, "perplexity")

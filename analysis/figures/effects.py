@@ -79,7 +79,7 @@ def _shares(table: pd.DataFrame, varied: list[str]) -> dict[str, float]:
 
 
 def effects(results: Results, family: str) -> Picture:
-    """One panel a dimension and one of importances. ValueError when no trial completed a rung."""
+    """One panel a dimension and one of importances. UserError when no trial completed a rung."""
     table = one_level(results, family)
     table = table.assign(log_ratio=np.log(table["perplexity"] / table["perplexity"].median()))
     table["above_median"] = per_cent(table["log_ratio"])

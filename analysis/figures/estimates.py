@@ -6,6 +6,7 @@ from analysis import formats
 from analysis.experiments import experiment_rows, published
 from analysis.figures.picture import BLACK, BLUE, GREY, ORANGE, SKY, VERMILION, Picture, axes, legend_above, log_axis
 from analysis.studies import Study
+from tune.errors import UserError
 
 HEADS = 2
 """Of the report's block."""
@@ -22,12 +23,12 @@ STYLES = {
 
 
 def estimates_table(study: Study) -> pd.DataFrame:
-    """A row for each formula, batch and way to measure. ValueError where the block was not measured."""
+    """A row for each formula, batch and way to measure. UserError where the block was not measured."""
     rows = experiment_rows(study, "estimates")
     blocks = {row["asked"]["batch"]: row for row in rows
               if row["asked"]["measure"] == "block" and row["config"]["heads"] == HEADS}  # fmt: skip
     if not blocks:
-        raise ValueError(f"study: {study.name!r} has no block of estimates yet; go on with it")
+        raise UserError(f"study: {study.name!r} has no block of estimates yet; go on with it")
     measured = {
         "FlopCounterMode": {batch: row["step_flops"] for batch, row in blocks.items()},
         "Nsight Compute": {batch: flops for row in rows for batch, flops, _ in row.get("nsight", ())},

@@ -8,6 +8,7 @@ from analysis import formats, sizes
 from analysis.figures.picture import BLACK, GREY, MANY, Picture, axes, legend_above, level_text, levels, log_axis
 from analysis.results import Results
 from analysis.trials import TRIAL
+from tune.errors import UserError
 
 NAMED = 4  # configs of the front that are written out; of more, the smallest and the best
 
@@ -65,14 +66,14 @@ def front(results: Results, family: str) -> Picture:
 def curve(results: Results, family: str) -> Picture:
     """The trials of each level, and the curve fitted to the highest level that has enough of them.
 
-    ValueError when no level has enough.
+    UserError when no level has enough.
     """
     table = results.of(family)
     counts = table["level"].value_counts()
     styles = levels(table["level"].unique())
     fitted = [level for level in styles if counts[level] >= sizes.FEWEST]
     if not fitted:
-        raise ValueError(f"family: {family!r} has no level with the {sizes.FEWEST} trials a curve takes; wait for them")
+        raise UserError(f"family: {family!r} has no level with the {sizes.FEWEST} trials a curve takes; wait for them")
     figure, (plot,) = axes(height=4.2)
     for level, (color, marker) in styles.items():
         rows = table[table["level"] == level]

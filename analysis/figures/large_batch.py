@@ -7,6 +7,7 @@ from analysis import formats
 from analysis.experiments import experiment_rows
 from analysis.figures.picture import BLUE, GREY, MARKERS, ORANGE, SKY, VERMILION, Picture, axes, legend_above, log_axis
 from analysis.studies import Study
+from tune.errors import UserError
 
 COLORS = {"unchanged": VERMILION, "linear": ORANGE, "square root": BLUE, "LARS": SKY}
 
@@ -15,7 +16,7 @@ def losses_table(study: Study) -> pd.DataFrame:
     """Of each batch and rule that did not diverge: mean, lowest and highest validation loss over the seeds."""
     rows = [row for row in experiment_rows(study, "large_batch") if row["asked"]["measure"] == "training"]
     if not rows:
-        raise ValueError(f"study: {study.name!r} has no training of large_batch yet; go on with it")
+        raise UserError(f"study: {study.name!r} has no training of large_batch yet; go on with it")
     table = pd.DataFrame({
         "rule": [row["asked"]["rule"] for row in rows],
         "times": [row["asked"]["times"] for row in rows],

@@ -6,6 +6,7 @@ import pandas as pd
 from analysis.experiments import experiment_rows
 from analysis.figures.picture import BLUE, GREEN, ORANGE, VERMILION, Picture, axes
 from analysis.studies import Study
+from tune.errors import UserError
 
 KINDS = {
     "empty": ("in an empty loop", BLUE, "o", "--"),
@@ -19,7 +20,7 @@ def loading_table(study: Study) -> pd.DataFrame:
     """Seconds a batch of each source and kind, with the ends of the interval."""
     rows = [row for row in experiment_rows(study, "loader") if row["asked"]["measure"] == "workers"]
     if not rows:
-        raise ValueError(f"study: {study.name!r} has no numbers of workers yet; go on with it")
+        raise UserError(f"study: {study.name!r} has no numbers of workers yet; go on with it")
     found = [
         {"of": row["asked"]["of"], "source": source["name"], "kind": kind}
         | dict(zip(("seconds", "low", "high"), source[kind], strict=True))

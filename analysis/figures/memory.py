@@ -5,18 +5,19 @@ import numpy as np
 from analysis import formats
 from analysis.figures.picture import BLUE, GREY, VERMILION, Picture, axes, log_axis
 from analysis.studies import Study
+from tune.errors import UserError
 
 
 def memory(study: Study) -> Picture:
-    """A point each time a trial's memory was predicted. ValueError before the first, and of journals without them."""
+    """A point each time a trial's memory was predicted. UserError before the first, and of journals without them."""
     if not study.has("memory", "predicted"):
-        raise ValueError("memory: this study's version predicted none")
+        raise UserError("memory: this study's version predicted none")
     table = study.read(
         """SELECT memory.trial, family, micro_batches, predicted, measured
            FROM memory JOIN trials USING (trial) WHERE predicted > 0"""
     ).astype({"predicted": float, "measured": float})
     if table.empty:
-        raise ValueError("memory: nothing was predicted yet; wait for the first stretch of a trial to end")
+        raise UserError("memory: nothing was predicted yet; wait for the first stretch of a trial to end")
     fitted, out = table[table["measured"] > 0], table[table["measured"].isna()]
     figure, (plot,) = axes(height=4.0)
     for rows, heights, color, marker, label in (

@@ -17,6 +17,7 @@ from analysis.figures.picture import (
     log_axis,
 )
 from analysis.studies import Study
+from tune.errors import UserError
 
 COLORS = {
     "baseline": BLACK, "smaller batch": ORANGE, "accumulation": SKY, "SGD": VERMILION, "mixed precision": GREEN,
@@ -80,7 +81,7 @@ def equal_flops(study: Study) -> Picture:
     table = table[(table["method"] == "baseline") & (table["checkpointing"] == "off")].reset_index(drop=True)
     first = table[table["doubled"] == "nothing"]
     if first.empty or len(table) < 2:
-        raise ValueError(f"study: {study.name!r} has too few shapes of the baseline yet; go on with it")
+        raise UserError(f"study: {study.name!r} has too few shapes of the baseline yet; go on with it")
     table["times"] = table["flops"] / float(first["flops"].iloc[0])
     table = table.sort_values(["times", "layers"], ignore_index=True)
     same = table["doubled"].isin(("nothing", "heads", EQUAL)).to_numpy()

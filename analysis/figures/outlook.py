@@ -8,6 +8,7 @@ from analysis.figures.picture import BLUE, GREY, ORANGE, VERMILION, Picture, axe
 from analysis.results import Results
 from analysis.studies import Study
 from analysis.trials import TRIAL
+from tune.errors import UserError
 
 FEWEST = 6  # points for a fit
 EXPONENTS = np.linspace(0.05, 1.0, 39)
@@ -53,12 +54,12 @@ def fits(seconds: np.ndarray, loss: np.ndarray) -> np.ndarray:
 
 
 def outlook(results: Results, family: str) -> Picture:
-    """Loss before the decay, were the best trials trained on. ValueError for too few points to fit."""
+    """Loss before the decay, were the best trials trained on. UserError for too few points to fit."""
     points = best_so_far(results, family)
     longest = points["seconds"].max()
     used = points[points["seconds"] >= START * longest]
     if len(used) < FEWEST:
-        raise ValueError(f"outlook: {family!r} has {len(used)} points to fit; it takes {FEWEST}")
+        raise UserError(f"outlook: {family!r} has {len(used)} points to fit; it takes {FEWEST}")
     curves = fits(used["seconds"].to_numpy(), used["loss"].to_numpy())
     at = np.geomspace(used["seconds"].min(), longest * TIMES[-1], 100)
     drawn = curves[:, :1] + curves[:, 1:2] * at ** -curves[:, 2:]

@@ -14,7 +14,7 @@ BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5}
 
 
 def parallel(results: Results, family: str) -> Picture:
-    """The lines of one rung, the best in front and dark. ValueError when no trial completed a rung."""
+    """The lines of one rung, the best in front and dark. UserError when no trial completed a rung."""
     table = one_level(results, family).sort_values("perplexity", ascending=False)
     names = [name for name in results.dimensions if table[name].notna().any()]
     figure, (plot,) = axes(height=4.0)

@@ -21,14 +21,15 @@ from analysis.figures.picture import (
 from analysis.results import Results
 from analysis.studies import Study
 from analysis.trials import TRIAL
+from tune.errors import UserError
 
 
 def precision(results: Results, family: str) -> Picture:
-    """Efficiency by precision, and parameters times tokens a second. ValueError where only one was tried."""
+    """Efficiency by precision, and parameters times tokens a second. UserError where only one was tried."""
     table = one_level(results, family)
     names = sorted(table["precision"].dropna().unique())
     if len(names) < 2:
-        raise ValueError(f"precision: {family!r} tried only {', '.join(names) or 'none'}; there is nothing to compare")
+        raise UserError(f"precision: {family!r} tried only {', '.join(names) or 'none'}; there is nothing to compare")
     speeds = pd.concat([_speeds(study) for study in results.studies], ignore_index=True)
     table = table.merge(speeds, on=TRIAL, how="left")
     figure, (quality, speed) = axes(1, 2, height=3.4)

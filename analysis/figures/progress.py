@@ -12,7 +12,7 @@ LINES = ((BLUE, "-"), (ORANGE, "--"), (GREEN, "-."), (PURPLE, ":"))
 
 
 def progress(results: Results, family: str) -> Picture:
-    """ValueError when nothing was measured, or of texts that do not compare."""
+    """UserError when nothing was measured, or of texts that do not compare."""
     results.of(family)
     tables = [_progress(study, family) for study in results.studies]
     table = pd.concat(tables, ignore_index=True)

@@ -24,6 +24,7 @@ from analysis.figures.picture import (
     log_axis,
 )  # fmt: skip
 from analysis.studies import Study
+from tune.errors import UserError
 
 COLORS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, BLACK, GREY)
 PANEL_INCHES = 4.2
@@ -38,7 +39,7 @@ BEYOND = 100.0
 def roofline(study: Study) -> Picture:
     """A panel for each device and number of threads; of each kernel the largest size that was timed.
 
-    ValueError where nothing with arithmetic and traffic was timed.
+    UserError where nothing with arithmetic and traffic was timed.
     """
     table = reached(study)
     panels = [rows for _, rows in table.groupby(["device", "threads"], sort=True)]
@@ -73,7 +74,7 @@ def reached(study: Study) -> pd.DataFrame:
            ORDER BY row"""
     )
     if table.empty:
-        raise ValueError("kernels: no row with arithmetic and traffic was timed without disturbance: run it again")
+        raise UserError("kernels: no row with arithmetic and traffic was timed without disturbance: run it again")
     table = table[table["size"] == table.groupby("kernel")["size"].transform("max")]
     table = table.assign(intensity=table["flops"] / table["bytes"], rate=table["flops"] / table["median_seconds"])
     roofs = [_roof(study, row["device"], row["threads"], row["intensity"]) for row in table.to_dict("records")]

@@ -7,6 +7,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from analysis.experiments import experiment_rows, published
 from analysis.figures.picture import BLACK, BLUE, GREY, MARKERS, ORANGE, SKY, VERMILION, Picture, axes, legend_above
 from analysis.studies import Study
+from tune.errors import UserError
 
 COLORS = (BLUE, VERMILION, ORANGE, SKY)
 PARTS = {"unsynced_seconds": ("computing", BLUE), "exposed_seconds": ("waiting for communication", VERMILION)}
@@ -16,7 +17,7 @@ def steps_table(study: Study) -> pd.DataFrame:
     """Of each number of devices and batch: step and parts of it in seconds, low and high ends of the interval."""
     rows = [row for row in experiment_rows(study, "scaling") if "step_seconds" in row]
     if not rows:
-        raise ValueError(f"study: {study.name!r} has no step of scaling yet; go on with it")
+        raise UserError(f"study: {study.name!r} has no step of scaling yet; go on with it")
     table = pd.DataFrame({
         "devices": [row["devices"] for row in rows],
         "batch": [row["asked"]["rows"] for row in rows],
@@ -43,11 +44,11 @@ def speed_ups(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def speed_up(study: Study) -> Picture:
-    """Times as fast as one device, over devices. ValueError where only one device was measured."""
+    """Times as fast as one device, over devices. UserError where only one device was measured."""
     table = speed_ups(steps_table(study))
     devices = sorted(table["devices"].unique())
     if len(devices) < 2:
-        raise ValueError(f"study: {study.name!r} measured one device only; measure more with --devices")
+        raise UserError(f"study: {study.name!r} measured one device only; measure more with --devices")
     figure, (plot,) = axes()
     plot.plot(devices, devices, c=GREY, lw=1, ls=":", label="all of it")
     for place, batch in enumerate(sorted(table["batch"].unique())):
@@ -76,11 +77,11 @@ def speed_up(study: Study) -> Picture:
 
 
 def communication(study: Study) -> Picture:
-    """Each step in its parts. ValueError where only one device was measured."""
+    """Each step in its parts. UserError where only one device was measured."""
     table = steps_table(study)
     table = table[table["devices"] > 1].reset_index(drop=True)
     if table.empty:
-        raise ValueError(f"study: {study.name!r} measured one device only; measure more with --devices")
+        raise UserError(f"study: {study.name!r} measured one device only; measure more with --devices")
     figure, (plot,) = axes(height=1.2 + 0.3 * len(table))
     left = np.zeros(len(table))
     places = np.arange(len(table))

@@ -10,6 +10,7 @@ import pandas as pd
 from analysis.experiments import experiment_rows
 from analysis.figures.picture import BLACK, GREY, MARKERS, Picture, axes, log_axis
 from analysis.studies import Study
+from tune.errors import UserError
 
 WAYS = {False: "one rate for all tensors (standard)", True: "with the scaling rules"}
 HEIGHT = 0.75
@@ -42,16 +43,16 @@ def depth(study: Study) -> Picture:
 
 
 def compared(study: Study, axis: str, other: str) -> Picture:
-    """Both parametrizations side by side, with the base's best rate. ValueError where there is one size only."""
+    """Both parametrizations side by side, with the base's best rate. UserError where there is one size only."""
     whole = losses_table(study)
     if not whole["base"].any():
-        raise ValueError(f"study: {study.name!r} has not measured the base yet; go on with it")
+        raise UserError(f"study: {study.name!r} has not measured the base yet; go on with it")
     base = whole.loc[whole[whole["base"]]["loss"].idxmin()]
     same = int(base[other])
     table = whole[whole[other] == same].sort_values([axis, "rate"], ignore_index=True)
     sizes = sorted(table[axis].unique())
     if len(sizes) < 2:
-        raise ValueError(f"study: {study.name!r} measured one {axis} only; go on with it")
+        raise UserError(f"study: {study.name!r} measured one {axis} only; go on with it")
     figure, plots = axes(columns=2, height=3.6)
     colors = matplotlib.colormaps["viridis"](np.linspace(0.85, 0.05, len(sizes)))
     bests: dict[bool, dict[int, float]] = {ruled: {} for ruled in WAYS}

@@ -10,19 +10,20 @@ from model.config import Config, Data
 from model.experiments.parallel_timing import Reading
 from model.learner import Learner
 from model.parallel import Levers, ParallelLearner, distance, flat_gradient
+from tune.errors import UserError
 
 FIRST_STEPS = 3    # before gradients are compared: at first most of them are zero, and buckets are laid out anew
 
 
 def ready_learner(config: Config, data: Data, device: torch.device, **levers: Any) -> ParallelLearner:
-    """One with these of Levers, after its first steps. ValueError: the backend cannot do that, found by trying."""
+    """One with these of Levers, after its first steps. UserError: the backend cannot do that, found by trying."""
     try:
         learner = ParallelLearner(config, data, device, levers=Levers(**levers))
         for _ in range(FIRST_STEPS):
             learner.step(1.0)
     except (TypeError, RuntimeError) as error:
         asked = ", ".join(f"{name} {value}" for name, value in levers.items())
-        raise ValueError(f"{asked}: {dist.get_backend()} refuses it: {str(error).splitlines()[0]}") from error
+        raise UserError(f"{asked}: {dist.get_backend()} refuses it: {str(error).splitlines()[0]}") from error
     return learner
 
 
@@ -41,13 +42,13 @@ def _gradient(learner: Learner) -> Tensor:
 
 
 def data_parallel(config: Config, data: Data, device: torch.device) -> Learner:
-    """One process on the devices of all ranks: torch's DataParallel, its model on `device`. ValueError: none there."""
+    """One process on the devices of all ranks: torch's DataParallel, its model on `device`. UserError: none there."""
     rule = "one process divides a batch among at least two GPUs of its machine"
     if device.type != "cuda":
-        raise ValueError(f"DataParallel: there is no GPU here: {rule}")
+        raise UserError(f"DataParallel: there is no GPU here: {rule}")
     count, seen = dist.get_world_size(), torch.cuda.device_count()
     if count < 2 or seen < count:
-        raise ValueError(f"DataParallel: {seen} GPU for {count} ranks: {rule}")
+        raise UserError(f"DataParallel: {seen} GPU for {count} ranks: {rule}")
     learner = Learner(config, data, device)
     others = [place for place in range(count) if place != device.index]
     learner.forward = nn.DataParallel(learner.model, device_ids=[device.index, *others])

@@ -15,6 +15,7 @@ from model.batches import BatchShape, EndlessBatches
 from model.learner import Learner
 from model.prepared import PairData, TextData
 from model.resident import Batch, ResidentPairs, ResidentText
+from tune.errors import UserError
 
 LEAST_ROUNDS, MOST_ROUNDS = 5, 30
 MARGIN = 1.3
@@ -82,10 +83,10 @@ def make_loader(
 
 
 def check_shared_memory(needed: int) -> None:
-    """ValueError: the batches that are under way at once, so many bytes, do not fit where processes lay them."""
+    """UserError: the batches that are under way at once, so many bytes, do not fit where processes lay them."""
     free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.exists() else needed
     if free < needed:
-        raise ValueError(f"{SHARED_MEMORY}: {free:,} bytes are free, and batches under way need {needed:,}; enlarge it")
+        raise UserError(f"{SHARED_MEMORY}: {free:,} bytes are free, and batches under way need {needed:,}; enlarge it")
 
 
 def read_through(batches: Iterable[Any], use: Callable[[Any], None]) -> Reading:
@@ -102,7 +103,7 @@ def read_through(batches: Iterable[Any], use: Callable[[Any], None]) -> Reading:
 def in_rounds(ways: Mapping[str, Callable[[], Reading]], left: Callable[[], float]) -> tuple[Rounds, Rounds]:
     """Take each way once a round, another one first each time, for as long as seconds are `left`.
 
-    The first round, in which processes start, is apart: it comes first. ValueError: there is no time for LEAST_ROUNDS.
+    The first round, in which processes start, is apart: it comes first. UserError: there is no time for LEAST_ROUNDS.
     """
     begun = _round(ways, 0)
     rounds: Rounds = {name: [] for name in begun}
@@ -115,7 +116,7 @@ def in_rounds(ways: Mapping[str, Callable[[], Reading]], left: Callable[[], floa
             rounds[name] += seconds
         longest = max(longest, time.perf_counter() - began)
         if left() < MARGIN * longest * (LEAST_ROUNDS - done - 1):
-            raise ValueError(f"{LEAST_ROUNDS} rounds need about {LEAST_ROUNDS * longest:.0f} s: there was less time")
+            raise UserError(f"{LEAST_ROUNDS} rounds need about {LEAST_ROUNDS * longest:.0f} s: there was less time")
     return begun, rounds
 
 

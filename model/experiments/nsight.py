@@ -11,6 +11,7 @@ import torch
 
 from model.experiments.word_model import WordConfig, block_training
 from model.precision import prepare
+from tune.errors import UserError
 
 OPERATIONS = {"fadd": 1, "fmul": 1, "ffma": 2}
 """FLOPs of each instruction on fp32; a fused multiplication and addition is two."""
@@ -28,12 +29,12 @@ class Counted:
 
 
 def counted_on_gpu(batch: int, device: torch.device, seconds: float) -> Counted:
-    """Of a training step of the report's block, in a process of its own. ValueError: they cannot be read here."""
+    """Of a training step of the report's block, in a process of its own. UserError: they cannot be read here."""
     program = shutil.which("ncu")
     if device.type != "cuda":
-        raise ValueError("Nsight Compute: there is no GPU here: its counters are read on a machine with one")
+        raise UserError("Nsight Compute: there is no GPU here: its counters are read on a machine with one")
     if program is None:
-        raise ValueError("Nsight Compute: there is no ncu on the PATH: install NVIDIA's nsight-compute")
+        raise UserError("Nsight Compute: there is no ncu on the PATH: install NVIDIA's nsight-compute")
     code = f"from model.experiments.nsight import profiled_step; profiled_step({batch})"
     command = [
         program, "--csv", "--print-units", "base", "--profile-from-start", "off",
@@ -42,12 +43,12 @@ def counted_on_gpu(batch: int, device: torch.device, seconds: float) -> Counted:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
-        raise ValueError(f"Nsight Compute: {seconds:.0f} s were too few: give a larger --budget") from None
+        raise UserError(f"Nsight Compute: {seconds:.0f} s were too few: give a larger --budget") from None
     if _FORBIDDEN in done.stdout + done.stderr:
-        raise ValueError("Nsight Compute: the driver lets administrators alone read counters: ask yours to allow it")
+        raise UserError("Nsight Compute: the driver lets administrators alone read counters: ask yours to allow it")
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip() or "no reason").splitlines()[-1]
-        raise ValueError(f"Nsight Compute: it failed: {last}")
+        raise UserError(f"Nsight Compute: it failed: {last}")
     return counted(done.stdout.splitlines())
 
 
@@ -55,7 +56,7 @@ def counted(lines: Sequence[str]) -> Counted:
     """The sums of what ncu wrote as CSV, a line for each kernel and metric, after lines of other programs."""
     begin = next((place for place, line in enumerate(lines) if line.startswith('"ID"')), None)
     if begin is None:
-        raise ValueError("Nsight Compute: it saw no kernel: this version of it writes another form, or none ran")
+        raise UserError("Nsight Compute: it saw no kernel: this version of it writes another form, or none ran")
     flops = traffic = 0.0
     for row in csv.DictReader(lines[begin:]):
         value = float(row["Metric Value"].replace(",", ""))

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from model.learner import Learner
 from model.parallel import ParallelLearner, as_first, ranks
+from tune.errors import UserError
 
 WARM_CALLS = 3    # DistributedDataParallel lays out its buckets anew after the first step
 TURN_SECONDS = 0.2
@@ -34,7 +35,7 @@ Rounds = dict[str, list[float]]
 def in_turns(ways: Ways, learner: Learner, left: Callable[[], float]) -> Rounds:
     """Time each way for a turn in each round, another one first each time, for as long as seconds are `left`.
 
-    A reading tells of the call before. ValueError: there is not even time for LEAST_ROUNDS.
+    A reading tells of the call before. UserError: there is not even time for LEAST_ROUNDS.
     """
     calls = {name: _calls_a_turn(way, learner) for name, way in ways.items()}
     rounds: Rounds = {}
@@ -50,7 +51,7 @@ def in_turns(ways: Ways, learner: Learner, left: Callable[[], float]) -> Rounds:
         longest = max(longest, time.perf_counter() - began)
     if len(rounds.get(names[0], ())) < LEAST_ROUNDS:
         needed = math.ceil(LEAST_ROUNDS * MARGIN * longest)
-        raise ValueError(f"{LEAST_ROUNDS} rounds of {', '.join(names)} need about {needed} s: there was less time")
+        raise UserError(f"{LEAST_ROUNDS} rounds of {', '.join(names)} need about {needed} s: there was less time")
     return rounds
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tune import cli
+from tune.errors import UserError
 from tune.settings import Settings
 
 HEAVY = ("ray", "torch", "numpy", "pandas", "optuna", "rich")
@@ -119,11 +120,20 @@ def test_main_searches_with_the_settings_and_returns_its_code(searched, empty_fo
 
 def test_what_the_search_refuses_is_one_line_too(monkeypatch, searched, capsys):
     def refuse(settings):
-        raise ValueError("--text-corpus: 'x' is empty: it holds no text; name another")
+        raise UserError("--text-corpus: 'x' is empty: it holds no text; name another")
 
     monkeypatch.setattr(sys.modules["tune.study"], "run_study", refuse)
     assert cli.main(["--budget", "60s"]) == 2
     assert capsys.readouterr().err == "--text-corpus: 'x' is empty: it holds no text; name another\n"
+
+
+def test_a_fault_of_ours_is_no_advice_to_the_user(monkeypatch, searched):
+    def fault(settings):
+        raise ValueError("cannot reshape array of size 3")
+
+    monkeypatch.setattr(sys.modules["tune.study"], "run_study", fault)
+    with pytest.raises(ValueError, match=r"^cannot reshape"):
+        cli.main(["--budget", "60s"])
 
 
 def test_a_resumed_study_keeps_its_own_settings(study):

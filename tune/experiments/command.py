@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from tune.cli import Parser, add_flags, joined, settings_of
+from tune.errors import UserError
 from tune.experiments.settings import NAMES, ExperimentSettings
 
 ABOUT = "Repeat an experiment of the published reports, under a cap of device-hours."
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         typed = vars(parser().parse_args(joined(sys.argv[1:] if argv is None else argv)))
         return run(typed)
-    except ValueError as error:
+    except UserError as error:
         log.info("refused", exc_info=True)
         print(error, file=sys.stderr)
         return 2
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(typed: dict[str, str | bool]) -> int:
-    """The exit code. ValueError: something that was typed cannot serve."""
+    """The exit code. UserError: something that was typed cannot serve."""
     from tune.experiments.plan import list_lines, plan_lines
     from tune.experiments.registry import EXPERIMENTS
     from tune.experiments.study import run_experiment
@@ -48,7 +49,7 @@ def run(typed: dict[str, str | bool]) -> int:
         return 0
     name = str(typed.pop("name", ""))
     if name not in EXPERIMENTS:
-        raise ValueError(f"NAME: {name!r} is no experiment: write one of {', '.join(EXPERIMENTS)}")
+        raise UserError(f"NAME: {name!r} is no experiment: write one of {', '.join(EXPERIMENTS)}")
     if "resume" not in typed:
         typed.setdefault("families", EXPERIMENTS[name].families[0])
     settings = settings_of(ExperimentSettings, typed, of=name)

@@ -33,7 +33,7 @@ class Grounds:
 
 
 def survey(experiment: Experiment, settings: ExperimentSettings) -> Grounds:
-    """ValueError: a setting that cannot serve."""
+    """UserError: a setting that cannot serve."""
     devices, family = find_devices(settings), settings.family
     if family not in experiment.families:
         rule = f"{family!r} is not what {experiment.name} is about: write {' or '.join(experiment.families)}"
@@ -56,7 +56,7 @@ def survey(experiment: Experiment, settings: ExperimentSettings) -> Grounds:
 
 
 def check_fixed(experiment: Experiment, fix: Mapping[str, Value]) -> None:
-    """ValueError: a dimension is fixed whose values are the points' own."""
+    """UserError: a dimension is fixed whose values are the points' own."""
     for name in experiment.sets:
         if name in fix:
             rule = f"is not for {experiment.name}, which sets {name} itself: leave it out"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 from tune.dimensions import Dimensions, Value, fix_text
+from tune.errors import UserError
 from tune.experiments.settings import ExperimentSettings
 
 SCALES = tuple(float(f"{digit}e-{power}") for power in range(1, 5) for digit in (5, 2, 1))
@@ -15,7 +16,7 @@ SCALES = tuple(float(f"{digit}e-{power}") for power in range(1, 5) for digit in 
 def remedies(settings: ExperimentSettings, free: Dimensions, least: Callable[[ExperimentSettings], float]) -> list[str]:
     """As flags: the largest share of the training, and one of the free dimensions fixed; if neither will do, both.
 
-    least: device-seconds that all points must have under some settings. ValueError: there is none.
+    least: device-seconds that all points must have under some settings. UserError: there is none.
     """
     dear = _TooDear(settings, free, least)
     shorter = [scale for scale in SCALES if scale < settings.scale]
@@ -47,5 +48,5 @@ class _TooDear:
         """Infinite where no point is left."""
         try:
             return self.least(replace(self.settings, scale=scale, fix=fix))
-        except ValueError:
+        except UserError:
             return math.inf

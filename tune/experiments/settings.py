@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tune.duration import duration_text
+from tune.errors import UserError
 from tune.flag import invalid, typed
 from tune.forms import families_text, parse_families
 from tune.settings import Settings
@@ -20,7 +21,7 @@ def parse_share(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no share: write a number above 0 and at most 1, such as 0.01") from None
+        raise UserError(f"{text!r} is no share: write a number above 0 and at most 1, such as 0.01") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ class ExperimentSettings(Settings):
         """The one there is."""
         return next(iter(self.families))
 
-    def too_small_for(self, experiment: str, smallest: float, others: Sequence[str]) -> ValueError:
+    def too_small_for(self, experiment: str, smallest: float, others: Sequence[str]) -> UserError:
         """The error for a cap that does not pay for an experiment; `smallest` in device-seconds or `others` would."""
         asked, least = duration_text(self.budget), duration_text(math.ceil(smallest))
         remedy = ", or ".join([f"at least {least}", *others])

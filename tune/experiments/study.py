@@ -29,7 +29,7 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def run_experiment(experiment: Experiment, settings: ExperimentSettings) -> int:
-    """The exit code. ValueError, with nothing written: a setting that cannot serve."""
+    """The exit code. UserError, with nothing written: a setting that cannot serve."""
     grounds = survey(experiment, settings)
     study = grounds.settings.resume or grounds.settings.make_folder()
     with told_in_one_line(study):

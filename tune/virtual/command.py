@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Sequence
 
+from tune.errors import UserError
 from tune.virtual.cells import replay
 from tune.virtual.report import report
 from tune.virtual.settings import parse
@@ -24,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if table.cut_short:
                 print(CUT_SHORT.format(table=table, curves=len(table.curves)), file=sys.stderr)
         rows = replay(tables, settings)
-    except ValueError as error:
+    except UserError as error:
         print(error, file=sys.stderr)
         return 2
     if settings.json:

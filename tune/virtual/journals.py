@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from tune.errors import UserError
 from tune.virtual.curves import Curve, Table
 
 TRIALS = """SELECT trial, family, config, parameters, state = 'finished' OR IFNULL(reason, '') LIKE 'diverged%'
@@ -18,7 +19,7 @@ Point = tuple[float, float]
 
 
 def from_journal(path: Path) -> list[Table]:
-    """The trials of a study that measured a loss. ValueError where there are none, or no journal.
+    """The trials of a study that measured a loss. UserError where there are none, or no journal.
 
     A curve reports as often as its trial first did, as many times as its trial lasted; a step is a training second. It
     is cut short where its trial neither finished nor diverged: what more training would have made of it is not known.
@@ -27,7 +28,7 @@ def from_journal(path: Path) -> list[Table]:
         with sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True) as connection:
             trials, reports = connection.execute(TRIALS).fetchall(), connection.execute(REPORTS).fetchall()
     except sqlite3.Error as error:
-        raise ValueError(
+        raise UserError(
             f"table: '{path}' is not a study's journal ({error}); name the journal.db of a study's folder"
         ) from error
     points: dict[str, list[Point]] = {}
@@ -48,7 +49,7 @@ def from_journal(path: Path) -> list[Table]:
             families.setdefault(family, []).append(curve)
             cut_short[family] += not whole
     if not families:
-        raise ValueError(
+        raise UserError(
             f"table: '{path}' has no trial with a validation loss; replay needs a study that has measured some"
         )
     study = path.resolve().parent.name

@@ -5,6 +5,8 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tune.errors import UserError
+
 Row = dict[str, Any]
 ASKED = (
     *("table", "scheduler", "budget", "cap_seconds", "workers", "deadline", "seeds"),
@@ -17,7 +19,7 @@ class Rows:
     """Rows by what was asked for. With a path each one is appended there, a JSON object a line, once it is known."""
 
     def __init__(self, path: Path | None) -> None:
-        """ValueError: the file at `path` cannot be read or written, or holds something else."""
+        """UserError: the file at `path` cannot be read or written, or holds something else."""
         self._path = path
         self._rows: dict[Hashable, Row] = {}
         if path is None:
@@ -32,11 +34,11 @@ class Rows:
             if whole != text:
                 path.write_text(whole, encoding="utf-8")
         except OSError as error:
-            raise ValueError(
+            raise UserError(
                 f"--rows: '{path}' cannot be used ({error.strerror}); name a file to keep rows in"
             ) from error
         except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"--rows: '{path}' holds something else than rows; name another file") from error
+            raise UserError(f"--rows: '{path}' holds something else than rows; name another file") from error
 
     def find(self, asked: Mapping[str, Any]) -> Row | None:
         """The row that was kept for this, if any."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
+from tune.errors import UserError
 from tune.virtual.ablations import without
 from tune.virtual.curves import Curve, Table
 from tune.virtual.settings import Amount, ReplaySettings
@@ -65,7 +66,7 @@ def outcome(world: World) -> Outcome:
     curves, limit = world.curves, world.machine.memory_limit
     fitting = [curve for curve in curves if curve.sound and (curve.memory_bytes or 0.0) <= limit]
     if not fitting:
-        raise ValueError("--memory-limit: no configuration fits and trains; allow more memory")
+        raise UserError("--memory-limit: no configuration fits and trains; allow more memory")
     found = min(world.best(), max(curve.losses[0] for curve in fitting))
     reached = [(world.curve(trial), world.curve(trial).best[count - 1]) for trial, count in world.reports.items()]
     front = hypervolume([(curve, curve.best[-1]) for curve in curves], curves)

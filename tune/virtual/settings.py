@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from tune.cli import Parser
 from tune.duration import parse_duration
+from tune.errors import UserError
 from tune.sizes import parse_bytes
 from tune.virtual.ablations import IDEAS
 
@@ -54,7 +55,7 @@ class ReplaySettings:
 
 
 def parse(argv: Sequence[str]) -> ReplaySettings:
-    """Settings from flags. ValueError: one line that says what is wrong. SystemExit: --help."""
+    """Settings from flags. UserError: one line that says what is wrong. SystemExit: --help."""
     given = vars(_parser().parse_args(_joined(argv)))
     readers: dict[str, Callable[[str], object]] = {
         "budgets": _many(_budget), "workers": _many(_workers), "deadline": _deadline, "seeds": _seeds,
@@ -68,7 +69,7 @@ def parse(argv: Sequence[str]) -> ReplaySettings:
         try:
             values[name] = readers[name](text)
         except ValueError as error:
-            raise ValueError(f"{flag}: {error}") from None
+            raise UserError(f"{flag}: {error}") from None
     return ReplaySettings(**values)  # type: ignore[arg-type]
 
 
@@ -125,7 +126,7 @@ def _many(one: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
 def _choice(choices: Sequence[str]) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in choices:
-            raise ValueError(f"{text!r} is not known: choose from {', '.join(choices)}")
+            raise UserError(f"{text!r} is not known: choose from {', '.join(choices)}")
         return text
 
     return read
@@ -139,9 +140,9 @@ def _number(text: str, rule: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not a number: write {rule}") from None
+        raise UserError(f"{text!r} is not a number: write {rule}") from None
     if not math.isfinite(number):
-        raise ValueError(f"{text!r} is not finite: write {rule}")
+        raise UserError(f"{text!r} is not finite: write {rule}")
     return number
 
 
@@ -151,7 +152,7 @@ def _budget(text: str) -> Amount:
     else:
         amount = Amount(text=text, seconds=parse_duration(text))
     if amount.of(1.0) <= 0:
-        raise ValueError(f"{text!r} buys nothing: write more than 0, such as 5% or 8h")
+        raise UserError(f"{text!r} buys nothing: write more than 0, such as 5% or 8h")
     return amount
 
 
@@ -161,13 +162,13 @@ def _deadline(text: str) -> Amount:
     else:
         amount = Amount(text=text, seconds=parse_duration(text))
     if amount.of(1.0) <= 0:
-        raise ValueError(f"{text!r} leaves no time: write more than 0, such as 3h or 2x")
+        raise UserError(f"{text!r} leaves no time: write more than 0, such as 3h or 2x")
     return amount
 
 
 def _whole(text: str, most: int) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= most:
-        raise ValueError(f"{text!r} is not a whole number from 1 to {most}")
+        raise UserError(f"{text!r} is not a whole number from 1 to {most}")
     return int(text)
 
 
@@ -182,5 +183,5 @@ def _seeds(text: str) -> int:
 def _diverge(text: str) -> float:
     share = _number(text, "a share such as 0.25")
     if not 0 <= share < 1:
-        raise ValueError(f"{text!r} is not a share: write a number from 0 up to 1, such as 0.25")
+        raise UserError(f"{text!r} is not a share: write a number from 0 up to 1, such as 0.25")
     return share

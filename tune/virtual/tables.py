@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+from tune.errors import UserError
 from tune.virtual.curves import Curve, Table
 from tune.virtual.journals import from_journal
 
@@ -11,20 +12,20 @@ KEYS = ("config", "parameters", "seconds_per_report", "valid_loss")
 
 
 def load(path: Path) -> list[Table]:
-    """The tables in a file: one of a JSON-lines file, one a family of a journal. ValueError where it is neither."""
+    """The tables in a file: one of a JSON-lines file, one a family of a journal. UserError where it is neither."""
     try:
         with path.open("rb") as file:
             journal = file.read(16) == b"SQLite format 3\0"
         tables = from_journal(path) if journal else [from_lines(path)]
     except OSError as error:
-        raise ValueError(
+        raise UserError(
             f"table: '{path}' cannot be read ({error.strerror}); name a .jsonl table or a study's journal.db"
         ) from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"table: '{path}' is not UTF-8 text; name a .jsonl table or a study's journal.db") from error
+        raise UserError(f"table: '{path}' is not UTF-8 text; name a .jsonl table or a study's journal.db") from error
     for table in tables:
         if not table.curves or not math.isfinite(table.best_loss):
-            raise ValueError(f"table: '{path}' has no curve with a finite loss; replay needs at least one")
+            raise UserError(f"table: '{path}' has no curve with a finite loss; replay needs at least one")
     return tables
 
 
@@ -35,7 +36,7 @@ def from_lines(path: Path) -> Table:
         if line.strip():
             curves.append(_curve(line, f"table: '{path}' line {number}"))
     if not curves:
-        raise ValueError(f"table: '{path}' is empty; one JSON object a line is needed, with {', '.join(KEYS)}")
+        raise UserError(f"table: '{path}' is empty; one JSON object a line is needed, with {', '.join(KEYS)}")
     return Table(name=path.stem, curves=tuple(curves))
 
 
@@ -43,12 +44,12 @@ def _curve(line: str, where: str) -> Curve:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(
+        raise UserError(
             f"{where} is not JSON ({error.msg}); write one object a line with {', '.join(KEYS)}"
         ) from error
     missing = [key for key in KEYS if not isinstance(row, dict) or key not in row]
     if missing:
-        raise ValueError(f"{where} has no {missing[0]}; each line needs {', '.join(KEYS)}")
+        raise UserError(f"{where} has no {missing[0]}; each line needs {', '.join(KEYS)}")
     try:
         losses = tuple(math.nan if loss is None else float(loss) for loss in row["valid_loss"])
         seconds, parameters, steps = (
@@ -58,9 +59,9 @@ def _curve(line: str, where: str) -> Curve:
         )
         memory = None if row.get("memory_mb") is None else float(row["memory_mb"]) * 1e6
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{where} holds something that is not a number ({error})") from error
+        raise UserError(f"{where} holds something that is not a number ({error})") from error
     if not losses or not 0 < seconds < math.inf or not isinstance(row["config"], dict):
-        raise ValueError(f"{where} needs a config object, at least one loss and seconds_per_report above 0")
+        raise UserError(f"{where} needs a config object, at least one loss and seconds_per_report above 0")
     return Curve(
         config=row["config"],
         parameters=parameters,

@@ -7,6 +7,7 @@ import pytest
 
 from tune.devices import Devices
 from tune.dimensions import PRECISIONS
+from tune.errors import UserError
 from tune.experiments.experiment import Point
 from tune.experiments.grounds import (
     END_SECONDS,
@@ -79,7 +80,7 @@ def test_the_longest_training_and_the_widest_model_that_the_cap_pays_for_are_pro
 def test_less_training_than_was_asked_for_is_proposed_and_nothing_that_leaves_no_point():
     def least(settings: ExperimentSettings) -> float:
         if settings.fix:
-            raise ValueError("--fix leaves none")
+            raise UserError("--fix leaves none")
         return 1000 * settings.scale
 
     settings = ExperimentSettings(budget=15, families="nanogpt", scale=0.02)

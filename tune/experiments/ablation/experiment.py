@@ -29,7 +29,7 @@ COMPARED, COMPARED_STEPS = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     """The report's configurations, those without dropout, the comparison of devices and the long one; then all but the
-    last two with each further seed. ValueError: --fix leaves none."""
+    last two with each further seed. UserError: --fix leaves none."""
     asked = Asked(Prices(devices), settings)
     found = [*asked.trainings(settings.seed), *asked.comparison(), *asked.longer()]
     for seed in range(settings.seed + 1, settings.seed + settings.seeds):

@@ -15,6 +15,7 @@ from model.families import FAMILIES
 from model.fitting import FIRST_STEPS, FITS, KILLED, RAN_OUT, TOO_LATE, Order, Outcome, try_batch
 from model.memory import available_bytes
 from tune.distributed import Place, Said
+from tune.errors import UserError
 from tune.experiments.scaling.work import of_rows
 from tune.memory import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
 from tune.sizes import parse_bytes
@@ -61,7 +62,7 @@ class Trials:
         return {int(rows): each for rows, each in json.loads(file.read_text()).items()} if file.exists() else {}
 
     def run(self, rows: int, *, share: float) -> Outcome:
-        """Try a batch, and train for a share of two epochs. ValueError: it fails whatever memory there is."""
+        """Try a batch, and train for a share of two epochs. UserError: it fails whatever memory there is."""
         order = Order(
             config=of_rows(self.place.config, self.place.data, rows), device=self.place.device, limit=self.limit,
             share=share, seconds=self.place.left() - END_SECONDS,
@@ -100,13 +101,13 @@ def paper(place: Place) -> Callable[[int], float]:
 
 
 def measure_batch(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """A second epoch, or so much of it as there is time for. ValueError: the text or the time are too short."""
+    """A second epoch, or so much of it as there is time for. UserError: the text or the time are too short."""
     trials, rows, there = Trials(place, asked), asked["rows"], epoch_rows(place.config, place.data)
     if rows > there:
-        raise ValueError(f"batch: {rows} rows are more than the {there} of an epoch: give a longer text")
+        raise UserError(f"batch: {rows} rows are more than the {there} of an epoch: give a longer text")
     found = trials.run(rows, share=asked["share"])
     if found["ended"] == TOO_LATE:
-        raise ValueError("batch: the time for it was too short: give a larger --budget with --resume")
+        raise UserError("batch: the time for it was too short: give a larger --budget with --resume")
     yield Said(what="steps", row=found | {"paper_bytes": paper(place)(rows), "limit_bytes": trials.limit})
 
 

@@ -14,7 +14,7 @@ from tune.distributed import Place, Said
 
 
 def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Measure one way. ValueError: it cannot be gone here."""
+    """Measure one way. UserError: it cannot be gone here."""
     here = place.config, place.data, place.device
     if asked["way"] == "DataParallel":
         other: Learner = data_parallel(*here)

@@ -17,6 +17,7 @@ from model.experiments.word_model import Training, WordConfig, WordModel, block_
 from model.memory import available_bytes
 from model.precision import prepare
 from tune.distributed import Place, Said
+from tune.errors import UserError
 from tune.experiments.experiment import Row
 from tune.sizes import bytes_text
 
@@ -63,7 +64,7 @@ def measure_block(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 
 
 def measure_model(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """An optimizer step of the whole model. ValueError: it would not fit."""
+    """An optimizer step of the whole model. UserError: it would not fit."""
     config, batch = word_config(place.config), asked["batch"]
     on_paper = {
         "forward_flops": paper.model_flops(config, batch), "step_flops": TRAINING * paper.model_flops(config, batch),
@@ -72,7 +73,7 @@ def measure_model(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     room = min(available_bytes(place.device), asked.get("memory_limit", float("inf")))
     if ROOM * on_paper["step_bytes"] > room:
         needed = bytes_text(ROOM * on_paper["step_bytes"])
-        raise ValueError(f"memory: a step of {batch} rows needs about {needed}, and there are {bytes_text(room)}")
+        raise UserError(f"memory: a step of {batch} rows needs about {needed}, and there are {bytes_text(room)}")
     return measured(place, asked, lambda: model_training(config, batch, place.device), on_paper)
 
 
@@ -103,7 +104,7 @@ def counted(training: Training, device: torch.device) -> Row:
 
 
 def timed(training: Training, place: Place) -> list[float]:
-    """Seconds of each step, as many as there is time for. ValueError: there is time for too few."""
+    """Seconds of each step, as many as there is time for. UserError: there is time for too few."""
     seconds: list[float] = []
     while len(seconds) < MOST_STEPS and place.left() > MARGIN * max(seconds, default=0.0):
         began = time.perf_counter()
@@ -113,12 +114,12 @@ def timed(training: Training, place: Place) -> list[float]:
         seconds.append(time.perf_counter() - began)
     if len(seconds) < LEAST_STEPS:
         longest = max(seconds, default=0.0)
-        raise ValueError(f"{LEAST_STEPS} steps, of {longest:.1f} s each, did not fit: give a larger --budget")
+        raise UserError(f"{LEAST_STEPS} steps, of {longest:.1f} s each, did not fit: give a larger --budget")
     return seconds
 
 
 def measure_nsight(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """A training step of the block at each batch, by the GPU's own counters. ValueError: they cannot be read here."""
+    """A training step of the block at each batch, by the GPU's own counters. UserError: they cannot be read here."""
     found = []
     for batch in asked["batches"]:
         gpu = counted_on_gpu(batch, place.device, place.left())

@@ -18,6 +18,7 @@ from model.learner import Learner
 from model.parallel import make_learner
 from model.sampled import sampled
 from tune.distributed import Place, Said
+from tune.errors import UserError
 from tune.experiments.experiment import Row
 
 EVALUATION_TOKENS = 32_768
@@ -58,7 +59,7 @@ def measure_epochs(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 def trained(
     learner: Learner, place: Place, factor: Callable[..., float], asked: dict[str, Any], folder: Path
 ) -> Generator[Said, None, Row]:
-    """The row of a training to its end. ValueError: there was less time."""
+    """The row of a training to its end. UserError: there was less time."""
     config, seconds, loss = place.config, 0.0, math.nan
     schedule = functools.partial(
         factor, steps=asked["steps"], times=asked["times"], warm_up_steps=config.warm_up_steps,
@@ -71,7 +72,7 @@ def trained(
         seconds, loss = seconds + done.seconds, done.loss
         yield Said(what="steps")
     if learner.steps < asked["steps"]:
-        raise ValueError(f"steps: there was time for {learner.steps} of {asked['steps']}: go on with --resume, and "
+        raise UserError(f"steps: there was time for {learner.steps} of {asked['steps']}: go on with --resume, and "
                          "with a larger --budget or a smaller --fix d_model or layers")  # fmt: skip
     valid = evaluate(learner.model, config, place.data, "valid", tokens=EVALUATION_TOKENS, device=place.device)
     assert valid is not None, "nothing refuses it"

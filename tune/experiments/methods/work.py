@@ -10,6 +10,7 @@ from model.families import FAMILIES
 from model.precision import native
 from model.training import Progress, Stretch, train
 from tune.distributed import Place, Said
+from tune.errors import UserError
 from tune.experiments.methods.runs import ACCUMULATION, SGD
 
 PARTS = 4
@@ -19,10 +20,10 @@ EVALUATION_TOKENS = 16_384
 
 
 def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Train as asked. ValueError: the device lacks the precision, it diverged, or the seconds were too few."""
+    """Train as asked. UserError: the device lacks the precision, it diverged, or the seconds were too few."""
     there = native(place.device)
     if place.config.precision not in there:
-        raise ValueError(f"precision: {place.config.precision!r} is not native to this device: {', '.join(there)} are")
+        raise UserError(f"precision: {place.config.precision!r} is not native to this device: {', '.join(there)} are")
     make = partial(MethodLearner, descends=asked["method"] == SGD, checkpointing=asked["checkpointing"] == "on")
     parts = PARTS if asked["method"] == ACCUMULATION else 1
 
@@ -47,9 +48,9 @@ def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 def row_of(last: Progress, steps: int) -> dict[str, Any]:
     """What the training came to."""
     if last.ended == "diverged":
-        raise ValueError(f"diverged after {last.steps:,} of {steps:,} steps")
+        raise UserError(f"diverged after {last.steps:,} of {steps:,} steps")
     if last.ended != "final" or last.valid is None:
-        raise ValueError(f"{last.steps:,} of {steps:,} steps were done when the seconds were over; give more --budget")
+        raise UserError(f"{last.steps:,} of {steps:,} steps were done when the seconds were over; give more --budget")
     return {
         "parameters": last.parameters, "steps": last.steps, "tokens": last.tokens, "seconds": last.training_seconds,
         "train_loss": last.train_loss, "valid_loss": last.valid.loss, "accuracy": last.valid.accuracy,

@@ -7,14 +7,15 @@ import torch
 
 from model.precision import native
 from tune.distributed import Place, Said
+from tune.errors import UserError
 from tune.experiments.whole_training import train_whole
 
 
 def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Train in the precision of the configuration. ValueError: the device does not have it."""
+    """Train in the precision of the configuration. UserError: the device does not have it."""
     precision = place.config.precision
     if precision not in native(place.device):
-        raise ValueError(lacking(precision, place.device))
+        raise UserError(lacking(precision, place.device))
     yield from train_whole(place, precision, steps=asked["steps"])
 
 

@@ -13,6 +13,7 @@ from model.precision import native
 from model.prepared import TextData
 from model.training import Stretch, train
 from tune.distributed import Place, Said
+from tune.errors import UserError
 
 BEFORE, AFTER = "before", "after"
 EVALUATION_TOKENS = 16_384
@@ -21,17 +22,17 @@ RESERVE_SECONDS = 2.0
 
 
 def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Train, and say what each stage took. ValueError: the device lacks the precision, or the seconds were too few."""
+    """Train, and say what each stage took. UserError: the device lacks the precision, or the seconds were too few."""
     there = native(place.device)
     if place.config.precision not in there:
-        raise ValueError(f"precision: {place.config.precision!r} is not native to this device: {', '.join(there)} are")
+        raise UserError(f"precision: {place.config.precision!r} is not native to this device: {', '.join(there)} are")
     clock, began = StageClock(place.device), time.perf_counter()
     clock.enter("rest")
     done = yield from (upstream if asked["way"] == BEFORE else own)(place, asked["steps"], clock)
     stages = clock.seconds()
     wall = time.perf_counter() - began
     if done < (steps := asked["steps"]):
-        raise ValueError(f"{done:,} of {steps:,} steps were done when the seconds were over; give more --budget")
+        raise UserError(f"{done:,} of {steps:,} steps were done when the seconds were over; give more --budget")
     yield Said(what="steps", row={"steps": done, "stages": stages, "wall_seconds": wall})
 
 

@@ -12,6 +12,7 @@ from model.experiments.short_life import ShortLife
 from model.experiments.valley import next_rate
 from model.scaling_rules import BASE_D_MODEL, BASE_LAYERS
 from tune.distributed import Place, Said
+from tune.errors import UserError
 
 BASE = {"d_model": BASE_D_MODEL, "layers": BASE_LAYERS}
 CORE_OCTAVES, FARTHEST_OCTAVES = 1.5, 6.0
@@ -25,7 +26,7 @@ MARGIN = 1.2
 def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     """Losses over rates until the best one lies between two others, or time is out.
 
-    ValueError: not even the rates that all shapes have in common could be had.
+    UserError: not even the rates that all shapes have in common could be had.
     """
     losses: dict[int, list[float]] = {}
     octaves, longest, parameters = asked["octaves"], 0.0, 0
@@ -34,7 +35,7 @@ def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
         if losses and place.left() < MARGIN * longest * max(1, len(core) - len(losses)):
             if len(losses) >= len(core):
                 break
-            raise ValueError(f"{len(core)} rates need about {len(core) * longest:.0f} s: there was less time")
+            raise UserError(f"{len(core)} rates need about {len(core) * longest:.0f} s: there was less time")
         began = time.monotonic()
         losses[rate] = []
         for seed in range(asked["seeds"]):
@@ -70,7 +71,7 @@ def at(place: Place, octaves: float, seed: int) -> Config:
 
 
 def live(life: ShortLife, place: Place) -> None:
-    """All steps. ValueError as soon as it is clear that there is no time for them."""
+    """All steps. UserError as soon as it is clear that there is no time for them."""
     began, steps = time.monotonic(), life.steps_left
     for done in range(1, steps + 1):
         life.step()
@@ -78,9 +79,9 @@ def live(life: ShortLife, place: Place) -> None:
             life.learner.wait()
             seconds = (time.monotonic() - began) / done * steps
             if place.left() < seconds - (time.monotonic() - began):
-                raise ValueError(f"{steps} steps need about {seconds:.0f} s: there was less time")
+                raise UserError(f"{steps} steps need about {seconds:.0f} s: there was less time")
         if place.left() < 0:
-            raise ValueError(f"{done} of {steps} steps were done when time was out")
+            raise UserError(f"{done} of {steps} steps were done when time was out")
     life.learner.wait()
 
 
