@@ -33,7 +33,8 @@ def largest(bytes_of: Callable[[int], float], limit: float, most: int) -> int:
 
 def fitted(measured: Mapping[int, float], paper: Callable[[int], float]) -> Callable[[int], float]:
     """Bytes of a batch of so many rows: a line through what batches took, over what they take on paper."""
-    x, y = np.array([paper(rows) for rows in measured]), np.array(list(measured.values()))
+    x = np.array([paper(rows) for rows in measured], dtype=float)    # of integers a product of bytes would overflow
+    y = np.array(list(measured.values()), dtype=float)
     if len(measured) < 2:
         return lambda rows: float(y[0] * paper(rows) / x[0])
     slope, intercept = np.polyfit(x, y, 1)

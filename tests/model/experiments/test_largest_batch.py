@@ -26,3 +26,14 @@ def test_a_line_through_small_batches_foretells_the_largest():
     assert largest(fitted(measured, paper), 500 + 1.25 * paper(900), 10**6) == 900
     assert largest(fitted({32: 2 * paper(32)}, paper), 2 * paper(50), 10**6) == 50
     assert largest(paper, 999, 10**6) == 0 and largest(paper, 1e12, 77) == 77
+
+
+@pytest.mark.parametrize("measured", [[32], [32, 128], [32, 128, 512]])
+def test_bytes_that_no_64_bit_integer_holds_the_square_of_foretell_as_many_rows(measured):
+    def paper(rows):
+        return 10**7 + 3 * 10**6 * rows
+
+    foretold = fitted({rows: 2 * paper(rows) for rows in measured}, paper)
+    taken = [foretold(rows) for rows in (1, 100, 10**4, 2**24)]
+    assert taken == pytest.approx([2 * paper(rows) for rows in (1, 100, 10**4, 2**24)])
+    assert largest(foretold, 2 * paper(103) + 1, 2**24) == 103
