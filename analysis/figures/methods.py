@@ -99,8 +99,8 @@ def equal_flops(study: Study) -> Picture:
     return Picture(
         name="equal-flops",
         title="Shapes of equal cost",
-        text=f"At equal FLOPs d_model {best['d_model']}, heads {best['heads']}, layers {best['layers']} is the best, "
-        f"by {gain:.3f} nats.",
+        text=f"At equal FLOPs d_model {best['d_model']}, heads {best['heads']}, layers {best['layers']} has the least "
+        f"loss, {gain:.3f} nats below the first one's.",
         figure=figure,
         data=table,
     )

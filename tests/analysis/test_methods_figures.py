@@ -32,7 +32,7 @@ def test_methods_are_drawn_with_all_that_was_measured(study, capsys):
     assert len(shapes) == 6 and (shapes["times"] == 1).sum() == 4
     draw_experiment([str(found.folder)])
     assert {path.stem for path in found.folder.glob("*.png")} == {"methods", "equal-flops"}
-    assert "At equal FLOPs d_model 184, heads 4, layers 2 is the best, by 0.050 nats" in capsys.readouterr().out
+    assert "At equal FLOPs d_model 184, heads 4, layers 2 has the least loss, 0.050 nats" in capsys.readouterr().out
 
 
 def test_seeds_are_one_point_and_too_few_shapes_one_line(study):

@@ -25,7 +25,9 @@ class Board:
 
     def concluded(self, tables: Sequence[Table], conclusions: Sequence[str]) -> None:
         """What the experiment ends with."""
-        texts = {table.title: markdown(table) for table in tables} | {"conclusions": "\n\n".join(conclusions)}
+        texts = {table.title: markdown(table) for table in tables}
+        if conclusions:
+            texts["conclusions"] = "\n\n".join(conclusions)
         for title, text in texts.items():
             self._file.add(*text_pb(title, text).value, step=0)
 

@@ -13,9 +13,8 @@ from tests.methods_rows import METHODS, SHAPES, method_row, method_rows
 from tune.devices import Devices
 from tune.distributed import Place
 from tune.experiments.experiment import Point, Row
-from tune.experiments.methods.conclusions import conclusions
 from tune.experiments.methods.experiment import FIXED_SECONDS, line, points
-from tune.experiments.methods.runs import published_scores, ranks, runs_of, scores, scores_turned
+from tune.experiments.methods.runs import published_scores, ranks, runs_of, scores
 from tune.experiments.methods.shapes import REPORT, equal_shapes, flops
 from tune.experiments.methods.tables import tables
 from tune.experiments.methods.work import work
@@ -94,22 +93,26 @@ def test_what_cannot_be_done_says_why(data: TextData, tmp_path: Path):
         done(tf32, data, tmp_path)
 
 
-def test_the_reports_formula_by_hand():
-    rows = [method_row("baseline", "nothing", seconds=100.0, memory_bytes=4e7, accuracy=0.5),
-            method_row("SGD", "nothing", seconds=50.0, memory_bytes=2e7, accuracy=0.4)]  # fmt: skip
-    assert scores(runs_of(rows)) == pytest.approx([0.5 - 1 - 1, 0.4 - 2 - 2])
-    assert scores_turned(runs_of(rows)) == pytest.approx([0.5 - 1 - 1, 0.4 - 0.5 - 0.5])
-    assert ranks([0.1, 0.3, 0.2]) == [3, 1, 2] and ranks([1.0, 1.0, 0.0]) == [1, 1, 3]
+def test_the_reports_formula_puts_its_own_rows_in_the_order_in_which_it_prints_them():
     theirs = published_scores()
-    assert len(theirs) == 15
-    assert theirs["SGD", "layers"] == pytest.approx(-321.56 / 192.25 - 1)
+    assert len(theirs) == 15 and list(theirs.values()) == sorted(theirs.values())
+    assert theirs["SGD", "layers"] == pytest.approx(1.7106 - 321.56 / 192.25 - 50384042 / 50384042)
+
+
+def test_of_equal_losses_the_cheaper_is_first_and_of_equal_costs_the_better():
+    rows = [method_row("baseline", "nothing", seconds=100.0, valid_loss=1.5, allocations_a_step=4.0),
+            method_row("smaller batch", "nothing", seconds=50.0, valid_loss=1.5, allocations_a_step=4.0),
+            method_row("accumulation", "nothing", seconds=100.0, valid_loss=1.5, allocations_a_step=1.0),
+            method_row("SGD", "nothing", seconds=100.0, valid_loss=1.8, allocations_a_step=4.0)]  # fmt: skip
+    assert scores(runs_of(rows)) == pytest.approx([1.5 - 1 - 1, 1.5 - 2 - 1, 1.5 - 1 - 4, 1.8 - 1 - 1])
+    assert ranks(scores(runs_of(rows))) == [3, 2, 1, 4] and ranks([1.0, 1.0, 0.0]) == [2, 2, 1]
 
 
 def test_several_seeds_are_one_line():
     (run,) = runs_of([method_row("baseline", "nothing", seed=seed) for seed in range(3)])
     assert run.loss == pytest.approx(1.802) and len(run.losses) == 3
     (first, *_) = tables([method_row("baseline", "nothing", seed=seed) for seed in range(3)])
-    assert "1.802 ±0.002" in first.rows[0]
+    assert "1.802 ±0.002" in first.rows[0] and tables([]) == []
 
 
 def test_every_table_has_a_cell_for_each_column_and_published_figures_stand_beside():
@@ -120,19 +123,10 @@ def test_every_table_has_a_cell_for_each_column_and_published_figures_stand_besi
     descent = ["SGD, heads doubled", "1.00", "1.00", "1.00", "+0.3000", "0.96", "1.00", "+0.0000"]
     assert descent in made["Against the baseline"].rows
     ranking = made["Ranking by the report's formula"].rows
-    assert len(ranking) == 24 and ranking[0][::2] == ["accumulation, d_model doubled", "1", "24", "2"]
+    assert len(ranking) == 24 and [row[0] for row in ranking[:2]] == ["smaller batch", "smaller batch, heads doubled"]
+    beside = {row[0]: row[3:] for row in ranking}
+    assert beside["SGD, heads doubled"] == ["-3.50", "1", "1"] and beside["SGD, layers doubled"][1:] == ["15", "15"]
+    assert beside["baseline"] == ["-", "-", "-"]
     assert [row[0] for row in made["Shapes of equal FLOPs"].rows] == [
         "as it is", "equal FLOPs", "equal FLOPs", "equal FLOPs", "layers doubled", "d_model doubled"
     ]  # fmt: skip
-
-
-def test_conclusions_are_of_the_rows():
-    said = " ".join(conclusions(method_rows()))
-    assert "smaller batch 0.50, 1.00, +0.100 to +0.100" in said
-    assert "here they move every loss, by 0.3000 and 0.0010 at least" in said
-    assert "takes 1.33 times the seconds and 0.50 times the memory, and moves no loss by more than 0.0e+00" in said
-    assert "the best shape is d_model 184, heads 4, layers 2: 0.050 nats below" in said
-    assert "layers doubled gains 0.020 at 2.0 times the FLOPs" in said
-    assert "what takes the most: accumulation, d_model doubled, than which 0 of 24 are slower" in said
-    assert conclusions([]) == [] and tables([]) == []
-    assert len(conclusions([method_row("baseline", "nothing")])) == 0

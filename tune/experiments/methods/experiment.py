@@ -6,7 +6,6 @@ from typing import Any
 from model.config import OF_ARCHITECTURE, RECIPES, Config
 from tune.devices import Devices
 from tune.experiments.experiment import Experiment, Point, Row
-from tune.experiments.methods.conclusions import conclusions
 from tune.experiments.methods.runs import ACCUMULATION, BASELINE, EQUAL, FULL, MIXED, SGD, SMALLER
 from tune.experiments.methods.shapes import DOUBLED, REPORT, Shape, doubled, equal_shapes
 from tune.experiments.methods.tables import tables
@@ -74,6 +73,5 @@ def line(row: Row) -> str:
 
 METHODS = Experiment(
     name="methods", about="ways to train nanoGPT, and shapes of equal cost: seconds, memory, allocations, loss",
-    points=points, work=work, line=line, tables=tables, conclusions=conclusions, families=("nanogpt",),
-    sets=("precision",),
+    points=points, work=work, line=line, tables=tables, families=("nanogpt",), sets=("precision",),
 )  # fmt: skip

@@ -98,26 +98,27 @@ def ranked(runs: Sequence[Run]) -> list[Run]:
 
 
 def scores(runs: Sequence[Run]) -> list[float]:
-    """The report's: accuracy - max(seconds) / seconds - max(memory) / memory."""
-    seconds, memory = (max((getattr(run, name) for run in runs), default=0) for name in ("seconds", "memory_bytes"))
-    return [run.accuracy - seconds / run.seconds - memory / run.memory_bytes for run in runs]
-
-
-def scores_turned(runs: Sequence[Run]) -> list[float]:
-    """The report's with its quotients turned round: what takes less is worth more."""
-    seconds, memory = (max((getattr(run, name) for run in runs), default=0) for name in ("seconds", "memory_bytes"))
-    return [run.accuracy - run.seconds / seconds - run.memory_bytes / memory for run in runs]
+    """By the report's formula: the lower, the better."""
+    return ranking_scores([(run.loss, run.seconds, run.allocations) for run in runs])
 
 
 def published_scores() -> dict[tuple[str, ...], float]:
-    """What the report's rows come to by its formula but for the accuracy, which it does not tell; by allocations."""
+    """Of the report's own rows, which stand in the order in which it ranks them."""
     theirs = published_by("methods", "method", "doubled")
-    found = {key: (row["seconds"] or 0.0, row["allocations"] or 0.0) for key, row in theirs.items()}
-    most = [max(each) for each in zip(*found.values(), strict=True)]
-    return {key: -most[0] / seconds - most[1] / count for key, (seconds, count) in found.items()}
+    taken = [(row["loss_at_2000"], row["seconds"], row["allocations"]) for row in theirs.values()]
+    return dict(zip(theirs, ranking_scores(taken), strict=True))
+
+
+def ranking_scores(taken: Sequence[tuple[float, float, float]]) -> list[float]:
+    """loss - max(seconds) / seconds - max(allocations) / allocations.
+
+    The report prints accuracy in the place of the loss; with the loss, sorted upwards, its order comes out.
+    """
+    most = [max(each) for each in zip(*taken, strict=True)]
+    return [loss - most[1] / seconds - most[2] / allocations for loss, seconds, allocations in taken]
 
 
 def ranks(values: Sequence[float]) -> list[int]:
-    """1 is the largest's."""
-    order = sorted(values, reverse=True)
+    """1 is the smallest's."""
+    order = sorted(values)
     return [order.index(value) + 1 for value in values]

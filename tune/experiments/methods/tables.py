@@ -17,7 +17,6 @@ from tune.experiments.methods.runs import (
     ranks,
     runs_of,
     scores,
-    scores_turned,
 )  # fmt: skip
 from tune.experiments.published import published_by
 from tune.experiments.tables import NOTHING, figure
@@ -105,22 +104,20 @@ def checkpointing(runs: Sequence[Run]) -> Table:
 
 
 def ranking(every: Sequence[Run]) -> Table:
-    """By the report's formula, the best first."""
+    """By the report's formula, the best first; beside it the report's own rows by the same, and where it has them."""
     runs, theirs = ranked(every), published_scores()
-    their_ranks = dict(zip(theirs, ranks(list(theirs.values())), strict=True))
-    ours, turned = scores(runs), scores_turned(runs)
+    recomputed = dict(zip(theirs, ranks(list(theirs.values())), strict=True))
+    printed = {key: place for place, key in enumerate(theirs, start=1)}
+    ours = scores(runs)
     rows = []
-    for place, score, run, other, other_place in sorted(
-        zip(ranks(ours), ours, runs, turned, ranks(turned), strict=True), key=lambda each: each[0]
-    ):
+    for place, score, run in sorted(zip(ranks(ours), ours, runs, strict=True), key=lambda each: each[0]):
         key = run.method, run.doubled
-        beside = [figure(theirs.get(key), "{:.2f}"), figure(their_ranks.get(key), "{:.0f}")]
-        rows.append([run.name, f"{score:.2f}", str(place), f"{other:.2f}", str(other_place), *beside])
-    columns = "method", "score", "rank", "turned round", "rank", "published score", "rank"
+        beside = figure(theirs.get(key), "{:.2f}"), figure(recomputed.get(key)), figure(printed.get(key))
+        rows.append([run.name, f"{score:.2f}", str(place), *beside])
+    columns = "method", "score", "rank", "published score", "its rank", "rank as printed"
     note = (
-        "score: accuracy - max(seconds) / seconds - max(memory) / memory, as the report has it, which puts first what "
-        "takes the most; turned round: accuracy - seconds / max(seconds) - memory / max(memory); the published one "
-        "without the accuracy, which is not told, and of allocations. All with checkpointing, as there, if measured."
+        "score: loss - max(seconds) / seconds - max(allocations) / allocations, the lower the better. The report prints "
+        "accuracy for the loss; its order is that of its losses. All with checkpointing, as there, if measured."
     )
     return Table(title="Ranking by the report's formula", columns=columns, rows=rows, note=note)
 
@@ -145,5 +142,5 @@ def equal_flops(runs: Sequence[Run]) -> Table:
         *("shape", "d_model", "heads", "layers", "parameters", "FLOPs", "of the first's", "s", "loss", "difference"),
         "accuracy",
     )
-    note = "FLOPs of the training on paper, model/estimates.py; a difference below about .01 is noise of one seed"
+    note = "FLOPs of the training on paper, model/estimates.py; how far seeds lie apart, --seeds tells"
     return Table(title="Shapes of equal FLOPs", columns=columns, rows=rows, note=note)
