@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analysis.experiment_command import draw_experiment
-from analysis.figures.speedup import communication, speed_up, speed_ups, steps_table
+from analysis.figures.speedup import communication, published_speed_ups, speed_up, speed_ups, steps_table
 from analysis.speedup_command import draw_speed_up
 from analysis.studies import Study, open_study
 from tests.analysis.conftest import Written
@@ -45,6 +45,12 @@ def test_speed_ups_by_hand(scaled):
     assert found.loc["weak", 2, 32]["speed_up"] == pytest.approx(1.6)
     assert found.loc["strong", 2, 64]["speed_up"] == pytest.approx(1.6)
     assert found.loc["weak", 2, 32]["low"] == pytest.approx(1.6 * 0.9 / 1.1)
+
+
+def test_the_reports_speed_ups_are_of_its_own_epochs():
+    theirs = published_speed_ups()
+    assert theirs["speed_up"].round(2).to_list() == [1, 1, 1, 1.23, 1.71, 1.84, 1.69, 2.22, 2.36]
+    assert theirs["printed"].to_list() == [1, 1, 1, 1.18, 1.42, 1.45, 1.41, 1.55, 1.56]
 
 
 def test_a_point_that_was_measured_again_counts_once_and_one_that_was_skipped_not_at_all(scaled):

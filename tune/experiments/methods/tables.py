@@ -116,8 +116,8 @@ def ranking(every: Sequence[Run]) -> Table:
         rows.append([run.name, f"{score:.2f}", str(place), *beside])
     columns = "method", "score", "rank", "published score", "its rank", "rank as printed"
     note = (
-        "score: loss - max(seconds) / seconds - max(allocations) / allocations, the lower the better. The report prints "
-        "accuracy for the loss; its order is that of its losses. All with checkpointing, as there, if measured."
+        "score: loss - max(seconds) / seconds - max(allocations) / allocations, the lower the better. The report "
+        "prints accuracy for the loss; its order is that of its losses. All with checkpointing, as there, if measured."
     )
     return Table(title="Ranking by the report's formula", columns=columns, rows=rows, note=note)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from tune.devices import Devices
 from tune.experiments.experiment import Experiment, Point, Row
-from tune.experiments.scaling.conclusions import conclusions, tables
+from tune.experiments.scaling.tables import tables
 from tune.experiments.scaling.work import work
 from tune.experiments.settings import ExperimentSettings
 from tune.experiments.tables import with_interval
@@ -54,5 +54,5 @@ def line(row: Row) -> str:
 
 SCALING = Experiment(
     name="scaling", about="one configuration on 1, 2, 4 ... devices: speed-up, communication, accumulation",
-    points=points, work=work, line=line, tables=tables, conclusions=conclusions,
+    points=points, work=work, line=line, tables=tables,
 )  # fmt: skip

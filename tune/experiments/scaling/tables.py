@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from model.experiments.intervals import ratio
+from model.experiments.step_model import StepModel
 from tune.experiments.experiment import Row, Table
 from tune.experiments.published import published
 from tune.experiments.tables import figure, with_interval
@@ -11,11 +12,11 @@ from tune.experiments.tables import figure, with_interval
 DATA_PARALLEL = "published: GPUs under DataParallel, an image classifier"
 
 
-def measured_tables(rows: Sequence[Row]) -> list[Table]:
-    """Those of what was measured, with no row where nothing was."""
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """All that there are rows for."""
     steps = steps_of(rows)
     made = [weak(steps), strong(steps), communication(steps), bandwidth(steps), accumulation(rows)]
-    return [*made, training(rows), start_up(rows)]
+    return [table for table in (*made, training(rows), start_up(rows), prediction(rows)) if table.rows]
 
 
 def steps_of(rows: Sequence[Row]) -> dict[tuple[int, int], Row]:
@@ -36,14 +37,30 @@ def pairs(steps: dict[tuple[int, int], Row], *, weak: bool) -> list[tuple[int, R
 
 def weak(steps: dict[tuple[int, int], Row]) -> Table:
     """The batch a device is fixed."""
-    theirs = {(row["devices"], row["batch_size_per_device"]): row for row in published("scaling")}
+    theirs, recomputed = published_steps(), published_speed_ups()
     rows = []
     for batch, single, row in pairs(steps, weak=True):
-        known = theirs.get((row["devices"], batch), {})
-        beside = figure(known.get("epoch_seconds")), figure(known.get("speed_up"))
-        rows.append([str(row["devices"]), str(batch), *speed(row), *gain(single, row, weak=True), *beside])
-    columns = "devices", "batch a device", *SPEED, *GAIN, "published epoch s", "published speed-up"
-    return Table(title="Weak scaling: the batch a device is fixed", columns=columns, rows=rows, note=DATA_PARALLEL)
+        key = row["devices"], batch
+        known = theirs.get(key, {})
+        beside = known.get("epoch_seconds"), recomputed.get(key), known.get("speed_up")
+        rows.append([
+            str(row["devices"]), str(batch), *speed(row), *gain(single, row, weak=True),
+            figure(beside[0]), *(figure(each, "{:.2f}") for each in beside[1:]),
+        ])  # fmt: skip
+    columns = *("devices", "batch a device", *SPEED, *GAIN), "published epoch s", "its speed-up", "as printed"
+    note = f"{DATA_PARALLEL}; its speed-up: T_1 / T_n of its epochs; as printed, it is about 2 - T_n / T_1"
+    return Table(title="Weak scaling: the batch a device is fixed", columns=columns, rows=rows, note=note)
+
+
+def published_steps() -> dict[tuple[float, float], Row]:
+    """The report's rows by devices and batch a device."""
+    return {(row["devices"], row["batch_size_per_device"]): row for row in published("scaling")}
+
+
+def published_speed_ups() -> dict[tuple[float, float], float]:
+    """What the report's own epochs come to: seconds on one device over those on so many, with that batch on each."""
+    theirs = published_steps()
+    return {key: theirs[1, key[1]]["epoch_seconds"] / row["epoch_seconds"] for key, row in theirs.items()}
 
 
 def strong(steps: dict[tuple[int, int], Row]) -> Table:
@@ -112,7 +129,7 @@ def as_reported(steps: dict[tuple[int, int], Row], count: int, batch: int) -> fl
 
 def bandwidth(steps: dict[tuple[int, int], Row]) -> Table:
     """What the gradients' bytes make of the communication's seconds."""
-    theirs = {(row["devices"], row["batch_size_per_device"]): row for row in published("scaling")}
+    theirs = published_steps()
     rows = []
     for (count, batch), row in sorted(steps.items()):
         if count > 1:
@@ -161,3 +178,47 @@ def start_up(rows: Sequence[Row]) -> Table:
     found = [[str(count), f"{each:.1f}", f"{count * each:.1f}"] for count, each in seconds.items()]
     columns = "devices", "s", "device-seconds charged"
     return Table(title="Start-up of the processes", columns=columns, rows=found, note="in no figure above")
+
+
+def models(rows: Sequence[Row], leave_out: int | None = None) -> dict[int, StepModel]:
+    """Of each number of devices, from all batches but one (its rows a device)."""
+    fitted = {}
+    for network in [row for row in rows if "alone" in row]:
+        count = network["devices"]
+        steps = {each // count: row for (on, each), row in steps_of(rows).items() if on == count}
+        known = {each: row for each, row in steps.items() if each != leave_out}
+        if len(known) > 1:
+            fitted[count] = StepModel.fitted(
+                compute={each: row["unsynced_seconds"][0] for each, row in known.items()},
+                exposed={each: row["exposed_seconds"][0] for each, row in known.items()},
+                alone={size: seconds[0] for size, seconds in network["alone"]}, size=network["bytes"], ranks=count,
+            )  # fmt: skip
+    return fitted
+
+
+def predicted(rows: Sequence[Row]) -> list[tuple[int, int, float, Row]]:
+    """Devices, rows a device, the step's seconds as predicted from all other batches, and as measured."""
+    return [
+        (count, batch // count, model[count].step(batch // count, row["bytes"], count), row)
+        for (count, batch), row in sorted(steps_of(rows).items())
+        if count in (model := models(rows, leave_out=batch // count))
+    ]
+
+
+def prediction(rows: Sequence[Row]) -> Table:
+    """The model of the step, each batch left out once."""
+    found = [
+        [
+            str(count), str(batch), f"{1e3 * seconds:.1f}", with_interval(row["step_seconds"], "{:.1f}", 1e3),
+            f"{seconds / row['step_seconds'][0] - 1:+.1%}",
+        ]
+        for count, batch, seconds, row in predicted(rows)
+    ]  # fmt: skip
+    fitted = [
+        f"{count} devices: {1e3 * model.fixed:.2f} ms a step + {1e6 * model.row:.1f} us a row, "
+        f"{1e6 * model.latency:.0f} us a message, {model.bandwidth / 1e9:.2f} GB/s, {model.exposed:.0%} of it exposed"
+        for count, model in models(rows).items()
+    ]
+    columns = "devices", "batch a device", "predicted ms", "measured ms", "error"
+    return Table(title="A step by latency and bandwidth, its batch left out of the fit", columns=columns, rows=found,
+                 note="; ".join(fitted))  # fmt: skip
