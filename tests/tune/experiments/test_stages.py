@@ -14,7 +14,7 @@ from tune.devices import Devices
 from tune.distributed import Place
 from tune.experiments.settings import ExperimentSettings
 from tune.experiments.stages.experiment import line, points
-from tune.experiments.stages.tables import conclusions, tables, ways
+from tune.experiments.stages.tables import tables, ways
 from tune.experiments.stages.work import work
 
 SETTINGS = ExperimentSettings(budget="1h", families="nanogpt", scale=0.06)
@@ -28,7 +28,7 @@ def test_upstream_goes_first_and_each_way_takes_as_many_steps():
 
 
 @pytest.mark.parametrize("way", ["before", "after"])
-def test_the_stages_of_either_way_add_up(way: str, tmp_path: Path):
+def test_either_way_takes_its_steps_and_has_its_stages(way: str, tmp_path: Path):
     text = "the quick brown fox jumps over the lazy dog, and then it sleeps in the sun for an hour. " * 120
     data = prepare_text(TextCorpus(name="t", sha256="", builtin=True, train=text, valid=text[:900], test=text[:900]))
     config = Config(family="nanogpt", d_model=32, layers=2, context=16, batch_tokens=128, dropout=0.0)
@@ -39,22 +39,18 @@ def test_the_stages_of_either_way_add_up(way: str, tmp_path: Path):
 
     *_, last = work(place(60.0), {"way": way, "steps": 50})
     row = {"asked": {"way": way}, "config": {"precision": "fp32"}} | last.row
-    assert sum(row["stages"].values()) == pytest.approx(row["wall_seconds"], rel=0.02) and line(row)
-    assert "in 1 of 1 trainings" in conclusions([row])[0]
+    assert row["steps"] == 50 and min(row["stages"].values()) > 0 and line(row)
     with pytest.raises(ValueError, match="of 50 steps were done when the seconds were over; give more --budget"):
         list(work(place(1.0), {"way": way, "steps": 50}))
 
 
-def test_tables_beside_the_report_and_conclusions_by_hand():
+def test_the_table_beside_the_report_by_hand():
     (table,) = tables(stage_rows())
     assert {len(cells) for cells in table.rows} == {len(table.columns)} == {9}
     shares = {cells[0]: cells for cells in table.rows}
     assert shares["data"] == ["data", "1.00", "4.8%", "0.50", "4.8%", "0.25", "4.8%", "73.76", "30.8%"]
-    assert shares["optimizer"][-2:] == ["-", "-"] and shares["all stages"][2] == "99.01%"
-    first, *changes = conclusions(stage_rows())
-    assert "in 3 of 3 trainings (99.01% to 99.01%)" in first
-    assert [said.split(" times")[0] for said in changes] == ["After, fp32: 2.00", "After, bf16: 4.00"]
-    assert tables([]) == [] and conclusions([]) == []
+    assert shares["optimizer"][-2:] == ["-", "-"] and shares["all"][1::2] == ["21.00", "10.50", "5.25", "239.8"]
+    assert tables([]) == []
 
 
 def test_several_seeds_are_one_way():

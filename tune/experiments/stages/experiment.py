@@ -5,7 +5,7 @@ from tune.devices import Devices
 from tune.experiments.experiment import Experiment, Point, Row
 from tune.experiments.methods.shapes import REPORT
 from tune.experiments.settings import ExperimentSettings
-from tune.experiments.stages.tables import conclusions, tables
+from tune.experiments.stages.tables import tables
 from tune.experiments.stages.work import AFTER, BEFORE, work
 
 STEPS = 1_000
@@ -33,13 +33,11 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
 
 def line(row: Row) -> str:
     """What came out, in short."""
-    stage = max(STAGES, key=lambda each: row["stages"][each])
-    share = row["stages"][stage] / row["wall_seconds"]
-    return f"{row['steps']:,} steps in {row['wall_seconds']:.1f} s, {share:.0%} of them {stage}"
+    stage, whole = max(STAGES, key=lambda each: row["stages"][each]), sum(row["stages"].values())
+    return f"{row['steps']:,} steps in {whole:.1f} s, {row['stages'][stage] / whole:.0%} of them {stage}"
 
 
 STAGES_OF_A_TRAINING = Experiment(
     name="stages", about="what the seconds of a training go to, as upstream trains nanoGPT and as this project does",
-    points=points, work=work, line=line, tables=tables, conclusions=conclusions, families=("nanogpt",),
-    sets=("precision",),
+    points=points, work=work, line=line, tables=tables, families=("nanogpt",), sets=("precision",),
 )  # fmt: skip

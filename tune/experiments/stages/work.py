@@ -26,14 +26,13 @@ def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     there = native(place.device)
     if place.config.precision not in there:
         raise UserError(f"precision: {place.config.precision!r} is not native to this device: {', '.join(there)} are")
-    clock, began = StageClock(place.device), time.perf_counter()
+    clock = StageClock(place.device)
     clock.enter("rest")
     done = yield from (upstream if asked["way"] == BEFORE else own)(place, asked["steps"], clock)
     stages = clock.seconds()
-    wall = time.perf_counter() - began
     if done < (steps := asked["steps"]):
         raise UserError(f"{done:,} of {steps:,} steps were done when the seconds were over; give more --budget")
-    yield Said(what="steps", row={"steps": done, "stages": stages, "wall_seconds": wall})
+    yield Said(what="steps", row={"steps": done, "stages": stages})
 
 
 def upstream(place: Place, steps: int, clock: StageClock) -> Generator[Said, None, int]:
