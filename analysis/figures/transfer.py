@@ -55,8 +55,6 @@ def compared(study: Study, axis: str, other: str) -> Picture:
         raise UserError(f"study: {study.name!r} measured one {axis} only; go on with it")
     figure, plots = axes(columns=2, height=3.6)
     colors = matplotlib.colormaps["viridis"](np.linspace(0.85, 0.05, len(sizes)))
-    bests: dict[bool, dict[int, float]] = {ruled: {} for ruled in WAYS}
-    regrets = dict.fromkeys(WAYS, 0.0)
     for plot, (ruled, title) in zip(plots, WAYS.items(), strict=True):
         for place, size in enumerate(sizes):
             rows = line_of(table, axis, size, ruled)
@@ -65,9 +63,7 @@ def compared(study: Study, axis: str, other: str) -> Picture:
             color, marker = colors[place], MARKERS[place % len(MARKERS)]
             plot.plot(rows["rate"], rows["loss"], c=color, marker=marker, ms=3, lw=1.3, label=f"{size}")
             best = rows.loc[rows["loss"].idxmin()]
-            bests[ruled][size] = best["rate"]
             plot.plot(best["rate"], best["loss"], c=color, marker=marker, ms=8, mec=BLACK)
-            regrets[ruled] = max(regrets[ruled], regret(rows, base["rate"]))
         plot.axvline(base["rate"], c=GREY, lw=1, ls=":")
         log_axis(plot.xaxis, table["rate"], lambda value: f"{value:g}")
         plot.set(title=title, xlabel="base learning rate")
@@ -77,13 +73,11 @@ def compared(study: Study, axis: str, other: str) -> Picture:
     plots[0].set_ylabel("validation loss, nats a token")
     plots[1].set_yticklabels([])
     plots[1].legend(title=axis, loc="upper center", ncols=2)
-    moved = {ruled: math.log2(max(found.values()) / min(found.values())) for ruled, found in bests.items() if found}
     return Picture(
         name=f"transfer-{'width' if axis == 'd_model' else 'depth'}",
         title=f"The best learning rate over {axis}",
-        text=f"Over {axis} {sizes[0]} to {sizes[-1]} the best of the rates tried moves, in octaves, by "
-        f"{moved[False]:g} in the standard parametrization and by {moved[True]:g} with the rules (at {other} {same}). "
-        f"The base's best rate, dotted, costs at most {regrets[False]:.3f} and {regrets[True]:.3f} nats there.",
+        text=f"At {other} {same}. Ringed: the best of the rates tried; where that is the last of a line, the best lies "
+        "beyond. Dotted: the base's best.",
         figure=figure,
         data=table,
     )
@@ -92,9 +86,3 @@ def compared(study: Study, axis: str, other: str) -> Picture:
 def line_of(table: pd.DataFrame, axis: str, size: int, ruled: bool) -> pd.DataFrame:
     """A size's losses in one parametrization; the base is the same in both, and was trained once."""
     return table[(table[axis] == size) & ((table["rules"] == ruled) | table["base"])]
-
-
-def regret(line: pd.DataFrame, rate: float) -> float:
-    """Nats that a rate loses against the best of a line; infinite where it diverged, none where it was not tried."""
-    tried = line[line["rate"] == rate]["loss"].fillna(math.inf)
-    return 0.0 if tried.empty else float(tried.iloc[0] - line["loss"].min())

@@ -34,7 +34,7 @@ class Valley:
         return self.best + (below - above) / (2 * curvature)
 
     def regret(self, rate: int) -> float:
-        """What another rate, which is known, loses against the best."""
+        """What another rate, which is known, loses against the best; at least so much where that is not bracketed."""
         return self._loss(rate) - self._loss(self.best)
 
     def _loss(self, rate: int) -> float:

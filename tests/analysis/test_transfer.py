@@ -1,17 +1,16 @@
 """The pictures of transfer: what they draw is what the journal's rows say."""
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from analysis.experiment_command import draw_experiment
-from analysis.figures.transfer import depth, line_of, losses_table, regret, width
+from analysis.figures.transfer import depth, line_of, losses_table, width
 from analysis.studies import Study, open_study
 from tests.analysis.conftest import Written
-from tests.transfer_rows import CURVATURE, all_rows
+from tests.transfer_rows import all_rows
 
 
 @pytest.fixture
@@ -32,8 +31,6 @@ def test_each_panel_has_a_line_for_each_shape_and_the_base_is_in_both(transferre
         picture = draw(study)
         lines = [plot.get_lines() for plot in picture.figure.axes]
         assert [len(each) for each in lines] == [2 * sizes + 1] * 2, "each with its best rate marked, and the base's"
-    assert "moves, in octaves, by 4 in the standard parametrization and by 0 with the rules (at l" in width(study).text
-    assert f"costs at most {CURVATURE * 2**2:.3f} and 0.000 nats" in width(study).text
     draw_experiment([str(study.folder), "--out", str(tmp_path / "drawn")])
     assert {path.name for path in (tmp_path / "drawn").iterdir()} == {
         f"transfer-{name}.{kind}" for name in ("width", "depth") for kind in ("png", "csv")
@@ -46,8 +43,6 @@ def test_a_loss_that_diverged_is_drawn_nowhere(transferred):
     table = losses_table(transferred(rows))
     assert table["loss"].isna().sum() == 1
     assert len(line_of(table, "d_model", 32, True)) == len(line_of(table, "d_model", 32, False)) == 7
-    line, at = line_of(table, "d_model", 32, True), rows[1]["losses"][0][0]
-    assert regret(line, rows[1]["learning_rate"] * 2**at) == math.inf and regret(line, 1e9) == 0.0
 
 
 def test_where_there_is_one_shape_only_nothing_is_drawn(transferred):

@@ -11,7 +11,7 @@ from tune.devices import Devices
 from tune.experiments.experiment import Experiment, Point, Row
 from tune.experiments.settings import ExperimentSettings
 from tune.experiments.transfer.rows import Descent
-from tune.experiments.transfer.tables import conclusions, tables
+from tune.experiments.transfer.tables import tables
 from tune.experiments.transfer.work import BASE, core_rates, work
 
 SIZES = {"d_model": (32, 64, 256, 512), "layers": (2, 8, 16)}
@@ -79,5 +79,5 @@ def line(row: Row) -> str:
 
 TRANSFER = Experiment(
     name="transfer", about="learning rate x width and x depth, with the scaling rules and without: drift and regret",
-    points=points, work=work, line=line, tables=tables, conclusions=conclusions, sets=tuple(SIZES),
+    points=points, work=work, line=line, tables=tables, sets=tuple(SIZES),
 )  # fmt: skip

@@ -1,7 +1,6 @@
-"""The tables of the transfer experiment, and what they come to."""
+"""The tables of the transfer experiment."""
 
 import math
-import statistics
 from collections.abc import Sequence
 
 from model.experiments.intervals import Interval
@@ -11,8 +10,6 @@ from tune.experiments.transfer.rows import AXES, Descent, along, base_of, measur
 from tune.experiments.transfer.work import BASE
 
 RULES = {True: "rules", False: "standard"}
-REGRET = 0.03
-"""Nats that one rate for all shapes may cost."""
 NAMES = {"d_model": "width", "layers": "depth"}
 
 
@@ -40,6 +37,8 @@ def figures(descent: Descent | None, base: Descent | None) -> list[str]:
     best = descent.mean.best
     regret = descent.regret(base)
     lost = NOTHING if regret is None else "diverged" if math.isinf(regret[0]) else signed(regret, "{:.3f}")
+    if regret is not None and math.isfinite(regret[0]) and not descent.mean.bracketed:
+        lost = f">= {lost}"
     moved = beyond(descent) + signed(descent.drift(base), "{:+.2f}")
     return [f"{descent.rate(best):.2e}", f"{descent.mean.losses[best]:.4f}", moved, lost]
 
@@ -66,7 +65,7 @@ def note(rows: Sequence[Row], axis: str) -> str:
     return (
         f"{other} {BASE[other]}, {asked['steps']:,} steps, rates {asked['octaves']:g} octaves apart, "
         f"{seeds} seed{'s' * (seeds > 1)}; drift: octaves from the best rate of {axis} {BASE[axis]}; regret: nats that "
-        "this rate loses against the best one. "
+        "this rate loses against the best one tried; where that is the last one tried, bounds: the best lies beyond. "
         "standard: one rate for all tensors, and no branch or logit is scaled. No report did this."
     )
 
@@ -96,52 +95,3 @@ def loss(descent: Descent, step: int) -> str:
         return NOTHING
     mark = "*" if step == descent.mean.best else ""
     return f"{found:.3f}{mark}" if math.isfinite(found) else "diverged"
-
-
-def conclusions(rows: Sequence[Row]) -> list[str]:
-    """How far the best rate moves, what the base's costs, and whether one serves all."""
-    base = base_of(rows)
-    if base is None:
-        return []
-    said = [moved(rows, axis) for axis in AXES] + [cost(rows, base), noise(rows)]
-    return [sentence for sentence in said if sentence]
-
-
-def moved(rows: Sequence[Row], axis: str) -> str:
-    """Between which rates the best ones of an axis lie, over the sizes that both parametrizations have."""
-    ways = [{each.shape[axis]: each for each in along(rows, axis, ruled=ruled)} for ruled in RULES]
-    sizes = sorted(set.intersection(*map(set, ways)))
-    if len(sizes) < 2:
-        return ""
-    optima = [[way[size].octaves * way[size].mean.optimum for size in sizes] for way in ways]
-    with_rules, standard = (f"{max(found) - min(found):.1f}" for found in optima)
-    return (f"Over {axis} {sizes[0]} to {sizes[-1]} the best rate moves within {standard} octaves in the standard "
-            f"parametrization and within {with_rules} with the rules.")  # fmt: skip
-
-
-def cost(rows: Sequence[Row], base: Descent) -> str:
-    """The largest regret of both, and whether it is small."""
-    worst = {}
-    for ruled, way in RULES.items():
-        found = [each for axis in AXES for each in along(rows, axis, ruled=ruled) if each.shape != BASE]
-        known = [(regret[0], name(each)) for each in found if (regret := each.regret(base)) is not None]
-        if not known:
-            return ""
-        worst[way] = max(known)
-    told = {way: f"{'all it could learn' if math.isinf(lost) else f'{lost:.3f} nats'} (at {shape.rsplit(' ', 1)[0]})"
-            for way, (lost, shape) in worst.items()}  # fmt: skip
-    held = worst["rules"][0] <= REGRET
-    return (
-        f"The base's rate, {base.rate(base.mean.best):.1e}, costs a shape at most {told['rules']} with the rules and "
-        f"{told['standard']} without: that one rate serves all shapes to {REGRET} nats "
-        f"{'held' if held else 'did not hold'} with the rules."
-    )
-
-
-def noise(rows: Sequence[Row]) -> str:
-    """How far seeds lie apart at the best rates."""
-    apart = [statistics.stdev(each.losses[own.mean.best] for each in own.seeds)
-             for own in map(Descent.of, measured(rows)) if len(own.seeds) > 1]  # fmt: skip
-    if not apart:
-        return "One seed: differences under .01 nats mean nothing."
-    return f"Seeds differ by {statistics.median(apart):.3f} nats (standard deviation at the best rates, the median)."
