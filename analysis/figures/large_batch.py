@@ -56,7 +56,7 @@ def losses(study: Study) -> Picture:
     return Picture(
         name="large-batch",
         title="Large batches at equal samples",
-        text=f"With {best['batch_tokens']:,.0f} tokens a batch {best['rule']!r} is best: {best['loss']:.3f} nats"
+        text=f"With {best['batch_tokens']:,.0f} tokens a batch {best['rule']!r} ends lowest: {best['loss']:.3f} nats"
         + (f", {best['loss'] - small['loss'].iloc[0]:+.3f} against the recipe's batch." if len(small) else "."),
         figure=figure,
         data=table,

@@ -20,10 +20,9 @@ from tests.training_rows import ablated, row
 from tune.devices import Devices
 from tune.distributed import Place, Said
 from tune.experiments import whole_training
-from tune.experiments.ablation.conclusions import agreement, conclusions
 from tune.experiments.ablation.effects import UNITS, slopes, twists
 from tune.experiments.ablation.experiment import LONG, TIMES, line, points, steps_of
-from tune.experiments.ablation.rows import Shape, losses, shape_of, theirs
+from tune.experiments.ablation.rows import Shape, agreement, losses, shape_of, theirs
 from tune.experiments.ablation.tables import WORDS, tables
 from tune.experiments.ablation.work import work
 from tune.experiments.prices import Prices
@@ -124,17 +123,14 @@ def test_tables_have_a_cell_for_each_column_and_effects_an_interval_of_several_s
     assert len(made["What each configuration learned"].rows) == 36
     effect = {cells[0].partition(",")[0]: cells[2] for cells in made["Main effects"].rows}
     assert effect["d_model"] == "-0.500 (-0.500 to -0.500)" and set(effect) == set(UNITS)
-    assert tables([]) == [] and conclusions([]) == []
+    assert "of all pairs of the report's stand in its order" in made["What each configuration learned"].note
+    assert tables([]) == []
     refused = row({"set": "report", "steps": 20}, rows[0]["config"], 1.0)
     left = {name: refused[name] for name in ("asked", "config", "devices", "key")} | {"skipped": "why"}
     assert [table.title for table in tables([left])] == ["The report's parameters", "Not measured"]
 
 
-def test_conclusions_are_of_the_rows():
-    said = "\n".join(conclusions(ablated(points(CPU, settings()), additive)))
-    assert "Of 33 configurations d512 h4 l2 p.3 learned most" in said and "33 of the report's 33 rows agree" in said
-    assert "4 times as long took the validation loss of d128 h4 l4 p.1 from 1.420 to 1.420" in said
-    assert "did not overfit" in said and "is 1.00 times as fast as on cpu with 1 thread" in said
+def test_of_equal_orders_all_pairs_agree_and_of_opposite_ones_none():
     ours = {shape: float(place) for place, shape in enumerate(theirs())}
     assert agreement(ours, ours) == 1 and agreement(ours, {shape: -loss for shape, loss in ours.items()}) == 0
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from model.config import Config
 from tune.devices import Devices
-from tune.experiments.ablation.conclusions import conclusions
 from tune.experiments.ablation.rows import COMPARE, LONGER, REPORT, UNDROPPED, theirs
 from tune.experiments.ablation.tables import tables
 from tune.experiments.ablation.work import work
@@ -95,5 +94,5 @@ def line(row: Row) -> str:
 
 ABLATION = Experiment(
     name="ablation", about="the report's 33 translators at equal tokens: quality, cost, effects of each dimension",
-    points=points, work=work, line=line, tables=tables, conclusions=conclusions, families=(FAMILY,),
+    points=points, work=work, line=line, tables=tables, families=(FAMILY,),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 from tune.dimensions import label
@@ -72,6 +73,12 @@ def losses(done: Sequence[Row]) -> dict[int, Losses]:
 def their_losses(shapes: Losses) -> Losses:
     """The report's validation losses of those of the configurations that it has."""
     return {shape: row["valid_loss"] or 0.0 for shape, row in theirs().items() if shape in shapes}
+
+
+def agreement(ours: Losses, others: Losses) -> float:
+    """The share of all pairs of configurations that stand in the same order in both."""
+    pairs = list(combinations(sorted(ours.keys() & others.keys()), 2))
+    return sum((ours[a] < ours[b]) == (others[a] < others[b]) for a, b in pairs) / len(pairs)
 
 
 def long_and_short(done: Sequence[Row]) -> list[Row]:

@@ -8,7 +8,9 @@ from model.experiments.intervals import mean_interval
 from tune.experiments.ablation.effects import interactions, main_effects
 from tune.experiments.ablation.rows import (
     COMPARE,
+    REPORT,
     TABLE,
+    agreement,
     average,
     by_shape,
     long_and_short,
@@ -16,6 +18,7 @@ from tune.experiments.ablation.rows import (
     named,
     of_set,
     shape_of,
+    their_losses,
     theirs,
 )
 from tune.experiments.experiment import Row, Table
@@ -23,8 +26,8 @@ from tune.experiments.tables import figure, with_interval
 
 WORDS = 65_000
 """The report's vocabulary on either side: the one with which plain_parameters() gives its column."""
-STORED, TRAINED = 4, 4 + 20
-"""Bytes a parameter by the report's rule."""
+TRAINED = 4 + 20
+"""Bytes a parameter by the report's rule, those to store it included."""
 MIB = 2**20
 
 
@@ -56,6 +59,9 @@ def quality(done: Sequence[Row]) -> Table:
     note = "Losses in nats a token. The report's tokens are words, so that its perplexity stands beside ours of words."
     for row in of_set(done, *TABLE)[:1]:
         note += f" Each saw {row['tokens']:,} target tokens, {row['epochs']:.3g} epochs of this text; there 100."
+    ours = {shape: average(rows, "valid_loss") for shape, rows in by_shape(done, REPORT).items()}
+    if len(ours) > 1:
+        note += f" {agreement(ours, their_losses(ours)):.0%} of all pairs of the report's stand in its order by loss."
     return Table(title="What each configuration learned", columns=columns, rows=found, note=note)
 
 
@@ -124,7 +130,8 @@ def longer(done: Sequence[Row]) -> Table:
             f"{steps / row['steps']:.0%}", f"{row['bleu']:.1f}",
         ])  # fmt: skip
     columns = "", "steps", "epochs", "train", "valid", "gap", "lowest valid", "at", "BLEU"
-    return Table(title="Longer, to see overfitting", columns=columns, rows=found)
+    note = "at: where on its way the lowest was; below one epoch nothing is seen twice, and nothing told of overfitting"
+    return Table(title="The same training, longer", columns=columns, rows=found, note=note)
 
 
 def devices(done: Sequence[Row]) -> Table:

@@ -7,7 +7,6 @@ from model.experiments.lars import BASE_RATE
 from model.experiments.rate_rules import RULES
 from tune.devices import Devices
 from tune.experiments.experiment import Experiment, Point, Row
-from tune.experiments.large_batch.conclusions import conclusions
 from tune.experiments.large_batch.tables import tables
 from tune.experiments.large_batch.work import EPOCH_BATCHES, EPOCHS, work
 from tune.experiments.settings import ExperimentSettings
@@ -60,5 +59,5 @@ def line(row: Row) -> str:
 
 LARGE_BATCH = Experiment(
     name="large_batch", about="batches x1, x4, x16 at equal samples: rules for the rate, LARS, noise scale, set_epoch",
-    points=points, work=work, line=line, tables=tables, conclusions=conclusions,
+    points=points, work=work, line=line, tables=tables,
 )  # fmt: skip
