@@ -17,7 +17,6 @@ from tests.batch_size_rows import EACH, FIXED, LIMIT, all_rows, batch, largest, 
 from tune.devices import Devices
 from tune.distributed import Place, Said
 from tune.experiments.batch_size import work as its_work
-from tune.experiments.batch_size.conclusions import conclusions
 from tune.experiments.batch_size.experiment import CPU_LIMIT, line, points
 from tune.experiments.batch_size.tables import tables
 from tune.experiments.batch_size.work import BATCHES, work
@@ -91,7 +90,7 @@ def test_a_text_that_ends_before_memory_does_is_told(do, tried, data, monkeypatc
     monkeypatch.setattr(its_work, "try_batch", lambda order, data: outcome(32) | {"memory_bytes": 10**8})
     row = do(LARGEST)[-1].row
     assert row["largest"] == row["epoch_rows"] == len(data.train) // CONFIG.context - 1 and row["fails"] is None
-    assert "Memory did not end" in "".join(conclusions([row | {"asked": LARGEST}]))
+    assert "memory did not end: an epoch has no more rows" in tables([row | {"asked": LARGEST}])[-2].note
     with pytest.raises(ValueError, match=r"are more than the .* of an epoch: give a longer text"):
         do({"rows": 10**6, "share": 1.0})
 
@@ -117,19 +116,19 @@ def test_a_cpu_has_a_limit_unless_one_is_given_and_a_gpu_has_its_own():
 
 
 def test_tables_stand_beside_the_published_figures():
-    made, way = tables(all_rows())
+    made, found, way = tables(all_rows())
     assert [cells[0] for cells in made.rows] == ["32", "128", "512", "950", "2,048", "8,192"]
     assert [cells[-1] for cells in made.rows] == ["14.2", "4.0", "2.4", "-", "0.8", "out of memory"]
     assert [cells[-2] for cells in made.rows] == ["fits"] * 4 + ["out of memory"] * 2
-    for table in (made, way):
+    for table in (made, found, way):
         assert {len(cells) for cells in table.rows} == {len(table.columns)}
-    assert tables([]) == [] and conclusions([]) == [] and conclusions([batch(32)]) == []
+    assert tables([]) == [] and len(tables([batch(32)])) == 1 and all(line(row) for row in all_rows())
 
 
-def test_conclusions_are_of_the_rows():
-    said = "\n".join(conclusions(all_rows()))
-    assert "the largest batch that fits is 950 rows, and 955 do not" in said
-    assert "foretells 960 (+1.1%, within 10%)" in said and "a step takes 100MB and 2.00 MB a row" in said
-    far = largest() | {"foretold": 1100}
-    assert "NOT within 10%" in "\n".join(conclusions([far]))
-    assert all(line(row) for row in all_rows())
+def test_what_is_foretold_stands_beside_what_was_found():
+    _, found, _ = tables(all_rows())
+    assert found.title == "The largest batch within 2GB" and found.note == "955 rows do not fit"
+    assert found.rows == [["found", "950", "-"], ["foretold from 32, 128, 512 rows", "960", "+1.1%"],
+                          ["by the search's rule", "800", "-15.8%"]]  # fmt: skip
+    nothing = {"largest": 0, "limit_bytes": float("inf"), "resolved": False}
+    assert {row[2] for row in tables([largest() | nothing])[-2].rows} == {"-"}

@@ -3,7 +3,6 @@
 from typing import Any
 
 from tune.devices import Devices
-from tune.experiments.batch_size.conclusions import conclusions
 from tune.experiments.batch_size.tables import tables
 from tune.experiments.batch_size.work import BATCHES, work
 from tune.experiments.experiment import Experiment, Point, Row
@@ -43,5 +42,5 @@ def line(row: Row) -> str:
 
 BATCH_SIZE = Experiment(
     name="batch_size", about="larger and larger batches until memory ends: seconds of an epoch, the largest that fits",
-    points=points, work=work, line=line, tables=tables, conclusions=conclusions,
+    points=points, work=work, line=line, tables=tables,
 )  # fmt: skip

@@ -1,17 +1,19 @@
 """The tables of the batch_size experiment, beside the published figures."""
 
+import math
 from collections.abc import Sequence
 
 from tune.experiments.experiment import Row, Table
 from tune.experiments.published import published
 from tune.experiments.tables import NOTHING, figure
+from tune.sizes import bytes_text
 
 MEMORY = "memory_bytes", "tensor_bytes", "paper_bytes"
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     """All that there are rows for."""
-    return [table for table in (batches(rows), boundary(rows)) if table.rows]
+    return [table for table in (batches(rows), largest(rows), boundary(rows)) if table.rows]
 
 
 def by_rows(rows: Sequence[Row]) -> dict[int, Row]:
@@ -48,6 +50,27 @@ def batches(rows: Sequence[Row]) -> Table:
         "had before, the heap included. Published: an image classifier on a V100 of 16 GB."
     )
     return Table(title="Seconds of an epoch by batch", columns=columns, rows=found, note=note)
+
+
+def largest(rows: Sequence[Row]) -> Table:
+    """The largest batch as it was found, and as small ones and the search's rule foretell it."""
+    row = largest_of(rows)
+    if row is None:
+        return Table(title="", columns=(), rows=())
+    found, fails = row["largest"], row["fails"]
+    small = ", ".join(f"{batch:,}" for batch in row.get("foretold_from", ()))
+    told = {"found": found, f"foretold from {small} rows": row.get("foretold"), "by the search's rule": row["by_rule"]}
+    cells = [
+        [what, f"{batch:,}", f"{batch / found - 1:+.1%}" if found and what != "found" else NOTHING]
+        for what, batch in told.items() if batch is not None
+    ]  # fmt: skip
+    if fails is not None:
+        note = f"{fails:,} rows do not fit" + ("" if row["resolved"] else "; there was no time to come closer")
+    else:
+        ended = "an epoch has no more rows" if found == row["epoch_rows"] else "the time was over"
+        note = f"memory did not end: {ended}; give a longer text, a larger --budget or a --memory-limit"
+    limit = f" within {bytes_text(row['limit_bytes'])}" if math.isfinite(row["limit_bytes"]) else ""
+    return Table(title=f"The largest batch{limit}", columns=("", "rows", "of the found one"), rows=cells, note=note)
 
 
 def boundary(rows: Sequence[Row]) -> Table:
