@@ -85,15 +85,11 @@ def test_tables_have_a_cell_for_each_column():
     assert settings.rows[0][:2] == ["1", "kept"]
 
 
-def test_conclusions_say_what_held_of_the_report():
+def test_conclusions_are_of_the_rows():
     said = conclusions([workers("images", 10, slows=3.7e-3)])[0]
-    assert "of 0 to 10 workers 2 are fastest" in said and "report's 2 as the fastest held" in said
-    assert "slower than none: 8, 9, 10" in said and "its 7 and more as slower than none did not" in said
-    said = conclusions([workers("images", 10, slows=6e-3)])[0]
-    assert "slower than none: 5, 6, 7, 8, 9, 10" in said and "slower than none held" in said
+    assert "of 0 to 10 workers 2 are fastest" in said and said.endswith("slower than none: 8, 9, 10.")
     images, text, own = conclusions(all_rows(most=2))
-    assert "of 0 to 2 workers 2 are fastest" in images and "report's 2 as the fastest held" in images
-    assert "no number is slower than none" in text and "take that many cores or --oversubscribe" in text
+    assert "of 0 to 2 workers 2 are fastest" in images and text.endswith("no number shows as slower than none.")
     assert "own batches make the loop wait 0.10 ms a batch" in own
 
 

@@ -83,7 +83,7 @@ def listed(names: Sequence[object]) -> str:
 
 
 def conclusions(rows: Sequence[Row]) -> list[str]:
-    """Whether the report's two findings held, and what our own batches take."""
+    """With how many workers a loop is fastest, and what our own batches take."""
     found = [row for row in rows if "sources" in row and row["asked"]["measure"] == "workers"]
     return [sentence for row in found for sentence in (_best(row), _own(row)) if sentence]
 
@@ -92,19 +92,13 @@ def _best(row: Row) -> str:
     of, best, most = row["asked"]["of"], fastest(row, "whole"), len(loaders(row)) - 1
     slower = [int(source["name"]) for source in loaders(row) if source["gain"][2] < 1]
     alike = [source["name"] for source in loaders(row) if source["of_best"][1] <= 1 and source is not best]
-    said = (
+    return (
         f"{of.capitalize()}: of 0 to {most} workers {best['name']} are fastest in a running loop, "
         f"{with_interval(best['gain'], '{:.2f}')} times as fast as none"
         f"{f' (not told apart from {listed(alike)})' if alike else ''}, "
         f"and {fastest(row, 'empty')['name']} in an empty one; "
+        f"{f'slower than none: {listed(slower)}' if slower else 'no number shows as slower than none'}."
     )
-    said += f"slower than none: {listed(slower)}. " if slower else "no number is slower than none. "
-    held = "held" if str(FASTEST) in (best["name"], *alike) else "did not hold"
-    said += f"The report's {FASTEST} as the fastest {held}" if most >= FASTEST else "The report's 2 were not measured"
-    if most < SLOWER_FROM:
-        return f"{said}; its {SLOWER_FROM} and more, slower than none, take that many cores or --oversubscribe."
-    tail = set(range(SLOWER_FROM, most + 1)) <= set(slower)
-    return f"{said}, its {SLOWER_FROM} and more as slower than none {'held' if tail else 'did not'}."
 
 
 def _own(row: Row) -> str:

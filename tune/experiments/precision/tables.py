@@ -164,6 +164,6 @@ def verdict(whole: Interval | None, bases: Sequence[float]) -> str:
     """Whether a difference is more than seeds make."""
     if whole is None:
         return "of one seed, which tells no difference from noise: give --seeds 5"
-    told = "which is no more than noise" if whole[1] <= 0 <= whole[2] else "which is more than noise"
+    told = "which these seeds do not tell from noise" if whole[1] <= 0 <= whole[2] else "which is more than noise"
     between, deviation = f"{whole[1]:+.4f} to {whole[2]:+.4f}", statistics.stdev(bases)
     return f"{told} (95 % interval {between}; {BASE}'s seeds have a standard deviation of {deviation:.4f})"
