@@ -102,7 +102,12 @@ class Learner:
         return shutil.which(os.environ.get("CXX", "g++")) is not None or self.device.type == "cuda"
 
     def compile(self) -> None:
-        """Compile forward and loss; the weights and their names stay as they are. The next step takes the time."""
+        """Compile forward and loss; the weights and their names stay as they are. The next step takes the time.
+
+        What was compiled for other trials of this process is forgotten: torch keeps no more than a few versions of a
+        function, and beyond these it runs eagerly without a word.
+        """
+        torch.compiler.reset()
         self._loss = torch.compile(self._loss_of, dynamic=False)
 
     def _gradients(self, batch: Batch) -> Tensor:

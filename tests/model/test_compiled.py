@@ -1,7 +1,9 @@
 """A compiled step learns what an eager one does."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from model.attention import _pool
 from model.config import Config
 from model.corpus import load_text
 from model.learner import Learner
-from model.prepared import PairData, prepare_text
+from model.prepared import PairData, TextData, prepare_text
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 
@@ -34,3 +36,23 @@ def test_a_compiled_translator_learns_what_an_eager_one_does(small_pairs: Config
     expected, found = ([learner.step(1.0).loss.item() for _ in range(4)] for learner in (eager, compiled))
     assert compiled._loss != compiled._loss_of, "it fell back to eager"
     assert found == pytest.approx(expected, rel=1e-4) and found[-1] < found[0]
+
+
+def test_a_warm_process_compiles_one_configuration_after_the_other(
+    small_text: Config, text_data: TextData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than torch keeps versions of a function."""
+    compiled: list[int] = []
+
+    def counting(module: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., object]:
+        compiled[-1] += 1
+        return module.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counting))
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for d_model in (16, 24, 32, 40):
+            compiled.append(0)
+            learner = Learner(replace(small_text, d_model=d_model, layers=1), text_data, torch.device("cpu"))
+            learner.compile()
+            learner.step(1.0)
+    assert all(compiled), compiled
