@@ -12,7 +12,7 @@ from model.resident import Batch, ResidentPairs, ResidentText
 from model.tokenizer import Tokenizer
 from tune.errors import UserError
 
-EVALUATION_TOKENS = 2_048    # target tokens of an evaluation batch, padding included
+EVALUATION_TOKENS = 2_048    # of an evaluation batch on either side, padding included, unless it is a single row
 
 
 class BatchShape(NamedTuple):
@@ -207,7 +207,7 @@ def _pair_evaluation(
     long = (lengths > data.row).any(axis=1)
     for chosen, (source, target) in ((~long, data.row), (long, lengths.max(axis=0))):
         rows = pack(lengths[chosen], (int(source), int(target)))
-        count = max(1, EVALUATION_TOKENS // int(target))
+        count = max(1, EVALUATION_TOKENS // int(max(source, target)))
         for first in range(0, len(rows), count):
             packed = rows.of(np.arange(first, min(first + count, len(rows))))
             yield pairs.batch([some[chosen][row] for row in packed], int(source), int(target))

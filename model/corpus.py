@@ -23,13 +23,16 @@ LEAST_CHARACTERS = 8_192
 BUILTIN_CHARACTERS = 4_000_000
 HELD_OUT_SHARE = 0.05
 HELD_OUT_PAIRS = 5_000
+LONGEST_CHARACTERS = 2_000
+"""Of a sentence, on either side: some 350 words. What is longer is hardly one, and its attention grows with the
+square."""
 
 Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairCorpus:
-    """Pairs (English, Spanish) of each split; `skipped` counts the bad lines that were left out."""
+    """Pairs (English, Spanish) of each split; left out were so many bad lines (`skipped`) and pairs `too_long`."""
 
     name: str
     sha256: str
@@ -38,6 +41,7 @@ class PairCorpus:
     valid: list[Pair]
     test: list[Pair]
     skipped: int = 0
+    too_long: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +59,10 @@ class TextCorpus:
 def load_pairs(
     path: Path | None, *, skip_bad_lines: bool = False, seed: int = 0, track: Track = untracked,
 ) -> PairCorpus:
-    """Read `source<TAB>target[<TAB>ignored]` lines (None: the builtin grammar); UserError says what is wrong where."""
+    """Read `source<TAB>target[<TAB>ignored]` lines (None: the builtin grammar); UserError says what is wrong where.
+
+    What is too long is left out of the splits: they are those of the whole file, less that.
+    """
     if path is None:
         pairs, skipped = grammar.pairs(), 0
         name, text = "builtin English-Spanish grammar", "\n".join(map("\t".join, pairs))
@@ -64,15 +71,22 @@ def load_pairs(
         text, digest = _read(path, PAIRS_FLAG)
         pairs, skipped = _parse(text, path, skip_bad_lines)
         name = path.name
-    if len(pairs) < LEAST_PAIRS:
-        raise UserError(f"{PAIRS_FLAG}: {str(path)!r} has {len(pairs)} pairs, fewer than a batch; "
+    train, valid, test = map(short_pairs, split_pairs(pairs, seed, track=track))
+    left = len(train) + len(valid) + len(test)
+    if left < LEAST_PAIRS:
+        short = f" of at most {LONGEST_CHARACTERS:,} characters a side" if left < len(pairs) else ""
+        raise UserError(f"{PAIRS_FLAG}: {str(path)!r} has {left} pairs{short}, fewer than a batch; "
                          f"give a file of at least {LEAST_PAIRS} pairs")
-    train, valid, test = split_pairs(pairs, seed, track=track)
     if not (train and valid and test):
         raise UserError(f"{PAIRS_FLAG}: {str(path)!r} repeats its sentences so much that train, valid and test would "
                          f"share some; give a file with more distinct sentences")
-    return PairCorpus(name=name, sha256=digest, builtin=path is None, skipped=skipped,
+    return PairCorpus(name=name, sha256=digest, builtin=path is None, skipped=skipped, too_long=len(pairs) - left,
                       train=train, valid=valid, test=test)
+
+
+def short_pairs(pairs: list[Pair]) -> list[Pair]:
+    """Those of which neither sentence is too long."""
+    return [pair for pair in pairs if max(map(len, pair)) <= LONGEST_CHARACTERS]
 
 
 def load_text(path: Path | None) -> TextCorpus:

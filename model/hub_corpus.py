@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from model.corpus import LEAST_CHARACTERS, LEAST_PAIRS, Pair, PairCorpus, TextCorpus, cut_text, normalised, split_pairs
+from model.corpus import (
+    LEAST_CHARACTERS,
+    LEAST_PAIRS,
+    Pair,
+    PairCorpus,
+    TextCorpus,
+    cut_text,
+    normalised,
+    short_pairs,
+    split_pairs,
+)
 from model.hub import HubName
 from model.track import Track, untracked
 
@@ -28,16 +38,21 @@ Field = tuple[str, ...]
 def pairs_from(
     name: HubName, splits: Mapping[str, "Dataset"], *, seed: int = 0, track: Track = untracked
 ) -> PairCorpus:
-    """The pairs of each split; a row with nothing on one side is left out, and counted as skipped.
+    """The pairs of each split; a row with nothing on one side is left out and counted, and so is a pair too long.
 
-    A training pair of which a sentence, on either side, stands in another split is left out too. A split that is
-    missing is cut from train. UserError: fields that are not there, or too few pairs.
+    No sentence, on either side, stays in two splits: test keeps all pairs, valid those that share none with test, train
+    those that share none with either. A split that is missing is cut from train. UserError: fields that are not there,
+    or too few pairs.
     """
     fields = find_pair_fields(name, splits["train"].features.arrow_schema)
-    kept = {part: _pairs(split, fields, track, part) for part, split in splits.items()}
-    skipped = sum(len(splits[part]) - len(pairs) for part, pairs in kept.items())
-    held_out = {normalised(sentence) for part in HELD_OUT for pair in kept.get(part, ()) for sentence in pair}
-    train = [pair for pair in kept["train"] if held_out.isdisjoint(map(normalised, pair))]
+    whole = {part: _pairs(split, fields, track, part) for part, split in splits.items()}
+    kept = {part: short_pairs(pairs) for part, pairs in whole.items()}
+    rows, two_sided, short = (sum(map(len, parts.values())) for parts in (splits, whole, kept))
+    held_out: set[str] = set()
+    for part in [part for part in ("test", "valid", "train") if part in kept]:
+        kept[part] = [pair for pair in kept[part] if held_out.isdisjoint(map(normalised, pair))]
+        held_out |= {normalised(sentence) for pair in kept[part] for sentence in pair if part in HELD_OUT}
+    train = kept["train"]
     if len(train) < LEAST_PAIRS:
         rule = f"has {len(train)} pairs that can be trained on, fewer than a batch"
         raise name.refused(f"{rule}: name a dataset with at least {LEAST_PAIRS}")
@@ -48,7 +63,8 @@ def pairs_from(
         raise name.refused(f"leaves no pair for the split {empty[0]!r}: name a dataset with more distinct sentences")
     kept["train"] = train
     lines = ("\t".join(pair) + "\n" for part in ("train", *HELD_OUT) for pair in (*kept[part], ("", "")))
-    return PairCorpus(name=name.text, sha256=_digest(lines), builtin=False, skipped=skipped, **kept)
+    return PairCorpus(name=name.text, sha256=_digest(lines), builtin=False, **kept,
+                      skipped=rows - two_sided, too_long=two_sided - short)
 
 
 def text_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track = untracked) -> TextCorpus:

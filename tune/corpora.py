@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import track
 
 from model.config import Data
-from model.corpus import PAIRS_FLAG, TEXT_FLAG, PairCorpus, TextCorpus, load_pairs, load_text
+from model.corpus import LONGEST_CHARACTERS, PAIRS_FLAG, TEXT_FLAG, PairCorpus, TextCorpus, load_pairs, load_text
 from model.families import FAMILIES
 from model.hub import HUB, PATIENCE_SECONDS, HubName, ask, cached, open_splits, reason, unreachable
 from model.hub_corpus import pairs_from, text_from
@@ -57,13 +57,18 @@ def load_corpora(settings: Settings) -> Corpora:
         named[kind] = FROM_HUB[kind] if kind in corpora else BUILTIN
         if kind not in corpora:
             corpora[kind] = load(settings, kind, BUILTIN)
+    too_long = f"pairs left out as longer than {LONGEST_CHARACTERS:,} characters on a side"
+    notes = [
+        f"{' and '.join(learners[kind])}: {too_long}: {corpus.too_long:,}"
+        for kind, corpus in corpora.items() if isinstance(corpus, PairCorpus) and corpus.too_long
+    ]  # fmt: skip
     reasons: dict[str, list[str]] = {}
     for kind, why in because.items():
         reasons.setdefault(why, []).extend(learners[kind])
     return Corpora(
         settings=replace(settings, **{SETTINGS[kind]: value for kind, value in named.items()}),
         corpora=corpora,
-        notes=[f"{' and '.join(families)}: {why}, {SMOKE_TEST}" for why, families in reasons.items()],
+        notes=notes + [f"{' and '.join(families)}: {why}, {SMOKE_TEST}" for why, families in reasons.items()],
     )
 
 

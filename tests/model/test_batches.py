@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.batches import TrainBatches, evaluation_batches, span
+from model.batches import EVALUATION_TOKENS, TrainBatches, evaluation_batches, span
 from model.corpus import PairCorpus, TextCorpus
 from model.prepared import PairData, TextData, prepare_pairs, prepare_text
 from model.resident import IGNORED, OUTSIDE, Batch
@@ -205,6 +205,16 @@ def test_a_whole_evaluation_has_every_pair_once(pairs: PairData, split: str) -> 
     first, last = {"train": (0, 3_000), "valid": (3_000, 3_500), "test": (3_500, 4_000)}[split]
     rows = itertools.chain.from_iterable(pairs_of(pairs, batch) for batch in evaluated(pairs, None, split))
     assert sorted(rows) == sorted(made_pairs(4_000)[first:last])
+
+
+def test_no_batch_of_an_evaluation_is_large_on_either_side_however_long_a_few_sources_are(pairs: PairData) -> None:
+    long = [(" ".join([word] * 300), word) for word in WORDS]
+    made = made_pairs(4_000)
+    data = prepare_pairs(PairCorpus(
+        name="pairs", sha256="", builtin=False, train=made[:3_000], valid=made[3_000:3_500] + long, test=long))
+    for batch in evaluated(data, None):
+        sides = [side.numel() for side in (*batch.inputs, batch.targets) if side is not None]
+        assert max(sides) <= EVALUATION_TOKENS or len(batch.targets) == 1
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "test", "held_out"])

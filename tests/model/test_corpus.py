@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from model.corpus import LEAST_PAIRS, Pair, PairCorpus, load_pairs, load_text, normalised, split_pairs
+from model.corpus import (
+    LEAST_PAIRS,
+    LONGEST_CHARACTERS,
+    Pair,
+    PairCorpus,
+    load_pairs,
+    load_text,
+    normalised,
+    short_pairs,
+    split_pairs,
+)
 
 SPLITS = ("train", "valid", "test")
 
@@ -108,9 +118,19 @@ def test_bad_lines_are_named_or_counted(tmp_path: Path, bad: str, said: str) -> 
     assert corpus.skipped == 2 and len(all_pairs(corpus)) == 400
 
 
+def test_pairs_that_are_too_long_are_left_out_and_counted_and_the_others_stay_in_their_splits(tmp_path: Path) -> None:
+    longest, longer = "a" * LONGEST_CHARACTERS, "a" * (LONGEST_CHARACTERS + 1)
+    pairs = [*tangled_pairs(500), (longest, "justa"), (longer, "larga"), ("long", longer)]
+    corpus = load_pairs(write(tmp_path / "pairs.txt", pairs))
+    assert corpus.too_long == 2 and Counter(all_pairs(corpus)) == Counter(pairs[:-2])
+    splits = split_pairs(pairs, seed=0)
+    assert [short_pairs(split) for split in splits] == [getattr(corpus, name) for name in SPLITS]
+
+
 @pytest.mark.parametrize(("content", "said"), [
     (None, "cannot be read"), (b"", "is empty"), (b" \n\n", "is empty"), (b"a\tb\nc\t\xff\n", "not UTF-8 at line 2"),
-    (b"a\tb\n", "fewer than a batch"), (b"a\tb\n" * 1000, "share")])
+    (b"a\tb\n", "fewer than a batch"), (b"a\tb\n" * 1000, "share"),
+    (b"a\t" + b"b" * 9_999 + b"\n", "0 pairs of at most .*fewer than a batch")])
 def test_a_file_of_pairs_that_cannot_serve_is_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
     path = tmp_path / "pairs.txt"
     if content is not None:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from datasets import load_dataset
 
-from model.corpus import Pair, PairCorpus, cut_text, normalised
+from model.corpus import LONGEST_CHARACTERS, Pair, PairCorpus, cut_text, normalised
 from model.hub import OUR_SPLITS, HubName
 from model.hub_corpus import find_pair_fields, find_text_field, pairs_from, text_from
 from model.prepared import prepare_pairs
@@ -32,9 +32,9 @@ def sentences(rows: list[Pair]) -> set[str]:
 
 
 def check_apart(corpus: PairCorpus) -> None:
-    """No sentence of the training split, on either side, stands in valid or test."""
+    """No sentence, on either side, stands in two splits."""
     train, valid, test = (sentences(getattr(corpus, part)) for part in PARTS)
-    assert train and valid and test and not train & (valid | test)
+    assert train and valid and test and not (train & valid or train & test or valid & test)
 
 
 def test_a_training_pair_is_dropped_if_and_only_if_it_shares_a_sentence(tmp_path: Path) -> None:
@@ -43,6 +43,26 @@ def test_a_training_pair_is_dropped_if_and_only_if_it_shares_a_sentence(tmp_path
     corpus = pairs_from(NAME, splits_of(tmp_path, {part: translations(rows) for part, rows in tables.items()}))
     check_apart(corpus)
     assert (corpus.train, corpus.valid, corpus.test) == (pairs(0, 500), tables["validation"], tables["test"])
+
+
+def test_a_pair_of_valid_is_dropped_if_and_only_if_it_shares_a_sentence_with_test(tmp_path: Path) -> None:
+    shared = [("WE COUNT 601", "otra"), ("other", "¿contamos 602?"), ("only here", "solo")]
+    rows = {"train": pairs(0, 500), "validation": shared + pairs(500, 502), "test": pairs(600, 604)}
+    corpus = pairs_from(NAME, splits_of(tmp_path, {part: translations(some) for part, some in rows.items()}))
+    check_apart(corpus)
+    assert (corpus.train, corpus.test) == (rows["train"], rows["test"])
+    assert corpus.valid == [("only here", "solo"), *pairs(500, 502)]
+
+
+def test_pairs_that_are_too_long_are_left_out_of_every_split_and_counted(tmp_path: Path) -> None:
+    long = "a" * LONGEST_CHARACTERS
+    for number, extra in enumerate([(long + "b", "corta"), ("short", long + "b")]):
+        rows = {"train": [*pairs(0, 500), extra], "validation": [*pairs(500, 502), (long, "justa")]}
+        rows["test"] = [extra, *pairs(600, 604)]
+        tables = {part: translations(some) for part, some in rows.items()}
+        corpus = pairs_from(NAME, splits_of(tmp_path / str(number), tables))
+        assert corpus.too_long == 2 and corpus.skipped == 0
+        assert (corpus.train, corpus.test) == (pairs(0, 500), pairs(600, 604)) and corpus.valid == rows["validation"]
 
 
 @pytest.mark.parametrize("there", [("train",), ("train", "test"), ("train", "valid")])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import tune.corpora
+from model.corpus import LONGEST_CHARACTERS
 from tests.model.stand_in import NOWHERE, ask_python, fill, pairs, serving
 from tune.corpora import ASK_SECONDS, load_corpora, prepare
 from tune.forms import BUILTIN
@@ -58,6 +59,15 @@ def test_the_hub_is_asked_for_three_seconds_at_most_and_only_for_what_is_not_nam
     load_corpora(Settings(budget=60.0, families={"nanogpt": 1.0}, text_corpus=BUILTIN))
     load_corpora(Settings(budget=60.0, families={"nanogpt": 1.0}, resume=tmp_path))
     assert len(asked) == 1
+
+
+def test_one_line_says_how_many_pairs_were_too_long(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    rows = [*pairs(0, 400), ("long", "larga " * LONGEST_CHARACTERS)]
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in rows))
+    found = load_corpora(Settings(budget=60.0, families={"translation": 1.0}, translation_corpus=path))
+    (note,) = found.notes
+    assert note.startswith("translation: pairs left out as longer than") and note.endswith(": 1")
 
 
 class Terminal(StringIO):
