@@ -1,6 +1,7 @@
 """The commands behind translate.py and generate.py: their flags, and what they print."""
 
 import argparse
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ from model.checkpoint import load_model
 from tune.errors import UserError
 
 TOKENS = 500
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Characters that steer a terminal, the order of writing included; a new line and a tab may."""
 
 
 def translate(arguments: list[str]) -> None:
@@ -24,7 +27,8 @@ def translate(arguments: list[str]) -> None:
         raise UserError(f"--beam: {flags.beam}: at least one text is kept; write 1 for greedy decoding")
     model, tokenizer = load_model(flags.folder)
     sentences = flags.sentences or [line.strip() for line in sys.stdin]
-    print(*use.translations(model, tokenizer, sentences, width=flags.beam), sep="\n")
+    for text in use.translations(model, tokenizer, sentences, width=flags.beam):
+        _print(text)
 
 
 def generate(arguments: list[str]) -> None:
@@ -48,7 +52,7 @@ def generate(arguments: list[str]) -> None:
         model, tokenizer, flags.prompt, flags.tokens,
         temperature=flags.temperature, top_k=flags.top_k, seed=flags.seed,
     )  # fmt: skip
-    print(flags.prompt + text)
+    _print(flags.prompt + text)
 
 
 def run(command: Callable[[list[str]], None]) -> int:
@@ -59,6 +63,13 @@ def run(command: Callable[[list[str]], None]) -> int:
         print(error, file=sys.stderr)
         return 2
     return 0
+
+
+def _print(text: str) -> None:
+    """A line; on a terminal what a model wrote may not steer it, so that control characters are shown as escapes."""
+    if sys.stdout.isatty():
+        text = CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    print(text)
 
 
 def _parser(entry: str, summary: str, folder: str) -> argparse.ArgumentParser:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from model import use
 from model.checkpoint import config_state, export, save
 from model.config import Config, build_model
 from model.tokenizer import CharacterTokenizer, SubwordTokenizer, Tokenizer
@@ -68,6 +69,30 @@ def test_the_commands_print_what_the_functions_give(tmp_path, monkeypatch, capsy
     assert given == "\n".join(translations(built("translation", WORDS), WORDS, SENTENCES)) + "\n"
     generate([str(exported(tmp_path, "nanogpt", CHARACTERS)), "--prompt", "abc", "--tokens", "5"])
     assert capsys.readouterr().out == "abc" + continuation(built("nanogpt", CHARACTERS), CHARACTERS, "abc", 5) + "\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("command", [translate, generate])
+@pytest.mark.parametrize("screen", [Terminal, io.StringIO])
+def test_what_a_model_writes_cannot_steer_a_terminal_and_is_piped_as_it_is(tmp_path, monkeypatch, screen, command):
+    written = "a\x1b]0;title\x07\x9b2J\rb\x7f\u202e\tñ\n\\x"
+    monkeypatch.setattr(use, "translations", lambda *_, **__: [written, "second"])
+    monkeypatch.setattr(use, "continuation", lambda *_, **__: written)
+    monkeypatch.setattr("sys.stdout", shown := screen())
+    if command is translate:
+        translate([str(exported(tmp_path, "translation", WORDS)), "first", "second"])
+    else:
+        generate([str(exported(tmp_path, "nanogpt", CHARACTERS)), "--prompt", "\x1b"])
+    printed = shown.getvalue()
+    if screen is Terminal:
+        assert all(character.isprintable() or character in "\t\n" for character in printed)
+        assert "a\\x1b]0;title\\x07\\x9b2J\\rb\\x7f\\u202e\tñ\n\\x" in printed
+    else:
+        assert printed == (f"{written}\nsecond\n" if command is translate else f"\x1b{written}\n")
 
 
 @pytest.mark.parametrize(
