@@ -1,6 +1,6 @@
 """How well a translator translates: BLEU and chrF on the same sentences of a split for all models of a study."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from sacrebleu.metrics import BLEU, CHRF
@@ -32,22 +32,29 @@ def chunks(data: PairData) -> int:
     return -(-min(SENTENCES, len(data.test)) // CHUNK)
 
 
-def translated(model: nn.Module, tokenizer: Tokenizer, data: PairData) -> Iterator[list[tuple[str, str]]]:
+def translated(
+    model: nn.Module, tokenizer: Tokenizer, data: PairData, before_step: Callable[[], None] = lambda: None
+) -> Iterator[list[tuple[str, str]]]:
     """Sentences of the test split, chunk by chunk: each as the model translates it, and its reference."""
-    return translated_of(model, tokenizer, data.test, SENTENCES)
+    return translated_of(model, tokenizer, data, data.test, SENTENCES, before_step)
 
 
 def translated_of(
-    model: nn.Module, tokenizer: Tokenizer, split: PairSplit, sentences: int
-) -> Iterator[list[tuple[str, str]]]:
-    """As many sentences of a split, chunk by chunk."""
+    model: nn.Module, tokenizer: Tokenizer, data: PairData, split: PairSplit, sentences: int,
+    before_step: Callable[[], None] = lambda: None,
+) -> Iterator[list[tuple[str, str]]]:  # fmt: skip
+    """As many sentences of a split, chunk by chunk; what is longer than a row of training is cut.
+
+    before_step: as for model.use.translations.
+    """
     pairs = [
         (tokenizer.decode(source.tolist()), tokenizer.decode(target.tolist()))
         for source, target in spread(split, min(sentences, len(split)))
     ]
     for first in range(0, len(pairs), CHUNK):
         sources, references = zip(*pairs[first : first + CHUNK], strict=True)
-        yield list(zip(translations(model, tokenizer, list(sources)), references, strict=True))
+        written = translations(model, tokenizer, list(sources), row=data.row, before_step=before_step)
+        yield list(zip(written, references, strict=True))
 
 
 def score(found: list[tuple[str, str]]) -> Score:

@@ -3,6 +3,7 @@
 # Shapes: B batch, W beam width, T length so far, L layers, H heads, K head width, V vocabulary.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -72,14 +73,16 @@ def greedy_search(model: "Translator", source: Tensor, unpadded: Tensor | None, 
 
 @torch.inference_mode()
 def beam_search(
-    model: "Translator", source: Tensor, unpadded: Tensor | None, width: int, limit: int
-) -> list[list[int]]:
+    model: "Translator", source: Tensor, unpadded: Tensor | None, width: int, limit: int,
+    before_step: Callable[[], None] = lambda: None,
+) -> list[list[int]]:  # fmt: skip
     """source (B, S) -> the best of `width` texts kept for each row, at most `limit` tokens, without eos
 
     A finished text keeps its place until `width` better ones push it out; a row whose texts are all finished leaves the
-    batch.
+    batch. before_step: called before the source is read and before each token; what it raises ends the search.
     """
     config, device = model.config, source.device
+    before_step()
     memory, past = model.encode(source, unpadded), model.past(limit)
     memory = memory.select(torch.arange(len(source), device=device).repeat_interleave(width))  # (B W)
     best: list[list[int]] = [[] for _ in range(len(source))]
@@ -90,6 +93,7 @@ def beam_search(
     lengths = torch.zeros_like(scores)
     finished = torch.zeros_like(scores, dtype=torch.bool)
     for step in range(limit):
+        before_step()
         logits = model.decode(texts[:, :, -1].reshape(-1, 1), memory, past)[:, -1]
         gains = logits.float().log_softmax(-1).view(len(rows), width, -1)  # (B, W, V)
         gains = gains.masked_fill(finished[..., None], float("-inf"))

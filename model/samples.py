@@ -1,6 +1,6 @@
 """What a winner writes, beside what stands in the validation split: sentences translated, text gone on with."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from torch import nn
@@ -20,16 +20,21 @@ Sample = dict[str, str]
 """Its input, the model's output, and the reference."""
 
 
-def samples(model: nn.Module, tokenizer: Tokenizer, data: Data, count: int) -> Iterator[Sample]:
-    """One at a time, spread over the validation split; none of a model that can neither translate nor go on."""
+def samples(
+    model: nn.Module, tokenizer: Tokenizer, data: Data, count: int, before_step: Callable[[], None] = lambda: None
+) -> Iterator[Sample]:
+    """One at a time, spread over the validation split; none of a model that can neither translate nor go on.
+
+    before_step: as for model.use.translations.
+    """
     if not isinstance(model, GPT | Translator):
         return
     for source, reference in spread(data.valid, count) if isinstance(data, PairData) else _text(data, count):
         given, wanted = tokenizer.decode(source.tolist()), tokenizer.decode(reference.tolist())
         if isinstance(data, PairData):
-            written = translations(model, tokenizer, [given])[0]
+            (written,) = translations(model, tokenizer, [given], row=data.row, before_step=before_step)
         else:
-            written = continuation(model, tokenizer, given, TOKENS)
+            written = continuation(model, tokenizer, given, TOKENS, before_step=before_step)
         yield {"input": given, "output": written, "reference": wanted}
 
 

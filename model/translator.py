@@ -3,6 +3,7 @@
 # Shapes: B batch, T target length, S source length, D d_model, H heads, K head width, L layers, V vocabulary.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -143,9 +144,12 @@ class Translator(nn.Module):
         """source (B, S) -> the likeliest next token each time, at most `limit`, without eos"""
         return greedy_search(self, source, unpadded, limit)
 
-    def beam(self, source: Tensor, unpadded: Tensor | None, width: int = 4, limit: int = 64) -> list[list[int]]:
+    def beam(
+        self, source: Tensor, unpadded: Tensor | None, width: int = 4, limit: int = 64,
+        before_step: Callable[[], None] = lambda: None,
+    ) -> list[list[int]]:  # fmt: skip
         """source (B, S) -> the likeliest text among `width` kept in parallel, at most `limit` tokens, without eos"""
-        return beam_search(self, source, unpadded, width, limit)
+        return beam_search(self, source, unpadded, width, limit, before_step)
 
     def _turns(self, begin: int, end: int) -> Turns:
         """The tables (T, K / 2) of positions `begin` to `end`; there is no longest sentence."""

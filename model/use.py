@@ -2,11 +2,14 @@
 
 import itertools
 import math
+import sys
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from model.gpt import GPT
+from model.packing import Shape
 from model.tokenizer import Tokenizer
 from model.translator import Translator
 from tune.errors import UserError
@@ -20,20 +23,26 @@ TOP_K = 40
 
 
 def translations(
-    model: nn.Module, tokenizer: Tokenizer, sentences: list[str], *, width: int = BEAM_WIDTH
-) -> list[str]:
-    """Each sentence in the target language, by beam search; an empty one stays empty. UserError: no translator."""
+    model: nn.Module, tokenizer: Tokenizer, sentences: list[str], *, width: int = BEAM_WIDTH,
+    row: Shape | None = None, before_step: Callable[[], None] = lambda: None,
+) -> list[str]:  # fmt: skip
+    """Each sentence in the target language, by beam search; an empty one stays empty. UserError: no translator.
+
+    row: tokens of a source and of its translation at most, each is cut there; before_step: called before each step of
+    decoding, which what it raises ends.
+    """
     if not isinstance(model, Translator):
         raise UserError("model: it does not translate: name a best-translation folder")
-    sources = [tokenizer.encode(sentence) for sentence in sentences]
+    longest, most = row or (None, sys.maxsize)
+    sources = [tokenizer.encode(sentence)[:longest] for sentence in sentences]
     found = [""] * len(sentences)
     order = sorted((place for place, source in enumerate(sources) if source), key=lambda place: len(sources[place]))
-    for limit, group in itertools.groupby(order, lambda place: _limit(sources[place])):
+    for limit, group in itertools.groupby(order, lambda place: min(_limit(sources[place]), most)):
         alike = list(group)
         for first in range(0, len(alike), SENTENCES_A_BATCH):
             places = alike[first : first + SENTENCES_A_BATCH]
             source, unpadded = _padded([sources[place] for place in places], model)
-            for place, text in zip(places, model.beam(source, unpadded, width, limit), strict=True):
+            for place, text in zip(places, model.beam(source, unpadded, width, limit, before_step), strict=True):
                 found[place] = tokenizer.decode(text)
     return found
 
@@ -42,10 +51,11 @@ def translations(
 def continuation(
     model: nn.Module, tokenizer: Tokenizer, prompt: str, tokens: int, *,
     temperature: float = TEMPERATURE, top_k: int = TOP_K, seed: int = 0,
+    before_step: Callable[[], None] = lambda: None,
 ) -> str:  # fmt: skip
     """`tokens` tokens after a prompt, each drawn from the `top_k` likeliest; of a temperature of 0 the likeliest.
 
-    UserError: no language model, or nothing to go on from.
+    before_step: as for translations. UserError: no language model, or nothing to go on from.
     """
     if not isinstance(model, GPT):
         raise UserError("model: it does not go on with text: name a best-nanogpt folder")
@@ -55,6 +65,7 @@ def continuation(
     device = next(model.parameters()).device
     draws = torch.Generator().manual_seed(seed)
     for _ in range(tokens):
+        before_step()
         seen = torch.tensor([text[-model.config.context :]], device=device)
         logits = model(seen)[0, -1].float().cpu()
         if tokenizer.unknown is not None:

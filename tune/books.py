@@ -6,8 +6,7 @@ What is reserved is written down before it is used. A slot is open while a proce
 another, and what lies between them is idle time, charged like the rest.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -150,23 +149,6 @@ class Books:
         self.journal.update("leases", assignment.lease, {"closed": now, "charged": charged * self.ledger.share})
         self._idle_since[assignment.slot] = now
         return charged
-
-    @contextmanager
-    def visit(self, trial: str, what: str) -> Iterator[Callable[[], float]]:
-        """The driver itself works for a trial, on a slot of its own and no lease; yields what says how long it may."""
-        slot = self._take_slot()
-        begun, seconds = self.clock(), self.ledger.room - 0.01
-        self.ledger.reserve(slot, seconds)
-        try:
-            yield lambda: begun + seconds - self.clock()
-        finally:
-            used = self.clock() - begun
-            row = {"at": self.clock(), "slot": slot, "trial": trial, "what": what, "seconds": used * self.ledger.share}
-            with self.journal.transaction():
-                self.journal.insert("charges", row)
-                self.ledger.release(slot)
-                self._idle_since[slot] = begun + used
-                self.hand_back(slot)
 
     def hand_back(self, slot: int | None = None) -> None:
         """Close a slot for good: the one named, else any idle one."""

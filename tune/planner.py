@@ -51,7 +51,7 @@ class Planner:
         listeners: Sequence[Listener] = (),
     ) -> None:
         self.books, self.families = books, families
-        self._wall_left, self._listeners = wall_left, listeners
+        self.wall_left, self._listeners = wall_left, listeners
         self.trials: dict[str, TrialRecord] = {}
         self.running: dict[str, Running] = {}
         self.stopping: str | None = None
@@ -80,7 +80,7 @@ class Planner:
         """Something for a free slot to do; None where none is free or must wait. Slots of no more use are given up."""
         self._close_lost_slots()
         while self.slots.free > 0:
-            wall = self._wall_left()
+            wall = self.wall_left()
             if wall is not None and wall < LEAST_LEASE_SECONDS:
                 self.stopping = self.stopping or "deadline"
             if self.stopping:
@@ -99,7 +99,7 @@ class Planner:
         """The first move that a family makes, put into practice; "again" where it came to nothing."""
         answer: HandBack | Wait = HandBack("there is no family")
         for name in sorted(self.families, key=self._shares.used_share):
-            move = self.families[name].contest.next(self._shares.left(name, self.slots.free, self._wall_left()))
+            move = self.families[name].contest.next(self._shares.left(name, self.slots.free, self.wall_left()))
             if not isinstance(move, HandBack | Wait):
                 return self._assign(name, move) or "again"
             self.families[name].idle = not self._shares.leases(name)
@@ -124,7 +124,7 @@ class Planner:
             del self.cut_short[trial]
             name = self.trials[trial].family
             contest = self.families[name].contest
-            left = self._shares.left(name, self.slots.free, self._wall_left()).seconds
+            left = self._shares.left(name, self.slots.free, self.wall_left()).seconds
             if self.families[name].fixed:
                 left = self.books.affordable
             price = left if rung is None else contest.price(trial, rung)
@@ -170,7 +170,7 @@ class Planner:
         wanted = price if fills else with_margin(price)
         if fresh:
             wanted = with_start_up(wanted, family.prices.start_up, self.books.affordable / self.slots.free)
-        wall = self._wall_left()
+        wall = self.wall_left()
         again = action == GO_ON
         steps, training_seconds = family.goal(record, rung, price)
         record.goal = steps = record.goal if again and record.goal is not None else steps

@@ -117,13 +117,14 @@ def conduct(
         place = make_place(grounds, planner)
         alive, noted = beating(study, planner.books.clock), overhead_noted(journal, tensorboard)
         shown = displayed(write, study, settings, planner.books.clock)
-        with shown, alive, up:
-            with ended_in_order(planner, study), noted:
-                run_trials(planner, data, place, devices.needs)
-            scale_winner(grounds, planner, write)
-        tensorboard.close(planner)
-        for line in conclude(settings, planner, data, devices.kind, tensorboard):
-            write(line)
+        with alive:
+            with shown, up:
+                with ended_in_order(planner, study), noted:
+                    run_trials(planner, data, place, devices.needs)
+                scale_winner(grounds, planner, write)
+            tensorboard.close(planner)
+            for line in conclude(settings, planner, data, devices.kind, tensorboard):
+                write(line)
     journal.close()
     return Outcome(folder=study, interrupted=planner.stopping)
 
@@ -152,7 +153,7 @@ def conclude(
             kept[family] = winner
         except DamagedCheckpoint as error:
             yield f"{family}: the best trial cannot be kept in best-{family}: {error}"
-    scores = {} if planner.stopping else write_samples(kept, planner.books, study, data, kind=kind)
+    scores = {} if planner.stopping else write_samples(kept, planner, data, kind=kind)
     for family, score in scores.items():
         tensorboard.translated(planner, found[family].trial, score)
     journal.note(ended={"reason": planner.stopping or "cap", "spent": ledger.spent})

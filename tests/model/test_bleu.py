@@ -37,7 +37,7 @@ def test_a_small_split_is_translated_whole(pair_data: PairData) -> None:
 def test_as_many_sentences_of_another_split_as_are_asked_for(small_pairs: Config, pair_data: PairData) -> None:
     tokenizer = Tokenizer.from_json(pair_data.tokenizer)
     model = build_model(small_pairs, vocabulary=tokenizer.vocabulary, pad=pair_data.pad).eval()
-    found = [pair for chunk in translated_of(model, tokenizer, pair_data.valid, 5) for pair in chunk]
+    found = [pair for chunk in translated_of(model, tokenizer, pair_data, pair_data.valid, 5) for pair in chunk]
     valid = pair_data.valid.target
     first = tokenizer.decode(valid.tokens[: valid.offsets[1]][1:-1].tolist())
     assert len(found) == 5 and found[0][1] == first

@@ -42,6 +42,35 @@ def test_a_sentence_is_translated_as_it_is_alone(width):
     assert together[2] == "" and any(together)
 
 
+def test_a_source_and_its_translation_are_cut_at_the_row_that_is_given():
+    model, asked = built("translation", WORDS), []
+    long = "a dog that a small cat left sleeps " * 30
+    cut = WORDS.decode(WORDS.encode(long)[:5])
+    assert WORDS.encode(cut) == WORDS.encode(long)[:5]
+    found = translations(model, WORDS, [long], row=(5, 7), before_step=lambda: asked.append(None))
+    assert len(asked) <= 1 + 7 and found == translations(model, WORDS, [cut], row=(5, 7))
+
+
+class TimeIsUp(Exception):
+    pass
+
+
+def test_what_is_raised_before_a_step_ends_decoding_there():
+    def two_steps():
+        asked.append(None)
+        if len(asked) > 2:
+            raise TimeIsUp
+
+    for decode in (
+        lambda: translations(built("translation", WORDS), WORDS, SENTENCES, before_step=two_steps),
+        lambda: continuation(built("nanogpt", CHARACTERS), CHARACTERS, "abc", 40, before_step=two_steps),
+    ):
+        asked = []
+        with pytest.raises(TimeIsUp):
+            decode()
+        assert len(asked) == 3
+
+
 def test_a_continuation_follows_its_seed_and_sees_the_last_context_only():
     model = built("nanogpt", CHARACTERS)
     text = continuation(model, CHARACTERS, "abc", 40, seed=3)

@@ -115,7 +115,7 @@ def test_a_trial_whose_process_dies_twice_has_failed(tmp_path: Path) -> None:
 
 def test_a_deadline_ends_the_search_in_time(tmp_path: Path) -> None:
     world = World(tmp_path, cap=1200, slots=2)
-    world.planner._wall_left = lambda: 200 - world.now
+    world.planner.wall_left = lambda: 200 - world.now
     world.run()
     assert world.now <= 200
 

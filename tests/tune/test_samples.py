@@ -1,17 +1,33 @@
 """What the driver does for a winner is paid for, and done only where it is sure to fit in the cap."""
 
-from collections.abc import Iterator
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from model.bleu import Score
+from model.checkpoint import config_state, save
+from model.config import Config, build_model
+from model.corpus import PairCorpus
+from model.lease import Lease
+from model.prepared import prepare_pairs
 from model.samples import Sample
+from model.translator import Translator
 from tests.tune.world import World
 from tune import samples as samples_file
+from tune.heartbeats import DRIVER, FOLDER, beat, last_beat
+from tune.planner import Planner
+from tune.restore import LIVES_ON_SECONDS
 from tune.samples import taken, write_samples
-from tune.winners import last_lines, winners
+from tune.settings import Settings
+from tune.study import run_study
+from tune.winners import Winner, export, last_lines, winners
 
 
 def rows(world: World, seconds: float) -> Iterator[Sample]:
@@ -28,33 +44,16 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-def test_a_visit_is_charged_and_keeps_to_the_cap(world: World) -> None:
-    before = world.books.ledger.spent
-    with world.books.visit("t001", "evaluation") as left:
-        assert left() <= 1200 - before
-        world.now += left()
-    assert before < world.books.ledger.spent <= 1200
-    held = world.total("SELECT SUM(closed - opened) FROM slots")
-    assert world.total("SELECT SUM(seconds) FROM charges") == pytest.approx(held)
-    assert world.total("SELECT COUNT(*) FROM slots WHERE closed IS NULL") == 0
-
-
-def test_no_sample_begins_that_might_not_fit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples_file.time, "monotonic", lambda: world.now)
+def test_no_sample_begins_that_might_not_fit(world: World) -> None:
     for seconds, price, count in ((10, 1.0, 4), (4.9, 1.0, 1), (5, 4.0, 0)):
-        end = world.now + seconds
-        items, last = taken(rows(world, 2.0), lambda end=end: end - world.now, price, 4)
+        items, last = taken(rows(world, 2.0), Lease(seconds, lambda: world.now), price, 4)
         assert len(items) == count and last == pytest.approx(2.0 if items else price)
 
 
-def test_what_is_of_use_as_a_whole_only_is_given_up_as_soon_as_it_might_not_fit(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_of_use_as_a_whole_only_is_given_up_as_soon_as_it_might_not_fit(world: World) -> None:
     """Four of 2 s each: once that is known, those to come must fit 1.5 times over."""
-    monkeypatch.setattr(samples_file.time, "monotonic", lambda: world.now)
     for seconds, count in ((11.5, 4), (10.5, 1), (1, 0)):
-        end = world.now + seconds
-        items, _ = taken(rows(world, 2.0), lambda end=end: end - world.now, 1.0, 4, whole=True)
+        items, _ = taken(rows(world, 2.0), Lease(seconds, lambda: world.now), 1.0, 4, whole=True)
         assert len(items) == count
 
 
@@ -64,13 +63,12 @@ def test_samples_are_in_the_journal_and_every_device_second_in_the_books(
     score = Score(bleu=12.34, chrf=30.0, sentences=128, signature="nrefs:1")
     monkeypatch.setattr(samples_file, "LOADING_SECONDS", 0.0)
     monkeypatch.setattr(samples_file, "STEPS_A_TOKEN", 0.0)
-    monkeypatch.setattr(samples_file.time, "monotonic", lambda: world.now)
     monkeypatch.setattr(samples_file, "load_model", lambda folder: (None, None))
-    monkeypatch.setattr(samples_file, "samples", lambda model, tokenizer, data, most: rows(world, 0.01))
-    monkeypatch.setattr(samples_file, "scored", lambda model, tokenizer, data, left, price: score if data else None)
+    monkeypatch.setattr(samples_file, "samples", lambda model, tokenizer, data, most, ask: rows(world, 0.01))
+    monkeypatch.setattr(samples_file, "scored", lambda model, tokenizer, data, lease, price: score if data else None)
     config = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"}
     found = {family: replace(winner, config=config) for family, winner in winners(world.journal).items()}
-    scores = write_samples(found, world.books, Path(), {"nanogpt": None, "translation": "pairs"}, kind="cpu")
+    scores = write_samples(found, world.planner, {"nanogpt": None, "translation": "pairs"}, kind="cpu")
     facts = world.journal.facts()
     assert facts["samples"]["nanogpt"][0] == {"input": "a", "output": "b", "reference": "c"}
     assert facts["bleu"] == {"translation": {"trial": found["translation"].trial} | asdict(score)}
@@ -78,6 +76,123 @@ def test_samples_are_in_the_journal_and_every_device_second_in_the_books(
     assert line.endswith("BLEU 12.3 on 128 test sentences")
     held = world.total("SELECT SUM(closed - opened) FROM slots")
     assert world.total("SELECT SUM(seconds) FROM charges") == pytest.approx(held) == world.books.ledger.spent <= 1200
+    assert world.total("SELECT COUNT(*) FROM slots WHERE closed IS NULL") == 0
+
+
+LEFT = 28.0
+"""Device-seconds, for a winner that writes."""
+LONG = 1_100
+"""Words of one sentence of the test split."""
+
+
+class Slow:
+    """A winner whose every step of decoding takes `seconds`; after each `stepped` is called."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.seconds, self.stepped = 1.0, list[Callable[[], None]]()
+        self.world = World(folder, cap=LEFT, slots=1)
+        numbers = [(f"we count {i}", f"contamos {i}") for i in range(400)]
+        test = [*numbers[390:], ("we " * LONG, "nosotros " * LONG)]
+        corpus = PairCorpus(name="", sha256="", builtin=True, train=numbers[:380], valid=numbers[380:390], test=test)
+        self.data = prepare_pairs(corpus)
+        config = Config(family="translation", d_model=16, heads=4, layers=2)
+        model = build_model(config, vocabulary=self.data.vocabulary, pad=self.data.pad)
+        state = {"steps": 1, "config": config_state(config)}
+        saved = save(folder / "checkpoints" / "t001", model, {"step": torch.zeros(1)}, state)
+        row = {"trial": "t001", "family": "translation", "config": "{}", "state": "paused", "created": 0.0}
+        self.world.journal.insert("trials", row)
+        self.winner = Winner(
+            trial="t001", family="translation", config={}, parameters=1, perplexity=1.0, bits_per_character=1.0,
+            test_perplexity=1.0, decayed=True, checkpoint=saved,
+        )  # fmt: skip
+        export(self.winner, folder, self.data)
+        decode = Translator.decode
+
+        def slow(*given: Any) -> torch.Tensor:
+            self.world.now += self.seconds
+            for each in self.stepped:
+                each()
+            return decode(*given)
+
+        patch.setattr(Translator, "decode", slow)
+
+    def write(self, kind: str = "cpu") -> dict[str, Score]:
+        """What the end of a search has its winner do."""
+        found = {"translation": self.winner}
+        return write_samples(found, self.world.planner, {"translation": self.data}, kind=kind)
+
+
+@pytest.fixture
+def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slow:
+    (tmp_path / "study").mkdir()
+    return Slow(tmp_path / "study", monkeypatch)
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.2, 1.0, 9.0, 20.0])
+def test_decoding_ends_inside_the_cap_whatever_a_step_takes_and_is_charged_to_its_lease(
+    slow: Slow, seconds: float
+) -> None:
+    slow.seconds = seconds
+    scores = slow.write()
+    world, used = slow.world, slow.world.now
+    assert 0 < world.books.ledger.spent <= LEFT and bool(scores) == (seconds < 0.1)
+    (lease,) = world.journal.rows("SELECT trial, purpose, closed - opened AS held, charged, reserved FROM leases")
+    assert (lease["trial"], lease["purpose"]) == ("t001", "decoding") and lease["reserved"] <= LEFT
+    assert lease["charged"] == pytest.approx(lease["held"]) == pytest.approx(used)
+    charged = world.total("SELECT SUM(seconds) FROM charges WHERE what = 'evaluation' AND trial = 't001' AND lease = 1")
+    assert charged == pytest.approx(world.books.ledger.spent)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_decoding_ends_before_the_deadline(slow: Slow, kind: str) -> None:
+    slow.world.planner.wall_left = lambda: 5.0 - slow.world.now
+    assert slow.write(kind) == {} and 0 < slow.world.now <= 5.0
+
+
+def test_after_the_deadline_nothing_is_decoded(slow: Slow) -> None:
+    slow.world.planner.wall_left = lambda: -1.0
+    assert slow.write("cuda") == {} and slow.world.now < 1
+
+
+def test_killed_while_a_winner_writes_it_is_charged_to_its_last_sign_of_life(slow: Slow, tmp_path: Path) -> None:
+    """What a kill leaves is the study's folder as it is at that moment."""
+    left, world = tmp_path / "left", slow.world
+    (tmp_path / "study" / FOLDER).mkdir()
+
+    def killed() -> None:
+        if world.now > 4 and not left.exists():
+            beat(tmp_path / "study", DRIVER, 0, 4.2)
+            shutil.copytree(tmp_path / "study", left)
+
+    slow.seconds, slow.stepped = 0.7, [killed]
+    slow.write()
+    again = World(left, cap=LEFT, slots=1)
+    assert 4.2 <= again.books.ledger.spent <= 4.2 + LIVES_ON_SECONDS
+    assert again.total("SELECT SUM(seconds) FROM charges") == pytest.approx(again.books.ledger.spent)
+    assert again.total("SELECT COUNT(*) FROM leases WHERE closed IS NULL") == 0
+
+
+def test_the_driver_gives_signs_of_life_until_the_last_winner_has_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(found: object, planner: Planner, data: object, kind: str) -> dict[str, Score]:
+        now, patience = planner.books.clock(), time.monotonic() + 20
+        while (at := (last_beat(planner.books.journal.folder, DRIVER) or {"at": 0.0})["at"]) < now:
+            assert time.monotonic() < patience, "the driver gives no sign of life"
+            time.sleep(0.01)
+        beats.append(at)
+        return {}
+
+    beats: list[float] = []
+    (tmp_path / "text.txt").write_text("To be, or not to be. " * 1000)
+    monkeypatch.setattr("tune.study.local_ray", lambda slots, gpus: nullcontext())
+    monkeypatch.setattr("tune.study.run_trials", lambda *given: None)
+    monkeypatch.setattr("tune.study.write_samples", write)
+    settings = Settings(
+        budget=60.0, families={"nanogpt": 1.0}, text_corpus=tmp_path / "text.txt", out=tmp_path / "study"
+    )
+    run_study(settings)
+    assert len(beats) == 1
 
 
 def test_where_all_ran_out_of_memory_a_larger_cap_is_not_the_remedy(tmp_path: Path) -> None:

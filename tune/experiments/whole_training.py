@@ -88,7 +88,7 @@ def learned(config: Config, data: Data, last: Progress, device: torch.device) ->
     model = checkpoints.trained_model(config, Path(last.checkpoint), tokenizer, device)
     row: Row = {}
     if isinstance(data, PairData):
-        chunks = translated_of(model, tokenizer, data.valid, SENTENCES)
+        chunks = translated_of(model, tokenizer, data, data.valid, SENTENCES)
         found = score([pair for chunk in chunks for pair in chunk])
         row = {"bleu": found.bleu, "chrf": found.chrf, "sentences": found.sentences}
     trained_on = evaluate(model, config, data, "train", tokens=EVALUATION_TOKENS, device=device)
