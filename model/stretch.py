@@ -45,5 +45,7 @@ class Progress:
     valid: Evaluation | None = None
     test: Evaluation | None = None
     whole: bool = False             # valid was all of the split
-    ended: str | None = None       # "rung", "lease" (too short for its steps), "final", "stopped" (as told), "diverged"
+    # "rung", "lease" (too short for its steps), "final", "stopped" (as told), "diverged", "unmeasured" (memory did not
+    # suffice for the smallest evaluation at its end)
+    ended: str | None = None
     checkpoint: str | None = None   # the newest of the trial, with `ended`; None when diverged

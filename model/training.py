@@ -14,6 +14,7 @@ from model.evaluation import Evaluation, evaluate
 from model.forecast import Forecast
 from model.learner import Learner, MakeLearner
 from model.lease import MARGIN, Lease
+from model.memory import give_back_freed, ran_out
 from model.pace import WARM, Pace
 from model.process import PeakMemory, prepare_process
 from model.recent import Recent
@@ -63,6 +64,7 @@ class _Training:
         self.next_yield = lease.clock() + YIELD_SECONDS
         self.next_save = lease.clock() + CHECKPOINT_SECONDS
         self.next_point, self.points = math.inf, CURVE_POINTS
+        self.too_large: set[tuple[str, int | None]] = set()    # evaluations for which memory did not suffice
 
     def run(self) -> Generator[Progress, None, None]:
         self._start()
@@ -196,10 +198,12 @@ class _Training:
         return valid
 
     def _evaluate(self, split: str, tokens: int | None, after: float = 0.0) -> Evaluation | None:
-        """None where it does not fit, or not to its end, before what must follow.
+        """None where it does not fit, or not to its end, before what must follow; or not in memory, now or before.
 
         A whole split needs no margin to begin: nothing is at risk but itself, since each batch of it has one.
         """
+        if (split, tokens) in self.too_large:
+            return None
         expected = (
             self.forecast.whole_seconds(self.sizes[split]) if tokens is None
             else MARGIN * self.forecast.evaluation_seconds(tokens))
@@ -214,11 +218,19 @@ class _Training:
             before = now
             return self.lease.left() >= MARGIN * self.lease.expected("evaluation batch", 0.0) + after
 
+        evaluation = None
         with self.lease.spent_on("evaluation"):
-            evaluation = evaluate(
-                self.learner.model, self.config, self.data, split, tokens=tokens, device=self.device, go_on=go_on,
-                clock=self.lease.clock)
+            try:
+                evaluation = evaluate(
+                    self.learner.model, self.config, self.data, split, tokens=tokens, device=self.device, go_on=go_on,
+                    clock=self.lease.clock)
+            except Exception as error:
+                if not ran_out(error):
+                    raise
+                self.too_large.add((split, tokens))
             go_on()    # takes note of the last batch
+            if (split, tokens) in self.too_large:
+                give_back_freed()
         if evaluation is not None:
             self.forecast.evaluated(evaluation)
         return evaluation
@@ -270,6 +282,8 @@ class _Training:
     def _judged(self, valid: Evaluation | None, test: Evaluation | None, whole: bool, ended: str) -> Progress:
         if ended == "diverged" or (valid is not None and not math.isfinite(valid.loss)):
             self.written, ended = None, "diverged"
+        elif valid is None and ("valid", self.evaluation_tokens) in self.too_large:
+            ended = "unmeasured"
         return self._progress(valid=valid, test=test, whole=whole, ended=ended)
 
     def _progress(self, ended: str | None = None, **judged: Any) -> Progress:

@@ -255,6 +255,8 @@ class Planner:
         elif ended == "final" and loss is not None:
             self._settle(trial, "finished", "decayed")
             family.contest.finished(trial, loss)
+        elif ended == "unmeasured":
+            self.end(trial, "memory: ran out of it in the evaluation at its end")
         elif ended == "diverged" or (ended != "stopped" and record.steps <= run.steps_before):
             self.end(trial, "diverged" if ended == "diverged" else "price")
         else:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from model import checkpoint as checkpoints
+from model import training
 from model.batches import batch_shape
 from model.config import Config
 from model.footprint import footprint, most_micro_batches
@@ -178,6 +179,50 @@ def test_a_stretch_tells_that_it_ran_out_and_how_it_went_on(
     short_of_memory(monkeypatch, most_rows=2)
     last = run(small_text, text_data, tmp_path, steps=5)[-1]
     assert (last.ran_out, last.micro_batches, last.ended) == (True, 4, "rung")
+
+
+def short_in_evaluations(monkeypatch: pytest.MonkeyPatch, error: Exception, *, whole: bool) -> list[int | None]:
+    """Let those of whole splits fail, or all; returns what was asked for, in target tokens."""
+    evaluate, asked = training.evaluate, []
+
+    def scarce(*given: Any, tokens: int | None, **named: Any) -> Any:
+        asked.append(tokens)
+        if tokens is None or not whole:
+            raise error
+        return evaluate(*given, tokens=tokens, **named)
+
+    monkeypatch.setattr(training, "evaluate", scarce)
+    return asked
+
+
+def test_an_evaluation_that_memory_does_not_suffice_for_costs_itself_alone(
+    case: tuple[Config, Any], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = short_in_evaluations(monkeypatch, MemoryError(), whole=True)
+    last = run(*case, tmp_path, steps=20, final=True)[-1]
+    assert asked.count(None) == 2, "valid and test"
+    assert last.ended == "final" and not last.whole and last.test is None and not last.ran_out
+    assert last.valid is not None and Path(str(last.checkpoint)).name == f"{checkpoints.AFTER_DECAY}-000020"
+    assert checkpoints.load(Path(str(last.checkpoint))).state["steps"] == last.steps == 20
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_without_memory_for_the_smallest_evaluation_a_stretch_says_so_and_leaves_its_checkpoint(
+    case: tuple[Config, Any], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, final: bool
+) -> None:
+    asked = short_in_evaluations(monkeypatch, MemoryError(), whole=False)
+    last = run(*case, tmp_path, steps=20, final=final)[-1]
+    assert (last.ended, last.valid, last.test) == ("unmeasured", None, None)
+    assert checkpoints.load(Path(str(last.checkpoint))).state["steps"] == 20
+    assert len([tokens for tokens in asked if tokens is not None]) == 1, "it is not tried in vain again and again"
+
+
+def test_other_errors_of_an_evaluation_are_not_taken_for_it(
+    case: tuple[Config, Any], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short_in_evaluations(monkeypatch, RuntimeError("shapes differ"), whole=True)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        run(*case, tmp_path, steps=20, final=True)
 
 
 def test_on_paper_smaller_parts_need_less_down_to_single_rows(small_text: Config, text_data: TextData) -> None:

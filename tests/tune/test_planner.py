@@ -131,6 +131,30 @@ def test_a_trial_that_was_stopped_before_its_first_step_goes_on_later(tmp_path: 
     assert world.planner.cut_short == {assignment.trial: 0}
 
 
+@pytest.mark.parametrize("reports", [0, 9, 10_000])
+def test_a_trial_that_memory_does_not_suffice_to_measure_ends_with_that_reason_and_no_other_does(
+    tmp_path: Path, reports: int
+) -> None:
+    """Whatever it was on the way to: a rung, or its end; after a kill, too, it is over."""
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    while (assignment := world.planner.next()) is not None and reports and assignment.rung is not None:
+        world.assignments.append(assignment)
+        world.now += world.length(assignment)
+        world.end(assignment)
+        reports -= 1
+    assert assignment is not None
+    world.now += 4
+    progress = {"ended": "unmeasured", "steps": world.planner.trials[assignment.trial].steps + 40, "step_seconds": 0.05}
+    world.planner.report(assignment.trial, STOPPED | progress)
+    world.journal.close()
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    world.run()
+    assert assignment.trial not in {each.trial for each in world.assignments}
+    (row,) = world.journal.rows("SELECT trial, state, reason FROM trials WHERE reason LIKE 'memory%'")
+    assert (row["trial"], row["state"]) == (assignment.trial, "stopped") and "evaluation" in row["reason"]
+    assert world.books.ledger.spent <= 600
+
+
 def test_a_search_told_to_stop_starts_nothing_more(tmp_path: Path) -> None:
     world = World(tmp_path, cap=1200, slots=2)
     assert world.planner.next() is not None
