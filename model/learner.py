@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,6 +190,28 @@ class Learner:
         torch.set_rng_state(state["random.cpu"])
         if self.device.type == "cuda" and "random.cuda" in state:
             torch.cuda.set_rng_state(state["random.cuda"], self.device)
+
+
+def dry_batch(config: Config, data: Data) -> Iterator[str]:
+    """Two rows through an untrained model on the CPU, forth and back, for nothing; yields what it does next.
+
+    torch's generators stay as they are.
+    """
+    family, device = FAMILIES[config.family], torch.device("cpu")
+    with torch.random.fork_rng(devices=[]), precision.on_threads(1):    # many wait for each other on a busy machine
+        torch.manual_seed(config.seed)
+        yield "build"
+        model = family.build(config, data.vocabulary, pad_of(data))
+        parameter_groups(model, config.learning_rate, config.weight_decay)
+        yield "batches"
+        for split in ("valid", "test"):
+            next(iter(family.evaluation_batches(config, data, split, 1, device)))
+        batch = family.training_batches(config, data, device).some()
+        part, _ = batch.parts(max(1, len(batch.targets) // 2))[0]
+        yield "loss"
+        loss, _ = family.losses(model, config, part.inputs, part.targets)
+        yield "loss.backward"
+        loss.backward()
 
 
 MakeLearner = Callable[[Config, Data, torch.device, int], Learner]

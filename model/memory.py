@@ -5,6 +5,7 @@ import errno
 import gc
 import math
 import resource
+import sys
 from pathlib import Path
 
 import torch
@@ -72,7 +73,7 @@ class MemoryLimit:
 
     def _set(self, wanted: int) -> None:
         hardest = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        possible = [value for value in (wanted, hardest) if value != resource.RLIM_INFINITY]
+        possible = [value for value in (wanted, hardest) if value != resource.RLIM_INFINITY and value <= sys.maxsize]
         resource.setrlimit(resource.RLIMIT_DATA, (min(possible, default=resource.RLIM_INFINITY), hardest))
 
 
@@ -89,6 +90,11 @@ def available_bytes(device: torch.device) -> float:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return _field(_SYSTEM, "MemAvailable") or math.inf
+
+
+def machine_bytes() -> int | None:
+    """All the memory of this machine; None where the system does not tell."""
+    return _field(_SYSTEM, "MemTotal") or None
 
 
 def status_bytes(field: str) -> int:

@@ -53,7 +53,7 @@ def test_a_family_of_ones_own_is_trained_under_the_cap(printed: tuple[Path, str]
 
 def test_a_search_returns_its_ranking(printed: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The search itself is the one above."""
-    ended = study.Outcome(folder=printed[0], interrupted=None)
+    ended = study.Outcome(folder=printed[0], found=True, interrupted=None)
     monkeypatch.setattr(study, "run_study", lambda settings: ended)
     told: dict[str, pd.DataFrame] = {}
     exec(block("result = search("), told)

@@ -1,7 +1,50 @@
-"""What a user can put right, told from faults of ours; standard library only, anyone may import it."""
+"""What a user can put right, told from faults of ours; and an error of their code in one line. Standard library only,
+anyone may import it.
+"""
+
+import re
+import sysconfig
+import traceback
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FRAME = re.compile(r'File "([^<"][^"]*)", line (\d+)(?:, in ([^\n]+))?')
+LONGEST = 140
 
 
 class UserError(ValueError):
     """One line that names field, value, rule and remedy. Entries print it and exit with 2; any other error keeps its
     traceback.
     """
+
+
+def told(trace: str) -> tuple[str | None, str] | None:
+    """Of a traceback, as text, the error in one line, such as `ValueError: its text (mine.py:12)`; before it the
+    function of a user's, such as `loss`, that we had called.
+
+    Where no line of the user's is in it there is no function, and no place; of what is no traceback there is nothing.
+    """
+    frames = list(FRAME.finditer(trace))
+    if not frames:
+        return None
+    said = next((line for line in trace[frames[-1].end() :].splitlines() if line and not line[0].isspace()), "an error")
+    kind, colon, text = said.partition(":")
+    said = f"{kind.rpartition('.')[2]}{colon}{text}"[:LONGEST]
+    theirs = [frame.groups() for frame in frames if is_a_users(Path(frame[1]))]
+    if not theirs:
+        return None, said
+    return theirs[0][2], f"{said} ({Path(theirs[-1][0]).name}:{theirs[-1][1]})"
+
+
+def told_of(error: BaseException) -> str:
+    """An error that was caught, in such a line."""
+    found = told("".join(traceback.format_exception(error)))
+    return found[1] if found else type(error).__name__
+
+
+def is_a_users(file: Path) -> bool:
+    """Neither installed nor ours, on whatever node of a cluster it lies."""
+    if {"site-packages", "dist-packages"} & set(file.parts) or file.is_relative_to(sysconfig.get_path("stdlib")):
+        return False
+    folder = file.parent.name
+    return folder not in ("tune", "model") or not (ROOT / folder / file.name).is_file()

@@ -2,23 +2,26 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
 from model.config import RECIPES, Config, Data
-from model.families import FAMILIES
+from model.families import BUILT_IN, FAMILIES
+from model.learner import dry_batch
+from model.memory import machine_bytes
 from tune.aside import Aside
 from tune.corpora import FLAGS, load_corpora, prepare
 from tune.devices import Devices
-from tune.dimensions import freed
-from tune.errors import UserError
+from tune.dimensions import SPACES, freed
+from tune.errors import UserError, told_of
 from tune.flag import invalid
 from tune.forms import counts_text
 from tune.memory import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
 from tune.prices import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, FixedPrices, load_prices
 from tune.settings import Settings
+from tune.sizes import bytes_text
 from tune.space import Space
 
 SHORTEST_RUNG_SECONDS = 4.0
@@ -30,7 +33,8 @@ class Grounds:
     """What a search stands on; each mapping is by family. prices: only those that are fixed.
 
     settings: each corpus is named. devices: shared as the settings ask for. held_to: bytes that a trial is held to.
-    notes: lines for the user on which texts serve, and why; aside: what of the cap is not for the search.
+    notes: lines for the user: which texts serve and why, what the memory limit comes to; aside: what of the cap is not
+    for the search.
     """
 
     settings: Settings
@@ -53,7 +57,8 @@ def survey(settings: Settings, devices: Devices) -> Grounds:
     """The grounds of a search on these devices. UserError: a setting that cannot serve."""
     spaces = {
         name: Space(
-            family=name, precisions=devices.precisions, fix=settings.fix, vary=freed(settings.vary, RECIPES[name])
+            family=name, precisions=devices.precisions, fix=settings.fix,
+            vary=freed(tuple(each for each in settings.vary if each not in SPACES[name]), RECIPES[name]),
         )
         for name in settings.families
     }
@@ -64,16 +69,33 @@ def survey(settings: Settings, devices: Devices) -> Grounds:
     texts = load_corpora(settings)
     prepared = {kind: prepare(corpus) for kind, corpus in texts.corpora.items()}
     data = {name: prepared[FAMILIES[name].corpus] for name in settings.families}
+    for name, each in data.items():
+        check_learns(Config.at(spaces[name].default(), family=name, seed=settings.seed), each)
     memories = {name: make_memory(name, each, devices.kind) for name, each in data.items()}
     devices = devices.shared(settings, max(memories[name].predicted(spaces[name].default(), 1) for name in spaces))
-    limits = [limit for limit in (settings.memory_limit, devices.trial_bytes) if limit is not None]
+    asked, notes = memory_limit(settings, devices)
+    limits = [limit for limit in (asked, devices.trial_bytes) if limit is not None]
     for memory in memories.values():
         memory.limit = min(limits, default=math.inf)
     check_memory(settings, spaces, memories)
     return Grounds(
         settings=texts.settings, devices=devices, spaces=spaces, data=data, memories=memories, prices=prices,
-        held_to=settings.memory_limit if devices.trials_each == 1 else min(limits), notes=texts.notes, aside=aside,
+        held_to=asked if devices.trials_each == 1 else min(limits), notes=[*texts.notes, *notes],
+        aside=aside,
     )  # fmt: skip
+
+
+def check_learns(config: Config, data: Data) -> None:
+    """UserError: two rows of a family of a user's own do not go through it on the CPU. What fails of ours is a bug."""
+    doing = ""
+    try:
+        for step in dry_batch(replace(config, precision="fp32"), data):
+            doing = step
+    except Exception as error:
+        if config.family in BUILT_IN or isinstance(error, UserError):
+            raise
+        line = f"its {doing} raised {told_of(error)} on two rows on the CPU"
+        raise UserError(f"--families: {config.family!r}: {line}: mend it; nothing was spent") from error
 
 
 def check_scaling(settings: Settings, devices: Devices) -> None:
@@ -91,6 +113,14 @@ def check_cap(settings: Settings, aside: Aside) -> None:
     smallest = aside.least_cap(max(least / share for share in settings.families.values()))
     if settings.budget < smallest:
         raise settings.too_small(smallest)
+
+
+def memory_limit(settings: Settings, devices: Devices) -> tuple[int | None, list[str]]:
+    """Bytes that a trial is held to: those asked for, as far as a machine has them; and a line where it has not."""
+    asked, there = settings.memory_limit, devices.memory_bytes or (None if settings.address else machine_bytes())
+    if asked is None or there is None or asked <= there:
+        return asked, []
+    return there, [f"--memory-limit: {bytes_text(asked)} is more than a machine has: its {bytes_text(there)} count"]
 
 
 def make_memory(family: str, data: Data, kind: str) -> Memory:

@@ -37,13 +37,13 @@ class Screen:
 
 
 def budget_line(planner: Planner) -> str:
-    """What is spent, reserved and left, and who runs."""
-    ledger = planner.books.ledger
+    """What is spent, reserved and left, how many slots are held, and by whom; one of nobody is between two leases."""
+    ledger, held = planner.books.ledger, planner.books.idle_slots + len(planner.running)
     money = f"spent {_whole(ledger.spent)} of {duration_text(ledger.cap)} ({100 * ledger.spent / ledger.cap:.0f} %)"
     rest = f"reserved {_whole(ledger.reserved)}, left {_whole(max(0.0, ledger.left))}"
-    return (
-        f"{_clock(planner.books.clock())} budget: {money}, {rest}; running: {', '.join(planner.running) or 'nothing'}"
-    )
+    names = ", ".join(planner.running)
+    holds = f"{held} {'slot' if held == 1 else 'slots'} held{f', by {names}' if names else ''}"
+    return f"{_clock(planner.books.clock())} budget: {money}, {rest}; {holds}"
 
 
 def _clock(seconds: float) -> str:

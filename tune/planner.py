@@ -15,7 +15,7 @@ from tune.footprints import Footprints
 from tune.leases import with_margin, with_start_up
 from tune.listener import Listener
 from tune.records import Assignment, Running, TrialRecord
-from tune.rungs import Finish, HandBack, Promote, Start, Wait
+from tune.rungs import ALIKE, Finish, HandBack, Promote, Start, Wait
 from tune.shares import Shares
 from tune.slots import Slots
 
@@ -128,7 +128,7 @@ class Planner:
             if self.families[name].fixed:
                 left = self.books.affordable
             price = left if rung is None else contest.price(trial, rung)
-            if left >= LEAST_LEASE_SECONDS and price <= left:
+            if left >= LEAST_LEASE_SECONDS and price <= left and not contest.hopeless:
                 return self._lease(trial, rung, price, GO_ON, "its stretch was cut short")
             contest.interrupted(trial)
         return None
@@ -226,13 +226,15 @@ class Planner:
 
     def _ran_out(self, run: Running) -> Afterwards:
         """Memory ran out and no smaller part would have helped: the trial is over, and so is its process."""
-        assignment = run.assignment
         with self.books.journal.transaction():
             self._footprints.hopeless(run)
-            self._close(run, "lost")
-            self.books.hand_back(assignment.slot)
-            self.end(assignment.trial, "memory: ran out of it, however small its batches were cut")
+            self._close_with_process(run)
+            self.end(run.assignment.trial, "memory: ran out of it, however small its batches were cut")
         return "ends"
+
+    def _close_with_process(self, run: Running) -> None:
+        self._close(run, "lost")
+        self.books.hand_back(run.assignment.slot)
 
     def _close(self, run: Running, rest: str) -> None:
         del self.running[run.assignment.trial]
@@ -258,13 +260,26 @@ class Planner:
         elif ended == "unmeasured":
             self.end(trial, "memory: ran out of it in the evaluation at its end")
         elif ended == "diverged" or (ended != "stopped" and record.steps <= run.steps_before):
-            self.end(trial, "diverged" if ended == "diverged" else "price")
+            self.end(trial, "diverged" if ended == "diverged" else "price: its lease paid for no step")
         else:
             self._settle(trial, "paused", ended)
             self.cut_short[trial] = assignment.rung
 
+    def raised(self, trial: str, reason: str) -> None:
+        """A running trial raised an error, as it would again: it is over, and so is its process.
+
+        Where a machine is gone that may be for its sake, and the trial is treated as one whose process died with it.
+        """
+        if self.slots.there() < self.running[trial].there:
+            self.died(trial, reason)
+            return
+        with self.books.journal.transaction():
+            self._close_with_process(self.running[trial])
+            self.end(trial, reason)
+
     def died(self, trial: str, reason: str) -> None:
-        """The process of a running trial is gone, and its slot with it: what it did not report is lost, and charged.
+        """The process of a running trial ended by itself, and its slot with it: what it did not report is lost, and
+        charged. The trial goes on once.
 
         Where fewer slots are there than when its lease was opened a machine is gone, which no trial is failed for.
         """
@@ -272,11 +287,11 @@ class Planner:
         blameless = self.slots.there() < run.there
         reason = MACHINE_GONE if blameless else reason
         with self.books.journal.transaction():
-            self._close(run, "lost")
-            self.books.hand_back(run.assignment.slot)
+            self._close_with_process(run)
             if not blameless:
                 record.deaths += 1
-                self._decide(trial, "died", f"its process is gone, time {record.deaths}", run.assignment.rung)
+                then = "again" if record.deaths > DEATHS_ALLOWED else "once, so it goes on from its checkpoint"
+                self._decide(trial, "died", then, run.assignment.rung)
             if record.deaths > DEATHS_ALLOWED:
                 self.end(trial, reason)
             else:
@@ -290,7 +305,11 @@ class Planner:
         self._settle(trial, "failed" if reason.startswith("error") else "stopped", reason)
         self._decide(trial, "stop", reason)
         if trial in family.contest.trials:
+            went_on = not family.contest.hopeless
             family.contest.ended(trial, reason)
+            if went_on and family.contest.hopeless:
+                rule = f"{ALIKE} trials failed with one error, and none reached a rung"
+                self._decide(trial, "give up", f"{rule}: no other of {self.trials[trial].family} is started")
         family.suggestions.tell(trial, 0, None)
 
     def _settle(self, trial: str, state: str, reason: str | None) -> None:

@@ -4,6 +4,8 @@ Pure: no clock, no randomness. What a contest decides follows from the events it
 """
 
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
@@ -12,6 +14,10 @@ from tune.standings import Standing, Standings
 
 REVIVED_SHARE = 0.5
 """Of what is climbed above the quotas: for the best trial so far where it is past its best, instead of the leader."""
+ALIKE = 3
+"""Where so many trials failed with one error before any reached a rung, all others would."""
+VARYING = re.compile(r"0x[0-9a-f]+|\d+")
+"""Of an error's text, what is another in each trial: shapes, addresses."""
 
 Trial = Hashable
 
@@ -93,6 +99,13 @@ class Contest:
         self._used_past_best = 0.0
         self._standings = Standings(lambda rung: self.ladder.falls(rung))
         self._finisher: Trial | None = None
+        self._errors: Counter[str] = Counter()
+
+    @property
+    def hopeless(self) -> bool:
+        """So many trials failed with one error, and none reached a rung, that there is no use in another."""
+        alike = max(self._errors.values(), default=0)
+        return alike >= ALIKE and not any(standing.losses for standing in self.trials.values())
 
     @property
     def trials(self) -> dict[Trial, Standing]:
@@ -144,6 +157,8 @@ class Contest:
         """A trial is over: diverged, memory, price, error."""
         self._standings.close(trial, "ended")
         self._release(trial)
+        if reason.startswith("error"):
+            self._errors[VARYING.sub("#", reason)] += 1
 
     def refit(self, seconds: float) -> None:
         """The family's share changed. A trial that had its last stretch may go on from before its decay."""
@@ -162,6 +177,8 @@ class Contest:
             self._refit()
         if self._finisher is not None and self._horizon is None:
             return HandBack("the leader has its last stretch")
+        if self.hopeless:
+            return HandBack(f"{ALIKE} trials failed with one error, and none reached a rung")
         move = self._explore(left)
         if not isinstance(move, HandBack | Wait):
             return self._do(move)
@@ -179,7 +196,7 @@ class Contest:
                 continue
             if rung == 0:
                 if self._affords_another(free):
-                    return Start(f"{used:.0f} of {quota:.0f} s for rung 0")
+                    return Start(f"of {quota:.0f} s for rung 0, {used:.0f} are used")
                 continue
             trial, flying = self._standings.first(rung - 1), self._standings.flying(rung - 1)
             places = math.ceil(room / self.ladder.cost(rung, trial))
@@ -189,7 +206,7 @@ class Contest:
             elif flying and left.running:
                 if left.running < places:
                     return Wait(f"rung {rung - 1} is not complete")
-                return HandBack(f"rung {rung} has no more than {places} places")
+                return HandBack(f"rung {rung} has room for {places} more, and {left.running} run")
         return HandBack("what runs needs no other slot")
 
     def _lead(self, left: Left) -> Move:

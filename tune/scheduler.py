@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import ray
-import ray.cloudpickle
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from tune.dimensions import precision_of
-from tune.errors import UserError
+from tune.errors import UserError, told
 from tune.heartbeats import boot, last_beat, still_there
 from tune.planner import Planner
 from tune.records import Assignment
@@ -144,14 +143,14 @@ class BudgetScheduler(FIFOScheduler):
             end_process(self.controller, process)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Its process is gone. Should the trial go on, it does so as a new trial of Ray's."""
+        """It raised an exception, or its process died. Should it go on, it does so as a new trial of Ray's."""
         name = name_of(trial)
         self._desk.known.pop(name, None)
         planner = self._desk.planner
         if name in planner.running:
             with self._desk.failing():
-                reason = self._desk.killed.pop(name, None) or why(trial)
-                planner.died(name, f"error: {reason}")
+                killed, (its_own, reason) = self._desk.killed.pop(name, None), why(trial)
+                (planner.raised if its_own and not killed else planner.died)(name, f"error: {killed or reason}")
                 take_up_checkpoint(planner.books.journal.folder / "checkpoints" / name, planner.trials[name])
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
@@ -250,15 +249,15 @@ def end_process(controller: Any, process: Any) -> None:
     controller._actor_manager.remove_actor(process, kill=True)
 
 
-def why(trial: Trial) -> str:
-    """What a trial died of: the exception's type and first line, on one short line."""
-    if trial.pickled_error_file is None:
-        return "Ray lost it"
-    error = ray.cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
-    cause = getattr(error, "cause", None) or error
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [""]
-    said = lines[-1] if "creation task" in lines[0] else lines[0]
-    return f"{type(cause).__name__}: {said}".removesuffix(": ")[:LONGEST_REASON]
+def why(trial: Trial) -> tuple[bool, str]:
+    """What ended a trial, on one short line; whether that was an exception of its own, else its process died."""
+    trace = Path(trial.error_file).read_text(encoding="utf-8", errors="replace") if trial.error_file else ""
+    found = told(trace)
+    if found is None:
+        said = [line.strip() for line in trace.splitlines()[1:] if line.strip()]
+        return False, f"its process died: {said[0] if said else 'Ray lost it'}"[:LONGEST_REASON]
+    function, line = found
+    return True, f"its {function} raised {line}" if function else f"it raised {line}"
 
 
 def name_of(trial: Trial) -> str:

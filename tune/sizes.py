@@ -1,5 +1,6 @@
 """Amounts of memory as a user types and reads them: `2GB`, `512MB`, `1.5GB`; standard library only."""
 
+import math
 import re
 
 from tune.errors import UserError
@@ -14,7 +15,10 @@ def parse_bytes(text: str) -> int:
     if not matched:
         rule = "has no unit" if re.fullmatch(r"[0-9.]+", text) else "is not an amount of memory"
         raise UserError(f"{text!r} {rule}: write {FORMS}")
-    return round(float(matched[1]) * UNITS[matched[2]] / UNITS["MB"]) * UNITS["MB"]
+    megabytes = float(matched[1]) * UNITS[matched[2]] / UNITS["MB"]
+    if math.isinf(megabytes):
+        raise UserError(f"{text[:9]!r}... is more memory than there is anywhere: write {FORMS}")
+    return round(megabytes) * UNITS["MB"]
 
 
 def bytes_text(size: float) -> str:

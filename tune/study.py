@@ -39,16 +39,19 @@ from tune.winners import export, last_lines, winners
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a search ended: its folder, and why it was ended from outside, if it was."""
+    """How a search ended: its folder, whether any trial reached a rung, why it was ended from outside, if it was."""
 
     folder: Path
+    found: bool
     interrupted: str | None
 
     @property
     def exit_code(self) -> int:
-        """0, or as a shell tells of a signal: 128 and its number."""
+        """0, or 1 where nothing was found, or as a shell tells of a signal: 128 and its number."""
         members = signal.Signals.__members__
-        return 128 + members[self.interrupted] if self.interrupted and self.interrupted in members else 0
+        if self.interrupted and self.interrupted in members:
+            return 128 + members[self.interrupted]
+        return 0 if self.found else 1
 
 
 def search(settings: Settings) -> pd.DataFrame:
@@ -125,8 +128,9 @@ def conduct(
             tensorboard.close(planner)
             for line in conclude(settings, planner, data, devices.kind, tensorboard):
                 write(line)
+    found = bool(winners(journal))
     journal.close()
-    return Outcome(folder=study, interrupted=planner.stopping)
+    return Outcome(folder=study, found=found, interrupted=planner.stopping)
 
 
 def open_journal(study: Path, settings: Settings) -> Journal:

@@ -1,6 +1,7 @@
 """The end of a search: the best of each family, kept where people look for it, and the last lines printed."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,11 +67,38 @@ def export(winner: Winner, study: Path, data: Data) -> None:
     checkpoints.export(winner.checkpoint, study / f"best-{winner.family}", data.tokenizer)
 
 
-def remedy(journal: Journal, family: str) -> str:
-    """What to do where no trial of a family reached a rung."""
-    trials = journal.rows("SELECT reason FROM trials WHERE family = ?", family)
-    short_of_memory = trials and all((row["reason"] or "").startswith("memory") for row in trials)
-    return "allow its trials more with --memory-limit" if short_of_memory else "give it a larger cap"
+def why_none(journal: Journal, family: str) -> str:
+    """Why no trial of a family reached a rung, and what may help against that, where anything may."""
+    rows, facts = journal.rows("SELECT state, reason, config FROM trials WHERE family = ?", family), journal.facts()
+    if not rows:
+        return f"no trial was started{_more_time(facts)}"
+    kinds = Counter(_kind(row["reason"]) for row in rows)
+    errors = Counter(row["reason"].partition(": ")[2] for row in rows if _kind(row["reason"]) == "error")
+    said = {"diverged": "diverged", "memory": "did not fit in memory", "time": "had too little time"}
+    said["error"] = "failed" + "".join(f" ({error})" for error, _ in errors.most_common(1))
+    (first, most), *rest = kinds.most_common()
+    told = ", ".join([f"{most} of {len(rows)} {said[first]}", *(f"{count} {said[kind]}" for kind, count in rest)])
+    vary = "" if "learning_rate" in json.loads(rows[0]["config"]) else ": --vary learning_rate tries some"
+    limited = "memory_limit" in facts.get("settings", {})
+    helps = {
+        "error": "; see log.txt, mend that and begin a new study",
+        "diverged": f"; lower learning rates may help{vary}",
+        "memory": "; allow them more with --memory-limit" if limited else "; fix smaller sizes with --fix",
+        "time": _more_time(facts),
+    }[first]
+    return f"no trial reached a rung: {told}{helps}"
+
+
+def _kind(reason: str | None) -> str:
+    """For which of these a trial ended: error, diverged, memory; else for lack of time."""
+    kind = (reason or "").partition(":")[0]
+    return kind if kind in ("error", "diverged", "memory") else "time"
+
+
+def _more_time(facts: Mapping[str, Any]) -> str:
+    """What gives a search more time; nothing where a signal ended it, after which it can simply go on."""
+    ended = facts.get("ended", {}).get("reason", "cap")
+    return {"cap": "; give it a larger cap", "deadline": "; give it a later --deadline"}.get(ended, "")
 
 
 def last_lines(
@@ -81,7 +109,7 @@ def last_lines(
     for family in families:
         winner = found.get(family)
         if winner is None:
-            yield f"{family}: no trial reached a rung; {remedy(journal, family)}"
+            yield f"{family}: {why_none(journal, family)}"
             continue
         test = "not measured" if winner.test_perplexity is None else f"{winner.test_perplexity:.4g}"
         decayed = "" if winner.decayed else " (before its decay)"

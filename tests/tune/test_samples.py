@@ -193,22 +193,3 @@ def test_the_driver_gives_signs_of_life_until_the_last_winner_has_written(
     )
     run_study(settings)
     assert len(beats) == 1
-
-
-def test_where_all_ran_out_of_memory_a_larger_cap_is_not_the_remedy(tmp_path: Path) -> None:
-    world = World(tmp_path, cap=600, slots=1)
-    for trial, reason, told in (
-        ("t001", "memory: ran out of it", "--memory-limit"),
-        ("t002", "diverged", "larger cap"),
-    ):
-        row = {
-            "trial": trial,
-            "family": "nanogpt",
-            "config": "{}",
-            "state": "stopped",
-            "reason": reason,
-            "created": 0.0,
-        }
-        world.journal.insert("trials", row)
-        (line, _) = last_lines(world.journal, {}, {}, ["nanogpt"], cap=600, spent=1)
-        assert told in line

@@ -107,6 +107,7 @@ class World:
         self.diverging: dict[int, float] = {}
         self.diverged_at: dict[str, float] = {}
         self.dying: dict[str, int] = {}
+        self.raising: Callable[[Assignment], str | None] = lambda assignment: None
 
     def take_up(self) -> None:
         """Every trial where its last report left it: there are no files here to say so."""
@@ -154,6 +155,8 @@ class World:
             training = self.steps_to_go(assignment) * STEP_SECONDS * self.chance.uniform(1, 1.2)
         if needed(assignment.config, MOST_MICRO_BATCHES) > self.families[assignment.family].memory.limit:
             return min(assignment.seconds, start + RUNS_OUT_SECONDS)
+        if self.raising(assignment):
+            return min(assignment.seconds, start)
         sound = self.sound_seconds(assignment)
         if sound < training:
             self.diverged_at[assignment.trial] = assignment.opened + start + sound
@@ -173,6 +176,9 @@ class World:
         if self.dying.get(assignment.trial, 0) > 0:
             self.dying[assignment.trial] -= 1
             self.planner.died(assignment.trial, "error: KilledError: it was")
+            return
+        if reason := self.raising(assignment):
+            self.planner.raised(assignment.trial, reason)
             return
         memory, micro_batches = self.families[assignment.family].memory, assignment.micro_batches
         while needed(assignment.config, micro_batches) > memory.limit and micro_batches < MOST_MICRO_BATCHES:

@@ -1,0 +1,292 @@
+"""What fails alike in every trial costs next to nothing, and is told by its own name: before Ray, in the search, after
+it.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from model.config import RECIPES
+from model.families import FAMILIES
+from tests.model.test_family import Bigrams, Guess
+from tests.tune.world import World
+from tune import grounds as grounds_file
+from tune.devices import Devices
+from tune.dimensions import SPACES
+from tune.families import register
+from tune.grounds import survey
+from tune.hooks import budget_line
+from tune.planner import Planner
+from tune.scheduler import why
+from tune.settings import Settings
+from tune.study import Outcome
+from tune.winners import last_lines
+
+CORE = Devices(kind="cpu", count=1, model="core", precisions=("fp32",), cores=1)
+RAISED = "error: its loss raised ValueError: expected {} (mine.py:12)"
+"""What a trial says, with a number that is another in each."""
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    before = set(SPACES)
+    yield
+    for name in set(SPACES) - before:
+        del SPACES[name], FAMILIES[name], RECIPES[name]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 500)
+    return tmp_path / "text.txt"
+
+
+class NoSlope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loss: torch.Tensor) -> torch.Tensor:
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, slope: torch.Tensor) -> torch.Tensor:
+        raise ArithmeticError("no slope")
+
+
+def raising(*_: Any) -> Any:
+    raise ArithmeticError("the flux capacitor\nis empty")
+
+
+def without_slope(self: Bigrams, *arguments: Any) -> torch.Tensor:
+    return NoSlope.apply(Bigrams.loss(self, *arguments))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"build": raising}, r"its build raised ArithmeticError: the flux capacitor \(test_faults\.py:\d+\)"),
+        ({"batches": raising}, r"its batches raised ArithmeticError: the flux capacitor \(test_faults\.py:\d+\)"),
+        ({"loss": raising}, r"its loss raised ArithmeticError: the flux capacitor \(test_faults\.py:\d+\)"),
+        ({"loss": without_slope}, r"its loss\.backward raised ArithmeticError: no slope \(test_faults\.py:\d+\)"),
+        ({"loss": lambda *_: 1.0}, r"its loss raised AttributeError: 'float' object has no attribute 'detach'"),
+        ({"build": lambda *_: Guess(1, 4)}, r"its loss raised IndexError: "),
+    ],
+    ids=["build", "batches", "loss", "backward", "no tensor", "few"],
+)
+def test_a_family_that_cannot_learn_is_refused_in_one_line_before_anything_is_charged(
+    changes: dict[str, Any], said: str, text: Path, tmp_path: Path
+) -> None:
+    register("made")(type("Made", (Bigrams,), changes))
+    settings = Settings(budget="1h", families="made", text_corpus=text, out=tmp_path / "study")
+    with pytest.raises(ValueError, match=f"^--families: 'made': {said}[^\n]*: mend it; nothing was spent$"):
+        survey(settings, CORE)
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_family_that_learns_is_tried_on_two_rows_and_changes_no_random_number(text: Path) -> None:
+    rows = []
+
+    def seen(self: Bigrams, model: torch.nn.Module, inputs: Any, targets: torch.Tensor) -> torch.Tensor:
+        rows.append(len(targets))
+        return Bigrams.loss(self, model, inputs, targets)
+
+    register("made")(type("Made", (Bigrams,), {"loss": seen}))
+    before = torch.get_rng_state()
+    survey(Settings(budget="1h", families="made", text_corpus=text), CORE)
+    assert rows == [2] and torch.equal(before, torch.get_rng_state())
+
+
+def test_a_fault_of_a_family_of_ours_keeps_its_traceback(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(FAMILIES["nanogpt"]), "losses", raising)
+    with pytest.raises(ArithmeticError, match="flux"):
+        survey(Settings(budget="1h", families="nanogpt", text_corpus=text), CORE)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 8])
+def test_a_family_whose_trials_all_raise_one_error_ends_after_three_of_them(tmp_path: Path, slots: int) -> None:
+    """The cap stays; of those that ran beside the third, none is begun again."""
+    world = World(tmp_path, cap=1200, slots=slots, shares={"nanogpt": 1.0})
+    world.raising = lambda assignment: RAISED.format(assignment.config["number"])
+    world.run()
+    assert len(world.assignments) <= 2 + slots
+    assert world.books.ledger.spent < 0.1 * 1200
+    assert world.total("SELECT COUNT(*) FROM trials WHERE state = 'failed'") == len(world.assignments)
+    assert world.total("SELECT COUNT(*) FROM decisions WHERE action = 'give up'") == 1
+
+
+def test_a_trial_that_was_cut_short_is_not_begun_again_once_its_family_has_ended(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=1200, slots=4, shares={"nanogpt": 1.0})
+    world.raising = lambda assignment: RAISED.format(1) if assignment.config["number"] < 4 else None
+    world.dying = {"t004": 1}
+    world.run()
+    assert [assignment.trial for assignment in world.assignments].count("t004") == 1
+
+
+def test_its_share_goes_to_the_other_family_and_a_search_that_goes_on_begins_it_no_more(tmp_path: Path) -> None:
+    for reports in (40, 100_000):
+        world = World(tmp_path, cap=1200, slots=2)
+        world.raising = lambda assignment: RAISED.format(1) if assignment.family == "nanogpt" else None
+        world.run(reports)
+        world.journal.close()
+    world = World(tmp_path, cap=1200, slots=2)
+    assert world.total("SELECT COUNT(*) FROM trials WHERE family = 'nanogpt'") <= 4
+    assert world.families["translation"].charged >= 0.9 * 1200
+    assert world.total("SELECT COUNT(*) FROM trials WHERE state = 'finished'") == 1
+
+
+@pytest.mark.parametrize("sound", [1, 2, 3])
+def test_a_family_of_which_a_trial_reached_a_rung_goes_on_whatever_others_raise(tmp_path: Path, sound: int) -> None:
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    world.raising = lambda assignment: None if assignment.config["number"] == sound else RAISED.format(1)
+    world.run()
+    assert world.total("SELECT COUNT(*) FROM trials WHERE state = 'finished'") == 1
+
+
+def test_three_errors_that_are_not_one_end_no_family(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    errors = ["KeyError: 'a'", "ValueError: b", "TypeError: c"]
+    world.raising = lambda assignment: dict(enumerate((f"error: {each}" for each in errors), 1)).get(
+        assignment.config["number"]
+    )
+    world.run()
+    assert world.total("SELECT COUNT(*) FROM trials WHERE state = 'finished'") == 1
+
+
+def test_a_trial_that_raises_is_not_tried_again_and_one_whose_process_dies_is(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    world.raising = lambda assignment: RAISED.format(1) if assignment.trial == "t002" else None
+    world.dying = {"t003": 1}
+    world.run()
+    begun = [assignment.trial for assignment in world.assignments]
+    assert begun.count("t002") == 1 and begun.count("t003") >= 2
+    states = dict(world.journal.rows("SELECT trial, state FROM trials"))
+    assert states["t002"] == "failed" != states["t003"]
+    (said,) = world.journal.rows("SELECT action, reason FROM decisions WHERE trial = 't002' AND action != 'start'")
+    assert tuple(said) == ("stop", RAISED.format(1))
+    held = world.total("SELECT SUM(closed - opened) FROM slots")
+    assert held == pytest.approx(world.total("SELECT SUM(seconds) FROM charges"))
+
+
+def test_an_error_beside_a_machine_that_is_lost_fails_no_trial(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=2)
+    there = 2
+    world.planner.slots.there = lambda: there
+    first, second = world.planner.next(), world.planner.next()
+    assert first is not None and second is not None
+    there = 1
+    world.planner.raised(second.trial, "error: it raised ObjectLostError")
+    assert [row["state"] for row in world.journal.rows("SELECT state FROM trials ORDER BY trial")][1] == "paused"
+
+
+TRACE = """Failure # 1 (occurred at 2026-11-22_17-00-00)
+ray::TrainingTrial.train() (pid=1, ip=::1, repr=<tune.trial.TrainingTrial object at 0x7f>)
+  File "{root}/site-packages/ray/tune/trainable/trainable.py", line 328, in train
+    result = self.step()
+  File "{root}/tune/trial.py", line 92, in step
+    report = as_report(self._train_on())
+  File "/home/someone/mine.py", line 40, in loss
+    return helped(model)
+           ^^^^^^^^^^^^^
+  File "/home/someone/helper.py", line 7, in helped
+    raise ValueError("one\\ntwo")
+mine.Odd: one
+two
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "its_own", "said"),
+    [
+        (TRACE, True, "its loss raised Odd: one (helper.py:7)"),
+        (TRACE.replace("/home/someone", "{root}/tune").replace("mine.py", "trial.py").replace("helper.py", "trial.py"),
+         True, "it raised Odd: one"),
+        ("Failure # 1 (occurred at now)\nThe actor died unexpectedly before finishing this task.\n\tclass_name: X\n",
+         False, "its process died: The actor died unexpectedly before finishing this task."),
+    ],
+    ids=["theirs", "ours", "died"],
+)  # fmt: skip
+def test_an_exception_is_called_that_and_a_death_a_death(text: str, its_own: bool, said: str, tmp_path: Path) -> None:
+    """As Ray writes down what a trial ended with."""
+    root = Path(__file__).resolve().parents[2]
+    (tmp_path / "error.txt").write_text(text.replace("{root}", str(root)))
+    assert why(SimpleNamespace(error_file=str(tmp_path / "error.txt"))) == (its_own, said)  # type: ignore[arg-type]
+
+
+def test_a_trial_of_which_ray_tells_nothing_died() -> None:
+    assert why(SimpleNamespace(error_file=None)) == (False, "its process died: Ray lost it")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("reasons", "ended", "settings", "told"),
+    [
+        ([], "cap", {}, "no trial was started; give it a larger cap"),
+        ([], "SIGINT", {}, "no trial was started"),
+        (["memory: x", "memory"], "cap", {"memory_limit": "1GB"}, "2 of 2 did not fit in memory; allow them more with "
+         "--memory-limit"),
+        (["memory"], "cap", {}, "1 of 1 did not fit in memory; fix smaller sizes with --fix"),
+        (["diverged", "diverged"], "cap", {}, "2 of 2 diverged; lower learning rates may help: --vary learning_rate "
+         "tries some"),
+        (["error: its loss raised KeyError: 'a' (mine.py:3)"] * 3 + ["diverged"], "cap", {}, "3 of 4 failed (its loss "
+         "raised KeyError: 'a' (mine.py:3)), 1 diverged; see log.txt, mend that and begin a new study"),
+        (["price", "lease"], "cap", {}, "2 of 2 had too little time; give it a larger cap"),
+        (["stopped"], "deadline", {}, "1 of 1 had too little time; give it a later --deadline"),
+        (["stopped"], "SIGTERM", {}, "1 of 1 had too little time"),
+    ],
+)  # fmt: skip
+def test_where_no_trial_reached_a_rung_the_true_reason_is_told(
+    tmp_path: Path, reasons: list[str], ended: str, settings: dict[str, str], told: str
+) -> None:
+    world = World(tmp_path, cap=600, slots=1)
+    for number, reason in enumerate(reasons):
+        state = "failed" if reason.startswith("error") else "stopped"
+        row = {"trial": f"t{number:03d}", "family": "nanogpt", "config": "{}", "state": state, "reason": reason}
+        world.journal.insert("trials", row | {"created": 0.0})
+    world.journal.note(ended={"reason": ended, "spent": 1.0}, settings=settings)
+    (line, _) = last_lines(world.journal, {}, {}, ["nanogpt"], cap=600, spent=1)
+    assert line == f"nanogpt: {'no trial reached a rung: ' if reasons else ''}{told}"
+
+
+@pytest.mark.parametrize(
+    ("found", "interrupted", "code"),
+    [(True, None, 0), (False, None, 1), (True, "deadline", 0), (False, "deadline", 1), (False, "SIGINT", 130)],
+)
+def test_where_nothing_was_found_the_exit_code_is_1(found: bool, interrupted: str | None, code: int) -> None:
+    assert Outcome(folder=Path(), found=found, interrupted=interrupted).exit_code == code
+
+
+def test_a_memory_limit_above_the_machine_s_memory_is_bounded_in_one_line(
+    text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grounds_file, "machine_bytes", lambda: 16_000_000_000)
+    asked = Settings(budget="1h", families="nanogpt", text_corpus=text, memory_limit="99999999999GB")
+    found = survey(asked, CORE)
+    assert found.held_to == found.memories["nanogpt"].limit == 16_000_000_000
+    assert found.notes == ["--memory-limit: 99999999999GB is more than a machine has: its 16GB count"]
+    assert survey(replace(asked, memory_limit="8GB"), CORE).notes == []
+
+
+def test_no_amount_of_memory_is_too_large_to_be_told_in_one_line() -> None:
+    with pytest.raises(ValueError, match=r"^--memory-limit: '999999999'\.\.\. is more memory than there is[^\n]*$"):
+        Settings(budget="1h", memory_limit=f"{'9' * 400}GB")
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_the_budget_line_never_says_that_nothing_runs_while_a_slot_is_held(tmp_path: Path, slots: int) -> None:
+    """It is told at reports, where the trial that reports may just have ended its lease."""
+    held = []
+
+    class Told:
+        def decided(self, *_: object) -> None: ...
+
+        def reported(self, planner: Planner, trial: str, row: Mapping[str, Any]) -> None:
+            held.append((budget_line(planner), world.total("SELECT COUNT(*) FROM slots WHERE closed IS NULL")))
+
+    world = World(tmp_path, cap=240, slots=slots, listen=lambda journal: [Told()])
+    world.run()
+    assert held
+    for line, count in held:
+        assert re.search(r"; (\d+) slots? held(, by t\d+(, t\d+)*)?$", line).group(1) == f"{count:.0f}"  # type: ignore[union-attr]
