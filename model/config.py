@@ -55,7 +55,8 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.family not in RECIPES:
-            raise UserError(f"family: {self.family!r} is unknown; choose one of {', '.join(RECIPES)}")
+            known = ", ".join(RECIPES)
+            raise UserError(f"family: {self.family!r} is none of {known}: one of your own comes with --load FILE")
         for name, value in (RECIPES[self.family] | OF_ARCHITECTURE.get(self.architecture, {})).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)

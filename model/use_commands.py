@@ -7,10 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from model import use
 from model.checkpoint import load_model
+from model.tokenizer import Tokenizer
 from tune.errors import UserError
+from tune.load import load
 
 TOKENS = 500
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -25,7 +28,7 @@ def translate(arguments: list[str]) -> None:
     flags = made.parse_args(arguments)
     if flags.beam < 1:
         raise UserError(f"--beam: {flags.beam}: at least one text is kept; write 1 for greedy decoding")
-    model, tokenizer = load_model(flags.folder)
+    model, tokenizer = _opened(flags)
     sentences = flags.sentences or [line.strip() for line in sys.stdin]
     for text in use.translations(model, tokenizer, sentences, width=flags.beam):
         _print(text)
@@ -47,7 +50,7 @@ def generate(arguments: list[str]) -> None:
             flag = name.replace("_", "-")
             raise UserError(f"--{flag}: {getattr(flags, name)}: at least {least}; leave it out for the default")
     torch.set_num_threads(1)  # a token is too little work to share: on a busy machine its threads wait for each other
-    model, tokenizer = load_model(flags.folder)
+    model, tokenizer = _opened(flags)
     text = use.continuation(
         model, tokenizer, flags.prompt, flags.tokens,
         temperature=flags.temperature, top_k=flags.top_k, seed=flags.seed,
@@ -75,4 +78,11 @@ def _print(text: str) -> None:
 def _parser(entry: str, summary: str, folder: str) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog=f"python model/{entry}.py", description=summary)
     made.add_argument("folder", type=Path, metavar=f"runs/STUDY/{folder}", help="the model, as a search left it")
+    made.add_argument("--load", type=Path, metavar="FILE", help="the Python file that registers its family, if need be")
     return made
+
+
+def _opened(flags: argparse.Namespace) -> tuple[nn.Module, Tokenizer]:
+    if flags.load is not None:
+        load(flags.load.absolute())
+    return load_model(flags.folder)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ERRORS = "tune.errors"  # anyone may import it
+LOAD = "tune.load"  # a user's file is executed in one way
 FOLDERS = ("tune", "model", "kernels", "analysis")
 # What the replay shares with the search: the contest, and how flags and amounts are read. Of Ray its schedulers only.
 VIRTUAL_ALLOWED = (
@@ -21,7 +22,7 @@ FORBIDDEN = {
     "tune": (("analysis", "tune.virtual"), ()),
     "tune/replay.py": (("analysis",), ()),
     "tune/virtual": (("tune", "analysis", "model", "kernels", "ray"), VIRTUAL_ALLOWED),
-    "model": (("tune", "analysis", "kernels", "ray", "model.experiments"), (ERRORS,)),
+    "model": (("tune", "analysis", "kernels", "ray", "model.experiments"), (ERRORS, LOAD)),
     "model/experiments": (("tune", "analysis", "kernels", "ray"), (ERRORS,)),
     "analysis": (("tune", "model", "kernels", "ray"), (ERRORS, "tune.journal")),
     "kernels": (("tune", "model", "analysis", "ray"), KERNELS_ALLOWED),
@@ -36,7 +37,7 @@ FORBIDDEN = {
 # These load nothing heavy into --help, into analysis or into kernels: the standard library and each other.
 PLAIN = (
     *("tune.duration", "tune.sizes", "tune.disk", "tune.flag", "tune.forms", "tune.settings", "tune.dimensions"),
-    *(ERRORS, "tune.space"),
+    *(ERRORS, LOAD, "tune.space"),
     *("tune.rungs", "tune.ladder", "tune.standings", "tune.journal", "tune.ledger", "tune.stopwatch"),
     "model.kept_peaks",
 )

@@ -4,7 +4,6 @@ import errno
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from tune.errors import UserError
 
@@ -19,18 +18,18 @@ def refused(error: BaseException) -> bool:
 
 
 @contextmanager
-def told_in_one_line(study: Path) -> Iterator[None]:
-    """UserError where a disk refuses what is written inside."""
+def told_in_one_line(to_go_on: str) -> Iterator[None]:
+    """UserError where a disk refuses what is written inside; with it what to type to go on."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
         if not refused(error):
             raise
-        raise UserError(sentence(error, study)) from error
+        raise UserError(sentence(error, to_go_on)) from error
 
 
-def sentence(error: BaseException, study: Path) -> str:
+def sentence(error: BaseException, to_go_on: str) -> str:
     """What is wrong with the disk, and what becomes of the study: one line."""
     what = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else f"journal.db: {error}"
     one_line = " ".join(what.split())
-    return f"--out: {one_line}: what was told is kept; mend that, then go on with --resume {study}"
+    return f"--out: {one_line}: what was told is kept; mend that, then go on with {to_go_on}"

@@ -3,19 +3,22 @@
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 
 import ray.cloudpickle
 
 from model.corpus import CORPORA
 from model.families import BUILT_IN, add, own
 from model.family import Family
-from tune.dimensions import PRECISIONS, SPACES, Value
-from tune.errors import UserError
+from tune.dimensions import FREED, PRECISIONS, SPACES, Value
+from tune.errors import UserError, is_a_users
 from tune.journal import SCHEMA
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-TAKEN = {"family", "seed", "own", *re.findall(r"(\w+) (?:TEXT|INTEGER|REAL)", SCHEMA)}
-"""What no dimension can be called: the journal's columns, beside which it stands in tables."""
+TAKEN = {"family", "seed", "own", *re.findall(r"(\w+) (?:TEXT|INTEGER|REAL)", SCHEMA)} - set(FREED)
+"""What no dimension can be called: the journal's columns, beside which it stands in tables; what --vary may free can
+vary here too."""
 
 
 def register(name: str) -> Callable[[type[Family]], type[Family]]:
@@ -50,9 +53,18 @@ def fault(dimension: str, values: tuple[Value, ...]) -> str | None:
 
 
 def travelling() -> dict[str, Family]:
-    """A user's own families, of which the code goes along to Ray's processes, wherever they run."""
-    for family in own().values():
-        module = sys.modules[type(family).__module__]
-        if module.__name__ != "__main__":
+    """A user's own families, of which the code goes along to Ray's processes, wherever they run; with it goes what of
+    the user's lies beside it.
+    """
+    folders = {file.parent for family in own().values() if (file := _file(sys.modules[type(family).__module__]))}
+    for module in list(sys.modules.values()):
+        file = _file(module)
+        if file is not None and file.parent in folders and module.__name__ != "__main__" and is_a_users(file):
             ray.cloudpickle.register_pickle_by_value(module)
     return own()
+
+
+def _file(module: ModuleType) -> Path | None:
+    """Where a module was read from; of a notebook there is none."""
+    file = getattr(module, "__file__", None)
+    return Path(file).absolute() if isinstance(file, str) else None

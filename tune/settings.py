@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,6 +24,7 @@ from tune.forms import (
     parse_path,
     parse_sharing,
 )  # fmt: skip
+from tune.load import load
 from tune.sizes import FORMS as MEMORY_FORMS
 from tune.sizes import bytes_text, parse_bytes
 from tune.space import Space
@@ -46,6 +48,15 @@ CORPUS: dict[str, Any] = {"form": "FILE|hub:ID|builtin", "parse": parse_corpus}
 FOLDER: dict[str, Any] = {"form": "FOLDER", "parse": parse_path, "stored": False}
 
 
+class UnknownFamily(UserError):
+    """A family that is neither built in nor registered."""
+
+    def __init__(self, name: str) -> None:
+        rule = f"write {' or '.join(SPACES)}, or several; one of your own comes with --load FILE"
+        super().__init__(f"--families: {name!r} is no family: {rule}")
+        self.name = name
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What a study was asked for; each setting may be given as its flag is typed, such as Settings(budget="2h").
@@ -65,6 +76,14 @@ class Settings:
             "what to search and each share of the cap in per cent; what one leaves over goes to the other "
             "(default: half each)",
             form="NAME[=SHARE],...", parse=parse_families, show=families_text,
+        ),
+    )
+    load: Path | None = field(
+        default=None,
+        metadata=typed(
+            "a Python file of yours that registers families; it is executed, and with --resume only where it is typed "
+            "again",
+            **FILE, on_resume=True,
         ),
     )
     fix: Mapping[str, Value] = field(
@@ -161,6 +180,8 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
+        if self.load is not None:  # the others may name what it registers
+            load(parse_path(str(self.load)))
         for each in fields(self):
             if isinstance(value := getattr(self, each.name), str | Path):
                 object.__setattr__(self, each.name, parse_setting(each, str(value)))
@@ -170,7 +191,7 @@ class Settings:
         if self.memory_limit is not None and self.memory_limit <= 0:
             raise invalid("memory_limit", f"'{bytes_text(self.memory_limit)}' is not above zero: write {MEMORY_FORMS}")
         if unknown := [name for name in self.families if name not in SPACES]:
-            raise invalid("families", f"{unknown[0]!r} is no family: write {' or '.join(SPACES)}, or several")
+            raise UnknownFamily(unknown[0])
         shares = families_text(self.families)
         if not all(0 < share <= 1 for share in self.families.values()):
             raise invalid("families", f"{shares!r}: a share is above 0 and at most 100; leave a family out for none")
@@ -182,6 +203,9 @@ class Settings:
             Space(family=family, precisions=PRECISIONS, fix=self.fix)
         if "batch_tokens" in self.vary and self.rungs == "tokens":
             raise invalid("vary", "'batch_tokens' makes steps of unequal tokens: leave it out, or --rungs tokens")
+        if unequal := [name for name in self.families if "batch_tokens" in SPACES[name] and self.rungs == "tokens"]:
+            rule = f"{unequal[0]!r} has batch_tokens in its space, which makes steps of unequal tokens"
+            raise invalid("rungs", f"'tokens': {rule}: leave one of the two out")
         if self.devices is not None and self.devices < 1:
             raise invalid("devices", f"'{self.devices}' is too few: a search needs at least 1; leave it out for all")
         if isinstance(self.trials_per_gpu, int) and self.trials_per_gpu < 1:
@@ -260,13 +284,23 @@ class Settings:
 
     @classmethod
     def from_stored(cls, stored: object, **others: Any) -> Self:
-        """The inverse of stored(). UserError: something that stored() did not write; a stranger may have."""
+        """The inverse of stored(), but for `load`: whose file is executed is said anew. UserError: something that
+        stored() did not write; a stranger may have.
+        """
         known = {each.name: each for each in fields(cls) if flag_of(each).stored}
         if not isinstance(stored, dict) or not {"budget"} <= set(stored) <= set(known):
             raise UserError("its settings are not those of a study")
         if not all(isinstance(value, bool if is_switch(known[name]) else str) for name, value in stored.items()):
             raise UserError("a setting is of the wrong type")
-        return cls(**stored, **others)
+        return cls(**{name: value for name, value in stored.items() if name != "load"}, **others)
+
+    def to_go_on(self, study: Path) -> str:
+        """What to type to go on with a study of these settings, or to call where its families came from Python."""
+        own = [name for name in self.families if name not in FAMILIES]
+        if own and self.load is None:
+            return f"search(Settings.of_study({str(study)!r})) in Python, once {' and '.join(own)} is registered"
+        loaded = "" if self.load is None else f" --load {shlex.quote(str(self.load))}"
+        return f"python tune/run.py --resume {shlex.quote(str(study))}{loaded}"
 
     @classmethod
     def of_study(cls, folder: Path | str, *, of: str | None = None, **changes: Any) -> Self:
@@ -276,12 +310,20 @@ class Settings:
         are damaged or others.
         """
         folder = parse_path(str(folder))
+        loaded = None if changes.get("load") is None else parse_path(str(changes["load"]))
+        if loaded is not None:
+            load(loaded)
+        stored: Any = None
         try:
             study = json.loads((folder / "study.json").read_text(encoding="utf-8"))
             stored, is_of = (study.get("settings"), study.get("experiment")) if isinstance(study, dict) else (None, of)
-            settings = cls.from_stored(stored, resume=folder, out=folder) if is_of == of else None
+            settings = cls.from_stored(stored, resume=folder, out=folder, load=loaded) if is_of == of else None
         except OSError as error:
             raise invalid("resume", f"'{folder}' has no study.json ({error.strerror}): name a study's folder") from None
+        except UnknownFamily as error:
+            file = repr(stored["load"]) if "load" in stored else "FILE, the Python file that registers it"
+            missing = f"'{folder}' has a family {error.name!r}, which is not known here"
+            raise invalid("resume", f"{missing}: add --load {file}; in Python, register it first") from None
         except (ValueError, RecursionError) as error:
             raise invalid("resume", f"'{folder}' has a damaged study.json ({error}): name another study") from None
         if settings is None:

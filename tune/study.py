@@ -91,7 +91,7 @@ def search_on(
     """Run a search on these devices. up: a Ray while trials run; there: how many slots there are just now."""
     grounds = survey(settings, devices)
     study = grounds.settings.resume or grounds.settings.make_folder()
-    with told_in_one_line(study):
+    with told_in_one_line(grounds.settings.to_go_on(study)):
         return conduct(grounds, study, up(grounds), partial(there, grounds.devices) if there else None)
 
 
@@ -164,4 +164,4 @@ def conclude(
     families = list(settings.families)
     yield from last_lines(journal, found, scores, families, cap=settings.budget, spent=ledger.spent)
     if planner.stopping:
-        yield f"ended by {planner.stopping}; go on with: python tune/run.py --resume {study}"
+        yield f"ended by {planner.stopping}; go on with: {settings.to_go_on(study)}"

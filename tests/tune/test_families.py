@@ -8,16 +8,19 @@ from pathlib import Path
 import pytest
 import ray.cloudpickle
 
-from model.config import RECIPES
+from model.config import RECIPES, Config
 from model.families import FAMILIES
 from model.family import Family
 from tests.model.test_family import Bigrams
+from tune.devices import Devices
 from tune.dimensions import SPACES
 from tune.families import register, travelling
+from tune.grounds import survey
 from tune.plan import make_plan
 from tune.settings import Settings
 from tune.space import Space
 
+CORE = Devices(kind="cpu", count=1, model="core", precisions=("fp32",), cores=1)
 ELSEWHERE = """
 import sys
 import ray.cloudpickle
@@ -45,6 +48,16 @@ def test_the_middle_of_its_space_is_tried_first_and_what_it_does_not_have_does_n
     assert list(space.configs()) == [{"width": width, "gate": "relu"} for width in (4, 8, 16)]
 
 
+def test_what_may_vary_of_the_recipe_may_be_in_its_space() -> None:
+    register("made")(made(space={"width": (4, 8), "learning_rate": (1e-3, 1e-2), "weight_decay": (0.0, 0.1)}))
+    points = list(Space(family="made", precisions=("fp32",)).configs())
+    assert {Config.at(point, family="made").learning_rate for point in points} == {1e-3, 1e-2}
+    Settings(budget="60s", families="made", rungs="tokens")
+    register("made")(made(space={"width": (4, 8), "batch_tokens": (128, 256)}))
+    with pytest.raises(ValueError, match="--rungs: 'tokens': 'made' has batch_tokens in its space"):
+        Settings(budget="60s", families="made", rungs="tokens")
+
+
 def test_its_dimensions_can_be_fixed_and_its_name_is_one_to_choose() -> None:
     register("made")(made())
     settings = Settings(budget="60s", families="made=40,nanogpt=60", fix="width=8,heads=4")
@@ -53,6 +66,15 @@ def test_its_dimensions_can_be_fixed_and_its_name_is_one_to_choose() -> None:
         Settings(budget="60s", families="bert")
     with pytest.raises(ValueError, match="--fix: 'width=5' is not in the space: fix width at one of 4, 8, 16"):
         Settings(budget="60s", fix="width=5")
+
+
+def test_its_own_values_are_not_those_that_vary_frees_for_others(tmp_path: Path) -> None:
+    register("made")(made(space={"width": (4, 8), "learning_rate": (1e-3, 1e-2)}))
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 500)
+    settings = Settings(budget="1h", families="made,nanogpt", vary="learning_rate", text_corpus=tmp_path / "text.txt")
+    spaces = survey(settings, CORE).spaces
+    assert spaces["made"].dimensions["learning_rate"] == (1e-3, 1e-2)
+    assert len(spaces["nanogpt"].dimensions["learning_rate"]) == 5
 
 
 def test_it_is_planned_like_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,8 +88,10 @@ def test_it_is_planned_like_the_others(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_its_code_goes_along_to_where_its_module_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = "from model.family import Family\nclass Far(Family):\n    space = {'width': (4, 8)}\n"
-    (tmp_path / "far_away.py").write_text(source + "    build = batches = loss = lambda *_: None\n")
+    source = "from far_beside import widths\nfrom model.family import Family\nclass Far(Family):\n    more = widths\n"
+    source += "    space = {'width': widths()}\n    build = batches = loss = lambda *_: None\n"
+    (tmp_path / "far_away.py").write_text(source)
+    (tmp_path / "far_beside.py").write_text("def widths():\n    return 4, 8\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     import far_away  # type: ignore[import-not-found]
 

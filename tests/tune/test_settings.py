@@ -178,7 +178,7 @@ def test_what_is_stored_gives_the_same_settings_again(changes, tmp_path):
 
 def test_everything_but_what_a_run_is_told_anew_is_stored():
     left_out = {each.name for each in fields(Settings)} - set(settings(**EVERYTHING).stored())
-    assert left_out == {"out", "resume", "address", "plan"}
+    assert left_out == {"out", "resume", "address", "plan", "load"}
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def run_experiment(experiment: Experiment, settings: ExperimentSettings) -> int:
     """The exit code. UserError, with nothing written: a setting that cannot serve."""
     grounds = survey(experiment, settings)
     study = grounds.settings.resume or grounds.settings.make_folder()
-    with told_in_one_line(study):
+    with told_in_one_line(f"--resume {study}"):
         return conduct(experiment, grounds, study)
 
 

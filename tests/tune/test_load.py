@@ -1,0 +1,165 @@
+"""`--load my_families.py`: on every command that opens a study of a family of a user's own, and never on its own."""
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.checkpoint import config_state, export, save
+from model.config import RECIPES, Config
+from model.families import FAMILIES
+from model.use_commands import generate
+from tests.model.test_use import CHARACTERS
+from tune import cli
+from tune.dimensions import SPACES
+from tune.families import register
+from tune.settings import Settings
+
+MINE = """
+from pathlib import Path
+
+from beside import WIDTHS
+from model.config import build_model
+from model.family import Family
+from model.families import FAMILIES
+from dataclasses import replace
+from tune.families import register
+
+Path(__file__).with_name("executed").touch()
+
+
+@register("mine")
+class Mine(Family):
+    space = {"width": WIDTHS, "learning_rate": (1e-3, 1e-2)}
+    batches = loss = lambda *_: None
+
+    def build(self, config, vocabulary, pad):
+        return build_model(replace(config, family="nanogpt", d_model=config.own["width"]), vocabulary=vocabulary, pad=0)
+"""
+PARSED = "import sys; from tune.cli import parse; print(dict(parse(sys.argv[1:]).families))"
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    before, path = set(SPACES), list(sys.path)
+    yield
+    sys.path[:] = path
+    sys.modules.pop("beside", None)
+    for name in set(SPACES) - before:
+        del SPACES[name], FAMILIES[name], RECIPES[name]
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A file that leaves a mark where it is executed."""
+    (tmp_path / "with spaces").mkdir()
+    (tmp_path / "with spaces" / "beside.py").write_text("WIDTHS = (16, 32)\n")
+    file = tmp_path / "with spaces" / "model.py"  # as one of our own folders is called
+    file.write_text(MINE)
+    return file
+
+
+def study_of(settings: Settings, folder: Path) -> Path:
+    """As far as going on with it needs one."""
+    folder.mkdir()
+    (folder / "study.json").write_text(json.dumps({"settings": settings.stored()}))
+    return folder
+
+
+def test_a_family_out_of_a_file_is_one_to_choose_and_to_fix(mine: Path) -> None:
+    settings = cli.parse(["--budget", "1h", "--load", str(mine), "--families", "mine", "--fix", "width=32"])
+    assert settings.families == {"mine": 1.0} and settings.fix == {"width": 32}
+    assert replace(settings, seed=1) == Settings(budget="1h", load=mine, families="mine", fix="width=32", seed=1)
+
+
+def test_the_printed_line_goes_on_and_without_the_file_one_line_says_what_is_missing(
+    mine: Path, tmp_path: Path
+) -> None:
+    settings = Settings(budget="1h", load=mine, families="mine")
+    study = study_of(settings, tmp_path / "study")
+    python, script, *flags = shlex.split(settings.to_go_on(study))
+    assert (python, script) == ("python", "tune/run.py")
+
+    def parsed(*flags: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-c", PARSED, *flags]
+        root = Path(__file__).resolve().parents[2]
+        return subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
+
+    ran = parsed(*flags)
+    assert ran.stdout == "{'mine': 1.0}\n", ran.stderr
+    mine.with_name("executed").unlink()
+    said = parsed(*flags[:2]).stderr.splitlines()[-1]
+    assert f"'{study}' has a family 'mine', which is not known here: add --load '{mine}'" in said
+    assert not mine.with_name("executed").exists()
+
+
+def test_a_strangers_file_is_executed_only_where_it_is_typed_again(mine: Path, tmp_path: Path) -> None:
+    study = study_of(Settings(budget="1h", families="nanogpt"), tmp_path / "study")
+    facts = json.loads((study / "study.json").read_text())
+    facts["settings"]["load"] = str(mine)
+    (study / "study.json").write_text(json.dumps(facts))
+    assert Settings.of_study(study).load is None
+    assert Settings.from_stored(facts["settings"]).load is None
+    assert cli.parse(["--resume", str(study)]).load is None
+    assert not mine.with_name("executed").exists()
+    assert cli.parse(["--resume", str(study), "--load", str(mine)]).load == mine
+    assert mine.with_name("executed").exists()
+
+
+def test_of_a_family_registered_in_python_the_line_says_what_to_call(tmp_path: Path) -> None:
+    register("made")(type("Made", (FAMILIES["nanogpt"].__class__,), {"space": {"width": (1, 2)}, "corpus": "text",
+                     "__init__": lambda self: None, "batches": None, "loss": None}))  # fmt: skip
+    settings = Settings(budget="1h", families="made,nanogpt")
+    study = study_of(settings, tmp_path / "study")
+    said = settings.to_go_on(study)
+    assert said == f"search(Settings.of_study('{study}')) in Python, once made is registered"
+    assert Settings.of_study(study).families == settings.families
+    del SPACES["made"], FAMILIES["made"], RECIPES["made"]
+    with pytest.raises(ValueError, match=r"^--resume: [^\n]* has a family 'made', which is not known here: add --load"):
+        Settings.of_study(study)
+
+
+def test_built_in_families_need_nothing_else(tmp_path: Path) -> None:
+    assert Settings(budget="1h").to_go_on(Path("/a/b")) == "python tune/run.py --resume /a/b"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (None, r"cannot be read \(No such file or directory\): name a Python file"),
+        ("x = 1", 'registers no family: write @register\\("NAME"\\) above the class of one'),
+        ("x = 1\nimport nothing_of_this_name", r"cannot be executed \(ModuleNotFoundError: .*\(m.py:2\)\): mend it"),
+        ("x = (", r"cannot be executed \(SyntaxError: .*\(m.py:1\)\): mend it"),
+    ],
+    ids=["missing", "none", "import", "syntax"],
+)
+def test_a_file_that_cannot_serve_is_told_in_one_line(source: str | None, said: str, tmp_path: Path) -> None:
+    if source is not None:
+        (tmp_path / "m.py").write_text(source)
+    with pytest.raises(ValueError, match=f"^--load: '{tmp_path}/m.py' {said}$"):
+        cli.parse(["--budget", "1h", "--load", str(tmp_path / "m.py"), "--families", "mine"])
+
+
+def test_a_winner_of_it_writes_where_its_file_is_loaded(
+    mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RECIPES["mine"] = RECIPES["nanogpt"]
+    config = Config.at({"width": 16}, family="mine")
+    del RECIPES["mine"]
+    cli.parse(["--budget", "1h", "--load", str(mine), "--families", "mine"])
+    model = FAMILIES["mine"].build(config, CHARACTERS.vocabulary, 0)
+    state = {"steps": 1, "config": config_state(config)}
+    checkpoint = save(tmp_path / "checkpoints", model, {"step": torch.zeros(1)}, state)
+    folder = export(checkpoint, tmp_path / "best-mine", CHARACTERS.to_json())
+    del SPACES["mine"], FAMILIES["mine"], RECIPES["mine"]
+    with pytest.raises(ValueError, match=r"^model: [^\n]* 'mine' is none of [^\n]*--load FILE"):
+        generate([str(folder), "--prompt", "abc", "--tokens", "3"])
+    mine.write_text(f"{MINE}\n")
+    generate([str(folder), "--load", str(mine), "--prompt", "abc", "--tokens", "3"])
+    assert capsys.readouterr().out.startswith("abc")
