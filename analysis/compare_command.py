@@ -68,4 +68,5 @@ def lines(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
 def text(study: Study, family: str) -> str:
     """The corpus of a family, so that two that differ are told apart."""
     corpus = study.corpus(family)
-    return f"{corpus.get('name', '?')} {str(corpus.get('sha256', ''))[:8]}, {corpus.get('vocabulary', '?')} tokens"
+    words = f"vocabulary of {corpus.get('vocabulary', '?')}"
+    return f"{corpus.get('name', '?')} {str(corpus.get('sha256', ''))[:8]}, {words}"

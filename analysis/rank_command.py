@@ -90,14 +90,14 @@ def show(
 
 
 def section(group: pd.DataFrame) -> str:
-    """translation, tatoeba (4,096 tokens): rung 3 (96 s of training), or after the decay"""
+    """translation, tatoeba, vocabulary of 4,096: rung 3 (96 s of training), or after the decay"""
     first = group.iloc[0]
     text = (
         ""
         if pd.isna(first["corpus"])
         else f", {first['corpus']}{' (builtin: a smoke test)' if first['smoke_test'] else ''}"
     )
-    vocabulary = "" if pd.isna(first["vocabulary"]) else f", {first['vocabulary']:,.0f} tokens"
+    vocabulary = "" if pd.isna(first["vocabulary"]) else f", vocabulary of {first['vocabulary']:,.0f}"
     seconds = "" if pd.isna(first["rung_seconds"]) else f" ({formats.duration(first['rung_seconds'])} of training)"
     where = {
         "decayed": "after the decay",

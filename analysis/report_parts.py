@@ -116,7 +116,7 @@ def repeat(study: Study) -> list[str]:
         flag = f"--{name.replace('_', '-')}"
         words += [flag] if value is True else [] if value is False else [flag, str(value)]
     corpora = {
-        f"text of {family}": f"{facts.get('name')}, {facts.get('vocabulary')} tokens, sha256 {facts.get('sha256')}"
+        f"text of {family}": f"{facts.get('name')}, sha256 {facts.get('sha256')}, vocabulary {facts.get('vocabulary')}"
         for family, facts in study.facts.get("corpora", {}).items()
     }
     versions = ", ".join(f"{name} {version}" for name, version in study.facts.get("versions", {}).items())
