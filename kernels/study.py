@@ -54,7 +54,7 @@ def in_study(
     """
     began = time.monotonic()
     with cluster(ray) as up:
-        check_first(settings, up)
+        check_first(settings, up, ledger.GRACE_SECONDS)
         settings.out.mkdir(parents=True)
         study = Study(
             settings=settings, up=up, clock=lambda: time.monotonic() - began,
@@ -67,10 +67,11 @@ def in_study(
             study.close()
 
 
-def check_first(settings: Settings, up: Cluster) -> None:
-    """UnaffordableError: the budget does not pay for the first kernel."""
+def check_first(settings: Settings, up: Cluster, grace: float) -> None:
+    """UnaffordableError: the budget does not pay for the first kernel. grace: the ledger's, in seconds."""
     first, budget = settings.kernels[0], settings.budget or 0.0
-    least = devices_of(up, on_gpu=takes_gpu(settings, first)) * (expected(settings, first) + 2 * ENDING_SECONDS) + 1
+    seconds = expected(settings, first) + 2 * ENDING_SECONDS + grace
+    least = devices_of(up, on_gpu=takes_gpu(settings, first)) * seconds + 1
     if budget < least:
         raise UnaffordableError(
             f"--budget: '{budget:g}s' does not pay for {first}: write at least {math.ceil(least)}s, "
@@ -138,13 +139,13 @@ class Study:
         devices = devices_of(self.up, on_gpu=on_gpu)
         if not devices:
             return TRIES * price
-        most = float(self.ledger.affordable(None)) / devices - 2 * ENDING_SECONDS - beside
+        most = float(self.ledger.affordable(None, devices)) - 2 * ENDING_SECONDS - beside
         return min(TRIES * price, most) if price <= most else None
 
     @contextmanager
     def _charged(self, what: str, lease: float, *, on_gpu: bool) -> Iterator[list[Row]]:
         """Reserve and write down before what runs inside; after it charge, and keep the rows that are given."""
-        slots = range(self._slots, self._slots + devices_of(self.up, on_gpu=on_gpu))
+        slots, ends = range(self._slots, self._slots + devices_of(self.up, on_gpu=on_gpu)), self.clock() + lease
         self._slots = slots.stop
         with self.journal.transaction():
             for slot in slots:
@@ -159,8 +160,9 @@ class Study:
             with self.journal.transaction():
                 for row in found:
                     self.journal.insert("kernels", {"at": self.clock()} | as_record(row))
+                now = min(self.clock(), ends + 2 * ENDING_SECONDS)  # the system has ended the task by then
                 for slot in slots:
-                    seconds, now = self.ledger.hand_back(slot), self.clock()
+                    seconds = self.ledger.hand_back(slot, now)
                     self.journal.update("slots", slot, {"closed": now})
                     self.journal.insert("charges", {"at": now, "slot": slot, "what": "kernel", "seconds": seconds})
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tune.dimensions import precision_of
+from tune.heartbeats import last_beat
 from tune.journal import Journal
-from tune.ledger import Ledger
+from tune.ledger import GRACE_SECONDS, Ledger
 from tune.records import Assignment, Running
 
 REPORT_COLUMNS = (
@@ -85,7 +86,7 @@ class Books:
     def _take_slot(self) -> int:
         if self._idle_since:
             slot = next(iter(self._idle_since))
-            self._end_idling(slot)
+            self._end_idling(slot, self.clock())
             return slot
         return self.open_slot()
 
@@ -140,9 +141,9 @@ class Books:
     def close_lease(self, run: Running, rest: str) -> float:
         """End a lease: what the trial did not account for itself is charged as `rest`, what it did not use is released.
 
-        Returns the seconds of the lease.
+        Where its worker is gone it ended then. Returns the seconds of the lease.
         """
-        assignment, now = run.assignment, self.clock()
+        assignment, now = run.assignment, self.clock() if run.gone is None else run.gone
         charged = now - assignment.opened
         self.charge(run, {rest: charged - sum(run.charged.values())})
         self.ledger.release(assignment.slot)
@@ -150,15 +151,32 @@ class Books:
         self._idle_since[assignment.slot] = now
         return charged
 
-    def hand_back(self, slot: int | None = None) -> None:
-        """Close a slot for good: the one named, else any idle one."""
-        slot = next(iter(self._idle_since)) if slot is None else slot
-        self._end_idling(slot)
-        self.ledger.hand_back(slot)
-        self.journal.update("slots", slot, {"closed": self.clock()})
+    def last_sign(self, run: Running) -> dict[str, Any] | None:
+        """The last sign of life that a worker gave on this lease."""
+        last = last_beat(self.journal.folder, run.assignment.trial)
+        return last if last is not None and last["lease"] == run.assignment.lease else None
 
-    def _end_idling(self, slot: int) -> None:
-        self._write_charge(slot, "idle", self.clock() - self._idle_since.pop(slot))
+    def note_gone(self, run: Running, at: float) -> None:
+        """The worker of a lease is gone since then, or since its grace was over: its slot is charged no longer."""
+        to = run.assignment
+        run.gone = max(to.opened + sum(run.charged.values()), min(at, to.opened + to.seconds + GRACE_SECONDS))
+        self.ledger.hand_back(to.slot, run.gone)
+
+    def hand_back(self, slot: int | None = None, at: float | None = None) -> None:
+        """Close a slot for good, as of `at` (None: now): the one named, else any idle one."""
+        slot = next(iter(self._idle_since)) if slot is None else slot
+        closed = self.clock() if at is None else at
+        self._end_idling(slot, closed)
+        self.ledger.hand_back(slot, closed)
+        self.journal.update("slots", slot, {"closed": closed})
+
+    def hand_back_slept(self, since: float) -> None:
+        """Close an idle slot whose worker waited for the driver, silent `since` then, no longer than its grace."""
+        slot, idle_since = next(iter(self._idle_since.items()))
+        self.hand_back(slot, min(self.clock(), max(since, idle_since) + GRACE_SECONDS))
+
+    def _end_idling(self, slot: int, at: float) -> None:
+        self._write_charge(slot, "idle", at - self._idle_since.pop(slot))
 
     def _write_charge(self, slot: int, what: str, seconds: float, to: Assignment | None = None) -> None:
         row = {"at": self.clock(), "slot": slot, "what": what, "seconds": seconds * self.ledger.share}

@@ -5,6 +5,7 @@ import functools
 import json
 import math
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tune.ledger import GRACE_SECONDS
+
 FOLDER = "heartbeats"
 DRIVER = "driver"
 BEAT_SECONDS = 0.5
@@ -20,14 +23,17 @@ BEAT_SECONDS = 0.5
 
 SILENCE_SECONDS = 10.0
 """A driver on another machine that gave no sign of life for so long is gone."""
+WORKING, IDLE = "working", "idle"
+"""What a worker did when it ended itself: the first is a trial that hangs, the second waited for its driver."""
 LOOK_SECONDS = 1.0
 """Between two looks at its signs of life, which may lie on a network disk."""
 
 
 class Heart(threading.Thread):
-    """Calls `beat` twice a second, whatever else the process does. A disk that is full does not stop it."""
+    """Calls `beat` twice a second, or so many seconds later as it says where that is sooner, whatever else the process
+    does. A disk that is full does not stop it."""
 
-    def __init__(self, beat: Callable[[], None]) -> None:
+    def __init__(self, beat: Callable[[], float | None]) -> None:
         super().__init__(daemon=True, name="heart")
         self._call = beat
         self._stopped = threading.Event()
@@ -35,9 +41,10 @@ class Heart(threading.Thread):
     def run(self) -> None:
         """Until `stop`."""
         while True:
+            soon = None
             with contextlib.suppress(OSError):
-                self._call()
-            if self._stopped.wait(BEAT_SECONDS):
+                soon = self._call()
+            if self._stopped.wait(BEAT_SECONDS if soon is None else min(BEAT_SECONDS, soon)):
                 return
 
     def stop(self) -> None:
@@ -46,24 +53,74 @@ class Heart(threading.Thread):
         self.join()
 
 
+class Pulse:
+    """The driver's own signs of life, on the study's clock: what it holds is held until the last of them.
+
+    Where none comes for the grace, because it was stopped or its disk was, workers without a lease end themselves.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
+        self._folder, self._clock = folder, clock
+        self._lock = threading.Lock()
+        self._last = clock()
+        self._silences: list[float] = []
+
+    def beat(self) -> float:
+        """One more; seconds to the next, so that a late one or two are no silence."""
+        now = self._clock()
+        beat(self._folder, DRIVER, 0, now)
+        with self._lock:
+            if now - self._last > GRACE_SECONDS:
+                self._silences.append(self._last)
+            self._last = now
+        return GRACE_SECONDS / 3
+
+    def silence(self) -> float | None:
+        """Since when there was none for longer than the grace; None where that did not happen since this was asked."""
+        with self._lock:
+            now = self._clock()
+            if now - self._last > GRACE_SECONDS:
+                self._silences.append(self._last)
+                self._last = now
+            since = min(self._silences, default=None)
+            self._silences.clear()
+        return since
+
+
 @contextmanager
-def beating(folder: Path, clock: Callable[[], float]) -> Iterator[None]:
-    """The driver's own signs of life, on the study's clock: what it holds is held until the last of them."""
-    heart = Heart(lambda: beat(folder, DRIVER, 0, clock()))
+def beating(folder: Path, clock: Callable[[], float]) -> Iterator[Pulse]:
+    """The driver's pulse, as long as it lasts."""
+    pulse = Pulse(folder, clock)
+    heart = Heart(pulse.beat)
     heart.start()
     try:
-        yield
+        yield pulse
     finally:
         heart.stop()
 
 
-def beat(folder: Path, name: str, lease: int, at: float) -> None:
-    """Write down that a trial, or the driver, used its lease until `at`, on the study's clock."""
+def beat(folder: Path, name: str, lease: int, at: float, ended: str | None = None) -> None:
+    """Write down that a trial, or the driver, used its lease until `at`, on the study's clock.
+
+    ended: that it is the last sign of life of a worker that ends itself, WORKING or IDLE.
+    """
     path = folder / FOLDER / name
     new = path.with_suffix(".new")
     here = {"pid": os.getpid(), "started": started(os.getpid()), "boot": boot()}
-    new.write_text(json.dumps({"lease": lease, "at": at} | here))
+    new.write_text(json.dumps({"lease": lease, "at": at, "ended": ended} | here))
     new.replace(path)
+
+
+def end_within(seconds: float) -> None:
+    """The system ends this process so many seconds from now, or at once, whatever it does then: where it holds Python's
+    lock too, and no thread of ours runs. Not where it is in the kernel for good. Until this is called again, or for
+    good by `live_on`."""
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
+
+
+def live_on() -> None:
+    """This process ends when it likes."""
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
 def last_beat(folder: Path, name: str) -> dict[str, Any] | None:
@@ -72,7 +129,8 @@ def last_beat(folder: Path, name: str) -> dict[str, Any] | None:
         found = json.loads((folder / FOLDER / name).read_text())
         at = float(found["at"])
         whole = {key: int(found[key]) for key in ("lease", "pid", "started")}
-        return {"at": at, "boot": str(found["boot"])} | whole if math.isfinite(at) else None
+        said = {"boot": str(found["boot"]), "ended": found.get("ended")}
+        return {"at": at} | said | whole if math.isfinite(at) else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
 
@@ -100,6 +158,20 @@ def still_there(found: dict[str, Any]) -> bool:
 def boot() -> str:
     """This machine since its start: where it is the same, so are processes and the monotonic clock."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+this_boot = boot
+
+
+def opened_here(folder: Path, opened: float, *, boot: str, monotonic: float) -> float:
+    """When a lease was opened, on this machine's monotonic clock.
+
+    Of another machine's clocks none is ours: there the driver's last sign of life tells the study's own time.
+    """
+    if boot == this_boot():
+        return monotonic
+    driver = last_beat(folder, DRIVER)
+    return time.monotonic() - max(0.0, driver["at"] - opened if driver else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

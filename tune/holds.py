@@ -1,10 +1,12 @@
 """Several slots held together for one trial that runs on all of them: n devices for t seconds are charged n x t."""
 
-from typing import Self
+import time
+from typing import Any, Self
 
 from tune.books import Books
 from tune.errors import UserError
-from tune.ledger import HAND_BACK_SECONDS
+from tune.heartbeats import boot
+from tune.ledger import GRACE_SECONDS
 
 OPENING_SECONDS = 0.1
 """What the account may move between the question what can be afforded and the last reservation."""
@@ -40,9 +42,15 @@ class Hold:
         """Seconds until the leases end."""
         return self._ends - self._books.clock()
 
+    @property
+    def moment(self) -> dict[str, Any]:
+        """When the leases end, by the study's clock and by the monotonic one of this machine since its start."""
+        return {"opened": self._ends, "boot": boot(), "monotonic": time.monotonic() + self.left}
+
     def charge(self, what: str) -> None:
-        """The seconds since the last charge went to this, on each slot."""
-        now = self._books.clock()
+        """The seconds since the last charge went to this, on each slot; none after the grace, in which all that works
+        on them has ended itself, however late the driver comes."""
+        now = min(self._books.clock(), self._ends + GRACE_SECONDS)
         seconds = (now - self._charged) * self._books.ledger.share
         for slot, lease in self._leases.items():
             row = {"at": now, "slot": slot, "trial": self.trial, "lease": lease, "what": what}
@@ -58,11 +66,11 @@ class Hold:
             self.charge("idle" if kind is None else "lost")
             charged = (self._charged - self._opened) * self._books.ledger.share
             for slot, lease in self._leases.items():
-                self._books.ledger.hand_back(slot)
+                self._books.ledger.hand_back(slot, self._charged)
                 self._books.journal.update("leases", lease, {"closed": self._charged, "charged": charged})
                 self._books.journal.update("slots", slot, {"closed": self._charged})
 
 
 def affordable(books: Books, devices: int) -> float:
     """The longest lease that could be reserved on each of so many new slots at once."""
-    return books.ledger.room / devices - HAND_BACK_SECONDS - OPENING_SECONDS
+    return books.ledger.affordable(None, devices) - OPENING_SECONDS

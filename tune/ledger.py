@@ -1,8 +1,9 @@
 """The ledger: the account of a study's cap, in device-seconds.
 
 A slot is charged from the moment it is opened until it is handed back, whatever happens on it. What runs on a slot runs
-on a lease: time that was reserved before it began. So the cap holds by construction: the ledger never lets
-the ends of all leases add up to more than the cap.
+on a lease: time that was reserved before it began, and with it a grace in which whoever works there ends himself. So
+the cap holds by construction: the ledger never lets the ends of all leases, graces included, add up to more than the
+cap.
 
 Leases are lengths of time: where k slots share a device, a second of one of them is 1 / k of a device-second.
 """
@@ -10,8 +11,9 @@ Leases are lengths of time: where k slots share a device, a second of one of the
 from collections.abc import Callable
 from dataclasses import dataclass
 
-HAND_BACK_SECONDS = 0.3
-"""Kept aside for each open slot: a process takes a moment to end."""
+GRACE_SECONDS = 0.8
+"""Kept aside for each open slot beyond its lease: for the last report, and until its worker has ended itself where
+nobody answers; as much for one without a lease."""
 
 
 @dataclass(kw_only=True)
@@ -28,7 +30,7 @@ class Slot:
 
     def committed(self, now: float) -> float:
         """Seconds charged so far and those that its lease may still use."""
-        return self.held(now) if self.closed is not None else max(now, self.until) - self.opened + HAND_BACK_SECONDS
+        return self.held(now) if self.closed is not None else max(now, self.until) - self.opened + GRACE_SECONDS
 
 
 class Ledger:
@@ -53,7 +55,7 @@ class Ledger:
 
     @property
     def reserved(self) -> float:
-        """Device-seconds that running leases may still use, that slots need to be handed back, and those kept aside."""
+        """Device-seconds that running leases may still use, the graces of open slots, and those kept aside."""
         now = self._clock()
         return self.aside + self.share * sum(slot.committed(now) - slot.held(now) for slot in self._slots.values())
 
@@ -72,9 +74,9 @@ class Ledger:
         """What is left, in seconds of a slot."""
         return self.left / self.share
 
-    def affordable(self, slot: int | None) -> float:
-        """The longest lease that could be reserved now on `slot`, or on a new one (None)."""
-        return self.room - (HAND_BACK_SECONDS if slot is None else 0.0)
+    def affordable(self, slot: int | None, slots: int = 1) -> float:
+        """The longest lease that could be reserved now on `slot`, or on each of so many new ones (None)."""
+        return self.room if slot is not None else self.room / slots - GRACE_SECONDS
 
     def open(self, slot: int) -> None:
         """Begin to charge a new slot; a lease on it must be reserved at once."""
@@ -95,8 +97,8 @@ class Ledger:
         """The lease on `slot` is over; what it did not use is free again."""
         self._slots[slot].until = self._clock()
 
-    def hand_back(self, slot: int) -> float:
-        """End the charging of `slot` for good; returns the seconds it was held."""
-        now = self._clock()
-        self._slots[slot].until = self._slots[slot].closed = now
-        return self._slots[slot].held(now)
+    def hand_back(self, slot: int, at: float | None = None) -> float:
+        """End the charging of `slot` for good, as of `at` (None: now); returns the seconds it was held."""
+        closed = self._clock() if at is None else at
+        self._slots[slot].until = self._slots[slot].closed = closed
+        return self._slots[slot].held(closed)

@@ -12,7 +12,9 @@ from typing import Any, Literal
 from tune.books import Books
 from tune.family import MOST_REFUSALS, Family
 from tune.footprints import Footprints
+from tune.heartbeats import IDLE, WORKING
 from tune.leases import with_margin, with_start_up
+from tune.ledger import GRACE_SECONDS
 from tune.listener import Listener
 from tune.records import Assignment, Running, TrialRecord
 from tune.rungs import ALIKE, Finish, HandBack, Promote, Start, Wait
@@ -21,11 +23,13 @@ from tune.slots import Slots
 
 DEATHS_ALLOWED = 1
 """A trial whose process died more often than this is recorded as failed."""
-GRACE_SECONDS = 5.0
-"""How long a trial may outstay its lease where nobody else needs the device-seconds."""
+OVERDUE_SECONDS = 0.5
+"""Of the grace, for a trial's last report on its way; then the driver ends its process, which is soon to end itself."""
 LEAST_LEASE_SECONDS = 1.0
 """Nothing useful fits in less."""
 MACHINE_GONE = "its machine is gone"
+DRIVER_SLEPT = "its driver slept"
+HUNG = "hung: no sign of life by the end of its lease"
 GO_ON = "go on"
 """The decision to give a trial another lease for the goal that it had."""
 
@@ -37,7 +41,8 @@ class Planner:
     """The search as far as it is not Ray's.
 
     slots: how many trials may run at once; there: how many of them there are just now, where machines may be lost;
-    wall_left: seconds to the deadline, None where there is none; cut_short: trials whose lease ended before its goal.
+    wall_left: seconds to the deadline, None where there is none; cut_short: trials whose lease ended before its goal;
+    silence: since when the driver gave no sign of life for too long, None where that was not since it was asked.
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class Planner:
         self.stopping: str | None = None
         self.cut_short: dict[str, int | None] = {}
         self.slots = Slots(slots, there, self.running, books)
+        self.silence: Callable[[], float | None] = lambda: None
         self._shares, self._footprints = Shares(families, self.running, books), Footprints(families, books)
 
     @property
@@ -65,8 +71,9 @@ class Planner:
         return self.slots.all_gone
 
     def overdue(self) -> list[str]:
-        """Running trials that outstay their lease; while the cap has room, only those that do so beyond a grace."""
-        late = self.books.clock() - min(GRACE_SECONDS, max(0.0, self.books.ledger.room))
+        """Running trials that outstay their lease."""
+        self._wake()
+        late = self.books.clock() - OVERDUE_SECONDS
         return [name for name, run in self.running.items() if late > run.assignment.opened + run.assignment.seconds]
 
     def price_of(self, name: str) -> Callable[[Any, int], float]:
@@ -78,6 +85,8 @@ class Planner:
 
     def next(self) -> Assignment | None:
         """Something for a free slot to do; None where none is free or must wait. Slots of no more use are given up."""
+        if self._wake():
+            return None
         self._close_lost_slots()
         while self.slots.free > 0:
             wall = self.wall_left()
@@ -105,6 +114,23 @@ class Planner:
             self.families[name].idle = not self._shares.leases(name)
             answer = answer if isinstance(answer, Wait) else move
         return answer
+
+    def _wake(self) -> bool:
+        """Where the driver slept workers have ended themselves: their slots are charged up to then. Whether it did."""
+        since = self.silence()
+        if since is None:
+            return False
+        with self.books.journal.transaction():
+            for run in self.running.values():
+                last = self.books.last_sign(run)
+                if last is not None and last["ended"] is not None:
+                    self.books.note_gone(run, last["at"])
+                elif self.books.clock() > run.assignment.opened + run.assignment.seconds + GRACE_SECONDS:
+                    self.books.note_gone(run, math.inf)
+            while self.books.idle_slots:
+                self.books.hand_back_slept(since)
+                self._decide(None, "hand back", DRIVER_SLEPT)
+        return True
 
     def _close_lost_slots(self) -> None:
         """Idle slots whose machine is gone are charged no more."""
@@ -208,6 +234,7 @@ class Planner:
 
         Where memory ran out and nothing helped there is no more than `ended`, which is "memory".
         """
+        self._wake()
         run = self.running[trial]
         if progress["ended"] == "memory":
             return self._ran_out(run)
@@ -215,30 +242,27 @@ class Planner:
             self.books.charge(run, progress["seconds"])
             row = self.books.report(run, progress)
             self.trials[trial].micro_batches = self._footprints.learn(run, progress)
+            ends = progress["ran_out"] or run.gone is not None
             if progress["ended"]:
-                self._close(run, "start" if run.fresh_slot else "idle")
-                if progress["ran_out"]:
-                    self.books.hand_back(run.assignment.slot)
+                self._close(run, "start" if run.fresh_slot else "idle", hand_back=ends)
                 self._end_stretch(run, progress)
         for listener in self._listeners:
             listener.reported(self, trial, row)
-        return "goes on" if not progress["ended"] else "ends" if progress["ran_out"] else "waits"
+        return "goes on" if not progress["ended"] else "ends" if ends else "waits"
 
     def _ran_out(self, run: Running) -> Afterwards:
         """Memory ran out and no smaller part would have helped: the trial is over, and so is its process."""
         with self.books.journal.transaction():
             self._footprints.hopeless(run)
-            self._close_with_process(run)
+            self._close(run, "lost", hand_back=True)
             self.end(run.assignment.trial, "memory: ran out of it, however small its batches were cut")
         return "ends"
 
-    def _close_with_process(self, run: Running) -> None:
-        self._close(run, "lost")
-        self.books.hand_back(run.assignment.slot)
-
-    def _close(self, run: Running, rest: str) -> None:
+    def _close(self, run: Running, rest: str, *, hand_back: bool = False) -> None:
         del self.running[run.assignment.trial]
         self.families[run.assignment.family].charged += self.books.close_lease(run, rest)
+        if hand_back:
+            self.books.hand_back(run.assignment.slot, run.gone)
 
     def _end_stretch(self, run: Running, progress: Mapping[str, Any]) -> None:
         """Tell the contest, the prices and the suggestions how a stretch ended."""
@@ -270,24 +294,33 @@ class Planner:
 
         Where a machine is gone that may be for its sake, and the trial is treated as one whose process died with it.
         """
+        self._wake()
         if self.slots.there() < self.running[trial].there:
             self.died(trial, reason)
             return
         with self.books.journal.transaction():
-            self._close_with_process(self.running[trial])
+            self._close(self.running[trial], "lost", hand_back=True)
             self.end(trial, reason)
 
     def died(self, trial: str, reason: str) -> None:
         """The process of a running trial ended by itself, and its slot with it: what it did not report is lost, and
         charged. The trial goes on once.
 
-        Where fewer slots are there than when its lease was opened a machine is gone, which no trial is failed for.
+        Where fewer slots are there than when its lease was opened a machine is gone, which no trial is failed for; nor
+        for a process that ended itself because it heard nothing of its driver, on this lease or before it began.
         """
+        self._wake()
         run, record = self.running[trial], self.trials[trial]
-        blameless = self.slots.there() < run.there
-        reason = MACHINE_GONE if blameless else reason
+        last = self.books.last_sign(run)
+        ended, before = last and last["ended"], last is None and not run.fresh_slot
+        lost, slept = self.slots.there() < run.there, ended == IDLE or before
+        blameless = lost or slept
+        reason = MACHINE_GONE if lost else DRIVER_SLEPT if slept else f"error: {HUNG}" if ended == WORKING else reason
         with self.books.journal.transaction():
-            self._close_with_process(run)
+            if run.gone is None:
+                now = run.assignment.opened if before else self.books.clock()
+                self.books.note_gone(run, last["at"] if last and ended else now)
+            self._close(run, "lost", hand_back=True)
             if not blameless:
                 record.deaths += 1
                 then = "again" if record.deaths > DEATHS_ALLOWED else "once, so it goes on from its checkpoint"

@@ -47,8 +47,8 @@ class Assignment:
 
 @dataclass(kw_only=True)
 class Running:
-    """A lease in use: into how many parts batches are cut on it, how many slots were there when it was opened, and what
-    it was charged so far, by what."""
+    """A lease in use: into how many parts batches are cut on it, how many slots were there when it was opened, what it
+    was charged so far, by what; and since when its worker is gone, where the driver slept and came too late."""
 
     assignment: Assignment
     fresh_slot: bool
@@ -56,3 +56,4 @@ class Running:
     micro_batches: int
     there: int
     charged: dict[str, float] = field(default_factory=dict)
+    gone: float | None = None

@@ -27,13 +27,12 @@ from ray.tune.search import Searcher
 from tune.dimensions import precision_of
 from tune.errors import UserError, told
 from tune.heartbeats import boot, last_beat, still_there
-from tune.planner import Planner
+from tune.planner import HUNG, Planner
 from tune.records import Assignment
 from tune.restore import take_up_checkpoint
 
 log = logging.getLogger(__name__)
 
-HUNG = "hung: no sign of life by the end of its lease"
 NOT_STARTED = "its process had not started by the end of its lease"
 LONGEST_REASON = 160
 
@@ -185,7 +184,9 @@ class SlotKeeper(Callback):
         self._kept: set[Any] = set()
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """A trial that does not come back is ended by force; its failure then reaches the scheduler."""
+        """A trial that does not come back is ended by force; its failure then reaches the scheduler. And what has ended
+        while the driver slept is not used again.
+        """
         for name in self._desk.planner.overdue():
             if name in self._desk.killed or name not in self._desk.known:
                 continue
@@ -198,6 +199,8 @@ class SlotKeeper(Callback):
                 with self._desk.failing():
                     remedy = "free them or take fewer, see log.txt, and go on with --resume"
                     raise UserError(f"--devices: Ray had no device for {name} within its lease: {remedy}")
+        if self._scheduler.controller is not None:
+            self._end_surplus()
 
     def _kill(self, trial: Trial, started: bool) -> bool:
         """End the process of a trial: Ray's way asks it to, the system's does not. False where Ray began none yet.
@@ -225,6 +228,9 @@ class SlotKeeper(Callback):
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """One idle process for each idle slot, and no more."""
         self._end_replaced()
+        self._end_surplus()
+
+    def _end_surplus(self) -> None:
         controller = self._scheduler.controller
         cache = controller._actor_cache
         surplus = cache.num_cached_objects - self._desk.planner.books.idle_slots - len(self._desk.waiting)

@@ -120,7 +120,8 @@ def conduct(
         place = make_place(grounds, planner)
         alive, noted = beating(study, planner.books.clock), overhead_noted(journal, tensorboard)
         shown = displayed(write, study, settings, planner.books.clock)
-        with alive:
+        with alive as pulse:
+            planner.silence = pulse.silence
             with shown, up:
                 with ended_in_order(planner, study), noted:
                     run_trials(planner, data, place, devices.needs)

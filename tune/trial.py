@@ -4,8 +4,10 @@ import dataclasses
 import json
 import math
 import os
+import threading
 import time
 from collections.abc import Generator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,26 @@ from model.peak import peak_flops
 from model.process import prepare_process
 from model.training import Progress, Stretch, train
 from tune.disk import refused
-from tune.heartbeats import DRIVER, Driver, DriverWatch, Heart, beat, last_beat
+from tune.heartbeats import (
+    DRIVER,
+    IDLE,
+    WORKING,
+    Driver,
+    DriverWatch,
+    Heart,
+    beat,
+    end_within,
+    last_beat,
+    live_on,
+    opened_here,
+)  # fmt: skip
 from tune.heartbeats import boot as this_boot
+from tune.ledger import GRACE_SECONDS
 
 STOP_FILE = "stop"
 """Where it appears in the study's folder, every trial closes its stretch at once."""
-HAND_OVER_SECONDS = 0.5
-"""Kept back of each lease for the way of the last report to the driver."""
+LAST_WORDS_SECONDS = 0.2
+"""Of the grace, kept for a process to end itself and say so, before the system ends it without a word."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,6 +63,24 @@ class Place:
     memory_limit: int | None
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Life:
+    """A lease as its process has it, on the study's clock: that is so many seconds `ahead` of the monotonic one here.
+
+    idle_since: when the lease had served and its last report was made; None before that.
+    """
+
+    trial: str
+    lease: int
+    ends: float
+    ahead: float
+    idle_since: float | None = None
+
+    def now(self) -> float:
+        """The study's clock."""
+        return self.ahead + time.monotonic()
+
+
 class TrainingTrial(ray.tune.Trainable):
     """Trains what `config["assignment"]` says (a tune.records.Assignment as a dictionary) to its lease or goal."""
 
@@ -56,19 +89,21 @@ class TrainingTrial(ray.tune.Trainable):
     ) -> None:
         """Once a process. `data` by family comes out of the object store, shared and read-only; families: a user's."""
         self._data, self._place = data, place
+        self._driver = DriverWatch(place.driver, place.folder)
+        self._trains, self._turn = False, threading.Lock()
+        opened = self._take(config)
+        Heart(self._live).start()
         for name, family in families.items():
             add(name, family)
         prepare_process(place.threads)
-        self._driver = DriverWatch(place.driver, place.folder)
-        self._trains = False
         self._limit = MemoryLimit(place.memory_limit, torch.device(place.device))
-        self._begin(config)
-        Heart(self._live).start()
+        self._progress = self._train(opened, config["peak_flops"])
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """The next lease in the same, warm process."""
+        opened = self._take(new_config)
         self._progress.close()
-        self._begin(new_config)
+        self._progress = self._train(opened, new_config["peak_flops"])
         return True
 
     def step(self) -> dict[str, Any]:
@@ -80,9 +115,12 @@ class TrainingTrial(ray.tune.Trainable):
         """
         try:
             report = as_report(self._train_on())
+            if report["ended"]:
+                self._rest()
             report["limited_bytes"] = max(report["memory_bytes"], self._limit.counted())
             return {"report": json.dumps(report | self._arithmetic)}
         except Exception as error:
+            self._rest()
             if isinstance(error, OSError) and refused(error):
                 return {"refused": [error.errno, error.strerror, error.filename]}
             if not ran_out(error):
@@ -108,14 +146,27 @@ class TrainingTrial(ray.tune.Trainable):
         """Nothing is left half-written: checkpoints appear whole or not at all."""
         self._progress.close()
 
-    def _begin(self, config: dict[str, Any]) -> None:
-        self._assignment = config["assignment"]
-        opened = opened_here(self._place.folder, self._assignment["opened"], **config["opened"])
-        self._progress = self._train(opened, config["peak_flops"])
+    def _take(self, config: dict[str, Any]) -> float:
+        """A lease, with its first sign of life; when it was opened, by this machine's monotonic clock."""
+        assignment = self._assignment = config["assignment"]
+        opened = opened_here(self._place.folder, assignment["opened"], **config["opened"])
+        ends = opened + assignment["seconds"]
+        with self._turn:
+            ahead = assignment["opened"] - opened
+            self._life = Life(trial=assignment["trial"], lease=assignment["lease"], ends=ends + ahead, ahead=ahead)
+            end_within(ends + GRACE_SECONDS - time.monotonic())
+            with suppress(OSError):
+                beat(self._place.folder, self._life.trial, self._life.lease, self._life.now())
+        return opened
+
+    def _rest(self) -> None:
+        """The lease has served: what comes is the driver's to say."""
+        with self._turn:
+            self._life = dataclasses.replace(self._life, idle_since=self._life.now())
+            live_on()
 
     def _train(self, opened: float, peak: float | None) -> Generator[Progress, None, None]:
         assignment, place = self._assignment, self._place
-        self._life = assignment["trial"], assignment["lease"], assignment["opened"] - opened
         family = assignment["family"]
         trained = Config.at(assignment["config"], family=family, seed=place.seed)
         self._arithmetic = {
@@ -124,7 +175,7 @@ class TrainingTrial(ray.tune.Trainable):
         }
         self._limit.begin()
         stretch = Stretch(
-            device_seconds=assignment["seconds"] - (time.monotonic() - opened) - HAND_OVER_SECONDS,
+            device_seconds=assignment["seconds"] - (time.monotonic() - opened),
             steps=assignment["steps"],
             training_seconds=assignment["training_seconds"],
             micro_batches=assignment["micro_batches"],
@@ -147,25 +198,37 @@ class TrainingTrial(ray.tune.Trainable):
     def _should_stop(self) -> bool:
         return (self._place.folder / STOP_FILE).exists() or not self._driver.alive()
 
-    def _live(self) -> None:
-        """A sign of life. Where the driver is gone it is the last, once the process's training is closed and kept."""
-        trial, lease, clock = self._life
-        try:
-            beat(self._place.folder, trial, lease, clock + time.monotonic())
-        finally:
-            if not self._driver.alive() and not self._trains:
-                os._exit(1)
+    def _live(self) -> float:
+        """A sign of life; seconds to when the next is due. It is the last where nobody is to hear more of this process:
+        its lease is over, or it has none and the driver is silent, both with their graces; or the driver is gone, once
+        training is closed and kept.
+        """
+        with self._turn:
+            life, now = self._life, self._life.now()
+            left = self._ends(life) - now
+            over = left <= 0 or (not self._driver.alive() and not self._trains)
+            why = WORKING if self._trains else IDLE
+            try:
+                if not self._has_next(life):
+                    beat(self._place.folder, life.trial, life.lease, now, ended=why if over else None)
+            finally:
+                if over:
+                    os._exit(1)
+        return left
 
+    def _ends(self, life: Life) -> float:
+        """When this process ends itself if it hears nothing, on the study's clock."""
+        if life.idle_since is None:
+            return life.ends + GRACE_SECONDS - LAST_WORDS_SECONDS
+        if self._place.driver.boot != this_boot():
+            return math.inf
+        driver = last_beat(self._place.folder, DRIVER)
+        return max(life.idle_since, driver["at"] if driver else -math.inf) + GRACE_SECONDS
 
-def opened_here(folder: Path, opened: float, *, boot: str, monotonic: float) -> float:
-    """When a lease was opened, on this machine's monotonic clock.
-
-    Of another machine's clocks none is ours: there the driver's last sign of life tells the study's own time.
-    """
-    if boot == this_boot():
-        return monotonic
-    driver = last_beat(folder, DRIVER)
-    return time.monotonic() - max(0.0, driver["at"] - opened if driver else 0.0)
+    def _has_next(self, life: Life) -> bool:
+        """Whether the trial of an idle process has a lease elsewhere by now, whose signs of life are to be read."""
+        last = last_beat(self._place.folder, life.trial) if life.idle_since is not None else None
+        return last is not None and last["lease"] > life.lease
 
 
 def merge(before: Progress | None, after: Progress) -> Progress:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tune.dimensions import label
 from tune.journal import SHARE
+from tune.ledger import GRACE_SECONDS
 from tune.winners import BEST
 
 SLOTS = f"""
@@ -84,7 +85,7 @@ def look(
     best = {row["family"]: row for row in journal.execute(BEST)}
     return View(
         cap=cap, spent=spent, slots=int(held), rate=rate, wall=wall,
-        reserved=aside + sum(max(0.0, lease["ahead"]) for lease in running),
+        reserved=aside + sum(max(0.0, lease["ahead"]) for lease in running) + rate * GRACE_SECONDS,
         families={
             name: FamilyView(
                 running=list(dict.fromkeys(

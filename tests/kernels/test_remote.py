@@ -22,7 +22,7 @@ def ray_of(said, *, get=lambda waiting, timeout: [waiting]):
 
     def remote(**resources):
         said.setdefault("resources", []).append(resources)
-        return lambda function: SimpleNamespace(remote=lambda *arguments: arguments)
+        return lambda task: SimpleNamespace(remote=lambda ends, function, *arguments: arguments)
 
     def shutdown():
         said["gone"] = True
@@ -30,7 +30,7 @@ def ray_of(said, *, get=lambda waiting, timeout: [waiting]):
     def cancel(waiting, force):
         said["cancelled"] = waiting, force
 
-    exceptions = SimpleNamespace(GetTimeoutError=OverTimeError, RayError=OverTimeError)
+    exceptions = SimpleNamespace(**dict.fromkeys(("GetTimeoutError", "RayError", "WorkerCrashedError"), OverTimeError))
     return SimpleNamespace(
         init=init, remote=remote, get=get, cluster_resources=lambda: {"GPU": 2.0}, shutdown=shutdown, cancel=cancel,
         exceptions=exceptions,

@@ -152,15 +152,15 @@ def test_what_broke_is_charged_too(begin: Callable[..., Study]) -> None:
 def test_a_budget_below_the_first_kernel_is_refused_with_one_that_does(measured: Any) -> None:
     asked = Settings(kernels=NAMES, sizes=(100,), budget=5.0)
     with pytest.raises(UnaffordableError, match=r"^--budget: '5s' does not pay for scalar_add: write at least \d+s"):
-        check_first(asked, cast(Any, Virtual(rows=measured)))
+        check_first(asked, cast(Any, Virtual(rows=measured)), ledger.GRACE_SECONDS)
 
 
 def test_what_check_first_names_pays_for_the_first(begin: Callable[..., Study], measured: Any) -> None:
     up = Virtual(rows=measured)
     with pytest.raises(UnaffordableError) as refused:
-        check_first(Settings(kernels=NAMES, sizes=(100,), budget=5.0), cast(Any, up))
+        check_first(Settings(kernels=NAMES, sizes=(100,), budget=5.0), cast(Any, up), ledger.GRACE_SECONDS)
     made = begin(up, float(str(refused.value).split("at least ")[1].split("s")[0]))
-    check_first(made.settings, cast(Any, up))
+    check_first(made.settings, cast(Any, up), ledger.GRACE_SECONDS)
     next(made.rows())
 
 

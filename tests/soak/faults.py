@@ -17,8 +17,8 @@ FAULTY = REPOSITORY / "tests" / "tune" / "faulty.py"
 CAP_SECONDS, SHORT_CAP_SECONDS = 240, 110
 FAULTS = {"hangs": ["t002"], "raises": ["t003"], "diverges": "a quarter"}
 SHORT_FAULTS = {"hangs": ["t002"], "raises": ["t003"], "diverges": ["t001"]}
-GRACE_SECONDS = 7.0
-"""A trial that hangs may outstay its lease by the planner's grace of 5 s and so much as it takes to end a process."""
+GRACE_SECONDS = 3.0
+"""A trial that hangs may outstay its lease by its grace and so much as it takes to end a process."""
 SHARE_AFTER_DIVERGING = 0.02
 HUNG = "error: hung: no sign of life by the end of its lease"
 RAISED = "error: its faulty raised ArithmeticError: the flux capacitor (faulty.py:"

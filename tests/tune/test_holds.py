@@ -7,7 +7,7 @@ import pytest
 from tune.books import Books
 from tune.holds import OPENING_SECONDS, Hold, affordable
 from tune.journal import Journal
-from tune.ledger import HAND_BACK_SECONDS, Ledger
+from tune.ledger import GRACE_SECONDS, Ledger
 from tune.restore import close_what_a_kill_left_open
 
 
@@ -74,6 +74,18 @@ def test_all_slots_of_a_hold_begin_and_end_with_its_leases(books, clock, monkeyp
     assert all(row["held"] == row["charged"] for row in kept) and len(kept) == 3
 
 
+def test_a_driver_that_sleeps_past_the_leases_charges_no_more_than_they_and_their_graces(books, clock):
+    """All that works on them has ended itself by then."""
+    with hold(books, 2, 30) as held:
+        clock.now = 10
+        held.charge("steps")
+        clock.now = 6000
+        assert held.left < 0
+    assert totals(books) == {"steps": 20, "idle": 2 * (20 + GRACE_SECONDS)}
+    assert books.ledger.spent == 2 * (30 + GRACE_SECONDS)
+    assert all(slot["closed"] == 30 + GRACE_SECONDS for slot in books.journal.rows("SELECT closed FROM slots"))
+
+
 def test_what_an_error_ends_is_lost_and_charged(books, clock):
     with pytest.raises(KeyboardInterrupt), hold(books, 2, 30):
         clock.now = 7
@@ -83,8 +95,8 @@ def test_what_an_error_ends_is_lost_and_charged(books, clock):
 
 def test_more_than_the_cap_pays_for_is_refused_before_anything_is_held(books):
     most = affordable(books, 4)
-    assert most == 25 - HAND_BACK_SECONDS - OPENING_SECONDS
-    with pytest.raises(ValueError, match=r"^lease: 4 x 25\.0 s do not fit: only 4 x 24\.6 s do$"):
+    assert most == 25 - GRACE_SECONDS - OPENING_SECONDS
+    with pytest.raises(ValueError, match=r"^lease: 4 x 25\.0 s do not fit: only 4 x 24\.1 s do$"):
         hold(books, 4, 25)
     assert books.ledger.open_slots == [] and books.journal.rows("SELECT * FROM slots") == []
     with hold(books, 4, most):

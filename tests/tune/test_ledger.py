@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tune.ledger import HAND_BACK_SECONDS, Ledger
+from tune.ledger import GRACE_SECONDS, Ledger
 
 
 class Clock:
@@ -40,10 +40,10 @@ def test_a_reservation_is_taken_from_what_is_left_at_once_and_released_when_unus
     ledger = Ledger(cap=100, clock=clock)
     ledger.open(0)
     ledger.reserve(0, 60)
-    assert ledger.left == pytest.approx(40 - HAND_BACK_SECONDS)
+    assert ledger.left == pytest.approx(40 - GRACE_SECONDS)
     clock.now = 10
     ledger.release(0)
-    assert ledger.left == pytest.approx(90 - HAND_BACK_SECONDS)
+    assert ledger.left == pytest.approx(90 - GRACE_SECONDS)
 
 
 def test_a_lease_that_does_not_fit_is_refused_and_changes_nothing(clock: Clock) -> None:
@@ -53,7 +53,7 @@ def test_a_lease_that_does_not_fit_is_refused_and_changes_nothing(clock: Clock) 
     ledger.open(1)
     with pytest.raises(ValueError, match="do not fit"):
         ledger.reserve(1, 60)
-    assert ledger.left == pytest.approx(40 - 2 * HAND_BACK_SECONDS)
+    assert ledger.left == pytest.approx(40 - 2 * GRACE_SECONDS)
 
 
 def test_an_overrun_is_counted_as_it_happens(clock: Clock) -> None:
@@ -62,7 +62,7 @@ def test_an_overrun_is_counted_as_it_happens(clock: Clock) -> None:
     ledger.reserve(0, 10)
     clock.now = 25
     assert ledger.spent == 25
-    assert ledger.left == pytest.approx(75 - HAND_BACK_SECONDS)
+    assert ledger.left == pytest.approx(75 - GRACE_SECONDS)
 
 
 def test_what_an_earlier_run_spent_counts(clock: Clock) -> None:

@@ -52,11 +52,12 @@ def late(folder: Path, live: dict[str, Any]) -> SlotKeeper:
     """Of a trial whose lease is over, and whose process Ray has not heard of yet; `live`: those that Ray began."""
     trial = SimpleNamespace(temporary_state=SimpleNamespace(ray_actor=None), config={"assignment": {"trial": "t001"}})
     planner = SimpleNamespace(
-        overdue=lambda: ["t001"], books=SimpleNamespace(journal=SimpleNamespace(folder=folder))
+        overdue=lambda: ["t001"], books=SimpleNamespace(journal=SimpleNamespace(folder=folder), idle_slots=0)
     )
     desk = Desk(planner)  # type: ignore[arg-type]
     desk.known["t001"] = trial  # type: ignore[assignment]
     controller = SimpleNamespace(
+        _actor_cache=SimpleNamespace(num_cached_objects=0),
         _trial_to_actor=SimpleNamespace(get=lambda _: "starting"),
         _actor_manager=SimpleNamespace(
             _live_actors_to_ray_actors_resources={name: (handle, None) for name, handle in live.items()}

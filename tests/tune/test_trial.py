@@ -2,6 +2,7 @@
 
 import errno
 import json
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -15,9 +16,9 @@ from model.corpus import TextCorpus
 from model.peak import flops_on
 from model.prepared import TextData, prepare_text
 from tune import trial
-from tune.heartbeats import DRIVER, FOLDER, Driver, beat, boot, last_beat
+from tune.heartbeats import DRIVER, FOLDER, Driver, beat, boot, last_beat, opened_here
 from tune.records import Assignment
-from tune.trial import Place, TrainingTrial, opened_here
+from tune.trial import Life, Place, TrainingTrial
 
 POINT = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"}
 
@@ -72,6 +73,7 @@ def test_without_a_driver_the_last_sign_of_life_is_the_end(
 ) -> None:
     """What it used is known up to its end; no disk keeps it from ending; training is closed before."""
     (tmp_path / FOLDER).mkdir()
+    begun = time.monotonic()
     ends: list[float] = []
 
     def end(code: int) -> None:
@@ -84,8 +86,8 @@ def test_without_a_driver_the_last_sign_of_life_is_the_end(
     process = TrainingTrial.__new__(TrainingTrial)
     process._place = SimpleNamespace(folder=tmp_path)  # type: ignore[assignment]
     process._driver = SimpleNamespace(alive=lambda: False)  # type: ignore[assignment]
-    process._life = "t001", 1, 0.0
-    process._trains = True
+    process._life = Life(trial="t001", lease=1, ends=begun + 600, ahead=0.0)
+    process._trains, process._turn = True, threading.Lock()
     with suppress(OSError):
         process._live()
     assert not ends
@@ -95,5 +97,5 @@ def test_without_a_driver_the_last_sign_of_life_is_the_end(
     assert len(ends) == 1 and (disk_is_full or before <= ends[0] <= time.monotonic())
 
 
-def _refuse(*beaten: object) -> None:
+def _refuse(*beaten: object, ended: str | None = None) -> None:
     raise OSError(errno.ENOSPC, "no space left on the device")

@@ -9,6 +9,7 @@ from typing import Any
 
 from tune.books import Books
 from tune.family import Family
+from tune.heartbeats import FOLDER, beat
 from tune.journal import Journal
 from tune.ledger import Ledger
 from tune.memory import FACTOR, OVERHEAD_BYTES, Memory
@@ -116,6 +117,11 @@ class World:
                 query = "SELECT IFNULL(MAX(steps), 0) AS steps FROM reports WHERE trial = ? AND checkpoint IS NOT NULL"
                 record.steps = self.journal.rows(query, trial)[0]["steps"]
 
+    def live(self, assignment: Assignment, *, ended: str | None = None) -> None:
+        """The process of a lease gives a sign of life, or its last one."""
+        (self.journal.folder / FOLDER).mkdir(exist_ok=True)
+        beat(self.journal.folder, assignment.trial, assignment.lease, self.now, ended)
+
     def clock(self) -> float:
         """No two readings are the same, as on a real clock."""
         self.now += 1e-9
@@ -171,10 +177,11 @@ class World:
         done = self.planner.trials[assignment.trial].steps * STEP_SECONDS
         return max(0.0, self.diverging.get(assignment.config["number"], math.inf) - done)
 
-    def end(self, assignment: Assignment) -> None:
-        """What the process of a lease says, or does not say any more, at its end."""
+    def end(self, assignment: Assignment, ended_at: float | None = None) -> None:
+        """What the process of a lease says, or does not say any more, at its end: that is now, or was before."""
         if self.dying.get(assignment.trial, 0) > 0:
             self.dying[assignment.trial] -= 1
+            self.live(assignment)
             self.planner.died(assignment.trial, "error: KilledError: it was")
             return
         if reason := self.raising(assignment):
@@ -186,7 +193,7 @@ class World:
         if needed(assignment.config, micro_batches) > memory.limit:
             self.planner.report(assignment.trial, {"ended": "memory"})
             return
-        used, steps = self.now - assignment.opened, self.goal(assignment)
+        used, steps = (ended_at or self.now) - assignment.opened, self.goal(assignment)
         short = assignment.rung is not None and used >= assignment.seconds
         if short:
             steps = self.planner.trials[assignment.trial].steps + max(1, int(used / STEP_SECONDS / 2))

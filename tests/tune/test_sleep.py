@@ -1,0 +1,250 @@
+"""The driver sleeps: what works for it ends itself, and nothing is charged or spent beyond that, however long it is."""
+
+import ctypes
+import heapq
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.corpus import TextCorpus
+from model.prepared import prepare_text
+from tests.tune.world import World
+from tune import trial
+from tune.heartbeats import DRIVER, FOLDER, IDLE, WORKING, Driver, Pulse, beating, boot, last_beat, started
+from tune.ledger import GRACE_SECONDS
+from tune.records import Assignment
+from tune.trial import Place, TrainingTrial
+
+PATIENCE_SECONDS = 120.0
+"""Within which a process that ends itself has done so, on any machine."""
+
+
+class Sleepy:
+    """A world whose driver is stopped at random. Its workers know their leases, and hear whether the driver lives.
+
+    gone: when the worker of a slot ended itself.
+    """
+
+    def __init__(self, world: World, chance: random.Random) -> None:
+        self.world, self.chance = world, chance
+        (world.journal.folder / FOLDER).mkdir()
+        self.pulse = Pulse(world.journal.folder, world.clock)
+        world.planner.silence = self.pulse.silence
+        self.gone: dict[int, float] = {}
+        self.slept = 0
+
+    def run(self, share: float) -> None:
+        """Until all is over; the driver sleeps before that share of the events, and once at least."""
+        while True:
+            self.pulse.beat()
+            self.decide()
+            if self.world.planner.done:
+                return
+            if not self.slept or self.chance.random() < share:
+                self.sleep(self.chance.choice((0.3, 3.0, 12.0, 600.0)))
+            elif self.world.events:
+                end, _, assignment = heapq.heappop(self.world.events)
+                while self.world.now < end:
+                    self.world.now = min(end, self.world.now + GRACE_SECONDS / 2)
+                    self.pulse.beat()
+                self.world.end(assignment)
+
+    def decide(self) -> None:
+        """What a free slot does next, as often as there is one."""
+        world = self.world
+        while (assignment := world.planner.next()) is not None:
+            world.live(assignment)
+            heapq.heappush(world.events, (world.now + world.length(assignment), assignment.lease, assignment))
+        assert world.books.ledger.spent <= world.books.ledger.cap
+
+    def sleep(self, seconds: float) -> None:
+        """Stopped anywhere, and woken: what its workers did and said meanwhile is heard in any order."""
+        world, since = self.world, self.world.now
+        awake, late = since + seconds, list[tuple[Assignment, float | None]]()
+        busy = {to.slot for _, _, to in world.events}
+        idle = [row["slot"] for row in world.journal.rows("SELECT slot FROM slots WHERE closed IS NULL")]
+        if seconds > GRACE_SECONDS:
+            self.slept += 1
+            self.gone |= {slot: since + GRACE_SECONDS for slot in idle if slot not in busy}
+        for event in sorted(world.events):
+            end, _, to = event
+            waits = self.chance.random() < 0.5    # for the word to go on, in the middle of its lease
+            over = to.opened + to.seconds + GRACE_SECONDS / 2 if waits else max(end, since) + GRACE_SECONDS
+            if over < awake and (waits or end <= awake):
+                self.gone[to.slot] = world.now = over
+                world.live(to, ended=IDLE)
+            if over < awake if waits else end <= awake:
+                world.events.remove(event)
+                late.append((to, None if waits else end))
+        heapq.heapify(world.events)
+        world.now = awake
+        if self.chance.random() < 0.5:
+            world.planner.overdue()
+        self.decide()
+        self.chance.shuffle(late)
+        for to, ended_at in late:
+            if ended_at is None:
+                world.planner.died(to.trial, "error: ActorDiedError")
+            else:
+                world.end(to, ended_at)
+            assert world.books.ledger.spent <= world.books.ledger.cap
+
+
+@pytest.mark.parametrize("cap, slots", [(60, 1), (240, 2), (1200, 4)])
+@pytest.mark.parametrize("seed", range(5))
+def test_however_long_and_often_the_driver_sleeps_the_cap_holds(
+    tmp_path: Path, cap: float, slots: int, seed: int
+) -> None:
+    """And each slot is charged for as long as a worker was there, and no trial is blamed."""
+    world = World(tmp_path, cap=cap, slots=slots, seed=seed)
+    sleepy = Sleepy(world, random.Random(seed))
+    sleepy.run(0.3)
+    assert 0.85 * cap <= world.books.ledger.spent <= cap
+    closed = {row["slot"]: row["closed"] for row in world.journal.rows("SELECT slot, closed FROM slots")}
+    assert {slot: closed[slot] for slot in sleepy.gone} == pytest.approx(sleepy.gone)
+    held = world.total("SELECT TOTAL(closed - opened) FROM slots")
+    assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(held) == world.books.ledger.spent
+    assert world.total("SELECT COUNT(*) FROM decisions WHERE action = 'died'") == 0
+    assert world.total("SELECT COUNT(*) FROM charges WHERE seconds < -1e-6") == 0
+    assert world.total("SELECT COUNT(*) FROM trials WHERE state = 'failed'") == 0
+
+
+def test_a_trial_that_hung_while_the_driver_slept_has_hung(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=1)
+    assignment = world.planner.next()
+    assert assignment is not None
+    world.now += assignment.seconds + GRACE_SECONDS / 2
+    world.live(assignment, ended=WORKING)
+    gone, world.now = world.now, world.now + 600
+    world.planner.died(assignment.trial, "error: ActorDiedError")
+    assert world.books.ledger.spent == pytest.approx(gone)
+    assert world.planner.trials[assignment.trial].deaths == 1
+    (row,) = world.journal.rows("SELECT reason FROM decisions WHERE action = 'pause'")
+    assert row["reason"].startswith("error: hung")
+
+
+def test_a_worker_that_was_gone_before_its_lease_began_is_not_put_down_to_the_trial(tmp_path: Path) -> None:
+    """The driver's disk was slow, not the driver: it took an idle worker for one that was still there."""
+    world = World(tmp_path, cap=600, slots=1)
+    first = world.planner.next()
+    assert first is not None
+    world.live(first)
+    world.now += world.length(first)
+    world.end(first)
+    second = world.planner.next()
+    assert second is not None and second.slot == first.slot
+    world.now += 2
+    world.planner.died(second.trial, "error: ActorDiedError")
+    assert world.planner.trials[second.trial].deaths == 0
+    assert world.total("SELECT TOTAL(charged) FROM leases WHERE lease = 2") == pytest.approx(0, abs=1e-6)
+
+
+# The same with real processes
+
+
+def drive(folder: Path, line: Connection) -> None:
+    """A driver, of which this test needs no more than its signs of life."""
+    with beating(folder, time.monotonic):
+        line.send(Driver.here())
+        signal.pause()
+
+
+def work(folder: Path, driver: Driver, fault: str | None, line: Connection) -> None:
+    """A worker that serves a lease, or hangs on it, and then waits for its driver."""
+    text = "the cat sat on a mat and saw another bird " * 200
+    data = prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text, test=text))
+    place = Place(
+        folder=folder, device="cpu", threads=1, seed=0, evaluation_tokens={"nanogpt": 256}, report_every=60.0,
+        driver=driver, memory_limit=None,
+    )  # fmt: skip
+
+    def told(seconds: float) -> dict[str, Any]:
+        now = time.monotonic()
+        assignment = Assignment(
+            trial=str(fault), family="nanogpt", slot=0, lease=1, rung=0, opened=now, seconds=seconds, steps=2,
+            config={"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"},
+            training_seconds=None, checkpoint=None, micro_batches=1,
+        )  # fmt: skip
+        return {"assignment": vars(assignment), "opened": {"boot": boot(), "monotonic": now}, "peak_flops": 1e9}
+
+    worker = TrainingTrial.__new__(TrainingTrial)
+    worker.setup(told(600.0), {"nanogpt": data}, place, {})
+    if fault is not None:
+        trial.train = HANGS[fault]  # type: ignore[assignment]
+        worker.reset_config(told(1.0))
+    worker.step()
+    line.send("idle")
+    while True:
+        signal.pause()
+
+
+def sleep_on(*_: Any, **__: Any) -> Iterator[None]:
+    """In Python, where other threads of the process run."""
+    while True:
+        signal.pause()
+    yield
+
+
+def hold_the_lock(*_: Any, **__: Any) -> Iterator[None]:
+    """In C, where none does."""
+    yield ctypes.PyDLL(None).sleep(1_000_000)
+
+
+HANGS: dict[str, Callable[..., Iterator[None]]] = {"sleeps": sleep_on, "holds the lock": hold_the_lock}
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str | None, BaseProcess], Driver]]:
+    """Three workers of one driver that was stopped, once all of them ended: one was idle, two hung on their leases."""
+    folder, context = tmp_path_factory.mktemp("study"), multiprocessing.get_context("spawn")
+    (folder / FOLDER).mkdir()
+    line, end = context.Pipe()
+    driving = context.Process(target=drive, args=(folder, end), daemon=True)
+    driving.start()
+    driver: Driver = line.recv()
+    workers: dict[str | None, BaseProcess] = {}
+    for fault in (None, *HANGS):
+        ours, theirs = context.Pipe()
+        workers[fault] = context.Process(target=work, args=(folder, driver, fault, theirs), daemon=True)
+        workers[fault].start()
+        if fault is None:
+            heard = ours
+    assert heard.recv() == "idle"
+    os.kill(driver.pid, signal.SIGSTOP)
+    try:
+        for worker in workers.values():
+            worker.join(PATIENCE_SECONDS)
+        yield folder, workers, driver
+    finally:
+        for process in (driving, *workers.values()):
+            process.kill()
+
+
+def test_a_worker_without_a_lease_ends_itself_when_its_driver_is_stopped(ended):
+    folder, workers, driver = ended
+    assert started(driver.pid) == driver.started, "the driver is there all the time"
+    assert workers[None].exitcode == 1
+    last, silent = last_beat(folder, "None"), last_beat(folder, DRIVER)
+    assert last is not None and silent is not None
+    assert last["ended"] == IDLE and last["at"] >= silent["at"] + GRACE_SECONDS
+
+
+def test_a_worker_that_hangs_on_its_lease_ends_itself_when_its_grace_is_over(ended):
+    folder, workers, _ = ended
+    assert workers["sleeps"].exitcode == 1
+    last = last_beat(folder, "sleeps")
+    assert last is not None and last["ended"] == WORKING
+
+
+def test_where_python_does_not_run_the_system_ends_it(ended):
+    _, workers, _ = ended
+    assert workers["holds the lock"].exitcode == -signal.SIGALRM
