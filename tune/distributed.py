@@ -5,6 +5,7 @@ Where a process dies Ray Train starts all of them anew, and they take up the tas
 """
 
 import asyncio
+import math
 import tempfile
 import threading
 import time
@@ -26,7 +27,9 @@ from model.family import Family
 from model.parallel import ranks
 from model.process import prepare_process
 from tune.errors import UserError
+from tune.heartbeats import end_within, opened_here
 from tune.holds import Hold
+from tune.ledger import GRACE_SECONDS
 
 LOOK_SECONDS = 0.02
 """Between two looks of the first rank at the desk, while it has nothing to do."""
@@ -129,7 +132,8 @@ def new_desk() -> tuple[Any, RemoteLine]:
 class Orders:
     """What each process of a crew is told when it starts. data: a reference into the object store.
 
-    folder: that of checkpoints; each trial has its own in it; families: a user's.
+    folder: the study's, of checkpoints; each trial has its own in it; families: a user's; ends: the moment of the
+    hold, as Hold.moment has it, when a process ends itself that nobody dismissed; None: it has no hold.
     """
 
     work: Work
@@ -139,13 +143,17 @@ class Orders:
     folder: Path
     threads: int = 1
     families: Mapping[str, Family] = field(default_factory=dict)
+    ends: Mapping[str, Any] | None = None
 
 
 DISMISSED = Task(asked={"dismissed": True}, trial="", seconds=0.0)
 
 
 def serve(orders: Orders) -> None:
-    """The life of one rank: task after task."""
+    """The life of one rank: task after task, and no longer than its hold: after the grace the system ends it."""
+    ends = math.inf if orders.ends is None else opened_here(orders.folder.parent, **orders.ends)
+    if orders.ends is not None:
+        end_within(ends + GRACE_SECONDS - time.monotonic())
     for name, family in orders.families.items():
         add(name, family)
     prepare_process(orders.threads)
@@ -154,22 +162,22 @@ def serve(orders: Orders) -> None:
     first = ray.train.get_context().get_world_rank() == 0
     say = orders.line.say if first else lambda said: None
     say(None)
-    while (task := _next_task(orders.line, first)) != DISMISSED:
-        ends = time.monotonic() + task.seconds
+    while (task := _next_task(orders.line, first, ends)) != DISMISSED:
+        over = min(ends, time.monotonic() + task.seconds)
         try:
             config = replace(orders.config, **task.changes)
-            place = Place(config=config, data=data, device=device, folder=orders.folder / task.trial, ends=ends)
+            place = Place(config=config, data=data, device=device, folder=orders.folder / task.trial, ends=over)
             for said in orders.work(place, task.asked):
                 say(said)
         except UserError as error:
             say(Said(what="steps", row={"skipped": str(error)}))
 
 
-def _next_task(line: Line, first: bool) -> Task:
-    """The first rank's, on all of them."""
+def _next_task(line: Line, first: bool, ends: float) -> Task:
+    """The first rank's, on all of them; none towards the end of the hold, so that all go home in time."""
     found: list[Any] = [None]
     while first and found[0] is None:
-        found[0] = line.task()
+        found[0] = line.task() if time.monotonic() < ends - SHUTDOWN_SECONDS else DISMISSED
         if found[0] is None:
             time.sleep(LOOK_SECONDS)
     if ranks() > 1:
@@ -210,23 +218,36 @@ class Crew:
 
     def do(self, task: Task) -> dict[str, Any]:
         """The row that a task ends with. RuntimeError and LeaseOver as above."""
-        ray.get(self.desk.lay.remote(task))
+        self._lay(task)
         while (said := self._heard()) is None or said.row is None:
             self.hold.charge("lost" if said is None else said.what)
         self.hold.charge(said.what)
         return said.row
 
     def dismiss(self) -> None:
-        """Let the processes end."""
-        ray.get(self.desk.lay.remote(DISMISSED))
-        self._thread.join()
+        """Let the processes end. LeaseOver: they do not."""
+        self._lay(DISMISSED)
+        self._thread.join(self._patience)
+        if self._thread.is_alive():
+            raise LeaseOver
+
+    @property
+    def _patience(self) -> float:
+        """Seconds for which a wait may last."""
+        return max(0.0, self.hold.left - SHUTDOWN_SECONDS)
+
+    def _lay(self, task: Task) -> None:
+        try:
+            ray.get(self.desk.lay.remote(task), timeout=self._patience)
+        except ray.exceptions.GetTimeoutError:
+            raise LeaseOver from None
 
     def _heard(self) -> Said | None:
         waiting = self.desk.heard.remote()
-        while not ray.wait([waiting], timeout=PATIENCE_SECONDS)[0]:
+        while not ray.wait([waiting], timeout=min(PATIENCE_SECONDS, self._patience))[0]:
             if not self._thread.is_alive():
                 raise RuntimeError(f"the {self.count} processes died: {self._error[0] if self._error else 'no reason'}")
-            if self.hold.left < SHUTDOWN_SECONDS:
+            if not self._patience:
                 raise LeaseOver
         return ray.get(waiting)
 

@@ -4,8 +4,12 @@ import dataclasses
 import multiprocessing
 import os
 import random
+import signal
 import socket
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +18,18 @@ from model.config import Config
 from model.corpus import TextCorpus
 from model.experiments import parallel_timing
 from model.prepared import TextData, prepare_text
-from tune.distributed import DISMISSED, Orders, Said, Task
+from tune import distributed
+from tune.books import Books
+from tune.distributed import DISMISSED, SHUTDOWN_SECONDS, Crew, LeaseOver, Orders, Said, Task, new_desk
 from tune.experiments.scaling.work import work
+from tune.heartbeats import boot
+from tune.holds import Hold
+from tune.journal import Journal
+from tune.ledger import Ledger
+from tune.ray_run import local_ray
 
+PATIENCE_SECONDS = 120.0
+"""Within which a process that ends itself has done so, on any machine."""
 CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, batch_tokens=128, dropout=0.0)
 NETWORK, TRAINING = {"measure": "network"}, {"measure": "training", "steps": 6, "every": 2}
 
@@ -46,15 +59,19 @@ class Tasks:
 
 def served(asked: list[dict[str, Any]], data: TextData, folder: Path, **changes: Any) -> list[Said | None]:
     """What a rank says of these tasks; `changes` to the configuration."""
+    line = Tasks([*(Task(asked=each, trial="t001", seconds=60.0, changes=changes) for each in asked), DISMISSED])
+    rank_of(Orders(work=work, line=line, config=CONFIG, data=data, folder=folder))
+    return line.said
+
+
+def rank_of(orders: Orders) -> None:
+    """The life of a rank, in this process."""
     from ray.train import ScalingConfig
     from ray.train.torch import TorchTrainer
 
     from tune.distributed import serve
 
-    line = Tasks([*(Task(asked=each, trial="t001", seconds=60.0, changes=changes) for each in asked), DISMISSED])
-    orders = Orders(work=work, line=line, config=CONFIG, data=data, folder=folder)
     TorchTrainer(serve, train_loop_config=orders, scaling_config=ScalingConfig(num_workers=0)).fit()
-    return line.said
 
 
 def rows(said: list[Said | None]) -> list[dict[str, Any]]:
@@ -127,3 +144,47 @@ def test_a_task_has_its_own_configuration_and_a_wrong_one_is_a_row_with_its_reas
     assert wider["parameters"] > plain["parameters"]
     (refused,) = rows(served([TRAINING], data, tmp_path, heads=5))
     assert "5 does not divide d_model 16" in refused["skipped"]
+
+
+def rank_on_a_hold(folder: Path, hangs: bool) -> None:
+    """A rank whose hold is over soon, and whose driver has no task for it: it asks again and again, or hangs."""
+    line = SimpleNamespace(task=lambda: None, say=lambda said: threading.Event().wait() if hangs else None)
+    ends = {"opened": 0.0, "boot": boot(), "monotonic": time.monotonic() + SHUTDOWN_SECONDS}
+    rank_of(Orders(work=work, line=line, config=CONFIG, data=None, folder=folder, ends=ends))
+    os._exit(0)
+
+
+def test_a_rank_ends_with_its_hold_whatever_becomes_of_its_driver(tmp_path: Path) -> None:
+    """One that has nothing to do goes home, in time or not; one that hangs is ended by the system."""
+    context = multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=rank_on_a_hold, args=(tmp_path, hangs), daemon=True) for hangs in (False, True)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(PATIENCE_SECONDS)
+    idle, hung = [rank.exitcode for rank in ranks]
+    for rank in ranks:
+        rank.kill()
+    assert idle in (0, -signal.SIGALRM) and hung == -signal.SIGALRM
+
+
+def test_processes_that_hang_at_their_end_are_waited_for_no_longer_than_their_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path, new=True)
+    journal.insert("trials", {"trial": "t001", "family": "nanogpt", "config": "{}", "state": "running", "created": 0})
+    hung = threading.Event()
+    trainer = SimpleNamespace(fit=lambda: hung.wait(PATIENCE_SECONDS))
+    monkeypatch.setattr(distributed, "TorchTrainer", lambda *_, **__: trainer)
+    books = Books(journal, Ledger(cap=900, clock=time.monotonic), time.monotonic)
+    with local_ray(slots=1, gpus=0):
+        desk, line = new_desk()
+        orders = Orders(work=work, line=line, config=CONFIG, data=None, folder=tmp_path)
+        line.say(None)
+        with (
+            pytest.raises(LeaseOver),
+            Hold(books, "t001", "scaling", devices=1, seconds=SHUTDOWN_SECONDS + 5) as hold,
+        ):
+            Crew(1, orders, desk, 0, hold).dismiss()
+    hung.set()
+    journal.close()

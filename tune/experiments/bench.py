@@ -121,7 +121,7 @@ class Bench:
         folder = self.folder / "checkpoints"
         orders = Orders(
             work=self.experiment.work, line=line, config=self.config, data=self._shared, folder=folder,
-            families=travelling(),
+            families=travelling(), ends=hold.moment,
         )  # fmt: skip
         crew = Crew(devices, orders, desk, self.devices.gpus, hold)
         try:
