@@ -16,18 +16,25 @@ from model import checkpoint as checkpoints
 from tune.errors import UserError
 from tune.heartbeats import DRIVER, last_beat, still_there
 from tune.journal import SHARE, Journal
+from tune.ledger import GRACE_SECONDS
 from tune.planner import Planner
 from tune.records import TrialRecord
+from tune.samples import PURPOSE as DECODING
 
 MOST_MICRO_BATCHES = 2**20
 LIVES_ON_SECONDS = 1.0
 """How long after its driver a process lives that had no time yet for a sign of life: until Ray sees to it, after .4 to
 1.4 s as measured."""
 OPEN_LEASES = f"""
-    SELECT lease, trial, slot, leases.opened, {SHARE} AS share, leases.opened + reserved / {SHARE} AS until,
-           state = 'running' AS trains
+    SELECT lease, trial, slot, leases.opened, {SHARE} AS share, purpose,
+           leases.opened + reserved / {SHARE} + {GRACE_SECONDS} AS until, state = 'running' AS trains
     FROM leases JOIN slots USING (slot) JOIN trials USING (trial) WHERE leases.closed IS NULL"""
-"""On one of a trial that does not train its configuration is measured; that is not put down to it."""
+"""Until their graces are over. On one of a trial that does not train its configuration is measured, or the driver
+itself works for it; that is not put down to it."""
+OPEN_SLOTS = f"""
+    SELECT slot, opened, {SHARE} AS share, MAX(lease) AS lease, trial
+    FROM slots LEFT JOIN (SELECT lease, slot, trial FROM leases) USING (slot) WHERE closed IS NULL GROUP BY slot"""
+"""With the last lease of each."""
 STRETCHES = "purpose IN ('rung', 'final')"
 """Of leases, those that trials train on."""
 TRIAL_NAME = re.compile(r"t\d{3,9}")
@@ -51,8 +58,9 @@ def close_what_a_kill_left_open(journal: Journal) -> None:
             journal.update("leases", lease["lease"], {"closed": closed, "charged": charged})
             if lease["trains"]:
                 journal.update("trials", lease["trial"], {"state": "paused", "reason": "killed"})
-        for slot in journal.rows(f"SELECT slot, opened, {SHARE} AS share FROM slots WHERE closed IS NULL"):
-            ended, known = ends.get(slot["slot"], end), charged_to(journal, "slot", slot["slot"])
+        for slot in journal.rows(OPEN_SLOTS):
+            waited = max(end, min(last_sign(journal, slot, end), end + GRACE_SECONDS))
+            ended, known = ends.get(slot["slot"], waited), charged_to(journal, "slot", slot["slot"])
             closed = max(ended, slot["opened"] + known / slot["share"])
             idle = (closed - slot["opened"]) * slot["share"] - known
             journal.insert("charges", {"at": ended, "slot": slot["slot"], "what": "idle", "seconds": idle})
@@ -69,18 +77,28 @@ def end_orphans(journal: Journal) -> None:
 
 
 def driver_end(journal: Journal, leases: list[Any]) -> float:
-    """Until when the driver held what was open: its last sign of life, or what it wrote last; not past all leases."""
+    """Until when the driver held what was open: its last sign of life, or what it wrote last; not past all leases, nor
+    past the cap where there are none."""
     last, beat = last_moment(journal), last_beat(journal.folder, DRIVER)
-    latest = max((lease["until"] for lease in leases), default=last)
+    caps = journal.facts().get("caps", [])
+    latest = max((lease["until"] for lease in leases), default=last + (caps[-1]["seconds"] if caps else 0.0))
     return max(last, min(beat["at"], latest)) if beat else last
 
 
 def trial_end(journal: Journal, lease: Any, end: float) -> float:
-    """Until when a trial used its lease: its last sign of life, where that is after its driver's `end`."""
-    beat = last_beat(journal.folder, lease["trial"]) if TRIAL_NAME.fullmatch(lease["trial"]) else None
-    ours = beat is not None and beat["lease"] == lease["lease"]
-    last = beat["at"] if beat and ours else end + LIVES_ON_SECONDS
-    return max(end, min(last, lease["until"]))
+    """Until when a lease was used: the last sign of life of its trial, where that is after its driver's `end`.
+
+    What the driver itself decodes ends with it.
+    """
+    lives_on = 0.0 if lease["purpose"] == DECODING else LIVES_ON_SECONDS
+    return max(end, min(last_sign(journal, lease, end + lives_on), lease["until"]))
+
+
+def last_sign(journal: Journal, lease: Any, unknown: float) -> float:
+    """When the trial of a lease gave its last sign of life on it; `unknown` where it gave none."""
+    named = lease["trial"] is not None and TRIAL_NAME.fullmatch(lease["trial"])
+    beat = last_beat(journal.folder, lease["trial"]) if named else None
+    return beat["at"] if beat is not None and beat["lease"] == lease["lease"] else unknown
 
 
 def charged_to(journal: Journal, what: str, number: int) -> float:

@@ -14,8 +14,11 @@ from model.checkpoint import AFTER_DECAY, BEFORE_DECAY, save
 from model.corpus import TextCorpus
 from tests.tune.world import World
 from tune.grounds import check_same_text
-from tune.heartbeats import DRIVER, FOLDER, beat, last_beat, started, still_there
+from tune.heartbeats import DRIVER, FOLDER, IDLE, beat, last_beat, started, still_there
+from tune.holds import Hold
+from tune.ledger import GRACE_SECONDS
 from tune.restore import LIVES_ON_SECONDS, close_what_a_kill_left_open
+from tune.samples import PURPOSE as DECODING
 
 
 def contest_states(world: World) -> dict[str, Any]:
@@ -159,9 +162,9 @@ def test_no_sign_of_life_charges_no_more_than_was_reserved(tmp_path: Path) -> No
     assignment = world.planner.next()
     assert assignment is not None
     (tmp_path / FOLDER).mkdir()
-    beat(tmp_path, DRIVER, 0, assignment.opened + assignment.seconds - LIVES_ON_SECONDS / 2)
+    beat(tmp_path, DRIVER, 0, assignment.opened + assignment.seconds + GRACE_SECONDS - LIVES_ON_SECONDS / 2)
     close_what_a_kill_left_open(world.journal)
-    assert world.total("SELECT closed - opened FROM slots") == pytest.approx(assignment.seconds)
+    assert world.total("SELECT closed - opened FROM slots") == pytest.approx(assignment.seconds + GRACE_SECONDS)
 
 
 def test_a_strangers_sign_of_life_charges_no_more_than_was_reserved(tmp_path: Path) -> None:
@@ -172,7 +175,44 @@ def test_a_strangers_sign_of_life_charges_no_more_than_was_reserved(tmp_path: Pa
     for name in (DRIVER, assignment.trial):
         beat(tmp_path, name, assignment.lease, 1e300)
     close_what_a_kill_left_open(world.journal)
-    assert world.total("SELECT closed - opened FROM slots") == pytest.approx(assignment.seconds)
+    assert world.total("SELECT closed - opened FROM slots") == pytest.approx(assignment.seconds + GRACE_SECONDS)
+
+
+def test_what_the_driver_does_itself_is_charged_up_to_its_own_last_sign_of_life_and_no_longer(tmp_path: Path) -> None:
+    """Killed 4.2 s into the decoding of a winner, whose trial gave its last sign of life on another lease."""
+    world = World(tmp_path, cap=600, slots=1)
+    row = {"trial": "t001", "family": "nanogpt", "config": "{}", "state": "finished", "created": 0}
+    world.journal.insert("trials", row)
+    Hold(world.books, "t001", DECODING, devices=1, seconds=60)
+    (tmp_path / FOLDER).mkdir()
+    beat(tmp_path, "t001", 7, world.now + 9)
+    beat(tmp_path, DRIVER, 0, world.now + 4.2)
+    close_what_a_kill_left_open(world.journal)
+    assert world.total("SELECT closed - opened FROM slots") == pytest.approx(4.2)
+    assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(4.2)
+
+
+def test_a_slot_without_a_lease_is_charged_up_to_the_last_sign_of_life_of_its_driver(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=1)
+    world.books.ledger.reserve(world.books.open_slot(), 60)
+    (tmp_path / FOLDER).mkdir()
+    beat(tmp_path, DRIVER, 0, world.now + 4.2)
+    close_what_a_kill_left_open(world.journal)
+    assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(4.2)
+
+
+def test_a_worker_that_waited_when_its_driver_died_is_charged_up_to_its_own_last_sign_of_life(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=1)
+    assignment = world.planner.next()
+    assert assignment is not None
+    world.now += 5
+    world.books.close_lease(world.planner.running[assignment.trial], "steps")
+    (tmp_path / FOLDER).mkdir()
+    beat(tmp_path, DRIVER, 0, world.now + 0.3)
+    beat(tmp_path, assignment.trial, assignment.lease, world.now + 0.7, IDLE)
+    close_what_a_kill_left_open(world.journal)
+    assert world.total("SELECT closed - opened FROM slots") == pytest.approx(5.7)
+    assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(5.7)
 
 
 def test_a_process_that_died_and_was_not_buried_is_gone() -> None:

@@ -23,7 +23,6 @@ from tests.tune.world import World
 from tune import samples as samples_file
 from tune.heartbeats import DRIVER, FOLDER, beat, last_beat
 from tune.planner import Planner
-from tune.restore import LIVES_ON_SECONDS
 from tune.samples import taken, write_samples
 from tune.settings import Settings
 from tune.study import run_study
@@ -167,7 +166,7 @@ def test_killed_while_a_winner_writes_it_is_charged_to_its_last_sign_of_life(slo
     slow.seconds, slow.stepped = 0.7, [killed]
     slow.write()
     again = World(left, cap=LEFT, slots=1)
-    assert 4.2 <= again.books.ledger.spent <= 4.2 + LIVES_ON_SECONDS
+    assert again.books.ledger.spent == pytest.approx(4.2)
     assert again.total("SELECT SUM(seconds) FROM charges") == pytest.approx(again.books.ledger.spent)
     assert again.total("SELECT COUNT(*) FROM leases WHERE closed IS NULL") == 0
 
