@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.soak.observer import Process
 from tune.journal import connect
+from tune.samples import PURPOSE as DECODING
 
 OFF_SECONDS, OFF_SHARE = 1.0, 0.01
 """How far the two may be apart for one slot: the larger of both."""
@@ -50,12 +51,12 @@ def last_slot(study: Path) -> int:
 def compare(study: Path, processes: Iterable[Process], *, after: int = -1, to: int = 1_000_000) -> list[Held]:
     """Slot by slot, in the order in which they were opened; of one run, those `after` a slot and up `to` one.
 
-    A slot without a lease was the driver's own, for samples of the winners: no trial process had it.
+    What the driver decoded of the winners it did itself: no trial process had that slot.
     """
     query = """
         SELECT opened, closed - opened AS held FROM slots
-        WHERE slot > ? AND slot <= ? AND slot IN (SELECT slot FROM leases) ORDER BY opened, slot"""
-    slots = rows(study, query, after, to)
+        WHERE slot > ? AND slot <= ? AND slot IN (SELECT slot FROM leases WHERE purpose <> ?) ORDER BY opened, slot"""
+    slots = rows(study, query, after, to, DECODING)
     charged = [row["held"] or 0.0 for row in slots]
     seen = [process.served_until - process.serves_from for process in processes]
     seen += [0.0] * (len(charged) - len(seen))
@@ -77,6 +78,11 @@ def _pair_up(charged: list[float], seen: list[float], one: int) -> None:
 def spent(study: Path) -> float:
     """Device-seconds by the journal."""
     return number(study, "SELECT TOTAL(closed - opened) FROM slots")
+
+
+def decodes(study: Path) -> bool:
+    """Whether the driver decodes a winner just now."""
+    return bool(rows(study, "SELECT 1 FROM leases WHERE purpose = ? AND closed IS NULL", DECODING))
 
 
 def adds_up(study: Path) -> bool:

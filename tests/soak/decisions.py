@@ -58,7 +58,7 @@ def _killed(bench: Bench, study: Path, kills: int, *flags: str | Path) -> int:
     while len(lives) < kills and lives[-1].killed:
         lives.append(life(bench, study, "--resume", study))
     if lives[-1].killed:
-        lives.append(life(bench, study, "--resume", study, killed=False))
+        lives.append(life(bench, study, "--resume", study, when="never"))
     return sum(each.killed for each in lives)
 
 

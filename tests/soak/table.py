@@ -9,13 +9,28 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.soak import cap, corpus, deaths, decisions, disk, extension, faults, kill, memory, nodes, sharing, signals
+from tests.soak import (
+    cap,
+    corpus,
+    deaths,
+    decisions,
+    disk,
+    extension,
+    faults,
+    kill,
+    memory,
+    nodes,
+    sharing,
+    signals,
+    stops,
+)
 from tests.soak.bench import Bench, Row
 from tests.soak.observer import Observer
 
 ROWS = {
     "cap": cap.measure,
     "kill": kill.measure,
+    "stops": stops.measure,
     "decisions": decisions.measure,
     "deaths": deaths.measure,
     "signals": signals.measure,
@@ -60,7 +75,7 @@ def main() -> int:
         parser.error(f"--rows: {unknown[0]!r} is no row: choose of {', '.join(ROWS)}")
     folder = (flags.out or Path(tempfile.mkdtemp(prefix="soak-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"studies and soak.json: {folder}\n\n{HEAD}", flush=True)
+    print(f"studies and soak.json: {folder}; seed {flags.seed}\n\n{HEAD}", flush=True)
     begun, found = time.monotonic(), []
     for row in measured(names, folder, seed=flags.seed, short=flags.short):
         print(line(row), flush=True)
