@@ -12,6 +12,7 @@ SHORT = {
     **{"learning_rate": "lr", "batch_tokens": "b", "weight_decay": "wd"},
 }
 """How a dimension is named in a config."""
+MIB, GIB = 2**20, 2**30
 UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
@@ -71,7 +72,12 @@ def memory(value: float) -> str:
     """bytes -> MiB or GiB"""
     if pd.isna(value):
         return NOTHING
-    return f"{number(value / 2**30, 3)} GiB" if value >= 2**30 else f"{number(value / 2**20, 3)} MiB"
+    return f"{number(value / GIB, 3)} GiB" if value >= GIB else f"{number(value / MIB, 3)} MiB"
+
+
+def short_memory(value: float) -> str:
+    """As on an axis: 512 MiB, 1.5 GiB"""
+    return f"{value / GIB:,g} GiB" if value >= GIB else f"{value / MIB:,g} MiB"
 
 
 def duration(seconds: float) -> str:

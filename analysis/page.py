@@ -10,29 +10,33 @@ from analysis.figures.picture import Picture
 
 WORDS = ("#", "trial", "config", "state", "what", "family", "measure")
 STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; max-width: 70rem; margin: 0 auto; padding: 1rem; }
-h1 { font-size: 1.6rem; line-height: 1.2; margin: .5rem 0; overflow-wrap: anywhere; }
-h2 { font-size: 1.3rem; border-bottom: 2px solid #0072B2; margin-top: 2.2rem; }
+:root { color-scheme: light dark; --ink: #1a1a1a; --soft: #555; --paper: #fff; --shade: #f5f5f5; --line: #e2e2e2; --mark: #0072b2; --link: #00e; }
+@media screen and (prefers-color-scheme: dark) {
+  :root { --ink: #e6e6e6; --soft: #adadad; --paper: #161616; --shade: #242424; --line: #3a3a3a; --mark: #56b4e9; --link: #8cc8ff; }
+  figure img { filter: invert(.913) hue-rotate(180deg); }
+}
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 70rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere; }
+a { color: var(--link); }
+h1 { font-size: 1.6rem; line-height: 1.2; margin: .5rem 0; }
+h2 { font-size: 1.3rem; border-bottom: 2px solid var(--mark); margin-top: 2.2rem; }
 h3 { font-size: 1.05rem; margin: 1.4rem 0 .3rem; }
-.answer { border: 1px solid #ccc; border-left: .4rem solid #0072B2; border-radius: .3rem; padding: .4rem 1rem; margin: 1rem 0; }
+.answer { border: 1px solid var(--line); border-left: .4rem solid var(--mark); border-radius: .3rem; padding: .4rem 1rem; margin: 1rem 0; }
 .answer h3 { margin-top: .3rem; font-size: 1.2rem; }
 p, figure, .answer, dl, pre { max-width: 46rem; }
-.note { color: #555; font-size: .9rem; }
+.note, dt { color: var(--soft); } .note, figcaption { font-size: .9rem; }
 .wide { overflow-x: auto; }
 figure { margin: 1rem 0; }
 figure img { width: 100%; height: auto; display: block; }
-figcaption { color: #333; font-size: .92rem; }
 table { border-collapse: collapse; font-size: .85rem; white-space: nowrap; }
-th, td { padding: .2rem .55rem; border-bottom: 1px solid #e2e2e2; text-align: right; }
+th, td { padding: .2rem .55rem; border-bottom: 1px solid var(--line); text-align: right; }
 .words { text-align: left; } td.words:last-child { white-space: normal; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; margin: .5rem 0; }
-dt { color: #555; } dd { margin: 0; overflow-wrap: anywhere; white-space: pre-wrap; font-variant-numeric: tabular-nums; }
-pre { background: #f5f5f5; padding: .7rem; overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; }
+dl { display: grid; grid-template-columns: fit-content(60%) 1fr; gap: .1rem 1rem; margin: .5rem 0; }
+dd { margin: 0; white-space: pre-wrap; font-variant-numeric: tabular-nums; }
+pre { background: var(--shade); padding: .7rem; overflow-x: auto; white-space: pre-wrap; font-size: .85rem; }
 nav a { margin-right: .8rem; }
 @media screen and (max-width: 40rem) {
-  thead { display: none; } tr { display: flex; flex-wrap: wrap; gap: 0 .9rem; padding: .4rem 0; border-bottom: 1px solid #e2e2e2; }
-  td { padding: 0; border: 0; } td:empty { display: none; } td::before { content: attr(data-name) " "; color: #555; } td:first-child { font-weight: bold; }
+  thead { display: none; } tr { display: flex; flex-wrap: wrap; gap: 0 .9rem; padding: .4rem 0; border-bottom: 1px solid var(--line); }
+  td { padding: 0; border: 0; } td:empty { display: none; } td::before { content: attr(data-name) " "; color: var(--soft); } td:first-child { font-weight: bold; }
   table { white-space: normal; } dl { column-gap: .7rem; }
 }
 @page { size: A4; margin: 16mm; }

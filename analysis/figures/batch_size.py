@@ -53,10 +53,11 @@ def batch_size(study: Study) -> Picture:
             color, style, label = ENDS[name]
             plot.axvline(batch, c=color, ls=style, lw=1.3, label=f"{label}: {batch:,}")
         log_axis(plot.xaxis, [*table["batch"], *theirs["batch_size"], *ends.values()], formats.plain)
-        legend_above(plot, columns=3)
     log_axis(time.yaxis, [*timed["epoch_seconds"], *theirs["epoch_seconds"]], formats.short_duration)
     time.set(ylabel="an epoch")
     memory.set(xlabel="rows of a batch", ylabel="memory of a step")
+    for plot in (time, memory):
+        legend_above(plot, columns=3)
     return Picture(
         name="batch-size",
         title="An epoch and its memory by batch",

@@ -43,7 +43,7 @@ def curves(results: Results, family: str) -> Picture:
     return Picture(
         name=f"curves-{family}",
         title=f"{family}: learning curves",
-        text=f"{len(ends)} of {len(measured)} measured trials, darker the further each went; stops are crosses. "
+        text=f"{len(ends)} of {len(measured)} measured trials, bolder the further each went; stops are crosses. "
         f"{lost} of all {len(facts)} trials diverged or failed. The lowest is {best['trial']}.",
         figure=figure,
         data=points,

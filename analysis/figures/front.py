@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.transforms import BboxBase
 
 from analysis import formats, sizes
 from analysis.figures.picture import BLACK, GREY, MANY, Picture, axes, legend_above, level_text, levels, log_axis
@@ -10,7 +11,7 @@ from analysis.results import Results
 from analysis.trials import TRIAL
 from tune.errors import UserError
 
-NAMED = 4  # configs of the front that are written out; of more, the smallest and the best
+NAMED = 4  # configs of the front that are written out, where there is room; of more, the best and the smallest
 
 
 def front(results: Results, family: str) -> Picture:
@@ -39,10 +40,13 @@ def front(results: Results, family: str) -> Picture:
         [*furthest["perplexity"], furthest["perplexity"].min()],
     )
     plot.step(*corners, where="post", c=BLACK, lw=1.2, label=f"front {level_text(list(styles)[-1])}")
+    scales(plot, last)
+    legend_above(plot, columns=3)
     middle = np.sqrt(last["parameters"].min() * last["parameters"].max())
-    for row in furthest.iloc[:: 1 if len(furthest) <= NAMED else len(furthest) - 1].to_dict("records"):
+    taken: list[BboxBase] = []
+    for row in furthest.iloc[:: -1 if len(furthest) <= NAMED else 1 - len(furthest)].to_dict("records"):
         left = row["parameters"] > middle
-        plot.annotate(
+        named = plot.annotate(
             f"{row['trial']} {row['config']}",
             (row["parameters"], row["perplexity"]),
             textcoords="offset points",
@@ -50,8 +54,11 @@ def front(results: Results, family: str) -> Picture:
             ha="right" if left else "left",
             fontsize=8,
         )
-    scales(plot, last)
-    legend_above(plot, columns=3)
+        place = named.get_window_extent()
+        if place.count_overlaps(taken):
+            named.remove()
+        else:
+            taken.append(place)
     best = last.loc[last[last["level"] == list(styles)[-1]]["perplexity"].idxmin()]
     return Picture(
         name=f"front-{family}",

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from analysis import formats
-from analysis.figures.picture import BLUE, GREY, VERMILION, Picture, axes, log_axis
+from analysis.figures.picture import BLUE, GREY, VERMILION, Picture, axes, byte_axis
 from analysis.studies import Study
 from tune.errors import UserError
 
@@ -29,8 +28,8 @@ def memory(study: Study) -> Picture:
     ends = [table["predicted"].min(), table["predicted"].max()]
     plot.plot(ends, ends, c=GREY, lw=1, label="predicted = measured")
     plot.set(xlabel="memory predicted", ylabel="memory taken at most")
-    log_axis(plot.xaxis, table["predicted"], formats.memory)
-    log_axis(plot.yaxis, [*fitted["measured"], *ends], formats.memory)
+    byte_axis(plot.xaxis, table["predicted"])
+    byte_axis(plot.yaxis, [*fitted["measured"], *ends])
     plot.legend(loc="upper left")
     ratio = fitted["measured"] / fitted["predicted"]
     times = "" if ratio.empty else f"{np.median(ratio):.2f} times the prediction (median), {ratio.max():.2f} at most; "

@@ -14,7 +14,7 @@ BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5}
 
 
 def parallel(results: Results, family: str) -> Picture:
-    """The lines of one rung, the best in front and dark. UserError when no trial completed a rung."""
+    """The lines of one rung, the best in front and strong. UserError when no trial completed a rung."""
     table = one_level(results, family).sort_values("perplexity", ascending=False)
     names = [name for name in results.dimensions if table[name].notna().any()]
     figure, (plot,) = axes(height=4.0)
@@ -49,7 +49,7 @@ def parallel(results: Results, family: str) -> Picture:
     return Picture(
         name=f"parallel-{family}",
         title=f"{family}: all configurations at once",
-        text=f"{len(table)} trials at {level}; the darker, the better. The best is {best['trial']}.",
+        text=f"{len(table)} trials at {level}; the stronger the line, the better. The best is {best['trial']}.",
         figure=figure,
         data=table[[*TRIAL, *names, "level", "perplexity"]],
     )

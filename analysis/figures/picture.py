@@ -1,6 +1,7 @@
 """A picture: figure, data and words in one; and the style that all share."""
 
 import io
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullLocator
 from numpy.typing import ArrayLike
 from PIL import Image
 
@@ -39,6 +40,7 @@ MARGIN = 0.06  # of a logarithmic axis, on each side
 LEAST_MARGIN = 1.05
 WIDTH = 6.4  # inches; a phone shows it at about half of that
 DPI = 150
+MOST_BYTE_TICKS = 6
 COLORS = 256  # of a PNG, which is a third as large then
 TIME_STEPS = [1, 2, 5, 10, 20, 30, *(60 * n for n in (1, 2, 5, 10, 20, 30)), *(3600 * n for n in (1, 2, 4, 8, 24, 96))]
 
@@ -128,11 +130,35 @@ def time_ticks(axis: Axis) -> None:
 
 
 def legend_above(plot: Axes, handles: Sequence[Artist] | None = None, *, columns: int = 7) -> None:
-    """In rows over the axes, where it hides nothing."""
+    """In rows over the axes, where it hides nothing, in as many columns as there is room for. Call it after drawing."""
     shown = plot.get_legend_handles_labels()[0] if handles is None else list(handles)
-    plot.legend(
-        handles=shown, loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, columnspacing=1, handlelength=1.3
-    )
+    spec = plot.get_subplotspec()
+    assert spec is not None
+    plot.figure.draw_without_rendering()  # only then it is known where the axes begin
+    column = plot.figure.bbox.width / spec.get_gridspec().ncols
+    end = column * (plot.bbox.x0 // column + 1)
+    for count in range(columns, 0, -1):
+        legend = plot.legend(
+            handles=shown, loc="lower left", bbox_to_anchor=(0, 1), ncols=count, columnspacing=1, handlelength=1.3
+        )
+        if legend.get_window_extent().x1 <= end:
+            return
+
+
+def byte_axis(axis: Axis, values: ArrayLike) -> None:
+    """A logarithmic axis of bytes, its ticks round in the unit that they are labelled in."""
+    log_axis(axis, values, formats.short_memory)
+    axis.set_major_locator(FixedLocator(byte_ticks(*axis.get_view_interval())))
+
+
+def byte_ticks(low: float, high: float) -> list[float]:
+    """Powers of two, every so many of them; in a narrow range multiples of one, such as 96, 112 and 128 MiB."""
+    powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
+    if len(powers) > 2:
+        apart = math.ceil(len(powers) / MOST_BYTE_TICKS)
+        return [2.0**power for power in powers if power % apart == 0]
+    step = 2.0 ** math.ceil(math.log2((high - low) / MOST_BYTE_TICKS))
+    return [step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def log_axis(axis: Axis, values: ArrayLike, text: Callable[[float], str]) -> None:

@@ -62,7 +62,7 @@ def precision(results: Results, family: str) -> Picture:
     if table["tokens_per_second"].notna().any():
         log_axis(speed.xaxis, table["parameters"], formats.short_count)
         log_axis(speed.yaxis, table["tokens_per_second"].dropna(), formats.short_count)
-        speed.legend(loc="upper right")
+        speed.legend(loc="best")
     return Picture(
         name=f"precision-{family}",
         title=f"{family}: the precisions compared",

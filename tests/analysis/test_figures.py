@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.legend import Legend
 
 from analysis.figures import effects as effects_file
 from analysis.figures.budget import bills, burn_down, prices, timeline
@@ -18,8 +19,9 @@ from analysis.figures.front import curve, front
 from analysis.figures.memory import memory
 from analysis.figures.outlook import best_so_far, fits, outlook
 from analysis.figures.parallel import parallel
-from analysis.figures.picture import WHAT_COLORS, Picture, levels
+from analysis.figures.picture import WHAT_COLORS, Picture, byte_ticks, levels
 from analysis.figures.precision import precision
+from analysis.formats import GIB, MIB, short_memory
 from analysis.results import Results
 from analysis.spending import spending
 from analysis.studies import open_studies
@@ -46,6 +48,20 @@ def test_a_picture_is_saved_with_its_data_and_is_equal_for_equal_data(
     assert len(pd.read_csv(table)) == len(first.data) > 0
     assert first.svg() == second.svg()
     assert first.text.endswith(".")
+
+
+@pytest.mark.parametrize("draw", OF_A_FAMILY + OF_THE_BUDGET)
+def test_a_legend_is_inside_its_picture_and_takes_no_width_of_it(
+    searched: Written, draw: Callable[..., Picture]
+) -> None:
+    for what in WHAT_COLORS:
+        searched.charge(what, 5.0, slot=0, trial="t003", at=100.0)
+    found = results(searched)
+    figure = draw(*((found, "nanogpt") if draw in OF_A_FAMILY else (found.studies[0],))).figure
+    for legend in figure.findobj(Legend):
+        extent = legend.get_window_extent()
+        assert extent.x0 >= 0 and extent.x1 <= figure.bbox.x1
+    assert max(plot.bbox.x1 for plot in figure.axes) > 0.95 * figure.bbox.x1
 
 
 @pytest.mark.parametrize("draw", OF_A_FAMILY)
@@ -107,6 +123,18 @@ def test_memory_that_ran_out_is_shown_beside_what_was_measured(searched: Written
     assert "24 times measured: 1.20 times" in memory(results(searched).studies[0]).text
     searched.journal.insert("memory", {"at": 0, "trial": "t001", "micro_batches": 2, "predicted": 2**30})
     assert memory(results(searched).studies[0]).text.endswith("1 times it ran out.")
+
+
+def test_ticks_of_bytes_are_what_their_labels_say() -> None:
+    chance = random.Random(0)
+    for _ in range(1000):
+        low = 2 ** chance.uniform(20, 36)
+        high = low * 2 ** chance.uniform(0.15, 12)
+        ticks = byte_ticks(low, high)
+        assert 2 <= len(ticks) <= 7 and low <= min(ticks) and max(ticks) <= high
+        for tick in ticks:
+            figure, unit = short_memory(tick).split()
+            assert float(figure.replace(",", "")) * {"MiB": MIB, "GiB": GIB}[unit] == tick
 
 
 def test_a_journal_from_before_predictions_says_so(searched: Written) -> None:
