@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from analysis import cli, page, report_parts
+from analysis import cli, files, page, report_parts
 from analysis.figures.budget import bills, burn_down, prices, timeline
 from analysis.figures.curves import curves
 from analysis.figures.effects import effects
@@ -33,13 +33,9 @@ def report(arguments: list[str]) -> None:
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: report/ in the study)")
     flags = parser.parse_args(arguments)
     study = open_study(flags.studies or newest(RUNS))
-    folder = flags.out or study.folder / "report"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        written = folder / "report.html"
-        written.write_text(page.page(f"Ration: {study.name}", parts(study, folder / "figures")), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"--out: {str(folder)!r} cannot be written ({error.strerror}); name another folder") from None
+    folder = flags.out or files.folder_in(study.folder, "report")
+    whole = page.page(f"Ration: {study.name}", parts(study, files.folder_in(folder, "figures")))
+    written = files.write(folder / "report.html", whole.encode())
     print(written)
 
 

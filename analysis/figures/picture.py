@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from numpy.typing import ArrayLike
 from PIL import Image
 
-from analysis import formats
+from analysis import files, formats
 from analysis.trials import DECAY
 
 # Okabe and Ito's palette: told apart by colour-blind people too
@@ -80,15 +81,14 @@ class Picture:
         self.figure.set_layout_engine("none")
 
     def save(self, folder: Path) -> list[Path]:
-        """Write the PNG and the CSV; the folder is made."""
-        folder.mkdir(parents=True, exist_ok=True)
-        image, table = folder / f"{self.name}.png", folder / f"{self.name}.csv"
-        drawn = io.BytesIO()
+        """Write the PNG and the CSV; the folder is made. UserError where they cannot be written."""
+        stem = re.sub(r"[^\w.-]", "_", self.name)  # a family's name may be anything, `../` too
+        drawn, image = io.BytesIO(), io.BytesIO()
         self.figure.savefig(drawn, format="png", dpi=DPI)
         few_colors = Image.open(drawn).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
-        few_colors.save(image, optimize=True)
-        self.data.to_csv(table, index=False)
-        return [image, table]
+        few_colors.save(image, format="png", optimize=True)
+        table = self.data.to_csv(index=False).encode()
+        return [files.write(folder / f"{stem}.png", image.getvalue()), files.write(folder / f"{stem}.csv", table)]
 
     def svg(self) -> str:
         """The same picture for a page; equal for equal data."""
@@ -132,10 +132,10 @@ def time_ticks(axis: Axis) -> None:
 def legend_above(plot: Axes, handles: Sequence[Artist] | None = None, *, columns: int = 7) -> None:
     """In rows over the axes, where it hides nothing, in as many columns as there is room for. Call it after drawing."""
     shown = plot.get_legend_handles_labels()[0] if handles is None else list(handles)
-    spec = plot.get_subplotspec()
-    assert spec is not None
-    plot.figure.draw_without_rendering()  # only then it is known where the axes begin
-    column = plot.figure.bbox.width / spec.get_gridspec().ncols
+    spec, figure = plot.get_subplotspec(), plot.get_figure(root=True)
+    assert spec is not None and figure is not None
+    figure.draw_without_rendering()  # only then it is known where the axes begin
+    column = figure.bbox.width / spec.get_gridspec().ncols
     end = column * (plot.bbox.x0 // column + 1)
     for count in range(columns, 0, -1):
         legend = plot.legend(

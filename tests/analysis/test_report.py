@@ -10,6 +10,7 @@ from analysis import page
 from analysis.figure_command import draw_front
 from analysis.report_command import report
 from tests.analysis.conftest import SEARCHED, Written, search
+from tune.errors import UserError
 
 VOID = {"meta", "img"}
 
@@ -117,3 +118,41 @@ def test_single_figures_are_saved_where_asked(searched: Written, tmp_path: Path)
     assert sorted(path.name for path in tmp_path.glob("front*")) == ["front-nanogpt.csv", "front-nanogpt.png"]
     with pytest.raises(ValueError, match=r"^--family: "):
         draw_front([str(searched.folder), "--family", "x"])
+
+
+@pytest.mark.parametrize(
+    "link", ["report", "report/figures", "report/report.html", "report/figures/curves-nanogpt.csv"]
+)
+def test_nothing_is_written_through_a_link_in_a_strangers_study(searched: Written, tmp_path: Path, link: str) -> None:
+    outside = tmp_path / "outside"
+    if is_file := "." in link:
+        outside.write_text("mine")
+    else:
+        outside.mkdir()
+    (searched.folder / link).parent.mkdir(parents=True, exist_ok=True)
+    (searched.folder / link).symlink_to(outside)
+    with pytest.raises(UserError, match=f"^--out: .*{link}' is a link") as error:
+        report([str(searched.folder)])
+    assert "\n" not in str(error.value)
+    assert outside.read_text() == "mine" if is_file else not any(outside.iterdir())
+    report([str(searched.folder), "--out", str(tmp_path / "elsewhere")])
+    assert (tmp_path / "elsewhere" / "report.html").exists()
+
+
+def test_a_file_that_is_elsewhere_too_keeps_what_it_says_there(searched: Written, tmp_path: Path) -> None:
+    (searched.folder / "report").mkdir()
+    (tmp_path / "outside").write_text("mine")
+    (searched.folder / "report" / "report.html").hardlink_to(tmp_path / "outside")
+    assert "<html" in written(searched)
+    assert (tmp_path / "outside").read_text() == "mine"
+
+
+def test_a_strangers_name_of_a_family_is_no_path(write: Callable[..., Written], tmp_path: Path) -> None:
+    family = "x/../../../../outside"
+    study = write("stranger", families={family: 1.0})
+    study.trial("t1", family=family)
+    study.report("t1", 5.0, training_seconds=1.0)
+    (study.folder / "report" / "figures" / "curves-x").mkdir(parents=True)
+    written(study)
+    assert not list(tmp_path.glob("**/outside*"))
+    assert len(list(study.folder.glob("report/figures/*outside*"))) > 2

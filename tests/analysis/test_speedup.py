@@ -12,6 +12,7 @@ from analysis.speedup_command import draw_speed_up
 from analysis.studies import Study, open_study
 from tests.analysis.conftest import Written
 from tests.scaling_rows import all_rows, step
+from tune.errors import UserError
 
 
 @pytest.fixture
@@ -78,3 +79,12 @@ def test_a_study_is_drawn_as_the_experiment_that_it_is(scaled, capsys):
     draw_experiment([str(study.folder)])
     assert {path.stem for path in study.folder.glob("*.png")} == {"speed-up", "communication"}
     assert "times as fast as on one" in capsys.readouterr().out
+
+
+def test_a_picture_is_not_written_through_a_link_in_the_study(scaled, tmp_path):
+    study = scaled(all_rows())
+    (tmp_path / "outside.csv").write_text("mine")
+    (study.folder / "speed-up.csv").symlink_to(tmp_path / "outside.csv")
+    with pytest.raises(UserError, match=r"^--out: .*speed-up\.csv' is a link"):
+        draw_experiment([str(study.folder)])
+    assert (tmp_path / "outside.csv").read_text() == "mine"
