@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tune.errors import UserError
+from tune.errors import UserError, called
 
 WIDTH = 160
 """Characters a line, where the output is not a terminal."""
@@ -17,7 +17,7 @@ WIDTH = 160
 
 def parser(entry: str, summary: str, *, studies: str | int = "*") -> argparse.ArgumentParser:
     """A parser of the study folders; `studies` as argparse's nargs."""
-    made = argparse.ArgumentParser(prog=f"python analysis/{entry}.py", description=summary)
+    made = argparse.ArgumentParser(prog=called(f"analysis/{entry}.py"), description=summary)
     made.add_argument(
         "studies",
         nargs=studies,

@@ -17,7 +17,7 @@ from analysis.figures.speedup import communication, speed_up
 from analysis.figures.stages import stage_bars, stage_pies
 from analysis.figures.transfer import depth, width
 from analysis.studies import RUNS, Study, newest, open_study
-from tune.errors import UserError
+from tune.errors import UserError, called
 
 PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {
     "ablation": (main_effects, sizes, overfitting),
@@ -43,7 +43,7 @@ def draw_experiment(arguments: list[str]) -> None:
     name = str(study.facts.get("experiment", ""))
     if name not in PICTURES:
         named = f"of {name}" if name else "a search"
-        remedy = f"name a study of {', '.join(PICTURES)}; of a search: python analysis/report.py {study.folder}"
+        remedy = f"name a study of {', '.join(PICTURES)}; of a search: {called('analysis/report.py')} {study.folder}"
         raise UserError(f"study: {study.name!r} is {named}, of which there is no such picture: {remedy}")
     missing = []
     for draw in PICTURES[name]:

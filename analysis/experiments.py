@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.studies import Study
-from tune.errors import UserError
+from tune.errors import UserError, called
 
 PUBLISHED = Path(__file__).parent / "published"
 
@@ -19,7 +19,7 @@ def experiment_rows(study: Study, name: str) -> list[dict[str, Any]]:
     found = {row["key"]: row for row in map(json.loads, values)}
     measured = [row for row in found.values() if "skipped" not in row]
     if not measured:
-        raise UserError(f"study: {study.name!r} has no row of {name}; make one: python tune/experiment.py {name}")
+        raise UserError(f"study: {study.name!r} has no row of {name}; make one: {called('tune/experiment.py')} {name}")
     return measured
 
 

@@ -11,7 +11,7 @@ from analysis.rank_command import answer_names, columns, section
 from analysis.ranking import answers
 from analysis.spending import WHATS, Spending
 from analysis.studies import Study
-from tune.errors import UserError
+from tune.errors import UserError, called
 
 SAMPLES = 6
 TOP = 20
@@ -64,7 +64,7 @@ def rankings(study: Study, table: pd.DataFrame) -> list[str]:
     parts = []
     for _, group in table.groupby("group", sort=False):
         left = len(group) - TOP
-        more = [page.text(f"and {left:,} more: python analysis/rank.py --top 0", kind="note")] if left > 0 else []
+        more = [page.text(f"and {left:,} more: {called('analysis/rank.py')} --top 0", kind="note")] if left > 0 else []
         parts += [page.heading(section(group), 3), page.table(columns([study], group.head(TOP))), *more]
     return parts
 
@@ -111,7 +111,7 @@ def score_text(score: dict[str, Any]) -> str:
 
 def repeat(study: Study) -> list[str]:
     """The command, and what it ran on."""
-    words = ["python", "tune/run.py"]
+    words = shlex.split(called("tune/run.py"))
     for name, value in study.facts.get("settings", {}).items():
         flag = f"--{name.replace('_', '-')}"
         words += [flag] if value is True else [] if value is False else [flag, str(value)]

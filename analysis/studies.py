@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from tune.errors import UserError
+from tune.errors import UserError, called
 from tune.journal import FILE, connect
 
 RUNS = Path("runs")
@@ -80,7 +80,7 @@ def open_kernels(folder: Path) -> Study:
     """A study of kernels. UserError for a folder without a journal, a damaged one, or another study."""
     study = _opened(folder)
     if KERNELS not in study.facts:
-        raise UserError(f"study: {str(folder)!r} is none of kernels; make one: python kernels/run.py --budget 10m")
+        raise UserError(f"study: {str(folder)!r} is none of kernels; make one: {called('kernels/run.py')} --budget 10m")
     return study
 
 
@@ -94,7 +94,7 @@ def newest(runs: Path, *, kernels: bool = False) -> Path:
     """The study in `runs` whose journal was written last, of trials or of kernels. UserError when there is none."""
     folders = [path.parent for path in runs.glob(f"*/{FILE}") if _of_kernels(path.parent) == kernels]
     if not folders:
-        command = "python kernels/run.py --budget 10m" if kernels else "python tune/run.py --budget 4m"
+        command = f"{called('kernels/run.py')} --budget 10m" if kernels else f"{called('tune/run.py')} --budget 4m"
         raise UserError(f"study: no study in {str(runs)!r}; name its folder, or make one: {command}")
     return max(folders, key=lambda folder: max(path.stat().st_mtime for path in folder.glob(f"{FILE}*")))
 

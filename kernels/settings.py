@@ -10,7 +10,7 @@ from kernels.kernel import Implementation
 from kernels.machine import last_cache_bytes, memory_bytes
 from kernels.registry import KERNELS
 from tune.duration import FORMS, parse_duration
-from tune.errors import UserError
+from tune.errors import UserError, called
 
 SMALL = (1_000, 1_000_000)
 IN_CACHE = 10_000
@@ -55,7 +55,7 @@ class Parser(argparse.ArgumentParser):
 
 def parse(argv: Sequence[str]) -> Settings:
     """UserError: one line. SystemExit: --help."""
-    parser = Parser(prog="python kernels/run.py", description=__doc__, allow_abbrev=False)
+    parser = Parser(prog=called("kernels/run.py"), description=__doc__, allow_abbrev=False)
     parser.add_argument("--kernels", metavar="NAME,...", help=f"of {', '.join(KERNELS)} (default: all)")
     parser.add_argument("--implementations", metavar="NAME,...", help="as the table names them (default: all)")
     parser.add_argument(

@@ -12,7 +12,7 @@ from torch import nn
 from model import use
 from model.checkpoint import load_model
 from model.tokenizer import Tokenizer
-from tune.errors import UserError
+from tune.errors import UserError, called
 from tune.load import load
 
 TOKENS = 500
@@ -76,7 +76,7 @@ def _print(text: str) -> None:
 
 
 def _parser(entry: str, summary: str, folder: str) -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog=f"python model/{entry}.py", description=summary)
+    made = argparse.ArgumentParser(prog=called(f"model/{entry}.py"), description=summary)
     made.add_argument("folder", type=Path, metavar=f"runs/STUDY/{folder}", help="the model, as a search left it")
     made.add_argument("--load", type=Path, metavar="FILE", help="the Python file that registers its family, if need be")
     return made

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Any, NoReturn, TypeVar
 
-from tune.errors import UserError
+from tune.errors import UserError, called
 from tune.flag import flag_name, flag_of, invalid, is_switch
 from tune.settings import Settings
 
@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """One flag for each field of Settings; only flags that were given appear in the result."""
-    made = Parser(prog="python tune/run.py", description=ABOUT, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    made = Parser(prog=called("tune/run.py"), description=ABOUT, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     add_flags(made, fields(Settings))
     return made
 

@@ -1,8 +1,9 @@
-"""What a user can put right, told from faults of ours; and an error of their code in one line. Standard library only,
-anyone may import it.
+"""What a user can put right, told from faults of ours; an error of their code in one line; what they type to call us.
+Standard library only, anyone may import it.
 """
 
 import re
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
@@ -10,6 +11,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FRAME = re.compile(r'File "([^<"][^"]*)", line (\d+)(?:, in ([^\n]+))?')
 LONGEST = 140
+INSTALLED = "ration"
+COMMANDS = {
+    "run": "tune/run.py",
+    "plan": "tune/run.py",
+    "rank": "analysis/rank.py",
+    "report": "analysis/report.py",
+    "experiment": "tune/experiment.py",
+    "replay": "tune/replay.py",
+    "kernels": "kernels/run.py",
+}
+"""What the installed command calls our scripts."""
 
 
 class UserError(ValueError):
@@ -48,3 +60,11 @@ def is_a_users(file: Path) -> bool:
         return False
     folder = file.parent.name
     return folder not in ("tune", "model") or not (ROOT / folder / file.name).is_file()
+
+
+def called(script: str) -> str:
+    """How this user calls a script of ours: `python tune/run.py`, or `ration run` where that is what is installed."""
+    if sys.argv[0] != INSTALLED:
+        return f"python {script}"
+    module = script.removesuffix(".py").replace("/", ".")
+    return next((f"{INSTALLED} {name}" for name, each in COMMANDS.items() if each == script), f"python -m {module}")

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from tune.dimensions import FAMILIES, FREED, PRECISIONS, SPACES, Value, fix_text, parse_fix, parse_vary
 from tune.duration import FORMS, duration_text, parse_duration
-from tune.errors import UserError
+from tune.errors import UserError, called
 from tune.flag import flag_name, flag_of, invalid, is_switch, parse_setting, typed
 from tune.forms import (
     counts_text,
@@ -300,7 +300,7 @@ class Settings:
         if own and self.load is None:
             return f"search(Settings.of_study({str(study)!r})) in Python, once {' and '.join(own)} is registered"
         loaded = "" if self.load is None else f" --load {shlex.quote(str(self.load))}"
-        return f"python tune/run.py --resume {shlex.quote(str(study))}{loaded}"
+        return f"{called('tune/run.py')} --resume {shlex.quote(str(study))}{loaded}"
 
     @classmethod
     def of_study(cls, folder: Path | str, *, of: str | None = None, **changes: Any) -> Self:
@@ -328,7 +328,7 @@ class Settings:
             raise invalid("resume", f"'{folder}' has a damaged study.json ({error}): name another study") from None
         if settings is None:
             what, entry = (f"the experiment {is_of}", f"experiment.py {is_of}") if is_of else ("a search", "run.py")
-            raise invalid("resume", f"'{folder}' is of {what}: write python tune/{entry} --resume {folder}")
+            raise invalid("resume", f"'{folder}' is of {what}: write {called(f'tune/{entry}')} --resume {folder}")
         changed = replace(settings, **changes)
         own = [each.name for each in fields(cls) if not flag_of(each).on_resume]
         others = [flag_name(name) for name in own if getattr(changed, name) != getattr(settings, name)]

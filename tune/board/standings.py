@@ -12,6 +12,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from tune.dimensions import label
+from tune.errors import called
 from tune.journal import Journal
 from tune.ranking import FAILED, REACHED
 
@@ -114,7 +115,7 @@ def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     shown = ([cell.replace("|", "\\|") for cell in cells] for cells in (columns, ["---"] * len(columns), *rows[:TOP]))
     lines = [f"| {' | '.join(cells)} |" for cells in shown]
     if len(rows) > TOP:
-        lines.append(f"\n{len(rows) - TOP} more: `python analysis/rank.py --top 0`")
+        lines.append(f"\n{len(rows) - TOP} more: `{called('analysis/rank.py')} --top 0`")
     return "\n".join(lines)
 
 

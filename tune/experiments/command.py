@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from tune.cli import Parser, add_flags, joined, settings_of
-from tune.errors import UserError
+from tune.errors import UserError, called
 from tune.experiments.settings import NAMES, ExperimentSettings
 
 ABOUT = "Repeat an experiment of the published reports, under a cap of device-hours."
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 def parser() -> argparse.ArgumentParser:
     """Only flags that were given appear in the result."""
     made = Parser(
-        prog="python tune/experiment.py", description=ABOUT, allow_abbrev=False, argument_default=argparse.SUPPRESS
+        prog=called("tune/experiment.py"), description=ABOUT, allow_abbrev=False, argument_default=argparse.SUPPRESS
     )  # fmt: skip
     made.add_argument("name", nargs="?", metavar="NAME", help="the experiment; --list names them")
     made.add_argument("--list", action="store_true", help="name the experiments, and what each is worth here")

@@ -9,6 +9,7 @@ from tune.books import Books
 from tune.disk import told_in_one_line
 from tune.distributed import LeaseOver
 from tune.duration import duration_text
+from tune.errors import called
 from tune.experiments.bench import Bench
 from tune.experiments.experiment import Experiment
 from tune.experiments.grounds import Grounds, survey
@@ -59,9 +60,9 @@ def conduct(experiment: Experiment, grounds: Grounds, study: Path) -> int:
         used = bench.books.ledger.spent
         journal.note(ended={"reason": ended, "spent": used})
         write(f"spent {duration_text(round(used, 1))} of {duration_text(settings.budget)}")
-        write(f"draw it: python analysis/experiment.py {study}")
+        write(f"draw it: {called('analysis/experiment.py')} {study}")
         if ended != "done":
-            write(f"{ended}; go on with: python tune/experiment.py {experiment.name} --resume {study}")
+            write(f"{ended}; go on with: {called('tune/experiment.py')} {experiment.name} --resume {study}")
     journal.close()
     return {"done": 0, "interrupted": INTERRUPTED}.get(ended, 1)
 

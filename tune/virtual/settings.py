@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tune.cli import Parser
 from tune.duration import parse_duration
-from tune.errors import UserError
+from tune.errors import UserError, called
 from tune.sizes import parse_bytes
 from tune.virtual.ablations import IDEAS
 
@@ -86,7 +86,7 @@ def _joined(argv: Sequence[str]) -> list[str]:
 
 def _parser() -> argparse.ArgumentParser:
     made = Parser(
-        prog="python tune/replay.py", description=ABOUT, allow_abbrev=False, argument_default=argparse.SUPPRESS
+        prog=called("tune/replay.py"), description=ABOUT, allow_abbrev=False, argument_default=argparse.SUPPRESS
     )
     add = made.add_argument
     add("tables", nargs="+", metavar="TABLE", help="recorded curves (.jsonl), or a study's journal.db")

@@ -1,0 +1,35 @@
+"""The command `ration`, where the wheel is installed: the scripts of a checkout by name. Nobody imports it."""
+
+import runpy
+import sys
+
+from tune.errors import COMMANDS, INSTALLED
+
+ABOUT = f"""usage: {INSTALLED} NAME FLAGS
+
+{{names}}
+
+`{INSTALLED} NAME --help` tells the flags of each."""
+WHAT = {
+    "run": "find the best small Transformer that a fixed number of device-hours can buy",
+    "plan": "what a search would do and cost; spends nothing",
+    "rank": "rank what was found",
+    "report": "write one self-contained page of a study",
+    "experiment": "repeat an experiment of the published reports, under a cap",
+    "replay": "the search's scheduler, and its peers, on recorded curves",
+    "kernels": "measure the kernels",
+}
+
+
+def main() -> int:
+    """Run what is named. 0, or 2 for a wrong name; SystemExit with the code of what ran."""
+    name, flags = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
+    if name in ("-h", "--help"):
+        print(ABOUT.format(names="\n".join(f"  {each:<12}{what}" for each, what in WHAT.items())))
+        return 0
+    if name not in COMMANDS:
+        print(f"NAME: {name!r} is no command: write one of {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    sys.argv = [INSTALLED, *flags, *(["--plan"] if name == "plan" else [])]
+    runpy.run_module(COMMANDS[name].removesuffix(".py").replace("/", "."), run_name="__main__")
+    return 0
