@@ -104,7 +104,7 @@ def effects(results: Results, family: str) -> Picture:
         plot.axhline(0, c="#666666", lw=0.8)
         plot.set(title=name, xticks=range(len(values)), xticklabels=labels, xlim=(-0.6, len(values) - 0.4))
         plot.set_ylim(low - 0.05 * (high - low) - 1, high + 0.05 * (high - low) + 1)
-        plot.yaxis.set_major_formatter(lambda value, _: f"{value:+.0f} %" if value else "0 %")
+        plot.yaxis.set_major_formatter(lambda value, _: f"{value:+.4g} %" if value else "0 %")
     shares = importances(table, names)
     backwards = shares.iloc[::-1]
     errors = np.clip([backwards["share"] - backwards["low"], backwards["high"] - backwards["share"]], 0, None)
