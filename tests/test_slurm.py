@@ -111,7 +111,7 @@ def test_the_next_job_of_that_name_goes_on(job: Job) -> None:
     job.stands_in("python", DONE)
     batch = job.starts("--budget", "8h")
     assert batch.wait() == 3
-    assert job.read("flags") == "tune/run.py --resume runs/one"
+    assert job.read("flags") == "tune/run.py --budget 8h --resume runs/one"
     assert not (job.folder / "queued").exists()
 
 
