@@ -1,5 +1,6 @@
 """How good a model is on a split: un-smoothed loss and what follows from it."""
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ class Evaluation:
     accuracy: float             # share of the tokens that were predicted first; NaN: not known
     tokens: int
     seconds: float
+    subset: int | None = None   # of the fixed part with about so many tokens; None: of all of the split
 
 
 @torch.inference_mode()
@@ -50,7 +52,8 @@ def evaluate(
     finally:
         model.train()
     _, characters, words = family.span(config, data, split, tokens)
-    return of_totals(total, hits, counted, characters, words, clock() - began)
+    measured = of_totals(total, hits, counted, characters, words, clock() - began)
+    return dataclasses.replace(measured, subset=tokens)
 
 
 def of_totals(nats: float, hits: float, tokens: int, characters: int, words: int, seconds: float) -> Evaluation:

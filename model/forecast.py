@@ -81,11 +81,9 @@ class Forecast:
         return self.lease.expected("checkpoint", FIRST_SECONDS + 12 * self.learner.parameters / DISK_BYTES)
 
     def closing_seconds(self) -> float:
-        """What must follow the last step: the evaluation and the checkpoint."""
-        evaluation = (
-            WHOLE_MARGIN * self.whole_seconds(self.whole_tokens) if self.closes_whole
-            else MARGIN * self.evaluation_seconds(self.evaluation_tokens))
-        return evaluation + MARGIN * self.checkpoint_seconds()
+        """What must follow the last step: the evaluations and the checkpoint."""
+        whole = WHOLE_MARGIN * self.whole_seconds(self.whole_tokens) if self.closes_whole else 0.0
+        return whole + MARGIN * (self.evaluation_seconds(self.evaluation_tokens) + self.checkpoint_seconds())
 
     def _affords_whole(self) -> bool:
         return WHOLE_MARGIN * self.whole_seconds(self.whole_tokens) <= WHOLE_SHARE * self.stretch.device_seconds

@@ -15,8 +15,8 @@ class Stretch:
     training_seconds: float | None = None   # of the trial's life, spent in steps; a fixed number of steps once measured
     micro_batches: int = 1                  # parts of a batch, to begin with; doubled where memory runs out
     rehearse: bool = False                  # memory is scarce: try a batch before the first step
-    final: bool = False                     # decay to zero, then all of valid and test
-    whole: bool = True                      # where they fit; else, and without it, the subset of valid alone
+    final: bool = False                     # decay to zero; then the subset of valid, and all of valid and test
+    whole: bool = True                      # those two where they fit; without it the subset alone
     peak_flops: float | None = None         # of the device a second, where known: the price of a first step
 
     def __post_init__(self) -> None:
@@ -42,9 +42,9 @@ class Progress:
     micro_batches: int              # parts that a batch is cut into
     ran_out: bool                   # of memory, on this stretch; smaller parts helped
     seconds: dict[str, float]       # by lease.PHASES, since the Progress before: what the clock advanced
-    valid: Evaluation | None = None
+    valid: Evaluation | None = None     # of the fixed subset, always the same one: what a curve is made of
+    whole: Evaluation | None = None     # of all of the validation split, and so test
     test: Evaluation | None = None
-    whole: bool = False             # valid was all of the split
     # "rung", "lease" (too short for its steps), "final", "stopped" (as told), "diverged", "unmeasured" (memory did not
     # suffice for the smallest evaluation at its end)
     ended: str | None = None

@@ -264,27 +264,27 @@ class _Training:
     def _close(self) -> Progress:
         self._read()
         if self.recent.diverged:
-            return self._judged(None, None, False, "diverged")
-        subset = self.evaluation_tokens
+            return self._judged(None, "diverged")
         took_steps, reached = self.learner.steps > self.began, self.forecast.reached()
         if self.stopped:
             self._save()
             return self._progress(ended="stopped")
         if self.stretch.final and (reached or (self.stretch.steps is None and took_steps)):
             self._save(f"{checkpoints.AFTER_DECAY}-{self.learner.steps:06d}")
-            valid, test = (self._evaluate(split, None) if self.stretch.whole else None for split in ("valid", "test"))
-            return self._judged(valid or self._evaluate("valid", subset), test, valid is not None, "final")
-        valid = self._evaluate("valid", subset, after=MARGIN * self.forecast.checkpoint_seconds())
+            valid = self._evaluate("valid", self.evaluation_tokens)
+            whole, test = (self._evaluate(split, None) if self.stretch.whole else None for split in ("valid", "test"))
+            return self._judged(valid, "final", whole=whole, test=test)
+        valid = self._evaluate("valid", self.evaluation_tokens, after=MARGIN * self.forecast.checkpoint_seconds())
         if took_steps:
             self._save()
-        return self._judged(valid, None, False, "rung" if reached else "lease")
+        return self._judged(valid, "rung" if reached else "lease")
 
-    def _judged(self, valid: Evaluation | None, test: Evaluation | None, whole: bool, ended: str) -> Progress:
+    def _judged(self, valid: Evaluation | None, ended: str, **more: Evaluation | None) -> Progress:
         if ended == "diverged" or (valid is not None and not math.isfinite(valid.loss)):
             self.written, ended = None, "diverged"
         elif valid is None and ("valid", self.evaluation_tokens) in self.too_large:
             ended = "unmeasured"
-        return self._progress(valid=valid, test=test, whole=whole, ended=ended)
+        return self._progress(valid=valid, ended=ended, **more)
 
     def _progress(self, ended: str | None = None, **judged: Any) -> Progress:
         """What follows until the generator goes on is idle time."""

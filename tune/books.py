@@ -115,7 +115,9 @@ class Books:
         if valid := progress["valid"]:
             row |= {"rung": assignment.rung if ended == "rung" else None, "final": int(ended == "final")}
             row |= {name: valid[name] for name in ("perplexity", "bits_per_character", "nats_per_word", "accuracy")}
-            row["valid_loss"] = valid["loss"]
+            row |= {"valid_loss": valid["loss"], "valid_subset": valid.get("subset")}
+        if whole := progress.get("whole"):
+            row |= {f"whole_{name}": whole[name] for name in ("loss", "perplexity", "bits_per_character")}
         if test := progress["test"]:
             row |= {f"test_{name}": test[name] for name in ("loss", "perplexity", "bits_per_character")}
         self.journal.insert("reports", row)

@@ -9,7 +9,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,10 @@ UPGRADES = (
     median_seconds REAL, end_to_end_seconds REAL, spread REAL, unit TEXT, per_second REAL, share_of_peak REAL,
     unstable INTEGER, ratios TEXT NOT NULL, values_seconds TEXT NOT NULL)""",
     "CREATE TABLE rows (row INTEGER PRIMARY KEY, at REAL NOT NULL, experiment TEXT NOT NULL, value TEXT NOT NULL)",
+    "ALTER TABLE reports ADD COLUMN valid_subset INTEGER",
+    "ALTER TABLE reports ADD COLUMN whole_loss REAL",
+    "ALTER TABLE reports ADD COLUMN whole_perplexity REAL",
+    "ALTER TABLE reports ADD COLUMN whole_bits_per_character REAL",
 )
 """What came to the schema since, in order: a study that was begun before gets it when it goes on."""
 
@@ -78,7 +82,20 @@ def connect(folder: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=10)
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA trusted_schema = OFF")
+    _with_columns_of_now(connection)
     return connection
+
+
+def _with_columns_of_now(connection: sqlite3.Connection) -> None:
+    """Of a journal that an earlier version wrote, what its tables lack is read as NULL."""
+    with suppress(sqlite3.Error), closing(sqlite3.connect(":memory:")) as now:    # a damaged one is refused by its reader
+        for statement in (*SCHEMA.split(";"), *UPGRADES):
+            now.execute(statement)
+        for (table,) in now.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            theirs, ours = ([row[1] for row in db.execute(f"PRAGMA table_info({table})")] for db in (connection, now))
+            if theirs and (lacking := [column for column in ours if column not in theirs]):
+                nothing = ", ".join(f"NULL AS {column}" for column in lacking)
+                connection.execute(f"CREATE TEMP VIEW {table} AS SELECT *, {nothing} FROM main.{table}")
 
 
 def _locked(folder: Path) -> int:

@@ -239,7 +239,8 @@ def merge(before: Progress | None, after: Progress) -> Progress:
         what: before.seconds.get(what, 0.0) + after.seconds.get(what, 0.0) for what in before.seconds | after.seconds
     }
     return dataclasses.replace(
-        after, seconds=seconds, valid=after.valid or before.valid, test=after.test or before.test
+        after, seconds=seconds, valid=after.valid or before.valid, whole=after.whole or before.whole,
+        test=after.test or before.test,
     )
 
 

@@ -65,7 +65,7 @@ def told(progress: Progress, spent: float) -> dict[str, Any]:
     """A progress as ASHA and the ranking below want it."""
     assert progress.valid is not None
     return {
-        "loss": progress.valid.loss, "seconds": spent, "whole": progress.whole, "steps": progress.steps,
+        "loss": progress.valid.loss, "seconds": spent, "whole": progress.whole is not None, "steps": progress.steps,
         "test_loss": progress.test.loss if progress.test else None,
     }  # fmt: skip
 

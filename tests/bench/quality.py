@@ -77,10 +77,10 @@ def trained(config: Config, data: TextData, steps: int) -> tuple[float, float]:
         began = time.process_time()
         stretch = Stretch(device_seconds=AMPLE_SECONDS, steps=steps, final=True)
         last = deque(train(config, data, stretch, folder=Path(folder), evaluation_tokens=2_048), maxlen=1)[0]
-    assert last.valid is not None and last.test is not None
-    spent = time.process_time() - began - last.valid.seconds - last.test.seconds
-    tokens = last.valid.tokens + last.test.tokens
-    return (last.valid.loss * last.valid.tokens + last.test.loss * last.test.tokens) / tokens, spent
+    assert last.whole is not None and last.test is not None
+    spent = time.process_time() - began - last.whole.seconds - last.test.seconds
+    tokens = last.whole.tokens + last.test.tokens
+    return (last.whole.loss * last.whole.tokens + last.test.loss * last.test.tokens) / tokens, spent
 
 
 def upstream_loss(data: Path, steps: int) -> float:

@@ -30,6 +30,8 @@ RUNS_OUT_SECONDS = 1.0
 LIMIT = 1e9
 FLOPS_PER_TOKEN, PEAK_FLOPS = 3.0, 8.0
 MOST_MICRO_BATCHES = 16
+SUBSET, WHOLE_NATS = 4096, 0.4
+"""Target tokens of the validation subset, and by how much the loss of all of the split is above that of the subset."""
 SHARES = {"translation": 0.5, "nanogpt": 0.5}
 
 
@@ -202,6 +204,7 @@ class World:
             ended = "diverged"
         loss = 5 / math.log(steps + 3) + 0.01 * assignment.config["number"]
         valid = {"loss": loss, "perplexity": math.exp(loss), "bits_per_character": 1, "nats_per_word": 1, "accuracy": 1}
+        whole = valid | {"loss": loss + WHOLE_NATS, "perplexity": math.exp(loss + WHOLE_NATS)}
         self.planner.report(
             assignment.trial,
             {
@@ -210,8 +213,8 @@ class World:
                 "memory_bytes": 1, "limited_bytes": round(needed(assignment.config, micro_batches)),
                 "checkpoint": str(self.journal.folder / assignment.trial),
                 "parameters": 1000 * assignment.config.get("d_model", 1), "seconds": {"steps": used * 0.9},
-                "valid": valid, "test": None, "ended": ended,
-                "micro_batches": micro_batches, "ran_out": micro_batches > assignment.micro_batches,
+                "valid": valid | {"subset": SUBSET}, "whole": whole if ended == "final" else None, "test": None,
+                "ended": ended, "micro_batches": micro_batches, "ran_out": micro_batches > assignment.micro_batches,
                 "flops_per_token": FLOPS_PER_TOKEN,
                 "peak_flops": PEAK_FLOPS if "precision" in assignment.config else None,
             },
