@@ -5,7 +5,7 @@ from pathlib import Path
 
 from analysis import cli, formats
 from analysis.figures.progress import progress
-from analysis.ranking import answers, ranking
+from analysis.ranking import answers, ranking, where
 from analysis.results import Results
 from analysis.spending import spending
 from analysis.studies import Study, open_studies
@@ -47,12 +47,15 @@ def lines(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
             yield f"--{name.replace('_', '-')}", *values
     yield "device", first.device, second.device
     yield "spent", *(formats.duration(spending(study).spent) for study in both)
-    tables = [ranking(Results(studies=[study])) for study in both]
+    results = [Results(studies=[study]) for study in both]
+    tables = [ranking(each) for each in results]
     yield "trials", *(str(len(table)) for table in tables)
     for family in sorted({*tables[0]["family"], *tables[1]["family"]}):
         yield f"{family}: text", *(text(study, family) for study in both)
         pools = [table[table["family"] == family] for table in tables]
-        best = [answers(pool).perplexity for pool in pools]
+        found = [None if pool.empty else answers(each, pool) for each, pool in zip(results, pools, strict=True)]
+        best = [None if each is None else each.winner for each in found]
+        yield f"{family}: reached", *(formats.NOTHING if row is None else where(row) for row in best)
         yield f"{family}: winner", *(formats.NOTHING if row is None else row["config"] for row in best)
         for column, write in (
             ("perplexity", formats.number),

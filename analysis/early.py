@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from analysis.ranking import ranking
 from analysis.results import Results
 from analysis.studies import Study
-from analysis.trials import TRIAL
+from analysis.trials import LEVEL
 from tune.errors import UserError
 
 FEWEST = 3  # trials that have an order
 MEASURES = {"efficiency": 1, "perplexity_per_million": -1, "perplexity": -1}
-"""Columns of a ranking, and whether high is good."""
-COLUMNS = ["family", "measure", "trials", "moved", "tau", "tau_of_size", "leader", "leader_at_end"]
+"""Columns of what trials reached, and whether high is good."""
+COLUMNS = ["family", "measure", "then", "end", "trials", "tau", "tau_of_size", "leader", "leader_at_end"]
 
 
 def moment(study: Study, share: float) -> float:
@@ -28,28 +28,47 @@ def moment(study: Study, share: float) -> float:
 
 
 def stability(study: Study, share: float = 0.5) -> pd.DataFrame:
-    """A row a family and measure: COLUMNS. Each trial counts with the furthest that it had reached at each moment: when
-    this share of the device-seconds had been charged, and at the end.
+    """A row a family and measure: COLUMNS. Does the order of the trials when this share of the device-seconds had been
+    charged (`then`) foretell that of those which were trained on?
 
-    trials: those measured at both; moved: how many of them were trained on in between; tau: Kendall's tau-b between
-    their orders (NaN for too few trials); tau_of_size: between the order at the end and that by size, largest best;
-    leader: the best then, leader_at_end: its place among the same trials at the end.
+    end: the furthest level that FEWEST trials, or more, reached since then; then: the furthest at which as many of them
+    were compared already; trials: these; tau: Kendall's tau-b between their orders (NaN for too few trials);
+    tau_of_size: between the order at the end and that by size, largest best; leader: the best then, leader_at_end: its
+    place among the same trials at the end.
     """
-    early, late = (ranking(Results(studies=[each])) for each in (replace(study, until=moment(study, share)), study))
-    both = early.merge(late, on=[*TRIAL, "family"], suffixes=("_then", "_end"))
-    both = both[~both["section_end"].isin(("failed", "unranked"))]
-    rows = []
-    for family, table in both.groupby("family", sort=False):
+    early, late = (_reached(each) for each in (replace(study, until=moment(study, share)), study))
+    rows: list[tuple[object, ...]] = []
+    for family in dict.fromkeys(ranking(Results(studies=[study]))["family"]):
         for measure, sign in MEASURES.items():
-            known = table.dropna(subset=[f"{measure}_then", f"{measure}_end"])
-            first, last = (sign * known[f"{measure}_{when}"].to_numpy(float) for when in ("then", "end"))
-            enough = len(known) >= FEWEST
-            leader = known.iloc[int(first.argmax())]["trial"] if enough else None
-            place = int((last > last[first.argmax()]).sum()) + 1 if enough else None
-            moved = int((known["steps_then"] != known["steps_end"]).sum())
-            of_size = tau(last, known["parameters_end"].to_numpy(float))
-            rows.append((family, measure, len(known), moved, tau(first, last), of_size, leader, place))
+            known = (table[(table["family"] == family) & table[measure].notna()] for table in (early, late))
+            levels = _levels(*known)
+            if levels is None:
+                rows.append((family, measure, None, None, 0, np.nan, np.nan, None, None))
+                continue
+            first, last = (sign * levels[f"{measure}_{when}"].to_numpy(float) for when in ("then", "end"))
+            of_size = tau(last, levels["parameters_end"].to_numpy(float))
+            leader, place = levels.iloc[int(first.argmax())]["trial"], int((last > last[first.argmax()]).sum()) + 1
+            then, end = levels["level_then"].iloc[0], levels["level_end"].iloc[0]
+            rows.append((family, measure, then, end, len(levels), tau(first, last), of_size, leader, place))
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _reached(study: Study) -> pd.DataFrame:
+    """A row a trial and level, the furthest first."""
+    table = Results(studies=[study]).reached.iloc[::-1]
+    return table.assign(perplexity_per_million=table["perplexity"] / (table["parameters"] / 1e6))
+
+
+def _levels(early: pd.DataFrame, late: pd.DataFrame) -> pd.DataFrame | None:
+    """The same trials at one level then and at one further level at the end, each the furthest that enough have."""
+    done = set(zip(early["trial"], early["level"], strict=True))
+    since = late[[key not in done for key in zip(late["trial"], late["level"], strict=True)] or slice(0)]
+    for _, end in since.groupby(LEVEL, sort=False, dropna=False):
+        both = early.merge(end, on="trial", suffixes=("_then", "_end"))
+        for _, then in both.groupby([f"{name}_then" for name in LEVEL], sort=False, dropna=False):
+            if len(then) >= FEWEST:
+                return then
+    return None
 
 
 def tau(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:

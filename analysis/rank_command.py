@@ -2,20 +2,30 @@
 
 import json
 import sys
+from collections.abc import Sequence
 
 import pandas as pd
 from rich.console import Console
 
-from analysis import cli, conditions, formats
-from analysis.ranking import ORDERS, answers, ranking
+from analysis import cli, conditions, formats, sizes
+from analysis.ranking import ORDERS, answers, ranking, where
 from analysis.results import Results
 from analysis.studies import Study, open_studies
 from analysis.trials import POOL
 from tune.errors import UserError
+from tune.queries import DECAY, measured_text
 
 TOP = 20  # rows a section
 WORDS = ("study", "trial", "config", "front", "state")
-WHOLE = ["rung", "place", "vocabulary", "parameters", "steps", "tokens", "memory_bytes"]
+HEADS = {
+    **{"quotient": "perplexity /M", "perplexity": "perplexity", "parameters": "parameters"},
+    **{"efficiency": "efficiency", "device-seconds": "device-s", "memory": "memory"},
+}
+"""The column that each order is by, as people read it."""
+KEPT, NEXT = ("study", "trial"), ("config", "perplexity", "parameters", "perplexity /M", "#", "state", "test")
+"""In a narrow terminal, the columns to keep before and after that one."""
+MORE = "a wider terminal, --csv or --json has them"
+WHOLE = ["rung", "place", "vocabulary", "subset", "parameters", "steps", "tokens", "memory_bytes"]
 REWARDS = {
     "quotient": "perplexity per million parameters, low first: it rewards sheer size",
     "efficiency": "efficiency, high first: how far log perplexity lies below the curve fitted to all sizes at one rung",
@@ -44,7 +54,8 @@ def rank(arguments: list[str]) -> None:
         raise UserError(f"--top: {flags.top}: at least 0; write 0 for all rows")
 
     studies = open_studies(flags.studies)
-    table = ranking(Results(studies=studies), by=flags.by)
+    results = Results(studies=studies)
+    table = ranking(results, by=flags.by)
     families = sorted(table["family"].unique())
     if flags.family is not None and flags.family not in families:
         raise UserError(f"--family: {flags.family!r} is not in the study: there are {', '.join(families)}")
@@ -60,37 +71,34 @@ def rank(arguments: list[str]) -> None:
         print(*(markdown(studies, group) for _, group in shown.groupby("group", sort=False)), sep="\n\n")
     else:
         console = cli.console()
-        show(console, studies, table, shown, by=flags.by, top=flags.top or len(table))
+        show(console, results, table, shown, by=flags.by, top=flags.top or len(table))
 
 
 def records(table: pd.DataFrame) -> pd.DataFrame:
     """The rows as programs read them: whole numbers whole, what is not known empty."""
-    return table.drop(columns="group").astype(dict.fromkeys(WHOLE, "Int64"))
+    return table.drop(columns=["group", "final"]).astype(dict.fromkeys(WHOLE, "Int64"))
 
 
 def show(
-    console: Console, studies: list[Study], table: pd.DataFrame, shown: pd.DataFrame, *, by: str, top: int
+    console: Console, results: Results, table: pd.DataFrame, shown: pd.DataFrame, *, by: str, top: int
 ) -> None:
-    """The sections, then one line a family and text with the three answers."""
+    """The sections, then for each family and text the winner and the three answers."""
     for _, group in shown.groupby("group", sort=False):
-        rows = columns(studies, group.head(top))
-        left = len(group) - min(top, len(group))
-        drawn = cli.table(section(group), caption=f"and {left:,} more (--top 0 shows all)" if left else None)
-        for name in rows:
-            drawn.add_column(name, justify="left" if name in WORDS else "right", no_wrap=name in ("trial", "config"))
-        for row in rows.astype(str).itertuples(index=False):
-            drawn.add_row(*row)
-        console.print(drawn, "")
+        rows = columns(results.studies, group.head(top))
+        cli.draw(console, section(group), rows, words=WORDS, first=[*KEPT, HEADS[by], *NEXT], more=MORE)
+        if left := len(group) - min(top, len(group)):
+            console.print(f"and {left:,} more (--top 0 shows all)", style="dim")
+        console.print()
     if shown.empty:
         console.print("no trial fits these flags\n")
-    console.print(f"Order: {REWARDS.get(by, f'{by}, low first')}.")
+    console.print(f"Order: {REWARDS.get(by, f'{by}, low first')}.", soft_wrap=True)
     for _, pool in table[table["family"].isin(shown["family"])].groupby(POOL, sort=False, dropna=False):
-        names = answer_names(pool, several=len(studies) > 1)
-        console.print(f"{pool['family'].iloc[0]}: {names}", soft_wrap=True)
+        for line in answer_lines(results, pool):
+            console.print(line, soft_wrap=True)
 
 
 def section(group: pd.DataFrame) -> str:
-    """translation, tatoeba, vocabulary of 4,096: rung 3 (96 s of training), or after the decay"""
+    """translation, tatoeba, vocabulary of 4,096: rung 3 (96 s of training), on 3,872 validation tokens"""
     first = group.iloc[0]
     text = (
         ""
@@ -99,17 +107,20 @@ def section(group: pd.DataFrame) -> str:
     )
     vocabulary = "" if pd.isna(first["vocabulary"]) else f", vocabulary of {first['vocabulary']:,.0f}"
     seconds = "" if pd.isna(first["rung_seconds"]) else f" ({formats.duration(first['rung_seconds'])} of training)"
-    where = {
+    level = {
         "decayed": "after the decay",
         "rung": f"rung {first['rung']:.0f}{seconds}",
         "unranked": "no rung completed yet",
         "failed": "failed or diverged",
     }[first["section"]]
-    return f"{first['family']}{text}{vocabulary}: {where}"
+    measured = ", ".join(filter(None, (level, measured_text(first))))
+    return f"{first['family']}{text}{vocabulary}: {measured}"
 
 
-def columns(studies: list[Study], group: pd.DataFrame) -> pd.DataFrame:
-    """The rows as people read them; only what this section has."""
+def columns(studies: Sequence[Study], group: pd.DataFrame) -> pd.DataFrame:
+    """The rows as people read them; only what this section has. Efficiency at an earlier rung is said to be that."""
+    own = group["rung"].map("rung {:.0f}".format).where(group["section"] == "rung", DECAY)
+    earlier = [f" ({at})" if at != level else "" for at, level in zip(group["efficiency_at"], own, strict=True)]
     error = (group["efficiency_high"] - group["efficiency_low"]) / 2
     shown = pd.DataFrame(
         {
@@ -123,8 +134,8 @@ def columns(studies: list[Study], group: pd.DataFrame) -> pd.DataFrame:
             "bits/char": group["bits_per_character"].map(formats.number),
             "test": group["test_perplexity"].map(formats.number),
             "efficiency": [
-                formats.NOTHING if pd.isna(value) else f"{value:+.3f} ±{half:.3f}"
-                for value, half in zip(group["efficiency"], error, strict=True)
+                formats.NOTHING if pd.isna(value) else f"{value:+.3f} ±{half:.3f}{at}"
+                for value, half, at in zip(group["efficiency"], error, earlier, strict=True)
             ],
             "front": group["front"].map({True: "yes", False: ""}),
             "device-s": group["device_seconds"].map(lambda seconds: f"{seconds:,.1f}"),
@@ -145,25 +156,33 @@ def columns(studies: list[Study], group: pd.DataFrame) -> pd.DataFrame:
     return shown.drop(columns=list(hidden))
 
 
-def markdown(studies: list[Study], group: pd.DataFrame) -> str:
+def markdown(studies: Sequence[Study], group: pd.DataFrame) -> str:
     """One section as a Markdown table under its title."""
     rows = columns(studies, group).astype(str).map(lambda cell: cell.replace("|", "\\|"))
     lines = [list(rows), ["---"] * len(rows.columns), *rows.to_numpy().tolist()]
     return "\n".join([f"**{section(group)}**", "", *(f"| {' | '.join(line)} |" for line in lines)])
 
 
-def answer_names(pool: pd.DataFrame, *, several: bool = False) -> str:
-    """The three answers of one family and text, in one line."""
-    found = answers(pool)
+def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:
+    """Of one family and text the winner, and the three answers, all of one level."""
+    found, family = answers(results, pool), pool["family"].iloc[0]
+    if found is None:
+        return [f"{family}: no trial has completed a rung yet."]
 
-    def name(row: pd.Series | None) -> str:
-        if row is None:
-            return "none yet"
-        where = "after the decay" if row["section"] == "decayed" else f"rung {row['rung']:.0f}"
-        study = f"{row['study']}/" if several else ""
-        return f"{study}{row['trial']} ({row['config']}, {where})"
+    def name(row: pd.Series) -> str:
+        study = f"{row['study']}/" if len(results.studies) > 1 else ""
+        return f"{study}{row['trial']} ({row['config']})"
 
-    return (
-        f"best by the quotient {name(found.quotient)}; best by --by efficiency {name(found.efficiency)}; "
-        f"lowest perplexity {name(found.perplexity)}."
-    )
+    winner, level = found.winner, found.perplexity
+    quotient = found.quotient["perplexity"] / (found.quotient["parameters"] / 1e6)
+    efficiency = (
+        f"unknown, as its curve takes {sizes.FEWEST} trials" if found.efficiency is None
+        else f"{name(found.efficiency)} with {found.efficiency['efficiency']:+.3f}"
+    )  # fmt: skip
+    among = "the 1 trial" if found.among == 1 else f"the {found.among:,} trials"
+    return [
+        f"{family}: the winner is {name(winner)}, perplexity {formats.number(winner['perplexity'])} {where(winner)}.",
+        f"{family}: three answers, all {where(level).replace('its', 'the')}, of {among} that got there: best by the "
+        f"quotient {name(found.quotient)} with {formats.number(quotient)}; best by efficiency {efficiency}; lowest "
+        f"perplexity {name(found.perplexity)} with {formats.number(found.perplexity['perplexity'])}.",
+    ]

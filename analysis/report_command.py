@@ -59,7 +59,7 @@ def parts(study: Study, figures: Path) -> Iterator[str]:
         {**{family: family for family in families}, "budget": "budget", "ranking": "ranking", "repeat": "repeat"}
     )
     for _, pool in table.groupby(POOL, sort=False, dropna=False):
-        yield report_parts.answer(pool)
+        yield report_parts.answer(results, pool)
     for family in families:
         yield page.heading(family, anchor=family)
         for draw in OF_A_FAMILY:

@@ -7,8 +7,9 @@ from typing import Any
 import pandas as pd
 
 from analysis import early, formats, page, stability_command
-from analysis.rank_command import answer_names, columns, section
-from analysis.ranking import answers
+from analysis.rank_command import answer_lines, columns, section
+from analysis.ranking import answers, where
+from analysis.results import Results
 from analysis.spending import WHATS, Spending
 from analysis.studies import Study
 from tune.errors import UserError, called
@@ -28,19 +29,18 @@ def head(study: Study, spent: Spending) -> str:
     return page.text(f"{when}{where}{how}{spent.summary[0].upper()}{spent.summary[1:]}.", kind="note")
 
 
-def answer(pool: pd.DataFrame) -> str:
+def answer(results: Results, pool: pd.DataFrame) -> str:
     """Which config, why, and what it costs: one family."""
     family = str(pool["family"].iloc[0])
-    found = answers(pool)
-    best = found.perplexity
+    found = answers(results, pool)
     smoke = [page.text("Builtin text: a smoke test, not a result.", kind="note")] if pool["smoke_test"].any() else []
-    if best is None:
+    if found is None:
         return page.box([page.heading(family, 3), *smoke, page.text("No trial has completed a rung yet.")])
+    best = found.winner
     same = pool[(pool["group"] == best["group"]) & (pool["trial"] != best["trial"])]["perplexity"]
     margin = "" if same.empty else f" the next there is {100 * (same.min() / best['perplexity'] - 1):.1f} % worse;"
-    where = "after its decay" if best["section"] == "decayed" else f"at rung {best['rung']:.0f}"
     why = (
-        f"Lowest validation perplexity {where} of {len(pool)} trials;{margin} "
+        f"Lowest validation perplexity {where(best)}, of {len(same) + 1} there and {len(pool)} in all;{margin} "
         f"{'it is' if best['front'] else 'it is not'} on the front of size against perplexity."
     )
     shown = {
@@ -54,8 +54,9 @@ def answer(pool: pd.DataFrame) -> str:
         "device time of the family": formats.duration(pool["device_seconds"].sum()),
     }
     title = f"{family}: {best['config']}"
+    told = [page.text(line, kind="note") for line in answer_lines(results, pool)[1:]]
     return page.box(
-        [page.heading(title, 3), *smoke, page.text(why), page.facts(shown), page.text(answer_names(pool), kind="note")]
+        [page.heading(title, 3), *smoke, page.text(why), page.facts(shown), *told]
     )
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis import sizes
 from analysis.studies import Study
-from analysis.trials import POOL, dimensions, measurements, trials
+from analysis.trials import LEVEL, POOL, dimensions, measurements, trials
 from tune.errors import UserError
 
 EFFICIENCY = ["efficiency", "efficiency_low", "efficiency_high"]
@@ -30,14 +30,13 @@ class Results:
 
     @cached_property
     def reached(self) -> pd.DataFrame:
-        """The measurements of trials that did not fail, each judged among those of its own level: front, efficiency."""
-        table = measurements(self.studies, self.trials)
-        table = table[~table["failed"]].assign(front=False, **dict.fromkeys(EFFICIENCY, float("nan")))
-        for _, group in table.groupby([*POOL, "device", "level", "rung_seconds"], dropna=False):
+        """What sound trials reached, the furthest last; front and efficiency are those among the trials of a level."""
+        table = measurements(self.studies, self.trials).assign(front=False, **dict.fromkeys(EFFICIENCY, float("nan")))
+        for _, group in table.groupby([*POOL, *LEVEL], dropna=False):
             size, perplexity = (group[column].to_numpy(float) for column in ("parameters", "perplexity"))
             table.loc[group.index, "front"] = sizes.front(size, perplexity)
             table.loc[group.index, EFFICIENCY] = sizes.efficiency(size, perplexity)
-        return table.sort_values(["final", "rung"], kind="stable")
+        return table.sort_values("place", ascending=False, kind="stable")
 
     def of(self, family: str) -> pd.DataFrame:
         """`reached` of one family, the furthest last. UserError when there is none, or of several texts."""

@@ -74,13 +74,12 @@ def held(study: Study) -> pd.DataFrame:
 
     A slot that is still open is held until now; one whose trial is at work, until what that trial reported last.
     """
-    share = SHARE if study.has("slots", "share") else "1"
     return study.read(
         f"""WITH now AS (SELECT MAX(at) AS at FROM (SELECT at FROM charges UNION ALL SELECT at FROM decisions)),
                 working AS (SELECT slot FROM leases WHERE closed IS NULL),
                 told AS (SELECT slot, MAX(at) AS at FROM charges GROUP BY slot)
            SELECT slots.slot, opened, COALESCE(closed, IIF(slots.slot IN working, told.at, now.at), opened) AS until,
-                  {share} AS share
+                  {SHARE} AS share
            FROM slots JOIN now LEFT JOIN told USING (slot)"""
     ).astype({"opened": float, "until": float, "share": float})
 

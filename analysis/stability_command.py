@@ -7,11 +7,13 @@ import pandas as pd
 from analysis import cli, early, formats
 from analysis.studies import RUNS, newest, open_study
 from tune.errors import UserError
+from tune.queries import DECAY
 
 ABOUT = (
-    "Each trial counts with the furthest that it had reached at each moment; those not trained on in between agree "
-    "with themselves. Tau of size: how far the order at the end is that by size alone, the largest first."
+    "The same trials at one rung then and at a further one that they reached since, as far as three of them or more "
+    "got. Tau of size: how far the order at the end is that by size alone, the largest first."
 )
+WORDS = ("family", "measure", "order then", "order at the end")
 
 
 def stability(arguments: list[str]) -> None:
@@ -31,13 +33,9 @@ def stability(arguments: list[str]) -> None:
     if flags.json:
         print(json.dumps(json.loads(found.to_json(orient="records", double_precision=15)), indent=1))
         return
-    drawn = cli.table(f"{study.name}: after {flags.at:.0%} of its spending, against its end", caption=ABOUT)
-    rows = columns(found)
-    for name in rows:
-        drawn.add_column(name, justify="left" if name in ("family", "measure") else "right")
-    for row in rows.itertuples(index=False):
-        drawn.add_row(*row)
-    cli.console().print(drawn)
+    console, title = cli.console(), f"{study.name}: after {flags.at:.0%} of its spending, against its end"
+    cli.draw(console, title, columns(found), words=WORDS, more="a wider terminal or --json has them")
+    console.print(ABOUT, soft_wrap=True, style="dim")
 
 
 def columns(found: pd.DataFrame) -> pd.DataFrame:
@@ -46,8 +44,9 @@ def columns(found: pd.DataFrame) -> pd.DataFrame:
         {
             "family": found["family"],
             "measure": found["measure"].str.replace("_", " "),
+            "order then": found["then"].replace(DECAY, "the decay").fillna(formats.NOTHING),
+            "order at the end": found["end"].replace(DECAY, "the decay").fillna(formats.NOTHING),
             "trials": found["trials"].astype(str),
-            "trained on": found["moved"].astype(str),
             "Kendall's tau": found["tau"].map(lambda value: formats.NOTHING if pd.isna(value) else f"{value:+.2f}"),
             "tau of size": found["tau_of_size"].map(
                 lambda value: formats.NOTHING if pd.isna(value) else f"{value:+.2f}"

@@ -7,14 +7,14 @@ import pandas as pd
 
 from analysis import formats
 from analysis.studies import Study
+from tune.queries import PLACES, in_order
 
 SPACE = ("d_model", "heads", "layers", "dropout", "precision")
 TRIAL = ["study", "trial"]
 POOL = ["family", "sha256", "vocabulary"]
 """Perplexities compare inside one of these only."""
-DECAY = "decay"
-BROKEN = r"^(?:diverged|memory|error)\b"
-"""Reasons that are no choice of the search; the journal's text may go on after the word."""
+LEVEL = ["device", "level", "rung_seconds", "on_whole", "subset"]
+"""And there inside one of these: as much training, measured on the same."""
 
 
 def trials(studies: Sequence[Study]) -> pd.DataFrame:
@@ -34,16 +34,8 @@ def dimensions(studies: Sequence[Study]) -> list[str]:
 
 
 def _trials(study: Study, names: list[str]) -> pd.DataFrame:
-    mfu = "AVG(mfu)" if study.has("reports", "mfu") else "NULL"
-    table = study.read(
-        f"""SELECT trials.trial, family, config, parameters, state, reason,
-                  COALESCE(paid.device_seconds, 0.0) AS device_seconds, seen.memory_bytes, seen.mfu
-           FROM trials
-           LEFT JOIN (SELECT trial, SUM(seconds) AS device_seconds FROM charges GROUP BY trial) paid USING (trial)
-           LEFT JOIN (SELECT trial, MAX(memory_bytes) AS memory_bytes, {mfu} AS mfu
-                      FROM reports GROUP BY trial) seen USING (trial)
-           ORDER BY trials.created, trials.trial"""
-    )
+    columns = "trial, family, config, parameters, state, reason, section, device_seconds, memory_bytes, mfu"
+    table = study.read(f"SELECT {columns} FROM ({in_order()}) ORDER BY created, trial", study.until)
     points = [json.loads(config) for config in table["config"]]
     table["config"] = [formats.config(point) for point in points]
     table.insert(0, "study", study.name)
@@ -56,40 +48,33 @@ def _trials(study: Study, names: list[str]) -> pd.DataFrame:
         ("smoke_test", "builtin"),
     ):
         table[column] = table["family"].map({family: facts.get(key) for family, facts in corpora.items()})
-    table["reason"] = table["reason"].astype(object).where(table["reason"].notna(), "").astype(str)
+    table["reason"] = table["reason"].astype(str)
     table["smoke_test"] = table["smoke_test"].eq(True)
-    table["failed"] = (table["state"] == "failed") | table["reason"].str.contains(BROKEN)
+    table["failed"] = table["section"] == "failed"
     numbers = ["parameters", "memory_bytes", "device_seconds", "mfu"]
     table[numbers] = table[numbers].astype(float)
     return table
 
 
 def measurements(studies: Sequence[Study], everyone: pd.DataFrame) -> pd.DataFrame:
-    """One row a trial and level: what it had reached when it completed a rung, or after its decay (`final`).
+    """One row a sound trial and level: what it had reached when it completed a rung, or after its
+    decay (`final`), as tune.queries has it.
 
     `level` is `rung 2` or DECAY, `rung_seconds` the training seconds of that rung; the columns of `everyone`, their
     trials, are there too.
-    What was measured twice, as after a kill, counts as last measured.
     """
     found = pd.concat([_measurements(study) for study in studies], ignore_index=True)
     return found.merge(everyone, on=TRIAL)
 
 
 def _measurements(study: Study) -> pd.DataFrame:
-    table = study.read(
-        """SELECT trial, family, rung, final, steps, tokens, reports.training_seconds,
-                  perplexity, bits_per_character, test_perplexity
-           FROM reports JOIN trials USING (trial)
-           WHERE (rung IS NOT NULL OR final = 1) AND perplexity < 9e999 AND at <= ? ORDER BY report""",
-        study.until,
-    ).astype({"perplexity": float, "rung": float, "final": bool})
+    columns = "trial, family, final, rung, level, on_whole, subset, perplexity, bits_per_character"
+    more = "test_perplexity, subset_perplexity, at, place, steps, tokens, training_seconds"
+    query = f"SELECT {columns}, {more} FROM ({PLACES}) ORDER BY report"
+    table = study.read(query, study.until).astype(
+        {"perplexity": float, "rung": float, "subset": float, "final": bool, "on_whole": bool}
+    )
     table.insert(0, "study", study.name)
-    rungs = table[~table["final"]].drop_duplicates(["trial", "rung"], keep="last")
-    decayed = table[table["final"]].drop_duplicates("trial", keep="last")
-    highest = rungs.groupby("trial")["rung"].max()
-    decayed = decayed.assign(rung=decayed["trial"].map(highest).fillna(decayed["rung"]))
-    table = pd.concat((rungs, decayed), ignore_index=True)
-    table["level"] = table["rung"].map("rung {:.0f}".format).astype(str).where(~table["final"], DECAY)
     ladder = {
         (family, rung): study.rung_seconds(family, int(rung))
         for family, rung in table[["family", "rung"]].dropna().drop_duplicates().itertuples(index=False)

@@ -24,7 +24,7 @@ FORBIDDEN = {
     "tune/virtual": (("tune", "analysis", "model", "kernels", "ray"), VIRTUAL_ALLOWED),
     "model": (("tune", "analysis", "kernels", "ray", "model.experiments"), (ERRORS, LOAD)),
     "model/experiments": (("tune", "analysis", "kernels", "ray"), (ERRORS,)),
-    "analysis": (("tune", "model", "kernels", "ray"), (ERRORS, "tune.journal")),
+    "analysis": (("tune", "model", "kernels", "ray"), (ERRORS, "tune.journal", "tune.queries")),
     "kernels": (("tune", "model", "analysis", "ray"), KERNELS_ALLOWED),
     "kernels/torch_yardsticks.py": (
         ("tune", "model", "analysis", "ray"), (*KERNELS_ALLOWED, "model.peak", "model.precision"),
@@ -38,7 +38,7 @@ FORBIDDEN = {
 PLAIN = (
     *("tune.duration", "tune.sizes", "tune.disk", "tune.flag", "tune.forms", "tune.settings", "tune.dimensions"),
     *(ERRORS, LOAD, "tune.space"),
-    *("tune.rungs", "tune.ladder", "tune.standings", "tune.journal", "tune.ledger", "tune.stopwatch"),
+    *("tune.rungs", "tune.ladder", "tune.standings", "tune.journal", "tune.queries", "tune.ledger", "tune.stopwatch"),
     "model.kept_peaks",
 )
 # Entries by name; beside them, every file that runs as a script is one.

@@ -29,7 +29,9 @@ class Screen:
         if row["rung"] is not None or row["final"]:
             where = "after its decay" if row["final"] else f"at rung {row['rung']}"
             family = planner.trials[trial].family
-            result = f"perplexity {row['perplexity']:.4g} after {row['steps']:,} steps"
+            whole = row.get("whole_perplexity")
+            measured = f"{row['perplexity']:.4g}" if whole is None else f"{whole:.4g} on the whole split"
+            result = f"perplexity {measured} after {row['steps']:,} steps"
             self._write(f"{_clock(planner.books.clock())} {trial} {family} {where}: {result}")
         if time.monotonic() >= self._next_budget_line:
             self._next_budget_line = time.monotonic() + BUDGET_LINE_SECONDS

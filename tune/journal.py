@@ -88,7 +88,7 @@ def connect(folder: Path) -> sqlite3.Connection:
 
 def _with_columns_of_now(connection: sqlite3.Connection) -> None:
     """Of a journal that an earlier version wrote, what its tables lack is read as NULL."""
-    with suppress(sqlite3.Error), closing(sqlite3.connect(":memory:")) as now:    # a damaged one is refused by its reader
+    with suppress(sqlite3.Error), closing(sqlite3.connect(":memory:")) as now:    # who reads a damaged one, says so
         for statement in (*SCHEMA.split(";"), *UPGRADES):
             now.execute(statement)
         for (table,) in now.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():

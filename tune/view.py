@@ -10,7 +10,7 @@ from typing import Any
 from tune.dimensions import label
 from tune.journal import SHARE
 from tune.ledger import GRACE_SECONDS
-from tune.winners import BEST
+from tune.queries import best_so_far, level_text
 
 SLOTS = f"""
     SELECT TOTAL((IFNULL(closed, ?) - opened) * {SHARE}), TOTAL(closed IS NULL),
@@ -26,7 +26,8 @@ DONE = {"finished": "finished", "failed": "error"}
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """A family's best trial so far; curve: its training losses in nats, one a report."""
+    """The first of a family's ranking so far; where: at which level, and on what its perplexity was measured; curve:
+    its training losses in nats, one a report."""
 
     trial: str
     config: str
@@ -82,7 +83,7 @@ def look(
     leases = journal.execute(LEASES, (now,))
     running = [dict(row) for row in leases]
     trials = journal.execute("SELECT family, state, reason FROM trials").fetchall()
-    best = {row["family"]: row for row in journal.execute(BEST)}
+    best = best_so_far(journal)
     return View(
         cap=cap, spent=spent, slots=int(held), rate=rate, wall=wall,
         reserved=aside + sum(max(0.0, lease["ahead"]) for lease in running) + rate * GRACE_SECONDS,
@@ -113,6 +114,6 @@ def _best(journal: sqlite3.Connection, row: sqlite3.Row) -> Best:
     query = "SELECT train_loss FROM reports WHERE trial = ? AND train_loss IS NOT NULL ORDER BY report"
     return Best(
         trial=row["trial"], config=label(json.loads(row["config"])), perplexity=row["perplexity"],
-        where="after its decay" if row["final"] else f"at rung {row['rung']}",
+        where=level_text(row) + (", on the whole split" if row["on_whole"] else ""),
         curve=[loss for (loss,) in journal.execute(query, (row["trial"],))],
     )  # fmt: skip

@@ -14,26 +14,19 @@ from tune.dimensions import label
 from tune.duration import duration_text
 from tune.errors import UserError
 from tune.journal import Journal
-
-BEST = """
-    SELECT * FROM (
-        SELECT reports.*, family, config, parameters, ROW_NUMBER() OVER (
-            PARTITION BY family ORDER BY final DESC, IFNULL(rung, -1) DESC, valid_loss) AS place
-        FROM reports JOIN trials USING (trial)
-        WHERE (final OR rung IS NOT NULL) AND valid_loss IS NOT NULL AND checkpoint IS NOT NULL)
-    WHERE place = 1"""
-"""Of a journal, the report of each family by which its best trial is the best: where it got furthest."""
+from tune.queries import measured_text, ranking
 
 
 @dataclass(frozen=True, kw_only=True)
 class Winner:
-    """The best trial of a family: the lowest loss after a decay, else at the highest rung."""
+    """The first of a family's ranking, of those that left a checkpoint. measured: on what of the validation split."""
 
     trial: str
     family: str
     config: dict[str, Any]
     parameters: int
     perplexity: float
+    measured: str
     bits_per_character: float
     test_perplexity: float | None
     decayed: bool
@@ -42,15 +35,16 @@ class Winner:
 
 def winners(journal: Journal) -> dict[str, Winner]:
     """The winner of each family that has one."""
-    rows = journal.rows(BEST)
+    kept = [row for row in ranking(journal) if row["checkpoint"] is not None]
+    first = {row["family"]: row for row in reversed(kept)}
     return {
-        row["family"]: Winner(
-            trial=row["trial"], family=row["family"], config=json.loads(row["config"]), parameters=row["parameters"],
-            perplexity=row["perplexity"], bits_per_character=row["bits_per_character"],
+        family: Winner(
+            trial=row["trial"], family=family, config=json.loads(row["config"]), parameters=row["parameters"],
+            perplexity=row["perplexity"], measured=measured_text(row), bits_per_character=row["bits_per_character"],
             test_perplexity=row["test_perplexity"], decayed=bool(row["final"]),
             checkpoint=inside(journal.folder, row["checkpoint"]),
         )
-        for row in rows
+        for family, row in first.items()
     }  # fmt: skip
 
 
@@ -113,7 +107,8 @@ def last_lines(
             continue
         test = "not measured" if winner.test_perplexity is None else f"{winner.test_perplexity:.4g}"
         decayed = "" if winner.decayed else " (before its decay)"
-        quality = f"validation perplexity {winner.perplexity:.4g}, test perplexity {test}"
+        measured = f" {winner.measured}" if winner.measured else ""
+        quality = f"validation perplexity {winner.perplexity:.4g}{measured}, test perplexity {test}"
         size = f"{winner.bits_per_character:.3f} bits a character, {winner.parameters:,} parameters"
         score = scores.get(family)
         bleu = "" if score is None else f", BLEU {score.bleu:.1f} on {score.sentences} test sentences"

@@ -20,8 +20,8 @@ from analysis.figures.picture import (
 )
 from analysis.spending import held, spending
 from analysis.studies import Study
-from analysis.trials import DECAY
 from tune.errors import UserError
+from tune.queries import DECAY
 
 MOMENTS = 400  # points of the burn-down
 BILLS = 20  # trials with a bar of their own

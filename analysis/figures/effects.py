@@ -13,7 +13,8 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from analysis.figures.picture import BLACK, BLUE, GREY, MANY, ORANGE, Picture, axes, level_text, levels
 from analysis.results import Results
-from analysis.trials import DECAY, TRIAL
+from analysis.trials import TRIAL
+from tune.queries import DECAY
 
 ENOUGH = 20  # trials at a rung for effects
 FEWEST = 8  # trials for an importance

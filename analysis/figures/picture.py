@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 from analysis import files, formats
-from analysis.trials import DECAY
+from tune.queries import DECAY
 
 # Okabe and Ito's palette: told apart by colour-blind people too
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (

@@ -1,4 +1,4 @@
-"""The best loss so far against the device-hours spent on a family: one line a study."""
+"""The best so far, which is the first of the ranking, against the device-hours spent on a family: one line a study."""
 
 import numpy as np
 import pandas as pd
@@ -13,11 +13,11 @@ LINES = ((BLUE, "-"), (ORANGE, "--"), (GREEN, "-."), (PURPLE, ":"))
 
 def progress(results: Results, family: str) -> Picture:
     """UserError when nothing was measured, or of texts that do not compare."""
-    results.of(family)
-    tables = [_progress(study, family) for study in results.studies]
+    reached = results.of(family)
+    tables = [_progress(reached, study, family) for study in results.studies]
     table = pd.concat(tables, ignore_index=True)
     figure, (plot,) = axes()
-    plot.set(xlabel=f"device time spent on {family}", ylabel="best validation perplexity so far")
+    plot.set(xlabel=f"device time spent on {family}", ylabel="validation perplexity of the best so far")
     said = []
     for number, (study, rows) in enumerate(zip(results.studies, tables, strict=True)):
         if rows.empty:
@@ -38,22 +38,20 @@ def progress(results: Results, family: str) -> Picture:
     )
 
 
-def _progress(study: Study, family: str) -> pd.DataFrame:
-    """device_seconds, perplexity: a row whenever a new best was reported, and one at the end"""
-    best = study.read(
-        """SELECT at, MIN(perplexity) OVER (ORDER BY at, report) AS perplexity FROM reports JOIN trials USING (trial)
-           WHERE perplexity < 9e999 AND family = ? ORDER BY at, report""",
-        family,
-    )
+def _progress(reached: pd.DataFrame, study: Study, family: str) -> pd.DataFrame:
+    """device_seconds, perplexity: a row whenever another led the ranking, or the same with another level, and one at
+    the end; the perplexity is that of the subset throughout."""
+    rows = reached[reached["study"] == study.name].sort_values(["at", "place"], ascending=[True, False])
+    best = rows[rows["place"] == rows["place"].cummin()]
+    best = best.assign(perplexity=best["subset_perplexity"])
     paid = study.read(
         """SELECT at, SUM(seconds) OVER (ORDER BY at, charge) AS device_seconds FROM charges JOIN trials USING (trial)
            WHERE family = ? ORDER BY at, charge""",
         family,
     )
     if best.empty or paid.empty:
-        return pd.DataFrame(columns=["study", "device_seconds", "perplexity"])
+        return pd.DataFrame(columns=["study", "at", "trial", "level", "device_seconds", "perplexity"])
     place = np.searchsorted(paid["at"], best["at"], side="right") - 1
     best = best.assign(device_seconds=paid["device_seconds"].to_numpy()[np.maximum(place, 0)])
     last = best.tail(1).assign(device_seconds=paid["device_seconds"].iloc[-1])
-    table = pd.concat((best[best["perplexity"].diff().fillna(-1) < 0], last), ignore_index=True)
-    return table.assign(study=study.name)[["study", "device_seconds", "perplexity"]]
+    return pd.concat((best, last), ignore_index=True)[["study", "at", "trial", "level", "device_seconds", "perplexity"]]

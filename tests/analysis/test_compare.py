@@ -1,10 +1,12 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from analysis.compare_command import compare, lines
 from analysis.figures.progress import progress
+from analysis.ranking import ranking
 from analysis.results import Results
 from analysis.studies import open_studies
 from tests.analysis.conftest import FACTS, Written
@@ -15,9 +17,9 @@ def two(write: Callable[..., Written], **facts: object) -> tuple[Written, Writte
     studies = write("a", settings={"budget": "1h", "seed": "0"}), write("b", **({"settings": {"budget": "1h"}} | facts))
     for study, perplexity in zip(studies, (6.0, 4.0), strict=True):
         study.trial("t1", parameters=1000)
-        for at, value in ((10.0, 9.0), (20.0, perplexity), (30.0, perplexity + 1)):
+        for rung, (at, value) in enumerate(((10.0, 9.0), (20.0, perplexity), (30.0, perplexity + 1))):
             study.charge("steps", 10.0, trial="t1", at=at)
-            study.report("t1", value, at=at)
+            study.report("t1", value, rung=rung, at=at)
     return studies
 
 
@@ -27,11 +29,24 @@ def test_only_settings_that_differ_are_shown(write: Callable[..., Written]) -> N
     assert shown["nanogpt: perplexity"] == ["7.000", "5.000"]
 
 
-def test_the_best_so_far_never_rises_and_ends_with_what_was_spent(write: Callable[..., Written]) -> None:
+def test_the_best_so_far_is_what_leads_the_ranking_and_ends_with_what_was_spent(write: Callable[..., Written]) -> None:
     table = progress(Results(studies=open_studies([study.folder for study in two(write)])), "nanogpt").data
     rows = table[table["study"] == "b"]
-    assert rows["perplexity"].tolist() == [9, 4, 4]
-    assert rows["device_seconds"].tolist() == [10, 20, 30]
+    assert rows["perplexity"].tolist() == [9, 4, 5, 5]
+    assert rows["device_seconds"].tolist() == [10, 20, 30, 30]
+
+
+def test_the_best_so_far_is_at_each_moment_the_first_of_the_ranking_then(searched: Written) -> None:
+    """And so neither what diverged later nor a lower loss at a lower rung."""
+    (study,) = open_studies([searched.folder])
+    searched.report("t023", 1.0, rung=2, at=5.0)
+    searched.report("t010", 1.1, rung=0, at=400.0)
+    results = Results(studies=[study])
+    drawn = progress(results, "nanogpt").data
+    for number, at in enumerate(sorted(results.reached["at"].unique())):
+        first = ranking(Results(studies=[replace(study, until=at)]), by="perplexity").iloc[0]
+        told = [row for row in drawn.to_dict("records") if row["at"] <= at][-1]
+        assert (told["trial"], told["perplexity"]) == (first["trial"], first["perplexity"]), number
 
 
 def test_two_studies_are_printed_and_drawn(

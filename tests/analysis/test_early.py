@@ -40,7 +40,8 @@ def rows(study: Written, share: float = 0.5) -> pd.DataFrame:
 
 def test_an_order_that_turns_round_and_one_that_sizes_hold(turned: Written) -> None:
     found = rows(turned)
-    assert set(found["trials"]) == {3, 0} and found.loc["perplexity", "moved"] == 3
+    assert set(found["trials"]) == {3, 0}
+    assert found.loc["perplexity", ["then", "end"]].tolist() == ["rung 0", "rung 1"]
     assert found.loc["perplexity", "tau"] == -1
     assert found.loc["perplexity_per_million", "tau"] == found.loc["perplexity_per_million", "tau_of_size"] == 1
     assert found.loc["perplexity", ["leader", "leader_at_end"]].tolist() == ["t1", 3]
@@ -50,12 +51,25 @@ def test_an_order_that_turns_round_and_one_that_sizes_hold(turned: Written) -> N
 def test_half_is_of_the_device_seconds_and_not_of_the_clock(turned: Written) -> None:
     study = open_study(turned.folder)
     assert [moment(study, share) for share in (0.1, 0.5, 0.6)] == [0.0, 20.0, 60.0]
-    assert rows(turned, 0.99).loc["perplexity", "tau"] == 1
+
+
+def test_who_was_not_trained_on_foretells_nothing(turned: Written) -> None:
+    found = rows(turned, 0.99)
+    assert set(found["trials"]) == {0} and found["tau"].isna().all()
+
+
+def test_only_what_completed_the_same_rung_is_in_one_order(turned: Written) -> None:
+    """One of four was at another rung then, and is not compared with those that the others had there."""
+    turned.trial("t5", parameters=10)
+    turned.report("t5", 1.0, rung=1, at=15.0)
+    turned.report("t5", 9.0, rung=2, at=65.0)
+    found = rows(turned)
+    assert found.loc["perplexity", "trials"] == 3 and found.loc["perplexity", "tau"] == -1
 
 
 def test_what_failed_has_no_order(turned: Written) -> None:
     turned.journal.update("trials", "t2", {"state": "failed", "reason": "diverged"})
-    assert rows(turned).loc["perplexity", "trials"] == 2
+    assert rows(turned).loc["perplexity", "trials"] == 0
 
 
 def test_the_command_says_it_in_a_table_and_as_json(turned: Written, capsys: pytest.CaptureFixture[str]) -> None:

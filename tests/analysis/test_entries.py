@@ -78,8 +78,9 @@ def test_the_table_says_what_the_order_rewards_and_three_answers(
     six: Written, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = printed(capsys, rank, six.folder).splitlines()
-    assert "rewards sheer size" in lines[-2]
-    assert all(answer in lines[-1] for answer in ("the quotient t3", "efficiency t", "perplexity t2"))
+    assert "rewards sheer size" in lines[-3] and "the winner is t2" in lines[-2]
+    answers = "all at rung 0, of the 5 trials", "the quotient t5", "efficiency t", "perplexity t5"
+    assert all(answer in lines[-1] for answer in answers)
 
 
 def test_selected_rows_keep_their_places(six: Written, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.ranking import ORDERS, answers, ranking
+from analysis.ranking import ORDERS, Answers, answers, ranking
 from analysis.results import EFFICIENCY, Results
 from analysis.sizes import efficiency
 from analysis.studies import open_studies
@@ -38,12 +38,46 @@ def test_other_orders_by_hand(six: Written) -> None:
     assert order("memory") == ["t2", "t3", "t5", "t1", "t4", "t6"]
 
 
+def answered(*studies: Written) -> tuple[Results, Answers]:
+    results = Results(studies=open_studies([study.folder for study in studies]))
+    found = answers(results, ranking(results))
+    assert found is not None
+    return results, found
+
+
+def three(found: Answers) -> list[pd.Series]:
+    return [row for row in (found.quotient, found.efficiency, found.perplexity) if row is not None]
+
+
 def test_the_three_answers(six: Written) -> None:
-    """Quotient and perplexity from the finalists; efficiency from rung 0, the only level with five trials."""
-    ranked = table(six)
-    found = answers(ranked)
-    best = [row["trial"] for row in (found.quotient, found.efficiency, found.perplexity) if row is not None]
-    assert best == ["t3", ranked.loc[ranked["efficiency"].idxmax(), "trial"], "t2"]
+    """From rung 0, the only level with five trials, there as they were there; the winner from the finalists."""
+    results, found = answered(six)
+    there = results.reached[results.reached["level"] == "rung 0"]
+    assert [row["trial"] for row in three(found)] == ["t5", there.loc[there["efficiency"].idxmax(), "trial"], "t5"]
+    assert found.perplexity["perplexity"] == 7.0 and found.among == 5
+    assert (found.winner["trial"], found.winner["perplexity"]) == ("t2", 5.0)
+
+
+def test_the_three_answers_are_of_one_level_and_nobody_there_is_better(searched: Written) -> None:
+    results, found = answered(searched)
+    assert len({row["level"] for row in three(found)}) == 1
+    there = results.reached[results.reached["level"] == found.perplexity["level"]]
+    assert len(there) == found.among
+    assert found.perplexity["perplexity"] == there["perplexity"].min()
+    assert found.efficiency is not None and found.efficiency["efficiency"] == there["efficiency"].max()
+    assert found.quotient["perplexity"] / found.quotient["parameters"] == (
+        there["perplexity"] / there["parameters"]
+    ).min()
+
+
+def test_without_a_curve_the_answers_are_of_the_winners_level(write: Callable[..., Written]) -> None:
+    study = write()
+    for number in range(4):
+        study.trial(f"t{number}", parameters=10**number)
+        study.report(f"t{number}", 5.0 + number)
+    study.report("t3", 4.0, rung=1)
+    _, found = answered(study)
+    assert found.efficiency is None and {row["trial"] for row in (*three(found), found.winner)} == {"t3"}
 
 
 def test_efficiency_is_among_all_that_completed_a_rung(six: Written) -> None:
@@ -141,7 +175,7 @@ def test_a_study_with_nothing_measured_is_ranked(write: Callable[..., Written]) 
     study.trial("t1", state="running")
     ranked = table(study)
     assert ranked["section"].tolist() == ["unranked"]
-    assert answers(ranked).perplexity is None
+    assert answers(Results(studies=open_studies([study.folder])), ranked) is None
 
 
 def test_rungs_are_ordered_without_a_written_ladder(write: Callable[..., Written]) -> None:

@@ -64,7 +64,7 @@ def test_the_page_stands_alone_and_is_whole(html: str) -> None:
 
 
 def test_the_answer_comes_first(html: str) -> None:
-    assert html.index("Lowest validation perplexity after its decay of 24 trials") < html.index("<figure>")
+    assert html.index("Lowest validation perplexity after its decay, of 2 there and 24 in all") < html.index("<figure>")
     assert "python tune/run.py --budget 1000s --seed 3 --oversubscribe" in html
 
 

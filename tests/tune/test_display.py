@@ -52,7 +52,8 @@ def test_at_the_end_it_names_the_winners_and_why_others_ended(tmp_path: Path) ->
     assert view.seconds_to_end is None
     for family in view.families.values():
         assert family.ended == {"diverged": 1, "finished": 1}
-        assert family.best is not None and family.best.where == "after its decay" and family.best.curve
+        assert family.best is not None and family.best.curve
+        assert family.best.where == "after its decay, on the whole split"
 
 
 def test_the_deadline_may_come_before_the_cap(tmp_path: Path) -> None:

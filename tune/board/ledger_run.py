@@ -1,6 +1,5 @@
 """The ledger as a run of TensorBoard's, over device-seconds: what the cap bought so far."""
 
-import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -12,10 +11,11 @@ from torch.utils.tensorboard.summary import custom_scalars
 
 from tune.board import hparams
 from tune.board.event_file import EventFile, scalar
-from tune.board.standings import failures, picture, standings, table
+from tune.board.standings import picture, table
 from tune.dimensions import Dimensions
 from tune.journal import Journal
 from tune.planner import Planner
+from tune.queries import best_so_far, ranking
 from tune.settings import Settings
 
 PICTURE_SHARE = 0.005
@@ -27,16 +27,19 @@ AXIS = "Steps are device-seconds; on the relative axis they read as device-hours
 
 
 class LedgerRun:
-    """The run `ledger`: the account, each family's best loss and front, how many trials completed each rung."""
+    """The run `ledger`: the account, each family's best so far and its front, how many trials completed each rung.
+
+    The best so far is the first of the ranking; its loss is that of the subset, which all have.
+    """
 
     def __init__(self, folder: Path, journal: Journal, settings: Settings, dimensions: Dimensions) -> None:
         self._file, self._journal = EventFile(folder / "ledger"), journal
-        self._best: dict[str, float] = {}
-        self._leader: dict[str, tuple[Any, ...]] = {}
+        self._best = best_so_far(journal)
         self._completed: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         self._drawing, self._picture_price = 0.0, FIRST_PICTURE_SECONDS
-        for row in journal.rows("SELECT * FROM reports JOIN trials USING (trial) WHERE valid_loss IS NOT NULL"):
-            self._count(row["family"], row["trial"], dict(row))
+        query = "SELECT DISTINCT family, trial, rung FROM reports JOIN trials USING (trial) WHERE rung IS NOT NULL"
+        for row in journal.rows(query):
+            self._completed[row["family"]][row["rung"]].add(row["trial"])
         said = "\n".join(f"| {name} | `{value}` |" for name, value in settings.stored().items())
         about = text_pb("settings", f"{AXIS}\n\n| setting | value |\n|---|---|\n{said}").value
         layout = custom_scalars(charts(list(settings.families))).value
@@ -48,7 +51,7 @@ class LedgerRun:
         account = {"spent": ledger.spent, "reserved": ledger.reserved, "left": ledger.left}
         values = {f"{BUDGET}/{name}": seconds for name, seconds in account.items()}
         values[f"{BUDGET}/running"] = len(planner.running)
-        values |= {f"{BEST}/{family}": loss for family, loss in self._best.items()}
+        values |= {f"{BEST}/{family}": row["subset_loss"] for family, row in self._best.items()}
         for family, rungs in self._completed.items():
             values |= {f"{RUNGS}/{family} rung {rung}": len(trials) for rung, trials in sorted(rungs.items())}
         numbers = (scalar(tag, value) for tag, value in values.items())
@@ -57,35 +60,40 @@ class LedgerRun:
     def reported(self, planner: Planner, trial: str, row: Mapping[str, Any]) -> None:
         """A row of the journal's table `reports`. A new leader's front is drawn, if that is cheap."""
         family, spent = planner.trials[trial].family, planner.books.ledger.spent
-        leads = row.get("valid_loss") is not None and self._count(family, trial, row)
-        if leads and self._drawing + self._picture_price <= PICTURE_SHARE * spent:
+        if row["rung"] is not None:
+            self._completed[family][row["rung"]].add(trial)
+        if self._leads(family, row) and self._drawing + self._picture_price <= PICTURE_SHARE * spent:
             self._show(family, int(spent))
         self.write(planner)
 
     def close(self, planner: Planner) -> None:
         """The fronts and the final ranking."""
         self.write(planner)
-        for family in self._leader:
+        for family in self._best:
             self._show(family, int(planner.books.ledger.spent))
 
-    def _count(self, family: str, trial: str, row: Mapping[str, Any]) -> bool:
-        """Take note of a loss; True where the trial leads its family, which it does at its furthest level."""
-        self._best[family] = min(row["valid_loss"], self._best.get(family, math.inf))
+    def ended(self, trial: str) -> None:
+        """A trial is over: where it was a best so far and failed, another is."""
+        if trial in [row["trial"] for row in self._best.values()]:
+            self._best = best_so_far(self._journal)
+
+    def _leads(self, family: str, row: Mapping[str, Any]) -> bool:
+        """Whether with a row of reports there is a new best so far; the ranking is asked only where there may be."""
         if row["rung"] is None and not row["final"]:
             return False
-        if row["rung"] is not None:
-            self._completed[family][row["rung"]].add(trial)
-        place = (row["final"], -1 if row["rung"] is None else row["rung"], -row["valid_loss"])
-        if place <= self._leader.get(family, ()):
-            return False
-        self._leader[family] = place
-        return True
+        best = self._best.get(family)
+        if best is not None and not row["final"] and row["trial"] != best["trial"]:
+            behind = row["rung"] == best["rung"] and row["perplexity"] >= best["subset_perplexity"]
+            if best["final"] or row["rung"] < best["rung"] or behind:
+                return False
+        self._best = best_so_far(self._journal)
+        return self._best.get(family, best) != best
 
     def _show(self, family: str, step: int) -> None:
         began = time.process_time()
-        levels = standings(self._journal, family)
-        said = text_pb(f"ranking/{family}", table(levels, failures(self._journal, family))).value
-        self._file.add(*([picture(family, levels)] if levels else []), *said, step=step)
+        rows = [row for row in ranking(self._journal, by="quotient") if row["family"] == family]
+        drawn = [picture(family, rows)] if any(row["level"] is not None for row in rows) else []
+        self._file.add(*drawn, *text_pb(f"ranking/{family}", table(rows)).value, step=step)
         self._picture_price = time.process_time() - began
         self._drawing += self._picture_price
 

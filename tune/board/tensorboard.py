@@ -31,6 +31,8 @@ class TensorBoard:
         with self.watch:
             if trial is not None:
                 self._run(planner, trial).decided(action, reason, planner.books.clock())
+            if trial is not None and action == "stop":
+                self._ledger.ended(trial)
             self._ledger.write(planner)
 
     def reported(self, planner: Planner, trial: str, row: Mapping[str, Any]) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.analysis.conftest import Written
-from tune.board.standings import failures, picture, standings, table
+from tune.board.standings import levels, picture, table
+from tune.queries import ranking
 
 BROKEN = {"t003": "diverged", "t004": "error: it died | and again", "t005": "memory"}
 
@@ -22,24 +23,30 @@ def study(tmp_path: Path) -> Written:
     return study
 
 
-def test_what_diverged_or_broke_has_no_place_and_stands_last(study: Written) -> None:
-    levels, failed = standings(study.journal, "nanogpt"), failures(study.journal, "nanogpt")
-    assert [place.trial for place in levels.pop("rung 0")] == ["t002", "t001"] and not levels
-    assert {failure.trial: failure.reason for failure in failed} == BROKEN
+def test_what_diverged_or_broke_has_no_place(study: Written) -> None:
+    """Not at the rung either that it had completed before."""
+    ((level, found),) = levels(ranking(study.journal)).items()
+    assert level == "at rung 0" and [row["trial"] for row in found] == ["t002", "t001"]
 
 
 def test_the_table_numbers_the_sound_ones_and_ends_with_the_others(study: Written) -> None:
-    levels = standings(study.journal, "nanogpt")
-    told = table(levels, failures(study.journal, "nanogpt"))
-    sound, broken = (part.splitlines()[2:] for part in told.split("\n\n"))
+    rows = ranking(study.journal, by="quotient")
+    sound, broken = (part.splitlines()[2:] for part in table(rows).split("\n\n"))
     assert [line.split(" | ")[1:3] for line in sound] == [["1", "t002"], ["2", "t001"]]
     assert [line.split()[1] for line in broken] == list(BROKEN)
-    assert picture("nanogpt", levels).image.encoded_image_string
+    assert picture("nanogpt", rows).image.encoded_image_string
+
+
+def test_what_was_not_measured_on_the_same_has_a_level_of_its_own(study: Written) -> None:
+    for trial, subset in (("t001", 4096), ("t002", 2048)):
+        study.report(trial, 5.0, rung=1, bits_per_character=1.0, valid_subset=subset)
+    found = levels(ranking(study.journal, by="quotient"))
+    assert list(found) == ["at rung 1 on 4,096 validation tokens", "at rung 1 on 2,048 validation tokens"]
 
 
 def test_a_family_of_which_nothing_is_sound_has_a_table_all_the_same(tmp_path: Path) -> None:
     study = Written(tmp_path / "study")
     study.trial("t001", state="stopped", reason="diverged")
     study.report("t001", 3.0)
-    levels = standings(study.journal, "nanogpt")
-    assert levels == {} and table(levels, failures(study.journal, "nanogpt")).endswith("| diverged |")
+    rows = ranking(study.journal)
+    assert levels(rows) == {} and table(rows).endswith("| diverged |")

@@ -154,7 +154,7 @@ def test_settings_ranking_and_fronts_are_there(tmp_path: Path) -> None:
     run = read(finished(tmp_path) / "tensorboard" / "ledger")
     assert "| budget | `10m` |" in text(run, "settings")
     for family, front in zip(("nanogpt", "translation"), FRONTS, strict=True):
-        assert "| after the decay | 1 | t" in text(run, f"ranking/{family}")
+        assert "| after its decay on the whole validation split | 1 | t" in text(run, f"ranking/{family}")
         pictures = run.Images(front)
         assert len(pictures) > 1 and pictures[-1].encoded_image_string[:4] == b"\x89PNG"
 

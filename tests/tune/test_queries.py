@@ -1,0 +1,150 @@
+"""The one ranking: like with like, and the same answer wherever it is asked."""
+
+import math
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from analysis.figures.curves import curves
+from analysis.ranking import answers
+from analysis.ranking import ranking as ranked_by_analysis
+from analysis.results import Results
+from analysis.studies import open_study
+from tests.analysis.conftest import Written
+from tests.tune.board.conftest import read, watched
+from tune.board.standings import table
+from tune.journal import UPGRADES, connect
+from tune.queries import best_so_far, measured_text, ranking
+from tune.ranking import ranking as returned
+from tune.view import look
+from tune.winners import last_lines, winners
+
+FAMILIES = ("translation", "nanogpt")
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Written:
+    return Written(tmp_path / "study")
+
+
+def decayed(study: Written, trial: str, subset: float, whole: float | None) -> None:
+    """A trial after its decay, by its perplexities."""
+    study.trial(trial)
+    on_whole = {} if whole is None else {"whole_loss": math.log(whole), "whole_perplexity": whole}
+    columns = {"final": 1, "valid_loss": math.log(subset), "valid_subset": 4096, "checkpoint": trial}
+    study.report(trial, subset, rung=None, bits_per_character=1.0, whole_bits_per_character=1.5, **columns, **on_whole)
+
+
+def test_where_all_were_measured_on_the_whole_split_that_counts(study: Written) -> None:
+    decayed(study, "t1", subset=4.0, whole=6.0)
+    decayed(study, "t2", subset=5.0, whole=5.5)
+    assert [(row["trial"], row["perplexity"], row["subset"]) for row in ranking(study.journal)] == [
+        ("t2", 5.5, None), ("t1", 6.0, None)]  # fmt: skip
+    assert winners(study.journal)["nanogpt"].measured == "on the whole validation split"
+
+
+def test_where_one_was_not_the_subset_counts_for_all(study: Written) -> None:
+    """Else the one without it would win by being measured on less."""
+    decayed(study, "t1", subset=4.0, whole=6.0)
+    decayed(study, "t2", subset=5.0, whole=None)
+    rows = ranking(study.journal)
+    assert [(row["trial"], row["perplexity"], row["subset"]) for row in rows] == [("t1", 4.0, 4096), ("t2", 5.0, 4096)]
+    assert {measured_text(row) for row in rows} == {"on 4,096 validation tokens"}
+
+
+def test_a_failed_one_does_not_say_what_the_others_were_measured_on(study: Written) -> None:
+    decayed(study, "t1", subset=4.0, whole=6.0)
+    decayed(study, "t2", subset=1.0, whole=None)
+    study.journal.update("trials", "t2", {"state": "stopped", "reason": "diverged"})
+    first, second = ranking(study.journal)
+    assert (first["trial"], first["perplexity"], second["section"]) == ("t1", 6.0, "failed")
+
+
+def test_two_subsets_are_two_levels(study: Written) -> None:
+    """As of a search that went on with another subset: none of the one is ranked among those of the other."""
+    for trial, perplexity, subset in (("t1", 5.0, 4096), ("t2", 2.0, 2048), ("t3", 4.0, 4096), ("t4", 3.0, 2048)):
+        study.trial(trial, parameters=1000)
+        study.report(trial, perplexity, valid_subset=subset)
+    assert [row["trial"] for row in ranking(study.journal)] == ["t3", "t1", "t2", "t4"]
+    found = ranked_by_analysis(Results(studies=[open_study(study.folder)]), by="perplexity")
+    assert found["trial"].tolist() == ["t3", "t1", "t2", "t4"] and found["place"].tolist() == [1, 2, 1, 2]
+
+
+def test_who_waits_after_its_process_died_keeps_its_place(study: Written) -> None:
+    for trial, state in (("t1", "paused"), ("t2", "failed")):
+        study.trial(trial, state=state, reason="error: its process is gone")
+        study.report(trial, 5.0)
+    assert [row["section"] for row in ranking(study.journal)] == ["rung", "failed"]
+
+
+@pytest.mark.parametrize("reports", [5, 9, 14, 23, 100_000])
+def test_all_that_show_a_best_show_the_first_of_the_ranking(tmp_path: Path, reports: int) -> None:
+    """Of a search that is under way or over, with trials that diverge, one of them after it led."""
+    world, board = watched(tmp_path, cap=900)
+    world.diverging = {1: 3.0, 5: 6.0}
+    world.run(reports)
+    board.close(world.planner)
+    results = Results(studies=[open_study(tmp_path)])
+    theirs, frame = ranked_by_analysis(results), returned(tmp_path)
+    firsts = {row["family"]: row for row in reversed(ranking(world.journal)) if row["level"] is not None}
+    assert {name: row["trial"] for name, row in best_so_far(world.journal).items()} == {
+        name: row["trial"] for name, row in firsts.items()}  # fmt: skip
+    view = look(connect(tmp_path), FAMILIES, cap=900, now=world.now)
+    ledger = read(tmp_path / "tensorboard" / "ledger")
+    assert firsts
+    for name, row in firsts.items():
+        pool = theirs[theirs["family"] == name]
+        found, shown = answers(results, pool), view.families[name].best
+        assert found is not None and shown is not None
+        first = frame[frame["family"] == name].iloc[0]
+        told = {(each["trial"], each["perplexity"]) for each in (row, first, found.winner)}
+        assert told | {(shown.trial, shown.perplexity)} == {(row["trial"], row["perplexity"])}
+        winner = winners(world.journal)[name]
+        assert (winner.trial, winner.perplexity) == (row["trial"], row["perplexity"])
+        line = next(last_lines(world.journal, {name: winner}, {}, [name], cap=900, spent=1))
+        assert f"best {row['trial']} " in line and f"perplexity {row['perplexity']:.4g} {measured_text(row)}," in line
+        assert subset_loss(ledger, name) == pytest.approx(best_so_far(world.journal)[name]["subset_loss"])
+
+
+def subset_loss(ledger: EventAccumulator, family: str) -> float:
+    """What TensorBoard has last as the loss of the best so far."""
+    return float(ledger.Scalars(f"2 best so far/{family}")[-1].value)
+
+
+def test_tensorboards_table_is_in_the_order_of_the_ranking(tmp_path: Path) -> None:
+    world, _ = watched(tmp_path, cap=900)
+    world.run()
+    for name in FAMILIES:
+        rows = [row for row in ranking(world.journal, by="quotient") if row["family"] == name]
+        theirs = ranked_by_analysis(Results(studies=[open_study(tmp_path)]), by="quotient")
+        theirs = theirs[(theirs["family"] == name) & theirs["place"].notna()]
+        shown = [line.split(" | ")[2] for line in table(rows).split("\n\n")[0].splitlines()[2:]]
+        assert shown == theirs["trial"].tolist()[: len(shown)] and shown
+
+
+def test_a_curve_ends_on_what_it_began_with(tmp_path: Path) -> None:
+    """In the rehearsed search the whole split is harder than its subset, and each loss falls from report to report."""
+    world, _ = watched(tmp_path, cap=900)
+    world.run()
+    results = Results(studies=[open_study(tmp_path)])
+    assert world.total("SELECT COUNT(*) FROM reports WHERE whole_loss > valid_loss") > 0
+    for family in FAMILIES:
+        for _, line in curves(results, family).data.groupby("trial"):
+            assert line["perplexity"].is_monotonic_decreasing
+
+
+def test_a_journal_of_before_is_ranked_and_does_not_say_on_what(study: Written) -> None:
+    """What it lacks is read as unknown; it is not written to."""
+    for trial, perplexity in (("t1", 5.0), ("t2", 4.0)):
+        study.trial(trial)
+        study.report(trial, perplexity)
+    columns = [words[5] for words in map(str.split, UPGRADES) if words[:3] == ["ALTER", "TABLE", "reports"]]
+    assert {"valid_subset", "whole_perplexity"} <= set(columns)
+    for column in columns:
+        study.journal.rows(f"ALTER TABLE reports DROP COLUMN {column}")
+    rows = ranking(connect(study.folder))
+    assert [row["trial"] for row in rows] == ["t2", "t1"] and {measured_text(row) for row in rows} == {""}
+    assert returned(study.folder)["trial"].tolist() == ["t2", "t1"]
+    kept = {row["name"] for row in study.journal.rows("PRAGMA main.table_info(reports)")}
+    assert not kept & set(columns)
