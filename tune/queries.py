@@ -94,7 +94,7 @@ def level_text(row: Mapping[str, Any] | sqlite3.Row) -> str:
 
 
 def measured_text(row: Mapping[str, Any] | sqlite3.Row) -> str:
-    """on the whole validation split, or on 3,872 validation tokens; nothing where an earlier version did not write it."""
+    """on the whole validation split, or on 3,872 validation tokens; nothing where an earlier version wrote neither."""
     if row["on_whole"]:
         return "on the whole validation split"
     known = row["subset"] is not None and row["subset"] == row["subset"]

@@ -224,6 +224,19 @@ def test_an_evaluation_that_becomes_slow_is_given_up(
     assert last.ended == "final" and last.test is None and last.checkpoint is not None
 
 
+def test_a_curve_ends_on_the_subset_that_it_began_with_and_the_whole_split_is_beside_it(
+    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+) -> None:
+    rung = run(small_text, text_data, tmp_path, clock, steps=100)
+    checkpoint = Path(str(rung[-1].checkpoint))
+    final = run(small_text, text_data, tmp_path, clock, checkpoint, device_seconds=60.0, final=True)
+    curve = [progress.valid for progress in (*rung, *final) if progress.valid is not None]
+    assert len(curve) > 2 and {(point.subset, point.tokens) for point in curve} == {(SUBSET, SUBSET)}
+    last = final[-1]
+    assert last.valid is curve[-1] and last.whole is not None and last.whole.subset is None
+    assert last.whole.tokens == len(text_data.valid) - 1 > SUBSET
+
+
 def test_a_final_stretch_closes_with_the_subset_alone_where_it_is_told_to(
     small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run
 ) -> None:

@@ -80,7 +80,7 @@ def test_who_waits_after_its_process_died_keeps_its_place(study: Written) -> Non
 
 @pytest.mark.parametrize("reports", [5, 9, 14, 23, 100_000])
 def test_all_that_show_a_best_show_the_first_of_the_ranking(tmp_path: Path, reports: int) -> None:
-    """Of a search that is under way or over, with trials that diverge, one of them after it led."""
+    """Of a search that is under way or over, with trials that diverge."""
     world, board = watched(tmp_path, cap=900)
     world.diverging = {1: 3.0, 5: 6.0}
     world.run(reports)
@@ -105,6 +105,21 @@ def test_all_that_show_a_best_show_the_first_of_the_ranking(tmp_path: Path, repo
         line = next(last_lines(world.journal, {name: winner}, {}, [name], cap=900, spent=1))
         assert f"best {row['trial']} " in line and f"perplexity {row['perplexity']:.4g} {measured_text(row)}," in line
         assert subset_loss(ledger, name) == pytest.approx(best_so_far(world.journal)[name]["subset_loss"])
+
+
+def test_tensorboard_knows_when_what_led_has_diverged(tmp_path: Path) -> None:
+    world, _ = watched(tmp_path, cap=900)
+    world.run(30)
+    before = best_so_far(world.journal)
+    paused = {row["trial"] for row in world.journal.rows("SELECT trial FROM trials WHERE state = 'paused'")}
+    led = {family: row["trial"] for family, row in before.items() if row["trial"] in paused}
+    assert led
+    for trial in led.values():
+        world.planner.end(trial, "diverged")
+    after, ledger = best_so_far(world.journal), read(tmp_path / "tensorboard" / "ledger")
+    for family, trial in led.items():
+        assert after[family]["trial"] != trial
+        assert subset_loss(ledger, family) == pytest.approx(after[family]["subset_loss"])
 
 
 def subset_loss(ledger: EventAccumulator, family: str) -> float:
