@@ -13,7 +13,7 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from analysis.figures.picture import BLACK, BLUE, GREY, MANY, ORANGE, Picture, axes, level_text, levels
 from analysis.results import Results
-from analysis.trials import TRIAL
+from analysis.trials import LEVEL, TRIAL
 from tune.queries import DECAY
 
 ENOUGH = 20  # trials at a rung for effects
@@ -26,11 +26,13 @@ INTERVAL = (5.0, 95.0)
 
 
 def one_level(results: Results, family: str) -> pd.DataFrame:
-    """The measurements at the highest rung that ENOUGH trials completed, else at the one that most did."""
+    """Measurements that compare, at the highest rung that ENOUGH trials completed, else at the one that most did."""
     table = results.of(family)
     counts = table[table["level"] != DECAY]["level"].value_counts().reindex(levels(table["level"].unique()))
     enough = counts[counts >= ENOUGH]
-    return table[table["level"] == (enough.index[-1] if len(enough) else counts.idxmax())]
+    rows = table[table["level"] == (enough.index[-1] if len(enough) else counts.idxmax())]
+    alike = rows.groupby(LEVEL, dropna=False).ngroup()
+    return rows[alike == alike.mode()[0]]
 
 
 def per_cent(log_ratio: Any) -> Any:
