@@ -38,18 +38,9 @@ def console() -> Console:
     return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
 
 
-def table(title: str, *, caption: str | None = None) -> Table:
+def table() -> Table:
     """An empty table in the one style."""
-    return Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        caption=caption,
-        caption_justify="left",
-        box=None,
-        pad_edge=False,
-        header_style="dim",
-    )
+    return Table(box=None, pad_edge=False, header_style="dim")
 
 
 def draw(
@@ -69,7 +60,7 @@ def draw(
             left -= least[name] + GAP
             shown.add(name)
     console.print(title, style="bold", soft_wrap=True)
-    drawn = table("")
+    drawn = table()
     for name in (name for name in rows if name in shown):
         justify: Literal["left", "right"] = "left" if name in words else "right"
         drawn.add_column(name, justify=justify, no_wrap=name not in folds, min_width=least[name])

@@ -20,7 +20,7 @@ def compare(arguments: list[str]) -> None:
     )
     flags = parser.parse_args(arguments)
     studies = open_studies(flags.studies)
-    drawn = cli.table("")
+    drawn = cli.table()
     for name in ("", *(study.name for study in studies)):
         drawn.add_column(name)
     for line in lines(*studies):

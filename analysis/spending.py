@@ -103,18 +103,14 @@ def spend(arguments: list[str]) -> None:
 
 def show(study: Study, found: Spending) -> None:
     """One row for each of WHATS, one column a family, and the line that sums up."""
-    drawn = cli.table(study.name)
-    drawn.add_column("")
-    for name in ("no trial" if family == NO_FAMILY else str(family) for family in found.table.index):
-        drawn.add_column(name, justify="right")
-    drawn.add_column("device-s", justify="right")
-    drawn.add_column("of spent", justify="right")
-    for what in WHATS:
-        row = [f"{seconds:,.1f}" for seconds in (*found.table[what], found.by[what])]
-        drawn.add_row(what, *row, formats.share(found.by[what], found.spent))
-    whole = [f"{seconds:,.1f}" for seconds in (*found.table.sum(axis=1), found.spent)]
-    drawn.add_row("all", *whole, formats.share(found.spent, found.spent), style="bold")
+    table = found.table.T.rename(columns={NO_FAMILY: "no trial"})
+    table.loc["all"] = table.sum()
+    table["device-s"] = table.sum(axis=1)
+    of_spent = [formats.share(seconds, found.spent) for seconds in table["device-s"]]
+    rows = table.map("{:,.1f}".format).assign(**{"of spent": of_spent})
+    rows.insert(0, "", rows.index)
     console = cli.console()
-    console.print(drawn, "")
-    console.print(found.summary)
+    cli.draw(console, study.name, rows, words=("",), more="a wider terminal or --json has them")
+    console.print()
+    console.print(found.summary, soft_wrap=True)
     console.print(found.overhead_text, soft_wrap=True)

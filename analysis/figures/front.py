@@ -64,7 +64,8 @@ def front(results: Results, family: str) -> Picture:
         name=f"front-{family}",
         title=f"{family}: size against perplexity",
         text=f"{len(last)} trials where each got to last, {len(furthest)} of them on the front; lowest perplexity: "
-        f"{best['trial']} with {formats.number(best['perplexity'])} at {formats.count(best['parameters'])} parameters.",
+        f"{best['trial']} with {formats.number(best['perplexity'])} at {formats.count(best['parameters'])} parameters."
+        + (" Stars are of the whole validation split, the others of its subset." if last["on_whole"].any() else ""),
         figure=figure,
         data=last[[*TRIAL, "level", "parameters", "perplexity", "front"]],
     )
