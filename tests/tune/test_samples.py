@@ -101,8 +101,8 @@ class Slow:
         row = {"trial": "t001", "family": "translation", "config": "{}", "state": "paused", "created": 0.0}
         self.world.journal.insert("trials", row)
         self.winner = Winner(
-            trial="t001", family="translation", config={}, parameters=1, perplexity=1.0, bits_per_character=1.0,
-            test_perplexity=1.0, decayed=True, checkpoint=saved,
+            trial="t001", family="translation", config={}, parameters=1, perplexity=1.0, measured="",
+            bits_per_character=1.0, test_perplexity=1.0, decayed=True, checkpoint=saved,
         )  # fmt: skip
         export(self.winner, folder, self.data)
         decode = Translator.decode
