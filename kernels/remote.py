@@ -15,6 +15,7 @@ from kernels import machine_peaks
 from kernels.bench import Row, measure
 from kernels.compiled import THREADS
 from kernels.settings import Settings
+from tune.private import private_folder
 
 RAY_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -82,15 +83,16 @@ def until(ends: float | None, function: Callable[..., Returned], *arguments: Any
 
 @contextmanager
 def cluster(ray: ModuleType) -> Iterator[Cluster]:
-    """A Ray of this process's own; it is gone afterwards."""
-    ray.init(
-        address="local", num_cpus=THREADS, include_dashboard=False, log_to_driver=False,
-        configure_logging=False, logging_level=logging.WARNING,
-    )  # fmt: skip
-    try:
-        yield Cluster(ray=ray, gpus=int(min(1, ray.cluster_resources().get("GPU", 0))))
-    finally:
-        ray.shutdown()
+    """A Ray of this process's own; it is gone afterwards, with its files, which no other user can get at meanwhile."""
+    with private_folder() as folder:
+        try:
+            ray.init(
+                address="local", num_cpus=THREADS, include_dashboard=False, log_to_driver=False,
+                configure_logging=False, logging_level=logging.WARNING, _temp_dir=str(folder / "ray"),
+            )  # fmt: skip
+            yield Cluster(ray=ray, gpus=int(min(1, ray.cluster_resources().get("GPU", 0))))
+        finally:
+            ray.shutdown()
 
 
 def takes_gpu(settings: Settings, name: str) -> bool:

@@ -15,8 +15,8 @@ VIRTUAL_ALLOWED = (
     *("tune.virtual", ERRORS, "tune.rungs", "tune.ladder", "tune.standings", "tune.cli", "tune.duration", "tune.sizes"),
     *("ray.tune.schedulers", "ray.tune.experiment"),
 )
-# Plain files: how a budget is typed, and the form of the peaks that searches use.
-KERNELS_ALLOWED = (ERRORS, "tune.duration", "model.kept_peaks")
+# Plain files: how a budget is typed, where Ray keeps its files, and the form of the peaks that searches use.
+KERNELS_ALLOWED = (ERRORS, "tune.duration", "tune.private", "model.kept_peaks")
 # Each folder's forbidden imports, and what is allowed all the same.
 FORBIDDEN = {
     "tune": (("analysis", "tune.virtual"), ()),
@@ -37,7 +37,7 @@ FORBIDDEN = {
 # These load nothing heavy into --help, into analysis or into kernels: the standard library and each other.
 PLAIN = (
     *("tune.duration", "tune.sizes", "tune.disk", "tune.flag", "tune.forms", "tune.settings", "tune.dimensions"),
-    *(ERRORS, LOAD, "tune.space"),
+    *(ERRORS, LOAD, "tune.space", "tune.signals", "tune.private"),
     *("tune.rungs", "tune.ladder", "tune.standings", "tune.journal", "tune.queries", "tune.ledger", "tune.stopwatch"),
     "model.kept_peaks",
 )

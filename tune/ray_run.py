@@ -6,13 +6,16 @@ import secrets
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import ray
+import ray._private.utils
 import ray.tune
 
 from model.config import Data
 from tune.families import travelling
 from tune.planner import Planner
+from tune.private import private_folder
 from tune.scheduler import AdmittingSearcher, BudgetScheduler, Desk, SlotKeeper
 from tune.trial import Place, TrainingTrial
 
@@ -28,19 +31,43 @@ def keep_fewer_kernels() -> None:
 
 @contextmanager
 def local_ray(slots: int, gpus: int) -> Iterator[None]:
-    """A Ray of this process's own, whatever else may be up, with one CPU a slot. It is gone afterwards.
+    """A Ray of this process's own, whatever else may be up, with one CPU a slot. It is gone afterwards, with its files.
 
-    Who has no token is refused. It is new for each process and in its environment only, unless one is set there.
+    Who has no token is refused. It is new for each process and in its environment only, unless one is set there. Ray
+    lets everyone write in its folder, so that lies in one that only this user can enter.
     """
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    ray.init(
-        address="local", num_cpus=slots, num_gpus=gpus, include_dashboard=False, log_to_driver=False,
-        configure_logging=False, logging_level=logging.WARNING,
-    )  # fmt: skip
+    with private_folder() as folder:
+        try:
+            with sigterm_left_alone():
+                ray.init(
+                    address="local", num_cpus=slots, num_gpus=gpus, include_dashboard=False, log_to_driver=False,
+                    configure_logging=False, logging_level=logging.WARNING, _temp_dir=str(folder / "ray"),
+                )  # fmt: skip
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def sigterm_left_alone() -> Iterator[None]:
+    """Ray takes SIGTERM for itself when it starts, and would end this process without a word."""
+    kept, ray._private.utils.set_sigterm_handler = ray._private.utils.set_sigterm_handler, lambda handler: None
     try:
         yield
     finally:
-        ray.shutdown()
+        ray._private.utils.set_sigterm_handler = kept
+
+
+class Silent(ray.tune.ProgressReporter):
+    """In a notebook Ray's own would wipe what the cell shows."""
+
+    def should_report(self, trials: list[Any], done: bool = False) -> bool:
+        """Never."""
+        return False
+
+    def report(self, trials: list[Any], done: bool, *sys_info: str) -> None:
+        """Nothing."""
 
 
 def run_trials(planner: Planner, data: Mapping[str, Data], place: Place, needs: Mapping[str, float]) -> None:
@@ -61,7 +88,7 @@ def run_trials(planner: Planner, data: Mapping[str, Data], place: Place, needs: 
             ),
             run_config=ray.tune.RunConfig(
                 storage_path=scratch, name="tune", verbose=0, callbacks=[SlotKeeper(desk, scheduler, slots)],
-                failure_config=ray.tune.FailureConfig(max_failures=0),
+                progress_reporter=Silent(), failure_config=ray.tune.FailureConfig(max_failures=0),
             ),
         )  # fmt: skip
         try:

@@ -1,9 +1,12 @@
 """The Ray that a search starts: its own, and closed to whoever has no token."""
 
 import os
+import signal
+import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import ray
@@ -21,14 +24,21 @@ def join(address: str, **token: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+closed: list[Path] = []
+"""Where the Ray of these tests had its files."""
 TOKENS = {"none": ("disabled", ""), "another": ("token", "0" * 64)}
 
 
 @pytest.fixture(scope="module")
 def joined() -> dict[str, subprocess.CompletedProcess[str]]:
     """What becomes of each that tries to join, all at once: Ray takes its time to give up."""
+    handler = signal.getsignal(signal.SIGTERM)
     with local_ray(slots=1, gpus=0), ThreadPoolExecutor() as together:
         address = ray.get_runtime_context().gcs_address
+        closed.append(Path(ray._private.worker._global_node.get_session_dir_path()))
+        mine = [each.stat() for each in closed[0].parents if each.stat().st_uid == os.getuid()]
+        assert any(stat.S_IMODE(each.st_mode) == 0o700 for each in mine)
+        assert signal.getsignal(signal.SIGTERM) == handler, "Ray took it, and would end this process without a word"
         tokens = TOKENS | {"ours": ("token", os.environ["RAY_AUTH_TOKEN"])}
         tries = {
             name: together.submit(join, address, RAY_AUTH_MODE=mode, RAY_AUTH_TOKEN=token)
@@ -40,6 +50,13 @@ def joined() -> dict[str, subprocess.CompletedProcess[str]]:
 def test_who_has_the_token_may_join(joined: dict[str, subprocess.CompletedProcess[str]]) -> None:
     """Or the refusals below would prove nothing."""
     assert joined["ours"].stdout == "1.0\n", joined["ours"].stderr
+
+
+def test_its_files_are_closed_to_others_and_gone_afterwards(
+    joined: dict[str, subprocess.CompletedProcess[str]],
+) -> None:
+    """Ray lets everyone write in its session's folder; above it is one that only this user can enter."""
+    assert closed and not closed[0].exists()
 
 
 @pytest.mark.parametrize("token", TOKENS)

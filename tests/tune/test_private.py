@@ -1,0 +1,63 @@
+"""The folder of a search's Ray: closed to others, gone afterwards, swept where a SIGKILL left it and nowhere else."""
+
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tune import private
+from tune.private import LONGEST, PREFIX, private_folder
+
+HOLD = "from tune.private import private_folder\nwith private_folder() as held: print(held, flush=True); input()"
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where temporary files go: a name short enough for sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        yield Path(folder)
+
+
+def test_it_is_closed_to_others_and_gone_afterwards(place: Path) -> None:
+    """After Ctrl-C too."""
+    with pytest.raises(KeyboardInterrupt), private_folder() as folder:
+        assert folder.parent == place and stat.S_IMODE(folder.stat().st_mode) == 0o700
+        (folder / "ray").mkdir(mode=0o777)
+        raise KeyboardInterrupt
+    assert list(place.iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_swept_and_what_is_in_use_or_a_strangers_is_not(place: Path) -> None:
+    strange = [place / f"{PREFIX}{name}" for name in ("open", "unlocked", "link")]
+    strange[0].mkdir(mode=0o755)
+    (strange[0] / private.LOCK).touch()
+    strange[1].mkdir(mode=0o700)
+    strange[2].symlink_to(strange[0])
+    holders = [
+        subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    folders = [Path(holder.stdout.readline().strip()) for holder in holders if holder.stdout]
+    holders[0].send_signal(signal.SIGKILL)
+    holders[0].communicate()
+    assert all(folder.exists() for folder in folders)
+    with private_folder():
+        assert [folder.exists() for folder in folders] == [False, True]
+    holders[1].communicate("\n")
+    assert sorted(place.iterdir()) == sorted(strange)
+
+
+def test_sockets_have_room_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux takes 107 bytes; where the usual place has too long a name it is /tmp."""
+    for name in (LONGEST, LONGEST + 1):
+        monkeypatch.setenv("RAY_TMPDIR", "/" + "x" * (name - 1))
+        folder = private.place() / f"{PREFIX}12345678"
+        session = "session_2026-01-01_00-00-00_000000_1234567"
+        assert len(str(folder / "ray" / session / "sockets" / "plasma_store")) <= 107
+        assert (folder.parent == Path("/tmp")) == (name > LONGEST)

@@ -1,0 +1,65 @@
+"""A folder of this user's alone, for as long as a process lives; standard library only.
+
+Others may name what lies in it, but not enter it. It is known to be in use by a lock that ends with its process, so one
+that a SIGKILL left behind is told from one in use without a look at processes, which another container may hide.
+"""
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PREFIX = "ration-ray-"
+LOCK = "lock"
+LONGEST = 107 - len("/12345678/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store") - len(PREFIX)
+"""Bytes of a path in which Ray may put its sockets: Linux takes 107 for a socket's name."""
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """A new one, gone afterwards; those that processes of this user left behind when they were killed go too."""
+    root = place()
+    sweep(root)
+    folder, lock = made(root)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def place() -> Path:
+    """Where temporary files go, or /tmp where that is too long a name for sockets."""
+    wanted = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    return Path(wanted if len(os.fsencode(wanted)) <= LONGEST else "/tmp")
+
+
+def made(root: Path) -> tuple[Path, int]:
+    """A new folder, and its lock. Another process may sweep it away in the moment before it is locked."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
+        with suppress(FileNotFoundError):
+            lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.fstat(lock).st_nlink:
+                return folder, lock
+            os.close(lock)
+
+
+def sweep(root: Path) -> None:
+    """Remove what is provably of this user and of a process that is gone: closed to others, and its lock is free."""
+    for folder in root.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            found = folder.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+                continue
+            lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
