@@ -117,8 +117,8 @@ class Study:
 
     def close(self) -> None:
         """Let go of the journal."""
-        self.journal.note(ended={"spent": self.ledger.spent})
-        self.journal.close()
+        with self.journal:
+            self.journal.note(ended={"spent": self.ledger.spent})
 
     def _note_peaks(self, beside: float) -> None:
         """The machine's peaks: measured where a run does so and the budget pays for that beside the first kernel."""

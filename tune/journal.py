@@ -9,15 +9,17 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tune.errors import UserError
 from tune.stopwatch import Stopwatch
 
 FILE = "journal.db"
 LOCK = "journal.lock"
+CAP = "cap"
+"""The reason that the fact `ended` gives for an end that nobody asked for."""
 
 SCHEMA = """
 CREATE TABLE study (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -65,21 +67,45 @@ UPGRADES = (
     "ALTER TABLE reports ADD COLUMN whole_bits_per_character REAL",
 )
 """What came to the schema since, in order: a study that was begun before gets it when it goes on."""
-
+STEPS = (SCHEMA, *UPGRADES)
 
 SHARE = "IIF(share > 0, share, 1)"
 """Of a slot, the device-seconds in a second of it; all of one before GPUs were shared."""
 
+NOW = "(strftime('%s', 'now') + 86400 - IFNULL((SELECT value + 0 FROM study WHERE key = 'created'), 0))"
+"""The study's clock is not past this: the time since it was created, and a day, as the system's clock can be set."""
+SENSE = {
+    "slots": f"""
+        opened BETWEEN 0 AND {NOW} AND IFNULL(closed BETWEEN opened AND {NOW}, 1)
+        AND IFNULL(share > 0 AND share <= 1, 1) AND slot NOT IN (
+            SELECT slot FROM slots JOIN charges USING (slot)
+            GROUP BY slot HAVING TOTAL(seconds) > 1 + (IFNULL(closed, MAX(at)) - opened) * {SHARE})""",
+    "leases": f"""
+        opened BETWEEN (SELECT opened FROM slots WHERE slots.slot = leases.slot) AND {NOW}
+        AND IFNULL(closed BETWEEN opened AND {NOW}, 1) AND IFNULL(charged BETWEEN 0 AND {NOW}, 1)
+        AND price >= 0 AND price < 1e300 AND reserved >= 0 AND reserved < 1e300""",
+    "charges": f"at BETWEEN 0 AND {NOW} AND ABS(seconds) < {NOW}",
+    "reports": f"""
+        at BETWEEN 0 AND {NOW} AND IFNULL(training_seconds BETWEEN 0 AND {NOW}, 1)
+        AND IFNULL(step_seconds BETWEEN 0 AND {NOW}, 1) AND IFNULL(steps >= 0, 1)
+        AND (rung IS NULL AND NOT final OR ABS(valid_loss) < 1e300)""",
+    "decisions": f"at BETWEEN 0 AND {NOW}",
+}
+"""What is true of each row: times are finite, in order and not to come, and to a second no more is charged to a slot
+than it was held. What was not measured is NULL."""
+
 
 def connect(folder: Path) -> sqlite3.Connection:
-    """A read-only connection to a study's journal, also while the study runs.
+    """A read-only connection to a study's journal, also while the study runs, and in a folder that is read-only.
 
     Raises UserError where `folder` holds no journal.
     """
     path = Path(folder) / FILE
     if not path.is_file():
         raise UserError(f"study: {str(folder)!r} holds no {FILE}: name the folder of a study, such as runs/NAME")
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=10)
+    closed = not path.with_name(f"{FILE}-wal").exists()
+    mode = "ro" if os.access(folder, os.W_OK) or not closed else "ro&immutable=1"
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=10)
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA trusted_schema = OFF")
     _with_columns_of_now(connection)
@@ -115,27 +141,29 @@ class Journal:
     """The driver's hold on a study's journal: the one writer. `watch` has what reading and writing took."""
 
     def __init__(self, folder: Path, *, new: bool) -> None:
-        """Create the journal of a `new` study in `folder`, or open the one there.
+        """Create the journal of a `new` study in `folder`, or open the one there; one that was killed before it had its
+        tables gets them, where the study had no trial yet.
 
         Raises UserError where another run holds it, it cannot be written, or is none of ours.
         """
         self.folder, self.watch = folder, Stopwatch()
-        self._lock = _locked(folder)
-        if not new and not (folder / FILE).is_file():
-            raise UserError(f"--resume: {str(folder)!r} holds no {FILE}: name the folder of a study")
-        self._db = sqlite3.connect(folder / FILE, timeout=1, isolation_level=None)
-        self._db.row_factory = sqlite3.Row
-        self._db.execute("PRAGMA trusted_schema = OFF")
-        version = 0 if new else self._checked()
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = NORMAL")
-        if new:
-            self._db.executescript(SCHEMA)
-        for upgrade in UPGRADES[version:]:
-            self._db.execute(upgrade)
+        with ExitStack() as held:
+            held.callback(os.close, _locked(folder))
+            if not new and not (folder / FILE).is_file() and (folder / "checkpoints").exists():
+                raise UserError(f"--resume: {str(folder)!r} holds no {FILE}: name the folder of a study")
+            self._db = held.enter_context(closing(sqlite3.connect(folder / FILE, timeout=1, isolation_level=None)))
+            self._db.row_factory = sqlite3.Row
+            self._db.execute("PRAGMA trusted_schema = OFF")
+            version = 0 if new else self._checked()
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.executescript(";".join(("BEGIN", *STEPS[version:])))
+            self._check_sense()
+            self._db.execute("COMMIT")
+            self._held = held.pop_all()
 
     def _checked(self) -> int:
-        """How many upgrades it had. UserError: tables, views, triggers or values of others, or a damaged file."""
+        """How many steps it had. UserError: tables, views, triggers or values of others, or a damaged file."""
         version: int | None = None
         try:
             version = self._version()
@@ -146,22 +174,22 @@ class Journal:
             raise
         except sqlite3.DatabaseError:
             ours = sound = whole = False
-        if version is None or not (ours and sound and whole):
+        forgotten = version == 0 and (self.folder / "checkpoints").exists()
+        if version is None or forgotten or not (ours and sound and whole):
             raise UserError(
                 f"--resume: {str(self.folder)!r} has a {FILE} that is damaged or of another version: begin a new study"
             )
         return version
 
     def _version(self) -> int | None:
-        """How many of the upgrades it had; None where its schema is none of ours."""
+        """How many of the steps it had; None where its schema is none of ours."""
         schema = "SELECT type, name, sql FROM sqlite_master ORDER BY type, name"
         found = [tuple(row) for row in self.rows(schema)]
         with closing(sqlite3.connect(":memory:")) as ours:
-            ours.executescript(SCHEMA)
-            for version, upgrade in enumerate((*UPGRADES, "")):
+            for version, step in enumerate((*STEPS, "")):
                 if found == ours.execute(schema).fetchall():
                     return version
-                ours.execute(upgrade)
+                ours.executescript(step)
         return None
 
     def _has_our_types(self) -> bool:
@@ -187,6 +215,14 @@ class Journal:
                 self._db.execute("ROLLBACK")
             raise
         self._execute("COMMIT")
+
+    def _check_sense(self) -> None:
+        """UserError: a row says what cannot be."""
+        for table, sense in SENSE.items():
+            query = f"SELECT {table.removesuffix('s')} AS number FROM {table} WHERE NOT ({sense}) LIMIT 1"
+            for row in self.rows(query):
+                what = f"in {table}, number {row['number']} has a time, share or sum that cannot be"
+                raise UserError(f"--resume: {str(self.folder)!r} has a damaged {FILE} ({what}): begin a new study")
 
     def insert(self, table: str, values: Mapping[str, Any]) -> int:
         """Write one row; columns are the keys of `values`. Returns the row's number."""
@@ -221,7 +257,23 @@ class Journal:
             return self._db.execute(statement, values)
 
     def close(self) -> None:
-        """Fold the write-ahead log into the file and let go of it."""
-        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        self._db.close()
-        os.close(self._lock)
+        """Fold the write-ahead log into the file, where the disk takes that, and let go of it."""
+        with suppress(sqlite3.Error):
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def spent_at_its_end(folder: Path, cap: float) -> float | None:
+    """Device-seconds of a search that came to its own end under this very cap: it has nothing more to do. Else None."""
+    with suppress(UserError, sqlite3.Error, ValueError, RecursionError), closing(connect(folder)) as journal:
+        for row in journal.execute("SELECT value FROM study WHERE key = 'ended'"):
+            ended = json.loads(row["value"])
+            if isinstance(ended, dict) and ended.get("reason") == CAP and ended.get("cap") == cap:
+                return float(ended.get("spent", 0.0))
+    return None

@@ -113,8 +113,7 @@ def make_plan(settings: Settings) -> Plan:
         step=lambda name, config: speeds[name].expected(config),
     )  # fmt: skip
     clock, scaling = Clock(), wall(grounds.aside.points(settings.budget))
-    with tempfile.TemporaryDirectory(prefix="ration-") as folder:
-        journal = Journal(Path(folder), new=True)
+    with tempfile.TemporaryDirectory(prefix="ration-") as folder, Journal(Path(folder), new=True) as journal:
         planner = make_planner(grounds, journal, [], now=clock)
         rehearse(planner, clock, costs)
         plan = Plan(
@@ -122,7 +121,6 @@ def make_plan(settings: Settings) -> Plan:
             families={name: _family(planner, grounds, name, sizes[name]) for name in settings.families},
             spending=spending(planner), wall=prepared + RAY_UP_SECONDS + clock.now + scaling, scaling=scaling,
         )  # fmt: skip
-        journal.close()
     return plan
 
 

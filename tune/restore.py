@@ -5,10 +5,12 @@ The journal is read as a stranger's: trials have names of one form, and paths ar
 
 import contextlib
 import json
+import math
 import os
 import re
 import signal
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ OPEN_SLOTS = f"""
 """With the last lease of each."""
 STRETCHES = "purpose IN ('rung', 'final')"
 """Of leases, those that trials train on."""
+LONGEST_REASON = 160
 TRIAL_NAME = re.compile(r"t\d{3,9}")
 
 
@@ -137,20 +140,29 @@ def check_plain(folder: Path) -> None:
                     raise UserError(f"--resume: {str(path)!r} is none of ours: {rule}; take it away or begin anew")
 
 
+@contextlib.contextmanager
+def undamaged(journal: Journal) -> Iterator[None]:
+    """UserError where what the journal says, read inside, cannot be."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError, IndexError) as error:
+        what = f"{type(error).__name__}: {error}"[:LONGEST_REASON]
+        raise UserError(f"--resume: {str(journal.folder)!r} has a damaged journal ({what}): begin anew") from error
+
+
 def restore(planner: Planner, journal: Journal) -> None:
     """Bring a new planner to where the study stood. UserError: its journal says what cannot be."""
-    try:
+    with undamaged(journal):
         _restore(planner, journal)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise UserError(f"--resume: {str(journal.folder)!r} has a damaged journal ({what}): begin anew") from error
 
 
 def _restore(planner: Planner, journal: Journal) -> None:
     """Every trial, every rung, in the order in which it came about."""
     for row in journal.rows("SELECT * FROM trials ORDER BY trial"):
         if not TRIAL_NAME.fullmatch(row["trial"]) or row["family"] not in planner.families:
-            raise UserError(f"no trial is named {row['trial']!r}")
+            raise ValueError(f"no trial is named {row['trial']!r}")
         record = TrialRecord(family=row["family"], config=dict(json.loads(row["config"])))
         planner.trials[row["trial"]] = record
         planner.families[row["family"]].suggestions.tried(row["trial"], record.config)
@@ -171,7 +183,10 @@ def _restore(planner: Planner, journal: Journal) -> None:
 
 def note_cap(journal: Journal, seconds: float) -> float:
     """Write down the cap from now on, where it is another than before. Returns the first that the study had."""
-    caps = journal.facts().get("caps", [])
+    with undamaged(journal):
+        caps = list(journal.facts().get("caps", []))
+        if not all(0 <= cap["at"] < math.inf and 0 < cap["seconds"] < math.inf for cap in caps):
+            raise ValueError(f"caps of {caps}")
     if not caps or caps[-1]["seconds"] != seconds:
         caps.append({"at": last_moment(journal), "seconds": seconds})
         journal.note(caps=caps)

@@ -1,6 +1,10 @@
 """The journal's laws: all or nothing, one writer, readable while it is written."""
 
 import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -87,3 +91,81 @@ def test_a_second_run_is_refused(tmp_path: Path) -> None:
         Journal(tmp_path, new=False)
     first.close()
     Journal(tmp_path, new=False).close()
+
+
+def test_what_is_committed_is_on_the_disk(tmp_path: Path) -> None:
+    """A power failure takes nothing back: SQLite waits for the disk at each commit (2 is FULL)."""
+    with Journal(tmp_path, new=True) as journal:
+        assert journal.rows("PRAGMA synchronous")[0][0] == 2
+        assert journal.rows("PRAGMA journal_mode")[0][0] == "wal"
+
+
+def test_an_error_leaves_no_lock(tmp_path: Path) -> None:
+    """Nor where the journal is refused; the error is kept, as a notebook keeps it."""
+    with pytest.raises(RuntimeError) as kept, Journal(tmp_path, new=True):
+        raise RuntimeError
+    with Journal(tmp_path, new=False) as journal:
+        journal.insert("slots", {"slot": 0, "opened": 2.0, "closed": 1.0})
+    for _ in range(2):
+        with pytest.raises(ValueError, match="damaged"):
+            Journal(tmp_path, new=False)
+    assert kept.tb is not None
+
+
+def test_what_a_kill_left_of_a_new_journal_is_made_whole(tmp_path: Path) -> None:
+    """Killed before the file came, or before its tables; not where trials ran, whose account would be forgotten."""
+    for _ in range(2):
+        with Journal(tmp_path, new=False) as journal:
+            assert journal.rows("SELECT * FROM trials") == []
+        (tmp_path / FILE).write_bytes(b"")
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(ValueError, match="damaged"):
+        Journal(tmp_path, new=False)
+    (tmp_path / FILE).unlink()
+    with pytest.raises(ValueError, match="holds no journal"):
+        Journal(tmp_path, new=False)
+
+
+READ = """
+import locale, os, sys
+from pathlib import Path
+from tune import cli
+from tune.journal import Journal, connect
+if not os.getuid():
+    os.setuid(65534)
+print(connect(sys.argv[1]).execute("SELECT COUNT(*) FROM trials").fetchone()[0], flush=True)
+print(cli.main(["--resume", sys.argv[1]]))
+try:
+    Journal(Path(sys.argv[1]), new=False)
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def read_only() -> Iterator[Path]:
+    """A finished study where nobody may write, not even root; pytest's own folders are closed to others."""
+    with tempfile.TemporaryDirectory() as outer:
+        folder = Path(outer) / "study"
+        folder.mkdir()
+        with Journal(folder, new=True) as journal:
+            journal.insert("trials", trial("t001"))
+            journal.note(ended={"reason": "cap", "spent": 58.25, "cap": 60.0})
+        (folder / "study.json").write_text('{"settings": {"budget": "1m"}}')
+        for path, mode in ((Path(outer), 0o755), *((each, 0o444) for each in folder.iterdir()), (folder, 0o555)):
+            path.chmod(mode)
+        yield folder
+        folder.chmod(0o755)
+
+
+def test_a_finished_study_is_read_in_a_folder_that_is_read_only(read_only: Path, repository: Path) -> None:
+    """And to go on with it is one line: with another cap it would be written on."""
+    there = sorted(read_only.iterdir())
+    words = [sys.executable, "-c", READ, str(read_only)]
+    said = subprocess.run(words, capture_output=True, text=True, cwd=repository, check=False)
+    assert said.returncode == 0, said.stderr
+    count, over, code, refused = said.stdout.splitlines()
+    assert (count, code) == ("1", "0")
+    assert over.startswith(f"{read_only}: it is over: spent 58.2s of 1m; a larger --budget goes on")
+    assert "cannot be written" in refused
+    assert sorted(read_only.iterdir()) == there
