@@ -40,6 +40,7 @@ def report(settings: Settings, measured: Iterable[list[Row]]) -> int:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        print("ended by SIGINT", file=sys.stderr)
         return 130
     if settings.as_json:
         print(json.dumps(kept, indent=1))

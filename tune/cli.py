@@ -2,14 +2,16 @@
 
 import argparse
 import logging
+import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Any, NoReturn, TypeVar
 
 from tune.errors import UserError, called
 from tune.flag import flag_name, flag_of, invalid, is_switch
 from tune.settings import Settings
+from tune.signals import interruptible
 
 ABOUT = "Find the best small Transformer that a fixed number of device-hours can buy."
 log = logging.getLogger(__name__)
@@ -76,15 +78,37 @@ def joined(argv: Sequence[str]) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a search; its exit code, or 2 for a wrong setting. Ray and torch come only once the settings are right."""
+    return told_in_words(lambda: _main(sys.argv[1:] if argv is None else argv))
+
+
+def told_in_words(command: Callable[[], int]) -> int:
+    """A command's exit code: 2, with one line, for what a user can put right; after a signal as a shell tells of it.
+
+    A fault of ours keeps its traceback.
+    """
     try:
-        settings = parse(sys.argv[1:] if argv is None else argv)
-        return _plan(settings) if settings.plan else _search(settings)
+        with interruptible():
+            return command()
     except UserError as error:
         log.info("refused", exc_info=True)
         print(error, file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as error:
+        name, _, then = str(error).partition("; ")
+        print(f"ended by {name or 'SIGINT'}; {then or 'nothing was written'}", file=sys.stderr)
+        return 128 + signal.Signals.__members__.get(name, signal.SIGINT)
+
+
+def _main(argv: Sequence[str]) -> int:
+    """As above. UserError: a setting that cannot serve, or a disk that cannot be written on."""
+    settings = parse(argv)
+    settings.check_files()
+    if settings.plan:
+        return _plan(settings)
+    if over := settings.nothing_to_do():
+        print(over)
+        return 0
+    return _search(settings)
 
 
 def _plan(settings: Settings) -> int:

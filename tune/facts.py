@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from model.config import Data
 from tune.board.tensorboard import TensorBoard
@@ -19,15 +20,13 @@ from tune.stopwatch import Stopwatch
 PACKAGES = ("ray", "torch", "numpy", "optuna", "tokenizers", "tensorboard")
 
 
-def write_facts(
-    settings: Settings, devices: Devices, data: Mapping[str, Data], journal: Journal, **more: str
-) -> None:  # fmt: skip
-    """What the study is, for people (study.json) and for analysis (the journal)."""
+def facts_of(settings: Settings, devices: Devices, data: Mapping[str, Data], **more: str) -> dict[str, Any]:
+    """What the study is."""
     corpora = {
         name: {"name": each.name, "sha256": each.sha256, "builtin": each.builtin, "vocabulary": each.vocabulary}
         for name, each in data.items()
     }
-    facts = {
+    return {
         "settings": settings.stored(),
         "families": dict(settings.families),
         "cap_seconds": settings.budget,
@@ -38,9 +37,19 @@ def write_facts(
         "corpora": corpora,
         "commit": git_commit(),
     } | more
-    new = journal.folder / "study.json.new"
+
+
+def write_facts(facts: Mapping[str, Any], folder: Path) -> None:
+    """For people, and for --resume: study.json, whole or not at all."""
+    new = folder / "study.json.new"
     new.write_text(json.dumps(facts, indent=1), encoding="utf-8")
-    new.replace(journal.folder / "study.json")
+    new.replace(folder / "study.json")
+
+
+def note_facts(facts: Mapping[str, Any], journal: Journal) -> None:
+    """For analysis, in the journal too. A study that goes on was created when it was created first."""
+    facts = {**facts, "created": journal.facts().get("created", facts["created"])}
+    write_facts(facts, journal.folder)
     journal.note(**facts)
 
 

@@ -60,7 +60,16 @@ def parse_path(text: str) -> Path:
     """Absolute, because trials run elsewhere and a study is resumed from anywhere."""
     if not text:
         raise UserError("'' is no path: name a file or folder, or leave the flag out")
-    return Path(os.path.expanduser(text)).absolute()
+    return in_utf8(Path(os.path.expanduser(text)).absolute())
+
+
+def in_utf8(path: Path) -> Path:
+    """The path. UserError: it is no UTF-8, in which a study keeps the paths that it names."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{str(path)!a} is not in UTF-8: rename it, or take another place") from None
+    return path
 
 
 def parse_corpus(text: str) -> Path | str:

@@ -270,9 +270,10 @@ class Journal:
 
 
 def spent_at_its_end(folder: Path, cap: float) -> float | None:
-    """Device-seconds of a search that came to its own end under this very cap: it has nothing more to do. Else None."""
+    """Device-seconds of a search that found something and came to its own end under this very cap; else None."""
     with suppress(UserError, sqlite3.Error, ValueError, RecursionError), closing(connect(folder)) as journal:
-        for row in journal.execute("SELECT value FROM study WHERE key = 'ended'"):
+        found = "EXISTS (SELECT * FROM reports WHERE rung IS NOT NULL OR final)"
+        for row in journal.execute(f"SELECT value FROM study WHERE key = 'ended' AND {found}"):
             ended = json.loads(row["value"])
             if isinstance(ended, dict) and ended.get("reason") == CAP and ended.get("cap") == cap:
                 return float(ended.get("spent", 0.0))

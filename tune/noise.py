@@ -2,10 +2,12 @@
 
 import logging
 import os
+import subprocess
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -28,9 +30,9 @@ class Voice:
 
 @contextmanager
 def screen_apart(path: Path) -> Iterator[Voice]:
-    """Send this process's output, of C libraries too, and its log and warnings to the file at `path`.
+    """Send this process's output, of C libraries and in a notebook too, and its log and warnings to the file at `path`.
 
-    Yields what writes a line to the real screen, and to the log.
+    Yields what writes a line to the real screen, and to the log; which has the traceback too where an error ends it.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -44,8 +46,12 @@ def screen_apart(path: Path) -> Iterator[Voice]:
         logging.captureWarnings(True)
 
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), redirect_stdout(file), redirect_stderr(file):
                 yield Voice(screen, file)
+        except BaseException:
+            with suppress(OSError):
+                traceback.print_exc(file=file)
+            raise
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -54,3 +60,17 @@ def screen_apart(path: Path) -> Iterator[Voice]:
                 os.close(copy)
             logging.captureWarnings(False)
             logging.getLogger().removeHandler(handler)
+
+
+@contextmanager
+def last_word(line: str) -> Iterator[None]:
+    """Say this on stderr where this process ends inside without a word: by SIGKILL, or as Ray ends it from C++ code.
+
+    A shell that lives on says it, when the pipe to it closes before it was told that all is well.
+    """
+    words = ["/bin/sh", "-c", 'read -r over || printf "%s\\n" "$0" >&2', line]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True) as waits:
+        try:
+            yield
+        finally:
+            waits.communicate(b"over\n")

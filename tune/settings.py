@@ -24,6 +24,7 @@ from tune.forms import (
     parse_path,
     parse_sharing,
 )  # fmt: skip
+from tune.journal import spent_at_its_end
 from tune.load import load
 from tune.sizes import FORMS as MEMORY_FORMS
 from tune.sizes import bytes_text, parse_bytes
@@ -38,7 +39,10 @@ def free_folder() -> Path:
     """`runs/<UTC time>` in the present folder, under a name that is still free."""
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
     taken = (Path("runs", name if not again else f"{name}-{again}") for again in range(1000))
-    return next(folder for folder in taken if not folder.exists()).absolute()
+    try:
+        return parse_path(str(next(folder for folder in taken if not folder.exists())))
+    except UserError as error:
+        raise invalid("out", str(error)) from None
 
 
 TIME: dict[str, Any] = {"form": "TIME", "parse": parse_duration, "show": duration_text}
@@ -234,6 +238,24 @@ class Settings:
             raise invalid("out", f"'{folder}' exists already: a study makes its folder; name another, or --resume it")
         return folder
 
+    def check_files(self) -> None:
+        """UserError: a file that is named cannot be read. Before anything is loaded that takes its time."""
+        for name in ("translation_corpus", "text_corpus", "prices"):
+            if isinstance(path := getattr(self, name), Path):
+                try:
+                    path.open("rb").close()
+                except OSError as error:
+                    raise invalid(name, f"'{path}' cannot be read ({error.strerror}): name a file") from None
+
+    def nothing_to_do(self) -> str | None:
+        """A line that says so, where the study to go on with came to its own end under this very cap; else None."""
+        spent = None if self.resume is None else spent_at_its_end(self.resume, self.budget)
+        if spent is None or self.scale_winner:
+            return None
+        used, cap = duration_text(round(spent, 1)), duration_text(self.budget)
+        also = f"a larger --budget goes on, and python analysis/rank.py {self.resume} ranks what was found"
+        return f"{self.resume}: it is over: spent {used} of {cap}; {also}"
+
     def make_folder(self) -> Path:
         """Make it: no other search has it, even one that was begun in the same moment. UserError as above."""
         while True:
@@ -309,7 +331,7 @@ class Settings:
         of: the experiment that it is a study of; None: a search. UserError: it holds no such study, or its settings
         are damaged or others.
         """
-        folder = parse_path(str(folder))
+        folder = Path(parse_setting(cls.__dataclass_fields__["resume"], str(folder)))
         loaded = None if changes.get("load") is None else parse_path(str(changes["load"]))
         if loaded is not None:
             load(loaded)

@@ -1,31 +1,38 @@
-"""Being told to end: SIGINT and SIGTERM."""
+"""Being told to end: SIGINT and SIGTERM. Standard library only, so that it is heard before anything heavy is loaded."""
 
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from tune.planner import Planner
-from tune.trial import STOP_FILE
+
+class Told:
+    """The signal that told this process to end, once there is one; `listen` takes what is to be done about it."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self._act: Callable[[str], None] = lambda name: None
+
+    def listen(self, act: Callable[[str], None]) -> None:
+        """From now on; at once where the signal came before."""
+        self._act = act
+        if self.name:
+            act(self.name)
+
+    def end(self, name: str) -> None:
+        """The second signal is KeyboardInterrupt, with its name."""
+        if self.name:
+            raise KeyboardInterrupt(name)
+        self.name = name
+        self._act(name)
 
 
 @contextmanager
-def ended_in_order(planner: Planner, folder: Path) -> Iterator[None]:
-    """SIGINT or SIGTERM once: trials close their stretches and keep their checkpoints; a second time: at once."""
-
-    def end(name: str) -> None:
-        if planner.stopping:
-            raise KeyboardInterrupt
-        planner.stopping = name
-        (folder / STOP_FILE).touch()
-
-    (folder / STOP_FILE).unlink(missing_ok=True)
-    try:
-        with _heard(end):
-            yield
-    finally:
-        (folder / STOP_FILE).unlink(missing_ok=True)
+def ended_in_order() -> Iterator[Told]:
+    """SIGINT or SIGTERM once: whoever listens ends in order; a second time: KeyboardInterrupt."""
+    told = Told()
+    with _heard(told.end):
+        yield told
 
 
 @contextmanager

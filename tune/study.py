@@ -2,13 +2,15 @@
 
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Thread
 
 import pandas as pd
 
+from model.bleu import Score
 from model.checkpoint import DamagedCheckpoint
 from model.config import Data
 from tune.assembly import make_place, make_planner
@@ -19,22 +21,26 @@ from tune.dimensions import merged
 from tune.disk import told_in_one_line
 from tune.display import displayed
 from tune.duration import duration_text
-from tune.facts import overhead_noted, write_facts
+from tune.facts import facts_of, note_facts, overhead_noted, write_facts
 from tune.grounds import Grounds, check_same_prices, check_same_text, survey
 from tune.heartbeats import beating
 from tune.hooks import Screen
-from tune.journal import Journal
+from tune.journal import CAP, Journal
 from tune.listener import Listener
-from tune.noise import screen_apart
+from tune.noise import last_word, screen_apart
+from tune.plan import Plan, make_plan
 from tune.planner import Planner
 from tune.ranking import ranking
 from tune.ray_run import keep_fewer_kernels, local_ray, run_trials
-from tune.restore import check_plain, close_what_a_kill_left_open, restore, spent
+from tune.restore import check_plain, close_what_a_kill_left_open, restore, spent, undamaged
 from tune.samples import write_samples
 from tune.scale_winner import scale_winner
 from tune.settings import Settings
-from tune.signals import ended_in_order
+from tune.signals import Told, ended_in_order, interruptible
+from tune.trial import STOP_FILE
 from tune.winners import export, last_lines, winners
+
+SILENT_END = "ended without a word, killed from outside or as Ray died under it (log.txt has what Ray said)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +60,14 @@ class Outcome:
         return 0 if self.found else 1
 
 
-def search(settings: Settings) -> pd.DataFrame:
+def search(settings: Settings) -> pd.DataFrame | Plan:
     """Run the search that the settings ask for; its ranking, as tune.ranking has it, with its `study` among `attrs`.
 
-    UserError, with nothing written: a setting that cannot serve.
+    With plan=True nothing is run, spent or written: the plan. UserError, with nothing written: a setting that cannot
+    serve.
     """
+    if settings.plan:
+        return make_plan(settings)
     study = run_study(settings).folder
     table = ranking(study)
     table.attrs["study"] = str(study)
@@ -67,6 +76,11 @@ def search(settings: Settings) -> pd.DataFrame:
 
 def run_study(settings: Settings) -> Outcome:
     """Run the search that the settings ask for. UserError, with nothing written: a setting that cannot serve."""
+    assert not settings.plan, "a plan spends nothing"
+    settings.check_files()
+    if settings.resume and (line := settings.nothing_to_do()):
+        print(line)
+        return Outcome(folder=settings.resume, found=True, interrupted=None)
     if settings.address is None:
         return search_on(settings, find_devices(settings), own_ray)
     with joined(settings.address):
@@ -90,20 +104,33 @@ def search_on(
 ) -> Outcome:  # fmt: skip
     """Run a search on these devices. up: a Ray while trials run; there: how many slots there are just now."""
     grounds = survey(settings, devices)
-    study = grounds.settings.resume or grounds.settings.make_folder()
-    with told_in_one_line(grounds.settings.to_go_on(study)):
-        return conduct(grounds, study, up(grounds), partial(there, grounds.devices) if there else None)
+    facts, ray = facts_of(grounds.settings, grounds.devices, grounds.data), up(grounds)
+    with ended_in_order() as told:
+        study = grounds.settings.resume or grounds.settings.make_folder()
+        how = grounds.settings.to_go_on(study)
+        last = last_word(f"{study}: {SILENT_END}; go on with: {how}")
+        with told_in_one_line(how), interrupted_at_once(f"go on with: {how}"), last:
+            if not grounds.settings.resume:
+                write_facts(facts, study)
+            return conduct(grounds, study, ray, partial(there, grounds.devices) if there else None, told)
+
+
+@contextmanager
+def interrupted_at_once(how: str) -> Iterator[None]:
+    """KeyboardInterrupt says too how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as told:
+        raise KeyboardInterrupt(f"{str(told) or 'SIGINT'}; {how}") from None
 
 
 def conduct(
-    grounds: Grounds, study: Path, up: AbstractContextManager[None], there: Callable[[], int] | None
+    grounds: Grounds, study: Path, up: AbstractContextManager[None], there: Callable[[], int] | None, told: Told
 ) -> Outcome:
-    """Run a search on its grounds, in a folder that was made for it or that it has."""
+    """Run a search on its grounds, in a folder that was made for it or that it has, until it ends or is told to."""
     settings, devices, data = grounds.settings, grounds.devices, grounds.data
-    journal = open_journal(study, settings)
-    check_same_text(data, journal.facts())
-    check_same_prices(grounds.prices, journal.facts())
-    with screen_apart(study / "log.txt") as write:
+    with open_journal(study, settings) as journal, screen_apart(study / "log.txt") as write:
+        check_same(grounds, journal)
         place_text = f"{devices.slots} x {devices.name}, precisions {', '.join(devices.precisions)}"
         write(f"{study}: {duration_text(settings.budget)} on {place_text}")
         for note in grounds.notes:
@@ -114,7 +141,7 @@ def conduct(
         planner = make_planner(grounds, journal, listeners, there=there)
         if settings.resume:
             restore(planner, journal)
-        write_facts(settings, devices, data, journal)
+        note_facts(facts_of(settings, devices, data), journal)
         if settings.memory_limit:
             keep_fewer_kernels()
         place = make_place(grounds, planner)
@@ -122,28 +149,60 @@ def conduct(
         shown = displayed(write, study, settings, planner.books.clock)
         with alive as pulse:
             planner.silence = pulse.silence
-            with shown, up:
-                with ended_in_order(planner, study), noted:
-                    run_trials(planner, data, place, devices.needs)
+            with trials_told(told, planner, study, write), shown, nullcontext() if told.name else up:
+                with noted:
+                    if not told.name:
+                        run_trials(planner, data, place, devices.needs)
                 scale_winner(grounds, planner, write)
             tensorboard.close(planner)
             for line in conclude(settings, planner, data, devices.kind, tensorboard):
                 write(line)
-    found = bool(winners(journal))
-    journal.close()
-    return Outcome(folder=study, found=found, interrupted=planner.stopping)
+        return Outcome(folder=study, found=bool(winners(journal)), interrupted=planner.stopping)
 
 
-def open_journal(study: Path, settings: Settings) -> Journal:
+@contextmanager
+def trials_told(told: Told, planner: Planner, study: Path, write: Callable[[str], None]) -> Iterator[None]:
+    """A signal, also one that came before, ends the search: trials close their stretches and keep their checkpoints."""
+    said: list[Thread] = []
+
+    def note(name: str) -> None:
+        planner.stopping = planner.stopping or name
+
+    def stop(name: str) -> None:
+        note(name)
+        (study / STOP_FILE).touch()
+        # not written here: a signal may come in the midst of writing
+        said.append(Thread(target=write, args=(f"{name}: ends in order; told once more it ends at once",)))
+        said[-1].start()
+
+    (study / STOP_FILE).unlink(missing_ok=True)
+    try:
+        told.listen(stop)
+        yield
+    finally:
+        told.listen(note)
+        (study / STOP_FILE).unlink(missing_ok=True)
+        for each in said:
+            each.join()
+
+
+def check_same(grounds: Grounds, journal: Journal) -> None:
+    """UserError: text or prices are not those that the study began with, or its facts are damaged."""
+    with undamaged(journal):
+        check_same_text(grounds.data, journal.facts())
+        check_same_prices(grounds.prices, journal.facts())
+
+
+@contextmanager
+def open_journal(study: Path, settings: Settings) -> Iterator[Journal]:
     """The journal of a new study, or of the one to go on with. UserError: it cannot be had, or the cap is spent."""
-    if not settings.resume:
-        return Journal(study, new=True)
-    check_plain(study)
-    journal = Journal(study, new=False)
-    close_what_a_kill_left_open(journal)
-    if settings.budget < spent(journal):
-        raise settings.too_late(spent(journal))
-    return journal
+    if settings.resume:
+        check_plain(study)
+    with Journal(study, new=not settings.resume) as journal:
+        close_what_a_kill_left_open(journal)
+        if settings.budget < spent(journal):
+            raise settings.too_late(spent(journal))
+        yield journal
 
 
 def conclude(
@@ -158,11 +217,18 @@ def conclude(
             kept[family] = winner
         except DamagedCheckpoint as error:
             yield f"{family}: the best trial cannot be kept in best-{family}: {error}"
-    scores = {} if planner.stopping else write_samples(kept, planner, data, kind=kind)
+    scores: Mapping[str, Score] = {}
+    if not planner.stopping:
+        try:
+            with interruptible():
+                scores = write_samples(kept, planner, data, kind=kind)
+        except KeyboardInterrupt as told:
+            planner.stopping = str(told)
     for family, score in scores.items():
         tensorboard.translated(planner, found[family].trial, score)
-    journal.note(ended={"reason": planner.stopping or "cap", "spent": ledger.spent})
-    families = list(settings.families)
+    journal.note(ended={"reason": planner.stopping or CAP, "spent": ledger.spent, "cap": settings.budget})
+    told_to_end = planner.stopping in signal.Signals.__members__
+    families = [name for name in settings.families if name in found or not told_to_end]
     yield from last_lines(journal, found, scores, families, cap=settings.budget, spent=ledger.spent)
     if planner.stopping:
         yield f"ended by {planner.stopping}; go on with: {settings.to_go_on(study)}"

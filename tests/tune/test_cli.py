@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from tune import cli
 from tune.errors import UserError
+from tune.journal import Journal
 from tune.settings import Settings
 
 HEAVY = ("ray", "torch", "numpy", "pandas", "optuna", "rich")
@@ -127,6 +129,55 @@ def test_what_the_search_refuses_is_one_line_too(monkeypatch, searched, capsys):
     assert capsys.readouterr().err == "--text-corpus: 'x' is empty: it holds no text; name another\n"
 
 
+def test_a_missing_file_is_told_before_anything_heavy_is_loaded(repository, empty_folder):
+    """Nor is a cluster asked."""
+    flags = ("--budget", "8h", "--address", "127.0.0.1:1", "--text-corpus", "/no", "--out", str(empty_folder / "x"))
+    refused = run(repository, "-X", "importtime", str(repository / "tune" / "run.py"), *flags)
+    assert refused.returncode == 2
+    assert refused.stderr.endswith("--text-corpus: '/no' cannot be read (No such file or directory): name a file\n")
+    assert heavy(refused.stderr) == set() and not (empty_folder / "x").exists()
+
+
+def test_a_study_that_is_over_is_told_before_anything_heavy_is_loaded(repository, study):
+    """Under the cap that it ended with; one that was given more is searched on, also after a kill."""
+    with Journal(study, new=True) as journal:
+        journal.insert("trials", {"trial": "t001", "family": "nanogpt", "config": "{}", "state": "paused", "created": 0.0})
+        journal.insert("reports", {"trial": "t001", "at": 1.0, "rung": 0, "valid_loss": 1.0})
+        journal.note(ended={"reason": "cap", "spent": 3598.04, "cap": 3600.0})
+    over = run(repository, "-X", "importtime", str(repository / "tune" / "run.py"), "--resume", str(study))
+    assert over.returncode == 0
+    assert over.stdout.startswith(f"{study}: it is over: spent 59m58s of 1h; a larger --budget goes on, and python")
+    assert heavy(over.stderr) == set()
+    assert Settings.of_study(study, budget="2h").nothing_to_do() is None
+
+
+OVER = {"reason": "cap", "spent": 3598.0, "cap": 3600.0}
+
+
+@pytest.mark.parametrize("ended", [{"reason": "SIGINT", "spent": 1.0, "cap": 3600.0}, {"reason": "cap", "spent": 1.0}, OVER])
+def test_a_study_that_is_not_known_to_be_over_is_searched(searched, study, ended):
+    """Told to end, of before the cap was written down with its end, or where nothing was found."""
+    with Journal(study, new=True) as journal:
+        journal.note(ended=ended)
+    assert cli.main(["--resume", str(study)]) == 143 and len(searched) == 1
+
+
+@pytest.mark.parametrize("flag", ["--out", "--text-corpus", "--resume"])
+def test_a_path_that_is_not_utf_8_is_one_line(flag, capsys, searched, empty_folder):
+    assert cli.main(["--budget", "8h", flag, "x\udcff"]) == 2
+    assert capsys.readouterr().err.endswith("/x\\udcff' is not in UTF-8: rename it, or take another place\n")
+    assert searched == [] and list(empty_folder.iterdir()) == []
+
+
+def test_a_present_folder_that_is_not_utf_8_is_one_line(capsys, searched, empty_folder, monkeypatch):
+    there = Path(os.fsdecode(os.fsencode(empty_folder) + b"/\xff"))
+    there.mkdir()
+    monkeypatch.chdir(there)
+    assert cli.main(["--budget", "8h"]) == 2
+    assert re.fullmatch(r"--out: '.*udcff/runs/\S+' is not in UTF-8: .*\n", capsys.readouterr().err)
+    assert searched == [] and list(there.iterdir()) == []
+
+
 def test_a_fault_of_ours_is_no_advice_to_the_user(monkeypatch, searched):
     def fault(settings):
         raise ValueError("cannot reshape array of size 3")
@@ -169,9 +220,14 @@ def test_help_names_every_flag_and_loads_nothing_heavy(repository):
     helped = run(repository, "-X", "importtime", str(repository / "tune" / "run.py"), "--help")
     assert helped.returncode == 0
     assert all(word in helped.stdout for word in ("--budget", "--families", "--fix", "--resume"))
-    imported = {line.rsplit("|", 1)[-1].strip().partition(".")[0] for line in helped.stderr.splitlines()}
+    assert heavy(helped.stderr) == set()
+
+
+def heavy(importtime: str) -> set[str]:
+    """What of it was imported, as python -X importtime tells."""
+    imported = {line.rsplit("|", 1)[-1].strip().partition(".")[0] for line in importtime.splitlines()}
     assert "tune" in imported
-    assert imported.isdisjoint(HEAVY)
+    return imported & set(HEAVY)
 
 
 def test_the_entry_works_from_any_folder(repository):

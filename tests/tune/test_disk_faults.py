@@ -7,6 +7,7 @@ import sqlite3
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,8 +62,10 @@ def test_what_the_disk_does_not_take_is_one_line_and_code_2(
 
 def test_a_fault_of_ours_is_not_taken_for_the_disks(monkeypatch: pytest.MonkeyPatch, study: Path) -> None:
     fail_with(ConnectionError("Ray is gone"), monkeypatch)
-    with pytest.raises(ConnectionError):
+    with pytest.raises(ConnectionError) as kept:
         cli.main(FLAGS)
+    with Journal(study, new=False) as journal:  # that nothing holds, though the error is kept, as in a notebook
+        assert journal.rows("SELECT * FROM trials") == [] and kept.tb is not None
 
 
 def test_a_journal_on_a_full_disk_keeps_what_was_told_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
@@ -169,6 +172,23 @@ HOSTILE = {
     "a loss that is no number": "UPDATE reports SET valid_loss = 'low'",
     "a time that is no number": "UPDATE reports SET at = 'now'",
     "a lease of nobody's": "UPDATE leases SET trial = 't999'",
+    "a slot closed before it opened": "UPDATE slots SET closed = opened - 1000",
+    "a slot that was held shorter than it was charged": "UPDATE slots SET closed = opened + 1",
+    "a share of nothing": "UPDATE slots SET share = 1e-9",
+    "a share of all there is": "UPDATE slots SET share = 2",
+    "a time beyond all": "UPDATE decisions SET at = 1e300",
+    "a time before all": "UPDATE slots SET opened = -1000",
+    "a time to come": "INSERT INTO study VALUES ('created', strftime('%s', 'now') + 86400); "
+                      "UPDATE reports SET at = at + 100 WHERE rung = 0",
+    "a charge of all there is": "UPDATE charges SET seconds = 9e999",
+    "a lease closed before it opened": "UPDATE leases SET closed = opened - 1 WHERE closed",
+    "a lease before its slot": "UPDATE leases SET opened = 0; UPDATE slots SET opened = 1",
+    "a price of less than nothing": "UPDATE leases SET price = -60",
+    "a lease without end": "UPDATE leases SET reserved = 9e999",
+    "a loss without end": "UPDATE reports SET valid_loss = -9e999 WHERE rung = 0",
+    "facts that are no JSON": "UPDATE study SET value = '[' WHERE key = 'caps'",
+    "caps of another kind": "UPDATE study SET value = '7' WHERE key = 'caps'",
+    "a cap that is no number": """UPDATE study SET value = '[{"at": 0, "seconds": NaN}]' WHERE key = 'caps'""",
 }
 
 
@@ -184,6 +204,24 @@ def test_a_strangers_journal_is_refused_in_one_line(tmp_path: Path, what: str) -
     with pytest.raises(ValueError, match=r"^--resume: .* damaged") as refused:
         World(tmp_path, cap=600, slots=1)
     assert "\n" not in str(refused.value)
+
+
+DAMAGED = ("[", "7", "[]", '{"nanogpt": 7}', '{"nanogpt": {}}', "[" * 100_000)
+
+
+@pytest.mark.parametrize("fact", DAMAGED, ids=lambda fact: fact[:16])
+def test_damaged_facts_are_one_line(tmp_path: Path, fact: str) -> None:
+    """As a search reads them when it goes on."""
+    from tune.study import check_same
+
+    World(tmp_path, cap=600, slots=1).journal.close()
+    with sqlite3.connect(tmp_path / "journal.db") as stranger:
+        stranger.execute("INSERT INTO study VALUES ('corpora', ?)", (fact,))
+    stranger.close()
+    grounds: Any = SimpleNamespace(data={"nanogpt": SimpleNamespace(sha256="", name="")}, prices={})
+    with Journal(tmp_path, new=False) as journal, pytest.raises(ValueError, match=r"^--resume: .* damaged") as refused:
+        check_same(grounds, journal)
+    assert "\n" not in str(refused.value) and len(str(refused.value)) < 400
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:

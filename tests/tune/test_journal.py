@@ -150,6 +150,7 @@ def read_only() -> Iterator[Path]:
         folder.mkdir()
         with Journal(folder, new=True) as journal:
             journal.insert("trials", trial("t001"))
+            journal.insert("reports", {"trial": "t001", "at": 1.0, "rung": 0, "valid_loss": 1.0})
             journal.note(ended={"reason": "cap", "spent": 58.25, "cap": 60.0})
         (folder / "study.json").write_text('{"settings": {"budget": "1m"}}')
         for path, mode in ((Path(outer), 0o755), *((each, 0o444) for each in folder.iterdir()), (folder, 0o555)):

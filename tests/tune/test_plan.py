@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from tune import cli
+from tune import cli, study
 from tune.aside import Aside
 from tune.plan import Plan, make_plan
 from tune.plan_text import plan_lines
@@ -60,6 +60,18 @@ def test_nothing_is_spent_or_written(
     assert planned(seed=1).families["nanogpt"].started
     assert not ray.is_initialized()
     assert list((tmp_path / "here").iterdir()) == list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_a_search_that_is_only_to_be_planned_is_a_plan(
+    planned: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what runs one refuses such settings."""
+    asked, plan = Settings(budget=600, plan=True, out=tmp_path / "new"), planned()
+    monkeypatch.setattr(study, "make_plan", lambda settings: plan)
+    assert study.search(asked) is plan
+    with pytest.raises(AssertionError):
+        study.run_study(asked)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("changes", [{}, {"budget": 5400.0}, {"rungs": "tokens"}, {"families": {"nanogpt": 1.0}}])

@@ -1,17 +1,15 @@
 """The command behind experiment.py: which experiment, its flags, and how a wrong one ends."""
 
 import argparse
-import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
 
-from tune.cli import Parser, add_flags, joined, settings_of
+from tune.cli import Parser, add_flags, joined, settings_of, told_in_words
 from tune.errors import UserError, called
 from tune.experiments.settings import NAMES, ExperimentSettings
 
 ABOUT = "Repeat an experiment of the published reports, under a cap of device-hours."
-log = logging.getLogger(__name__)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,15 +25,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run an experiment; its exit code, or 2 for a wrong flag. Ray and torch come only once the flags are read."""
-    try:
-        typed = vars(parser().parse_args(joined(sys.argv[1:] if argv is None else argv)))
-        return run(typed)
-    except UserError as error:
-        log.info("refused", exc_info=True)
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return told_in_words(lambda: run(vars(parser().parse_args(joined(sys.argv[1:] if argv is None else argv)))))
 
 
 def run(typed: dict[str, str | bool]) -> int:
@@ -53,6 +43,7 @@ def run(typed: dict[str, str | bool]) -> int:
     if "resume" not in typed:
         typed.setdefault("families", EXPERIMENTS[name].families[0])
     settings = settings_of(ExperimentSettings, typed, of=name)
+    settings.check_files()
     if not settings.plan:
         return run_experiment(EXPERIMENTS[name], settings)
     print(*plan_lines(EXPERIMENTS[name], settings), sep="\n")

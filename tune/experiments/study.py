@@ -15,15 +15,15 @@ from tune.experiments.experiment import Experiment
 from tune.experiments.grounds import Grounds, survey
 from tune.experiments.settings import ExperimentSettings
 from tune.experiments.trials import OwnTrials
-from tune.facts import write_facts
+from tune.facts import facts_of, note_facts, write_facts
 from tune.grounds import check_same_text
 from tune.journal import Journal
 from tune.ledger import Ledger
-from tune.noise import Voice, screen_apart
+from tune.noise import Voice, last_word, screen_apart
 from tune.ray_run import local_ray
-from tune.restore import last_moment, note_cap, spent
-from tune.signals import interruptible
-from tune.study import open_journal
+from tune.restore import last_moment, note_cap, spent, undamaged
+from tune.signals import Told, ended_in_order, interruptible
+from tune.study import SILENT_END, interrupted_at_once, open_journal
 
 INTERRUPTED = 128 + signal.SIGINT
 """The exit code of a shell's."""
@@ -31,27 +31,41 @@ INTERRUPTED = 128 + signal.SIGINT
 
 def run_experiment(experiment: Experiment, settings: ExperimentSettings) -> int:
     """The exit code. UserError, with nothing written: a setting that cannot serve."""
+    assert not settings.plan, "a plan spends nothing"
     grounds = survey(experiment, settings)
-    study = grounds.settings.resume or grounds.settings.make_folder()
-    with told_in_one_line(f"--resume {study}"):
-        return conduct(experiment, grounds, study)
+    text = {grounds.settings.family: grounds.data}
+    facts = facts_of(grounds.settings, grounds.devices, text, experiment=experiment.name)
+    with ended_in_order() as told:
+        study = grounds.settings.resume or grounds.settings.make_folder()
+        how = go_on(experiment, study)
+        last = last_word(f"{study}: {SILENT_END}; {how}")
+        with told_in_one_line(f"--resume {study}"), interrupted_at_once(how), last:
+            if not grounds.settings.resume:
+                write_facts(facts, study)
+            return conduct(experiment, grounds, study, told)
 
 
-def conduct(experiment: Experiment, grounds: Grounds, study: Path) -> int:
+def go_on(experiment: Experiment, study: Path) -> str:
+    """How to."""
+    return f"go on with: {called('tune/experiment.py')} {experiment.name} --resume {study}"
+
+
+def conduct(experiment: Experiment, grounds: Grounds, study: Path, told: Told) -> int:
     """As run_experiment, in a folder that was made for it or that it has."""
-    settings, devices = grounds.settings, grounds.devices
-    journal = open_journal(study, settings)
-    check_same_text({settings.family: grounds.data}, journal.facts())
-    with screen_apart(study / "log.txt") as write:
+    settings, devices, ended = grounds.settings, grounds.devices, "done"
+    with open_journal(study, settings) as journal, screen_apart(study / "log.txt") as write:
+        with undamaged(journal):
+            check_same_text({settings.family: grounds.data}, journal.facts())
         write(f"{study}: {duration_text(settings.budget)} on {devices.slots} x {devices.name}")
         for note in grounds.notes:
             write(note)
         bench = make_bench(experiment, grounds, journal, write)
-        ended = "done"
         try:
-            alive, up = heartbeats.beating(study, bench.books.clock), local_ray(devices.slots, devices.gpus)
-            with alive, up, interruptible():
-                bench.measure()
+            with heartbeats.beating(study, bench.books.clock), local_ray(devices.slots, devices.gpus):
+                if told.name:
+                    raise KeyboardInterrupt(told.name)
+                with interruptible():
+                    bench.measure()
         except KeyboardInterrupt:
             ended = "interrupted"
         except LeaseOver:
@@ -62,8 +76,7 @@ def conduct(experiment: Experiment, grounds: Grounds, study: Path) -> int:
         write(f"spent {duration_text(round(used, 1))} of {duration_text(settings.budget)}")
         write(f"draw it: {called('analysis/experiment.py')} {study}")
         if ended != "done":
-            write(f"{ended}; go on with: {called('tune/experiment.py')} {experiment.name} --resume {study}")
-    journal.close()
+            write(f"{ended}; {go_on(experiment, study)}")
     return {"done": 0, "interrupted": INTERRUPTED}.get(ended, 1)
 
 
@@ -77,7 +90,7 @@ def make_bench(experiment: Experiment, grounds: Grounds, journal: Journal, write
     ledger = Ledger(cap=settings.budget, clock=clock, spent_before=spent(journal), share=grounds.devices.share)
     note_cap(journal, settings.budget)
     text = {settings.family: grounds.data}
-    write_facts(settings, grounds.devices, text, journal, experiment=experiment.name)
+    note_facts(facts_of(settings, grounds.devices, text, experiment=experiment.name), journal)
     (journal.folder / heartbeats.FOLDER).mkdir(exist_ok=True)
     return Bench(
         experiment=experiment, points=grounds.points, config=grounds.config, data=grounds.data,
