@@ -3,7 +3,9 @@
 import logging
 import os
 import secrets
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -51,12 +53,14 @@ def local_ray(slots: int, gpus: int) -> Iterator[None]:
 
 @contextmanager
 def sigterm_left_alone() -> Iterator[None]:
-    """Ray takes SIGTERM for itself when it starts, and would end this process without a word."""
+    """Ray takes SIGTERM for itself when it starts, in Python and once more in C++, and would end this process by it."""
     kept, ray._private.utils.set_sigterm_handler = ray._private.utils.set_sigterm_handler, lambda handler: None
     try:
         yield
     finally:
         ray._private.utils.set_sigterm_handler = kept
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
 class Silent(ray.tune.ProgressReporter):

@@ -32,13 +32,16 @@ TOKENS = {"none": ("disabled", ""), "another": ("token", "0" * 64)}
 @pytest.fixture(scope="module")
 def joined() -> dict[str, subprocess.CompletedProcess[str]]:
     """What becomes of each that tries to join, all at once: Ray takes its time to give up."""
-    handler = signal.getsignal(signal.SIGTERM)
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     with local_ray(slots=1, gpus=0), ThreadPoolExecutor() as together:
         address = ray.get_runtime_context().gcs_address
         closed.append(Path(ray._private.worker._global_node.get_session_dir_path()))
         mine = [each.stat() for each in closed[0].parents if each.stat().st_uid == os.getuid()]
         assert any(stat.S_IMODE(each.st_mode) == 0o700 for each in mine)
-        assert signal.getsignal(signal.SIGTERM) == handler, "Ray took it, and would end this process without a word"
+        signal.raise_signal(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, before)
+        assert heard == [signal.SIGTERM], "Ray took it, and would end this process without a word"
         tokens = TOKENS | {"ours": ("token", os.environ["RAY_AUTH_TOKEN"])}
         tries = {
             name: together.submit(join, address, RAY_AUTH_MODE=mode, RAY_AUTH_TOKEN=token)
