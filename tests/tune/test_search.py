@@ -103,6 +103,14 @@ def test_the_screen_shows_decisions_results_and_what_it_cost(study: tuple[Path, 
     assert not re.search(r"warn|error|ray::|Traceback", screen, re.IGNORECASE)
 
 
+def test_a_search_that_is_over_says_so_and_runs_no_more(study: tuple[Path, str], repository: Path) -> None:
+    before = totals(study[0])
+    words = command(repository, "--resume", str(study[0]))
+    said = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert said.stdout.startswith(f"{study[0]}: it is over: spent ") and said.stdout.count("\n") == 1
+    assert totals(study[0]) == before
+
+
 def test_both_families_are_ranked(study: tuple[Path, str], repository: Path) -> None:
     ranked = subprocess.run(
         [sys.executable, str(repository / "analysis" / "rank.py"), str(study[0]), "--json"],
