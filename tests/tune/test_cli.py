@@ -141,7 +141,8 @@ def test_a_missing_file_is_told_before_anything_heavy_is_loaded(repository, empt
 def test_a_study_that_is_over_is_told_before_anything_heavy_is_loaded(repository, study):
     """Under the cap that it ended with; one that was given more is searched on, also after a kill."""
     with Journal(study, new=True) as journal:
-        journal.insert("trials", {"trial": "t001", "family": "nanogpt", "config": "{}", "state": "paused", "created": 0.0})
+        trial = {"trial": "t001", "family": "nanogpt", "config": "{}", "state": "paused", "created": 0.0}
+        journal.insert("trials", trial)
         journal.insert("reports", {"trial": "t001", "at": 1.0, "rung": 0, "valid_loss": 1.0})
         journal.note(ended={"reason": "cap", "spent": 3598.04, "cap": 3600.0})
     over = run(repository, "-X", "importtime", str(repository / "tune" / "run.py"), "--resume", str(study))
@@ -154,7 +155,7 @@ def test_a_study_that_is_over_is_told_before_anything_heavy_is_loaded(repository
 OVER = {"reason": "cap", "spent": 3598.0, "cap": 3600.0}
 
 
-@pytest.mark.parametrize("ended", [{"reason": "SIGINT", "spent": 1.0, "cap": 3600.0}, {"reason": "cap", "spent": 1.0}, OVER])
+@pytest.mark.parametrize("ended", [OVER | {"reason": "SIGINT"}, {"reason": "cap", "spent": 1.0}, OVER])
 def test_a_study_that_is_not_known_to_be_over_is_searched(searched, study, ended):
     """Told to end, of before the cap was written down with its end, or where nothing was found."""
     with Journal(study, new=True) as journal:
