@@ -44,7 +44,15 @@ TRIAL_NAME = re.compile(r"t\d{3,9}")
 
 
 def close_what_a_kill_left_open(journal: Journal) -> None:
-    """Charge what was open when the driver died up to its last sign of life, and end processes left over."""
+    """Charge what was open when the driver died up to its last sign of life, and end processes left over.
+
+    UserError: the journal says what cannot be.
+    """
+    with undamaged(journal):
+        _close_what_a_kill_left_open(journal)
+
+
+def _close_what_a_kill_left_open(journal: Journal) -> None:
     end_orphans(journal)
     leases = journal.rows(OPEN_LEASES)
     end = driver_end(journal, leases)
