@@ -23,6 +23,7 @@ from tune.planner import Planner
 from tune.prices import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.records import TrialRecord
 from tune.rehearsal import Clock, Costs, rehearse
+from tune.searcher import first_search
 from tune.settings import Settings
 from tune.space import Space
 from tune.speeds import Speeds
@@ -104,7 +105,7 @@ def make_plan(settings: Settings) -> Plan:
         remedy = "leave --address out; --devices N --oversubscribe plans for N devices like this machine's"
         raise invalid("plan", f"looks at this machine, not at the cluster at {settings.address!r}: {remedy}")
     began = time.monotonic()
-    grounds = survey(replace(settings, search="random"), find_devices(settings))
+    grounds = survey(replace(settings, search=first_search(settings.search)), find_devices(settings))
     prepared = time.monotonic() - began
     speeds = {name: Speeds(name, grounds.data[name], grounds.devices.kind) for name in settings.families}
     sizes = {name: _measure(grounds, name, each) for name, each in speeds.items()}

@@ -1,4 +1,4 @@
-"""Where configurations come from: draws over the valid points of a space, and a prior on what is promising."""
+"""Where configurations come from: a prior on what is promising, results through TPE, or uniform draws."""
 
 import math
 import random
@@ -14,8 +14,8 @@ from tune.space import Space
 
 ENOUGH_RESULTS = 20
 """The sampler learns from the highest rung that has at least this many; from fewer, five dimensions teach it noise."""
-RANDOM_DRAWS, MODEL_DRAWS = 200, 32
-"""For one suggestion: the more, the nearer it stays to what is promising before anything is known."""
+PRIOR_DRAWS, MODEL_DRAWS = 200, 32
+"""For one suggestion, of which the prior takes one: the more, the nearer it stays to the prior's favourites."""
 WORST_LOSS = 1e3
 
 SUSTAINED_FLOPS = {"cpu": 6e10, "cuda": 1e14}
@@ -41,10 +41,11 @@ PER_LAYER = {"nanogpt": 12, "translation": 28}
 
 
 class Suggester:
-    """Configurations of one family, none twice; the first is the default one.
+    """Configurations of one family, none twice.
 
-    search: "tpe", or "random" to learn nothing from results; prior: how promising a config is before anything is known
-    of it, in (0, 1].
+    search: "random": each that is left is equally likely; "prior": the default one, then the most promising of a few;
+    "tpe": so too until there are enough results, then as these tell. prior: how promising a config is before anything
+    is known of it, in (0, 1].
     """
 
     def __init__(self, space: Space, *, seed: int, search: str, prior: Callable[[Config], float]) -> None:
@@ -59,7 +60,7 @@ class Suggester:
         """A config that was not tried yet, or None where there are no more."""
         if len(self._given) >= self._space.count:
             return None
-        config = self._space.default() if not self._given else self._draw()
+        config = self._uniform() if self._search == "random" else self._promising()
         self.tried(trial, config)
         return config
 
@@ -74,17 +75,30 @@ class Suggester:
         """The loss of a trial at a rung; None: it failed there."""
         self._results.setdefault(rung, {})[trial] = WORST_LOSS if loss is None or not math.isfinite(loss) else loss
 
-    def _draw(self) -> Config:
-        """The most promising of a few new ones: near the prior's favourites first, then further away."""
-        rng = random.Random(f"{self._seed} {len(self._given)}")
-        draws = self._by_results(rng) if self._search == "tpe" and self._enough() else self._at_random(rng)
+    def _uniform(self) -> Config:
+        """Any that was not given yet, all equally likely."""
+        rng = self._rng()
+        while _key(config := self._space.uniform(rng)) in self._keys:
+            pass
+        return config
+
+    def _promising(self) -> Config:
+        """The default one first; then the most promising of a few new ones."""
+        if not self._given:
+            return self._space.default()
+        rng = self._rng()
+        draws = self._by_results(rng) if self._search == "tpe" and self._enough() else self._by_prior(rng)
         new = [config for config in draws if self._space.contains(config) and _key(config) not in self._keys]
         if new:
             return max(new, key=self._prior)
         return next(config for config in self._space.configs() if _key(config) not in self._keys)
 
-    def _at_random(self, rng: random.Random) -> list[Config]:
-        return [self._space.sample(rng) for _ in range(RANDOM_DRAWS)]
+    def _rng(self) -> random.Random:
+        """Of the suggestion to make now: it follows from the seed and how many were made before."""
+        return random.Random(f"{self._seed} {len(self._given)}")
+
+    def _by_prior(self, rng: random.Random) -> list[Config]:
+        return [self._space.sample(rng) for _ in range(PRIOR_DRAWS)]
 
     def _by_results(self, rng: random.Random) -> list[Config]:
         """Draws of Optuna's sampler, which knows the results of the highest rung with enough of them."""
@@ -116,6 +130,11 @@ class Suggester:
             params = {name: self._given[trial][name] for name in distributions}
             study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=loss))
         return study
+
+
+def first_search(search: str) -> str:
+    """How a search suggests configurations until it has results."""
+    return "prior" if search == "tpe" else search
 
 
 def prior(default: Config, *, family: str, seconds: float, kind: str, tokens: int) -> Callable[[Config], float]:

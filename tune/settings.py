@@ -147,7 +147,12 @@ class Settings:
         metadata=typed("fixed prices of steps, for decisions that no machine changes; with --rungs tokens", **FILE),
     )
     search: str = field(
-        default="tpe", metadata=typed("how configurations are suggested", choices=("tpe", "random"))
+        default="tpe",
+        metadata=typed(
+            "how configurations are suggested: by what is promising before anything is known (prior), by that and then "
+            "by results (tpe), or each equally likely (random)",
+            choices=("tpe", "prior", "random"),
+        ),
     )
     memory_limit: int | None = field(  # bytes
         default=None,

@@ -121,6 +121,11 @@ class Space:
             config[name] = rng.choice(self._choices(name, config))
         return config
 
+    def uniform(self, rng: random.Random) -> Config:
+        """One of configs(), all equally likely."""
+        shape = rng.choice(self._shapes)
+        return {name: shape[name] if name in shape else rng.choice(self.dimensions[name]) for name in self.dimensions}
+
     def contains(self, config: Mapping[str, Value]) -> bool:
         """Is this one of configs()?"""
         left = self.dimensions

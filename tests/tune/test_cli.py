@@ -95,7 +95,7 @@ INVALID = {
     "--budget 60s --scale-winner 2,2": "--scale-winner: '2,2' names 2 twice: give each number once",
     "--budget 60s --seed -1": "--seed: '-1' is out of range.*write --seed 0",
     "--budget 60s --rungs epochs": "--rungs: 'epochs'.*seconds or tokens",
-    "--budget 60s --search grid": "--search: 'grid'.*tpe or random",
+    "--budget 60s --search grid": "--search: 'grid'.*tpe or prior or random",
     "--budget 60s --report-every 5": "--report-every: '5' has no unit.*write 8h",
     "--budget 60s --out .": "--out: '.*' exists already.*name another",
     "--budget 60s --out /proc/no/study": "--out: '/proc/no/study' cannot be made.*name another",

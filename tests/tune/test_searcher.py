@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tune.dimensions import Config
-from tune.searcher import ENOUGH_RESULTS, PRIOR_SECONDS, Suggester, prior
+from tune.searcher import ENOUGH_RESULTS, PRIOR_SECONDS, Suggester, first_search, prior
 from tune.space import Space
 
 SPACE = Space(family="nanogpt", precisions=("fp32", "bf16"))
@@ -27,9 +27,9 @@ VARIED = Space(family="nanogpt", precisions=("fp32", "bf16"), vary=FREED)
 SPACES = {"space": SPACE, "varied": VARIED, "fixed": replace(VARIED, fix={"d_model": 128})}
 
 
-@pytest.mark.parametrize("search", ["tpe", "random"])
+@pytest.mark.parametrize("search", ["tpe", "prior", "random"])
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
-def test_the_first_is_the_default_and_none_comes_twice_or_invalid(space: Space, search: str) -> None:
+def test_none_comes_twice_or_invalid_and_the_first_is_the_default_but_at_random(space: Space, search: str) -> None:
     suggest = suggester(space, search=search)
     given = []
     for number in range(30):
@@ -38,12 +38,42 @@ def test_the_first_is_the_default_and_none_comes_twice_or_invalid(space: Space, 
         assert list(config) == list(space.dimensions)
         given.append(config)
         suggest.tell(f"t{number:03d}", 0, loss_of(config))
-    assert given[0] == space.default()
+    assert search == "random" or given[0] == space.default()
+
+
+def test_random_is_uniform_over_the_valid_points_whatever_the_prior_says() -> None:
+    """By Pearson's test, at one in a thousand, of the first four that many seeds draw."""
+    space = Space(family="nanogpt", precisions=("fp32",), fix={"layers": 2, "dropout": 0.1})
+    points = [tuple(config.items()) for config in space.configs()]
+
+    def promise(config: Config) -> float:
+        return 1.0 if config["d_model"] == 16 else 1e-6
+
+    drawn = [dict.fromkeys(points, 0) for _ in range(2)]
+    for search, counts in zip(("random", "prior"), drawn, strict=True):
+        for seed in range(60 * len(points) // 4):
+            suggest = Suggester(space, seed=seed, search=search, prior=promise)
+            for number in range(4):
+                config = suggest.suggest(f"t{number:03d}")
+                assert config is not None
+                counts[tuple(config.items())] += 1
+    random, by_prior = (sum((count - 60) ** 2 / 60 for count in counts.values()) for counts in drawn)
+    freedom = len(points) - 1
+    bound = freedom + 3.1 * math.sqrt(2 * freedom) + 3.1**2
+    assert random < bound < by_prior
+
+
+def test_a_plan_begins_as_the_search_does() -> None:
+    for search in ("tpe", "prior", "random"):
+        plans, searches = (suggester(search=each) for each in (first_search(search), search))
+        assert [plans.suggest(f"t{number}") for number in range(9)] == [
+            searches.suggest(f"t{number}") for number in range(9)
+        ]
 
 
 def test_what_is_freed_is_tried_at_its_recipes_value_first_and_then_elsewhere_too() -> None:
     promise = prior(VARIED.default(), family="nanogpt", seconds=600, kind="cpu", tokens=10**6)
-    suggest = Suggester(VARIED, seed=0, search="random", prior=promise)
+    suggest = Suggester(VARIED, seed=0, search="prior", prior=promise)
     rates = [config["learning_rate"] for number in range(24) if (config := suggest.suggest(f"t{number:03d}"))]
     assert rates[0] == 2e-3 and set(rates) == {1e-3, 2e-3, 4e-3}
     assert promise(VARIED.default()) > promise({**VARIED.default(), "learning_rate": 4e-3})
@@ -92,7 +122,7 @@ def test_what_it_learns_beats_chance() -> None:
                 losses += [loss_of(config)] if number >= 20 else []
         return statistics.mean(losses)
 
-    assert mean_loss("tpe") < mean_loss("random") - 0.2
+    assert mean_loss("tpe") < min(mean_loss("prior"), mean_loss("random")) - 0.2
 
 
 def test_the_highest_rung_with_enough_results_counts() -> None:

@@ -60,7 +60,7 @@ def test_families_that_cannot_be_read_are_refused(text, said):
         ({"seed": -1}, "--seed: '-1'"),
         ({"seed": 2**32}, "--seed: '4294967296'"),
         ({"rungs": "epochs"}, "--rungs: 'epochs' .* seconds or tokens"),
-        ({"search": "grid"}, "--search: 'grid' .* tpe or random"),
+        ({"search": "grid"}, "--search: 'grid' .* tpe or prior or random"),
     ],
     ids=str,
 )
