@@ -1,5 +1,6 @@
 """The parts of a search, put together on its grounds."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -10,16 +11,20 @@ from model.kept_peaks import cpu_name, kept
 from tune import heartbeats
 from tune.books import Books
 from tune.experiments.grounds import price, wall
+from tune.facts import age_of
 from tune.family import Family
 from tune.grounds import SHORTEST_RUNG_SECONDS, Grounds
 from tune.journal import Journal
+from tune.ladder import Ladder
 from tune.ledger import Ledger
 from tune.listener import Listener
 from tune.planner import Planner
 from tune.prices import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, Prices
-from tune.restore import last_moment, note_cap, spent, spent_beside
+from tune.records import Terms
+from tune.restore import agreed, last_moment, spent, spent_beside
 from tune.rungs import Contest
 from tune.searcher import Suggester, prior
+from tune.state import ladder_of
 from tune.trial import Place
 
 EVALUATION_TOKENS_PER_RUNG_SECOND = {"cpu": 800, "cuda": 50_000}
@@ -31,19 +36,21 @@ THREADS = 1
 
 def make_planner(
     grounds: Grounds, journal: Journal, listeners: list[Listener], *, there: Callable[[], int] | None = None,
-    now: Callable[[], float] = time.monotonic,
+    now: Callable[[], float] = time.monotonic, elapsed: float | None = None,
 ) -> Planner:  # fmt: skip
     """The ledger, and each family's contest, prices and suggestions, on a clock that goes on where the journal ends.
 
-    there: how many devices there are just now, where some may be lost; now: the seconds by which that clock goes on.
+    there: how many devices there are just now, where some may be lost; now: the seconds by which that clock goes on;
+    elapsed: seconds since the study began, whoever ran meanwhile (None: as the real clock has it).
     """
-    settings, begun, before = grounds.settings, now(), last_moment(journal)
+    settings, begun, before, terms = grounds.settings, now(), last_moment(journal), agreed(journal)
+    age = age_of(journal, time.monotonic() - grounds.begun) if elapsed is None else elapsed
 
     def clock() -> float:
         return before + now() - begun
 
     def wall_left() -> float | None:
-        return None if settings.deadline is None else settings.deadline - wall(to_come) - (now() - begun)
+        return None if settings.deadline is None else settings.deadline - age - (now() - begun)
 
     families: dict[str, Family] = {}
     ledger = Ledger(cap=settings.budget, clock=clock, spent_before=spent(journal), share=grounds.devices.share)
@@ -59,10 +66,14 @@ def make_planner(
         wall_left=wall_left,
         listeners=listeners,
     )
-    first = grounds.aside.rest(note_cap(journal, settings.budget))
+    planner.wall_aside = wall(to_come)
+    first = grounds.aside.rest(terms[0]["seconds"] if terms else settings.budget)
     by_now = settings.budget - spent_beside(journal) - ledger.aside
     for name in settings.families:
-        families[name] = make_family(grounds, name, first, by_now, planner.price_of(name))
+        ladder = ladder_of(terms[0].get("families", {}).get(name)) if terms else None
+        families[name] = make_family(grounds, name, first, by_now, planner.price_of(name), ladder)
+    if not terms:
+        planner.agree(make_terms(grounds, planner))
     journal.note(
         rung_seconds={
             name: [family.contest.rung_seconds(rung) for rung in range(12)] for name, family in families.items()
@@ -74,10 +85,28 @@ def make_planner(
     return planner
 
 
+def make_terms(grounds: Grounds, planner: Planner) -> Terms:
+    """What the study runs under now."""
+    settings, devices = grounds.settings, grounds.devices
+    return Terms(
+        cap=settings.budget, deadline=settings.deadline, wall=search_wall(grounds),
+        processor=devices.model if devices.kind == "cuda" or settings.address else cpu_name(),
+        families={name: family.seconds for name, family in planner.families.items()},
+    )  # fmt: skip
+
+
+def search_wall(grounds: Grounds) -> float:
+    """Seconds from the study's start to when its search must be over."""
+    settings = grounds.settings
+    return math.inf if settings.deadline is None else settings.deadline - wall(grounds.aside.points(settings.budget))
+
+
 def make_family(
-    grounds: Grounds, name: str, first: float, by_now: float, price_of: Callable[[Any, int], float]
-) -> Family:
-    """One family: its contest on the ladder of the study's first cap, what it may spend by now, and its suggestions.
+    grounds: Grounds, name: str, first: float, by_now: float, price_of: Callable[[Any, int], float],
+    ladder: Ladder | None = None,
+) -> Family:  # fmt: skip
+    """One family: its contest on the study's first `ladder`, which is made for a new one, what it may spend by now, and
+    its suggestions.
 
     first, by_now: device-seconds that the search had of the first cap, and has of the present one. What a family has is
     in seconds of a slot, as are the prices.
@@ -90,6 +119,7 @@ def make_family(
             seconds=seconds / share, slots=grounds.devices.slots, price=price_of, shortest=SHORTEST_RUNG_SECONDS,
             overhead=given.overhead_seconds if given else FIRST_OVERHEAD_SECONDS,
             start_up=given.start_up_seconds if given else FIRST_START_UP_SECONDS, configs=space.count,
+            wall=search_wall(grounds), part=settings.families[name], ladder=ladder,
         ),
         prices=given or Prices(),
         memory=grounds.memories[name],
@@ -120,10 +150,12 @@ def make_place(grounds: Grounds, planner: Planner) -> Place:
     settings, kind, study = grounds.settings, grounds.devices.kind, planner.books.journal.folder
     (study / heartbeats.FOLDER).mkdir(exist_ok=True)
     per_second = EVALUATION_TOKENS_PER_RUNG_SECOND[kind]
+    before = planner.books.journal.facts().get("evaluation_tokens", {})
     tokens = {
-        name: max(SMALLEST_EVALUATION_TOKENS, int(per_second * family.contest.rung_seconds(0)))
+        name: before.get(name) or max(SMALLEST_EVALUATION_TOKENS, int(per_second * family.contest.rung_seconds(0)))
         for name, family in planner.families.items()
     }
+    planner.books.journal.note(evaluation_tokens=tokens)
     return Place(
         folder=study, device=kind, threads=THREADS, seed=settings.seed, evaluation_tokens=tokens,
         report_every=settings.report_every, driver=heartbeats.Driver.here(),

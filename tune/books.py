@@ -58,30 +58,28 @@ class Books:
         return self.ledger.affordable(next(iter(self._idle_since), None))
 
     def open_lease(
-        self, trial: str, rung: int | None, goal: int | None, price: float, wanted: float, wall: float
-    ) -> tuple[int, int, float, float]:
+        self, trial: str, rung: int | None, goal: int | None, price: float, wanted: float, wall: float,
+        micro_batches: int,
+    ) -> dict[str, Any]:  # fmt: skip
         """Reserve up to `wanted` seconds for a trial, within the cap and `wall`, on an idle slot or a new one.
 
-        Returns the lease's number, its slot, when it was opened and the seconds reserved.
+        Returns the row of `leases`.
         """
         slot = self._take_slot()
         seconds = min(wanted, self.ledger.room - 0.01, wall)
         self.ledger.reserve(slot, seconds)
-        opened = self.clock()
-        lease = self.journal.insert(
-            "leases",
-            {
-                "trial": trial,
-                "slot": slot,
-                "purpose": "final" if rung is None else "rung",
-                "rung": rung,
-                "goal": goal,
-                "price": price * self.ledger.share,
-                "reserved": seconds * self.ledger.share,
-                "opened": opened,
-            },
-        )
-        return lease, slot, opened, seconds
+        row = {
+            "trial": trial,
+            "slot": slot,
+            "purpose": "final" if rung is None else "rung",
+            "rung": rung,
+            "goal": goal,
+            "price": price * self.ledger.share,
+            "reserved": seconds * self.ledger.share,
+            "opened": self.clock(),
+            "micro_batches": micro_batches,
+        }
+        return row | {"lease": self.journal.insert("leases", row)}
 
     def _take_slot(self) -> int:
         if self._idle_since:
@@ -101,8 +99,8 @@ class Books:
     def charge(self, run: Running, seconds: Mapping[str, float]) -> None:
         """What a running trial used, by what it used it for."""
         for what, amount in seconds.items():
-            run.charged[what] = run.charged.get(what, 0.0) + amount
-            self._write_charge(run.assignment.slot, what, amount, run.assignment)
+            charged = self._write_charge(run.assignment.slot, what, amount, run.assignment)
+            run.charged[what] = run.charged.get(what, 0.0) + charged / self.ledger.share
 
     def report(self, run: Running, progress: Mapping[str, Any]) -> dict[str, Any]:
         """Write a trial's progress as a row of `reports`; returns the row."""
@@ -112,6 +110,7 @@ class Books:
             row["checkpoint"] = str(Path(row["checkpoint"]).relative_to(self.journal.folder))
         row |= {"trial": assignment.trial, "lease": assignment.lease, "at": self.clock()}
         row |= {"rung": None, "final": 0, "mfu": self._utilisation(assignment.config, progress)}
+        row |= {"ended": ended, "valid_loss": None}
         if valid := progress["valid"]:
             row |= {"rung": assignment.rung if ended == "rung" else None, "final": int(ended == "final")}
             row |= {name: valid[name] for name in ("perplexity", "bits_per_character", "nats_per_word", "accuracy")}
@@ -143,13 +142,14 @@ class Books:
     def close_lease(self, run: Running, rest: str) -> float:
         """End a lease: what the trial did not account for itself is charged as `rest`, what it did not use is released.
 
-        Where its worker is gone it ended then. Returns the seconds of the lease.
+        Where its worker is gone it ended then. Returns the device-seconds of the lease.
         """
         assignment, now = run.assignment, self.clock() if run.gone is None else run.gone
-        charged = now - assignment.opened
-        self.charge(run, {rest: charged - sum(run.charged.values())})
+        seconds = now - assignment.opened
+        charged = seconds * self.ledger.share
+        self.charge(run, {rest: seconds - sum(run.charged.values())})
         self.ledger.release(assignment.slot)
-        self.journal.update("leases", assignment.lease, {"closed": now, "charged": charged * self.ledger.share})
+        self.journal.update("leases", assignment.lease, {"closed": now, "charged": charged})
         self._idle_since[assignment.slot] = now
         return charged
 
@@ -180,6 +180,8 @@ class Books:
     def _end_idling(self, slot: int, at: float) -> None:
         self._write_charge(slot, "idle", at - self._idle_since.pop(slot))
 
-    def _write_charge(self, slot: int, what: str, seconds: float, to: Assignment | None = None) -> None:
-        row = {"at": self.clock(), "slot": slot, "what": what, "seconds": seconds * self.ledger.share}
+    def _write_charge(self, slot: int, what: str, seconds: float, to: Assignment | None = None) -> float:
+        """Returns the device-seconds that were written down."""
+        row: dict[str, Any] = {"at": self.clock(), "slot": slot, "what": what, "seconds": seconds * self.ledger.share}
         self.journal.insert("charges", row | ({"trial": to.trial, "lease": to.lease} if to else {}))
+        return float(row["seconds"])

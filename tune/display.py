@@ -27,8 +27,11 @@ SHARE = 0.05
 
 
 @contextmanager
-def displayed(voice: Voice, study: Path, settings: Settings, clock: Callable[[], float]) -> Iterator[None]:
-    """Show the study in this folder while this lasts, where there is a terminal; `clock`: the study's own seconds.
+def displayed(
+    voice: Voice, study: Path, settings: Settings, clock: Callable[[], float], wall_left: Callable[[], float | None]
+) -> Iterator[None]:
+    """Show the study in this folder while this lasts, where there is a terminal; `clock`: the study's own seconds;
+    wall_left: those to its deadline.
 
     Nothing changes where there is none, or one that cannot draw.
     """
@@ -37,7 +40,7 @@ def displayed(voice: Voice, study: Path, settings: Settings, clock: Callable[[],
     if not (voice.screen.isatty() and draws):
         yield
         return
-    display = Display(voice, console, study, settings, clock)
+    display = Display(voice, console, study, settings, clock, wall_left)
     display.start()
     try:
         yield
@@ -49,10 +52,11 @@ class Display:
     """The thread; what the voice says meanwhile is shown with its next drawing."""
 
     def __init__(
-        self, voice: Voice, console: Console, study: Path, settings: Settings, clock: Callable[[], float]
-    ) -> None:
+        self, voice: Voice, console: Console, study: Path, settings: Settings, clock: Callable[[], float],
+        wall_left: Callable[[], float | None],
+    ) -> None:  # fmt: skip
         self._voice, self._console, self._study, self._settings, self._clock = voice, console, study, settings, clock
-        self._deadline = None if settings.deadline is None else time.monotonic() + settings.deadline
+        self._wall_left = wall_left
         self._said: SimpleQueue[str] = SimpleQueue()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="display", daemon=True)
@@ -91,8 +95,8 @@ class Display:
                 wait = max(REFRESH_SECONDS, (time.monotonic() - began) / SHARE)
 
     def _look(self, journal: sqlite3.Connection) -> View:
-        settings, wall = self._settings, None if self._deadline is None else self._deadline - time.monotonic()
-        return look(journal, settings.families, cap=settings.budget, now=self._clock(), wall=wall)
+        families, cap = self._settings.families, self._settings.budget
+        return look(journal, families, cap=cap, now=self._clock(), wall=self._wall_left())
 
     def _say(self, show: Callable[[str], None]) -> None:
         if lines := [self._said.get() for _ in range(self._said.qsize())]:

@@ -53,6 +53,15 @@ def note_facts(facts: Mapping[str, Any], journal: Journal) -> None:
     journal.note(**facts)
 
 
+def age_of(journal: Journal, ago: float) -> float:
+    """Seconds since a study began, whoever ran meanwhile, by the system's clock; a new one began so long `ago`."""
+    created = journal.facts().get("created")
+    if created is None:
+        journal.note(created=time.time() - ago)
+        return ago
+    return max(0.0, time.time() - float(created))
+
+
 @contextmanager
 def overhead_noted(journal: Journal, tensorboard: TensorBoard) -> Iterator[None]:
     """Write down what the journal and TensorBoard took of the search that runs inside, in seconds of the driver's."""

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from tune.memory import Memory
 from tune.prices import FixedPrices, Prices
 from tune.records import TrialRecord
-from tune.rungs import Contest
+from tune.rungs import Contest, Left, Move
 
 MOST_REFUSALS = 50
 """Where so many configurations in a row do not fit in memory, a family has no more of them."""
@@ -19,8 +19,12 @@ trial will go on. Counted in steps of the family's first trial, so that all at a
 class Suggestions(Protocol):
     """Where new configurations of a family come from."""
 
-    def suggest(self, trial: str) -> dict[str, Any] | None:
-        """A configuration that was not tried yet, or None where there are no more."""
+    @property
+    def more(self) -> bool:
+        """Whether there is a configuration that was not tried yet."""
+
+    def suggest(self, trial: str) -> dict[str, Any]:
+        """One of these."""
 
     def tried(self, trial: str, config: dict[str, Any]) -> None:
         """A configuration was given to a trial by an earlier run."""
@@ -33,7 +37,7 @@ class Suggestions(Protocol):
 class Family:
     """One family's part of a study: its share of the cap in device-seconds, and who decides and knows.
 
-    idle: it has nothing more to do, so that others may use what it left over; equal_tokens: rungs are equal in tokens,
+    equal_tokens: rungs are equal in tokens,
     not in device-seconds; step_seconds: the step time that then turns their seconds into steps for all trials; planned:
     at fixed prices, what its leases were to cost; refusals: configurations in a row that do not fit in memory;
     warm_up_steps: those over which the learning rate of its trials rises.
@@ -45,7 +49,6 @@ class Family:
     suggestions: Suggestions
     memory: Memory = field(default_factory=Memory)
     charged: float = 0.0
-    idle: bool = False
     refusals: int = 0
     equal_tokens: bool = False
     step_seconds: float | None = None
@@ -62,15 +65,15 @@ class Family:
         step_seconds = self.step_seconds if self.equal_tokens else record.step_seconds
         return None if step_seconds is None else round(self.contest.rung_seconds(rung) / step_seconds)
 
-    def goal(self, record: TrialRecord, rung: int | None, price: float) -> tuple[int | None, float | None]:
-        """Steps of a trial's life at the end of a stretch where they are known, else training seconds.
+    def goal(self, record: TrialRecord, rung: int | None, price: float) -> int | None:
+        """Steps of a trial's life at the end of a stretch; None where only seconds count.
 
-        Neither for the last stretch (rung None), which fills its lease, unless prices are fixed.
+        These are the rung's, or for the last stretch (rung None) those of its lease, unless prices are fixed.
         """
         if rung is None:
-            return (record.steps + self.fixed.steps_in(price) if self.fixed else None), None
+            return record.steps + self.fixed.steps_in(price) if self.fixed else None
         steps = self.steps_at(record, rung)
-        return (None, self.contest.rung_seconds(rung)) if steps is None else (max(record.steps + 1, steps), None)
+        return None if steps is None else max(record.steps + 1, steps)
 
     def price(self, trial: str | None, record: TrialRecord | None, rung: int) -> float:
         """Expected device-seconds to bring a trial (None: a new one) from where it is to a rung."""
@@ -87,8 +90,15 @@ class Family:
         self.contest.reported(trial, rung, loss, telling=telling)
         self.suggestions.tell(trial, rung, loss)
 
-    def refusal(self, config: dict[str, Any]) -> str | None:
-        """Why a config is not launched, if it is not: it does not fit in memory."""
-        reason = self.memory.refusal(config)
-        self.refusals = self.refusals + 1 if reason else 0
-        return reason
+    def decide(self, left: Left) -> Move:
+        """What a free slot should do for it. Where no configuration is left, nothing new begins."""
+        if self.refusals >= MOST_REFUSALS or not self.suggestions.more:
+            self.contest.configs = len(self.contest.trials)
+        return self.contest.decide(left)
+
+    def state(self) -> dict[str, Any]:
+        """All that its events made of it, as plain data; what was suggested follows from that."""
+        account = [self.charged, self.planned, self.refusals, self.step_seconds]
+        return self.contest.state() | {
+            "prices": self.prices.state(), "memory": self.memory.state(), "account": account
+        }  # fmt: skip

@@ -1,6 +1,7 @@
 """The grounds of a search: what its settings come to on this machine, checked before anything is written."""
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -34,7 +35,7 @@ class Grounds:
 
     settings: each corpus is named. devices: shared as the settings ask for. held_to: bytes that a trial is held to.
     notes: lines for the user: which texts serve and why, what the memory limit comes to; aside: what of the cap is not
-    for the search.
+    for the search; begun: when it was asked for, on the monotonic clock.
     """
 
     settings: Settings
@@ -46,6 +47,7 @@ class Grounds:
     prices: Mapping[str, FixedPrices]
     notes: Sequence[str]
     aside: Aside
+    begun: float
 
     @property
     def cpus(self) -> int:
@@ -55,6 +57,7 @@ class Grounds:
 
 def survey(settings: Settings, devices: Devices) -> Grounds:
     """The grounds of a search on these devices. UserError: a setting that cannot serve."""
+    begun = time.monotonic()
     spaces = {
         name: Space(
             family=name, precisions=devices.precisions, fix=settings.fix,
@@ -82,6 +85,7 @@ def survey(settings: Settings, devices: Devices) -> Grounds:
         settings=texts.settings, devices=devices, spaces=spaces, data=data, memories=memories, prices=prices,
         held_to=asked if devices.trials_each == 1 else min(limits), notes=[*texts.notes, *notes],
         aside=aside,
+        begun=begun,
     )  # fmt: skip
 
 
@@ -152,6 +156,14 @@ def check_same_text(data: Mapping[str, Data], facts: Mapping[str, Any]) -> None:
         if corpus.sha256 != before["sha256"]:
             rule = "a study goes on with the text that it began with: restore it, or begin a new study"
             raise UserError(f"{FLAGS[FAMILIES[family].corpus]}: {corpus.name!r} has changed since: {rule}")
+
+
+def check_same_kind(devices: Devices, facts: Mapping[str, Any]) -> None:
+    """UserError: a study that ran on GPUs (its `facts`, from the journal) would go on on CPU cores, or the reverse."""
+    before, names = facts.get("devices", {}).get("kind", devices.kind), {"cuda": "GPUs", "cpu": "CPU cores"}
+    if before != devices.kind:
+        rule = f"runs on {names.get(before, before)}, and here are {names[devices.kind]}: their losses do not compare"
+        raise UserError(f"--resume: the study {rule}; go on with it where it began, or begin anew")
 
 
 def check_same_prices(prices: Mapping[str, FixedPrices], facts: Mapping[str, Any]) -> None:

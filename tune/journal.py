@@ -65,6 +65,9 @@ UPGRADES = (
     "ALTER TABLE reports ADD COLUMN whole_loss REAL",
     "ALTER TABLE reports ADD COLUMN whole_perplexity REAL",
     "ALTER TABLE reports ADD COLUMN whole_bits_per_character REAL",
+    "ALTER TABLE reports ADD COLUMN ended TEXT",
+    "ALTER TABLE decisions ADD COLUMN report INTEGER",
+    "ALTER TABLE leases ADD COLUMN micro_batches INTEGER",
 )
 """What came to the schema since, in order: a study that was begun before gets it when it goes on."""
 STEPS = (SCHEMA, *UPGRADES)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 ETA = 2.0
 """A rung is this many times the training of the one below."""
@@ -28,7 +28,8 @@ Trial = Hashable
 
 @dataclass(frozen=True, kw_only=True)
 class Ladder:
-    """Rungs 0 to `top`; `explore` device-seconds for them, `kept` for the leader; `first` training seconds at rung 0.
+    """Rungs 0 to `top`; `explore` device-seconds for them, `kept` for the leader, `start_up` for slots to come up;
+    `first` training seconds at rung 0. What a deadline leaves of a cap beside these is for last stretches of others.
 
     horizon(trial): training seconds to a trial's end, of an average one for None; None where trials have no end.
     """
@@ -37,8 +38,13 @@ class Ladder:
     top: int
     explore: float
     kept: float
+    start_up: float
     overhead: float
     horizon: Callable[[Trial | None], float] | None
+
+    def told(self) -> dict[str, float]:
+        """As plain data, all but the horizon."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "horizon"}
 
     def rung_seconds(self, rung: int, trial: Trial | None = None) -> float:
         """Training seconds of a trial's life at a rung: the same for all, or the same share of the way to each end."""
@@ -79,19 +85,24 @@ class Ladder:
 def fit(
     *, seconds: float, slots: int, start_up: float, shortest: float, overhead: float, first: float | None = None,
     horizon: Callable[[Trial | None], float] | None, finish_share: float | None, wall: float = math.inf,
+    part: float = 1.0,
 ) -> Ladder:  # fmt: skip
-    """The ladder that suits a cap, and `wall` seconds for one trial. `first`: rung 0 is fixed already."""
+    """The ladder that suits a cap, and `wall` seconds of a part of the slots. `first`: rung 0 is fixed already."""
     share = finish_share if finish_share is not None else FINISH_SHARE if horizon is None else TOP_SHARE
     kept = share * min(seconds, wall)
     if horizon is not None:
         kept = min(kept, horizon(None) + overhead)
-    explore = max(0.0, seconds - kept - max(start_up, min(start_up * slots, START_UP_SHARE * seconds)))
+    coming_up = max(start_up, min(start_up * slots, START_UP_SHARE * seconds))
+    explore = max(0.0, seconds - kept - coming_up)
+    if horizon is None:
+        explore = min(explore, max(0.0, part * slots * (wall - kept) - coming_up))
+    parts = {"explore": explore, "kept": kept, "start_up": coming_up, "overhead": overhead}
     if horizon is not None:
         first = first or shortest
         top = max(1, math.ceil(math.log(horizon(None) / first, ETA) - 1e-9))
-        return Ladder(first=first, top=top, explore=explore, kept=kept, overhead=overhead, horizon=horizon)
+        return Ladder(first=first, top=top, **parts, horizon=horizon)
     least = min(shortest, max(overhead, explore / FEWEST_TRIALS - overhead))
-    ladder = _grow(Ladder(first=first or least, top=0, explore=explore, kept=kept, overhead=overhead, horizon=None))
+    ladder = _grow(Ladder(first=first or least, top=0, **parts, horizon=None))
     while first is None and ladder.starts > TRIALS_AT_600_SECONDS * math.sqrt(seconds / 600.0):
         ladder = _grow(replace(ladder, first=1.1 * ladder.first, top=0))
     return ladder

@@ -33,6 +33,10 @@ class Memory:
     ) -> None:
         self.limit, self.most, self._overhead, self._paper = limit, most, overhead, paper
 
+    def state(self) -> float:
+        """What was learned: bytes that trials take beside their models."""
+        return self._overhead
+
     def predicted(self, config: Mapping[str, Any], micro_batches: int) -> float:
         """Bytes that a trial will take above what its process holds without it."""
         return self._overhead + FACTOR * self._paper(config, micro_batches)

@@ -69,14 +69,17 @@ class MemoryPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class FamilyPlan:
-    """One family. Its share of the cap is explore + kept + start_up, in device-seconds; finish: its last stretch."""
+    """One family. Its share of the cap is explore + kept + start_up + beside, in device-seconds: beside is what a
+    deadline leaves for last stretches of others than the leader, or unspent. finish: so many `finishers` had theirs."""
 
     started: int
     explore: float
     kept: float
     start_up: float
+    beside: float
     rungs: tuple[RungPlan, ...]
     finish: float
+    finishers: int
     sizes: tuple[SizePlan, ...]
     memory: MemoryPlan
 
@@ -115,7 +118,7 @@ def make_plan(settings: Settings) -> Plan:
     )  # fmt: skip
     clock, scaling = Clock(), wall(grounds.aside.points(settings.budget))
     with tempfile.TemporaryDirectory(prefix="ration-") as folder, Journal(Path(folder), new=True) as journal:
-        planner = make_planner(grounds, journal, [], now=clock)
+        planner = make_planner(grounds, journal, [], now=clock, elapsed=prepared + RAY_UP_SECONDS)
         rehearse(planner, clock, costs)
         plan = Plan(
             settings=settings, slots=grounds.devices.slots, device=grounds.devices.name,
@@ -142,8 +145,9 @@ def _measure(grounds: Grounds, name: str, speeds: Speeds) -> list[tuple[Mapping[
     """The smallest, the first and the largest config that a search begins with, and seconds of a step of each."""
     rest = grounds.aside.rest(grounds.settings.budget)
     family = make_family(grounds, name, rest, rest, lambda trial, rung: 0.0)
-    suggested = [family.suggestions.suggest(f"t{number + 1:03d}") for number in range(SIZED)]
-    configs = [config for config in suggested if config and family.memory.refusal(config) is None]
+    begun = (f"t{number + 1:03d}" for number in range(SIZED))
+    suggested = [family.suggestions.suggest(trial) for trial in begun if family.suggestions.more]
+    configs = [config for config in suggested if family.memory.refusal(config) is None]
     configs = configs or [min(grounds.spaces[name].configs(), key=family.memory.smallest)]
     chosen = sorted([min(configs, key=speeds.flops), configs[0], max(configs, key=speeds.flops)], key=speeds.flops)
     different = {label(config): config for config in chosen}.values()
@@ -168,7 +172,8 @@ def _family(
     made = [_size(family, grounds, name, config, step) for config, step in sizes]
     return FamilyPlan(
         started=len(started), explore=share * ladder.explore, kept=share * ladder.kept,
-        start_up=share * (family.contest.seconds - ladder.explore - ladder.kept),
+        start_up=share * ladder.start_up,
+        beside=share * max(0.0, family.contest.seconds - ladder.explore - ladder.kept - ladder.start_up),
         rungs=tuple(
             RungPlan(
                 training=ladder.rung_seconds(rung), price=share * ladder.cost(rung), pays_for=quota / ladder.cost(rung),
@@ -176,7 +181,7 @@ def _family(
             )
             for rung, quota in enumerate(quotas)
         ),
-        finish=went.get(None, (0, 0.0))[1], sizes=tuple(made),
+        finish=went.get(None, (0, 0.0))[1], finishers=went.get(None, (0, 0.0))[0], sizes=tuple(made),
         memory=_memory(family.memory, grounds.spaces[name], started),
     )  # fmt: skip
 

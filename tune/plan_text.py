@@ -36,16 +36,17 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 
 
 def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[str]:
-    share = family.explore + family.kept + family.start_up
+    share = family.explore + family.kept + family.start_up + family.beside
     parts = f"{_whole(family.explore)} for rungs, {_whole(family.kept)} kept for the last stretch"
-    yield f"{name}: {_whole(share)} = {parts}, {_whole(family.start_up)} for start-up; {family.started} trials"
+    beside = f", {_whole(family.beside)} beside them by the deadline" if family.beside >= 1 else ""
+    yield f"{name}: {_whole(share)} = {parts}, {_whole(family.start_up)} for start-up{beside}; {family.started} trials"
     yield f"  {'rung':<12} {'training':>10} {'price':>10} {'pays for':>10} {'trials':>10} {'in all':>10}"
     for number, rung in enumerate(family.rungs):
         yield (
             f"  {number:<12} {_tenths(rung.training):>10} {_tenths(rung.price):>10} {rung.pays_for:>10.1f} "
             f"{rung.trials:>10} {_whole(rung.seconds):>10}"
         )
-    yield f"  {'last stretch':<12} {'':>10} {'':>10} {'':>10} {int(family.finish > 0):>10} {_whole(family.finish):>10}"
+    yield f"  {'last stretch':<12} {'':>10} {'':>10} {'':>10} {family.finishers:>10} {_whole(family.finish):>10}"
     what = "price" if by_price else "steps"
     titles = "".join(f"{f'{what} {number}':>10}" for number in range(len(family.rungs)))
     yield f"  {'size':<24} {'parameters':>12} {'a step':>10}{titles}"

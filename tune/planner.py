@@ -6,7 +6,8 @@ knows no Ray: the scheduler tells Ray, and tests give it a fake clock.
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from tune.books import Books
@@ -16,10 +17,11 @@ from tune.heartbeats import IDLE, WORKING
 from tune.leases import with_margin, with_start_up
 from tune.ledger import GRACE_SECONDS
 from tune.listener import Listener
-from tune.records import Assignment, Running, TrialRecord
+from tune.records import Assignment, Running, Terms, TrialRecord
 from tune.rungs import ALIKE, Finish, HandBack, Promote, Start, Wait
 from tune.shares import Shares
 from tune.slots import Slots
+from tune.state import State
 
 DEATHS_ALLOWED = 1
 """A trial whose process died more often than this is recorded as failed."""
@@ -41,8 +43,9 @@ class Planner:
     """The search as far as it is not Ray's.
 
     slots: how many trials may run at once; there: how many of them there are just now, where machines may be lost;
-    wall_left: seconds to the deadline, None where there is none; cut_short: trials whose lease ended before its goal;
-    silence: since when the driver gave no sign of life for too long, None where that was not since it was asked.
+    wall_left: seconds to the deadline, None where there is none, and wall_aside: those of them that are kept for what
+    comes after the search; silence: since when the driver gave no sign of life for too long, None where that was
+    not since it was asked.
     """
 
     def __init__(
@@ -56,11 +59,10 @@ class Planner:
         listeners: Sequence[Listener] = (),
     ) -> None:
         self.books, self.families = books, families
-        self.wall_left, self._listeners = wall_left, listeners
-        self.trials: dict[str, TrialRecord] = {}
-        self.running: dict[str, Running] = {}
+        self.wall_left, self.wall_aside, self._listeners = wall_left, 0.0, listeners
+        self.state = State(families, books.journal.folder, books.ledger.share)
+        self.trials, self.running, self.cut_short = self.state.trials, self.state.running, self.state.cut_short
         self.stopping: str | None = None
-        self.cut_short: dict[str, int | None] = {}
         self.slots = Slots(slots, there, self.running, books)
         self.silence: Callable[[], float | None] = lambda: None
         self._shares, self._footprints = Shares(families, self.running, books), Footprints(families, books)
@@ -81,6 +83,51 @@ class Planner:
 
         return lambda trial, rung: self.families[name].price(trial, self.trials.get(trial), rung)
 
+    @contextmanager
+    def event(self, *, changes: bool = True) -> Iterator[None]:
+        """What happens inside is written down as a whole or not at all, with a digest of the state that it changes."""
+        with self.books.journal.transaction():
+            yield
+            if changes:
+                self.books.journal.note(state=self.state.digest())
+
+    def _wall(self) -> float | None:
+        """Seconds until the search must be over."""
+        wall = self.wall_left()
+        return None if wall is None else wall - self.wall_aside
+
+    # Under what terms it runs
+
+    def agree(self, terms: Terms) -> list[str]:
+        """From now on the study has these terms; where they are others than before that is written down.
+
+        Returns what a user should know of it.
+        """
+        journal = self.books.journal
+        agreed: list[dict[str, Any]] = journal.facts().get("caps", [])
+        now = {"seconds": terms.cap, "deadline": terms.deadline, "processor": terms.processor}
+        before = now | agreed[-1] if agreed else {}
+        if before == before | now:
+            return []
+        last = {"decision": "SELECT MAX(decision) FROM decisions", "report": "SELECT MAX(report) FROM reports"}
+        row = now | {"at": self.books.clock()} | {what: journal.rows(query)[0][0] or 0 for what, query in last.items()}
+        if (before.get("seconds"), before.get("deadline")) != (terms.cap, terms.deadline):
+            row["families"] = {
+                name: {"seconds": seconds, "ladder": self._ladder(name, seconds, terms.wall, new=not agreed)}
+                for name, seconds in terms.families.items()
+            }
+        with self.event():
+            self.state.agreed(row, new=not agreed)
+            journal.note(caps=[*agreed, row], slots_kept=None)
+        if not agreed or before["processor"] == terms.processor:
+            return []
+        other = f"{terms.processor}, where the study had {before['processor']}"
+        return [f"another processor: {other}: prices are learned anew; rungs and what is measured on stay the study's"]
+
+    def _ladder(self, name: str, seconds: float, wall: float, *, new: bool) -> dict[str, float]:
+        contest = self.families[name].contest
+        return (contest.ladder if new else contest.refitted(seconds, wall)).told()
+
     # What a free slot does next
 
     def next(self) -> Assignment | None:
@@ -89,7 +136,7 @@ class Planner:
             return None
         self._close_lost_slots()
         while self.slots.free > 0:
-            wall = self.wall_left()
+            wall = self._wall()
             if wall is not None and wall < LEAST_LEASE_SECONDS:
                 self.stopping = self.stopping or "deadline"
             if self.stopping:
@@ -97,30 +144,38 @@ class Planner:
             elif assignment := self._go_on_with_cut_short():
                 return assignment
             else:
-                answer = self._ask_families()
+                answer = self._ask_families(wall)
                 if isinstance(answer, HandBack):
                     self._hand_back(answer.reason)
                 elif not isinstance(answer, str):
                     return answer if isinstance(answer, Assignment) else None
         return None
 
-    def _ask_families(self) -> Assignment | HandBack | Wait | str:
-        """The first move that a family makes, put into practice; "again" where it came to nothing."""
+    def _ask_families(self, wall: float | None) -> Assignment | HandBack | Wait | str:
+        """The first move that a family makes, put into practice; "again" where it came to nothing.
+
+        What those leave over that have nothing more to do, others may use.
+        """
         answer: HandBack | Wait = HandBack("there is no family")
+        idle = [name for name in self.families if self._is_idle(name, wall)] if len(self.families) > 1 else []
         for name in sorted(self.families, key=self._shares.used_share):
-            move = self.families[name].contest.next(self._shares.left(name, self.slots.free, self.wall_left()))
+            move = self.families[name].decide(self._shares.left(name, self.slots.free, wall, idle))
             if not isinstance(move, HandBack | Wait):
                 return self._assign(name, move) or "again"
-            self.families[name].idle = not self._shares.leases(name)
             answer = answer if isinstance(answer, Wait) else move
         return answer
+
+    def _is_idle(self, name: str, wall: float | None) -> bool:
+        """Whether nothing of a family runs, and nothing can by its own share."""
+        left = self._shares.left(name, self.slots.free, wall)
+        return left.running == 0 and isinstance(self.families[name].decide(left), HandBack | Wait)
 
     def _wake(self) -> bool:
         """Where the driver slept workers have ended themselves: their slots are charged up to then. Whether it did."""
         since = self.silence()
         if since is None:
             return False
-        with self.books.journal.transaction():
+        with self.event():
             for run in self.running.values():
                 last = self.books.last_sign(run)
                 if last is not None and last["ended"] is not None:
@@ -135,97 +190,73 @@ class Planner:
     def _close_lost_slots(self) -> None:
         """Idle slots whose machine is gone are charged no more."""
         while self.slots.idle_and_lost:
-            with self.books.journal.transaction():
+            with self.event():
                 self.books.hand_back()
                 self._decide(None, "hand back", MACHINE_GONE)
 
     def _hand_back(self, reason: str) -> None:
-        with self.books.journal.transaction():
+        with self.event():
             if self.slots.hand_back():
                 self._decide(None, "hand back", reason)
+            if not self.stopping:
+                self.books.journal.note(slots_kept=self.slots.kept)
 
     def _go_on_with_cut_short(self) -> Assignment | None:
         """Another lease for a trial whose last one ended before its goal; to its contest it is still on its way."""
-        for trial, rung in list(self.cut_short.items()):
-            del self.cut_short[trial]
+        for trial, rung in sorted(self.cut_short.items()):
             name = self.trials[trial].family
-            contest = self.families[name].contest
-            left = self._shares.left(name, self.slots.free, self.wall_left()).seconds
-            if self.families[name].fixed:
-                left = self.books.affordable
-            price = left if rung is None else contest.price(trial, rung)
-            if left >= LEAST_LEASE_SECONDS and price <= left and not contest.hopeless:
-                return self._lease(trial, rung, price, GO_ON, "its stretch was cut short")
-            contest.interrupted(trial)
+            family = self.families[name]
+            left = self.books.affordable if family.fixed else self._shares.left(name, self.slots.free, None).seconds
+            price = left if rung is None else family.contest.price(trial, rung)
+            with self.event():
+                if left >= LEAST_LEASE_SECONDS and price <= left and not family.contest.hopeless:
+                    return self._lease(trial, rung, price, GO_ON, "its stretch was cut short")
+                self.state.waits(trial)
+                self._decide(trial, "wait", "what is left does not pay for the rest of its stretch", rung)
         return None
 
     def _assign(self, name: str, move: Start | Promote | Finish) -> Assignment | None:
         """Put a move into practice; None where there is no configuration left to start."""
         price = self.price_of(name)
-        if isinstance(move, Finish):
-            return self._lease(str(move.trial), None, move.seconds, "finish", move.reason)
-        if isinstance(move, Promote):
-            return self._lease(str(move.trial), move.rung, price(move.trial, move.rung), "promote", move.reason)
-        trial = self._new_trial(name)
-        return self._lease(trial, 0, price(None, 0), "start", move.reason) if trial else None
+        with self.event():
+            if isinstance(move, Finish):
+                return self._lease(str(move.trial), None, move.seconds, "finish", move.reason)
+            if isinstance(move, Promote):
+                return self._lease(str(move.trial), move.rung, price(move.trial, move.rung), "promote", move.reason)
+            trial = self._new_trial(name)
+            return self._lease(trial, 0, price(None, 0), "start", move.reason) if trial else None
 
     def _new_trial(self, name: str) -> str | None:
         """A configuration that was not tried yet and will fit in memory; those that will not are written down too."""
         family = self.families[name]
-        while (config := family.suggestions.suggest(trial := f"t{len(self.trials) + 1:03d}")) is not None:
-            created = self.books.clock()
+        while family.refusals < MOST_REFUSALS and family.suggestions.more:
+            config, created = family.suggestions.suggest(trial := f"t{len(self.trials) + 1:03d}"), self.books.clock()
             row = {"trial": trial, "family": name, "config": json.dumps(config), "state": "paused", "created": created}
             self.books.journal.insert("trials", row)
             self.trials[trial] = TrialRecord(family=name, config=config)
-            refusal = family.refusal(config)
-            if refusal is None:
-                family.contest.started(trial)
+            if (refusal := family.memory.refusal(config)) is None:
                 return trial
             self.end(trial, refusal)
-            if family.refusals == MOST_REFUSALS:
-                break
-        family.contest.configs = len(family.contest.trials)
         return None
 
     def _lease(self, trial: str, rung: int | None, price: float, action: str, reason: str) -> Assignment:
         """Reserve what a stretch needs and write it down, before it happens. rung None: the last stretch."""
-        record = self.trials[trial]
+        record, again, wall = self.trials[trial], action == GO_ON, self._wall()
         family = self.families[record.family]
-        fresh = not self.books.idle_slots
         fills = rung is None and not family.fixed
         wanted = price if fills else with_margin(price)
-        if fresh:
+        if not self.books.idle_slots:
             wanted = with_start_up(wanted, family.prices.start_up, self.books.affordable / self.slots.free)
-        wall = self.wall_left()
-        again = action == GO_ON
-        steps, training_seconds = family.goal(record, rung, price)
-        record.goal = steps = record.goal if again and record.goal is not None else steps
-        family.planned += 0.0 if again else price
-        with self.books.journal.transaction():
-            lease, slot, opened, seconds = self.books.open_lease(
-                trial, rung, steps, price, wanted, math.inf if wall is None else wall
-            )
-            self._settle(trial, "running", None)
-            self._decide(trial, action, reason, rung)
-        assignment = Assignment(
-            trial=trial,
-            family=record.family,
-            config=record.config,
-            slot=slot,
-            lease=lease,
-            rung=rung,
-            opened=opened,
-            seconds=seconds,
-            steps=steps,
-            training_seconds=training_seconds,
-            checkpoint=record.checkpoint,
-            micro_batches=record.micro_batches or family.memory.micro_batches(record.config) or 1,
-        )
-        self.running[trial] = Running(
-            assignment=assignment, fresh_slot=fresh, steps_before=record.steps, micro_batches=assignment.micro_batches,
-            there=self.slots.there(),
+        goal = record.goal if again and record.goal is not None else family.goal(record, rung, price)
+        micro_batches = record.micro_batches or family.memory.micro_batches(record.config) or 1
+        row = self.books.open_lease(
+            trial, rung, goal, price, wanted, math.inf if wall is None else wall, micro_batches
         )  # fmt: skip
-        return assignment
+        run = self.state.leased(row)
+        run.there, run.hurried = self.slots.there(), wall is not None and wall <= wanted
+        self._settle(trial, "running", None)
+        self._decide(trial, action, reason, rung)
+        return run.assignment
 
     # What becomes of a report
 
@@ -238,56 +269,43 @@ class Planner:
         run = self.running[trial]
         if progress["ended"] == "memory":
             return self._ran_out(run)
-        with self.books.journal.transaction():
+        changes = progress["ended"] is not None or progress["micro_batches"] != run.micro_batches
+        with self.event(changes=changes):
             self.books.charge(run, progress["seconds"])
             row = self.books.report(run, progress)
             self.trials[trial].micro_batches = self._footprints.learn(run, progress)
             ends = progress["ran_out"] or run.gone is not None
             if progress["ended"]:
                 self._close(run, "start" if run.fresh_slot else "idle", hand_back=ends)
-                self._end_stretch(run, progress)
+                self._end_stretch(run, row)
         for listener in self._listeners:
             listener.reported(self, trial, row)
         return "goes on" if not progress["ended"] else "ends" if ends else "waits"
 
     def _ran_out(self, run: Running) -> Afterwards:
         """Memory ran out and no smaller part would have helped: the trial is over, and so is its process."""
-        with self.books.journal.transaction():
+        with self.event():
             self._footprints.hopeless(run)
             self._close(run, "lost", hand_back=True)
             self.end(run.assignment.trial, "memory: ran out of it, however small its batches were cut")
         return "ends"
 
     def _close(self, run: Running, rest: str, *, hand_back: bool = False) -> None:
-        del self.running[run.assignment.trial]
-        self.families[run.assignment.family].charged += self.books.close_lease(run, rest)
+        self.state.closed(run.assignment.trial, self.books.close_lease(run, rest))
         if hand_back:
             self.books.hand_back(run.assignment.slot, run.gone)
 
-    def _end_stretch(self, run: Running, progress: Mapping[str, Any]) -> None:
-        """Tell the contest, the prices and the suggestions how a stretch ended."""
-        assignment, ended = run.assignment, progress["ended"]
-        trial, family, record = assignment.trial, self.families[assignment.family], self.trials[assignment.trial]
-        record.steps = progress["steps"]
-        record.checkpoint = progress["checkpoint"] or record.checkpoint
-        record.step_seconds = record.step_seconds or progress["step_seconds"]
-        family.step_seconds = family.step_seconds or progress["step_seconds"]
-        if progress["step_seconds"]:
-            family.prices.learn(run, slowdown=progress["step_seconds"] / (record.step_seconds or 1.0))
-        loss = progress["valid"] and progress["valid"]["loss"]
-        if ended == "rung" and loss is not None:
-            self._settle(trial, "paused", f"rung {assignment.rung}")
-            family.reached(trial, assignment.rung or 0, loss)
-        elif ended == "final" and loss is not None:
+    def _end_stretch(self, run: Running, row: Mapping[str, Any]) -> None:
+        """What the last report of a lease makes of its trial. A deadline ends none: it goes on under a later one."""
+        trial, reason = run.assignment.trial, self.state.ended(run, row)
+        if reason is not None and not (reason.startswith("price") and run.hurried):
+            self.end(trial, reason)
+        elif trial in self.cut_short:
+            self._settle(trial, "paused", "deadline" if reason else row["ended"])
+        elif row["ended"] == "final":
             self._settle(trial, "finished", "decayed")
-            family.contest.finished(trial, loss)
-        elif ended == "unmeasured":
-            self.end(trial, "memory: ran out of it in the evaluation at its end")
-        elif ended == "diverged" or (ended != "stopped" and record.steps <= run.steps_before):
-            self.end(trial, "diverged" if ended == "diverged" else "price: its lease paid for no step")
         else:
-            self._settle(trial, "paused", ended)
-            self.cut_short[trial] = assignment.rung
+            self._settle(trial, "paused", f"rung {row['rung']}")
 
     def raised(self, trial: str, reason: str) -> None:
         """A running trial raised an error, as it would again: it is over, and so is its process.
@@ -298,7 +316,7 @@ class Planner:
         if self.slots.there() < self.running[trial].there:
             self.died(trial, reason)
             return
-        with self.books.journal.transaction():
+        with self.event():
             self._close(self.running[trial], "lost", hand_back=True)
             self.end(trial, reason)
 
@@ -316,7 +334,7 @@ class Planner:
         lost, slept = self.slots.there() < run.there, ended == IDLE or before
         blameless = lost or slept
         reason = MACHINE_GONE if lost else DRIVER_SLEPT if slept else f"error: {HUNG}" if ended == WORKING else reason
-        with self.books.journal.transaction():
+        with self.event():
             if run.gone is None:
                 now = run.assignment.opened if before else self.books.clock()
                 self.books.note_gone(run, last["at"] if last and ended else now)
@@ -330,26 +348,31 @@ class Planner:
             else:
                 self._settle(trial, "paused", reason)
                 self._decide(trial, "pause", reason)
-                self.cut_short[trial] = run.assignment.rung
+
+    def killed(self, trial: str, charged: float) -> None:
+        """The lease of a trial was found closed, so many device-seconds charged: its driver had been killed."""
+        with self.event():
+            self.state.closed(trial, charged)
+            self._decide(trial, "pause", "killed")
 
     def end(self, trial: str, reason: str) -> None:
         """A trial is over for good: diverged, price, memory, error; after the word and a colon, more on it."""
-        family = self.families[self.trials[trial].family]
+        contest = self.families[self.trials[trial].family].contest
+        went_on = not contest.hopeless
+        self.state.stopped(trial, reason)
         self._settle(trial, "failed" if reason.startswith("error") else "stopped", reason)
         self._decide(trial, "stop", reason)
-        if trial in family.contest.trials:
-            went_on = not family.contest.hopeless
-            family.contest.ended(trial, reason)
-            if went_on and family.contest.hopeless:
-                rule = f"{ALIKE} trials failed with one error, and none reached a rung"
-                self._decide(trial, "give up", f"{rule}: no other of {self.trials[trial].family} is started")
-        family.suggestions.tell(trial, 0, None)
+        if went_on and contest.hopeless:
+            rule = f"{ALIKE} trials failed with one error, and none reached a rung"
+            self._decide(trial, "give up", f"{rule}: no other of {self.trials[trial].family} is started")
 
     def _settle(self, trial: str, state: str, reason: str | None) -> None:
         self.books.journal.update("trials", trial, {"state": state, "reason": reason})
 
     def _decide(self, trial: str | None, action: str, reason: str, rung: int | None = None) -> None:
+        journal = self.books.journal
+        (last,) = journal.rows("SELECT IFNULL(MAX(report), 0) AS report FROM reports")
         row = {"at": self.books.clock(), "trial": trial, "action": action, "rung": rung, "reason": reason}
-        self.books.journal.insert("decisions", row)
+        journal.insert("decisions", row | {"report": last["report"]})
         for listener in self._listeners:
             listener.decided(self, trial, action, reason)

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from tune.errors import UserError
 from tune.records import Running
@@ -36,6 +37,15 @@ class Prices:
             self._start_ups.append(start_up)
         self._overheads[trial] = sum(run.charged.values()) - run.charged.get("steps", 0.0) - start_up
         self._slowdowns[trial] = slowdown
+
+    def forget(self) -> None:
+        """What was learned was of another processor."""
+        for known in (self._overheads, self._slowdowns, self._start_ups):
+            known.clear()
+
+    def state(self) -> list[Any]:
+        """All that was learned, as plain data."""
+        return [self._overheads, self._slowdowns, self._start_ups]
 
     @property
     def start_up(self) -> float:
@@ -72,6 +82,13 @@ class FixedPrices:
 
     def learn(self, run: Running, *, slowdown: float) -> None:
         """What a lease was charged changes no price."""
+
+    def forget(self) -> None:
+        """Nor does another processor."""
+
+    def state(self) -> list[Any]:
+        """Nothing was learned."""
+        return []
 
     def stretch(self, trial: str | None, training_seconds: float) -> float:
         """Device-seconds of a stretch that trains a trial for `training_seconds` more."""

@@ -1,5 +1,7 @@
 """What the planner keeps of trials, leases and families; all of it can be read back from the journal."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,12 +50,26 @@ class Assignment:
 @dataclass(kw_only=True)
 class Running:
     """A lease in use: into how many parts batches are cut on it, how many slots were there when it was opened, what it
-    was charged so far, by what; and since when its worker is gone, where the driver slept and came too late."""
+    was charged so far, by what; since when its worker is gone, where the driver slept and came too late; and whether
+    the deadline made it shorter than its stretch may need."""
 
     assignment: Assignment
     fresh_slot: bool
     steps_before: int
     micro_batches: int
-    there: int
+    there: int = 0
     charged: dict[str, float] = field(default_factory=dict)
     gone: float | None = None
+    hurried: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a study runs under from a moment on: its cap in device-seconds, its deadline in seconds from its start, its
+    processor, and, by family, the seconds of a slot that it has of the cap; wall: those until its search must end."""
+
+    cap: float
+    deadline: float | None
+    processor: str
+    families: Mapping[str, float]
+    wall: float = math.inf

@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from tune.errors import UserError
 from tune.heartbeats import DRIVER, last_beat, still_there
 from tune.journal import SHARE, Journal
 from tune.ledger import GRACE_SECONDS
-from tune.planner import Planner
-from tune.records import TrialRecord
+from tune.planner import GO_ON, Planner
+from tune.records import Running, Terms, TrialRecord
 from tune.samples import PURPOSE as DECODING
+from tune.state import State, ladder_of
 
 MOST_MICRO_BATCHES = 2**20
 LIVES_ON_SECONDS = 1.0
@@ -40,6 +41,8 @@ OPEN_SLOTS = f"""
 STRETCHES = "purpose IN ('rung', 'final')"
 """Of leases, those that trials train on."""
 LONGEST_REASON = 160
+LEASES = ("start", "promote", "finish", GO_ON)
+"""The decisions of which each opens a lease of those, in the same order."""
 TRIAL_NAME = re.compile(r"t\d{3,9}")
 
 
@@ -91,7 +94,7 @@ def driver_end(journal: Journal, leases: list[Any]) -> float:
     """Until when the driver held what was open: its last sign of life, or what it wrote last; not past all leases, nor
     past the cap where there are none."""
     last, beat = last_moment(journal), last_beat(journal.folder, DRIVER)
-    caps = journal.facts().get("caps", [])
+    caps = agreed(journal)
     latest = max((lease["until"] for lease in leases), default=last + (caps[-1]["seconds"] if caps else 0.0))
     return max(last, min(beat["at"], latest)) if beat else last
 
@@ -155,110 +158,155 @@ def undamaged(journal: Journal) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError, IndexError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError, OverflowError, StopIteration) as error:
         what = f"{type(error).__name__}: {error}"[:LONGEST_REASON]
         raise UserError(f"--resume: {str(journal.folder)!r} has a damaged journal ({what}): begin anew") from error
 
 
-def restore(planner: Planner, journal: Journal) -> None:
-    """Bring a new planner to where the study stood. UserError: its journal says what cannot be."""
+def restore(planner: Planner, journal: Journal, terms: Terms) -> list[str]:
+    """Bring a new planner to where the study stood, and on under these terms. Returns what a user should know of it.
+
+    UserError: its journal says what cannot be.
+    """
     with undamaged(journal):
-        _restore(planner, journal)
-
-
-def _restore(planner: Planner, journal: Journal) -> None:
-    """Every trial, every rung, in the order in which it came about."""
-    for row in journal.rows("SELECT * FROM trials ORDER BY trial"):
-        if not TRIAL_NAME.fullmatch(row["trial"]) or row["family"] not in planner.families:
-            raise ValueError(f"no trial is named {row['trial']!r}")
-        record = TrialRecord(family=row["family"], config=dict(json.loads(row["config"])))
-        planner.trials[row["trial"]] = record
-        planner.families[row["family"]].suggestions.tried(row["trial"], record.config)
-    for event in events(journal):
-        tell(planner, event)
-    for row in journal.rows("SELECT * FROM memory ORDER BY event"):
-        remember_memory(planner, row["trial"], row["micro_batches"], row["measured"])
-    for name, family in planner.families.items():
-        query = f"SELECT TOTAL(charged) AS paid FROM leases JOIN trials USING (trial) WHERE family = ? AND {STRETCHES}"
-        family.charged = journal.rows(query, name)[0]["paid"] / planner.books.ledger.share
+        _replay(planner, journal)
+    notes = [*astray(planner.state, journal), *planner.agree(terms)]
+    planner.slots.most = min(planner.slots.most, journal.facts().get("slots_kept") or planner.slots.most)
+    for row in journal.rows(f"SELECT trial, MAX(lease), closed, charged FROM leases WHERE {STRETCHES} GROUP BY trial"):
+        if row["trial"] in planner.running and row["closed"] is not None:
+            planner.killed(row["trial"], row["charged"])
     finished = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'finished'")}
     for trial, record in planner.trials.items():
         folder = journal.folder / "checkpoints" / trial
         if trial in finished and planner.families[record.family].contest.trials[trial].state == "paused":
             checkpoints.forget_decay(folder)
         take_up_checkpoint(folder, record)
+    return notes
+
+
+def _replay(planner: Planner, journal: Journal) -> None:
+    """Every event that changed the planner's state, in the order in which they came about."""
+    for row in journal.rows("SELECT * FROM trials ORDER BY trial"):
+        if not TRIAL_NAME.fullmatch(row["trial"]) or row["family"] not in planner.families:
+            raise ValueError(f"no trial is named {row['trial']!r}")
+        record = TrialRecord(family=row["family"], config=dict(json.loads(row["config"])))
+        planner.trials[row["trial"]] = record
+        planner.families[row["family"]].suggestions.tried(row["trial"], record.config)
+    replay(planner.state, journal, planner.books.ledger.cap)
+    for row in journal.rows("SELECT * FROM memory ORDER BY event"):
+        remember_memory(planner, row["trial"], row["micro_batches"], row["measured"])
+
+
+def astray(state: State, journal: Journal) -> Iterator[str]:
+    """Where the journal tells of another state than the one that it was written in, a line that says in what."""
+    before, now = journal.facts().get("state", {}), state.digest()
+    parts = sorted(part for part in before.keys() | now.keys() if before and before.get(part) != now.get(part))
+    if parts:
+        rule = "a fault of this program, unless it is another version than before; please report it"
+        yield f"warning: the journal does not tell all that the search knew ({', '.join(parts)}): {rule}. It goes on."
+
+
+def agreed(journal: Journal) -> list[dict[str, Any]]:
+    """The terms that a study had, the first ones first; none where it is new. UserError: they are damaged."""
+    with undamaged(journal):
+        terms = list(journal.facts().get("caps", []))
+        if not all(0 <= each["at"] < math.inf and 0 < each["seconds"] < math.inf for each in terms):
+            raise ValueError(f"caps of {terms}")
+        for each in terms:
+            for family in each.get("families", {}).values():
+                ladder_of(family)
+    return terms
 
 
 def note_cap(journal: Journal, seconds: float) -> float:
     """Write down the cap from now on, where it is another than before. Returns the first that the study had."""
-    with undamaged(journal):
-        caps = list(journal.facts().get("caps", []))
-        if not all(0 <= cap["at"] < math.inf and 0 < cap["seconds"] < math.inf for cap in caps):
-            raise ValueError(f"caps of {caps}")
+    caps = agreed(journal)
     if not caps or caps[-1]["seconds"] != seconds:
         caps.append({"at": last_moment(journal), "seconds": seconds})
         journal.note(caps=caps)
     return float(caps[0]["seconds"])
 
 
+def replay(state: State, journal: Journal, cap: float) -> None:
+    """Tell a new state all that the journal says happened."""
+    leases = {row["lease"]: dict(row) for row in journal.rows("SELECT * FROM leases")}
+    charges: dict[int, dict[str, float]] = {}
+    for row in journal.rows("SELECT lease, what, seconds FROM charges WHERE lease IS NOT NULL ORDER BY charge"):
+        of = charges.setdefault(row["lease"], {})
+        of[row["what"]] = of.get(row["what"], 0.0) + row["seconds"] / state.share
+    stretches = (lease for _, lease in sorted(leases.items()) if lease["purpose"] in ("rung", "final"))
+
+    def close(trial: str) -> Running:
+        lease = leases[state.running[trial].assignment.lease]
+        return state.closed(trial, lease["charged"])
+
+    state.agreed(agreed(journal)[0], new=True)
+    for event in events(journal):
+        trial, action = str(event.get("trial")), event.get("action")
+        if "seconds" in event:
+            state.agreed(event | of_an_earlier_version(event, state, cap), new=False)
+        elif action is None:
+            run = close(trial)
+            run.charged = charges.get(run.assignment.lease, {})
+            state.ended(run, event)
+        elif trial in state.running:
+            close(trial)
+        if action in LEASES:
+            lease = next(stretches)
+            check_parts(trial, lease["micro_batches"] or 1)
+            state.leased(lease)
+        elif action == "died":
+            state.trials[trial].deaths += 1
+        elif action == "wait":
+            state.waits(trial)
+        elif action == "stop":
+            state.stopped(trial, event["reason"])
+
+
+def of_an_earlier_version(terms: Mapping[str, Any], state: State, cap: float) -> dict[str, Any]:
+    """What new terms made of the contests, where an earlier version wrote no more down than the new cap."""
+    if "decision" in terms:
+        return {}
+    share = terms["seconds"] / cap
+    return {"families": {name: {"seconds": share * each.seconds} for name, each in state.families.items()}}
+
+
 def events(journal: Journal) -> list[dict[str, Any]]:
-    """Leases, rungs reached, decays, deaths and ends of trials, and other caps, in order."""
-    leases = journal.rows(
-        f"SELECT opened AS at, 0 AS kind, trial, purpose, rung, goal, price FROM leases WHERE {STRETCHES}"
-    )
-    reports = journal.rows(
-        "SELECT at, 1 AS kind, * FROM reports WHERE checkpoint IS NOT NULL OR final OR rung IS NOT NULL"
-    )
-    ends = journal.rows("SELECT at, 2 AS kind, trial, action, reason FROM decisions WHERE action IN ('stop', 'died')")
-    caps = [cap | {"kind": 3} for cap in journal.facts()["caps"][1:]]
-    rows = (dict(row) for row in (*leases, *reports, *ends, *caps))
-    return sorted(rows, key=lambda event: (event["at"], event["kind"]))
+    """Decisions, reports that ended a lease, and new terms, in the order in which they came about.
 
-
-def tell(planner: Planner, event: dict[str, Any]) -> None:
-    """One event of the journal, as the planner heard of it then."""
-    if event["kind"] == 3:
-        for each in planner.families.values():
-            each.contest.refit(event["seconds"] * each.seconds / planner.books.ledger.cap)
-        return
-    trial = event["trial"]
-    record = planner.trials[trial]
-    family = planner.families[record.family]
-    if event["kind"] == 0:
-        family.planned += 0.0 if trial in planner.cut_short else event["price"] / planner.books.ledger.share
-        record.goal = event["goal"]
-        planner.cut_short[trial] = event["rung"]
-        if event["purpose"] == "final":
-            family.contest.finishing(trial)
-        elif event["rung"] == 0 and trial not in family.contest.trials:
-            family.contest.started(trial)
-        else:
-            family.contest.promoted(trial, event["rung"])
-    elif event["kind"] == 1:
-        record.step_seconds = record.step_seconds or event["step_seconds"]
-        family.step_seconds = family.step_seconds or event["step_seconds"]
-        if event["rung"] is not None:
-            planner.cut_short.pop(trial, None)
-            family.reached(trial, event["rung"], event["valid_loss"])
-        elif event["final"]:
-            planner.cut_short.pop(trial, None)
-            family.contest.finished(trial, event["valid_loss"])
-    elif event["action"] == "died":
-        record.deaths += 1
-    else:
-        planner.cut_short.pop(trial, None)
-        if trial in family.contest.trials:
-            family.contest.ended(trial, event["reason"])
-        family.suggestions.tell(trial, 0, None)
+    A decision and new terms know the last report before them. What an earlier version wrote tells only when it was.
+    """
+    reports = journal.rows("""
+        SELECT *, report AS after, -1 AS place FROM reports
+        WHERE ended IS NOT NULL OR rung IS NOT NULL OR final ORDER BY report""")
+    before = "(SELECT IFNULL(MAX(report), 0) FROM reports WHERE reports.at <= decisions.at)"
+    decisions = journal.rows(
+        f"SELECT trial, action, reason, at, IFNULL(report, {before}) AS after, decision AS place FROM decisions"
+    )
+    found = [dict(row) for row in (*reports, *decisions)]
+    for row in found:
+        if "ended" in row and row["ended"] is None:
+            row["ended"] = "final" if row["final"] else "rung"
+    for terms in agreed(journal)[1:]:
+        earlier = [row for row in found if row["at"] <= terms["at"]]
+        after, place = (max((row[key] for row in earlier), default=0) for key in ("after", "place"))
+        after, place = terms.get("report", after), terms.get("decision", place) + 0.5
+        found.append(terms | {"after": after, "place": place})
+    return sorted(found, key=lambda row: (row["after"], row["place"]))
 
 
 def remember_memory(planner: Planner, trial: str, micro_batches: int, measured: int | None) -> None:
     """What a trial took of memory, or that it ran out of it and its batches are to be cut smaller."""
     record = planner.trials[trial]
-    if not isinstance(micro_batches, int) or not 1 <= micro_batches <= MOST_MICRO_BATCHES:
-        raise UserError(f"--resume: damaged journal: {trial} cannot have cut its batches into {micro_batches!r} parts")
+    check_parts(trial, micro_batches)
     planner.families[record.family].memory.learn(record.config, micro_batches, measured)
     record.micro_batches = micro_batches * (2 if measured is None else 1)
+
+
+def check_parts(trial: str, micro_batches: Any) -> None:
+    """UserError: so many no trial can have."""
+    if not isinstance(micro_batches, int) or not 1 <= micro_batches <= MOST_MICRO_BATCHES:
+        raise UserError(f"--resume: damaged journal: {trial} cannot have cut its batches into {micro_batches!r} parts")
 
 
 def take_up_checkpoint(folder: Path, record: TrialRecord) -> None:

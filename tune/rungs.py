@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any
 
 from tune.ladder import Ladder, fit
 from tune.standings import Standing, Standings
@@ -81,20 +82,22 @@ class Contest:
     device-seconds, overhead included, to bring a trial (None: a new one) from where it is to a rung; shortest: least
     training seconds of rung 0 that make sense; overhead: device-seconds of a stretch beside its training; start_up:
     device-seconds before a new slot trains; horizon(trial): training seconds to a trial's end (None: of an average
-    one). Without a horizon one leader gets a last stretch, of at least `finish_share` of the cap; with one, trials
-    climb to their ends. configs: how many exist (None: no end).
+    one). Without a horizon one leader gets a last stretch, of at least `finish_share` of the cap, and others do on
+    slots that a deadline leaves nothing else to do for; with one, trials climb to their ends. configs: how many exist
+    (None: no end); wall: seconds from the start to the deadline, and part: the family's of the slots until then;
+    ladder: the one to climb, where it was fitted before.
     """
 
     def __init__(
         self, *, seconds: float, slots: int, price: Callable[[Trial | None, int], float], shortest: float,
         overhead: float, start_up: float = 0.0, horizon: Callable[[Trial | None], float] | None = None,
-        configs: int | None = None, finish_share: float | None = None,
+        configs: int | None = None, finish_share: float | None = None, wall: float = math.inf,
+        part: float = 1.0, ladder: Ladder | None = None,
     ) -> None:  # fmt: skip
         self.seconds, self.price, self.configs = seconds, price, configs
         self._slots, self._shortest, self._overhead, self._start_up = slots, shortest, overhead, start_up
-        self._horizon, self._finish_share = horizon, finish_share
-        self._wall = math.inf
-        self.ladder = self._fit(None)
+        self._horizon, self._finish_share, self._part = horizon, finish_share, part
+        self.ladder = ladder or self._fit(seconds, wall, None)
         self._used = [0.0] * (self.ladder.top + 1)
         self._used_past_best = 0.0
         self._standings = Standings(lambda rung: self.ladder.falls(rung))
@@ -123,14 +126,14 @@ class Contest:
         self.promoted(trial, 0)
 
     def promoted(self, trial: Trial, rung: int) -> None:
-        """A trial is on its way to a rung; told where a journal is read, known where `next` decided it."""
+        """A trial is on its way to a rung; to tell it again changes nothing."""
         if self._standings.depart(trial, rung):
             self._use(trial, rung)
 
     def finishing(self, trial: Trial) -> None:
-        """A trial is in its last stretch; told where a journal is read, known where `next` decided it."""
+        """A trial is in its last stretch; to tell it again changes nothing."""
         self._standings.depart(trial, None)
-        self._finisher = trial
+        self._finisher = trial if self._finisher is None else self._finisher
 
     def reported(self, trial: Trial, rung: int, loss: float, *, telling: bool = True) -> None:
         """A trial reached a rung and waits there. One whose loss is not finite has diverged.
@@ -160,10 +163,17 @@ class Contest:
         if reason.startswith("error"):
             self._errors[VARYING.sub("#", reason)] += 1
 
-    def refit(self, seconds: float) -> None:
-        """The family's share changed. A trial that had its last stretch may go on from before its decay."""
-        self.seconds, self._finisher = seconds, None
-        self._refit()
+    def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
+        """The ladder on which the rungs stay as they are, for another share of the cap or another deadline."""
+        return self._fit(seconds, wall, self.ladder.first)
+
+    def refit(self, seconds: float, ladder: Ladder | None = None) -> None:
+        """The family's share or the deadline changed, and with it the ladder (None: as `refitted` has it).
+
+        A trial that had its last stretch may go on from before its decay.
+        """
+        self.seconds, self.ladder, self._finisher = seconds, ladder or self.refitted(seconds), None
+        self._used.extend([0.0] * (self.ladder.top + 1 - len(self._used)))
         for trial, standing in self.trials.items():
             if standing.state == "finished":
                 self._standings.pause(trial)
@@ -172,19 +182,25 @@ class Contest:
 
     def next(self, left: Left) -> Move:
         """What a free slot should do. It counts as done: a move that cannot be made is `interrupted`."""
-        if left.wall is not None and self._wall == math.inf:
-            self._wall = left.wall
-            self._refit()
-        if self._finisher is not None and self._horizon is None:
-            return HandBack("the leader has its last stretch")
+        move = self.decide(left)
+        if isinstance(move, Promote):
+            self.promoted(move.trial, move.rung)
+        elif isinstance(move, Finish):
+            self.finishing(move.trial)
+        return move
+
+    def decide(self, left: Left) -> Move:
+        """The same, and nothing counts as done before it is told."""
+        move: Move = HandBack("the leader has its last stretch")
         if self.hopeless:
             return HandBack(f"{ALIKE} trials failed with one error, and none reached a rung")
-        move = self._explore(left)
-        if not isinstance(move, HandBack | Wait):
-            return self._do(move)
-        if left.running == 0 or self._money_lies_idle(left):
-            return self._do(self._lead(left))
-        return move
+        if self._finisher is None or self._horizon is not None:
+            move = self._explore(left)
+            if not isinstance(move, HandBack | Wait) or left.running == 0:
+                return self._lead(left) if isinstance(move, HandBack | Wait) else move
+        elif self.trials[self._finisher].state == "finished":
+            return move
+        return self._lead(left) if self._money_lies_idle(left) else move
 
     def _explore(self, left: Left) -> Move:
         """Serve the lowest rung below its quota that has someone to serve."""
@@ -210,20 +226,27 @@ class Contest:
         return HandBack("what runs needs no other slot")
 
     def _lead(self, left: Left) -> Move:
-        """Nothing is left to explore: the leader goes on."""
+        """Nothing is left to explore: the leader goes on. Beside trials that run, the best of those that wait does."""
         seconds = left.seconds if left.wall is None else min(left.seconds, left.wall)
+        room, beside = seconds, self._horizon is None and left.running > 0
+        if beside:
+            room = self._free(left) if self._finisher is None else 0.0
         trial = self._revived() or self._standings.leader()
         if trial is None and self._horizon is not None and self._affords_another(seconds):
             return Start("no trial can get better")
         if trial is None:
             trial = self._standings.leader(past_best=True)
-        if trial is None and self._affords_another(seconds):
+        if trial is None and self._affords_another(room):
             return Start("no other trial can go on")
-        if trial is None or seconds <= self._overhead:
+        least = self._overhead + (self.ladder.first if beside else 0.0)
+        if trial is None or seconds <= least:
             return HandBack("nothing is left" if trial is not None else "no trial can go on")
         rung = self.trials[trial].rung + 1
-        if self._horizon is not None and rung <= self.ladder.top and self.price(trial, rung) <= seconds:
+        climbs = beside or (self._horizon is not None and rung <= self.ladder.top)
+        if climbs and self.price(trial, rung) <= room:
             return Promote(trial, rung, "leads, and its rung's share is used")
+        if self._horizon is None and self._finisher is not None:
+            return Finish(trial, seconds, "is next, and the deadline leaves the slot nothing else to do")
         return Finish(trial, seconds, "leads, and gets what is left")
 
     def _revived(self) -> Trial | None:
@@ -237,21 +260,15 @@ class Contest:
         climb = sum(self._used) - self.ladder.explore
         return trial if self._used_past_best < REVIVED_SHARE * climb else None
 
-    def _do(self, move: Move) -> Move:
-        if isinstance(move, Promote):
-            self.promoted(move.trial, move.rung)
-        elif isinstance(move, Finish):
-            self.finishing(move.trial)
-        return move
-
     def _free(self, left: Left) -> float:
         """Device-seconds that exploring may use: what is kept for the leader's last stretch is not for it."""
         kept = self.ladder.kept if self._horizon is None else 0.0
         return min(left.seconds, math.inf if left.wall is None else left.wall) - kept
 
     def _money_lies_idle(self, left: Left) -> bool:
-        """Before a deadline: the slots that run cannot spend what is left."""
-        return self._horizon is not None and left.wall is not None and left.seconds > left.running * left.wall
+        """Before a deadline: the slots that run cannot spend what is left. A last stretch has its part already."""
+        running = self._standings.climbing if self._horizon is None else left.running
+        return left.wall is not None and left.seconds > running * left.wall
 
     def _affords_another(self, seconds: float) -> bool:
         more = self.configs is None or len(self.trials) < self.configs
@@ -272,13 +289,18 @@ class Contest:
         if self._finisher == trial:
             self._finisher = None
 
-    def _fit(self, first: float | None) -> Ladder:
+    def _fit(self, seconds: float, wall: float, first: float | None) -> Ladder:
         return fit(
-            seconds=self.seconds, slots=self._slots, start_up=self._start_up, shortest=self._shortest,
-            overhead=self._overhead, first=first, horizon=self._horizon, finish_share=self._finish_share,
-            wall=self._wall,
+            seconds=seconds, slots=self._slots, start_up=self._start_up, shortest=self._shortest,
+            overhead=self._overhead, first=first, horizon=self._horizon, finish_share=self._finish_share, wall=wall,
+            part=self._part,
         )  # fmt: skip
 
-    def _refit(self) -> None:
-        self.ladder = self._fit(self.ladder.first)
-        self._used.extend([0.0] * (self.ladder.top + 1 - len(self._used)))
+    def state(self) -> dict[str, Any]:
+        """All that its events made of it, as plain data."""
+        return {
+            "ladder": [self.seconds, self.ladder.told()],
+            "rungs": [self._used, self._used_past_best, self._finisher],
+            "errors": dict(self._errors),
+            "standings": {str(trial): vars(standing) for trial, standing in self.trials.items()},
+        }

@@ -2,14 +2,12 @@
 
 import math
 import signal
-import time
 
 from model.config import Config
 from tune.aside import best_of_all
 from tune.dimensions import label
 from tune.distributed import LeaseOver
 from tune.experiments.bench import Bench
-from tune.experiments.grounds import wall
 from tune.experiments.scaling.experiment import SCALING
 from tune.experiments.trials import FoundTrial
 from tune.forms import counts_text
@@ -46,12 +44,16 @@ def scale_winner(grounds: Grounds, planner: Planner, write: Voice) -> None:
 
 
 def make_bench(grounds: Grounds, planner: Planner, winner: Winner, write: Voice) -> Bench:
-    """On the search's books. Before a deadline it takes no longer than was kept of the time."""
+    """On the search's books, and before its deadline."""
     settings, books = grounds.settings, planner.books
     points = grounds.aside.points(settings.budget)
-    ends = math.inf if settings.deadline is None else time.monotonic() + wall(points)
+
+    def wall_left() -> float:
+        left = planner.wall_left()
+        return math.inf if left is None else left
+
     return Bench(
         experiment=SCALING, points=points, config=Config.at(winner.config, family=winner.family, seed=settings.seed),
         data=grounds.data[winner.family], devices=grounds.devices, books=books, trials=FoundTrial(winner.trial),
-        folder=books.journal.folder, write=write, wall_left=lambda: ends - time.monotonic(),
+        folder=books.journal.folder, write=write, wall_left=wall_left,
     )  # fmt: skip

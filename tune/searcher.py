@@ -56,10 +56,14 @@ class Suggester:
         self._keys: set[tuple[Any, ...]] = set()
         self._results: dict[int, dict[str, float]] = {}
 
-    def suggest(self, trial: str) -> Config | None:
-        """A config that was not tried yet, or None where there are no more."""
-        if len(self._given) >= self._space.count:
-            return None
+    @property
+    def more(self) -> bool:
+        """Whether there is a config that was not tried yet."""
+        return len(self._given) < self._space.count
+
+    def suggest(self, trial: str) -> Config:
+        """A config that was not tried yet; there must be one."""
+        assert self.more, "every config was tried"
         config = self._uniform() if self._search == "random" else self._promising()
         self.tried(trial, config)
         return config

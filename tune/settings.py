@@ -124,7 +124,8 @@ class Settings:
     )
     oversubscribe: bool = field(default=False, metadata=typed("let more devices be asked for than there are"))
     deadline: float | None = field(
-        default=None, metadata=typed("wall clock to end within, beside the cap", **TIME, on_resume=True)
+        default=None,
+        metadata=typed("wall clock to end within, from the start of the study, beside the cap", **TIME, on_resume=True),
     )
     scale_winner: tuple[int, ...] = field(
         default=(),

@@ -1,6 +1,6 @@
 """Shares: what each family may still use of the cap."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from tune.books import Books
 from tune.family import Family
@@ -22,11 +22,10 @@ class Shares:
         """How much of its part a family was charged, or has reserved."""
         return self._used(name) / self._families[name].seconds
 
-    def left(self, name: str, slots: int, wall: float | None) -> Left:
-        """What a family may still use: its own share, and what families with nothing more to do left over."""
+    def left(self, name: str, slots: int, wall: float | None, idle: Collection[str] = ()) -> Left:
+        """What a family may still use: its own share, and what the `idle` ones of the others left over."""
         family = self._families[name]
-        others = [(each, other) for each, other in self._families.items() if other.idle and other is not family]
-        left_over = sum(max(0.0, other.seconds - self._used(each)) for each, other in others)
+        left_over = sum(max(0.0, self._families[each].seconds - self._used(each)) for each in idle if each != name)
         own = family.seconds - self._used(name)
         start_up = 0.0 if self._books.idle_slots and not family.fixed else family.prices.start_up
         return Left(

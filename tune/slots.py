@@ -14,6 +14,11 @@ class Slots:
         self._handed_back = 0
 
     @property
+    def kept(self) -> int:
+        """Those that were not handed back for good."""
+        return self.most - self._handed_back
+
+    @property
     def free(self) -> int:
         """That can take work: those held and idle, and those not opened yet."""
         return max(0, self._in_use() - len(self._running))
@@ -39,4 +44,4 @@ class Slots:
 
     def _in_use(self) -> int:
         """Those that were not handed back for good, as far as they are there."""
-        return min(self.most - self._handed_back, self.there())
+        return min(self.kept, self.there())

@@ -89,6 +89,11 @@ class Standings:
         self._arrive(self.trials[trial])
         self.trials[trial].state = state
 
+    @property
+    def climbing(self) -> int:
+        """How many trials are on their way to a rung, whichever."""
+        return sum(self._flying.values())
+
     def flying(self, rung: int) -> int:
         """How many trials are on their way to a rung."""
         return self._flying.get(rung, 0)

@@ -13,7 +13,7 @@ import pandas as pd
 from model.bleu import Score
 from model.checkpoint import DamagedCheckpoint
 from model.config import Data
-from tune.assembly import make_place, make_planner
+from tune.assembly import make_place, make_planner, make_terms
 from tune.board.tensorboard import TensorBoard
 from tune.cluster import capacity, check_folder, cluster_devices, joined
 from tune.devices import Devices, find_devices
@@ -22,7 +22,7 @@ from tune.disk import told_in_one_line
 from tune.display import displayed
 from tune.duration import duration_text
 from tune.facts import facts_of, note_facts, overhead_noted, write_facts
-from tune.grounds import Grounds, check_same_prices, check_same_text, survey
+from tune.grounds import Grounds, check_same_kind, check_same_prices, check_same_text, survey
 from tune.heartbeats import beating
 from tune.hooks import Screen
 from tune.journal import CAP, Journal
@@ -139,14 +139,14 @@ def conduct(
         tensorboard = TensorBoard(study / "tensorboard", journal, settings, dimensions)
         listeners: list[Listener] = [tensorboard, Screen(write)]
         planner = make_planner(grounds, journal, listeners, there=there)
-        if settings.resume:
-            restore(planner, journal)
+        for line in restore(planner, journal, make_terms(grounds, planner)) if settings.resume else ():
+            write(line)
         note_facts(facts_of(settings, devices, data), journal)
         if settings.memory_limit:
             keep_fewer_kernels()
         place = make_place(grounds, planner)
         alive, noted = beating(study, planner.books.clock), overhead_noted(journal, tensorboard)
-        shown = displayed(write, study, settings, planner.books.clock)
+        shown = displayed(write, study, settings, planner.books.clock, planner.wall_left)
         with alive as pulse:
             planner.silence = pulse.silence
             with trials_told(told, planner, study, write), shown, nullcontext() if told.name else up:
@@ -187,10 +187,11 @@ def trials_told(told: Told, planner: Planner, study: Path, write: Callable[[str]
 
 
 def check_same(grounds: Grounds, journal: Journal) -> None:
-    """UserError: text or prices are not those that the study began with, or its facts are damaged."""
+    """UserError: text, prices or kind of device are not those that the study began with, or its facts are damaged."""
     with undamaged(journal):
         check_same_text(grounds.data, journal.facts())
         check_same_prices(grounds.prices, journal.facts())
+        check_same_kind(grounds.devices, journal.facts())
 
 
 @contextmanager
@@ -231,4 +232,5 @@ def conclude(
     families = [name for name in settings.families if name in found or not told_to_end]
     yield from last_lines(journal, found, scores, families, cap=settings.budget, spent=ledger.spent)
     if planner.stopping:
-        yield f"ended by {planner.stopping}; go on with: {settings.to_go_on(study)}"
+        later = " --deadline LATER" if planner.stopping == "deadline" else ""
+        yield f"ended by {planner.stopping}; go on with: {settings.to_go_on(study)}{later}"

@@ -31,6 +31,7 @@ class Family:
         return Contest(
             seconds=self.seconds, slots=self.slots, price=self.price, shortest=5.0, overhead=OVERHEAD,
             start_up=START_UP, horizon=None if self.horizon is None else lambda trial: self.horizon,
+            wall=math.inf if self.deadline is None else self.deadline,
         )  # fmt: skip
 
     def price(self, trial, rung):

@@ -127,7 +127,8 @@ def test_a_clock_set_back_an_hour_changes_no_charge(tmp_path: Path, monkeypatch:
 
 
 def test_no_device_second_is_counted_by_a_clock_that_can_be_set(repository: Path) -> None:
-    """The system's clock names folders, dates studies and events, tells when a plan ends, and serves nothing else."""
+    """The system's clock names folders, dates studies and events, tells when a plan ends and how old a study is that
+    goes on, for its deadline, and serves nothing else."""
     users = set()
     for path in (*(repository / "tune").rglob("*.py"), *(repository / "model").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

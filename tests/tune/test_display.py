@@ -132,7 +132,7 @@ SETTINGS = Settings(budget=CAP)
 
 def test_on_a_terminal_lines_scroll_above_a_panel_that_goes_away(terminal: Terminal, world: World) -> None:
     said = [f"[0:00:0{n}] t00{n} [bold] promote: {'long ' * 40}" for n in range(3)]
-    with displayed(terminal.voice, world.journal.folder, SETTINGS, world.clock):
+    with displayed(terminal.voice, world.journal.folder, SETTINGS, world.clock, lambda: None):
         terminal.read_until("reserved")
         for line in said:
             terminal.voice(line)
@@ -149,7 +149,8 @@ def test_on_a_terminal_lines_scroll_above_a_panel_that_goes_away(terminal: Termi
 
 
 def test_an_interrupt_takes_the_panel_away_and_loses_no_line(terminal: Terminal, world: World) -> None:
-    with pytest.raises(KeyboardInterrupt), displayed(terminal.voice, world.journal.folder, SETTINGS, world.clock):
+    panel = displayed(terminal.voice, world.journal.folder, SETTINGS, world.clock, lambda: None)
+    with pytest.raises(KeyboardInterrupt), panel:
         terminal.read_until("reserved")
         terminal.voice("just before")
         raise KeyboardInterrupt
@@ -161,7 +162,7 @@ def test_an_interrupt_takes_the_panel_away_and_loses_no_line(terminal: Terminal,
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_display_that_fails_leaves_plain_lines(terminal: Terminal, tmp_path: Path) -> None:
-    with displayed(terminal.voice, tmp_path, SETTINGS, lambda: 0.0):
+    with displayed(terminal.voice, tmp_path, SETTINGS, lambda: 0.0, lambda: None):
         terminal.voice("still said")
     terminal.read_until("still said")
 
@@ -174,7 +175,7 @@ def test_where_no_terminal_can_draw_nothing_changes(
     voice = Voice(out, StringIO()) if term is None else terminal.voice
     monkeypatch.setenv("TERM", term or "xterm-256color")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with displayed(voice, world.journal.folder, SETTINGS, world.clock):
+    with displayed(voice, world.journal.folder, SETTINGS, world.clock, lambda: None):
         voice("a line")
     if term is None:
         assert out.getvalue() == "a line\n"

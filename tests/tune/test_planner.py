@@ -114,10 +114,45 @@ def test_a_trial_whose_process_dies_twice_has_failed(tmp_path: Path) -> None:
 
 
 def test_a_deadline_ends_the_search_in_time(tmp_path: Path) -> None:
-    world = World(tmp_path, cap=1200, slots=2)
-    world.planner.wall_left = lambda: 200 - world.now
+    world = World(tmp_path, cap=1200, slots=2, deadline=200)
     world.run()
     assert world.now <= 200
+
+
+@pytest.mark.parametrize("times", [0.6, 1.0, 1.3])
+@pytest.mark.parametrize(("cap", "slots"), [(1200, 2), (4800, 8)])
+def test_where_the_deadline_binds_runners_up_finish_on_the_free_slots(
+    tmp_path: Path, cap: float, slots: int, times: float
+) -> None:
+    """times: of the deadline, the cap over the slots. What cannot be spent before it is no fault of the search's."""
+    deadline = times * cap / slots
+    world = World(tmp_path, cap=cap, slots=slots, shares={"nanogpt": 1.0}, deadline=deadline)
+    world.run()
+    assert world.now <= deadline
+    assert world.books.ledger.spent >= 0.85 * min(cap, slots * deadline)
+    ends = "SELECT COUNT(*) FROM reports WHERE final"
+    assert 1 < world.total(ends) <= slots and world.total("SELECT MAX(rung) FROM reports") >= 2
+
+
+@pytest.mark.parametrize(
+    ("deadline", "states"),
+    [(8.0, ("paused", "deadline")), (None, ("stopped", "price: its lease paid for no step"))],
+)
+def test_a_deadline_ends_no_trial_that_had_no_time_for_a_step(
+    tmp_path: Path, deadline: float | None, states: tuple[str, str]
+) -> None:
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, deadline=deadline)
+    assignment = world.planner.next()
+    assert assignment is not None
+    world.now += 7.5
+    world.planner.report(assignment.trial, STOPPED | {"ended": "lease"})
+    world.run()
+    query = "SELECT state, reason FROM trials WHERE trial = ?"
+    assert tuple(world.journal.rows(query, assignment.trial)[0]) == states
+    world.journal.close()
+    later = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, deadline=500)
+    later.run()
+    assert (assignment.trial in {each.trial for each in later.assignments}) == (deadline is not None)
 
 
 def test_a_trial_that_was_stopped_before_its_first_step_goes_on_later(tmp_path: Path) -> None:
@@ -129,30 +164,6 @@ def test_a_trial_that_was_stopped_before_its_first_step_goes_on_later(tmp_path: 
     assert world.planner.trials[assignment.trial].steps == 0
     assert [row["state"] for row in world.journal.rows("SELECT state FROM trials")] == ["paused"]
     assert world.planner.cut_short == {assignment.trial: 0}
-
-
-@pytest.mark.parametrize("reports", [0, 9, 10_000])
-def test_a_trial_that_memory_does_not_suffice_to_measure_ends_with_that_reason_and_no_other_does(
-    tmp_path: Path, reports: int
-) -> None:
-    """Whatever it was on the way to: a rung, or its end; after a kill, too, it is over."""
-    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
-    while (assignment := world.planner.next()) is not None and reports and assignment.rung is not None:
-        world.assignments.append(assignment)
-        world.now += world.length(assignment)
-        world.end(assignment)
-        reports -= 1
-    assert assignment is not None
-    world.now += 4
-    progress = {"ended": "unmeasured", "steps": world.planner.trials[assignment.trial].steps + 40, "step_seconds": 0.05}
-    world.planner.report(assignment.trial, STOPPED | progress)
-    world.journal.close()
-    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
-    world.run()
-    assert assignment.trial not in {each.trial for each in world.assignments}
-    (row,) = world.journal.rows("SELECT trial, state, reason FROM trials WHERE reason LIKE 'memory%'")
-    assert (row["trial"], row["state"]) == (assignment.trial, "stopped") and "evaluation" in row["reason"]
-    assert world.books.ledger.spent <= 600
 
 
 def test_a_search_told_to_stop_starts_nothing_more(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ REPORT = {
 class InTurns(Numbered):
     """Every other configuration is of another precision."""
 
-    def suggest(self, trial: str) -> dict[str, Any] | None:
-        return (super().suggest(trial) or {}) | {"precision": ("bf16", "fp32")[self.given % 2]}
+    def suggest(self, trial: str) -> dict[str, Any]:
+        return super().suggest(trial) | {"precision": ("bf16", "fp32")[self.given % 2]}
 
 
 def shares(world: World, *reports: dict[str, Any]) -> list[float | None]:

@@ -15,9 +15,10 @@ from tune.ledger import Ledger
 from tune.memory import FACTOR, OVERHEAD_BYTES, Memory
 from tune.planner import Listener, Planner
 from tune.prices import FixedPrices, Prices
-from tune.records import Assignment
-from tune.restore import close_what_a_kill_left_open, last_moment, note_cap, restore, spent, spent_beside
+from tune.records import Assignment, Terms
+from tune.restore import agreed, close_what_a_kill_left_open, last_moment, restore, spent, spent_beside
 from tune.rungs import Contest
+from tune.state import ladder_of
 
 STEP_SECONDS = 0.05
 WARM_UP_STEPS = 100
@@ -42,9 +43,13 @@ class Numbered:
         self.given = 0
         self.most = most
 
-    def suggest(self, trial: str) -> dict[str, Any] | None:
+    @property
+    def more(self) -> bool:
+        return self.given < self.most
+
+    def suggest(self, trial: str) -> dict[str, Any]:
         self.given += 1
-        return {"number": self.given} if self.given <= self.most else None
+        return {"number": self.given}
 
     def tried(self, trial: str, config: dict[str, Any]) -> None:
         self.given += 1
@@ -77,6 +82,7 @@ class World:
         self, folder: Path, *, cap: float, slots: int, shares: dict[str, float] | None = None, seed: int = 0,
         suggestions: Callable[[], Numbered] = Numbered, listen: Callable[[Journal], list[Listener]] = lambda _: [],
         fixed: FixedPrices | None = None, memory_limit: float = math.inf, trials_each: int = 1, aside: float = 0.0,
+        deadline: float | None = None, processor: str = "one",
     ) -> None:  # fmt: skip
         resumed = (folder / "journal.db").exists()
         self.journal = Journal(folder, new=not resumed)
@@ -89,19 +95,30 @@ class World:
         self.books = Books(self.journal, ledger, self.clock)
         self.books.keep_aside(aside)
         listeners = listen(self.journal)
-        self.planner = Planner(books=self.books, families=self.families, slots=slots, listeners=listeners)
-        first, by_now = note_cap(self.journal, cap) - aside, cap - aside - spent_beside(self.journal)
+        self.planner = Planner(
+            books=self.books, families=self.families, slots=slots, listeners=listeners,
+            wall_left=lambda: None if deadline is None else deadline - self.now,
+        )  # fmt: skip
+        terms, wall = agreed(self.journal), math.inf if deadline is None else deadline
+        first = (terms[0]["seconds"] if terms else cap) - aside
+        by_now = cap - aside - spent_beside(self.journal)
         for name, share in (shares or SHARES).items():
             price, share = self.planner.price_of(name), share * trials_each
-            contest = Contest(seconds=share * first, slots=slots, price=price, shortest=4, overhead=1.5, start_up=6)
+            ladder = ladder_of(terms[0].get("families", {}).get(name)) if terms else None
+            contest = Contest(
+                seconds=share * first, slots=slots, price=price, shortest=4, overhead=1.5, start_up=6, wall=wall,
+                part=share / trials_each, ladder=ladder,
+            )  # fmt: skip
             memory = known_memory(memory_limit)
             self.families[name] = Family(
                 seconds=share * by_now, contest=contest, prices=fixed or Prices(), suggestions=suggestions(),
                 memory=memory, equal_tokens=fixed is not None, step_seconds=fixed and fixed.step_seconds,
                 warm_up_steps=WARM_UP_STEPS,
             )  # fmt: skip
+        seconds = {name: family.seconds for name, family in self.families.items()}
+        now = Terms(cap=cap, deadline=deadline, wall=wall, processor=processor, families=seconds)
+        self.told = restore(self.planner, self.journal, now) if resumed else self.planner.agree(now)
         if resumed:
-            restore(self.planner, self.journal)
             self.take_up()
         self.journal.note(cap_seconds=cap)
         self.assignments: list[Assignment] = []
@@ -131,25 +148,39 @@ class World:
 
     def run(self, reports: int = 100_000) -> None:
         """Until every slot was handed back, or so many leases ended; called again it goes on."""
-        events = self.events
         for _ in range(reports):
-            while (assignment := self.planner.next()) is not None:
-                self.assignments.append(assignment)
-                heapq.heappush(events, (self.now + self.length(assignment), len(self.assignments), assignment))
+            while self.begin():
+                pass
             if self.planner.done:
                 return
-            self.now, _, assignment = heapq.heappop(events)
-            self.end(assignment)
+            self.go_on()
         assert reports < 100_000, "the search does not end"
+
+    def begin(self) -> bool:
+        """Begin what the planner decides for a free slot, if anything."""
+        if (assignment := self.planner.next()) is None:
+            return False
+        self.assignments.append(assignment)
+        heapq.heappush(self.events, (self.now + self.length(assignment), len(self.assignments), assignment))
+        return True
+
+    def go_on(self) -> None:
+        """To the end of the next lease."""
+        self.now, _, assignment = heapq.heappop(self.events)
+        self.end(assignment)
+
+    def step_seconds(self, assignment: Assignment) -> float:
+        """Of the steps of a trial."""
+        return STEP_SECONDS
 
     def goal(self, assignment: Assignment) -> int:
         """Steps of the trial's life that the lease is for."""
         if assignment.steps is not None:
             return assignment.steps
-        before = self.planner.trials[assignment.trial].steps
+        before, step = self.planner.trials[assignment.trial].steps, self.step_seconds(assignment)
         seconds = assignment.training_seconds
         return (
-            before + max(1, int(assignment.seconds / STEP_SECONDS)) if seconds is None else int(seconds / STEP_SECONDS)
+            before + max(1, int(assignment.seconds / step)) if seconds is None else int(seconds / step)
         )
 
     def length(self, assignment: Assignment) -> float:
@@ -160,7 +191,7 @@ class World:
         else:
             self.started.add(assignment.slot)
             start += OVERHEAD_SECONDS
-            training = self.steps_to_go(assignment) * STEP_SECONDS * self.chance.uniform(1, 1.2)
+            training = self.steps_to_go(assignment) * self.step_seconds(assignment) * self.chance.uniform(1, 1.2)
         if needed(assignment.config, MOST_MICRO_BATCHES) > self.families[assignment.family].memory.limit:
             return min(assignment.seconds, start + RUNS_OUT_SECONDS)
         if self.raising(assignment):
@@ -176,7 +207,7 @@ class World:
 
     def sound_seconds(self, assignment: Assignment) -> float:
         """Training on this lease before the trial diverges."""
-        done = self.planner.trials[assignment.trial].steps * STEP_SECONDS
+        done = self.planner.trials[assignment.trial].steps * self.step_seconds(assignment)
         return max(0.0, self.diverging.get(assignment.config["number"], math.inf) - done)
 
     def end(self, assignment: Assignment, ended_at: float | None = None) -> None:
@@ -195,10 +226,11 @@ class World:
         if needed(assignment.config, micro_batches) > memory.limit:
             self.planner.report(assignment.trial, {"ended": "memory"})
             return
+        step = self.step_seconds(assignment)
         used, steps = (ended_at or self.now) - assignment.opened, self.goal(assignment)
         short = assignment.rung is not None and used >= assignment.seconds
         if short:
-            steps = self.planner.trials[assignment.trial].steps + max(1, int(used / STEP_SECONDS / 2))
+            steps = self.planner.trials[assignment.trial].steps + max(1, int(used / step / 2))
         ended = "lease" if short else "final" if assignment.rung is None else "rung"
         if assignment.trial in self.diverged_at:
             ended = "diverged"
@@ -208,8 +240,8 @@ class World:
         self.planner.report(
             assignment.trial,
             {
-                "steps": steps, "tokens": steps, "training_seconds": steps * STEP_SECONDS, "train_loss": 1.0,
-                "learning_rate": 1.0, "gradient_norm": 1.0, "tokens_per_second": 1.0, "step_seconds": STEP_SECONDS,
+                "steps": steps, "tokens": steps, "training_seconds": steps * step, "train_loss": 1.0,
+                "learning_rate": 1.0, "gradient_norm": 1.0, "tokens_per_second": 1.0, "step_seconds": step,
                 "memory_bytes": 1, "limited_bytes": round(needed(assignment.config, micro_batches)),
                 "checkpoint": str(self.journal.folder / assignment.trial),
                 "parameters": 1000 * assignment.config.get("d_model", 1), "seconds": {"steps": used * 0.9},

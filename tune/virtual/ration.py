@@ -26,6 +26,7 @@ class Ration:
         self.contest = Contest(
             seconds=world.cap, slots=machine.workers, price=self._price, shortest=self._mean * unit / self._steps,
             overhead=machine.thaw, start_up=machine.start_up, horizon=self._horizon, configs=len(world.curves),
+            wall=machine.deadline - machine.start_up,
         )  # fmt: skip
 
     def next(self, world: World) -> Stretch | Literal["hand back", "wait"]:

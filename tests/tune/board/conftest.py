@@ -34,8 +34,8 @@ class Sampled(Numbered):
         super().__init__()
         self.space = Space(family="nanogpt", precisions=PRECISIONS, vary=vary or {})
 
-    def suggest(self, trial: str) -> dict[str, Any] | None:
-        return (super().suggest(trial) or {}) | self.space.sample(Random(self.given))
+    def suggest(self, trial: str) -> dict[str, Any]:
+        return super().suggest(trial) | self.space.sample(Random(self.given))
 
 
 def watched(
