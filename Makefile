@@ -1,6 +1,6 @@
 # make run    install, then a search of four device-minutes
 # make test   install, then all tests
-# make check  install, then ruff and mypy
+# make check  install, then ruff, mypy and the arrows between folders
 # make bench  install, then the figures of the models and of the kernels; DATA=FOLDER with tatoeba/spa.txt and shakespeare/input.txt
 # make soak   install, then an hour of searches that are killed, resumed and held against the operating system's account
 # PYTHON=python3.12 takes another interpreter; TORCH_INDEX=URL takes torch, and torch alone, from another package index.
@@ -22,6 +22,7 @@ test: $(VENV)/installed-dev
 check: $(VENV)/installed-dev
 	$(IN)/ruff check .
 	$(IN)/mypy
+	$(IN)/lint-imports
 
 soak: $(VENV)/installed-dev
 	$(IN)/python tests/soak/run.py

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from analysis import cli, formats
-from analysis.figures.progress import progress
+from analysis import tables as cli
+from analysis import tables as formats
+from analysis.plots.search import progress
 from analysis.ranking import answers, ranking, where
-from analysis.results import Results
 from analysis.spending import spending
-from analysis.studies import Study, open_studies
+from analysis.study import Results, Study, open_studies
 from tune.errors import UserError
 
 

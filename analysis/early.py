@@ -7,9 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.ranking import ranking
-from analysis.results import Results
-from analysis.studies import Study
-from analysis.trials import LEVEL
+from analysis.study import LEVEL, Results, Study
 from tune.errors import UserError
 
 FEWEST = 3  # trials that have an order

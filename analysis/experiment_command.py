@@ -3,20 +3,20 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from analysis import cli
-from analysis.figures.ablation import main_effects, overfitting, sizes
-from analysis.figures.batch_size import batch_size
-from analysis.figures.data_parallel import ways
-from analysis.figures.estimates import estimates
-from analysis.figures.large_batch import losses
-from analysis.figures.loader import loading
-from analysis.figures.methods import equal_flops, methods_scatter
-from analysis.figures.picture import Picture
-from analysis.figures.precisions import precisions
-from analysis.figures.speedup import communication, speed_up
-from analysis.figures.stages import stage_bars, stage_pies
-from analysis.figures.transfer import depth, width
-from analysis.studies import RUNS, Study, newest, open_study
+from analysis import tables as cli
+from analysis.experiments.ablation import main_effects, overfitting, sizes
+from analysis.experiments.batch_size import batch_size
+from analysis.experiments.data_parallel import ways
+from analysis.experiments.estimates import estimates
+from analysis.experiments.large_batch import losses
+from analysis.experiments.loader import loading
+from analysis.experiments.methods import equal_flops, methods_scatter
+from analysis.experiments.precision import precisions
+from analysis.experiments.scaling import communication, speed_up
+from analysis.experiments.stages import stage_bars, stage_pies
+from analysis.experiments.transfer import depth, width
+from analysis.study import RUNS, Study, newest, open_study
+from analysis.style import Picture
 from tune.errors import UserError, called
 
 PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {

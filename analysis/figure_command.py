@@ -3,14 +3,11 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from analysis import cli
-from analysis.figures.curves import curves
-from analysis.figures.effects import effects
-from analysis.figures.front import curve, front
-from analysis.figures.parallel import parallel
-from analysis.figures.picture import Picture
-from analysis.results import Results
-from analysis.studies import open_studies
+from analysis import tables as cli
+from analysis.plots.dimensions import effects
+from analysis.plots.search import curve, curves, front, parallel
+from analysis.study import Results, open_studies
+from analysis.style import Picture
 from tune.errors import UserError
 
 Draw = Callable[[Results, str], Picture]

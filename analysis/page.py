@@ -6,7 +6,7 @@ from html import escape
 
 import pandas as pd
 
-from analysis.figures.picture import Picture
+from analysis.style import Picture
 
 WORDS = ("#", "trial", "config", "state", "what", "family", "measure")
 STYLE = """

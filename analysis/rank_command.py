@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import pandas as pd
 from rich.console import Console
 
-from analysis import cli, conditions, formats, sizes
+from analysis import conditions
+from analysis import efficiency as sizes
+from analysis import tables as cli
+from analysis import tables as formats
 from analysis.ranking import ORDERS, answers, ranking, where
-from analysis.results import Results
-from analysis.studies import Study, open_studies
-from analysis.trials import POOL
+from analysis.study import POOL, Results, Study, open_studies
 from tune.errors import UserError
-from tune.queries import DECAY, measured_text
+from tune.store.queries import DECAY, measured_text
 
 TOP = 20  # rows a section
 WORDS = ("study", "trial", "config", "front", "state")

@@ -1,16 +1,15 @@
 """Rank trials by perplexity per parameter and by what that question means to ask.
 
-What counts of a trial, and which of them compare, is tune.queries'; here it is done over several studies, and with what
-takes a curve fitted to all sizes.
+What counts of a trial, and which of them compare, tune.store.queries says; here it is done over several studies, and
+with what takes a curve fitted to all sizes.
 """
 
 from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.results import EFFICIENCY, Results
-from analysis.trials import LEVEL, POOL, TRIAL
-from tune.queries import SECTIONS, level_text, measured_text
+from analysis.study import EFFICIENCY, LEVEL, POOL, TRIAL, Results
+from tune.store.queries import SECTIONS, level_text, measured_text
 
 ORDERS = {
     "quotient": ("perplexity_per_million", True),
@@ -57,7 +56,7 @@ def ranking(results: Results, *, by: str = "quotient") -> pd.DataFrame:
 
 
 def _levels(table: pd.DataFrame, section: pd.Series) -> pd.DataFrame:
-    """What sorts rows by text, section and level, the furthest first, as tune.queries does for one study."""
+    """What sorts rows by text, section and level, the furthest first, as tune.store.queries does for one study."""
     rung = section == "rung"
     return pd.DataFrame(
         {

@@ -4,21 +4,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from analysis import cli, files, page, report_parts
-from analysis.figures.budget import bills, burn_down, prices, timeline
-from analysis.figures.curves import curves
-from analysis.figures.effects import effects
-from analysis.figures.front import curve, front
-from analysis.figures.memory import memory
-from analysis.figures.outlook import outlook
-from analysis.figures.parallel import parallel
-from analysis.figures.picture import Picture
-from analysis.figures.precision import precision
+from analysis import files, page, report_parts
+from analysis import tables as cli
+from analysis.plots.budget import bills, burn_down, memory, prices, timeline
+from analysis.plots.dimensions import effects, precision
+from analysis.plots.search import curve, curves, front, outlook, parallel
 from analysis.ranking import ranking
-from analysis.results import Results
 from analysis.spending import spending
-from analysis.studies import RUNS, Study, newest, open_study
-from analysis.trials import POOL
+from analysis.study import POOL, RUNS, Results, Study, newest, open_study
+from analysis.style import Picture
 from tune.errors import UserError
 
 OF_A_FAMILY = (front, curve, curves, effects, parallel, precision, outlook)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import early, formats, page, stability_command
+from analysis import early, page, stability_command
+from analysis import tables as formats
 from analysis.rank_command import answer_lines, columns, section
 from analysis.ranking import answers, where
-from analysis.results import Results
 from analysis.spending import WHATS, Spending
-from analysis.studies import Study
+from analysis.study import Results, Study
 from tune.errors import UserError, called
 
 SAMPLES = 6

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from analysis import cli
-from analysis.figures.roofline import roofline
-from analysis.studies import RUNS, newest, open_kernels
+from analysis import tables as cli
+from analysis.experiments.kernels import roofline
+from analysis.study import RUNS, newest, open_kernels
 
 
 def draw_roofline(arguments: list[str]) -> None:

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from analysis import cli
-from analysis.figures.speedup import communication, speed_up
-from analysis.studies import RUNS, newest, open_study
+from analysis import tables as cli
+from analysis.experiments.scaling import communication, speed_up
+from analysis.study import RUNS, newest, open_study
 
 
 def draw_speed_up(arguments: list[str]) -> None:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis import cli, formats
-from analysis.studies import RUNS, Study, newest, open_study
-from tune.journal import SHARE
+from analysis import tables as cli
+from analysis import tables as formats
+from analysis.study import RUNS, Study, newest, open_study
+from tune.store.journal import SHARE
 
 WHATS = ("steps", "start", "compile", "evaluation", "checkpoint", "idle", "lost")
 NO_FAMILY = "-"

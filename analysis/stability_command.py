@@ -4,10 +4,12 @@ import json
 
 import pandas as pd
 
-from analysis import cli, early, formats
-from analysis.studies import RUNS, newest, open_study
+from analysis import early
+from analysis import tables as cli
+from analysis import tables as formats
+from analysis.study import RUNS, newest, open_study
 from tune.errors import UserError
-from tune.queries import DECAY
+from tune.store.queries import DECAY
 
 ABOUT = (
     "The same trials at one rung then and at a further one that they reached since, as far as three of them or more "

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from kernels import machine_peaks
-from kernels.bench import Row, measure
+from kernels.benchmark import Row, measure
 from kernels.settings import Settings, UnaffordableError, parse
 from kernels.table import show
 from tune.errors import UserError

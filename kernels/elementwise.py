@@ -9,10 +9,24 @@ import numpy as np
 from numba import njit, prange, types, vectorize
 from numpy.typing import NDArray
 
-from kernels import gpu
-from kernels.compiled import LANES, VECTOR_IN, VECTOR_OUT, Combine, fence, square_root, streaming_store
-from kernels.gcc import c_vectors
-from kernels.kernel import LINE, Bind, Implementation, Inputs, Kernel, into_output, on_lists
+from kernels import cuda as gpu
+from kernels.kernel import (
+    LANES,
+    LINE,
+    VECTOR_IN,
+    VECTOR_OUT,
+    Bind,
+    Combine,
+    Implementation,
+    Inputs,
+    Kernel,
+    fence,
+    into_output,
+    on_lists,
+    square_root,
+    streaming_store,
+)
+from kernels.references import c_vectors
 
 SCALE = 3.0
 SLOW_ABOVE = 1_000_000

@@ -4,14 +4,15 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Mapping
 
-from kernels import peak, timing
-from kernels.compiled import THREADS
+from kernels import benchmark as peak
+from kernels import timing
+from kernels.kernel import THREADS
 from kernels.machine import Watch, last_cache_bytes, memory_bytes
 from kernels.registry import KERNELS
 from kernels.settings import MEMORY_SHARE, Settings
-from model.kept_peaks import Peaks, cpu_name, keep, kept
+from model.cost.machine_peaks import Peaks, cpu_name, keep, kept
 
-CACHES = 4
+TIMES_CACHES = 4
 """The arrays of the copies are together so many times the last cache."""
 Found = dict[str, Peaks]
 
@@ -54,10 +55,10 @@ def renew(measure: Callable[[], Found | None]) -> Found:
 
 
 def _measured() -> Found:
-    from kernels import torch_yardsticks  # seconds to import
+    from kernels import torch_references as torch_yardsticks  # seconds to import
 
-    moved = min(CACHES * last_cache_bytes(), memory_bytes() // MEMORY_SHARE)
-    values = timing.in_turns(peak.contenders(moved, (peak.ONE, peak.ALL, peak.GPU)))
+    moved = min(TIMES_CACHES * last_cache_bytes(), memory_bytes() // MEMORY_SHARE)
+    values = timing.in_turns(peak.peak_contenders(moved, (peak.ONE, peak.ALL, peak.GPU)))
 
     def peaks(device: str, places: Mapping[int, str]) -> Peaks:
         rates = {threads: peak.bandwidth(values, moved, place) for threads, place in places.items()}

@@ -6,8 +6,8 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from kernels.command import asked, in_process, report
-from kernels.remote import in_tasks, prepare_environment
 from kernels.study import in_study
+from kernels.tasks import in_tasks, prepare_environment
 
 if __name__ == "__main__":
     settings = asked(sys.argv[1:])
@@ -18,7 +18,7 @@ if __name__ == "__main__":
 
     if settings.budget is None:
         sys.exit(report(settings, in_tasks(ray, settings)))
-    from tune import journal, ledger
-    from tune.board import event_file
+    from tune.display import tensorboard as event_file
+    from tune.store import journal, ledger
 
     sys.exit(report(settings, in_study(ray, settings, journal=journal, ledger=ledger, event_file=event_file)))

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from kernels import gpu
-from kernels.gcc import c_function
+from kernels import cuda as gpu
 from kernels.kernel import Implementation, Inputs, Kernel, returned
+from kernels.references import c_function
 
 TWO_FLOATS = types.float64(types.float64, types.float64)
 

@@ -9,8 +9,8 @@ from typing import NoReturn
 from kernels.kernel import Implementation
 from kernels.machine import last_cache_bytes, memory_bytes
 from kernels.registry import KERNELS
-from tune.duration import FORMS, parse_duration
 from tune.errors import UserError, called
+from tune.units import DURATIONS, parse_duration
 
 SMALL = (1_000, 1_000_000)
 IN_CACHE = 10_000
@@ -65,7 +65,9 @@ def parse(argv: Sequence[str]) -> Settings:
     parser.add_argument("--local", action="store_true", help="in this process, without Ray")
     parser.add_argument("--json", action="store_true", help="the rows as JSON instead of the tables")
     parser.add_argument(
-        "--budget", metavar="TIME", help=f"keep the rows in a study of so many device-hours: {FORMS} (default: none)"
+        "--budget",
+        metavar="TIME",
+        help=f"keep the rows in a study of so many device-hours: {DURATIONS} (default: none)",
     )
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help=f"the study's, made new; with --budget (default: {Settings.out})"
@@ -95,7 +97,7 @@ def budget(text: str, *, local: bool) -> float:
     except UserError as error:
         raise UserError(f"--budget: {error}") from None
     if seconds <= 0:
-        raise UserError(f"--budget: {text!r} is not above zero: write {FORMS}")
+        raise UserError(f"--budget: {text!r} is not above zero: write {DURATIONS}")
     if local:
         raise UserError("--local: a cap needs tasks that can be ended: leave --local out, or --budget")
     return seconds

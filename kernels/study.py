@@ -14,13 +14,13 @@ from types import ModuleType
 from typing import Any
 
 from kernels import machine_peaks
-from kernels.bench import Row
-from kernels.compiled import THREADS
+from kernels.benchmark import Row
+from kernels.kernel import THREADS
 from kernels.registry import KERNELS
-from kernels.remote import ENDING_SECONDS, Cluster, OverdueError, cluster, peaks_of, rows_of, takes_gpu
 from kernels.settings import Settings, UnaffordableError
+from kernels.tasks import ENDING_SECONDS, Cluster, OverdueError, cluster, peaks_of, rows_of, takes_gpu
 from kernels.timing import TRIES
-from model.kept_peaks import cpu_name, kept
+from model.cost.machine_peaks import cpu_name, kept
 
 TASK_SECONDS, BUILD_SECONDS, ROW_SECONDS, PEAKS_SECONDS = 4.0, 1.0, 0.5, 15.0
 """Expected on a quiet machine: of a task; of an implementation that is built and held against the reference; of one
@@ -81,7 +81,7 @@ def check_first(settings: Settings, up: Cluster, grace: float) -> None:
 
 @dataclass(kw_only=True)
 class Study:
-    """A study that is written. `ledger`, `journal`: a tune.ledger.Ledger and a tune.journal.Journal on one clock."""
+    """A study that is written. `ledger`, `journal`: a Ledger and a Journal of tune.store on one clock."""
 
     settings: Settings
     up: Cluster

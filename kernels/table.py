@@ -6,7 +6,7 @@ from itertools import groupby
 from rich.console import Console
 from rich.table import Table
 
-from kernels.bench import Row
+from kernels.benchmark import Row
 
 WIDTH = 190
 """Characters a line, where the output is not a terminal."""

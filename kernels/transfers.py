@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kernels import gpu
+from kernels import cuda as gpu
 from kernels.kernel import Kernel
 
 KERNELS = (

@@ -6,9 +6,9 @@ from typing import Any, Self
 
 from torch import nn
 
-from model.gpt import GPT, GPTConfig
-from model.prepared import PairData, TextData
-from model.translator import Translator, TranslatorConfig
+from model.data.dataset import PairData, TextData
+from model.nn.gpt import GPT, GPTConfig
+from model.nn.translator import Translator, TranslatorConfig
 from tune.errors import UserError
 
 Data = TextData | PairData

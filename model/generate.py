@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from model.use_commands import generate, run
+from model.inference import generate, run
 
 if __name__ == "__main__":
     sys.exit(run(generate))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from model.use_commands import run, translate
+from model.inference import run, translate
 
 if __name__ == "__main__":
     sys.exit(run(translate))

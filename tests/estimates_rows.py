@@ -3,8 +3,9 @@
 import json
 from typing import Any
 
-from model.estimates import TRAINING
-from model.experiments.word_estimates import (
+from model.cost.estimates import TRAINING
+from tune.experiments.word_model import (
+    WordConfig,
     block_flops,
     block_kept_bytes,
     model_flops,
@@ -13,7 +14,6 @@ from model.experiments.word_estimates import (
     reported_flops,
     step_bytes,
 )
-from model.experiments.word_model import WordConfig
 
 BATCHES = (16, 32, 64, 128, 256)
 

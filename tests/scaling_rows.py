@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from model.experiments.step_model import StepModel, ring
+from tune.experiments.scaling_tables import StepModel, ring
 
 MACHINE = StepModel(fixed=4e-3, row=5e-4, latency=1e-4, bandwidth=1e9, exposed=0.5)
 BYTES, TOKENS_A_ROW, EPOCH_ROWS = 3_200_000, 64, 15_360

@@ -17,7 +17,7 @@ from tests.readme import REPOSITORY, commands, of, run
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's folder, with a text and pairs of their own, made of the builtin ones."""
-    from model.corpus import load_pairs, load_text
+    from model.data.corpus import load_pairs, load_text
 
     folder = tmp_path_factory.mktemp("user")
     (folder / "pairs.tsv").write_text(

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from model.kept_peaks import Peaks, cpu_name, keep
+from model.cost.machine_peaks import Peaks, cpu_name, keep
 from tests.readme import of, run
-from tune.journal import connect
+from tune.store.journal import connect
 
 FEW = "--kernels scalar_add,softmax --sizes 1000"
 FEWER = "--kernels grid_stride_sum --sizes 1000 --implementations python,numpy"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.readme import REPOSITORY
 from tune import study
-from tune.journal import connect
+from tune.store.journal import connect
 
 CAP = 30.0
 BLOCKS = re.findall(r"^```python\n(.*?)^```", (REPOSITORY / "README.md").read_text(), re.MULTILINE | re.DOTALL)

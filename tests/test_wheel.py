@@ -56,8 +56,8 @@ def run(installed: Path, *words: str | Path, folder: Path) -> subprocess.Complet
 def test_its_modules_and_published_figures_are_there(installed: Path, tmp_path: Path) -> None:
     """In place of those of the checkout that the tests run in."""
     asked = (
-        "import tune; from analysis.experiments import PUBLISHED; from tune.experiments.published import FOLDER; "
-        "from kernels.published import FILE; print(tune.__file__, PUBLISHED, FOLDER, FILE.parent, sep='\\n')"
+        "import tune; from analysis.study import PUBLISHED; from tune.experiments.tables import FOLDER; "
+        "from kernels.benchmark import FILE; print(tune.__file__, PUBLISHED, FOLDER, FILE.parent, sep='\\n')"
     )
     code, *folders = run(installed, "-c", asked, folder=tmp_path).stdout.splitlines()
     assert code == str(installed / "tune" / "__init__.py")

@@ -1,31 +1,99 @@
-"""The parts of a search, put together on its grounds."""
+"""The facts of a study: what it was asked for, of which text, with which versions, on what."""
 
+import importlib.metadata
+import json
 import math
+import platform
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from model.config import RECIPES
-from model.kept_peaks import cpu_name, kept
-from tune import heartbeats
-from tune.books import Books
-from tune.experiments.grounds import price, wall
-from tune.facts import age_of
-from tune.family import Family
-from tune.grounds import SHORTEST_RUNG_SECONDS, Grounds
-from tune.journal import Journal
-from tune.ladder import Ladder
-from tune.ledger import Ledger
-from tune.listener import Listener
-from tune.planner import Planner
-from tune.prices import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, Prices
-from tune.records import Terms
-from tune.restore import agreed, last_moment, spent, spent_beside
-from tune.rungs import Contest
-from tune.searcher import Suggester, prior
-from tune.state import ladder_of
-from tune.trial import Place
+from model.config import RECIPES, Data
+from model.cost.machine_peaks import cpu_name, kept
+from tune.backend.trainable import Place
+from tune.devices import Devices
+from tune.display.tensorboard import TensorBoard
+from tune.experiments.base import price, wall
+from tune.search.cost_model import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, Prices
+from tune.search.engine import Listener, Planner
+from tune.search.family import Family
+from tune.search.records import Terms
+from tune.search.resume import agreed, last_moment, spent, spent_beside
+from tune.search.state import ladder_of
+from tune.search.successive_halving import Contest, Ladder
+from tune.search.suggest import Suggester, prior
+from tune.search_context import SHORTEST_RUNG_SECONDS, Grounds
+from tune.settings import Settings
+from tune.store import heartbeat as heartbeats
+from tune.store.accounting import Books
+from tune.store.journal import Journal, Stopwatch
+from tune.store.ledger import Ledger
+
+PACKAGES = ("ray", "torch", "numpy", "optuna", "tokenizers", "tensorboard")
+
+
+def facts_of(settings: Settings, devices: Devices, data: Mapping[str, Data], **more: str) -> dict[str, Any]:
+    """What the study is."""
+    corpora = {
+        name: {"name": each.name, "sha256": each.sha256, "builtin": each.builtin, "vocabulary": each.vocabulary}
+        for name, each in data.items()
+    }
+    return {
+        "settings": settings.stored(),
+        "families": dict(settings.families),
+        "cap_seconds": settings.budget,
+        "created": time.time(),
+        "versions": {"python": platform.python_version()}
+        | {name: importlib.metadata.version(name) for name in PACKAGES},
+        "devices": {"kind": devices.kind, "slots": devices.slots, "name": devices.name},
+        "corpora": corpora,
+        "commit": git_commit(),
+    } | more
+
+
+def write_facts(facts: Mapping[str, Any], folder: Path) -> None:
+    """For people, and for --resume: study.json, whole or not at all."""
+    new = folder / "study.json.new"
+    new.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    new.replace(folder / "study.json")
+
+
+def note_facts(facts: Mapping[str, Any], journal: Journal) -> None:
+    """For analysis, in the journal too. A study that goes on was created when it was created first."""
+    facts = {**facts, "created": journal.facts().get("created", facts["created"])}
+    write_facts(facts, journal.folder)
+    journal.note(**facts)
+
+
+def age_of(journal: Journal, ago: float) -> float:
+    """Seconds since a study began, whoever ran meanwhile, by the system's clock; a new one began so long `ago`."""
+    created = journal.facts().get("created")
+    if created is None:
+        journal.note(created=time.time() - ago)
+        return ago
+    return max(0.0, time.time() - float(created))
+
+
+@contextmanager
+def overhead_noted(journal: Journal, tensorboard: TensorBoard) -> Iterator[None]:
+    """Write down what the journal and TensorBoard took of the search that runs inside, in seconds of the driver's."""
+    watches = {"search": Stopwatch(), "journal": journal.watch, "tensorboard": tensorboard.watch}
+    before = {name: watch.seconds for name, watch in watches.items()}
+    with watches["search"]:
+        yield
+    journal.note(overhead={name: watch.seconds - before[name] for name, watch in watches.items()})
+
+
+def git_commit() -> str | None:
+    """The commit of this code, where it lies in a git repository."""
+    here = Path(__file__).resolve().parent
+    found = subprocess.run(["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None
+
 
 EVALUATION_TOKENS_PER_RUNG_SECOND = {"cpu": 800, "cuda": 50_000}
 """Size of the fixed validation subset: its evaluation takes at most about 2 % of the shortest stretch."""

@@ -9,7 +9,7 @@ from dataclasses import MISSING, Field, fields
 from typing import Any, NoReturn, TypeVar
 
 from tune.errors import UserError, called
-from tune.flag import flag_name, flag_of, invalid, is_switch
+from tune.flags import flag_name, flag_of, invalid, is_switch
 from tune.settings import Settings
 from tune.signals import interruptible
 
@@ -113,8 +113,7 @@ def _main(argv: Sequence[str]) -> int:
 
 def _plan(settings: Settings) -> int:
     """0, with the plan printed. UserError: a setting that cannot serve."""
-    from tune.plan import make_plan
-    from tune.plan_text import plan_lines
+    from tune.dry_run import make_plan, plan_lines
 
     for line in plan_lines(make_plan(settings)):
         print(line)

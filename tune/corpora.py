@@ -10,13 +10,23 @@ from rich.console import Console
 from rich.progress import track
 
 from model.config import Data
-from model.corpus import LONGEST_CHARACTERS, PAIRS_FLAG, TEXT_FLAG, PairCorpus, TextCorpus, load_pairs, load_text
+from model.data.corpus import LONGEST_CHARACTERS, PAIRS_FLAG, TEXT_FLAG, PairCorpus, TextCorpus, load_pairs, load_text
+from model.data.dataset import prepare_pairs, prepare_text
+from model.data.hub import (
+    HUB,
+    PATIENCE_SECONDS,
+    HubName,
+    ask,
+    cached,
+    open_splits,
+    pairs_from,
+    reason,
+    text_from,
+    unreachable,
+)
 from model.families import FAMILIES
-from model.hub import HUB, PATIENCE_SECONDS, HubName, ask, cached, open_splits, reason, unreachable
-from model.hub_corpus import pairs_from, text_from
-from model.prepared import prepare_pairs, prepare_text
 from tune.errors import UserError
-from tune.forms import BUILTIN
+from tune.flags import BUILTIN
 from tune.settings import HUB_PAIRS, HUB_TEXT, Settings
 
 ASK_SECONDS = 3.0

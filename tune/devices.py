@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from model.precision import native
-from tune.flag import invalid
-from tune.forms import AUTO
+from model.nn.precision import native
+from tune.flags import AUTO, invalid
 from tune.settings import Settings
 
 CONTEXT_BYTES = 600_000_000

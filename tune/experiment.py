@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from tune.experiments.command import main
+from tune.experiments.catalogue import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from tune.dimensions import SPACES
 from tune.errors import UserError, told_of
+from tune.search_space import SPACES
 
 _LOADED: dict[Path, str] = {}
 """The text of each file that this process executed."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from tune.journal import connect
-from tune.queries import in_order
+from tune.store.journal import connect
+from tune.store.queries import in_order
 
 COLUMNS = [
     *("perplexity", "subset", "parameters", "perplexity_per_million", "bits_per_character", "test_perplexity"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from tune.virtual.command import main
+from tune.curves.replay_command import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -4,16 +4,15 @@ import math
 import signal
 
 from model.config import Config
-from tune.aside import best_of_all
-from tune.dimensions import label
-from tune.distributed import LeaseOver
-from tune.experiments.bench import Bench
-from tune.experiments.scaling.experiment import SCALING
-from tune.experiments.trials import FoundTrial
-from tune.forms import counts_text
-from tune.grounds import Grounds
-from tune.noise import Voice
-from tune.planner import Planner
+from tune.backend.worker_group import LeaseOver
+from tune.display.console import Voice
+from tune.experiments.base import FoundTrial
+from tune.experiments.runner import Bench
+from tune.experiments.scaling import SCALING
+from tune.flags import counts_text
+from tune.search.engine import Planner
+from tune.search_context import Grounds, best_of_all
+from tune.search_space import label
 from tune.signals import interruptible
 from tune.winners import Winner
 

@@ -11,24 +11,27 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from tune.dimensions import FAMILIES, FREED, PRECISIONS, SPACES, Value, fix_text, parse_fix, parse_vary
-from tune.duration import FORMS, duration_text, parse_duration
 from tune.errors import UserError, called
-from tune.flag import flag_name, flag_of, invalid, is_switch, parse_setting, typed
-from tune.forms import (
+from tune.flags import (  # fmt: skip
     counts_text,
     families_text,
+    flag_name,
+    flag_of,
+    invalid,
+    is_switch,
     parse_corpus,
     parse_counts,
     parse_families,
     parse_path,
+    parse_setting,
     parse_sharing,
-)  # fmt: skip
-from tune.journal import spent_at_its_end
+    typed,
+)
 from tune.load import load
-from tune.sizes import FORMS as MEMORY_FORMS
-from tune.sizes import bytes_text, parse_bytes
-from tune.space import Space
+from tune.search_space import FAMILIES, FREED, PRECISIONS, SPACES, Space, Value, fix_text, parse_fix, parse_vary
+from tune.store.journal import spent_at_its_end
+from tune.units import DURATIONS, bytes_text, duration_text, parse_bytes, parse_duration
+from tune.units import SIZES as MEMORY_FORMS
 
 LARGEST_SEED = 2**32 - 1  # NumPy's
 HUB_PAIRS = "hub:Helsinki-NLP/opus-100:en-es"
@@ -70,7 +73,7 @@ class Settings:
 
     budget: float = field(  # device-seconds, as all times here are seconds
         metadata=typed(
-            f"the cap in device-hours, never exceeded: {FORMS}; with --resume the new total",
+            f"the cap in device-hours, never exceeded: {DURATIONS}; with --resume the new total",
             **TIME, on_resume=True,
         )
     )
@@ -197,7 +200,7 @@ class Settings:
                 object.__setattr__(self, each.name, parse_setting(each, str(value)))
         for name in ("budget", "deadline", "report_every"):
             if (seconds := getattr(self, name)) is not None and seconds <= 0:
-                raise invalid(name, f"{duration_text(seconds)!r} is not above zero: write {FORMS}")
+                raise invalid(name, f"{duration_text(seconds)!r} is not above zero: write {DURATIONS}")
         if self.memory_limit is not None and self.memory_limit <= 0:
             raise invalid("memory_limit", f"'{bytes_text(self.memory_limit)}' is not above zero: write {MEMORY_FORMS}")
         if unknown := [name for name in self.families if name not in SPACES]:

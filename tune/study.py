@@ -10,35 +10,38 @@ from threading import Thread
 
 import pandas as pd
 
-from model.bleu import Score
-from model.checkpoint import DamagedCheckpoint
 from model.config import Data
-from tune.assembly import make_place, make_planner, make_terms
-from tune.board.tensorboard import TensorBoard
-from tune.cluster import capacity, check_folder, cluster_devices, joined
+from model.training.checkpoint import DamagedCheckpoint
+from model.training.evaluation import Score
+from tune.assembly import facts_of, make_place, make_planner, make_terms, note_facts, overhead_noted, write_facts
+from tune.backend.session import (
+    capacity,
+    check_folder,
+    cluster_devices,
+    joined,
+    keep_fewer_kernels,
+    local_ray,
+    run_trials,
+)
+from tune.backend.trainable import STOP_FILE
 from tune.devices import Devices, find_devices
-from tune.dimensions import merged
-from tune.disk import told_in_one_line
-from tune.display import displayed
-from tune.duration import duration_text
-from tune.facts import facts_of, note_facts, overhead_noted, write_facts
-from tune.grounds import Grounds, check_same_kind, check_same_prices, check_same_text, survey
-from tune.heartbeats import beating
-from tune.hooks import Screen
-from tune.journal import CAP, Journal
-from tune.listener import Listener
-from tune.noise import last_word, screen_apart
-from tune.plan import Plan, make_plan
-from tune.planner import Planner
+from tune.display.console import Screen, last_word, screen_apart
+from tune.display.panel import displayed
+from tune.display.tensorboard import TensorBoard
+from tune.dry_run import Plan, make_plan
+from tune.errors import told_in_one_line
 from tune.ranking import ranking
-from tune.ray_run import keep_fewer_kernels, local_ray, run_trials
-from tune.restore import check_plain, close_what_a_kill_left_open, restore, spent, undamaged
-from tune.samples import write_samples
 from tune.scale_winner import scale_winner
+from tune.search.engine import Listener, Planner
+from tune.search.resume import check_plain, close_what_a_kill_left_open, restore, spent, undamaged
+from tune.search_context import Grounds, check_same_kind, check_same_prices, check_same_text, survey
+from tune.search_space import merged
 from tune.settings import Settings
 from tune.signals import Told, ended_in_order, interruptible
-from tune.trial import STOP_FILE
-from tune.winners import export, last_lines, winners
+from tune.store.heartbeat import beating
+from tune.store.journal import CAP, Journal
+from tune.units import duration_text
+from tune.winners import export, last_lines, winners, write_samples
 
 SILENT_END = "ended without a word, killed from outside or as Ray died under it (log.txt has what Ray said)"
 

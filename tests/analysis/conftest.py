@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tune.journal import Journal
+from tune.store.journal import Journal
 
 FACTS: dict[str, Any] = {
     "cap_seconds": 1000.0,

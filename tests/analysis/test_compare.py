@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from analysis.compare_command import compare, lines
-from analysis.figures.progress import progress
+from analysis.plots.search import progress
 from analysis.ranking import ranking
-from analysis.results import Results
-from analysis.studies import open_studies
+from analysis.study import Results, open_studies
 from tests.analysis.conftest import FACTS, Written
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from analysis.early import moment, stability, tau
 from analysis.stability_command import stability as command
-from analysis.studies import open_study
+from analysis.study import open_study
 from tests.analysis.conftest import Written
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis import cli
+from analysis import tables as cli
 from analysis.rank_command import rank
 from analysis.spending import spend
 from tests.analysis.conftest import Written

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from analysis.experiment_command import draw_experiment
-from analysis.figures.batch_size import batch_size
-from analysis.figures.estimates import estimates
-from analysis.studies import Study, open_study
+from analysis.experiments.batch_size import batch_size
+from analysis.experiments.estimates import estimates
+from analysis.study import Study, open_study
 from tests import batch_size_rows, estimates_rows
 from tests.analysis.conftest import Written
 

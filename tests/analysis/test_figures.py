@@ -11,21 +11,14 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.legend import Legend
 
-from analysis.figures import effects as effects_file
-from analysis.figures.budget import bills, burn_down, prices, timeline
-from analysis.figures.curves import curves
-from analysis.figures.effects import effects, importances, mean_interval, one_level
-from analysis.figures.front import curve, front
-from analysis.figures.memory import memory
-from analysis.figures.outlook import best_so_far, fits, outlook
-from analysis.figures.parallel import parallel
-from analysis.figures.picture import WHAT_COLORS, Picture, byte_ticks, levels
-from analysis.figures.precision import precision
-from analysis.formats import GIB, MIB, short_memory
-from analysis.results import Results
+from analysis.plots import dimensions as effects_file
+from analysis.plots.budget import bills, burn_down, memory, prices, timeline
+from analysis.plots.dimensions import effects, importances, mean_interval, one_level, precision
+from analysis.plots.search import best_so_far, curve, curves, fits, front, outlook, parallel
 from analysis.spending import spending
-from analysis.studies import open_studies
-from analysis.trials import SPACE
+from analysis.study import SPACE, Results, open_studies
+from analysis.style import WHAT_COLORS, Picture, byte_ticks, levels
+from analysis.tables import GIB, MIB, short_memory
 from tests.analysis.conftest import SEARCHED, Written
 
 OF_A_FAMILY = (front, curve, curves, effects, parallel, precision, outlook)

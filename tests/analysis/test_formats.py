@@ -1,7 +1,7 @@
 import pytest
 
-from analysis import formats
-from tune.dimensions import label
+from analysis import tables as formats
+from tune.search_space import label
 
 NAN = float("nan")
 

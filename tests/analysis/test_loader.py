@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from analysis.figures.loader import loading
-from analysis.studies import open_study
+from analysis.experiments.loader import loading
+from analysis.study import open_study
 from tests.loader_rows import LOAD, USE, all_rows, settings
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from analysis.experiment_command import draw_experiment
-from analysis.figures.methods import equal_flops, methods_scatter
-from analysis.figures.stages import stage_bars, stage_pies
-from analysis.studies import Study, open_study
+from analysis.experiments.methods import equal_flops, methods_scatter
+from analysis.experiments.stages import stage_bars, stage_pies
+from analysis.study import Study, open_study
 from tests.analysis.conftest import Written
 from tests.methods_rows import method_row, method_rows, stage_rows
 

@@ -5,10 +5,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.efficiency import efficiency
 from analysis.ranking import ORDERS, Answers, answers, ranking
-from analysis.results import EFFICIENCY, Results
-from analysis.sizes import efficiency
-from analysis.studies import open_studies
+from analysis.study import EFFICIENCY, Results, open_studies
 from tests.analysis.conftest import FACTS, Written
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.figures.roofline import reached, roofline
+from analysis.experiments.kernels import reached, roofline
 from analysis.roofline_command import draw_roofline
-from analysis.studies import open_kernels
+from analysis.study import open_kernels
 from tests.analysis.conftest import Written
 
 PEAKS = {

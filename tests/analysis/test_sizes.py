@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from analysis.sizes import efficiency, expected, front
+from analysis.efficiency import efficiency, expected, front
 
 
 def front_by_definition(parameters: np.ndarray, perplexity: np.ndarray) -> list[bool]:

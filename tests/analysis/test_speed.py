@@ -10,14 +10,11 @@ from collections.abc import Callable
 
 import pytest
 
-from analysis.figures.budget import burn_down
-from analysis.figures.curves import curves
-from analysis.figures.front import front
-from analysis.figures.picture import Picture
-from analysis.figures.progress import progress
+from analysis.plots.budget import burn_down
+from analysis.plots.search import curves, front, progress
 from analysis.rank_command import rank
-from analysis.results import Results
-from analysis.studies import open_studies
+from analysis.study import Results, open_studies
+from analysis.style import Picture
 from tests.analysis.conftest import Written
 
 TRIALS, REPORTS = 10_000, 10

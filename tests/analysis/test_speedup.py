@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from analysis.experiment_command import draw_experiment
-from analysis.figures.speedup import communication, published_speed_ups, speed_up, speed_ups, steps_table
+from analysis.experiments.scaling import communication, published_speed_ups, speed_up, speed_ups, steps_table
 from analysis.speedup_command import draw_speed_up
-from analysis.studies import Study, open_study
+from analysis.study import Study, open_study
 from tests.analysis.conftest import Written
 from tests.scaling_rows import all_rows, step
 from tune.errors import UserError

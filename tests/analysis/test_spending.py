@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from analysis.spending import spending
-from analysis.studies import open_study
+from analysis.study import open_study
 from tests.analysis.conftest import Written
 
 

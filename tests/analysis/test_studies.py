@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.studies import newest, open_kernels, open_studies, open_study
+from analysis.study import newest, open_kernels, open_studies, open_study
 from tests.analysis.conftest import Written
 
 

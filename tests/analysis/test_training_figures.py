@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from analysis.experiment_command import draw_experiment
-from analysis.figures.ablation import OURS, ablation_table, alike, main_effects, overfitting_table, sizes
-from analysis.figures.precisions import precisions
-from analysis.studies import Study, open_study
+from analysis.experiments.ablation import OURS, ablation_table, alike, main_effects, overfitting_table, sizes
+from analysis.experiments.precision import precisions
+from analysis.study import Study, open_study
 from tests.analysis.conftest import Written
 from tests.training_rows import precise, row
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from analysis.experiment_command import draw_experiment
-from analysis.figures.transfer import depth, line_of, losses_table, width
-from analysis.studies import Study, open_study
+from analysis.experiments.transfer import depth, line_of, losses_table, width
+from analysis.study import Study, open_study
 from tests.analysis.conftest import Written
 from tests.transfer_rows import all_rows
 

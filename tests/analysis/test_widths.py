@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from analysis import formats, rank_command
+from analysis import rank_command
+from analysis import tables as formats
 from analysis.rank_command import columns, rank, show
 from analysis.ranking import ranking
-from analysis.results import Results
-from analysis.studies import open_studies
+from analysis.study import Results, open_studies
 from tests.analysis.conftest import Written
 
 HEADS: dict[str, tuple[str, Callable[[float], str]]] = {

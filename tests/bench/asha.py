@@ -22,18 +22,17 @@ import ray.tune
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler
 
-from model import training
 from model.config import FAMILIES, Config, Data
-from model.precision import native
-from model.process import prepare_process
-from model.stretch import Stretch
-from model.training import Progress, train
+from model.nn.precision import native
+from model.training import train as training
+from model.training.memory import prepare_process
+from model.training.segment import Stretch
+from model.training.train import Progress, train
 from tests.bench.contenders import pairs, text
 from tune.assembly import SMALLEST_EVALUATION_TOKENS
-from tune.dimensions import label
-from tune.duration import parse_duration
-from tune.ray_run import local_ray
-from tune.space import Space
+from tune.backend.session import local_ray
+from tune.search_space import Space, label
+from tune.units import parse_duration
 
 REDUCTION = 2
 """The best in the replay (RESULTS.md, "The peers' settings")."""

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 from model.config import Config
-from model.corpus import load_pairs, load_text
-from model.learner import Learner
-from model.precision import PRECISIONS, native
-from model.prepared import PairData, TextData, prepare_pairs, prepare_text
+from model.data.corpus import load_pairs, load_text
+from model.data.dataset import PairData, TextData, prepare_pairs, prepare_text
+from model.nn.precision import PRECISIONS, native
+from model.training.learner import Learner
 from tests.bench import peers
 
 PAIRS, TEXT = "tatoeba/spa.txt", "shakespeare/input.txt"

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from model.config import Config, build_model
-from model.decoding import beam_search, greedy_search
-from model.precision import prepare, set_compute
-from model.translator import Memory, Translator
+from model.nn.decoding import beam_search, greedy_search
+from model.nn.precision import prepare, set_compute
+from model.nn.translator import Memory, Translator
 from tests.bench.contenders import TRANSLATOR, pairs
 from tests.bench.interleaved import ratio
 from tests.bench.speed import cpu_seconds

@@ -52,7 +52,7 @@ def ratio(slow: Sequence[float], fast: Sequence[float]) -> tuple[float, float, f
 def _serve(line: Connection, name: str, data: Path, seconds: float) -> None:
     import torch
 
-    from model.process import prepare_process
+    from model.training.memory import prepare_process
     from tests.bench.contenders import make
 
     torch.set_num_threads(1)

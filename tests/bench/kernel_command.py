@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from kernels.remote import prepare_environment
+from kernels.tasks import prepare_environment
 from tests.bench.kernel_figures import figures, inside_ray
 from tests.bench.table import keep, show
 

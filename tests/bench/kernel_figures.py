@@ -6,11 +6,12 @@ from itertools import groupby
 from statistics import median
 from types import ModuleType
 
-from kernels import bench, timing
-from kernels.compiled import THREADS
+from kernels import benchmark as bench
+from kernels import timing
+from kernels.kernel import THREADS
 from kernels.registry import KERNELS
-from kernels.remote import cluster
 from kernels.settings import sizes
+from kernels.tasks import cluster
 from tests.bench.table import Row
 
 SAMPLES = 1_000_000

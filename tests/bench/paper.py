@@ -6,14 +6,14 @@ from pathlib import Path
 
 import torch
 
-from model.account import most_bytes
-from model.batches import batch_shape
 from model.config import Config, Data, model_config, pad_of
-from model.estimates import STATE_BYTES, step_memory_bytes
-from model.learner import Learner
-from model.pace import Pace
-from model.precision import native
-from model.process import prepare_process
+from model.cost.estimates import STATE_BYTES, step_memory_bytes
+from model.cost.footprint import most_bytes
+from model.data.batches import batch_shape
+from model.nn.precision import native
+from model.training.learner import Learner
+from model.training.memory import prepare_process
+from model.training.time_budget import Pace
 from tests.bench.contenders import LARGE, SMALL, gpt_config, pairs, text
 from tests.bench.table import Row
 

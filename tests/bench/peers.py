@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.prepared import PairSplit, Sentences
+from model.data.dataset import PairSplit, Sentences
 
 PAIRS_A_BATCH = 64
 Step = Callable[[float], tuple[float, int]]

@@ -12,10 +12,10 @@ import torch
 from torch.nn import functional as F
 
 from model.config import Config
-from model.prepared import TextData
-from model.process import prepare_process
-from model.stretch import Stretch
-from model.training import train
+from model.data.dataset import TextData
+from model.training.memory import prepare_process
+from model.training.segment import Stretch
+from model.training.train import train
 from tests.bench import peers
 from tests.bench.contenders import ROWS, SMALL, best_precision, gpt_config, runs_here, text
 from tests.bench.table import Row, not_native

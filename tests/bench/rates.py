@@ -11,12 +11,11 @@ from pathlib import Path
 import torch
 
 from model.config import Config, Data
-from model.experiments.short_life import loss_after
-from model.experiments.valley import Valley, next_rate
-from model.process import prepare_process
-from model.scaling_rules import BASE_D_MODEL, BASE_LAYERS
+from model.nn.mup import BASE_D_MODEL, BASE_LAYERS
+from model.training.memory import prepare_process
 from tests.bench.contenders import best_precision, pairs, text
 from tests.bench.table import Row
+from tune.experiments.learning_rates import Valley, loss_after, next_rate
 
 WIDTHS, DEPTHS = (32, 64, 128, 256, 512), (2, 4, 8, 16)
 BASE = BASE_D_MODEL, BASE_LAYERS

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from model.config import Config
-from model.learner import Learner
-from model.process import prepare_process
-from model.schedule import warm_up
+from model.training.learner import Learner
+from model.training.memory import prepare_process
+from model.training.schedule import warm_up
 from tests.bench.contenders import best_precision, pairs
 from tests.bench.table import Row
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import torch
 
-from model.batches import TrainBatches
 from model.config import Config, build_model
-from model.estimates import flops_per_token
-from model.peak import SIZES, peak_flops
-from model.resident import OUTSIDE
+from model.cost.estimates import flops_per_token
+from model.cost.peak_flops import SIZES, peak_flops
+from model.data.batches import OUTSIDE, TrainBatches
 from tests.bench.contenders import LARGE, SMALL, best_precision, gpt_config, pairs, runs_here
 from tests.bench.interleaved import Timed, interleaved, ratio
 from tests.bench.table import Row, not_native

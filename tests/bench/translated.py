@@ -15,17 +15,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from model import checkpoint as checkpoints
-from model.bleu import Score, score
 from model.config import Config
-from model.evaluation import Evaluation
-from model.prepared import PairData, Sentences
-from model.process import prepare_process
-from model.samples import spread
-from model.stretch import Stretch
-from model.tokenizer import Tokenizer
-from model.training import train
-from model.use import translations
+from model.data.dataset import PairData, Sentences
+from model.data.tokenizer import Tokenizer
+from model.inference import spread, translations
+from model.training import checkpoint as checkpoints
+from model.training.evaluation import Evaluation, Score, score
+from model.training.memory import prepare_process
+from model.training.segment import Stretch
+from model.training.train import train
 from tests.bench import peers
 from tests.bench.contenders import TRANSLATOR, best_precision, pairs
 from tests.bench.table import Row

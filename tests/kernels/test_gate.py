@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernels import bench, timing
+from kernels import benchmark as bench
+from kernels import timing
 from kernels.command import report
-from kernels.gate import relative_error
 from kernels.kernel import Implementation, Kernel, RefusedError, UnavailableError, into_output, returned
 from kernels.registry import KERNELS
 from kernels.settings import Settings
+from kernels.verify import relative_error
 
 ADD, PI = KERNELS["vector_add"], KERNELS["monte_carlo_pi"]
 
@@ -34,7 +35,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "VALUES", 3)
     monkeypatch.setattr(timing, "VALUE_SECONDS", 1e-5)
     monkeypatch.setattr(timing, "TRIES", 1)
-    monkeypatch.setattr("kernels.peak.contenders", lambda moved, places: {})
+    monkeypatch.setattr("kernels.benchmark.contenders", lambda moved, places: {})
 
 
 def misses_the_last(a, b, out):

@@ -4,10 +4,9 @@ import numba
 import numpy as np
 import pytest
 
-from kernels import bench
-from kernels.compiled import THREADS
-from kernels.kernel import Implementation, UnavailableError
-from kernels.monte_carlo import numba_count
+from kernels import benchmark as bench
+from kernels.kernel import THREADS, Implementation, UnavailableError
+from kernels.monte_carlo_pi import numba_count
 from kernels.registry import KERNELS
 
 COMPILED = {
@@ -58,7 +57,7 @@ def test_without_a_gpu_every_gpu_row_says_so(monkeypatch: pytest.MonkeyPatch) ->
     def none() -> None:
         raise UnavailableError("no CUDA device")
 
-    monkeypatch.setattr("kernels.gpu.require_device", none)
+    monkeypatch.setattr("kernels.cuda.require_device", none)
     for kernel in KERNELS.values():
         on_gpu = [each.name for each in kernel.implementations if each.device == "gpu"]
         rows = list(bench.rows(kernel, (10,), on_gpu, seed=0))

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from kernels import gate, machine_peaks, timing, torch_yardsticks
-from kernels.compiled import THREADS
-from kernels.kernel import UnavailableError
+from kernels import machine_peaks, timing
+from kernels import torch_references as torch_yardsticks
+from kernels import verify as gate
+from kernels.kernel import THREADS, UnavailableError
 from kernels.machine_peaks import measured, renew, wanted
 from kernels.registry import KERNELS
 from kernels.settings import Settings
-from model.kept_peaks import Peaks, cpu_name, keep, kept
+from model.cost.machine_peaks import Peaks, cpu_name, keep, kept
 from tune.assembly import kept_flops
 
 PEAKS = Peaks(bytes_per_second={1: 1e10}, flops_per_second={"fp32": {1: 1e11, 2: 2e11}, "bf16": {2: 4e11}})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numba import types
 
-from kernels import gpu
+from kernels import cuda as gpu
 from kernels.kernel import Implementation, Kernel
 from kernels.registry import KERNELS
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from kernels import machine_peaks
-from kernels.remote import OverdueError, cluster, in_tasks, prepare_environment
 from kernels.settings import Settings
+from kernels.tasks import OverdueError, cluster, in_tasks, prepare_environment
 
 SETTINGS = Settings(kernels=("copy", "hypotenuse_scalar"), sizes=(10,))
 

@@ -8,15 +8,16 @@ from typing import Any, cast
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from kernels import bench, machine_peaks, study, timing
-from kernels.compiled import THREADS
+from kernels import benchmark as bench
+from kernels import machine_peaks, study, timing
+from kernels.kernel import THREADS
 from kernels.registry import KERNELS
-from kernels.remote import ENDING_SECONDS, OverdueError
 from kernels.settings import Settings, UnaffordableError
 from kernels.study import Study, check_first, expected
-from model.kept_peaks import Peaks
-from tune import journal, ledger
-from tune.board import event_file
+from kernels.tasks import ENDING_SECONDS, OverdueError
+from model.cost.machine_peaks import Peaks
+from tune.display import tensorboard as event_file
+from tune.store import journal, ledger
 
 NAMES = ("scalar_add", "hypotenuse_scalar", "grid_stride_sum")
 

@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from model import batches, families, learner, training
-from model import checkpoint as checkpoints
+from model import families
 from model.config import Config
-from model.corpus import PairCorpus, TextCorpus
-from model.learner import Learner
-from model.prepared import PairData, TextData, prepare_pairs, prepare_text
-from model.training import Progress, Stretch, train
+from model.data import batches
+from model.data.corpus import PairCorpus, TextCorpus
+from model.data.dataset import PairData, TextData, prepare_pairs, prepare_text
+from model.training import checkpoint as checkpoints
+from model.training import learner
+from model.training import train as training
+from model.training.learner import Learner
+from model.training.train import Progress, Stretch, train
 
 SUBSET = 256    # target tokens of the fixed subset
 

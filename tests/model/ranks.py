@@ -12,13 +12,13 @@ import torch
 from torch.distributed import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from model import checkpoint as checkpoints
 from model.config import Config, Data
-from model.experiments.gradient_noise import watched_learner
-from model.experiments.levers import FirstRankStep, gradient_distance, ready_learner
-from model.learner import Learner
-from model.parallel import ParallelLearner, agreement, mean_over_ranks
-from model.process import prepare_process
+from model.training import checkpoint as checkpoints
+from model.training.ddp import ParallelLearner, agreement, mean_over_ranks
+from model.training.learner import Learner
+from model.training.memory import prepare_process
+from tune.experiments.data_parallel import FirstRankStep, gradient_distance, ready_learner
+from tune.experiments.large_batch_rules import watched_learner
 
 CPU = torch.device("cpu")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from model.attention import (
+from model.nn.attention import (
     POOL,
     Attention,
     Dropout,

@@ -14,11 +14,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.batches import EVALUATION_TOKENS, TrainBatches, evaluation_batches, span
-from model.corpus import PairCorpus, TextCorpus
-from model.prepared import PairData, TextData, prepare_pairs, prepare_text
-from model.resident import IGNORED, OUTSIDE, Batch
-from model.tokenizer import Tokenizer
+from model.data.batches import EVALUATION_TOKENS, IGNORED, OUTSIDE, Batch, TrainBatches, evaluation_batches, span
+from model.data.corpus import PairCorpus, TextCorpus
+from model.data.dataset import PairData, TextData, prepare_pairs, prepare_text
+from model.data.tokenizer import Tokenizer
 
 CONTEXT = 16
 Data = TextData | PairData

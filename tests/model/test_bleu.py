@@ -2,11 +2,11 @@
 
 import pytest
 
-from model import bleu
-from model.bleu import CHUNK, chunks, score, translated, translated_of
 from model.config import Config, build_model
-from model.prepared import PairData
-from model.tokenizer import Tokenizer
+from model.data.dataset import PairData
+from model.data.tokenizer import Tokenizer
+from model.training import evaluation as bleu
+from model.training.evaluation import CHUNK, chunks, score, translated, translated_of
 
 
 def references(config: Config, data: PairData) -> list[str]:

@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from model import checkpoint as checkpoints
-from model.checkpoint import DamagedCheckpoint, config_state, export, latest, load, load_model, save
 from model.config import Config, build_model
-from model.precision import set_compute
-from model.tokenizer import CharacterTokenizer, SubwordTokenizer
+from model.data.tokenizer import CharacterTokenizer, SubwordTokenizer
+from model.nn.precision import set_compute
+from model.training import checkpoint as checkpoints
+from model.training.checkpoint import DamagedCheckpoint, config_state, export, latest, load, load_model, save
 
 
 class Bomb:

@@ -8,11 +8,11 @@ from functools import partial
 import pytest
 import torch
 
-from model.attention import _pool
 from model.config import Config
-from model.corpus import load_text
-from model.learner import Learner
-from model.prepared import PairData, TextData, prepare_text
+from model.data.corpus import load_text
+from model.data.dataset import PairData, TextData, prepare_text
+from model.nn.attention import _pool
+from model.training.learner import Learner
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from model.corpus import (
+from model.data.corpus import (
     LEAST_PAIRS,
     LONGEST_CHARACTERS,
     Pair,

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from model.account import counted_flops, kept_bytes
-from model.estimates import flops_per_token, kept_elements, parameters, plain_parameters, step_memory_bytes
-from model.gpt import GPT, GPTConfig
-from model.precision import set_compute
-from model.translator import Translator, TranslatorConfig
+from model.cost.estimates import flops_per_token, kept_elements, parameters, plain_parameters, step_memory_bytes
+from model.cost.footprint import counted_flops, kept_bytes
+from model.nn.gpt import GPT, GPTConfig
+from model.nn.precision import set_compute
+from model.nn.translator import Translator, TranslatorConfig
 
 B, S, T = 3, 6, 9
 SHAPES = [{"d_model": d, "heads": heads, "layers": layers} for d, heads, layers in

@@ -7,12 +7,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from model.batches import evaluation_batches
 from model.config import Config, build_model
-from model.corpus import PairCorpus, TextCorpus
-from model.evaluation import evaluate, of_totals
-from model.prepared import PairData, TextData, prepare_pairs, prepare_text
-from model.resident import IGNORED
+from model.data.batches import IGNORED, evaluation_batches
+from model.data.corpus import PairCorpus, TextCorpus
+from model.data.dataset import PairData, TextData, prepare_pairs, prepare_text
+from model.training.evaluation import evaluate, of_totals
 
 TEXT = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, dropout=0.5)
 PAIRS = Config(family="translation", d_model=16, heads=4, layers=2, dropout=0.5)

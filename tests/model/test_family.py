@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model import checkpoint as checkpoints
-from model.checkpoint import config_state, export, load_model
 from model.config import RECIPES, Config
-from model.evaluation import evaluate
-from model.families import FAMILIES, add
-from model.family import Batch, Family
-from model.learner import Learner
-from model.prepared import TextData
+from model.data.dataset import TextData
+from model.families import FAMILIES, Batch, Family, add
+from model.training import checkpoint as checkpoints
+from model.training.checkpoint import config_state, export, load_model
+from model.training.evaluation import evaluate
+from model.training.learner import Learner
 
 CPU = torch.device("cpu")
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from model import fitting
 from model.config import Config
-from model.corpus import TextCorpus
-from model.fitting import FITS, KILLED, RAN_OUT, TOO_LATE, Order, try_batch
-from model.prepared import TextData, prepare_text
+from model.cost import probe as fitting
+from model.cost.probe import FITS, KILLED, RAN_OUT, TOO_LATE, Order, try_batch
+from model.data.corpus import TextCorpus
+from model.data.dataset import TextData, prepare_text
 
 CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, batch_tokens=64)
 

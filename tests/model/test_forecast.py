@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from model.forecast import FIRST_SECONDS, Forecast
-from model.lease import Lease
-from model.pace import Pace
-from model.stretch import Stretch
+from model.training.segment import Stretch
+from model.training.time_budget import FIRST_SECONDS, Forecast, Lease, Pace
 
 
 def forecast(peak_flops: float | None) -> Forecast:

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from model.gpt import ARCHITECTURES, GPT, GPTConfig
-from model.precision import set_compute
+from model.nn.gpt import ARCHITECTURES, GPT, GPTConfig
+from model.nn.precision import set_compute
 
 V, C, D, H, L = 19, 12, 16, 4, 3
 

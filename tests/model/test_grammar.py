@@ -5,8 +5,9 @@ import re
 
 import pytest
 
-from model.builtin import grammar, lexicon
-from model.builtin.spanish import agree, and_, conjugate, to
+from model.data import toy_corpus as grammar
+from model.data import toy_lexicon as lexicon
+from model.data.toy_lexicon import agree, and_, conjugate, to
 
 
 @pytest.fixture(scope="module")

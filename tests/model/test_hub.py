@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from huggingface_hub import HfApi
 
-from model.hub import HubName, ask
+from model.data.hub import HubName, ask
 from tests.model.stand_in import NOWHERE, ask_python, fill, pairs, serving
 
 LOAD = """
 import json, sys, time
-from model.hub import HubName, ask, open_splits
-from model.hub_corpus import pairs_from, text_from
+from model.data.hub import HubName, ask, open_splits
+from model.data.hub import pairs_from, text_from
 
 def load(text):
     try:

@@ -7,10 +7,9 @@ import pyarrow as pa
 import pytest
 from datasets import load_dataset
 
-from model.corpus import LONGEST_CHARACTERS, Pair, PairCorpus, cut_text, normalised
-from model.hub import OUR_SPLITS, HubName
-from model.hub_corpus import find_pair_fields, find_text_field, pairs_from, text_from
-from model.prepared import prepare_pairs
+from model.data.corpus import LONGEST_CHARACTERS, Pair, PairCorpus, cut_text, normalised
+from model.data.dataset import prepare_pairs
+from model.data.hub import OUR_SPLITS, HubName, find_pair_fields, find_text_field, pairs_from, text_from
 from tests.model.stand_in import pairs, translations, write
 
 NAME = HubName.parse("hub:a/b", "--corpus")
@@ -101,8 +100,8 @@ def test_whoever_tracks_the_work_is_told_how_much_there_is(tmp_path: Path, monke
         assert len(counted) == total
         return counted
 
-    monkeypatch.setattr("model.hub_corpus.ROWS", 70)
-    monkeypatch.setattr("model.track.CHUNK", 70)
+    monkeypatch.setattr("model.data.hub.ROWS", 70)
+    monkeypatch.setattr("model.data.corpus.CHUNK", 70)
     corpus = pairs_from(NAME, splits_of(tmp_path, {"train": translations(pairs(0, 999))}), track=track)
     assert len(corpus.train + corpus.valid + corpus.test) == 999
     prepare_pairs(corpus, track)

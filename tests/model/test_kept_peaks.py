@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from model import kept_peaks
-from model.kept_peaks import FILE, Peaks, keep, kept
+from model.cost import machine_peaks as kept_peaks
+from model.cost.machine_peaks import FILE, Peaks, keep, kept
 
 PEAKS = Peaks(bytes_per_second={1: 2e10, 2: 3.5e10}, flops_per_second={"fp32": {1: 1e11, 2: 2e11}, "bf16": {1: 4e11}})
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from model.loss import training_loss
-from model.resident import IGNORED
+from model.data.batches import IGNORED
+from model.nn.loss import training_loss
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

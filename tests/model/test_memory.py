@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import torch
 
-from model import checkpoint as checkpoints
-from model import training
-from model.batches import batch_shape
 from model.config import Config
-from model.footprint import footprint, most_micro_batches
-from model.learner import Learner
-from model.memory import ran_out
-from model.prepared import PairData, TextData
-from model.training import Progress
+from model.cost.footprint import footprint, most_micro_batches
+from model.data.batches import batch_shape
+from model.data.dataset import PairData, TextData
+from model.training import checkpoint as checkpoints
+from model.training import train as training
+from model.training.learner import Learner
+from model.training.memory import ran_out
+from model.training.train import Progress
 
 CPU = torch.device("cpu")
 Run = Callable[..., list[Progress]]
@@ -76,7 +76,7 @@ def test_running_out_is_told_from_other_errors(error: BaseException | None, expe
 def test_what_onednn_says_of_much_else_is_running_out_only_under_a_limit(
     limited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("model.memory.limited", lambda: limited)
+    monkeypatch.setattr("model.training.memory.limited", lambda: limited)
     assert ran_out(RuntimeError("could not create a primitive")) is limited
 
 
@@ -236,8 +236,8 @@ def test_on_paper_smaller_parts_need_less_down_to_single_rows(small_text: Config
 
 UNDER_A_LIMIT = """
 import torch
-from model.memory import MemoryLimit, ran_out
-from model.precision import prepare
+from model.training.memory import MemoryLimit, ran_out
+from model.nn.precision import prepare
 
 MEGABYTE = 2**20
 
@@ -272,11 +272,11 @@ def test_a_limit_holds_every_trial_of_a_process(repository: Path) -> None:
 RUNS_OUT_AND_GOES_ON = """
 import torch
 from model.config import Config
-from model.corpus import TextCorpus
-from model.learner import Learner
-from model.memory import MemoryLimit
-from model.prepared import prepare_text
-from model.process import prepare_process
+from model.data.corpus import TextCorpus
+from model.training.learner import Learner
+from model.training.memory import MemoryLimit
+from model.data.dataset import prepare_text
+from model.training.memory import prepare_process
 
 MEGABYTE = 2**20
 text = "the cat sat on a mat and saw another bird. " * 1000

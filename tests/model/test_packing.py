@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from model.packing import pack, row_shape
+from model.data.packing import pack, row_shape
 
 
 @pytest.fixture(scope="module")

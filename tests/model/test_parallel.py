@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from model.batches import TrainBatches
-from model.experiments.gradient_noise import WatchedLearner
-from model.learner import Learner
-from model.parallel import SharedBatches
+from model.data.batches import TrainBatches
+from model.training.ddp import SharedBatches
+from model.training.learner import Learner
 from tests.model import ranks as rank
 from tests.model.ranks import CPU, Ranks
+from tune.experiments.large_batch_rules import WatchedLearner
 
 FAMILIES = ("text", "pairs")
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from model.config import Config, build_model, pad_of
-from model.estimates import flops_per_token
-from model.kept_peaks import Peaks, cpu_name, keep
-from model.peak import SECONDS, flops_on, known_peak, peak_flops
-from model.precision import native
-from model.prepared import PairData, TextData
+from model.cost.estimates import flops_per_token
+from model.cost.machine_peaks import Peaks, cpu_name, keep
+from model.cost.peak_flops import SECONDS, flops_on, known_peak, peak_flops
+from model.data.dataset import PairData, TextData
+from model.nn.precision import native
 
 
 def test_a_peak_is_no_less_than_a_product_reaches_and_is_soon_known() -> None:

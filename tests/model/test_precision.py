@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from model import precision
-from model.attention import Attention
-from model.precision import PRECISIONS, Embedding, Linear, compute_dtype, native, prepare, scaler, set_compute
+from model.nn import precision
+from model.nn.attention import Attention
+from model.nn.precision import PRECISIONS, Embedding, Linear, compute_dtype, native, prepare, scaler, set_compute
 
 
 @pytest.fixture(autouse=True)

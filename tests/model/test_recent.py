@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from model.learner import Step
-from model.recent import EXPLODED, Recent
+from model.training.learner import Step
+from model.training.train import EXPLODED, Recent
 
 
 def look(recent, *losses, seconds=1.0, tokens=10):

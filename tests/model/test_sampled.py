@@ -5,10 +5,9 @@ import pytest
 import torch
 from torch.utils.data import DistributedSampler
 
-from model.batches import TrainBatches
-from model.learner import Learner
-from model.parallel import SharedBatches
-from model.sampled import SampledBatches, sampled
+from model.data.batches import TrainBatches
+from model.training.ddp import SampledBatches, SharedBatches, sampled
+from model.training.learner import Learner
 
 BATCHES, ROWS = 6, 8
 

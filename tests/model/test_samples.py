@@ -5,11 +5,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from model.checkpoint import config_state, export, load_model, save
 from model.config import Config, build_model
-from model.prepared import PairData, TextData
-from model.samples import TOKENS, samples
-from model.tokenizer import Tokenizer
+from model.data.dataset import PairData, TextData
+from model.data.tokenizer import Tokenizer
+from model.inference import SAMPLE_TOKENS, samples
+from model.training.checkpoint import config_state, export, load_model, save
 
 
 def exported(folder: Path, config: Config, tokenizer: str) -> tuple[nn.Module, Tokenizer]:
@@ -25,7 +25,7 @@ def test_a_text_goes_on_where_its_prompt_ends(tmp_path: Path, small_text: Config
     valid = Tokenizer.from_json(text_data.tokenizer).decode(text_data.valid.tolist())
     found = list(samples(*exported(tmp_path, small_text, text_data.tokenizer), text_data, 3))
     assert len(found) == 3 and valid.startswith(found[0]["input"])
-    assert all(row["input"] + row["reference"] in valid and len(row["output"]) == TOKENS for row in found)
+    assert all(row["input"] + row["reference"] in valid and len(row["output"]) == SAMPLE_TOKENS for row in found)
 
 
 def test_a_translation_has_its_source_and_its_reference(

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from model import scaling_rules
-from model.gpt import GPT, GPTConfig
-from model.scaling_rules import BASE_D_MODEL, BASE_LAYERS, Scaling, parameter_groups, roles
-from model.translator import Translator, TranslatorConfig
+from model.nn import mup as scaling_rules
+from model.nn.gpt import GPT, GPTConfig
+from model.nn.mup import BASE_D_MODEL, BASE_LAYERS, Scaling, parameter_groups, roles
+from model.nn.translator import Translator, TranslatorConfig
 
 V, T = 17, 8
 RATE, DECAY = 3e-3, 0.1

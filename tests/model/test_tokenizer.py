@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from model.corpus import PairCorpus, TextCorpus
-from model.prepared import SMALL_VOCABULARY, count_words, prepare_pairs, prepare_text
-from model.tokenizer import UNKNOWN_CHARACTER, CharacterTokenizer, SubwordTokenizer, Tokenizer
+from model.data.corpus import PairCorpus, TextCorpus
+from model.data.dataset import SMALL_VOCABULARY, count_words, prepare_pairs, prepare_text
+from model.data.tokenizer import UNKNOWN_CHARACTER, CharacterTokenizer, SubwordTokenizer, Tokenizer
 
 TRAINED_ON = ["The boy does not eat.", "El niño no come.", "¿Qué come la niña?", "What does the girl eat?"] * 20
 
@@ -107,7 +107,7 @@ def test_the_vocabulary_is_learned_from_the_training_split_only() -> None:
 
 
 def test_lines_are_tokenized_some_at_a_time_and_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("model.track.CHUNK", 7)
+    monkeypatch.setattr("model.data.corpus.CHUNK", 7)
     text = "one line\n\nand another " * 50
     data = prepare_text(text_corpus(text))
     assert Tokenizer.from_json(data.tokenizer).decode(data.train) == text
@@ -115,7 +115,7 @@ def test_lines_are_tokenized_some_at_a_time_and_all_the_same(monkeypatch: pytest
 
 @pytest.mark.parametrize("chunk", [7, 10_000])
 def test_pairs_keep_their_sentences_and_counts(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr("model.track.CHUNK", chunk)
+    monkeypatch.setattr("model.data.corpus.CHUNK", chunk)
     pairs = [(f"the boy {i}", f"¿el niño {i}?") for i in range(300)]
     data = prepare_pairs(
         PairCorpus(name="", sha256="", builtin=False, train=pairs, valid=pairs[:50], test=pairs[50:80]))

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from model import checkpoint as checkpoints
-from model import training
 from model.config import Config
-from model.learner import Learner
-from model.prepared import PairData, TextData
-from model.training import Progress, Stretch, train
+from model.data.dataset import PairData, TextData
+from model.training import checkpoint as checkpoints
+from model.training import train as training
+from model.training.learner import Learner
+from model.training.train import Progress, Stretch, train
 
 SUBSET = 256
 Run = Callable[..., list[Progress]]

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model import checkpoint as checkpoints
-from model import learner, training
 from model.config import Config
-from model.learner import Learner
-from model.pace import WARM, Pace
-from model.prepared import TextData
-from model.schedule import Decay, warm_up
-from model.training import Progress, Stretch, train
+from model.data.dataset import TextData
+from model.training import checkpoint as checkpoints
+from model.training import learner
+from model.training import train as training
+from model.training.learner import Learner
+from model.training.schedule import Decay, warm_up
+from model.training.time_budget import WARM, Pace
+from model.training.train import Progress, Stretch, train
 
 SUBSET = 256
 Run = Callable[..., list[Progress]]

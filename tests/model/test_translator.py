@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from model.decoding import LENGTH_PENALTY
-from model.precision import Embedding, set_compute
-from model.translator import RESIDENT, Translator, TranslatorConfig
+from model.nn.decoding import LENGTH_PENALTY
+from model.nn.precision import Embedding, set_compute
+from model.nn.translator import RESIDENT, Translator, TranslatorConfig
 
 WORDS, D, H, L = 20, 16, 4, 2
 PAD, BOS, EOS = WORDS, WORDS + 1, WORDS + 2

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from model import use
-from model.checkpoint import config_state, export, save
+from model import inference as use
 from model.config import Config, build_model
-from model.tokenizer import CharacterTokenizer, SubwordTokenizer, Tokenizer
-from model.use import continuation, translations
-from model.use_commands import generate, run, translate
+from model.data.tokenizer import CharacterTokenizer, SubwordTokenizer, Tokenizer
+from model.inference import continuation, generate, run, translate, translations
+from model.training.checkpoint import config_state, export, save
 
 SENTENCES = ["the cat sleeps", "a dog", "", "the small cat eats the fish that a dog left", "dog", "a fish sleeps"]
 CHARACTERS = CharacterTokenizer("abcdefgh \n")

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from model.checkpoint import BEFORE_DECAY, STATE
+from model.training.checkpoint import BEFORE_DECAY, STATE
 from tests.soak.accounts import adds_up, number, rows, spent, taken_up
 from tests.soak.bench import Bench, Row
 from tests.soak.search import Search

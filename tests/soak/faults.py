@@ -10,7 +10,7 @@ from typing import Any
 from tests.soak.accounts import adds_up, number, rows, spent
 from tests.soak.bench import Bench, Row
 from tests.soak.search import Search
-from tune.heartbeats import last_beat, still_there
+from tune.store.heartbeat import last_beat, still_there
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FAULTY = REPOSITORY / "tests" / "tune" / "faulty.py"

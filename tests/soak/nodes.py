@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.soak.accounts import adds_up, number, rows, spent
 from tests.soak.bench import Bench, Row
 from tests.soak.search import Search
-from tune.planner import MACHINE_GONE
+from tune.search.engine import MACHINE_GONE
 
 CAP_SECONDS, SHORT_CAP_SECONDS = 180, 80
 TWO_NODES = """

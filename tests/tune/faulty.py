@@ -16,8 +16,10 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import torch  # noqa: E402
 
-from model import learner  # noqa: E402
-from tune import cli, ray_run, trial  # noqa: E402
+from model.training import learner  # noqa: E402
+from tune import cli  # noqa: E402
+from tune.backend import session as ray_run  # noqa: E402
+from tune.backend import trainable as trial  # noqa: E402
 
 FAULTS = json.loads(Path(sys.argv[1]).read_text())
 FROM_STEP = 30

@@ -4,7 +4,7 @@ import math
 import random
 from dataclasses import dataclass, field
 
-from tune.rungs import Contest, Finish, HandBack, Left, Move, Promote, Start, Wait
+from tune.search.successive_halving import Contest, Finish, HandBack, Left, Move, Promote, Start, Wait
 
 OVERHEAD, START_UP = 1.25, 6.0
 

@@ -11,9 +11,9 @@ from typing import Any
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from tune import assembly, cli, study  # noqa: E402
+from tune.backend.trainable import Place  # noqa: E402
 from tune.devices import Devices  # noqa: E402
 from tune.settings import Settings  # noqa: E402
-from tune.trial import Place  # noqa: E402
 
 GPU = Devices(
     kind="cuda", count=1, model="a GPU that is none", precisions=("fp32",), cores=8, memory_bytes=40_000_000_000

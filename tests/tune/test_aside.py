@@ -7,21 +7,18 @@ import pandas as pd
 import pytest
 
 from model.config import Config
-from model.corpus import TextCorpus
-from model.prepared import prepare_text
+from model.data.corpus import TextCorpus
+from model.data.dataset import prepare_text
 from tests.tune.board.conftest import Sampled
 from tests.tune.world import SHARES, World
-from tune.aside import Aside, best_of_all
 from tune.devices import Devices
-from tune.experiments.bench import Bench
-from tune.experiments.experiment import Point
-from tune.experiments.grounds import END_SECONDS, START_SECONDS, price, wall
-from tune.experiments.scaling.experiment import SCALING, points_of
-from tune.experiments.trials import FoundTrial
-from tune.grounds import check_cap, check_scaling
-from tune.holds import Hold, affordable
+from tune.experiments.base import END_SECONDS, START_SECONDS, FoundTrial, Point, price, wall
+from tune.experiments.runner import Bench
+from tune.experiments.scaling import SCALING, points_of
 from tune.ranking import ranking
+from tune.search_context import Aside, best_of_all, check_cap, check_scaling
 from tune.settings import Settings
+from tune.store.accounting import Hold, affordable
 from tune.winners import winners
 
 CAP, KEPT = 1200.0, 300.0

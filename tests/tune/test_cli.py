@@ -10,8 +10,8 @@ import pytest
 
 from tune import cli
 from tune.errors import UserError
-from tune.journal import Journal
 from tune.settings import Settings
+from tune.store.journal import Journal
 
 HEAVY = ("ray", "torch", "numpy", "pandas", "optuna", "rich")
 

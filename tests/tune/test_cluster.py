@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.soak.table import line, measured
-from tune import cluster
+from tune.backend import session as cluster
 from tune.settings import Settings
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import tune.corpora
-from model.corpus import LONGEST_CHARACTERS
+from model.data.corpus import LONGEST_CHARACTERS
 from tests.model.stand_in import NOWHERE, ask_python, fill, pairs, serving
 from tune.corpora import ASK_SECONDS, load_corpora, prepare
-from tune.forms import BUILTIN
+from tune.flags import BUILTIN
 from tune.settings import HUB_PAIRS, HUB_TEXT, Settings
 
 CHOOSE = """

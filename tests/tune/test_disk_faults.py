@@ -14,9 +14,9 @@ import pytest
 
 from tests.tune.world import World
 from tune import cli
-from tune.journal import LOCK, Journal
-from tune.restore import check_plain
+from tune.search.resume import check_plain
 from tune.settings import Settings
+from tune.store.journal import LOCK, Journal
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "/study/checkpoints/t001")
 FLAGS = ["--budget", "60s", "--families", "nanogpt", "--text-corpus", "text.txt"]
@@ -113,7 +113,7 @@ def test_a_journal_that_another_program_writes_on_is_left_as_it_is(tmp_path: Pat
 def test_a_clock_set_back_an_hour_changes_no_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tune.assembly import make_planner
     from tune.devices import find_devices
-    from tune.grounds import survey
+    from tune.search_context import survey
 
     settings = Settings(budget=600, families={"nanogpt": 1.0}, devices=1, out=tmp_path / "new")
     planner = make_planner(survey(settings, find_devices(settings)), Journal(tmp_path, new=True), [])
@@ -134,8 +134,8 @@ def test_no_device_second_is_counted_by_a_clock_that_can_be_set(repository: Path
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and ast.unparse(node) in ("time.time", "time.time_ns", "datetime.now"):
                 users.add(path.relative_to(repository).as_posix())
-    boards = {"tune/board/event_file.py", "tune/board/hparams.py"}
-    assert users == {"tune/facts.py", "tune/settings.py", "tune/plan_text.py"} | boards
+    boards = {"tune/display/tensorboard.py"}
+    assert users == {"tune/assembly.py", "tune/settings.py", "tune/dry_run.py"} | boards
 
 
 @pytest.mark.parametrize("name", ["log.txt", "study.json", LOCK, "checkpoints", "best-nanogpt/config.json"])

@@ -11,12 +11,10 @@ from rich.console import Console
 
 from tests.tune.board.conftest import Sampled
 from tests.tune.world import World
-from tune.display import displayed
-from tune.journal import connect
-from tune.noise import Voice
-from tune.panel import BLOCKS, Panel, sparkline
+from tune.display.console import Voice
+from tune.display.panel import BLOCKS, Best, FamilyView, Panel, View, displayed, look, sparkline
 from tune.settings import Settings
-from tune.view import Best, FamilyView, View, look
+from tune.store.journal import connect
 
 CAP = 600.0
 FAMILIES = ("translation", "nanogpt")

@@ -15,18 +15,17 @@ from typing import Any
 import pytest
 
 from model.config import Config
-from model.corpus import TextCorpus
-from model.experiments import parallel_timing
-from model.prepared import TextData, prepare_text
-from tune import distributed
-from tune.books import Books
-from tune.distributed import DISMISSED, SHUTDOWN_SECONDS, Crew, LeaseOver, Orders, Said, Task, new_desk
-from tune.experiments.scaling.work import work
-from tune.heartbeats import boot
-from tune.holds import Hold
-from tune.journal import Journal
-from tune.ledger import Ledger
-from tune.ray_run import local_ray
+from model.data.corpus import TextCorpus
+from model.data.dataset import TextData, prepare_text
+from tune.backend import worker_group as distributed
+from tune.backend.session import local_ray
+from tune.backend.worker_group import DISMISSED, SHUTDOWN_SECONDS, Crew, LeaseOver, Orders, Said, Task, new_desk
+from tune.experiments import parallel_timing
+from tune.experiments.scaling import work
+from tune.store.accounting import Books, Hold
+from tune.store.heartbeat import boot
+from tune.store.journal import Journal
+from tune.store.ledger import Ledger
 
 PATIENCE_SECONDS = 120.0
 """Within which a process that ends itself has done so, on any machine."""
@@ -69,7 +68,7 @@ def rank_of(orders: Orders) -> None:
     from ray.train import ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    from tune.distributed import serve
+    from tune.backend.worker_group import serve
 
     TorchTrainer(serve, train_loop_config=orders, scaling_config=ScalingConfig(num_workers=0)).fit()
 

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from tune.duration import duration_text, parse_duration
+from tune.units import duration_text, parse_duration
 
 
 @pytest.mark.parametrize(

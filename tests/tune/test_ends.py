@@ -14,8 +14,8 @@ import os, signal, sys
 from contextlib import contextmanager
 from types import SimpleNamespace
 from tune import cli, ray_run, study
-from tune.planner import Planner
-from tune.trial import STOP_FILE
+from tune.search.engine import Planner
+from tune.backend.trainable import STOP_FILE
 
 def waits(where):
     print(where, flush=True, file=SCREEN)

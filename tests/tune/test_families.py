@@ -9,16 +9,14 @@ import pytest
 import ray.cloudpickle
 
 from model.config import RECIPES, Config
-from model.families import FAMILIES
-from model.family import Family
+from model.families import FAMILIES, Family
 from tests.model.test_family import Bigrams
 from tune.devices import Devices
-from tune.dimensions import SPACES
-from tune.families import register, travelling
-from tune.grounds import survey
-from tune.plan import make_plan
+from tune.dry_run import make_plan
+from tune.registry import register, travelling
+from tune.search_context import survey
+from tune.search_space import SPACES, Space
 from tune.settings import Settings
-from tune.space import Space
 
 CORE = Devices(kind="cpu", count=1, model="core", precisions=("fp32",), cores=1)
 ELSEWHERE = """
@@ -78,7 +76,7 @@ def test_its_own_values_are_not_those_that_vary_frees_for_others(tmp_path: Path)
 
 
 def test_it_is_planned_like_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tune.speeds.MEASURED_STEPS", 3)
+    monkeypatch.setattr("tune.dry_run.MEASURED_STEPS", 3)
     register("made")(made())
     (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 500)
     asked = {"text_corpus": tmp_path / "text.txt", "vary": "learning_rate", "devices": 1}
@@ -88,7 +86,7 @@ def test_it_is_planned_like_the_others(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_its_code_goes_along_to_where_its_module_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = "from far_beside import widths\nfrom model.family import Family\nclass Far(Family):\n    more = widths\n"
+    source = "from far_beside import widths\nfrom model.families import Family\nclass Far(Family):\n    more = widths\n"
     source += "    space = {'width': widths()}\n    build = batches = loss = lambda *_: None\n"
     (tmp_path / "far_away.py").write_text(source)
     (tmp_path / "far_beside.py").write_text("def widths():\n    return 4, 8\n")

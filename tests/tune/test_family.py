@@ -3,9 +3,9 @@
 import pytest
 
 from tests.tune.world import WARM_UP_STEPS, Numbered
-from tune.family import WARM_UPS_BEFORE_A_FALL_TELLS, Family
-from tune.prices import Prices
-from tune.rungs import Contest
+from tune.search.cost_model import Prices
+from tune.search.family import WARM_UPS_BEFORE_A_FALL_TELLS, Family
+from tune.search.successive_halving import Contest
 
 
 def family(step_seconds: float | None) -> Family:

@@ -16,14 +16,14 @@ from model.config import RECIPES
 from model.families import FAMILIES
 from tests.model.test_family import Bigrams, Guess
 from tests.tune.world import World
-from tune import grounds as grounds_file
+from tune import search_context as grounds_file
+from tune.backend.scheduler import why
 from tune.devices import Devices
-from tune.dimensions import SPACES
-from tune.families import register
-from tune.grounds import survey
-from tune.hooks import budget_line
-from tune.planner import Planner
-from tune.scheduler import why
+from tune.display.console import budget_line
+from tune.registry import register
+from tune.search.engine import Planner
+from tune.search_context import survey
+from tune.search_space import SPACES
 from tune.settings import Settings
 from tune.study import Outcome
 from tune.winners import last_lines
@@ -183,7 +183,7 @@ def test_an_error_beside_a_machine_that_is_lost_fails_no_trial(tmp_path: Path) -
 
 
 TRACE = """Failure # 1 (occurred at 2026-11-22_17-00-00)
-ray::TrainingTrial.train() (pid=1, ip=::1, repr=<tune.trial.TrainingTrial object at 0x7f>)
+ray::TrainingTrial.train() (pid=1, ip=::1, repr=<tune.backend.trainable.TrainingTrial object at 0x7f>)
   File "{root}/site-packages/ray/tune/trainable/trainable.py", line 328, in train
     result = self.step()
   File "{root}/tune/trial.py", line 92, in step

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tune import heartbeats
-from tune.heartbeats import DRIVER, LOOK_SECONDS, SILENCE_SECONDS, Driver, DriverWatch, beat
+from tune.store import heartbeat as heartbeats
+from tune.store.heartbeat import DRIVER, LOOK_SECONDS, SILENCE_SECONDS, Driver, DriverWatch, beat
 
 
 class Clock:

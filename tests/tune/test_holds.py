@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tune.books import Books
-from tune.holds import OPENING_SECONDS, Hold, affordable
-from tune.journal import Journal
-from tune.ledger import GRACE_SECONDS, Ledger
-from tune.restore import close_what_a_kill_left_open
+from tune.search.resume import close_what_a_kill_left_open
+from tune.store.accounting import OPENING_SECONDS, Books, Hold, affordable
+from tune.store.journal import Journal
+from tune.store.ledger import GRACE_SECONDS, Ledger
 
 
 class Clock:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tune import stopwatch
-from tune.journal import FILE, SCHEMA, Journal, connect
+from tune.store import journal as stopwatch
+from tune.store.journal import FILE, SCHEMA, Journal, connect
 
 
 def trial(name: str) -> dict[str, object]:
@@ -130,7 +130,7 @@ READ = """
 import locale, os, sys
 from pathlib import Path
 from tune import cli
-from tune.journal import Journal, connect
+from tune.store.journal import Journal, connect
 if not os.getuid():
     os.setuid(65534)
 print(connect(sys.argv[1]).execute("SELECT COUNT(*) FROM trials").fetchone()[0], flush=True)

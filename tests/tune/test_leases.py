@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.tune.world import World
-from tune.leases import with_start_up
+from tune.search.slots import with_start_up
 
 
 @pytest.mark.parametrize("cap", [40, 44])

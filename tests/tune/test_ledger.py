@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tune.ledger import GRACE_SECONDS, Ledger
+from tune.store.ledger import GRACE_SECONDS, Ledger
 
 
 class Clock:

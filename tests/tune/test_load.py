@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.checkpoint import config_state, export, save
 from model.config import RECIPES, Config
 from model.families import FAMILIES
-from model.use_commands import generate
+from model.inference import generate
+from model.training.checkpoint import config_state, export, save
 from tests.model.test_use import CHARACTERS
 from tune import cli
-from tune.dimensions import SPACES
-from tune.families import register
+from tune.registry import register
+from tune.search_space import SPACES
 from tune.settings import Settings
 
 MINE = """
@@ -26,10 +26,10 @@ from pathlib import Path
 
 from beside import WIDTHS
 from model.config import build_model
-from model.family import Family
+from model.families import Family
 from model.families import FAMILIES
 from dataclasses import replace
-from tune.families import register
+from tune.registry import register
 
 Path(__file__).with_name("executed").touch()
 

@@ -15,8 +15,8 @@ from tests.tune.world import (
     known_memory,
     on_paper,
 )
-from tune.memory import Memory
-from tune.sizes import bytes_text, parse_bytes
+from tune.search.memory_model import Memory
+from tune.units import bytes_text, parse_bytes
 
 CAP = 2400.0
 

@@ -10,11 +10,9 @@ import pytest
 import ray
 
 from tune import cli, study
-from tune.aside import Aside
-from tune.plan import Plan, make_plan
-from tune.plan_text import plan_lines
+from tune.dry_run import Plan, Speeds, make_plan, plan_lines
+from tune.search_context import Aside
 from tune.settings import Settings
-from tune.speeds import Speeds
 
 SMALL = {"d_model": 16, "heads": 4}
 """Steps of a millisecond."""
@@ -45,7 +43,7 @@ def planned(texts: Path) -> Iterator[Callable[..., Plan]]:
         return made[repr(given)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tune.speeds.MEASURED_STEPS", 3)
+        patch.setattr("tune.dry_run.MEASURED_STEPS", 3)
         yield plan
 
 

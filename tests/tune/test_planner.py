@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.tune.world import Numbered, World
-from tune.planner import Planner
-from tune.records import Assignment
+from tune.search.engine import Planner
+from tune.search.records import Assignment
 
 STOPPED = {
     "steps": 0, "tokens": 0, "training_seconds": 0.0, "train_loss": None, "learning_rate": 1.0, "gradient_norm": None,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.tune.world import STEP_SECONDS, World
-from tune.grounds import check_same_prices
-from tune.prices import FixedPrices, load_prices
+from tune.search.cost_model import FixedPrices, load_prices
+from tune.search_context import check_same_prices
 
 PRICES = FixedPrices(step_seconds=2 * STEP_SECONDS, overhead_seconds=2.0, start_up_seconds=30.0)
 

@@ -6,18 +6,17 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from analysis.figures.curves import curves
+from analysis.plots.search import curves
 from analysis.ranking import answers
 from analysis.ranking import ranking as ranked_by_analysis
-from analysis.results import Results
-from analysis.studies import open_study
+from analysis.study import Results, open_study
 from tests.analysis.conftest import Written
 from tests.tune.board.conftest import read, watched
-from tune.board.standings import table
-from tune.journal import UPGRADES, connect
-from tune.queries import best_so_far, measured_text, ranking
+from tune.display.panel import look
+from tune.display.standings import table
 from tune.ranking import ranking as returned
-from tune.view import look
+from tune.store.journal import UPGRADES, connect
+from tune.store.queries import best_so_far, measured_text, ranking
 from tune.winners import last_lines, winners
 
 FAMILIES = ("translation", "nanogpt")

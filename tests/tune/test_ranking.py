@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis.ranking import ranking as ranked_by_analysis
-from analysis.results import Results
-from analysis.studies import open_study
+from analysis.study import Results, open_study
 from tests.analysis.conftest import Written
 from tests.tune.board.conftest import Sampled
 from tests.tune.world import World

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from tune.ray_run import local_ray
+from tune.backend.session import local_ray
 
 JOIN = "import sys, ray; ray.init(address=sys.argv[1], logging_level=50); print(ray.cluster_resources()['CPU'])"
 

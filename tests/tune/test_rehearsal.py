@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.tune.world import OVERHEAD_SECONDS, START_UP_SECONDS, STEP_SECONDS, Numbered, World
-from tune.prices import FixedPrices
-from tune.rehearsal import Costs, rehearse
+from tune.search.cost_model import FixedPrices
+from tune.search.simulator import Costs, rehearse
 
 PRICES = FixedPrices(step_seconds=STEP_SECONDS, overhead_seconds=OVERHEAD_SECONDS, start_up_seconds=START_UP_SECONDS)
 COSTS = Costs(start_up=START_UP_SECONDS, overhead=OVERHEAD_SECONDS, step=lambda family, config: STEP_SECONDS)

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from model.checkpoint import AFTER_DECAY, BEFORE_DECAY, save
-from model.corpus import TextCorpus
+from model.data.corpus import TextCorpus
+from model.training.checkpoint import AFTER_DECAY, BEFORE_DECAY, save
 from tests.tune.world import World
-from tune.grounds import check_same_text
-from tune.heartbeats import DRIVER, FOLDER, IDLE, beat, last_beat, started, still_there
-from tune.holds import Hold
-from tune.ledger import GRACE_SECONDS
-from tune.restore import LIVES_ON_SECONDS, close_what_a_kill_left_open
-from tune.samples import PURPOSE as DECODING
+from tune.search.resume import LIVES_ON_SECONDS, close_what_a_kill_left_open
+from tune.search_context import check_same_text
+from tune.store.accounting import Hold
+from tune.store.heartbeat import DRIVER, FOLDER, IDLE, beat, last_beat, started, still_there
+from tune.store.ledger import GRACE_SECONDS
+from tune.winners import PURPOSE as DECODING
 
 
 def contest_states(world: World) -> dict[str, Any]:

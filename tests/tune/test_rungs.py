@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.tune.lone_family import START_UP, Family
-from tune.ladder import FALL_KEPT
-from tune.rungs import Finish, HandBack, Left, Promote, Start
+from tune.search.successive_halving import FALL_KEPT, Finish, HandBack, Left, Promote, Start
 
 SCENARIOS = [
     dict(zip(("seed", "seconds", "slots", "horizon", "diverging", "deadline"), (seed, *values), strict=True))

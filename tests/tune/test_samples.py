@@ -11,22 +11,21 @@ from typing import Any
 import pytest
 import torch
 
-from model.bleu import Score
-from model.checkpoint import config_state, save
 from model.config import Config, build_model
-from model.corpus import PairCorpus
-from model.lease import Lease
-from model.prepared import prepare_pairs
-from model.samples import Sample
-from model.translator import Translator
+from model.data.corpus import PairCorpus
+from model.data.dataset import prepare_pairs
+from model.inference import Sample
+from model.nn.translator import Translator
+from model.training.checkpoint import config_state, save
+from model.training.evaluation import Score
+from model.training.time_budget import Lease
 from tests.tune.world import World
-from tune import samples as samples_file
-from tune.heartbeats import DRIVER, FOLDER, beat, last_beat
-from tune.planner import Planner
-from tune.samples import taken, write_samples
+from tune import winners as samples_file
+from tune.search.engine import Planner
 from tune.settings import Settings
+from tune.store.heartbeat import DRIVER, FOLDER, beat, last_beat
 from tune.study import run_study
-from tune.winners import Winner, export, last_lines, winners
+from tune.winners import Winner, export, last_lines, taken, winners, write_samples
 
 
 def rows(world: World, seconds: float) -> Iterator[Sample]:

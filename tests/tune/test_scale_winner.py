@@ -6,14 +6,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.figures.speedup import communication, speed_up
-from analysis.studies import open_study
-from tune import aside, study
-from tune.experiments import grounds
-from tune.experiments.experiment import Point
-from tune.journal import connect
+from analysis.experiments.scaling import communication, speed_up
+from analysis.study import open_study
+from tune import search_context as aside
+from tune import study
+from tune.experiments import base as grounds
+from tune.experiments.base import Point
 from tune.ranking import ranking
 from tune.settings import Settings
+from tune.store.journal import connect
 
 CAP, ASIDE = 240.0, 0.75
 START = 45.0

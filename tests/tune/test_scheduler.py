@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import ray
 
-from tune.heartbeats import FOLDER, beat
-from tune.ray_run import local_ray
-from tune.scheduler import NOT_STARTED, Desk, SlotKeeper
+from tune.backend.scheduler import NOT_STARTED, Desk, SlotKeeper
+from tune.backend.session import local_ray
+from tune.store.heartbeat import FOLDER, beat
 
 
 class Starting:

@@ -12,7 +12,7 @@ import pytest
 from tests.soak.accounts import compare
 from tests.soak.observer import Observer, Process
 from tests.tune.board.conftest import check_all_are_complete
-from tune.journal import connect
+from tune.store.journal import connect
 
 CAP = 60.0
 

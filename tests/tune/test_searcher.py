@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tune.dimensions import Config
-from tune.searcher import ENOUGH_RESULTS, PRIOR_SECONDS, Suggester, first_search, prior
-from tune.space import Space
+from tune.search.suggest import ENOUGH_RESULTS, PRIOR_SECONDS, Suggester, first_search, prior
+from tune.search_space import Config, Space
 
 SPACE = Space(family="nanogpt", precisions=("fp32", "bf16"))
 

@@ -7,8 +7,7 @@ from threading import Barrier
 
 import pytest
 
-from tune.flag import flag_name, flag_of
-from tune.forms import families_text, parse_families
+from tune.flags import families_text, flag_name, flag_of, parse_families
 from tune.settings import Settings
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from analysis.spending import spending
-from analysis.studies import open_study
+from analysis.study import open_study
 from tests.tune.board.conftest import Sampled
 from tests.tune.world import SHARES, World
 from tune import cli
 from tune.devices import CONTEXT_BYTES, RAYS_UNIT, Devices, find_devices
-from tune.forms import AUTO
-from tune.grounds import survey
-from tune.journal import connect
+from tune.display.panel import look
+from tune.flags import AUTO
+from tune.search_context import survey
 from tune.settings import Settings
-from tune.view import look
+from tune.store.journal import connect
 
 GPUS = Devices(kind="cuda", count=2, model="GPU", precisions=("fp32",), cores=16, memory_bytes=80_000_000_000)
 CAP = 600.0

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from model.corpus import TextCorpus
-from model.prepared import prepare_text
+from model.data.corpus import TextCorpus
+from model.data.dataset import prepare_text
 from tests.tune.world import World
-from tune import trial
-from tune.heartbeats import DRIVER, FOLDER, IDLE, WORKING, Driver, Pulse, beating, boot, last_beat, started
-from tune.ledger import GRACE_SECONDS
-from tune.records import Assignment
-from tune.trial import Place, TrainingTrial
+from tune.backend import trainable as trial
+from tune.backend.trainable import Place, TrainingTrial
+from tune.search.records import Assignment
+from tune.store.heartbeat import DRIVER, FOLDER, IDLE, WORKING, Driver, Pulse, beating, boot, last_beat, started
+from tune.store.ledger import GRACE_SECONDS
 
 PATIENCE_SECONDS = 120.0
 """Within which a process that ends itself has done so, on any machine."""

@@ -3,12 +3,13 @@ from collections import Counter
 
 import pytest
 
-from model import precision
-from tune.dimensions import (
+from model.nn import precision
+from tune.search_space import (
     CENTRE,
     DIMENSIONS,
     FAMILIES,
     PRECISIONS,
+    Space,
     fix_text,
     freed,
     heads_fit,
@@ -16,7 +17,6 @@ from tune.dimensions import (
     parse_fix,
     parse_vary,
 )
-from tune.space import Space
 
 CPU = ("fp32", "bf16")
 

@@ -14,12 +14,12 @@ import pytest
 from tests.tune.world import LIMIT, STEP_SECONDS, Numbered, World
 from tune.assembly import make_place, make_planner
 from tune.devices import find_devices
-from tune.grounds import check_same_kind, survey
-from tune.heartbeats import DRIVER, FOLDER, beat
-from tune.journal import Journal
-from tune.prices import Prices
-from tune.records import Assignment
+from tune.search.cost_model import Prices
+from tune.search.records import Assignment
+from tune.search_context import check_same_kind, survey
 from tune.settings import Settings
+from tune.store.heartbeat import DRIVER, FOLDER, beat
+from tune.store.journal import Journal
 
 AHEAD = 7
 """Decisions and events that both play after a cut."""

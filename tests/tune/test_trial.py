@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from model.config import Config
-from model.corpus import TextCorpus
-from model.peak import flops_on
-from model.prepared import TextData, prepare_text
-from tune import trial
-from tune.heartbeats import DRIVER, FOLDER, Driver, beat, boot, last_beat, opened_here
-from tune.records import Assignment
-from tune.trial import Life, Place, TrainingTrial
+from model.cost.peak_flops import flops_on
+from model.data.corpus import TextCorpus
+from model.data.dataset import TextData, prepare_text
+from tune.backend import trainable as trial
+from tune.backend.trainable import Life, Place, TrainingTrial
+from tune.search.records import Assignment
+from tune.store.heartbeat import DRIVER, FOLDER, Driver, beat, boot, last_beat, opened_here
 
 POINT = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"}
 

@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tune.books import Books
-from tune.family import Family
-from tune.heartbeats import FOLDER, beat
-from tune.journal import Journal
-from tune.ledger import Ledger
-from tune.memory import FACTOR, OVERHEAD_BYTES, Memory
-from tune.planner import Listener, Planner
-from tune.prices import FixedPrices, Prices
-from tune.records import Assignment, Terms
-from tune.restore import agreed, close_what_a_kill_left_open, last_moment, restore, spent, spent_beside
-from tune.rungs import Contest
-from tune.state import ladder_of
+from tune.search.cost_model import FixedPrices, Prices
+from tune.search.engine import Listener, Planner
+from tune.search.family import Family
+from tune.search.memory_model import FACTOR, OVERHEAD_BYTES, Memory
+from tune.search.records import Assignment, Terms
+from tune.search.resume import agreed, close_what_a_kill_left_open, last_moment, restore, spent, spent_beside
+from tune.search.state import ladder_of
+from tune.search.successive_halving import Contest
+from tune.store.accounting import Books
+from tune.store.heartbeat import FOLDER, beat
+from tune.store.journal import Journal
+from tune.store.ledger import Ledger
 
 STEP_SECONDS = 0.05
 WARM_UP_STEPS = 100

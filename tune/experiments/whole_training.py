@@ -1,29 +1,84 @@
-"""One training from its first step to its last, and what it came to: the row of the experiments that compare such."""
+"""So many steps together, with checkpoints between: where a rank dies, all go on from the newest."""
 
 import shutil
 import statistics
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from model import checkpoint as checkpoints
-from model.bleu import score, translated_of
-from model.config import Config, Data
-from model.evaluation import evaluate
-from model.experiments.step_memory import step_bytes
+from model.config import Config, Data, model_config
+from model.cost.estimates import flops_per_token, parameters
+from model.cost.peak_flops import known_peak
+from model.data.dataset import SMALL_VOCABULARY, PairData
+from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES
-from model.peak import known_peak
-from model.prepared import PairData
-from model.process import prepare_process
-from model.stretch import Progress, Stretch
-from model.tokenizer import Tokenizer
-from model.training import train
-from tune.distributed import Place, Said
-from tune.experiments.experiment import Row
+from model.nn.gpt import GPTConfig
+from model.nn.translator import TranslatorConfig
+from model.training import checkpoint as checkpoints
+from model.training.ddp import as_first, mean_over_ranks, ranks
+from model.training.evaluation import CHUNK, evaluate, score, translated_of
+from model.training.learner import Learner
+from model.training.memory import prepare_process
+from model.training.segment import Progress, Stretch
+from model.training.train import train
+from tune.backend.worker_group import Place, Said
+from tune.devices import Devices
+from tune.experiments.base import Row
+from tune.experiments.counters import step_bytes
+
+MARGIN = 1.5    # nothing begins unless so many times the longest of its kind is left
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """How far the ranks have come, and in which checkpoint that is kept; loss: the mean since the one before."""
+
+    steps: int
+    tokens: int
+    loss: float
+    seconds: float    # of the steps since the one before
+    checkpoint: Path
+
+
+def train_together(
+    learner: Learner, *, steps: int, every: int, factor: Callable[[int], float], folder: Path,
+    left: Callable[[], float],
+) -> Iterator[Trained]:
+    """From the newest checkpoint in `folder`, if there is one, to so many steps of a life, as far as seconds are left.
+
+    every: steps between two checkpoints; factor: the share of the peak rates at a step. All ranks read one folder.
+    """
+    newest = checkpoints.latest(folder)
+    if newest is not None:
+        learner.restore(checkpoints.load(newest))
+    longest = 0.0
+    while learner.steps < steps and as_first(left(), learner.device) >= MARGIN * longest:
+        began = time.perf_counter()
+        count = min(every, steps - learner.steps)
+        losses = [learner.step(factor(learner.steps)).loss for _ in range(count)]
+        loss = mean_over_ranks(torch.stack(losses).mean()).item()
+        seconds = time.perf_counter() - began
+        path = _save(learner, folder)
+        longest = max(longest, time.perf_counter() - began)
+        yield Trained(steps=learner.steps, tokens=learner.tokens, loss=loss, seconds=seconds, checkpoint=path)
+
+
+def _save(learner: Learner, folder: Path) -> Path:
+    """Written by the first rank; no other goes on before it is there."""
+    tensors, state = learner.tensors(), learner.state()
+    path = folder / f"step-{learner.steps:06d}"
+    if learner.rank == 0:
+        checkpoints.save(folder, learner.model, tensors, state)
+    if ranks() > 1:
+        dist.barrier()
+    return path
+
 
 EVALUATION_TOKENS = 16_384
 """Target tokens, the same ones for all, of the training and of the validation split."""
@@ -101,7 +156,7 @@ def learned(config: Config, data: Data, last: Progress, device: torch.device) ->
 
 
 def costs(config: Config, data: Data, last: Progress, peak: float, device: torch.device) -> Row:
-    """What it took. mfu: the share of the device's peak (model/peak.py); stored_bytes: of the weights' file."""
+    """What it took. mfu: the share of the device's peak (cost/peak_flops.py); stored_bytes: of the weights' file."""
     assert last.checkpoint, "a training that came to its end has one"
     family, rate = FAMILIES[config.family], last.tokens / last.training_seconds
     return {
@@ -124,3 +179,66 @@ def lately(curve: list[Progress]) -> float:
     """The mean loss of the last steps, with dropout, as a loop prints it."""
     first = (1 - LAST_SHARE) * curve[-1].steps
     return statistics.fmean(each.train_loss for each in curve if each.steps >= first)
+
+
+ROW, CHARACTERS = 64, 65
+"""Tokens of a row of translation, on either side, and the vocabulary of a text: guesses, as none was read yet."""
+SHARE = {"cpu": 0.6, "cuda": 0.3}
+"""Of the peak that products of matrices reach inside a model."""
+OVERHEADS = {
+    ("translation", "cpu"): (0.014, 0.009), ("nanogpt", "cpu"): (0.005, 0.002),
+    ("translation", "cuda"): (0.005, 0.004), ("nanogpt", "cuda"): (0.004, 0.0015),
+}  # fmt: skip
+"""Seconds of a step beside its products, once and for each layer: measured on an EPYC; those of a GPU are guesses."""
+FORWARD = 1 / 3
+"""Of a step."""
+EVALUATIONS, CHECKPOINTS, WORDS = 4, 3, 48
+"""Of a training: how many there are, and the tokens of a translation, each a forward pass."""
+PROBES = 4
+"""Steps that it takes to know its memory."""
+CHECKPOINT_BYTES, DISK_BYTES = 12, 1e8
+"""Of a parameter, and a second."""
+
+TIMES, LATE_SECONDS = 2.0, 30.0
+"""Of what a training is expected to take: on a busy machine it takes more, a short one above all."""
+
+
+def at_most(seconds: float) -> float:
+    """The seconds that a training may take, where the cap has them, of those that are expected."""
+    return TIMES * seconds + LATE_SECONDS
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Of trainings on one of these devices; one process drives it, with one thread on a CPU."""
+
+    devices: Devices
+
+    def whole(self, config: Config, steps: int) -> float:
+        """Expected device-seconds of a training with all that train_whole() does beside it."""
+        rest = EVALUATIONS * EVALUATION_TOKENS / config.batch_tokens * FORWARD * self.step(config)
+        rest += CHECKPOINTS * CHECKPOINT_BYTES * parameters(_model(config)) / DISK_BYTES
+        if config.family == "translation":
+            rest += FORWARD * SENTENCES / CHUNK * WORDS * self._overhead(config)
+        return (PROBES + steps) * self.step(config) + rest
+
+    def step(self, config: Config) -> float:
+        """Expected seconds of an optimizer step, at the speed of eager code."""
+        length = ROW if config.family == "translation" else config.context
+        flops = config.batch_tokens * flops_per_token(_model(config), target=length, source=ROW)
+        return flops / (SHARE[self.devices.kind] * peak(config.precision, self.devices.kind)) + self._overhead(config)
+
+    def _overhead(self, config: Config) -> float:
+        once, layer = OVERHEADS[config.family, self.devices.kind]
+        return once + config.layers * layer
+
+
+@cache
+def peak(precision: str, kind: str) -> float:
+    """FLOP/s of one process: a price is asked for again and again, and measuring takes time."""
+    return known_peak(precision, kind, threads=1)
+
+
+def _model(config: Config) -> GPTConfig | TranslatorConfig:
+    vocabulary = SMALL_VOCABULARY if config.family == "translation" else CHARACTERS
+    return model_config(config, vocabulary=vocabulary, pad=0)

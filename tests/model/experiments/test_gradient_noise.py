@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from model.experiments.gradient_noise import PARTS, WatchedLearner, noise_scale, unbiased
-from model.learner import Learner
+from model.training.learner import Learner
+from tune.experiments.large_batch_rules import PARTS, WatchedLearner, noise_scale, unbiased
 
 CPU = torch.device("cpu")
 

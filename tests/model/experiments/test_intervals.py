@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from model.experiments.intervals import interval, mean_interval, ratio
+from tune.experiments.parallel_timing import interval, mean_interval, ratio
 
 
 def test_what_disturbs_both_series_of_a_round_leaves_their_ratio_alone():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from model.experiments.largest_batch import fitted, largest, next_rows
+from tune.experiments.batch_size import fitted, largest_rows, next_rows
 
 
 @pytest.mark.parametrize("held", [1, 31, 32, 100, 500, 2047, 2048, 7000])
@@ -23,9 +23,9 @@ def test_a_line_through_small_batches_foretells_the_largest():
         return 1000 + 10 * rows
 
     measured = {rows: 500 + 1.25 * paper(rows) for rows in (32, 128)}
-    assert largest(fitted(measured, paper), 500 + 1.25 * paper(900), 10**6) == 900
-    assert largest(fitted({32: 2 * paper(32)}, paper), 2 * paper(50), 10**6) == 50
-    assert largest(paper, 999, 10**6) == 0 and largest(paper, 1e12, 77) == 77
+    assert largest_rows(fitted(measured, paper), 500 + 1.25 * paper(900), 10**6) == 900
+    assert largest_rows(fitted({32: 2 * paper(32)}, paper), 2 * paper(50), 10**6) == 50
+    assert largest_rows(paper, 999, 10**6) == 0 and largest_rows(paper, 1e12, 77) == 77
 
 
 @pytest.mark.parametrize("measured", [[32], [32, 128], [32, 128, 512]])
@@ -36,4 +36,4 @@ def test_bytes_that_no_64_bit_integer_holds_the_square_of_foretell_as_many_rows(
     foretold = fitted({rows: 2 * paper(rows) for rows in measured}, paper)
     taken = [foretold(rows) for rows in (1, 100, 10**4, 2**24)]
     assert taken == pytest.approx([2 * paper(rows) for rows in (1, 100, 10**4, 2**24)])
-    assert largest(foretold, 2 * paper(103) + 1, 2**24) == 103
+    assert largest_rows(foretold, 2 * paper(103) + 1, 2**24) == 103

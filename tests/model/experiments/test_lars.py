@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from model import checkpoint as checkpoints
-from model.experiments.lars import take_lars
-from model.learner import Learner
+from model.training import checkpoint as checkpoints
+from model.training.learner import Learner
+from tune.experiments.large_batch_rules import take_lars
 
 CPU = torch.device("cpu")
 RATE = 0.01

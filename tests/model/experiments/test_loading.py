@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from model.batches import batch_shape
-from model.experiments import loading
-from model.experiments.images import SIZE, Images
-from model.experiments.loading import (
+from model.data.batches import IGNORED, batch_shape
+from model.training.learner import Learner
+from tune.experiments import loading
+from tune.experiments.loading import (
+    SIZE,
     Fed,
+    Images,
     PairRows,
     TextRows,
     check_shared_memory,
@@ -19,8 +21,6 @@ from model.experiments.loading import (
     read_through,
     together,
 )
-from model.learner import Learner
-from model.resident import IGNORED
 
 CPU = torch.device("cpu")
 

@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from model import checkpoint as checkpoints
 from model.config import Config
-from model.experiments.allocations import count_allocations
-from model.experiments.methods import MOMENTUM, MethodLearner
-from model.prepared import TextData
-from model.training import Stretch, train
+from model.data.dataset import TextData
+from model.training import checkpoint as checkpoints
+from model.training.train import Stretch, train
+from tune.experiments.methods import MOMENTUM, MethodLearner, count_allocations
 
 CPU = torch.device("cpu")
 Make = Callable[..., MethodLearner]

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from model.experiments import parallel_timing
-from model.experiments.parallel_timing import LEAST_ROUNDS, MOST_ROUNDS, in_turns
-from model.learner import Learner
+from model.training.learner import Learner
+from tune.experiments import parallel_timing
+from tune.experiments.parallel_timing import LEAST_ROUNDS, MOST_ROUNDS, in_turns
 
 LEARNER: Any = SimpleNamespace(device=torch.device("cpu"), wait=lambda: None)
 

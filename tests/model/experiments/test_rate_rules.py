@@ -2,7 +2,7 @@
 
 import pytest
 
-from model.experiments.rate_rules import GRADUAL_SHARE, RULES
+from tune.experiments.large_batch_rules import GRADUAL_SHARE, RULES
 
 BATCHES = (1, 4, 16)
 STEPS, WARM_UP = 1440, 160

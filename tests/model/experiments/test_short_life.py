@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from model.experiments.short_life import ShortLife, loss_after
-from model.learner import Learner
+from model.training.learner import Learner
+from tune.experiments.learning_rates import ShortLife, loss_after
 
 CPU = torch.device("cpu")
 DATA = {"text": "text_data", "pairs": "pair_data"}

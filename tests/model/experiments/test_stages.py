@@ -10,11 +10,18 @@ import pytest
 import torch
 
 from model.config import Config
-from model.experiments.stages import STAGES, StageClock, StagedLearner
-from model.experiments.upstream_training import EVALUATION_EVERY, PEAK_RATE, UpstreamTraining, upstream_rate
-from model.learner import Learner
-from model.prepared import TextData
-from model.training import Stretch, train
+from model.data.dataset import TextData
+from model.training.learner import Learner
+from model.training.train import Stretch, train
+from tune.experiments.stages import (
+    EVALUATION_EVERY,
+    PEAK_RATE,
+    STAGES,
+    StageClock,
+    StagedLearner,
+    UpstreamTraining,
+    upstream_rate,
+)
 
 CPU = torch.device("cpu")
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import torch
 
-from model.account import most_bytes
 from model.config import Config
-from model.estimates import STATE_BYTES
-from model.experiments.step_memory import step_bytes
-from model.learner import Learner
-from model.prepared import PairData
+from model.cost.estimates import STATE_BYTES
+from model.cost.footprint import most_bytes
+from model.data.dataset import PairData
+from model.training.learner import Learner
+from tune.experiments.counters import step_bytes
 
 CPU = torch.device("cpu")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from model.experiments.step_model import StepModel, ring
+from tune.experiments.scaling_tables import StepModel, ring
 
 TRUE = StepModel(fixed=2e-3, row=1e-4, latency=2e-4, bandwidth=2e9, exposed=0.5)
 SIZE = 3_000_000

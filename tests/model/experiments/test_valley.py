@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from model.experiments.valley import Valley, next_rate
+from tune.experiments.learning_rates import Valley, next_rate
 
 
 def descended(loss, begin, farthest):

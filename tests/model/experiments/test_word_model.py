@@ -5,19 +5,22 @@ import dataclasses
 import pytest
 import torch
 
-from model.account import counted_flops, kept_bytes, most_bytes, profiled_flops
-from model.estimates import TRAINING
-from model.experiments.nsight import counted, counted_on_gpu
-from model.experiments.word_estimates import (
+from model.cost.estimates import TRAINING
+from model.cost.footprint import counted_flops, kept_bytes, most_bytes, profiled_flops
+from tune.experiments.counters import counted, counted_on_gpu
+from tune.experiments.word_model import (
+    WordConfig,
+    WordModel,
     block_flops,
     block_kept_bytes,
+    block_training,
     model_flops,
     model_kept_bytes,
+    model_training,
     parts,
     reported_flops,
     step_bytes,
 )
-from model.experiments.word_model import WordConfig, WordModel, block_training, model_training
 
 CPU = torch.device("cpu")
 SMALL = WordConfig(vocabulary=50, length=9, d_model=24, heads=3, feed_forward=40, layers=2)

@@ -16,13 +16,11 @@ from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
 
 from tests.tune.world import Numbered, World
-from tune.board.hparams import METRICS, number_of
-from tune.board.tensorboard import TensorBoard
-from tune.dimensions import DIMENSIONS, PRECISIONS, Dimensions, label
-from tune.journal import Journal, connect
-from tune.planner import Listener
+from tune.display.tensorboard import METRICS, TensorBoard, number_of
+from tune.search.engine import Listener
+from tune.search_space import DIMENSIONS, PRECISIONS, Dimensions, Space, label
 from tune.settings import Settings
-from tune.space import Space
+from tune.store.journal import Journal, connect
 
 ENDED = METRICS["7 trial/ended"]
 

@@ -13,8 +13,8 @@ import pytest
 
 from tests.tune.board.browser import Page, browser, program
 from tests.tune.board.conftest import trial_runs, watched
-from tune.board.hparams import METRICS
-from tune.dimensions import DIMENSIONS
+from tune.display.tensorboard import METRICS
+from tune.search_space import DIMENSIONS
 
 pytestmark = pytest.mark.skipif(program() is None, reason="no Chromium is installed, and a page is looked at with one")
 

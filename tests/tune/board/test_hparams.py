@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from tests.tune.board.conftest import ENDED, check_all_are_complete, hparams_table, watched
-from tune.board.hparams import REASONS
-from tune.dimensions import DIMENSIONS, FREED, freed
+from tune.display.tensorboard import REASONS
+from tune.search_space import DIMENSIONS, FREED, freed
 
 KILLED = """
 import os, signal, sys

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.analysis.conftest import Written
-from tune.board.standings import levels, picture, table
-from tune.queries import ranking
+from tune.display.standings import levels, picture, table
+from tune.store.queries import ranking
 
 BROKEN = {"t003": "diverged", "t004": "error: it died | and again", "t005": "memory"}
 

@@ -9,15 +9,13 @@ import pytest
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator as PageAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
-from model.bleu import Score
+from model.training.evaluation import Score
 from tests.tune.board.conftest import read, trial_runs, watched
 from tests.tune.world import FLOPS_PER_TOKEN, PEAK_FLOPS
-from tune.board import ledger_run
-from tune.board.event_file import EventFile, scalar
-from tune.board.hparams import begun
-from tune.board.trial_run import TrialRun
-from tune.facts import overhead_noted
-from tune.journal import Journal
+from tune.assembly import overhead_noted
+from tune.display import tensorboard as ledger_run
+from tune.display.tensorboard import EventFile, TrialRun, begun_row, scalar
+from tune.store.journal import Journal
 from tune.winners import winners
 
 FRONTS = ["front/nanogpt", "front/translation"]
@@ -62,7 +60,7 @@ def test_what_was_done_again_is_shown_once(tmp_path: Path) -> None:
     row = {"trial": "t001", "family": "nanogpt", "config": json.dumps(config), "parameters": 5, "state": "running"}
     journal.insert("trials", row | {"created": 0.0})
     for of_one_process in ((100, 200, 300, 150), (140, 250)):
-        run = TrialRun(tmp_path / "run", journal, "t001", begun(config, "nanogpt", config))
+        run = TrialRun(tmp_path / "run", journal, "t001", begun_row(config, "nanogpt", config))
         for tokens in of_one_process:
             report = {"tokens": tokens, "final": 0, "valid_loss": tokens / 100}
             run.reported(report, now=1.0)

@@ -10,23 +10,31 @@ from typing import Any
 import pytest
 import torch
 
-from model import training
 from model.config import Config
-from model.corpus import PairCorpus, load_pairs
-from model.estimates import plain_parameters
-from model.learner import Learner
-from model.prepared import PairData, prepare_pairs
+from model.cost.estimates import plain_parameters
+from model.data.corpus import PairCorpus, load_pairs
+from model.data.dataset import PairData, prepare_pairs
+from model.training import train as training
+from model.training.learner import Learner
 from tests.training_rows import ablated, row
+from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
-from tune.distributed import Place, Said
 from tune.experiments import whole_training
-from tune.experiments.ablation.effects import UNITS, slopes, twists
-from tune.experiments.ablation.experiment import LONG, TIMES, line, points, steps_of
-from tune.experiments.ablation.rows import Shape, agreement, losses, shape_of, theirs
-from tune.experiments.ablation.tables import WORDS, tables
-from tune.experiments.ablation.work import work
-from tune.experiments.prices import Prices
-from tune.experiments.settings import ExperimentSettings
+from tune.experiments.ablation import LONG, TIMES, line, points, steps_of, work
+from tune.experiments.ablation_tables import (
+    UNITS,
+    WORDS,
+    Shape,
+    agreement,
+    losses,
+    shape_of,
+    slopes,
+    tables,
+    theirs,
+    twists,
+)
+from tune.experiments.base import ExperimentSettings
+from tune.experiments.whole_training import Prices
 
 CPU = Devices(kind="cpu", count=2, model="core", precisions=("fp32", "bf16"), cores=2)
 STEPS = 12
@@ -35,7 +43,7 @@ STEPS = 12
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peak that nothing measures."""
-    monkeypatch.setattr("tune.experiments.prices.peak", lambda *_: 1e11)
+    monkeypatch.setattr("tune.experiments.whole_training.peak", lambda *_: 1e11)
 
 
 def settings(**more: Any) -> ExperimentSettings:

@@ -10,17 +10,15 @@ import pytest
 import torch
 
 from model.config import Config
-from model.corpus import TextCorpus
-from model.fitting import Order
-from model.prepared import TextData, prepare_text
+from model.cost.probe import Order
+from model.data.corpus import TextCorpus
+from model.data.dataset import TextData, prepare_text
 from tests.batch_size_rows import EACH, FIXED, LIMIT, all_rows, batch, largest, outcome
+from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
-from tune.distributed import Place, Said
-from tune.experiments.batch_size import work as its_work
-from tune.experiments.batch_size.experiment import CPU_LIMIT, line, points
-from tune.experiments.batch_size.tables import tables
-from tune.experiments.batch_size.work import BATCHES, work
-from tune.experiments.settings import ExperimentSettings
+from tune.experiments import batch_size as its_work
+from tune.experiments.base import ExperimentSettings
+from tune.experiments.batch_size import BATCHES, CPU_LIMIT, line, points, tables, work
 
 CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, batch_tokens=64)
 LARGEST = {"largest": True, "share": 0.5, "limit": "2GB"}

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tune import cli
-from tune.experiments import command
-from tune.experiments.registry import EXPERIMENTS
-from tune.experiments.settings import ExperimentSettings
+from tune.experiments import catalogue as command
+from tune.experiments.base import ExperimentSettings
+from tune.experiments.catalogue import EXPERIMENTS
 
 HERE = ("--text-corpus", "builtin", "--devices", "2", "--oversubscribe")
 

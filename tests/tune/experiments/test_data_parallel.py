@@ -10,19 +10,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from analysis.figures.data_parallel import ways, ways_table
-from analysis.studies import open_study
+from analysis.experiments.data_parallel import ways, ways_table
+from analysis.study import open_study
 from model.config import Config
-from model.corpus import TextCorpus
-from model.experiments import parallel_timing
-from model.prepared import prepare_text
+from model.data.corpus import TextCorpus
+from model.data.dataset import prepare_text
 from tests.analysis.conftest import Written
+from tune.backend.worker_group import Place
 from tune.devices import Devices
-from tune.distributed import Place
-from tune.experiments.data_parallel.experiment import WAYS, line, points
-from tune.experiments.data_parallel.tables import conclusions, tables
-from tune.experiments.data_parallel.work import work
-from tune.experiments.settings import ExperimentSettings
+from tune.experiments import parallel_timing
+from tune.experiments.base import ExperimentSettings
+from tune.experiments.data_parallel import WAYS, conclusions, line, points, tables, work
 
 
 def row(times: float, distance: float = 0.0, width: float = 0.01, **asked: Any) -> dict[str, Any]:

@@ -9,13 +9,10 @@ import torch
 
 from model.config import Config
 from tests.estimates_rows import BATCHES, all_rows, nsight, parameters, step
+from tune.backend.worker_group import Place
 from tune.devices import Devices
-from tune.distributed import Place
-from tune.experiments.estimates.conclusions import conclusions
-from tune.experiments.estimates.experiment import SHAPE, line, points
-from tune.experiments.estimates.tables import slope, slopes_of, tables
-from tune.experiments.estimates.work import MOST_STEPS, work
-from tune.experiments.settings import ExperimentSettings
+from tune.experiments.base import ExperimentSettings
+from tune.experiments.estimates import MOST_STEPS, SHAPE, conclusions, line, points, slope, slopes_of, tables, work
 
 DEVICES = Devices(kind="cpu", count=2, model="core", precisions=("fp32",), cores=2)
 

@@ -6,20 +6,20 @@ from typing import Any
 import pytest
 
 from tune.devices import Devices
-from tune.dimensions import PRECISIONS
 from tune.errors import UserError
-from tune.experiments.experiment import Point
-from tune.experiments.grounds import (
+from tune.experiments.base import (  # fmt: skip
     END_SECONDS,
     START_SECONDS,
+    ExperimentSettings,
+    Point,
     affordable_points,
     affordable_share,
     check_fixed,
     price,
-)  # fmt: skip
-from tune.experiments.registry import EXPERIMENTS
-from tune.experiments.remedies import remedies
-from tune.experiments.settings import ExperimentSettings
+    remedies,
+)
+from tune.experiments.catalogue import EXPERIMENTS
+from tune.search_space import PRECISIONS
 
 CREW = START_SECONDS + END_SECONDS
 
@@ -93,7 +93,7 @@ FIXED: dict[str, Any] = {"d_model": 512, "heads": 16, "layers": 16, "dropout": 0
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_what_is_fixed_holds_where_an_experiment_begins_or_is_refused(name, monkeypatch):
-    monkeypatch.setattr("tune.experiments.prices.peak", lambda *_: 1e11)
+    monkeypatch.setattr("tune.experiments.whole_training.peak", lambda *_: 1e11)
     experiment, devices = EXPERIMENTS[name], Devices(kind="cpu", count=2, model="", precisions=PRECISIONS, cores=2)
     for dimension, value in FIXED.items():
         fix = {dimension: value}

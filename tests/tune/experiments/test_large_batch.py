@@ -10,21 +10,18 @@ from typing import Any
 import pytest
 import torch
 
-from analysis.figures.large_batch import losses, losses_table
-from analysis.studies import open_study
+from analysis.experiments.large_batch import losses, losses_table
+from analysis.study import open_study
 from model.config import Config
-from model.corpus import TextCorpus
-from model.experiments.lars import BASE_RATE
-from model.experiments.rate_rules import RULES
-from model.prepared import TextData, prepare_text
+from model.data.corpus import TextCorpus
+from model.data.dataset import TextData, prepare_text
 from tests.analysis.conftest import Written
+from tune.backend.worker_group import Place
 from tune.devices import Devices
-from tune.distributed import Place
-from tune.experiments.large_batch import work as its_work
-from tune.experiments.large_batch.experiment import TIMES, line, points
-from tune.experiments.large_batch.tables import tables
-from tune.experiments.large_batch.work import work
-from tune.experiments.settings import ExperimentSettings
+from tune.experiments import large_batch as its_work
+from tune.experiments.base import ExperimentSettings
+from tune.experiments.large_batch import TIMES, line, points, tables, work
+from tune.experiments.large_batch_rules import BASE_RATE, RULES
 
 SMALL: dict[str, Any] = {"d_model": 16, "heads": 4, "layers": 2, "context": 16, "warm_up_steps": 4}
 TOKENS = 128

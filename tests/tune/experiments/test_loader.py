@@ -8,17 +8,15 @@ import pytest
 import torch
 
 from model.config import Config
-from model.corpus import TextCorpus
-from model.experiments import loading
-from model.prepared import TextData, prepare_text
+from model.data.corpus import TextCorpus
+from model.data.dataset import TextData, prepare_text
 from tests.loader_rows import all_rows, workers
+from tune.backend.worker_group import Place
 from tune.devices import Devices
-from tune.distributed import Place
-from tune.experiments.loader import supply
-from tune.experiments.loader.experiment import line, points
-from tune.experiments.loader.tables import conclusions, tables
-from tune.experiments.loader.work import work
-from tune.experiments.settings import ExperimentSettings
+from tune.experiments import loading
+from tune.experiments import loading as supply
+from tune.experiments.base import ExperimentSettings
+from tune.experiments.loader import conclusions, line, points, tables, work
 
 CORES = Devices(kind="cpu", count=2, model="core", precisions=("fp32",), cores=2)
 GPU = Devices(kind="cuda", count=1, model="GPU", precisions=("fp32",), cores=16)

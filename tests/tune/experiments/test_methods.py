@@ -7,18 +7,14 @@ import pytest
 import torch
 
 from model.config import Config
-from model.corpus import TextCorpus
-from model.prepared import TextData, prepare_text
+from model.data.corpus import TextCorpus
+from model.data.dataset import TextData, prepare_text
 from tests.methods_rows import METHODS, SHAPES, method_row, method_rows
+from tune.backend.worker_group import Place
 from tune.devices import Devices
-from tune.distributed import Place
-from tune.experiments.experiment import Point, Row
-from tune.experiments.methods.experiment import FIXED_SECONDS, line, points
-from tune.experiments.methods.runs import published_scores, ranks, runs_of, scores
-from tune.experiments.methods.shapes import REPORT, equal_shapes, flops
-from tune.experiments.methods.tables import tables
-from tune.experiments.methods.work import work
-from tune.experiments.settings import ExperimentSettings
+from tune.experiments.base import ExperimentSettings, Point, Row
+from tune.experiments.methods import FIXED_SECONDS, REPORT, equal_shapes, flops, line, points, work
+from tune.experiments.methods_tables import published_scores, ranks, runs_of, scores, tables
 
 CPU = Devices(kind="cpu", count=1, model="core", precisions=("fp32", "bf16"), cores=1)
 

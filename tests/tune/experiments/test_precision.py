@@ -8,18 +8,26 @@ import pytest
 import torch
 
 from model.config import Config
-from model.corpus import TextCorpus
-from model.learner import Learner
-from model.precision import PRECISIONS, native
-from model.prepared import prepare_text
+from model.data.corpus import TextCorpus
+from model.data.dataset import prepare_text
+from model.nn.precision import PRECISIONS, native
+from model.training.learner import Learner
 from tests.training_rows import precise
+from tune.backend.worker_group import Place
 from tune.devices import Devices
-from tune.distributed import Place
 from tune.experiments import whole_training
-from tune.experiments.precision.experiment import FULL_STEPS, line, points
-from tune.experiments.precision.tables import by_precision, conclusions, paired, report_seconds, tables
-from tune.experiments.precision.work import work
-from tune.experiments.settings import ExperimentSettings
+from tune.experiments.base import ExperimentSettings
+from tune.experiments.precision import (
+    FULL_STEPS,
+    by_precision,
+    conclusions,
+    line,
+    paired,
+    points,
+    report_seconds,
+    tables,
+    work,
+)
 
 DEVICES = Devices(kind="cpu", count=1, model="core", precisions=("fp32", "bf16"), cores=1)
 LOSSES = {"fp32": [1.70, 1.72, 1.71], "bf16": [1.705, 1.725, 1.715]}
@@ -28,7 +36,7 @@ LOSSES = {"fp32": [1.70, 1.72, 1.71], "bf16": [1.705, 1.725, 1.715]}
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peak that nothing measures."""
-    monkeypatch.setattr("tune.experiments.prices.peak", lambda *_: 1e11)
+    monkeypatch.setattr("tune.experiments.whole_training.peak", lambda *_: 1e11)
 
 
 def asked(**more: Any) -> list[Any]:

@@ -4,8 +4,9 @@ import pytest
 
 from tests.scaling_rows import BYTES, MACHINE, all_rows, network, step
 from tune.devices import Devices
-from tune.experiments.scaling.experiment import BATCHES, counts, line, points
-from tune.experiments.scaling.tables import (
+from tune.experiments.base import ExperimentSettings
+from tune.experiments.scaling import BATCHES, counts, line, points
+from tune.experiments.scaling_tables import (
     as_reported,
     models,
     pairs,
@@ -16,7 +17,6 @@ from tune.experiments.scaling.tables import (
     steps_of,
     tables,
 )
-from tune.experiments.settings import ExperimentSettings
 
 
 def test_devices_double_up_to_all_of_them():

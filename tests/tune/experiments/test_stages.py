@@ -7,15 +7,13 @@ import pytest
 import torch
 
 from model.config import Config
-from model.corpus import TextCorpus
-from model.prepared import prepare_text
+from model.data.corpus import TextCorpus
+from model.data.dataset import prepare_text
 from tests.methods_rows import stage_row, stage_rows
+from tune.backend.worker_group import Place
 from tune.devices import Devices
-from tune.distributed import Place
-from tune.experiments.settings import ExperimentSettings
-from tune.experiments.stages.experiment import line, points
-from tune.experiments.stages.tables import tables, ways
-from tune.experiments.stages.work import work
+from tune.experiments.base import ExperimentSettings
+from tune.experiments.stages import line, points, tables, ways, work
 
 SETTINGS = ExperimentSettings(budget="1h", families="nanogpt", scale=0.06)
 

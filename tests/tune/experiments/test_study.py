@@ -11,15 +11,13 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from analysis.figures.speedup import communication, speed_up
-from analysis.studies import open_study
-from tune.distributed import Place, Said
-from tune.experiments.experiment import Point
-from tune.experiments.scaling.experiment import SCALING
-from tune.experiments.scaling.work import work
-from tune.experiments.settings import ExperimentSettings
-from tune.experiments.study import run_experiment
-from tune.journal import connect
+from analysis.experiments.scaling import communication, speed_up
+from analysis.study import open_study
+from tune.backend.worker_group import Place, Said
+from tune.experiments.base import ExperimentSettings, Point
+from tune.experiments.conduct import run_experiment
+from tune.experiments.scaling import SCALING, work
+from tune.store.journal import connect
 
 SMALL = {"d_model": 16, "heads": 4, "layers": 2}
 CAP = 900.0

@@ -9,16 +9,14 @@ import pytest
 import torch
 
 from model.config import Config
-from model.corpus import TextCorpus
-from model.prepared import TextData, prepare_text
+from model.data.corpus import TextCorpus
+from model.data.dataset import TextData, prepare_text
 from tests.transfer_rows import CURVATURE, all_rows
+from tune.backend.worker_group import Place
 from tune.devices import Devices
-from tune.distributed import Place
-from tune.experiments.settings import ExperimentSettings
-from tune.experiments.transfer.experiment import SIZES, line, points
-from tune.experiments.transfer.rows import Descent, along, base_of
-from tune.experiments.transfer.tables import tables
-from tune.experiments.transfer.work import BASE, core_rates, work
+from tune.experiments.base import ExperimentSettings
+from tune.experiments.learning_rates import BASE, core_rates, work
+from tune.experiments.transfer import SIZES, Descent, along, base_of, line, points, tables
 
 CORES = Devices(kind="cpu", count=2, model="core", precisions=("fp32", "bf16"), cores=2)
 CONFIG = Config(

@@ -5,9 +5,7 @@ import math
 import pytest
 
 from tests.tune.virtual.made import settings, table
-from tune.virtual.ablations import IDEAS
-from tune.virtual.searches import Cell, search
-from tune.virtual.settings import Amount
+from tune.curves.benchmark import IDEAS, Amount, Cell, search
 
 
 @pytest.mark.parametrize("idea", IDEAS)

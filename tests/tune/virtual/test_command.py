@@ -8,8 +8,8 @@ import time
 import pytest
 
 from tests.tune.virtual.made import table, write
-from tune.virtual.command import main
-from tune.virtual.settings import parse
+from tune.curves.benchmark import parse
+from tune.curves.replay_command import main
 
 
 def test_rows_are_json_and_one_a_cell(tmp_path, capsys):

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tune.journal import SCHEMA
-from tune.virtual.command import main
-from tune.virtual.journals import evenly
-from tune.virtual.tables import load
+from tune.curves.recorded import evenly, load
+from tune.curves.replay_command import main
+from tune.store.journal import SCHEMA
 
 REPORT = "INSERT INTO reports (trial, at, training_seconds, valid_loss, memory_bytes) VALUES (?, 0, ?, ?, ?)"
 MEASURED = [(4.0, 4.5), (8.0, 4.0), (16.0, 3.0)]

@@ -2,7 +2,7 @@
 
 import random
 
-from tune.virtual.ordering import cheap_and_random, shuffled
+from tune.curves.supply import cheap_and_random, shuffled
 
 
 def test_orders_hand_out_everything_once_and_cheap_ones_first():

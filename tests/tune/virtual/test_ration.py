@@ -6,15 +6,13 @@ import time
 import pytest
 
 from tests.tune.virtual.made import curve, play, settings, table
-from tune.journal import Journal
-from tune.ledger import Ledger
-from tune.standings import Standings
-from tune.virtual.curves import Table
-from tune.virtual.ration import Ration
-from tune.virtual.searches import Cell, diverging, search
-from tune.virtual.settings import Amount
-from tune.virtual.supply import Supply
-from tune.virtual.world import Machine, Stretch, World
+from tune.curves.benchmark import Amount, Cell, diverging, search
+from tune.curves.recorded import Table
+from tune.curves.supply import Supply
+from tune.curves.world import Machine, Ration, Stretch, World
+from tune.search.forecast import Standings
+from tune.store.journal import Journal
+from tune.store.ledger import Ledger
 
 
 @pytest.mark.parametrize("workers", [1, 3, 8])

@@ -1,6 +1,6 @@
 """The report: ratios are of means over the same cells, and half a budget is set against the whole of it."""
 
-from tune.virtual.report import report
+from tune.curves.replay_command import report
 
 
 def row(scheduler: str, budget: str, cap: float, regret: float, table: str = "t") -> dict:

@@ -5,9 +5,8 @@ import math
 import pytest
 
 from tests.tune.virtual.made import settings, table
-from tune.virtual.curves import Curve
-from tune.virtual.searches import Cell, hypervolume, search
-from tune.virtual.settings import Amount
+from tune.curves.benchmark import Amount, Cell, hypervolume, search
+from tune.curves.recorded import Curve
 
 
 def test_regret_is_nil_for_the_oracle_and_for_all_once_everything_fits():

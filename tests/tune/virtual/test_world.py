@@ -7,10 +7,10 @@ import pytest
 import ray
 
 from tests.tune.virtual.made import curve, play, table
-from tune.virtual.curves import Table
-from tune.virtual.settings import SCHEDULERS
-from tune.virtual.supply import Supply
-from tune.virtual.world import Machine, Stretch, World
+from tune.curves.benchmark import SCHEDULERS
+from tune.curves.recorded import Table
+from tune.curves.supply import Supply
+from tune.curves.world import Machine, Stretch, World
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)

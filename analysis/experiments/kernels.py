@@ -1,0 +1,138 @@
+"""A roofline (Williams, Waterman and Patterson 2009): what kernels reach, and what the machine would allow them."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from analysis import tables as formats
+from analysis.study import Study
+from analysis.style import (  # fmt: skip
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    MARKERS,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    YELLOW,
+    Picture,
+    axes,
+    legend_above,
+    log_axis,
+)
+from tune.errors import UserError
+
+COLORS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, BLACK, GREY)
+PANEL_INCHES = 4.2
+PARALLEL = "-parallel"
+"""How the form on all threads is called: it has the colour of the other."""
+LABELS = 100.0
+"""The axis goes on to so many times the highest rate, for the names over it."""
+BEYOND = 100.0
+"""The axis goes on to so many times the largest intensity, so that the roofs of products are in the picture."""
+
+
+def roofline(study: Study) -> Picture:
+    """A panel for each device and number of threads; of each kernel the largest size that was timed.
+
+    UserError where nothing with arithmetic and traffic was timed.
+    """
+    table = reached(study)
+    panels = [rows for _, rows in table.groupby(["device", "threads"], sort=True)]
+    figure, plots = axes(len(panels), height=PANEL_INCHES * len(panels))
+    names = dict.fromkeys(table["implementation"].str.removesuffix(PARALLEL))
+    styles = {name: (COLORS[place % len(COLORS)], MARKERS[place % len(MARKERS)]) for place, name in enumerate(names)}
+    said = []
+    for plot, rows in zip(plots, panels, strict=True):
+        _draw(plot, study, rows, styles)
+        best = rows.loc[rows.groupby("kernel", sort=False)["rate"].idxmax()]
+        shares = ", ".join(
+            f"{row['kernel']} {formats.share(row['rate'] / row['roof'], 1)} ({row['implementation']})"
+            for row in best.to_dict("records")
+        )
+        said.append(f"{_title(rows)}: {shares}.")
+    return Picture(
+        name="roofline",
+        title="What kernels reach",
+        text=f"Of the roof over it, the fastest form of each kernel reaches: {' '.join(said)} Copies do no arithmetic: "
+        "they are the roof, and what lies in the caches passes it. Kernels that memory does not bound "
+        "are left out, and so are unstable rows.",
+        figure=figure,
+        data=table,
+    )
+
+
+def reached(study: Study) -> pd.DataFrame:
+    """kernel, implementation, size, device, threads, intensity (FLOP a byte), rate and roof (FLOP/s)"""
+    table = study.read(
+        """SELECT kernel, implementation, size, device, COALESCE(threads, 0) AS threads, bytes, flops, median_seconds
+           FROM kernels WHERE median_seconds > 0 AND NOT unstable AND bytes > 0 AND flops > 0
+           ORDER BY row"""
+    )
+    if table.empty:
+        raise UserError("kernels: no row with arithmetic and traffic was timed without disturbance: run it again")
+    table = table[table["size"] == table.groupby("kernel")["size"].transform("max")]
+    table = table.assign(intensity=table["flops"] / table["bytes"], rate=table["flops"] / table["median_seconds"])
+    roofs = [_roof(study, row["device"], row["threads"], row["intensity"]) for row in table.to_dict("records")]
+    columns = ["kernel", "implementation", "size", "device", "threads", "intensity", "rate", "roof"]
+    return table.assign(roof=roofs)[columns]
+
+
+def _bandwidth(study: Study, device: str, threads: int) -> float:
+    """Bytes a second; NaN where it was not measured."""
+    peaks = study.facts.get("peaks", {}).get(device, {})
+    return float(peaks.get("bytes_per_second", {}).get(str(threads or 1), np.nan))
+
+
+def _products(study: Study, device: str, threads: int) -> dict[str, float]:
+    """FLOP/s by precision."""
+    peaks = study.facts.get("peaks", {}).get(device, {})
+    found = {name: rates.get(str(threads or 1)) for name, rates in peaks.get("flops_per_second", {}).items()}
+    return {name: float(rate) for name, rate in found.items() if rate is not None}
+
+
+def _roof(study: Study, device: str, threads: int, intensity: float) -> float:
+    """FLOP/s that bandwidth and the fastest products allow; NaN where the bandwidth was not measured."""
+    fastest = max(_products(study, device, threads).values(), default=np.inf)
+    return min(intensity * _bandwidth(study, device, threads), fastest)
+
+
+def _title(rows: pd.DataFrame) -> str:
+    device, threads = rows[["device", "threads"]].iloc[0]
+    return str(device) if threads == 0 else f"{device}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def _draw(plot: Axes, study: Study, rows: pd.DataFrame, styles: Mapping[str, tuple[str, str]]) -> None:
+    device, threads = rows[["device", "threads"]].iloc[0]
+    at = np.geomspace(rows["intensity"].min() / 2, rows["intensity"].max() * BEYOND, 200)
+    bandwidth, products = _bandwidth(study, device, threads), _products(study, device, threads)
+    allowed = at * bandwidth
+    if not np.isnan(bandwidth):
+        plot.plot(at, np.minimum(allowed, max(products.values(), default=np.inf)), c=GREY, lw=1.4)
+        said = f"{formats.count(bandwidth)}B/s"
+        plot.annotate(said, (at[0], allowed[0]), textcoords="offset points", xytext=(6, -9), fontsize=8)
+    for precision, rate in products.items():
+        start = rate / bandwidth if rate < allowed[-1] else at[0]
+        plot.hlines(rate, start, at[-1], color=GREY, lw=1.4)
+        plot.annotate(
+            f"{precision} products", (at[-1], rate), textcoords="offset points", xytext=(0, 3), ha="right", fontsize=8
+        )
+    for name, own in rows.groupby("implementation", sort=False):
+        color, marker = styles[str(name).removesuffix(PARALLEL)]
+        plot.scatter(own["intensity"], own["rate"], s=26, c=color, marker=marker, label=name, zorder=3)
+    log_axis(plot.xaxis, at, formats.plain)
+    highest = max([rows["rate"].max() * LABELS, *products.values()])
+    log_axis(plot.yaxis, [rows["rate"].min(), highest], formats.short_count)
+    for intensity, own in rows.groupby("intensity"):
+        highest = np.nanmax([own["rate"].max(), own["roof"].max()])
+        plot.annotate(
+            "\n".join(dict.fromkeys(own["kernel"])), (float(intensity), highest), textcoords="offset points",
+            xytext=(0, 6), rotation=90, fontsize=7, ha="center",
+        )  # fmt: skip
+    plot.set(xlabel="FLOP a byte of memory traffic", ylabel="FLOP/s")
+    plot.text(0.99, 0.03, _title(rows), transform=plot.transAxes, ha="right", fontsize=9)
+    legend_above(plot, columns=4)

@@ -1,0 +1,114 @@
+"""What more devices gain, and what of a step is communication."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from analysis.study import Study, experiment_rows, published
+from analysis.style import BLACK, BLUE, GREY, MARKERS, ORANGE, SKY, VERMILION, Picture, axes, legend_above
+from tune.errors import UserError
+
+COLORS = (BLUE, VERMILION, ORANGE, SKY)
+PARTS = {"unsynced_seconds": ("computing", BLUE), "exposed_seconds": ("waiting for communication", VERMILION)}
+
+
+def steps_table(study: Study) -> pd.DataFrame:
+    """Of each number of devices and batch: step and parts of it in seconds, low and high ends of the interval."""
+    rows = [row for row in experiment_rows(study, "scaling") if "step_seconds" in row]
+    if not rows:
+        raise UserError(f"study: {study.name!r} has no step of scaling yet; go on with it")
+    table = pd.DataFrame({
+        "devices": [row["devices"] for row in rows],
+        "batch": [row["asked"]["rows"] for row in rows],
+        "tokens": [row["tokens"] for row in rows],
+        **{name: [row["step_seconds"][place] for row in rows] for place, name in enumerate(("step", "low", "high"))},
+        **{name: [row.get(name, [0.0])[0] for row in rows] for name in (*PARTS, "overlapped_seconds")},
+    })  # fmt: skip
+    return table.sort_values(["devices", "batch"], ignore_index=True)
+
+
+def speed_ups(table: pd.DataFrame) -> pd.DataFrame:
+    """Against one device: weak, the batch a device fixed, by tokens a second; strong, the batch in all fixed."""
+    singles = table[table["devices"] == 1].set_index("batch")
+    found = []
+    for row in table.to_dict("records"):
+        for kind, batch in (("weak", row["batch"] // row["devices"]), ("strong", row["batch"])):
+            if batch in singles.index:
+                single = singles.loc[batch]
+                work = row["tokens"] / single["tokens"]
+                ends = single["step"] / row["step"], single["low"] / row["high"], single["high"] / row["low"]
+                times = dict(zip(("speed_up", "low", "high"), (work * each for each in ends), strict=True))
+                found.append({"kind": kind, "batch": batch, "devices": row["devices"]} | times)
+    return pd.DataFrame(found)
+
+
+def published_speed_ups() -> pd.DataFrame:
+    """The report's, from its own epochs, beside those that it prints, by devices and batch a device."""
+    theirs = published("scaling").rename(columns={"speed_up": "printed"})
+    singles = theirs[theirs["devices"] == 1].set_index("batch_size_per_device")["epoch_seconds"]
+    return theirs.assign(speed_up=theirs["batch_size_per_device"].map(singles) / theirs["epoch_seconds"])
+
+
+def speed_up(study: Study) -> Picture:
+    """Times as fast as one device, over devices. UserError where only one device was measured."""
+    table = speed_ups(steps_table(study))
+    devices = sorted(table["devices"].unique())
+    if len(devices) < 2:
+        raise UserError(f"study: {study.name!r} measured one device only; measure more with --devices")
+    figure, (plot,) = axes()
+    plot.plot(devices, devices, c=GREY, lw=1, ls=":", label="all of it")
+    for place, batch in enumerate(sorted(table["batch"].unique())):
+        for kind, line in (("weak", "-"), ("strong", "--")):
+            rows = table[(table["batch"] == batch) & (table["kind"] == kind)].sort_values("devices")
+            if len(rows) > 1:
+                ends = np.abs(rows[["low", "high"]].to_numpy().T - rows["speed_up"].to_numpy())
+                plot.errorbar(rows["devices"], rows["speed_up"], ends, label=f"{kind}, {batch}", ls=line, capsize=2,
+                              c=COLORS[place % len(COLORS)], marker=MARKERS[place % len(MARKERS)], ms=4)  # fmt: skip
+    theirs = published_speed_ups()
+    theirs = theirs[theirs["devices"].isin(devices)]
+    plot.scatter(theirs["devices"], theirs["speed_up"], marker="x", s=22, c=BLACK, label="published epochs", zorder=3)
+    plot.scatter(theirs["devices"], theirs["printed"], marker="+", s=22, c=GREY, label="as printed there", zorder=3)
+    plot.set(xscale="log", xticks=devices, xlabel="devices", ylabel="times as fast as one", ylim=(0, None))
+    plot.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    plot.xaxis.set_minor_locator(NullLocator())
+    legend_above(plot, columns=4)
+    best = table[table["devices"] == devices[-1]].sort_values("speed_up").iloc[-1]
+    return Picture(
+        name="speed-up",
+        title="What more devices gain",
+        text=f"On {devices[-1]} devices at most {best['speed_up']:.2f} times as fast as on one "
+        f"({best['kind']} scaling, batch {best['batch']}).",
+        figure=figure,
+        data=table,
+    )
+
+
+def communication(study: Study) -> Picture:
+    """Each step in its parts. UserError where only one device was measured."""
+    table = steps_table(study)
+    table = table[table["devices"] > 1].reset_index(drop=True)
+    if table.empty:
+        raise UserError(f"study: {study.name!r} measured one device only; measure more with --devices")
+    figure, (plot,) = axes(height=1.2 + 0.3 * len(table))
+    left = np.zeros(len(table))
+    places = np.arange(len(table))
+    for name, (label, color) in PARTS.items():
+        share = (table[name] / table["step"]).to_numpy(float)
+        plot.barh(places, share, left=left, color=color, label=label, height=0.7)
+        left += share
+    hidden = (table["overlapped_seconds"] / table["step"]).to_numpy(float)
+    begin = (table["unsynced_seconds"] / table["step"]).to_numpy(float) - hidden
+    plot.barh(places, hidden, left=begin, color=SKY, height=0.7, label="both at once")
+    plot.axvline(1, c=BLACK, lw=1)
+    names = [f"{row.devices} devices, batch {row.batch}" for row in table.itertuples()]
+    plot.set(yticks=places, yticklabels=names, xlabel="share of the step as measured", ylim=(len(table) - 0.4, -0.6))
+    plot.grid(axis="y", visible=False)
+    legend_above(plot, columns=3)
+    share = table["exposed_seconds"] / table["step"]
+    return Picture(
+        name="communication",
+        title="What of a step is communication",
+        text=f"A step waits for {share.min():.0%} to {share.max():.0%} of its time; bars that end at the line add up.",
+        figure=figure,
+        data=table,
+    )

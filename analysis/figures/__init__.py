@@ -1,1 +1,0 @@
-"""One picture a file, each with its data; the reports and the single entries show them."""

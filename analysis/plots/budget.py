@@ -1,0 +1,201 @@
+"""Where the cap went: the burn-down, the trials' bills, the slots' timeline, prices against costs."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.patches import Patch
+
+from analysis import tables as formats
+from analysis.spending import held, spending
+from analysis.study import Study
+from analysis.style import (
+    BLACK,
+    BLUE,
+    GREY,
+    VERMILION,
+    WHAT_COLORS,
+    Picture,
+    axes,
+    byte_axis,
+    legend_above,
+    levels,
+    log_axis,
+    time_ticks,
+)
+from tune.errors import UserError
+from tune.store.queries import DECAY
+
+MOMENTS = 400  # points of the burn-down
+BILLS = 20  # trials with a bar of their own
+MOST_SLOTS = 32
+NOTHING_YET = "budget: nothing was charged yet; wait for the first stretch of a trial to end"
+
+
+def burn_down(study: Study) -> Picture:
+    """What is left of the cap over the study's clock, and what took the rest. UserError before the first charge."""
+    charges = study.read("SELECT at, what, seconds FROM charges WHERE what <> 'idle' ORDER BY at")
+    slots = held(study)
+    if charges.empty:
+        raise UserError(NOTHING_YET)
+    end = max(charges["at"].max(), slots["until"].max(), 1.0)
+    moments = np.linspace(0, end, MOMENTS)
+    table = pd.DataFrame({"seconds": moments})
+    for what in (name for name in WHAT_COLORS if name != "idle"):
+        rows = charges[charges["what"] == what]
+        paid = np.concatenate(([0.0], rows["seconds"].cumsum()))
+        table[what] = paid[np.searchsorted(rows["at"], moments, side="right")]
+    opened, until = slots["opened"].to_numpy(), slots["until"].to_numpy()
+    taken = np.clip(moments[:, None] - opened, 0, until - opened) @ slots["share"].to_numpy()
+    # work is charged when it is reported: what was not charged by any later moment either is idle
+    table["idle"] = np.minimum.accumulate(np.clip(taken - table[list(table)[1:]].sum(axis=1), 0, None)[::-1])[::-1]
+    cap = spending(study).cap
+    whats = [what for what in WHAT_COLORS if table[what].iloc[-1] > 0]
+    figure, (plot,) = axes()
+    top = np.full(MOMENTS, cap)
+    for what in whats:
+        bottom = top - table[what]
+        plot.fill_between(moments, bottom, top, color=WHAT_COLORS[what], lw=0, label=what)
+        top = bottom
+    plot.plot(moments, top, c=BLACK, lw=1.5, label="left")
+    plot.set(xlabel="wall clock of the study", ylabel="device-seconds left", ylim=(0, cap * 1.02), xlim=(0, end))
+    time_ticks(plot.xaxis)
+    plot.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    legend_above(plot)
+    return Picture(
+        name="burn-down",
+        title="The cap, burning down",
+        text=f"{formats.duration(cap)} of device time: the line is what was left, "
+        "the areas above it say what took the rest.",
+        figure=figure,
+        data=table.assign(left=top),
+    )
+
+
+def bills(study: Study) -> Picture:
+    """The device-seconds of each trial, by what they went to. UserError before the first charge."""
+    charges = study.read(
+        """SELECT trial, family, what, SUM(seconds) AS seconds FROM charges JOIN trials USING (trial)
+           GROUP BY trial, family, what"""
+    )
+    if charges.empty:
+        raise UserError(NOTHING_YET)
+    table = charges.pivot_table(index=["trial", "family"], columns="what", values="seconds", fill_value=0.0)
+    table = table.reindex(columns=list(WHAT_COLORS), fill_value=0.0)
+    table = table.loc[table.sum(axis=1).sort_values(ascending=False).index]
+    shown = table.head(BILLS).rename(index=str)
+    labels = [f"{trial} {family}" for trial, family in shown.index]
+    if len(table) > BILLS:
+        rest = table.iloc[BILLS:].sum().rename(("rest", ""))
+        shown = pd.concat((shown, rest.to_frame().T))
+        labels.append(f"{len(table) - BILLS} others")
+    figure, (plot,) = axes(height=0.8 + 0.21 * len(shown))
+    places = np.arange(len(shown))
+    left = np.zeros(len(shown))
+    for what in (name for name in WHAT_COLORS if shown[name].sum() > 0):
+        plot.barh(places, shown[what], left=left, color=WHAT_COLORS[what], label=what, height=0.75)
+        left += shown[what].to_numpy(float)
+    plot.set(yticks=places, yticklabels=labels, xlabel="device-seconds", ylim=(len(shown) - 0.4, -0.6))
+    plot.grid(axis="y", visible=False)
+    legend_above(plot)
+    return Picture(
+        name="bills",
+        title="What each trial took",
+        text=f"The dearest of {len(table)} trials: {labels[0]} with {table.iloc[0].sum():,.1f} device-seconds.",
+        figure=figure,
+        data=table.reset_index(),
+    )
+
+
+def timeline(study: Study) -> Picture:
+    """Which slot ran what, and when: gaps are idle. UserError before the first charge."""
+    leases = study.read(
+        "SELECT slot, trial, purpose, rung, opened, closed FROM leases WHERE purpose IN ('rung', 'final')"
+    )
+    table = leases.assign(level=leases["rung"].map("rung {:.0f}".format).where(leases["purpose"] != "final", DECAY))
+    table = table[table["closed"].notna() & (table["slot"] < MOST_SLOTS)]
+    if table.empty:
+        raise UserError(NOTHING_YET)
+    styles = levels(table["level"].unique())
+    slots = sorted(table["slot"].unique())
+    figure, (plot,) = axes(height=1.2 + 0.28 * max(len(slots), 2))
+    for (slot, level), rows in table.groupby(["slot", "level"]):
+        spans = list(zip(rows["opened"], rows["closed"] - rows["opened"], strict=True))
+        plot.broken_barh(spans, (slots.index(slot) - 0.4, 0.8), color=styles[level][0], edgecolor="white", lw=0.3)
+    plot.set(yticks=range(len(slots)), yticklabels=[f"slot {slot}" for slot in slots], xlabel="wall clock of the study")
+    time_ticks(plot.xaxis)
+    plot.grid(axis="y", visible=False)
+    legend_above(plot, [Patch(color=color, label=level) for level, (color, _) in styles.items()])
+    return Picture(
+        name="timeline",
+        title="Who ran when",
+        text=f"{len(table)} stretches on {len(slots)} slots: wide and short at first, narrow and long at the end.",
+        figure=figure,
+        data=table,
+    )
+
+
+def prices(study: Study) -> Picture:
+    """Predicted against charged device-seconds of each lease. UserError before the first is closed."""
+    table = study.read(
+        """SELECT lease, trial, family, purpose, rung, price, reserved, charged, reason
+           FROM leases JOIN trials USING (trial) WHERE charged > 0 AND price > 0 AND purpose IN ('rung', 'final')"""
+    )
+    if table.empty:
+        raise UserError(NOTHING_YET)
+    ratio = table["charged"] / table["price"]
+    low, middle, high = np.percentile(ratio, (5, 50, 95))
+    figure, (plot,) = axes(height=4.0)
+    cut = table["reason"].eq("diverged")
+    for rows, color, marker, label in (
+        (table[~cut], BLUE, "o", "lease"),
+        (table[cut], VERMILION, "x", "diverged"),
+    ):
+        if len(rows):
+            plot.scatter(rows["price"], rows["charged"], s=18, c=color, marker=marker, alpha=0.8, label=label)
+    ends = [table["price"].min(), table["price"].max()]
+    plot.plot(ends, ends, c=GREY, lw=1, label="price = cost")
+    plot.set(xlabel="price: device-seconds predicted", ylabel="cost: device-seconds charged")
+    log_axis(plot.xaxis, table["price"], formats.plain)
+    log_axis(plot.yaxis, table["charged"], formats.plain)
+    plot.legend(loc="upper left")
+    return Picture(
+        name="prices",
+        title="Predicted against real prices",
+        text=f"Cost over price of {len(table)} leases: median {middle:.2f}, nine in ten {low:.2f} to {high:.2f}.",
+        figure=figure,
+        data=table.assign(ratio=ratio),
+    )
+
+
+def memory(study: Study) -> Picture:
+    """A point each time a trial's memory was predicted. UserError before the first, and of journals without them."""
+    if not study.has("memory", "predicted"):
+        raise UserError("memory: this study's version predicted none")
+    table = study.read(
+        """SELECT memory.trial, family, micro_batches, predicted, measured
+           FROM memory JOIN trials USING (trial) WHERE predicted > 0"""
+    ).astype({"predicted": float, "measured": float})
+    if table.empty:
+        raise UserError("memory: nothing was predicted yet; wait for the first stretch of a trial to end")
+    fitted, out = table[table["measured"] > 0], table[table["measured"].isna()]
+    figure, (plot,) = axes(height=4.0)
+    for rows, heights, color, marker, label in (
+        (fitted, fitted["measured"], BLUE, "o", "measured"),
+        (out, out["predicted"], VERMILION, "x", "ran out"),
+    ):
+        if len(rows):
+            plot.scatter(rows["predicted"], heights, s=18, c=color, marker=marker, alpha=0.8, label=label)
+    ends = [table["predicted"].min(), table["predicted"].max()]
+    plot.plot(ends, ends, c=GREY, lw=1, label="predicted = measured")
+    plot.set(xlabel="memory predicted", ylabel="memory taken at most")
+    byte_axis(plot.xaxis, table["predicted"])
+    byte_axis(plot.yaxis, [*fitted["measured"], *ends])
+    plot.legend(loc="upper left")
+    ratio = fitted["measured"] / fitted["predicted"]
+    times = "" if ratio.empty else f"{np.median(ratio):.2f} times the prediction (median), {ratio.max():.2f} at most; "
+    return Picture(
+        name="memory",
+        title="Predicted against real memory",
+        text=f"{len(fitted)} times measured: {times}{len(out)} times it ran out.",
+        figure=figure,
+        data=table,
+    )

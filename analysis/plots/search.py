@@ -1,0 +1,378 @@
+"""Size against perplexity: every trial, the front, and the fitted curve with its interval."""
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.transforms import BboxBase
+
+from analysis import efficiency as sizes
+from analysis import tables as formats
+from analysis.plots.dimensions import one_level
+from analysis.study import TRIAL, Results, Study
+from analysis.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    MANY,
+    ORANGE,
+    PURPLE,
+    VERMILION,
+    Picture,
+    axes,
+    legend_above,
+    level_text,
+    levels,
+    log_axis,
+    time_ticks,
+)
+from tune.errors import UserError
+
+NAMED = 4  # configs of the front that are written out, where there is room; of more, the best and the smallest
+
+
+def front(results: Results, family: str) -> Picture:
+    """Each trial where it got to last, and the front of the furthest level."""
+    table = results.of(family)
+    last = table.drop_duplicates(TRIAL, keep="last")
+    styles = levels(last["level"].unique())
+    figure, (plot,) = axes(height=4.2)
+    for level, (color, marker) in styles.items():
+        rows = last[last["level"] == level]
+        label = f"{level_text(level)} ({len(rows)})"
+        size = 110 if marker == "*" else 34
+        plot.scatter(
+            rows["parameters"],
+            rows["perplexity"],
+            s=size,
+            c=color,
+            marker=marker,
+            label=label,
+            alpha=0.9,
+            rasterized=len(rows) > MANY,
+        )
+    furthest = table[(table["level"] == list(styles)[-1]) & table["front"]].sort_values("parameters")
+    corners = (
+        [*furthest["parameters"], last["parameters"].max()],
+        [*furthest["perplexity"], furthest["perplexity"].min()],
+    )
+    plot.step(*corners, where="post", c=BLACK, lw=1.2, label=f"front {level_text(list(styles)[-1])}")
+    scales(plot, last)
+    legend_above(plot, columns=3)
+    middle = np.sqrt(last["parameters"].min() * last["parameters"].max())
+    taken: list[BboxBase] = []
+    for row in furthest.iloc[:: -1 if len(furthest) <= NAMED else 1 - len(furthest)].to_dict("records"):
+        left = row["parameters"] > middle
+        named = plot.annotate(
+            f"{row['trial']} {row['config']}",
+            (row["parameters"], row["perplexity"]),
+            textcoords="offset points",
+            xytext=(-6 if left else 6, -12),
+            ha="right" if left else "left",
+            fontsize=8,
+        )
+        place = named.get_window_extent()
+        if place.count_overlaps(taken):
+            named.remove()
+        else:
+            taken.append(place)
+    best = last.loc[last[last["level"] == list(styles)[-1]]["perplexity"].idxmin()]
+    return Picture(
+        name=f"front-{family}",
+        title=f"{family}: size against perplexity",
+        text=f"{len(last)} trials where each got to last, {len(furthest)} of them on the front; lowest perplexity: "
+        f"{best['trial']} with {formats.number(best['perplexity'])} at {formats.count(best['parameters'])} parameters."
+        + (" Stars are of the whole validation split, the others of its subset." if last["on_whole"].any() else ""),
+        figure=figure,
+        data=last[[*TRIAL, "level", "parameters", "perplexity", "front"]],
+    )
+
+
+def curve(results: Results, family: str) -> Picture:
+    """The trials of each level, and the curve fitted to the highest level that has enough of them.
+
+    UserError when no level has enough.
+    """
+    table = results.of(family)
+    counts = table["level"].value_counts()
+    styles = levels(table["level"].unique())
+    fitted = [level for level in styles if counts[level] >= sizes.FEWEST]
+    if not fitted:
+        raise UserError(f"family: {family!r} has no level with the {sizes.FEWEST} trials a curve takes; wait for them")
+    figure, (plot,) = axes(height=4.2)
+    for level, (color, marker) in styles.items():
+        rows = table[table["level"] == level]
+        strong = level == fitted[-1]
+        plot.scatter(
+            rows["parameters"],
+            rows["perplexity"],
+            s=40 if strong else 18,
+            c=color,
+            marker=marker,
+            alpha=0.95 if strong else 0.45,
+            label=f"{level_text(level)} ({len(rows)})",
+            rasterized=len(rows) > MANY,
+        )
+    rows = table[table["level"] == fitted[-1]]
+    at = np.geomspace(rows["parameters"].min(), rows["parameters"].max(), 60)
+    middle, resampled = sizes.expected(rows["parameters"].to_numpy(float), rows["perplexity"].to_numpy(float), at)
+    low, high = np.exp(np.percentile(resampled, sizes.INTERVAL, axis=0))
+    plot.plot(at, np.exp(middle), c=BLACK, lw=1.5, label=f"fitted to {level_text(fitted[-1])}")
+    plot.fill_between(at, low, high, color=GREY, alpha=0.25, lw=0, label="its 90 % interval")
+    scales(plot, table)
+    legend_above(plot, columns=3)
+    best = rows.loc[rows["efficiency"].idxmax()]
+    return Picture(
+        name=f"sizes-{family}",
+        title=f"{family}: the size-perplexity curve",
+        text=f"Furthest below the curve at {level_text(fitted[-1])}: {best['trial']} ({best['config']}), "
+        f"efficiency {best['efficiency']:+.3f} ({best['efficiency_low']:+.3f} to {best['efficiency_high']:+.3f}).",
+        figure=figure,
+        data=table[[*TRIAL, "level", "parameters", "perplexity", "efficiency", "efficiency_low", "efficiency_high"]],
+    )
+
+
+def scales(plot: Axes, table: pd.DataFrame) -> None:
+    plot.set(xlabel="parameters", ylabel="validation perplexity")
+    log_axis(plot.xaxis, table["parameters"], formats.short_count)
+    log_axis(plot.yaxis, table["perplexity"], formats.plain)
+
+
+MOST_LINES = 300  # the lowest ends
+NO_LEVEL = "no rung"
+
+
+def curves(results: Results, family: str) -> Picture:
+    """Perplexity of the validation subset over training seconds. UserError when nothing was measured."""
+    facts = results.trials[results.trials["family"] == family]
+    points = pd.concat([_points(study) for study in results.studies], ignore_index=True)
+    points = points.merge(facts[[*TRIAL, "state", "reason", "failed"]], on=TRIAL)
+    if points.empty:
+        raise UserError(f"family: {family!r} has no measured trial yet; wait for one, or name another")
+    furthest = results.reached.drop_duplicates(TRIAL, keep="last")[[*TRIAL, "level"]]
+    points = points.merge(furthest, on=TRIAL, how="left").fillna({"level": NO_LEVEL})
+    ends = points.drop_duplicates(TRIAL, keep="last").nsmallest(MOST_LINES, "perplexity")
+    shown = points.merge(ends[TRIAL], on=TRIAL)
+    figure, (plot,) = axes(height=4.4)
+    plot.set(xlabel="training time of the trial", ylabel="validation perplexity")
+    _lines(plot, shown)
+    stopped, broken = ends[(ends["state"] == "stopped") & ~ends["failed"]], ends[ends["failed"]]
+    plot.scatter(stopped["training_seconds"], stopped["perplexity"], marker="x", s=22, c=BLACK, lw=1, label="stopped")
+    if len(broken):
+        plot.scatter(broken["training_seconds"], broken["perplexity"], marker="^", s=34, c=VERMILION, label="failed")
+    first = results.reached[(results.reached["family"] == family) & (results.reached["place"] == 1)]
+    for best in ends.merge(first[TRIAL], on=TRIAL).to_dict("records"):
+        place = best["training_seconds"], best["perplexity"]
+        plot.annotate(best["trial"], place, textcoords="offset points", xytext=(4, -9))
+    log_axis(plot.xaxis, shown["training_seconds"], formats.short_duration)
+    log_axis(plot.yaxis, shown["perplexity"], formats.plain)
+    plot.legend(loc="upper right", title="furthest level")
+    measured, lost = points[TRIAL].drop_duplicates(), int(facts["failed"].sum())
+    return Picture(
+        name=f"curves-{family}",
+        title=f"{family}: learning curves",
+        text=f"{len(ends)} of {len(measured)} measured trials, bolder the further each went; stops are crosses. "
+        f"{lost} of all {len(facts)} trials diverged or failed. Named is what leads the ranking.",
+        figure=figure,
+        data=points,
+    )
+
+
+def _lines(plot: Axes, points: pd.DataFrame) -> None:
+    """One line a trial, and a dot where there is one point only."""
+    styles = {NO_LEVEL: (GREY, "o")} | levels(points["level"][points["level"] != NO_LEVEL].unique())
+    for number, (level, (color, _)) in enumerate(styles.items()):
+        rows = points[points["level"] == level]
+        if rows.empty:
+            continue
+        lines = [line[["training_seconds", "perplexity"]].to_numpy() for _, line in rows.groupby(TRIAL)]
+        width, many = 0.9 + 0.35 * number, len(rows) > MANY
+        plot.add_collection(LineCollection(lines, colors=color, linewidths=width, alpha=0.9, rasterized=many))
+        plot.plot([], [], c=color, lw=width, label=f"{level_text(level)} ({len(lines)})")
+        single = rows[~rows.duplicated(TRIAL, keep=False)]
+        plot.scatter(single["training_seconds"], single["perplexity"], s=12, color=color)
+
+
+def _points(study: Study) -> pd.DataFrame:
+    table = study.read(
+        """SELECT trial, training_seconds, steps, tokens, rung, final, perplexity, valid_loss FROM reports
+           WHERE perplexity < 9e999 AND training_seconds > 0 ORDER BY trial, training_seconds, report"""
+    )
+    table.insert(0, "study", study.name)
+    return table.astype({"perplexity": float, "training_seconds": float})
+
+
+LINES = ((BLUE, "-"), (ORANGE, "--"), (GREEN, "-."), (PURPLE, ":"))
+
+
+def progress(results: Results, family: str) -> Picture:
+    """UserError when nothing was measured, or of texts that do not compare."""
+    reached = results.of(family)
+    tables = [_progress(reached, study, family) for study in results.studies]
+    table = pd.concat(tables, ignore_index=True)
+    figure, (plot,) = axes()
+    plot.set(xlabel=f"device time spent on {family}", ylabel="validation perplexity of the best so far")
+    said = []
+    for number, (study, rows) in enumerate(zip(results.studies, tables, strict=True)):
+        if rows.empty:
+            continue
+        color, style = LINES[number % len(LINES)]
+        plot.step(rows["device_seconds"], rows["perplexity"], where="post", c=color, ls=style, lw=1.8, label=study.name)
+        said.append(f"{study.name} {formats.number(rows['perplexity'].iloc[-1])}")
+    plot.set_xlim(0, table["device_seconds"].max())
+    time_ticks(plot.xaxis)
+    log_axis(plot.yaxis, table["perplexity"], formats.plain)
+    legend_above(plot, columns=2)
+    return Picture(
+        name=f"progress-{family}",
+        title=f"{family}: the best so far",
+        text=f"Perplexity at the end: {', '.join(said)}.",
+        figure=figure,
+        data=table,
+    )
+
+
+def _progress(reached: pd.DataFrame, study: Study, family: str) -> pd.DataFrame:
+    """device_seconds, perplexity: a row whenever another led the ranking, or the same with another level, and one at
+    the end; the perplexity is that of the subset throughout."""
+    rows = reached[reached["study"] == study.name].sort_values(["at", "place"], ascending=[True, False])
+    best = rows[rows["place"] == rows["place"].cummin()]
+    best = best.assign(perplexity=best["subset_perplexity"])
+    paid = study.read(
+        """SELECT at, SUM(seconds) OVER (ORDER BY at, charge) AS device_seconds FROM charges JOIN trials USING (trial)
+           WHERE family = ? ORDER BY at, charge""",
+        family,
+    )
+    if best.empty or paid.empty:
+        return pd.DataFrame(columns=["study", "at", "trial", "level", "device_seconds", "perplexity"])
+    place = np.searchsorted(paid["at"], best["at"], side="right") - 1
+    best = best.assign(device_seconds=paid["device_seconds"].to_numpy()[np.maximum(place, 0)])
+    last = best.tail(1).assign(device_seconds=paid["device_seconds"].iloc[-1])
+    return pd.concat((best, last), ignore_index=True)[["study", "at", "trial", "level", "device_seconds", "perplexity"]]
+
+
+BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5}
+
+
+def parallel(results: Results, family: str) -> Picture:
+    """The lines of one rung, the best in front and strong. UserError when no trial completed a rung."""
+    table = one_level(results, family).sort_values("perplexity", ascending=False)
+    names = [name for name in results.dimensions if table[name].notna().any()]
+    figure, (plot,) = axes(height=4.0)
+    places = []
+    for axis, name in enumerate(names):
+        values = sorted(table[name].dropna().unique())
+        spots = np.linspace(0, 1, len(values)) if len(values) > 1 else [0.5]
+        places.append(table[name].map(dict(zip(values, spots, strict=True))))
+        for value, spot in zip(values, spots, strict=True):
+            text = value if isinstance(value, str) else f"{value:g}"
+            plot.text(axis - 0.04, spot, text, ha="right", va="center", fontsize=8, bbox=BEHIND, zorder=5)
+    worth = np.log(table["perplexity"])
+    spread = max(worth.max() - worth.min(), 1e-9)
+    places.append((worth - worth.min()) / spread)
+    jitter = np.random.default_rng(0).uniform(-0.012, 0.012, (len(table), len(names)))
+    heights = np.column_stack(places)
+    heights[:, : len(names)] += jitter
+    ranks = np.linspace(0.9, 0.05, len(table))
+    lines = [np.column_stack((np.arange(len(names) + 1), row)) for row in heights]
+    colors = matplotlib.colormaps["cividis"](ranks)
+    widths = np.where(ranks < 0.25, 2.0, 0.9)
+    plot.add_collection(
+        LineCollection(lines, colors=colors, linewidths=widths, alpha=0.85, rasterized=len(table) > MANY)
+    )
+    for spot, value in ((0.0, table["perplexity"].min()), (1.0, table["perplexity"].max())):
+        plot.text(len(names) + 0.04, spot, formats.number(value), ha="left", va="center", fontsize=8)
+    plot.set(xticks=range(len(names) + 1), xticklabels=[*names, "perplexity"], yticks=[])
+    plot.set(xlim=(-0.45, len(names) + 0.45), ylim=(-0.06, 1.06))
+    plot.grid(axis="y", visible=False)
+    plot.spines["left"].set_visible(False)
+    best, level = table.iloc[-1], level_text(table["level"].iloc[0])
+    return Picture(
+        name=f"parallel-{family}",
+        title=f"{family}: all configurations at once",
+        text=f"{len(table)} trials at {level}; the stronger the line, the better. The best is {best['trial']}.",
+        figure=figure,
+        data=table[[*TRIAL, *names, "level", "perplexity"]],
+    )
+
+
+FEWEST = 6  # points for a fit
+EXPONENTS = np.linspace(0.05, 1.0, 39)
+TIMES = (1, 2, 4, 8)  # the cap, this many times
+START = 0.1  # the fit begins at this share of the longest time: what came before has other laws
+
+
+def best_so_far(results: Results, family: str) -> pd.DataFrame:
+    """seconds, loss: whenever a trial of the family, before its decay, went below all that had trained less."""
+    points = pd.concat([_points_to_fit(study) for study in results.studies])
+    sound = results.trials[(results.trials["family"] == family) & ~results.trials["failed"]]
+    points = points.merge(sound[TRIAL], on=TRIAL).sort_values("seconds", kind="stable")
+    lowest = points["loss"].cummin()
+    return points[lowest.diff().fillna(-1) < 0]
+
+
+def _points_to_fit(study: Study) -> pd.DataFrame:
+    table = study.read(
+        """SELECT reports.trial, training_seconds AS seconds, valid_loss AS loss
+           FROM reports LEFT JOIN leases USING (lease)
+           WHERE valid_loss < 9e999 AND training_seconds > 0 AND COALESCE(purpose, 'rung') = 'rung'"""
+    )
+    return table.astype({"seconds": float, "loss": float}).assign(study=study.name)
+
+
+def fits(seconds: np.ndarray, loss: np.ndarray) -> np.ndarray:
+    """Curves loss = floor + scale seconds^-exponent that fit nearly as well as the best: (n, 3) as they stand here.
+
+    Nearly: a sum of squares within a factor 1 + 2 / points of the least.
+    """
+    found, errors = [], []
+    for exponent in EXPONENTS:
+        falling = seconds**-exponent
+        scale = np.cov(falling, loss, bias=True)[0, 1] / falling.var()
+        floor = loss.mean() - scale * falling.mean()
+        if floor < 0:
+            floor, scale = 0.0, float(loss @ falling / (falling @ falling))
+        if scale > 0:
+            found.append((floor, scale, exponent))
+            errors.append(float(np.square(loss - floor - scale * falling).sum()))
+    near = np.array(errors) <= min(errors, default=0.0) * (1 + 2 / len(loss)) + 1e-12
+    return np.array(found).reshape(-1, 3)[near]
+
+
+def outlook(results: Results, family: str) -> Picture:
+    """Loss before the decay, were the best trials trained on. UserError for too few points to fit."""
+    points = best_so_far(results, family)
+    longest = points["seconds"].max()
+    used = points[points["seconds"] >= START * longest]
+    if len(used) < FEWEST:
+        raise UserError(f"outlook: {family!r} has {len(used)} points to fit; it takes {FEWEST}")
+    curves = fits(used["seconds"].to_numpy(), used["loss"].to_numpy())
+    at = np.geomspace(used["seconds"].min(), longest * TIMES[-1], 100)
+    drawn = curves[:, :1] + curves[:, 1:2] * at ** -curves[:, 2:]
+    figure, (plot,) = axes()
+    ahead = at >= longest
+    plot.fill_between(
+        at[ahead], drawn[:, ahead].min(0), drawn[:, ahead].max(0), color=ORANGE, alpha=0.4, lw=0, label="prediction"
+    )
+    plot.plot(at, np.median(drawn, axis=0), c=VERMILION, lw=1.2, ls="--", label="fitted curve")
+    plot.scatter(points["seconds"], points["loss"], s=16, c=BLUE, label="best loss so far")
+    plot.axvline(longest, c=GREY, lw=1)
+    plot.set(xlabel="training time of the best trial", ylabel="validation loss (nats a token)")
+    log_axis(plot.xaxis, [points["seconds"].min(), at[-1]], formats.short_duration)
+    plot.legend(loc="best")
+    times = np.array(TIMES, float)
+    ends = curves[:, :1] + curves[:, 1:2] * (longest * times) ** -curves[:, 2:]
+    table = pd.DataFrame(
+        {"cap_times": TIMES, "low": ends.min(0), "middle": np.median(ends, axis=0), "high": ends.max(0)}
+    )
+    said = ", ".join(f"{row.cap_times} times {row.low:.3f} to {row.high:.3f}" for row in table.iloc[1:].itertuples())
+    return Picture(
+        name=f"outlook-{family}",
+        title=f"{family}: what a larger cap would buy",
+        text="Prediction, not measured. With the cap this many times as large, and the best trials trained as much "
+        f"longer, a loss before the decay of: {said}; now {points['loss'].min():.3f}.",
+        figure=figure,
+        data=table,
+    )

@@ -1,0 +1,254 @@
+"""Open studies by their journals, also of one that runs or was killed."""
+
+import json
+import math
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis import efficiency as sizes
+from analysis import tables as formats
+from tune.errors import UserError, called
+from tune.store.journal import FILE, connect
+from tune.store.queries import PLACES, in_order
+
+RUNS = Path("runs")
+KERNELS = "kernels"
+"""The fact that a study of kernels has: their names."""
+CONTROL = r"[\x00-\x1f\x7f-\x9f]|\\u00(?:[01][0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])"
+"""Characters that steer a terminal, and how JSON writes them: a stranger's names are shown without."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One study's folder and what its journal says about it as a whole (the table `study`).
+
+    until: measurements are taken up to this moment of the study's clock.
+    """
+
+    folder: Path
+    name: str
+    facts: dict[str, Any]
+    until: float = math.inf
+
+    def read(self, sql: str, *values: str | float) -> pd.DataFrame:
+        return read(self.folder, sql, *values)
+
+    def has(self, table: str, column: str) -> bool:
+        """Whether the journal's version writes that."""
+        return not self.read("SELECT 1 FROM pragma_table_info(?) WHERE name = ?", table, column).empty
+
+    def corpus(self, family: str) -> dict[str, Any]:
+        """name, sha256, builtin, vocabulary of the family's text, as far as they were written"""
+        return self.facts.get("corpora", {}).get(family, {})
+
+    @property
+    def device(self) -> str:
+        """What its device-seconds are seconds of."""
+        return str(self.facts.get("devices", {}).get("name", ""))
+
+    def rung_seconds(self, family: str, rung: int) -> float:
+        """Seconds of training at that rung; NaN where the journal has none."""
+        ladder = self.facts.get("rung_seconds", {}).get(family, [])
+        return float(ladder[rung]) if rung < len(ladder) else float("nan")
+
+
+def read(folder: Path, sql: str, *values: str | float) -> pd.DataFrame:
+    """The rows of a query; `values` are its question marks. UserError when the journal cannot be read."""
+    connection = connect(folder)
+    connection.row_factory = None
+    try:
+        table = pd.read_sql_query(sql, connection, params=values)
+        return table.replace(CONTROL, "?", regex=True)
+    except (pd.errors.DatabaseError, sqlite3.Error) as error:
+        reason = str(error).splitlines()[-1]
+        raise UserError(f"study: {str(folder)!r}: its journal.db cannot be read: {reason}") from error
+    finally:
+        connection.close()
+
+
+def open_study(folder: Path) -> Study:
+    """UserError for a folder without a journal, a damaged one, or a study in which no trial was started."""
+    study = _opened(folder)
+    if study.read("SELECT COUNT(*) AS trials FROM trials")["trials"].item() == 0:
+        raise UserError(f"study: {str(folder)!r} has no trial yet; wait for its first, or name another study")
+    return study
+
+
+def open_kernels(folder: Path) -> Study:
+    """A study of kernels. UserError for a folder without a journal, a damaged one, or another study."""
+    study = _opened(folder)
+    if KERNELS not in study.facts:
+        raise UserError(f"study: {str(folder)!r} is none of kernels; make one: {called('kernels/run.py')} --budget 10m")
+    return study
+
+
+def _opened(folder: Path) -> Study:
+    facts = read(folder, "SELECT key, value FROM study")
+    values = {key: json.loads(value) for key, value in facts.itertuples(index=False)}
+    return Study(folder=folder, name=folder.resolve().name, facts=values)
+
+
+def newest(runs: Path, *, kernels: bool = False) -> Path:
+    """The study in `runs` whose journal was written last, of trials or of kernels. UserError when there is none."""
+    folders = [path.parent for path in runs.glob(f"*/{FILE}") if _of_kernels(path.parent) == kernels]
+    if not folders:
+        command = f"{called('kernels/run.py')} --budget 10m" if kernels else f"{called('tune/run.py')} --budget 4m"
+        raise UserError(f"study: no study in {str(runs)!r}; name its folder, or make one: {command}")
+    return max(folders, key=lambda folder: max(path.stat().st_mtime for path in folder.glob(f"{FILE}*")))
+
+
+def _of_kernels(folder: Path) -> bool:
+    """False of a damaged one too, so that who asks for the newest hears of it."""
+    try:
+        return KERNELS in _opened(folder).facts
+    except UserError:
+        return False
+
+
+def open_studies(folders: Sequence[Path]) -> list[Study]:
+    """Those named, or the newest in runs/. UserError when two have one name."""
+    studies = [open_study(folder) for folder in folders or [newest(RUNS)]]
+    names = [study.name for study in studies]
+    if len(set(names)) < len(names):
+        raise UserError(
+            f"study: {', '.join(names)}: each name may stand once; rename a folder, or name each study once"
+        )
+    return studies
+
+
+PUBLISHED = Path(__file__).parent / "published"
+
+
+def experiment_rows(study: Study, name: str) -> list[dict[str, Any]]:
+    """The last row of each point that was measured. UserError where there is none."""
+    query = "SELECT value FROM rows WHERE experiment = ? ORDER BY row"
+    values = study.read(query, name)["value"] if study.has("rows", "value") else []
+    found = {row["key"]: row for row in map(json.loads, values)}
+    measured = [row for row in found.values() if "skipped" not in row]
+    if not measured:
+        raise UserError(f"study: {study.name!r} has no row of {name}; make one: {called('tune/experiment.py')} {name}")
+    return measured
+
+
+def published(name: str) -> pd.DataFrame:
+    """The figures of a published report."""
+    return pd.read_csv(PUBLISHED / f"{name}.csv")
+
+
+SPACE = ("d_model", "heads", "layers", "dropout", "precision")
+TRIAL = ["study", "trial"]
+POOL = ["family", "sha256", "vocabulary"]
+"""Perplexities compare inside one of these only."""
+LEVEL = ["device", "level", "rung_seconds", "on_whole", "subset"]
+"""And there inside one of these: as much training, measured on the same."""
+
+
+def trials(studies: Sequence[Study]) -> pd.DataFrame:
+    """One row a trial: study, family, corpus, config (in short) and each of `dimensions`, parameters, state, reason,
+    device_seconds, memory_bytes, mfu.
+
+    mfu: the mean over its reports of the share of the device's peak that training took.
+    """
+    names = dimensions(studies)
+    return pd.concat([_trials(study, names) for study in studies], ignore_index=True)
+
+
+def dimensions(studies: Sequence[Study]) -> list[str]:
+    """SPACE, and what else some config of these studies has."""
+    configs = (json.loads(config) for study in studies for config in study.read("SELECT config FROM trials")["config"])
+    return list(dict.fromkeys([*SPACE, *(name for config in configs for name in config)]))
+
+
+def _trials(study: Study, names: list[str]) -> pd.DataFrame:
+    columns = "trial, family, config, parameters, state, reason, section, device_seconds, memory_bytes, mfu"
+    table = study.read(f"SELECT {columns} FROM ({in_order()}) ORDER BY created, trial", study.until)
+    points = [json.loads(config) for config in table["config"]]
+    table["config"] = [formats.config(point) for point in points]
+    table.insert(0, "study", study.name)
+    table = table.assign(device=study.device).join(pd.DataFrame(points, index=table.index).reindex(columns=names))
+    corpora = {family: study.corpus(family) for family in table["family"].unique()}
+    for column, key in (
+        ("corpus", "name"),
+        ("sha256", "sha256"),
+        ("vocabulary", "vocabulary"),
+        ("smoke_test", "builtin"),
+    ):
+        table[column] = table["family"].map({family: facts.get(key) for family, facts in corpora.items()})
+    table["reason"] = table["reason"].astype(str)
+    table["smoke_test"] = table["smoke_test"].eq(True)
+    table["failed"] = table["section"] == "failed"
+    numbers = ["parameters", "memory_bytes", "device_seconds", "mfu"]
+    table[numbers] = table[numbers].astype(float)
+    return table
+
+
+def measurements(studies: Sequence[Study], everyone: pd.DataFrame) -> pd.DataFrame:
+    """One row a sound trial and level: what it had reached when it completed a rung, or after its
+    decay (`final`), as tune.store.queries has it.
+
+    `level` is `rung 2` or DECAY, `rung_seconds` the training seconds of that rung; the columns of `everyone`, their
+    trials, are there too.
+    """
+    found = pd.concat([_measurements(study) for study in studies], ignore_index=True)
+    return found.merge(everyone, on=TRIAL)
+
+
+def _measurements(study: Study) -> pd.DataFrame:
+    columns = "trial, family, final, rung, level, on_whole, subset, perplexity, bits_per_character"
+    more = "test_perplexity, subset_perplexity, at, place, steps, tokens, training_seconds"
+    query = f"SELECT {columns}, {more} FROM ({PLACES}) ORDER BY report"
+    table = study.read(query, study.until).astype(
+        {"perplexity": float, "rung": float, "subset": float, "final": bool, "on_whole": bool}
+    )
+    table.insert(0, "study", study.name)
+    ladder = {
+        (family, rung): study.rung_seconds(family, int(rung))
+        for family, rung in table[["family", "rung"]].dropna().drop_duplicates().itertuples(index=False)
+    }
+    rung = pd.Series(zip(table["family"], table["rung"], strict=True), index=table.index, dtype=object)
+    table["rung_seconds"] = rung.map(ladder).astype(float)
+    table.loc[table["final"], "rung_seconds"] = float("nan")
+    return table.drop(columns="family")
+
+
+EFFICIENCY = ["efficiency", "efficiency_low", "efficiency_high"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """The trials of some studies, and how far each got."""
+
+    studies: Sequence[Study]
+
+    @cached_property
+    def dimensions(self) -> list[str]:
+        return dimensions(self.studies)
+
+    @cached_property
+    def trials(self) -> pd.DataFrame:
+        return trials(self.studies)
+
+    @cached_property
+    def reached(self) -> pd.DataFrame:
+        """What sound trials reached, the furthest last; front and efficiency are those among the trials of a level."""
+        table = measurements(self.studies, self.trials).assign(front=False, **dict.fromkeys(EFFICIENCY, float("nan")))
+        for _, group in table.groupby([*POOL, *LEVEL], dropna=False):
+            size, perplexity = (group[column].to_numpy(float) for column in ("parameters", "perplexity"))
+            table.loc[group.index, "front"] = sizes.front(size, perplexity)
+            table.loc[group.index, EFFICIENCY] = sizes.efficiency(size, perplexity)
+        return table.sort_values("place", ascending=False, kind="stable")
+
+    def of(self, family: str) -> pd.DataFrame:
+        """`reached` of one family, the furthest last. UserError when there is none, or of several texts."""
+        table = self.reached[self.reached["family"] == family]
+        if table.empty:
+            raise UserError(f"family: {family!r} has no trial that completed a rung; wait for one, or name another")
+        if len(table.drop_duplicates(POOL)) > 1:
+            raise UserError("study: perplexities of several texts or vocabularies do not compare; name one study")
+        return table

@@ -1,0 +1,176 @@
+"""A picture: figure, data and words in one; and the style that all share."""
+
+import io
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullLocator
+from numpy.typing import ArrayLike
+from PIL import Image
+
+from analysis import files
+from analysis import tables as formats
+from tune.store.queries import DECAY
+
+# Okabe and Ito's palette: told apart by colour-blind people too
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
+    "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
+)  # fmt: skip
+GREY = "#8A8A8A"
+WHAT_COLORS = {
+    "steps": BLUE,
+    "start": ORANGE,
+    "compile": YELLOW,
+    "evaluation": GREEN,
+    "checkpoint": SKY,
+    "idle": GREY,
+    "lost": VERMILION,
+}
+MARKERS = "osD^vPX*"
+MANY = 2000  # points; more are drawn as pixels, which keeps a page small
+MARGIN = 0.06  # of a logarithmic axis, on each side
+LEAST_MARGIN = 1.05
+WIDTH = 6.4  # inches; a phone shows it at about half of that
+DPI = 150
+MOST_BYTE_TICKS = 6
+COLORS = 256  # of a PNG, which is a third as large then
+TIME_STEPS = [1, 2, 5, 10, 20, 30, *(60 * n for n in (1, 2, 5, 10, 20, 30)), *(3600 * n for n in (1, 2, 4, 8, 24, 96))]
+
+matplotlib.rcParams.update(
+    {
+        "font.size": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.titlesize": 10,
+        "axes.titlelocation": "left",
+        "axes.edgecolor": "#666666",
+        "grid.color": "#E4E4E4",
+        "grid.linewidth": 0.7,
+        "legend.frameon": False,
+        "legend.fontsize": 9,
+        "svg.hashsalt": "ration",
+        "figure.constrained_layout.use": True,
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """`name` is a file's stem, `text` says what is to be seen, `data` is what was drawn."""
+
+    name: str
+    title: str
+    text: str
+    figure: Figure
+    data: pd.DataFrame
+
+    def __post_init__(self) -> None:
+        """Lay it out once, not again for each format."""
+        self.figure.draw_without_rendering()
+        self.figure.set_layout_engine("none")
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write the PNG and the CSV; the folder is made. UserError where they cannot be written."""
+        stem = re.sub(r"[^\w.-]", "_", self.name)  # a family's name may be anything, `../` too
+        drawn, image = io.BytesIO(), io.BytesIO()
+        self.figure.savefig(drawn, format="png", dpi=DPI)
+        few_colors = Image.open(drawn).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
+        few_colors.save(image, format="png", optimize=True)
+        table = self.data.to_csv(index=False).encode()
+        return [files.write(folder / f"{stem}.png", image.getvalue()), files.write(folder / f"{stem}.csv", table)]
+
+    def svg(self) -> str:
+        """The same picture for a page; equal for equal data."""
+        text = io.StringIO()
+        self.figure.savefig(text, format="svg", dpi=DPI, metadata={"Date": None})
+        return text.getvalue()
+
+
+def axes(rows: int = 1, columns: int = 1, *, height: float = 3.8) -> tuple[Figure, list[Axes]]:
+    """An empty figure of one width; `height` in inches."""
+    figure = Figure(figsize=(WIDTH, height))
+    plots = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for plot in plots:
+        plot.margins(0.05, 0.08)
+    return figure, plots
+
+
+def levels(found: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Colour and marker of each level, `rung 0` first and the decay last: darker is further."""
+    rungs = sorted((level for level in found if level != DECAY), key=lambda level: int(level.split()[1]))
+    shades = matplotlib.colormaps["viridis"](np.linspace(0.78, 0.1, max(len(rungs), 2)))
+    styles = {
+        rung: (matplotlib.colors.to_hex(shade), MARKERS[number % (len(MARKERS) - 1)])
+        for number, (rung, shade) in enumerate(zip(rungs, shades, strict=False))
+    }
+    return styles | ({DECAY: (VERMILION, "*")} if DECAY in found else {})
+
+
+def level_text(level: str) -> str:
+    return "after the decay" if level == DECAY else level
+
+
+def time_ticks(axis: Axis) -> None:
+    """A linear axis of seconds with round times. Call it after drawing."""
+    low, high = axis.get_view_interval()
+    step = next((step for step in TIME_STEPS if (high - low) / step <= 7), TIME_STEPS[-1])
+    axis.set_major_locator(MultipleLocator(step))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: formats.short_duration(value)))
+
+
+def legend_above(plot: Axes, handles: Sequence[Artist] | None = None, *, columns: int = 7) -> None:
+    """In rows over the axes, where it hides nothing, in as many columns as there is room for. Call it after drawing."""
+    shown = plot.get_legend_handles_labels()[0] if handles is None else list(handles)
+    spec, figure = plot.get_subplotspec(), plot.get_figure(root=True)
+    assert spec is not None and figure is not None
+    figure.draw_without_rendering()  # only then it is known where the axes begin
+    column = figure.bbox.width / spec.get_gridspec().ncols
+    end = column * (plot.bbox.x0 // column + 1)
+    for count in range(columns, 0, -1):
+        legend = plot.legend(
+            handles=shown, loc="lower left", bbox_to_anchor=(0, 1), ncols=count, columnspacing=1, handlelength=1.3
+        )
+        if legend.get_window_extent().x1 <= end:
+            return
+
+
+def byte_axis(axis: Axis, values: ArrayLike) -> None:
+    """A logarithmic axis of bytes, its ticks round in the unit that they are labelled in."""
+    log_axis(axis, values, formats.short_memory)
+    axis.set_major_locator(FixedLocator(byte_ticks(*axis.get_view_interval())))
+
+
+def byte_ticks(low: float, high: float) -> list[float]:
+    """Powers of two, every so many of them; in a narrow range multiples of one, such as 96, 112 and 128 MiB."""
+    powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
+    if len(powers) > 2:
+        apart = math.ceil(len(powers) / MOST_BYTE_TICKS)
+        return [2.0**power for power in powers if power % apart == 0]
+    step = 2.0 ** math.ceil(math.log2((high - low) / MOST_BYTE_TICKS))
+    return [step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def log_axis(axis: Axis, values: ArrayLike, text: Callable[[float], str]) -> None:
+    """A logarithmic axis that holds the values, with few ticks, all of them labelled as people write numbers."""
+    low, high = float(np.min(values)), float(np.max(values))
+    margin = max((high / low) ** MARGIN, LEAST_MARGIN)
+    limits = low / margin, high * margin
+    name = "x" if axis is axis.axes.xaxis else "y"
+    axis.axes.set(**{f"{name}scale": "log", f"{name}lim": limits})
+    decades = np.log10(limits[1] / limits[0])
+    subs = (1.0,) if decades > 2.5 else (1.0, 3.0) if decades > 1.5 else (1.0, 2.0, 5.0)
+    axis.set_major_locator(LogLocator(subs=subs) if decades > 0.8 else MaxNLocator(4))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))

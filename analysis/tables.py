@@ -1,0 +1,174 @@
+"""Numbers and configs as people read them."""
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+
+from tune.errors import UserError, called
+
+NOTHING = "-"
+SHORT = {
+    **{"d_model": "d", "heads": "h", "layers": "l", "dropout": "p", "precision": ""},
+    **{"learning_rate": "lr", "batch_tokens": "b", "weight_decay": "wd"},
+}
+"""How a dimension is named in a config."""
+MIB, GIB = 2**20, 2**30
+UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+
+
+def config(point: Mapping[str, Any]) -> str:
+    """A config in one word group, as in the names of TensorBoard's runs: d128 h4 l4 p.1 bf16"""
+    names = [*(name for name in SHORT if name in point), *(name for name in point if name not in SHORT)]
+    return " ".join(SHORT.get(name, name) + _short(point[name]) for name in names)
+
+
+def _short(value: Any) -> str:
+    text = f"{value:.15g}" if isinstance(value, float) else str(value)
+    return "." + text.removeprefix("0.") if text.startswith("0.") else text
+
+
+def number(value: float, digits: int = 4) -> str:
+    """Significant digits, without an exponent where a person would write none; `-` for what is not known."""
+    if pd.isna(value):
+        return NOTHING
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    return f"{value:,.{max(places, 0)}f}" if abs(value) < 1e9 else f"{value:.{digits - 1}e}"
+
+
+def count(value: float) -> str:
+    """1,234 or 12.3k or 1.23M"""
+    if pd.isna(value):
+        return NOTHING
+    for unit, size in UNITS:
+        if value >= size:
+            return f"{number(value / size, 3)}{unit}"
+    return f"{value:.0f}"
+
+
+def plain(value: float) -> str:
+    """As on an axis: 1,200 or 0.25"""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def short_count(value: float) -> str:
+    """As on an axis: 300k, 1M"""
+    for unit, size in UNITS:
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def short_duration(seconds: float) -> str:
+    """As on an axis: 20s, 2m, 1h30m"""
+    text = duration(seconds).replace(".0s", "s")
+    for nothing in ("m00s", "h00m"):
+        text = text.replace(nothing, nothing[0])
+    return text
+
+
+def memory(value: float) -> str:
+    """bytes -> MiB or GiB"""
+    if pd.isna(value):
+        return NOTHING
+    return f"{number(value / GIB, 3)} GiB" if value >= GIB else f"{number(value / MIB, 3)} MiB"
+
+
+def short_memory(value: float) -> str:
+    """As on an axis: 512 MiB, 1.5 GiB"""
+    return f"{value / GIB:,g} GiB" if value >= GIB else f"{value / MIB:,g} MiB"
+
+
+def duration(seconds: float) -> str:
+    """1h02m03s, 2m03s or 3.2s"""
+    if pd.isna(seconds):
+        return NOTHING
+    if seconds < 59.95:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}h{minutes % 60:02d}m{rest:02d}s" if minutes >= 60 else f"{minutes}m{rest:02d}s"
+
+
+def share(part: float, whole: float) -> str:
+    return NOTHING if pd.isna(part) or whole <= 0 else f"{100 * part / whole:.1f} %"
+
+
+WIDTH = 160
+"""Characters a line, where the output is not a terminal."""
+GAP = 2
+"""Characters between two columns of a table."""
+
+
+def parser(entry: str, summary: str, *, studies: str | int = "*") -> argparse.ArgumentParser:
+    """A parser of the study folders; `studies` as argparse's nargs."""
+    made = argparse.ArgumentParser(prog=called(f"analysis/{entry}.py"), description=summary)
+    made.add_argument(
+        "studies",
+        nargs=studies,
+        type=Path,
+        metavar="runs/STUDY",
+        help="folder of a study (default: the newest in runs/)",
+    )
+    return made
+
+
+def console() -> Console:
+    """Where tables go; lines are not folded where the output is not a terminal."""
+    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
+
+
+def table() -> Table:
+    """An empty table in the one style."""
+    return Table(box=None, pad_edge=False, header_style="dim")
+
+
+def draw(
+    console: Console, title: str, rows: pd.DataFrame, *, words: Collection[str], first: Sequence[str] = (), more: str
+) -> None:
+    """Print a table of text without cutting any of it: columns that do not fit are left out, and named in a line.
+
+    words: columns that stand at the left; the last of them may be folded between words. first: the columns to keep
+    before others, which come in their order. more: what shows all columns.
+    """
+    least = {name: max(map(cell_len, [name, *rows[name]])) for name in rows}
+    folds = [name for name in rows if name in words][-1:]
+    least |= {name: max(map(cell_len, " ".join([name, *rows[name]]).split())) for name in folds}
+    left, shown = console.width + GAP, set()
+    for name in dict.fromkeys([*(name for name in first if name in rows), *rows]):
+        if least[name] + GAP <= left:
+            left -= least[name] + GAP
+            shown.add(name)
+    console.print(title, style="bold", soft_wrap=True)
+    drawn = table()
+    for name in (name for name in rows if name in shown):
+        justify: Literal["left", "right"] = "left" if name in words else "right"
+        drawn.add_column(name, justify=justify, no_wrap=name not in folds, min_width=least[name])
+    for row in rows[[name for name in rows if name in shown]].itertuples(index=False):
+        drawn.add_row(*row)
+    console.print(drawn)
+    if len(shown) < len(least):
+        hidden = ", ".join(name for name in rows if name not in shown)
+        console.print(f"no room in {console.width} columns for: {hidden} ({more})", soft_wrap=True, style="dim")
+
+
+def run(command: Callable[[list[str]], None]) -> int:
+    """0; 2 for input that the user can put right, with one line that says how."""
+    try:
+        command(sys.argv[1:])
+        sys.stdout.flush()
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader, such as `head`, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

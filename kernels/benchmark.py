@@ -1,0 +1,235 @@
+"""The published report's times of the same functions, to stand beside ours."""
+
+import csv
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numba
+import numpy as np
+
+from kernels import cuda as gpu
+from kernels import timing
+from kernels import verify as gate
+from kernels.elementwise import COPY, numba_loop, numba_streaming
+from kernels.kernel import THREADS, Bind, Call, Implementation, Inputs, Kernel, UnavailableError, on_line
+from kernels.registry import KERNELS
+from kernels.timing import Values
+from model.cost.machine_peaks import cpu_name
+
+FILE = Path(__file__).resolve().parents[1] / "analysis" / "published" / "kernels.csv"
+SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}
+WITH_COPIES = "with"
+
+
+@cache
+def _times() -> dict[tuple[str, str, bool], float]:
+    with FILE.open(newline="", encoding="utf-8") as file:
+        return {
+            (row["kernel"], row["implementation_here"], row["copies"] == WITH_COPIES): float(row["time"])
+            * SECONDS[row["unit"]]
+            for row in csv.DictReader(file)
+        }
+
+
+def published_seconds(kernel: str, implementation: str, *, end_to_end: bool) -> float | None:
+    """By the names that they have here; end to end: with copies to a GPU and back. The sizes are not told."""
+    return _times().get((kernel, implementation, end_to_end))
+
+
+ONE, ALL, GPU = "one thread", "all threads", "gpu"
+"""Where a copy runs."""
+MARK = "peak "
+"""Of a contender that is not a row."""
+PAIR = 16
+"""Bytes that a copy moves an element: one float64 in, one out."""
+
+
+@cache
+def _copies(place: str) -> tuple[Bind, Bind]:
+    parallel = place == ALL
+    return numba_loop(COPY, parallel=parallel), numba_streaming(COPY, parallel=parallel)
+
+
+def peak_contenders(moved_bytes: int, places: Collection[str]) -> dict[str, Call]:
+    """Copies that move as many bytes: on a CPU stored plainly and past the caches; on a GPU torch's own."""
+    elements = max(1, moved_bytes // PAIR)
+    found: dict[str, Call] = {}
+    if on_cpu := [place for place in (ONE, ALL) if place in places]:
+        a, out = on_line(np.ones(elements)), on_line(np.zeros(elements))
+        found |= {
+            f"{MARK}{place} {way}": bind((a, a), out)
+            for place in on_cpu
+            for way, bind in zip(("plain", "streaming"), _copies(place), strict=True)
+        }
+    if GPU in places:
+        from kernels import torch_references as torch_yardsticks  # seconds to import
+
+        found |= {f"{MARK}{GPU} {way}": call for way, call in torch_yardsticks.device_copies(elements).items()}
+    return found
+
+
+def bandwidth(values: Values, moved_bytes: int, place: str) -> float | None:
+    """Bytes a second of the best copy there, of those on one thread too where all may be used; None without any."""
+    starts = tuple(MARK + each for each in ((ONE, ALL) if place == ALL else (place,)))
+    elements = max(1, moved_bytes // PAIR)
+    return max((PAIR * elements / median(own) for name, own in values.items() if name.startswith(starts)), default=None)
+
+
+BASELINES = ("python", "numpy", "c", "torch")
+"""What ratios are to; for a parallel implementation and on a GPU to the form that is so too, where there is one."""
+END_TO_END = " end to end"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """An implementation, and what came of building it."""
+
+    implementation: Implementation
+    bind: Bind | None = None
+    host_bind: Bind | None = None
+    error: float = 0.0
+    """The largest relative error in the gate."""
+    fault: str = ""
+    """Why it is not timed: `skipped: ...` or `FAIL: ...`."""
+    compile_milliseconds: float | None = None
+    """To build it and call it once."""
+
+
+def measure(name: str, sizes: Sequence[int], implementations: Sequence[str] | None, seed: int) -> list[Row]:
+    """All rows of the kernel of that name: what a Ray task does."""
+    return list(rows(KERNELS[name], sizes, implementations, seed))
+
+
+def rows(kernel: Kernel, sizes: Sequence[int], implementations: Sequence[str] | None, seed: int) -> Iterator[Row]:
+    """A row for each size and each implementation that is asked for; None: for all."""
+    numba.set_num_threads(THREADS)
+    asked = [each for each in kernel.implementations if implementations is None or each.name in implementations]
+    contenders = [built(kernel, implementation, seed) for implementation in asked]
+    for size in sizes if kernel.sized else (1,):
+        yield from timed(kernel, size, contenders, seed)
+
+
+def built(kernel: Kernel, implementation: Implementation, seed: int) -> Contender:
+    """Compiled, called once, and held against the reference."""
+    first, output = kernel.arrays(1, seed)
+    made = Contender(implementation=implementation)
+    try:
+        began = time.perf_counter()
+        bind = implementation.build()
+        bind(first, output).result()
+        compiled = time.perf_counter() - began
+        host_bind = implementation.end_to_end() if implementation.end_to_end else None
+        errors = [gate.check(kernel, implementation, each, seed) for each in (bind, host_bind) if each]
+    except UnavailableError as error:
+        return replace(made, fault=f"skipped: {error}")
+    except Exception as error:  # whatever a wrong implementation does, it is a row
+        return replace(made, fault=failure(error))
+    return replace(made, bind=bind, host_bind=host_bind, error=max(errors), compile_milliseconds=1e3 * compiled)
+
+
+def failure(error: Exception) -> str:
+    """In one line."""
+    return f"FAIL: {' '.join(str(error).split()) or type(error).__name__}"
+
+
+def at_size(kernel: Kernel, contender: Contender, size: int, inputs: Inputs) -> Contender:
+    """The contender, with a fault where it is not to be timed at this size."""
+    largest = contender.implementation.largest
+    if contender.fault or contender.bind is None:
+        return contender
+    if largest is not None and size > largest:
+        return replace(contender, fault=f"skipped: too slow above {largest:,} {kernel.unit}")
+    try:
+        error = gate.check_inputs(kernel, contender.implementation, contender.bind, inputs)
+    except Exception as wrong:
+        return replace(contender, fault=failure(wrong))
+    return replace(contender, error=error if contender.implementation.random else max(contender.error, error))
+
+
+def timed(kernel: Kernel, size: int, contenders: Sequence[Contender], seed: int) -> Iterator[Row]:
+    """The rows of one size. All contenders get the same inputs, and the same array for their output."""
+    inputs, output = kernel.arrays(size, seed)
+    checked = [at_size(kernel, contender, size, inputs) for contender in contenders]
+    calls: dict[str, Call] = {}
+    for contender in checked:
+        name = contender.implementation.name
+        for bind, ending in ((contender.bind, ""), (contender.host_bind, END_TO_END)):
+            if bind and not contender.fault:
+                calls[name + ending] = bind(inputs, output)
+    elements = inputs[0].size if inputs and isinstance(inputs[0], np.ndarray) else size
+    moved = round(kernel.bytes_per_element * elements)
+    if calls and moved:
+        calls |= peak_contenders(moved, {peak_place(each.implementation) for each in checked if not each.fault})
+    values, undisturbed = timing.undisturbed(calls) if calls else ({}, True)
+    for contender in checked:
+        row = _fixed(kernel, size, inputs, contender)
+        row |= {"bytes": moved, "flops": round(kernel.flops_per_element * elements)}
+        if not contender.fault:
+            row |= _figures(kernel, contender.implementation, values, elements, moved)
+            row["unstable"] = not undisturbed or row["spread"] > timing.LARGEST_SPREAD
+        yield row
+
+
+def peak_place(implementation: Implementation) -> str:
+    """Where the copy runs that an implementation is held against."""
+    return GPU if implementation.device == "gpu" else ALL if implementation.parallel else ONE
+
+
+def _fixed(kernel: Kernel, size: int, inputs: Inputs, contender: Contender) -> Row:
+    """What a row says before anything is timed."""
+    implementation = contender.implementation
+    on_gpu = implementation.device == "gpu"
+    failed = contender.fault.startswith("FAIL")
+    correct = "FAIL" if failed else None if contender.fault else contender.error or "exact"
+    return {
+        "kernel": kernel.name,
+        "implementation": implementation.name,
+        "size": size,
+        "shape": [list(each.shape) for each in inputs if isinstance(each, np.ndarray)],
+        "dtype": kernel.dtype,
+        "device": ("no GPU" if contender.fault else gpu.device_name()) if on_gpu else cpu_name(),
+        "threads": None if on_gpu else THREADS if implementation.parallel else 1,
+        "correct": correct,
+        "status": contender.fault or "timed",
+        "compile_milliseconds": contender.compile_milliseconds,
+        "median_seconds": None,
+        "published_seconds": published_seconds(kernel.name, implementation.name, end_to_end=False),
+        "published_end_to_end_seconds": published_seconds(kernel.name, implementation.name, end_to_end=True),
+    }
+
+
+def _figures(kernel: Kernel, implementation: Implementation, values: Values, elements: int, moved: int) -> Row:
+    """What the timing says of one implementation."""
+    own = values[implementation.name]
+    seconds = median(own)
+    best = bandwidth(values, moved, peak_place(implementation))
+    host = values.get(implementation.name + END_TO_END)
+    return {
+        "median_seconds": seconds,
+        "end_to_end_seconds": median(host) if host else None,
+        "spread": timing.spread(own),
+        "values_seconds": own,
+        "unit": kernel.unit,
+        "per_second": elements / seconds,
+        "gigabytes_per_second": moved / seconds / 1e9 if moved else None,
+        "peak_gigabytes_per_second": best / 1e9 if best else None,
+        "share_of_peak": moved / seconds / best if best else None,
+        "ratios": _ratios(implementation, values),
+    }
+
+
+def _ratios(implementation: Implementation, values: Values) -> dict[str, tuple[float, float, float]]:
+    """How many times as fast as each baseline, with the 95 % interval."""
+    found = {}
+    for baseline in BASELINES:
+        alike = "-cuda" if implementation.device == "gpu" else "-parallel" if implementation.parallel else ""
+        name = baseline + alike if baseline + alike in values else baseline
+        if name in values and name != implementation.name:
+            found[name] = timing.ratio(values[name], values[implementation.name])
+    return found

@@ -1,0 +1,290 @@
+"""Compiled loops over rows of float32, written so that LLVM puts every pass into vector lanes.
+
+exp is a polynomial here, as numba's own calls the C library once an element. NaN and infinities come out as in NumPy.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit, prange, types
+from numpy.typing import NDArray
+
+from kernels import cuda_rows as gpu_rows
+from kernels.kernel import THREADS, Bind, Implementation, Inputs, Kernel, into_output, on_lists
+
+# exp(x) = 2^n e^r, n = round(x log2 e): e^r by its Taylor series to r^7 for |r| <= ln 2 / 2, within 6e-9
+LOG2_E, LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
+TAYLOR = tuple(np.float32(1 / math.factorial(power)) for power in range(8))
+LOWEST = np.float32(-87.3)
+"""exp below it is 0 here: the result would not be a normal float32."""
+ZERO, EXPONENT_BIAS, MANTISSA_BITS = np.float32(0), np.int32(127), np.int32(23)
+SIGN_SHIFT, ALL_BUT_SIGN, SMALLEST_KEY = np.int32(31), np.int32(0x7FFFFFFF), np.int32(-(1 << 31))
+EPSILON32 = np.float32(1e-5)
+FAST = {"reassoc", "contract", "nsz"}
+"""Of LLVM's fast-math flags those that leave NaN and infinities what they are."""
+
+ROWS_IN = types.Array(types.float32, 2, "C", readonly=True)
+ROWS_OUT = types.Array(types.float32, 2, "C")
+GAINS_IN = types.Array(types.float32, 1, "C", readonly=True)
+TARGETS_IN = types.Array(types.int64, 1, "C", readonly=True)
+LOSSES_OUT = types.Array(types.float32, 1, "C")
+
+
+@njit(fastmath=FAST)
+def exponential(x):  # type: ignore[no-untyped-def]
+    """e^x of a float32 that is at most 0, or NaN."""
+    bounded = x if x > LOWEST else LOWEST
+    n = np.rint(bounded * LOG2_E)
+    r = x - n * LN_2
+    series = TAYLOR[7]
+    series = series * r + TAYLOR[6]
+    series = series * r + TAYLOR[5]
+    series = series * r + TAYLOR[4]
+    series = series * r + TAYLOR[3]
+    series = series * r + TAYLOR[2]
+    series = series * r + TAYLOR[1]
+    series = series * r + TAYLOR[0]
+    power = np.int32(np.int32(np.int32(n) + EXPONENT_BIAS) << MANTISSA_BITS).view(np.float32)
+    return ZERO if x < LOWEST else series * power
+
+
+@njit
+def largest(row):  # type: ignore[no-untyped-def]
+    """Of a row of float32, by bits as whole numbers: they order like the floats, and go into lanes. NaN is largest."""
+    bits = row.view(np.int32)
+    top = SMALLEST_KEY
+    for j in range(bits.size):
+        key = np.int32(bits[j] ^ np.int32(np.int32(bits[j] >> SIGN_SHIFT) & ALL_BUT_SIGN))
+        top = key if key > top else top
+    return np.int32(top ^ np.int32(np.int32(top >> SIGN_SHIFT) & ALL_BUT_SIGN)).view(np.float32)
+
+
+@njit(fastmath=FAST)
+def softmax_row(row, out):  # type: ignore[no-untyped-def]
+    """exp(row - largest), divided by their sum."""
+    top, total = largest(row), ZERO
+    for j in range(row.size):
+        value = exponential(row[j] - top)
+        out[j] = value
+        total += value
+    share = np.float32(1) / total
+    for j in range(row.size):
+        out[j] *= share
+
+
+@njit(fastmath=FAST)
+def layer_norm_row(row, gain, bias, out):  # type: ignore[no-untyped-def]
+    """(row - mean) / sqrt(variance + EPSILON) * gain + bias, the variance from the deviations."""
+    total = ZERO
+    for j in range(row.size):
+        total += row[j]
+    mean, squares = total / np.float32(row.size), ZERO
+    for j in range(row.size):
+        squares += (row[j] - mean) * (row[j] - mean)
+    scale = np.float32(1) / np.sqrt(squares / np.float32(row.size) + EPSILON32)
+    for j in range(row.size):
+        out[j] = (row[j] - mean) * scale * gain[j] + bias[j]
+
+
+@njit(fastmath=FAST)
+def cross_entropy_row(row, target):  # type: ignore[no-untyped-def]
+    """-log softmax(row)[target], without the softmax."""
+    top, total = largest(row), ZERO
+    for j in range(row.size):
+        total += exponential(row[j] - top)
+    return np.log(total) + (top - row[target])
+
+
+def softmax(*, parallel: bool):  # type: ignore[no-untyped-def]
+    """Compiled: (x (N, D), out (N, D))."""
+
+    def run(x, out):  # type: ignore[no-untyped-def]
+        for i in prange(x.shape[0]):
+            softmax_row(x[i], out[i])
+
+    return njit(types.void(ROWS_IN, ROWS_OUT), parallel=parallel)(run)
+
+
+def layer_norm(*, parallel: bool):  # type: ignore[no-untyped-def]
+    """Compiled: (x (N, D), gain (D), bias (D), out (N, D))."""
+
+    def run(x, gain, bias, out):  # type: ignore[no-untyped-def]
+        for i in prange(x.shape[0]):
+            layer_norm_row(x[i], gain, bias, out[i])
+
+    return njit(types.void(ROWS_IN, GAINS_IN, GAINS_IN, ROWS_OUT), parallel=parallel)(run)
+
+
+def cross_entropy(*, parallel: bool):  # type: ignore[no-untyped-def]
+    """Compiled: (x (N, V), targets (N), out (N))."""
+
+    def run(x, targets, out):  # type: ignore[no-untyped-def]
+        for i in prange(x.shape[0]):
+            out[i] = cross_entropy_row(x[i], targets[i])
+
+    return njit(types.void(ROWS_IN, TARGETS_IN, LOSSES_OUT), parallel=parallel)(run)
+
+
+WIDEST, VOCABULARY = 1024, 4096
+"""Columns of large sizes; small ones are about square."""
+EPSILON = 1e-5
+SLOW_ABOVE = 1_000_000
+SPECIAL_VALUES = (np.nan, np.inf, -np.inf, -200.0)
+
+
+def shape(size: int, widest: int) -> tuple[int, int]:
+    """Rows and columns of about `size` elements, and one column at least."""
+    columns = max(1, min(widest, math.isqrt(size)))
+    return size // columns, columns
+
+
+def _rows(size: int, random: np.random.Generator, widest: int = WIDEST) -> NDArray[np.float32]:
+    return 4 * random.standard_normal(shape(size, widest), dtype=np.float32)
+
+
+def _normed(size: int, random: np.random.Generator) -> Inputs:
+    x = _rows(size, random)
+    return x, *random.standard_normal((2, x.shape[1]), dtype=np.float32)
+
+
+def _logits(size: int, random: np.random.Generator) -> Inputs:
+    x = _rows(size, random, VOCABULARY)
+    return x, random.integers(x.shape[1], size=x.shape[0])
+
+
+def special(inputs: Inputs) -> Inputs:
+    """One special value in each of the first rows, and one row of nothing but -inf; the rest as it is."""
+    x = inputs[0].copy()
+    for row, value in zip(x, SPECIAL_VALUES, strict=False):
+        row[row.size // 2] = value
+    x[-1:] = -np.inf
+    return x, *inputs[1:]
+
+
+def softmax_reference(x: NDArray[Any]) -> NDArray[Any]:
+    """In float64, as the other two."""
+    powers = np.exp(x.astype(np.float64) - x.max(1, keepdims=True, initial=-np.inf))
+    return powers / powers.sum(1, keepdims=True)
+
+
+def layer_norm_reference(x: NDArray[Any], gain: NDArray[Any], bias: NDArray[Any]) -> NDArray[Any]:
+    """Biased variance."""
+    x = x.astype(np.float64)
+    return (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + EPSILON) * gain + bias
+
+
+def cross_entropy_reference(x: NDArray[Any], targets: NDArray[Any]) -> NDArray[Any]:
+    """Nats of each row."""
+    x = x.astype(np.float64) - x.max(1, keepdims=True, initial=-np.inf)
+    return np.log(np.exp(x).sum(1)) - np.take_along_axis(x, targets[:, None], 1)[:, 0]
+
+
+def _softmax_numpy(x: NDArray[Any], out: NDArray[Any]) -> None:
+    np.subtract(x, x.max(1, keepdims=True, initial=-np.inf), out)
+    np.exp(out, out)
+    np.divide(out, out.sum(1, keepdims=True), out)
+
+
+def _layer_norm_numpy(x: NDArray[Any], gain: NDArray[Any], bias: NDArray[Any], out: NDArray[Any]) -> None:
+    np.subtract(x, x.mean(1, keepdims=True), out)
+    scale = 1 / np.sqrt((out * out).mean(1, keepdims=True) + np.float32(EPSILON))
+    np.multiply(out, scale, out)
+    np.add(np.multiply(out, gain, out), bias, out)
+
+
+def _cross_entropy_numpy(x: NDArray[Any], targets: NDArray[Any], out: NDArray[Any]) -> None:
+    top = x.max(1, initial=-np.inf)
+    np.log(np.exp(x - top[:, None]).sum(1), out)
+    np.add(out, top - np.take_along_axis(x, targets[:, None], 1)[:, 0], out)
+
+
+def _powers(row: list[float]) -> tuple[float, list[float]]:
+    top = math.nan if any(map(math.isnan, row)) or math.inf in row else max(row)
+    return top, [math.exp(value - top) for value in row]
+
+
+def _softmax_python(x: list[list[float]]) -> list[list[float]]:
+    found = []
+    for row in x:
+        _, powers = _powers(row)
+        total = sum(powers)
+        found.append([power / total for power in powers])
+    return found
+
+
+def _layer_norm_python(x: list[list[float]], gain: list[float], bias: list[float]) -> list[list[float]]:
+    found = []
+    for row in x:
+        mean = sum(row) / len(row)
+        scale = 1 / math.sqrt(sum((value - mean) * (value - mean) for value in row) / len(row) + EPSILON)
+        found.append([(value - mean) * scale * g + b for value, g, b in zip(row, gain, bias, strict=True)])
+    return found
+
+
+def _cross_entropy_python(x: list[list[float]], targets: list[int]) -> list[float]:
+    found = []
+    for row, target in zip(x, targets, strict=True):
+        top, powers = _powers(row)
+        found.append(math.log(sum(powers)) + top - row[target])
+    return found
+
+
+def _torch(name: str, threads: int) -> Callable[[], Bind]:
+    def build() -> Bind:
+        from kernels import torch_references as torch_yardsticks  # seconds to import
+
+        return torch_yardsticks.bound(getattr(torch_yardsticks, name), threads)
+
+    return build
+
+
+def _torch_on_gpu(name: str) -> Bind:
+    from kernels import torch_references as torch_yardsticks
+
+    return torch_yardsticks.on_gpu(getattr(torch_yardsticks, name))
+
+
+def _implementations(
+    name: str, python: Callable[..., Any], numpy: Callable[..., Any], compiled: Callable[..., Any],
+    on_gpu: Implementation,
+) -> list[Implementation]:  # fmt: skip
+    return [
+        Implementation(name="python", build=lambda: on_lists(python), largest=SLOW_ABOVE),
+        Implementation(name="numpy", build=lambda: into_output(numpy)),
+        Implementation(name="njit", build=lambda: into_output(compiled(parallel=False))),
+        Implementation(name="njit-parallel", build=lambda: into_output(compiled(parallel=True)), parallel=True),
+        Implementation(name="torch", build=_torch(name, 1)),
+        Implementation(name="torch-parallel", build=_torch(name, THREADS), parallel=True),
+        on_gpu,
+        Implementation(name="torch-cuda", build=lambda: _torch_on_gpu(name), device="gpu"),
+    ]
+
+
+KERNELS = (
+    Kernel(
+        name="softmax", dtype="float32", inputs=lambda size, random: (_rows(size, random),),
+        reference=softmax_reference, output=np.empty_like, tolerance=2e-5, least=1e-30, bytes_per_element=8,
+        flops_per_element=5, special=special,
+        implementations=_implementations(
+            "softmax", _softmax_python, _softmax_numpy, softmax, gpu_rows.softmax()
+        ),
+    ),
+    Kernel(
+        name="layer_norm", dtype="float32", inputs=_normed, reference=layer_norm_reference,
+        output=lambda x, gain, bias: np.empty_like(x), tolerance=2e-5, least=1.0, bytes_per_element=8,
+        flops_per_element=8, special=special,
+        implementations=_implementations(
+            "layer_norm", _layer_norm_python, _layer_norm_numpy, layer_norm, gpu_rows.layer_norm()
+        ),
+    ),
+    Kernel(
+        name="cross_entropy", dtype="float32", inputs=_logits, reference=cross_entropy_reference,
+        output=lambda x, targets: np.empty(x.shape[0], np.float32), tolerance=2e-5, least=1.0, bytes_per_element=4,
+        flops_per_element=4, special=special,
+        implementations=_implementations(
+            "cross_entropy", _cross_entropy_python, _cross_entropy_numpy, cross_entropy, gpu_rows.cross_entropy()
+        ),
+    ),
+)  # fmt: skip

@@ -1,1 +1,0 @@
-"""The text that is always there: English sentences with their Spanish, made by rule."""

@@ -1,0 +1,103 @@
+"""Parameters, FLOPs and memory on paper, before anything is built.
+
+# Shapes: B batch, T target length, S source length, D d_model, H heads, L layers, V vocabulary.
+"""
+
+from model.nn.attention import POOL
+from model.nn.gpt import GPTConfig
+from model.nn.precision import compute_dtype
+from model.nn.translator import TranslatorConfig
+
+TRAINING = 3  # a step's FLOPs over the forward's: the gradients of a product are two more
+STATE_BYTES = 16  # a parameter: fp32 weight, gradient and AdamW's two moments
+_MASTER_BYTES = 4
+
+
+def parameters(config: GPTConfig | TranslatorConfig) -> int:
+    """All trained weights, tied ones once."""
+    d, layers, vocabulary = config.d_model, config.layers, config.vocabulary
+    if isinstance(config, TranslatorConfig):
+        return vocabulary * d + layers * 28 * d * d  # encoder 12, decoder 16
+    if config.architecture == "modern":
+        return 2 * vocabulary * d + layers * 12 * d * d
+    block = 12 * d * d + 2 * d + (11 * d if config.bias else 0)
+    return (vocabulary + config.context) * d + layers * block + d + (d if config.bias else 0)
+
+
+def plain_parameters(*, d_model: int, layers: int, vocabulary: int) -> int:
+    """Those of torch.nn.Transformer (feed-forward of 4 d_model) between three vocabularies: source, target, read-out.
+
+    The translator of a published ablation: nothing is tied, and every map has a bias.
+    """
+    layer = 28 * d_model**2 + 32 * d_model
+    return 3 * vocabulary * d_model + vocabulary + layers * layer + 4 * d_model
+
+
+def flops_per_token(config: GPTConfig | TranslatorConfig, *, target: int, source: int = 0) -> float:
+    """Training FLOPs of the matrix products for each target token, at these lengths, padding included."""
+    d, layers = config.d_model, config.layers
+    whole = 2 * d * config.vocabulary * target
+    if isinstance(config, TranslatorConfig):
+        whole += layers * (24 * source * d * d + 4 * source**2 * d)  # encoder
+        whole += layers * 4 * source * d * d  # keys and values for the decoder
+        whole += layers * (28 * target * d * d + 4 * target**2 * d + 4 * target * source * d)  # decoder
+    else:
+        whole += layers * (24 * target * d * d + 4 * target**2 * d)
+    return TRAINING * whole / target
+
+
+def step_memory_bytes(
+    config: GPTConfig | TranslatorConfig, *, batch: int, target: int, source: int = 0, precision: str, fused: bool
+) -> int:
+    """The most memory an optimizer step holds at these lengths: state, what forward keeps, and the loss's.
+
+    `fused` says whether attention is, as `precision.set_compute` decides. The peak is at the begin of backward, where
+    the new gradients are still missing, or at its end.
+    """
+    size = compute_dtype(precision).itemsize
+    weights = parameters(config)
+    casts = 0 if size == _MASTER_BYTES else size * weights
+    kept = size * kept_elements(config, batch=batch, target=target, source=source, fused=fused)
+    loss = batch * target * config.vocabulary * _logit_bytes(config)
+    return casts + max(STATE_BYTES * weights, (STATE_BYTES - _MASTER_BYTES) * weights + kept + loss)
+
+
+def kept_elements(
+    config: GPTConfig | TranslatorConfig, *, batch: int, target: int, source: int = 0, fused: bool
+) -> int:
+    """Elements in the compute dtype that forward keeps for backward, up to the last normalised activations."""
+    d, layers = config.d_model, config.layers
+    if isinstance(config, TranslatorConfig):
+        encoder = _own_attention(config, source, fused) + source * (10 * d + 2)
+        cross = target * (5 * d + 2) + (3 if fused else 4) * source * d + 2 * config.heads * (target + source)
+        cross += 0 if fused else config.heads * target * source
+        decoder = _own_attention(config, target, fused) + cross + target * (10 * d + 2)
+        return batch * (layers * (encoder + decoder) + 3 * d * (source + target))
+    block = _own_attention(config, target, fused) + target * (10 * d + 2)
+    ends = 3 if config.architecture == "modern" else 2
+    return batch * (layers * block + ends * target * d) + layers * _attention_masks(config, batch, target)
+
+
+def _own_attention(config: GPTConfig | TranslatorConfig, length: int, fused: bool) -> int:
+    """Elements that self-attention keeps, for one text; `nanogpt` neither normalises nor turns queries and keys."""
+    d, heads = config.d_model, config.heads
+    if isinstance(config, GPTConfig) and config.architecture == "nanogpt":
+        products = 0 if fused and config.dropout == 0 else heads * length**2
+        return length * (6 * d + 2) + products
+    products = length * heads if fused else length * d + heads * length**2
+    return length * (8 * d + 2 + 4 * heads) + products
+
+
+def _attention_masks(config: GPTConfig, batch: int, length: int) -> int:
+    """Elements for dropped attention, which `nanogpt` has: the result, and the mask where it is put together."""
+    if config.architecture == "modern" or config.dropout == 0:
+        return 0
+    products = batch * config.heads * length**2
+    return products * (2 if products > POOL // 2 else 1)
+
+
+def _logit_bytes(config: GPTConfig | TranslatorConfig) -> int:
+    """A logit in fp32 and its gradient; the unsmoothed loss has a copy of its own; the soft cap keeps its tanh."""
+    if isinstance(config, TranslatorConfig):
+        return 8
+    return 16 if config.architecture == "modern" else 12

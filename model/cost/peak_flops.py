@@ -1,0 +1,71 @@
+"""What training uses of a device's arithmetic: the FLOPs that a token takes, and the most that the device does.
+
+Their quotient, at so many tokens a second, is the model FLOPs utilisation (Chowdhery et al. 2022, arXiv:2204.02311,
+appendix B): 6 FLOPs for each weight in a product, and attention's.
+"""
+
+import time
+
+import numpy as np
+import torch
+
+from model.config import Config, Data, model_config, pad_of
+from model.cost.estimates import flops_per_token
+from model.cost.machine_peaks import cpu_name, kept
+from model.data.dataset import PairData
+from model.nn.precision import compute_dtype, on_threads, prepare
+
+SIZES = {"cpu": 1024, "cuda": 4096}
+"""Of the square matrices that are multiplied, by kind of device."""
+PRODUCTS = {"cpu": 1, "cuda": 8}
+"""Between two looks at the clock, which on a GPU has to be waited for."""
+SECONDS = 0.1
+"""What measuring a peak takes, beside the first products, which make their kernels."""
+
+
+def peak_flops(precision: str, device: torch.device | str) -> float:
+    """FLOP/s of products of matrices with the threads of this process: the best of all, as a busy machine slows some.
+
+    It leaves the process's switches as `precision.prepare` sets them.
+    """
+    place = torch.device(device)
+    prepare(precision, place)
+    size, products = SIZES[place.type], PRODUCTS[place.type]
+    x = torch.randn(size, size, generator=torch.Generator().manual_seed(0)).to(place, compute_dtype(precision))
+
+    def seconds() -> float:
+        began = time.perf_counter()
+        for _ in range(products):
+            x @ x
+        if place.type == "cuda":
+            torch.cuda.synchronize(place)
+        return time.perf_counter() - began
+
+    seconds()
+    end, best = time.perf_counter() + SECONDS, seconds()
+    while time.perf_counter() < end:
+        best = min(best, seconds())
+    return products * 2 * size**3 / best
+
+
+def known_peak(precision: str, device: torch.device | str, threads: int) -> float:
+    """FLOP/s with so many threads: as this machine keeps them (model/cost/machine_peaks.py), else as measured now."""
+    place = torch.device(device)
+    peaks = kept(torch.cuda.get_device_name(place) if place.type == "cuda" else cpu_name())
+    rates = {} if peaks is None else peaks.flops_per_second.get(precision, {})
+    if threads in rates:
+        return rates[threads]
+    with on_threads(threads):
+        return peak_flops(precision, place)
+
+
+def flops_on(config: Config, data: Data) -> float:
+    """Training FLOPs of a target token, padding not counted; pairs are as long as those of the validation split."""
+    made = model_config(config, vocabulary=data.vocabulary, pad=pad_of(data))
+    if not isinstance(data, PairData):
+        return flops_per_token(made, target=config.context)
+    lengths, counts = np.unique(data.valid.lengths, axis=0, return_counts=True)
+    whole = 0.0
+    for (source, target), count in zip(lengths.tolist(), counts.tolist(), strict=True):
+        whole += count * target * flops_per_token(made, target=target, source=source)
+    return whole / int(data.valid.lengths[:, 1].sum())

@@ -1,0 +1,158 @@
+"""Steps with a batch of some size in a process of their own: whether memory holds them, and what they take.
+
+A process that died tells no lies about the next one: what the heap keeps, and what a library makes once, ends with it.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model.config import Config, Data
+from model.cost.estimates import STATE_BYTES
+from model.cost.footprint import most_bytes
+from model.data.batches import Batch
+from model.training.learner import Learner
+from model.training.memory import MemoryLimit, PeakMemory, available_bytes, prepare_process, ran_out
+from model.training.schedule import warm_up
+from tune.errors import UserError
+
+FITS, RAN_OUT, KILLED, TOO_LATE = "fits", "out of memory", "killed", "out of time"
+FIRST_STEPS = 3
+"""After which a batch counts as fitting: the first one makes kernels, and the heap settles."""
+GRADIENT_BYTES = 4
+"""A parameter, which are not there between two steps."""
+SLOWER = 1.3
+"""Times its first steps a step may take later, on a busy machine."""
+CLOSING_SECONDS = 1.0
+"""Of those that a process has, kept for its end."""
+
+Outcome = dict[str, Any]
+"""JSON-able. ended: one of the four above; why: the signal that killed it; seconds: of the process, from its start on;
+free_bytes: of a GPU, before.
+
+Where the batch fits: parameters, epoch_steps, step_seconds; ready_seconds: until that was known; memory_bytes: the most
+it took beside what the process had before; tensor_bytes: of torch's tensors, by its own account; and of a second epoch
+epoch_seconds and share: how much of it was timed.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """config: with the batch's size; limit: bytes, None for what there is; share: of two epochs, to be trained.
+
+    seconds: that all of it may take.
+    """
+
+    config: Config
+    device: torch.device
+    limit: int | None
+    share: float
+    seconds: float
+    threads: int = 1
+
+
+class TooLarge(Exception):
+    """A batch would have to be cut."""
+
+
+class _Whole(Learner):
+    """Learns from whole batches only."""
+
+    def _by_parts(self, batch: Batch) -> Tensor:
+        if self.ran_out:
+            raise TooLarge
+        return super()._by_parts(batch)
+
+
+def try_batch(order: Order, data: Data) -> Outcome:
+    """What came of it; the process is gone then. UserError: it ended by an error that is none of memory's."""
+    began = time.monotonic()
+    context = multiprocessing.get_context("spawn")
+    line, end = context.Pipe(duplex=False)
+    process = context.Process(target=_life, args=(end, order, data, began + order.seconds), daemon=True)
+    process.start()
+    end.close()
+    try:
+        found = line.recv() if line.poll(order.seconds) else {"ended": TOO_LATE}
+    except EOFError:    # it died before it said anything
+        process.join()
+        found = _death(process.exitcode or 0)
+    finally:
+        process.kill()
+        process.join()
+    if "error" in found:
+        raise UserError(f"batch: a step of {order.config.batch_tokens} tokens failed: {found['error']}")
+    return found | {"seconds": time.monotonic() - began}
+
+
+def _death(code: int) -> Outcome:
+    if code >= 0:
+        return {"error": f"its process ended with the exit code {code}"}
+    return {"ended": KILLED, "why": signal.Signals(-code).name}
+
+
+def _life(line: Connection, order: Order, data: Data, ends: float) -> None:
+    """All that the process does."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    prepare_process(order.threads)
+    limit = MemoryLimit(order.limit, order.device)
+    free = available_bytes(order.device) if order.device.type == "cuda" else None
+    try:
+        found = _steps(order, data, limit, ends)
+    except Exception as error:
+        ended = isinstance(error, TooLarge) or ran_out(error)    # under the limit, where more errors mean that
+        limit.lift()
+        found = {"ended": RAN_OUT} if ended else {"error": f"{type(error).__name__}: {error}"}
+    limit.lift()
+    line.send({"free_bytes": free} | found)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "it was started by another process"
+    parent.join()
+    os._exit(1)
+
+
+def _steps(order: Order, data: Data, limit: MemoryLimit, ends: float) -> Outcome:
+    limit.begin()
+    memory = PeakMemory(order.device)
+    learner = _Whole(order.config, data, order.device)
+    _advance(learner, FIRST_STEPS)
+    step = _advance(learner, 1)
+    ready = order.seconds - (ends - time.monotonic())
+    found: Outcome = {"parameters": learner.parameters, "epoch_steps": len(learner.batches), "ready_seconds": ready}
+    if order.share:
+        found |= _second_epoch(learner, order.share, step, ends)
+    taken = max(memory.bytes(), limit.counted())
+    limit.lift()
+    held = (STATE_BYTES - GRADIENT_BYTES) * learner.parameters
+    tensors = held + most_bytes(lambda: learner.step(1.0), order.device)
+    return found | {"ended": FITS, "memory_bytes": taken, "tensor_bytes": tensors, "step_seconds": step}
+
+
+def _second_epoch(learner: Learner, share: float, step: float, ends: float) -> Outcome:
+    """The same part of the first epoch goes before, at the most so much of both as there is time for."""
+    affordable = (ends - time.monotonic() - CLOSING_SECONDS) / (2 * SLOWER * step)
+    steps = max(1, int(min(share * len(learner.batches), affordable)))
+    _advance(learner, steps)
+    seconds, share = _advance(learner, steps), steps / len(learner.batches)
+    return {"epoch_seconds": seconds / share, "share": share}
+
+
+def _advance(learner: Learner, steps: int) -> float:
+    """Seconds. TooLarge: memory did not hold a whole batch."""
+    learner.wait()
+    began = time.perf_counter()
+    for _ in range(steps):
+        learner.step(warm_up(learner.steps, learner.config.warm_up_steps))
+    learner.wait()
+    return time.perf_counter() - began

@@ -1,0 +1,239 @@
+"""Long work that a caller may want to watch."""
+
+import hashlib
+import math
+import random
+import sysconfig
+import unicodedata
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from model.data import toy_corpus as grammar
+from tune.errors import UserError
+
+CHUNK = 10_000
+"""Items that are worked on at a time: what the tokenizers library tells of a text is many times as large as it."""
+T = TypeVar("T")
+
+
+class Track(Protocol):
+    """Goes through `total` items, and may show how far it has come with what it is `about`."""
+
+    def __call__(self, items: Iterable[T], about: str, total: int) -> Iterable[T]: ...
+
+
+def untracked(items: Iterable[T], about: str, total: int) -> Iterable[T]:
+    """Shows nothing."""
+    return items
+
+
+def chunks(items: list[T], track: Track, about: str) -> Iterator[list[T]]:
+    """The items, CHUNK at a time."""
+    for start in track(range(0, len(items), CHUNK), about, math.ceil(len(items) / CHUNK)):
+        yield items[start:start + CHUNK]
+
+
+CORPORA = ("text", "pairs")
+"""What families learn from."""
+PAIRS_FLAG = "--translation-corpus"
+TEXT_FLAG = "--text-corpus"
+LEAST_PAIRS = 256
+LEAST_CHARACTERS = 8_192
+BUILTIN_CHARACTERS = 4_000_000
+HELD_OUT_SHARE = 0.05
+HELD_OUT_PAIRS = 5_000
+LONGEST_CHARACTERS = 2_000
+"""Of a sentence, on either side: some 350 words. What is longer is hardly one, and its attention grows with the
+square."""
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairCorpus:
+    """Pairs (English, Spanish) of each split; left out were so many bad lines (`skipped`) and pairs `too_long`."""
+
+    name: str
+    sha256: str
+    builtin: bool
+    train: list[Pair]
+    valid: list[Pair]
+    test: list[Pair]
+    skipped: int = 0
+    too_long: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextCorpus:
+    """Contiguous text: first 90 % train, next 5 % valid, last 5 % test (nanoGPT's validation split is valid + test)."""
+
+    name: str
+    sha256: str
+    builtin: bool
+    train: str
+    valid: str
+    test: str
+
+
+def load_pairs(
+    path: Path | None, *, skip_bad_lines: bool = False, seed: int = 0, track: Track = untracked,
+) -> PairCorpus:
+    """Read `source<TAB>target[<TAB>ignored]` lines (None: the builtin grammar); UserError says what is wrong where.
+
+    What is too long is left out of the splits: they are those of the whole file, less that.
+    """
+    if path is None:
+        pairs, skipped = grammar.pairs(), 0
+        name, text = "builtin English-Spanish grammar", "\n".join(map("\t".join, pairs))
+        digest = hashlib.sha256(text.encode()).hexdigest()
+    else:
+        text, digest = _read(path, PAIRS_FLAG)
+        pairs, skipped = _parse(text, path, skip_bad_lines)
+        name = path.name
+    train, valid, test = map(short_pairs, split_pairs(pairs, seed, track=track))
+    left = len(train) + len(valid) + len(test)
+    if left < LEAST_PAIRS:
+        short = f" of at most {LONGEST_CHARACTERS:,} characters a side" if left < len(pairs) else ""
+        raise UserError(f"{PAIRS_FLAG}: {str(path)!r} has {left} pairs{short}, fewer than a batch; "
+                         f"give a file of at least {LEAST_PAIRS} pairs")
+    if not (train and valid and test):
+        raise UserError(f"{PAIRS_FLAG}: {str(path)!r} repeats its sentences so much that train, valid and test would "
+                         f"share some; give a file with more distinct sentences")
+    return PairCorpus(name=name, sha256=digest, builtin=path is None, skipped=skipped, too_long=len(pairs) - left,
+                      train=train, valid=valid, test=test)
+
+
+def short_pairs(pairs: list[Pair]) -> list[Pair]:
+    """Those of which neither sentence is too long."""
+    return [pair for pair in pairs if max(map(len, pair)) <= LONGEST_CHARACTERS]
+
+
+def load_text(path: Path | None) -> TextCorpus:
+    """Read a text file (None: the source text of Python's standard library); UserError says what is wrong."""
+    if path is None:
+        text = _standard_library()
+        name, digest = "builtin Python standard library", hashlib.sha256(text.encode()).hexdigest()
+    else:
+        text, digest = _read(path, TEXT_FLAG)
+        name = path.name
+    if len(text) < LEAST_CHARACTERS:
+        raise UserError(f"{TEXT_FLAG}: {str(path)!r} has {len(text)} characters, fewer than a batch; "
+                         f"give a file of at least {LEAST_CHARACTERS} characters")
+    train, valid, test = cut_text(text)
+    return TextCorpus(name=name, sha256=digest, builtin=path is None, train=train, valid=valid, test=test)
+
+
+def normalised(sentence: str) -> str:
+    """What makes two sentences the same: lower case, NFC, single spaces, no punctuation or symbol at either end."""
+    words = unicodedata.normalize("NFC", sentence.lower()).split()
+    text = " ".join(words)
+    first, last = 0, len(text)
+    while first < last and not text[first].isalnum():
+        first += 1
+    while last > first and not text[last - 1].isalnum():
+        last -= 1
+    return text[first:last] or text
+
+
+def split_pairs(pairs: list[Pair], seed: int, held_out: int = 2, *, track: Track = untracked) -> list[list[Pair]]:
+    """Train and so many held-out splits, such that no normalised sentence of either language stands in two of them.
+
+    Pairs that share a sentence, directly or through others, form a component; components are shuffled and dealt whole.
+    """
+    components = _components(pairs, track)
+    random.Random(seed).shuffle(components)
+    share = min(int(len(pairs) * HELD_OUT_SHARE), HELD_OUT_PAIRS)
+    train: list[Pair] = []
+    others: list[list[Pair]] = [[] for _ in range(held_out)]
+    for component in components:
+        home = next((split for split in others if len(split) + len(component) <= share), train)
+        home.extend(component)
+    return [train, *others]
+
+
+def cut_text(text: str, held_out: int = 2) -> list[str]:
+    """The text in order: train, then so many equal parts of 5 % each."""
+    begin = int(len(text) * (1 - held_out * HELD_OUT_SHARE))
+    cuts = [0, *(begin + (len(text) - begin) * part // held_out for part in range(held_out + 1))]
+    return [text[first:last] for first, last in pairwise(cuts)]
+
+
+def _components(pairs: list[Pair], track: Track) -> list[list[Pair]]:
+    """Connected components of the graph of normalised sentences whose edges are pairs, by union-find."""
+    numbers: dict[str, int] = {}
+    parent = array("q")
+
+    def number(sentence: str) -> int:
+        found = numbers.setdefault(normalised(sentence), len(parent))
+        if found == len(parent):
+            parent.append(found)
+        return found
+
+    def root(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    sources = array("q")
+    for chunk in chunks(pairs, track, "splitting"):
+        for source, target in chunk:
+            sources.append(number(source))
+            parent[root(sources[-1])] = root(number(target))
+    members: dict[int, list[Pair]] = defaultdict(list)
+    for source_number, pair in zip(sources, pairs, strict=True):
+        members[root(source_number)].append(pair)
+    return list(members.values())
+
+
+def _read(path: Path, flag: str) -> tuple[str, str]:
+    """The file's text (NFC, LF) and the sha256 of its bytes."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{flag}: {str(path)!r} cannot be read ({error.strerror}); "
+                         f"give the path of a text file") from None
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{flag}: {str(path)!r} is not UTF-8 at line {line}; "
+                         f"convert it, for example with iconv -t UTF-8") from None
+    if not text.strip():
+        raise UserError(f"{flag}: {str(path)!r} is empty; give a file with text in it")
+    return unicodedata.normalize("NFC", text.replace("\r\n", "\n")), hashlib.sha256(raw).hexdigest()
+
+
+def _parse(text: str, path: Path, skip_bad_lines: bool) -> tuple[list[Pair], int]:
+    """Pairs of the good lines and the number of bad ones."""
+    pairs: list[Pair] = []
+    skipped = 0
+    for number, line in enumerate(text.rstrip("\n").split("\n"), start=1):
+        source, tab, rest = line.partition("\t")
+        target = rest.split("\t")[0].strip()
+        if tab and source.strip() and target:
+            pairs.append((source.strip(), target))
+        elif skip_bad_lines:
+            skipped += 1
+        else:
+            rule = "has nothing on one side of its tab" if tab else "has no tab between source and target"
+            raise UserError(f"{PAIRS_FLAG}: {str(path)!r}: line {number} {rule}; correct it or pass --skip-bad-lines")
+    return pairs, skipped
+
+
+def _standard_library() -> str:
+    """The top-level ASCII modules of the running Python's standard library in the order of their names."""
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    texts: list[str] = []
+    characters = 0
+    for path in sorted(folder.glob("*.py")):
+        raw = path.read_bytes()
+        if raw.isascii() and characters + len(raw) <= BUILTIN_CHARACTERS:
+            texts.append(raw.decode("ascii"))
+            characters += len(raw)
+    return "\n".join(texts)

@@ -1,0 +1,166 @@
+"""A corpus as token numbers: made once a study, then shared read-only by all of its trials."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from model.data.corpus import Pair, PairCorpus, TextCorpus, Track, chunks, untracked
+from model.data.packing import Rows, Shape, pack, row_shape
+from model.data.tokenizer import MOST_CHARACTERS, CharacterTokenizer, SubwordTokenizer, Tokenizer
+
+SMALL_CORPUS_PAIRS = 500_000
+SMALL_VOCABULARY = 4_096
+LARGE_VOCABULARY = 8_192
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sentences:
+    """Sentence i is `tokens[offsets[i]:offsets[i + 1]]`: tokens uint16, offsets int64."""
+
+    tokens: np.ndarray
+    offsets: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairSplit:
+    """The pairs of one split, each target between bos and eos; characters and words of each target, int32."""
+
+    source: Sentences
+    target: Sentences
+    characters: np.ndarray
+    words: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(pairs, 2): tokens of the source, and of the target with its eos: those that are predicted."""
+        return np.stack([np.diff(self.source.offsets), np.diff(self.target.offsets) - 1], axis=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairData:
+    """Tokenized pairs; `tokenizer` is its JSON; `rows` of training pairs have the source and target tokens `row`."""
+
+    name: str
+    sha256: str
+    builtin: bool
+    tokenizer: str
+    vocabulary: int
+    pad: int
+    bos: int
+    eos: int
+    row: Shape
+    rows: Rows
+    train: PairSplit
+    valid: PairSplit
+    test: PairSplit
+
+    @property
+    def training_tokens(self) -> int:
+        """Target tokens of the training split."""
+        return int(self.train.lengths[:, 1].sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextData:
+    """Tokenized text, one uint16 array a split; `tokenizer` is its JSON."""
+
+    name: str
+    sha256: str
+    builtin: bool
+    tokenizer: str
+    vocabulary: int
+    train: np.ndarray
+    valid: np.ndarray
+    test: np.ndarray
+
+    @property
+    def training_tokens(self) -> int:
+        """Tokens of the training split."""
+        return len(self.train)
+
+    @cached_property
+    def held_out(self) -> np.ndarray:
+        """The last 10 % of the text: nanoGPT's validation split."""
+        return np.concatenate([self.valid, self.test])
+
+
+def prepare_pairs(corpus: PairCorpus, track: Track = untracked) -> PairData:
+    """Learn one vocabulary for both languages from the training split, tokenize all splits."""
+    pairs = len(corpus.train) + len(corpus.valid) + len(corpus.test)
+    texts = chunks(corpus.train, track, "learning a vocabulary")
+    tokenizer = SubwordTokenizer.train(
+        (sentence for chunk in texts for pair in chunk for sentence in pair),
+        SMALL_VOCABULARY if pairs < SMALL_CORPUS_PAIRS else LARGE_VOCABULARY, marks=True)
+    assert tokenizer.pad is not None and tokenizer.bos is not None and tokenizer.eos is not None
+    train, valid, test = (_pair_split(split, tokenizer, track) for split in (corpus.train, corpus.valid, corpus.test))
+    row = row_shape(train.lengths)
+    return PairData(
+        name=corpus.name, sha256=corpus.sha256, builtin=corpus.builtin, tokenizer=tokenizer.to_json(),
+        vocabulary=tokenizer.vocabulary, pad=tokenizer.pad, bos=tokenizer.bos, eos=tokenizer.eos,
+        row=row, rows=pack(train.lengths, row), train=train, valid=valid, test=test,
+    )
+
+
+def prepare_text(corpus: TextCorpus, track: Track = untracked) -> TextData:
+    """Characters where the training split has few different ones, else byte-level BPE learned from it."""
+    characters = set(corpus.train)
+    tokenizer: Tokenizer
+    if len(characters) <= MOST_CHARACTERS:
+        tokenizer = CharacterTokenizer("".join(characters))
+    else:
+        tokenizer = SubwordTokenizer.train(corpus.train.splitlines(keepends=True), LARGE_VOCABULARY, marks=False)
+    train, valid, test = (_tokens(text, tokenizer, track) for text in (corpus.train, corpus.valid, corpus.test))
+    return TextData(
+        name=corpus.name, sha256=corpus.sha256, builtin=corpus.builtin, tokenizer=tokenizer.to_json(),
+        vocabulary=tokenizer.vocabulary, train=train, valid=valid, test=test,
+    )
+
+
+def count_words(text: str) -> int:
+    """Words that begin after the text's first character."""
+    return len(re.findall(r"(?<=\s)\S", text))
+
+
+def _tokens(text: str, tokenizer: Tokenizer, track: Track) -> np.ndarray:
+    lines = chunks(text.splitlines(keepends=True), track, "tokenizing")
+    return np.concatenate([np.concatenate(tokenizer.encode_all(chunk)) for chunk in lines])
+
+
+def _pair_split(pairs: list[Pair], tokenizer: SubwordTokenizer, track: Track) -> PairSplit:
+    marks = np.array([[tokenizer.bos], [tokenizer.eos]], dtype=np.uint16)
+    sources, targets = [], []
+    for chunk in chunks(pairs, track, "tokenizing"):
+        ids = tokenizer.encode_all([source for source, _ in chunk])
+        sources.append(_sentences([(each,) for each in ids]))
+        ids = tokenizer.encode_all([target for _, target in chunk])
+        targets.append(_sentences([(marks[0], each, marks[1]) for each in ids]))
+    return PairSplit(
+        source=_joined(sources),
+        target=_joined(targets),
+        characters=np.array([len(target) for _, target in pairs], dtype=np.int32),
+        words=np.array([len(target.split()) for _, target in pairs], dtype=np.int32),
+    )
+
+
+def _sentences(parts: list[tuple[np.ndarray, ...]]) -> Sentences:
+    """From the parts of each sentence."""
+    lengths = np.array([sum(map(len, sentence)) for sentence in parts], dtype=np.int64)
+    tokens = np.concatenate([part for sentence in parts for part in sentence])
+    return Sentences(tokens=tokens, offsets=_offsets(lengths))
+
+
+def _joined(chunks: list[Sentences]) -> Sentences:
+    """The sentences of all chunks."""
+    lengths = np.concatenate([np.diff(chunk.offsets) for chunk in chunks])
+    return Sentences(tokens=np.concatenate([chunk.tokens for chunk in chunks]), offsets=_offsets(lengths))
+
+
+def _offsets(lengths: np.ndarray) -> np.ndarray:
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets

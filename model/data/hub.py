@@ -1,0 +1,360 @@
+"""The Hugging Face hub: whether it answers, and the splits of a dataset, from it or from its cache on this machine."""
+
+import hashlib
+import logging
+import math
+import os
+import re
+import sys
+import textwrap
+import threading
+import time
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import huggingface_hub
+import pyarrow as pa
+import pyarrow.compute as pc
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+from model.data.corpus import (
+    LEAST_CHARACTERS,
+    LEAST_PAIRS,
+    Pair,
+    PairCorpus,
+    TextCorpus,
+    Track,
+    cut_text,
+    normalised,
+    short_pairs,
+    split_pairs,
+    untracked,
+)
+from tune.errors import UserError
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+HUB = "hub:"
+EXPORT = "refs/convert/parquet"
+"""The branch where the hub keeps a dataset as parquet; of one that is made by a script, all that `datasets` 5 reads."""
+OUR_SPLITS = {"train": "train", "validation": "valid", "valid": "valid", "test": "test"}
+PATIENCE_SECONDS = 10.0
+"""How long to wait for an answer about a dataset that was asked for by name."""
+LONGEST_REASON = 200
+NOT_THERE = (RepositoryNotFoundError, HFValidationError)
+
+_FORM = re.compile(r"hub:([\w.-]+/[\w.-]+)(?::([^:#]+))?(?:#([^#]+))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubName:
+    """A dataset as a user names it, `hub:ID[:CONFIG][#FIELD,...]`, under the flag that it was typed for."""
+
+    flag: str
+    text: str
+    repository: str
+    config: str | None
+    fields: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str, flag: str) -> Self:
+        """UserError: it is not of that form."""
+        found = _FORM.fullmatch(text)
+        if found is None:
+            form = "write hub:ID[:CONFIG][#FIELD,...], such as hub:Helsinki-NLP/opus-100:en-es"
+            raise UserError(f"{flag}: {text!r} names no dataset of the hub: {form}")
+        fields = tuple(field.strip() for field in found[3].split(",")) if found[3] else ()
+        return cls(flag=flag, text=text, repository=found[1], config=found[2], fields=fields)
+
+    def refused(self, sentence: str) -> UserError:
+        """The error that says what is wrong with this dataset, and what to do."""
+        return UserError(f"{self.flag}: {self.text!r} {sentence}")
+
+
+def ask(repositories: Iterable[str], seconds: float) -> dict[str, Any]:
+    """What the hub says of each dataset: a huggingface_hub.DatasetInfo, or the exception that came in its place.
+
+    All are asked at once and waited for so long, never longer, even where the name server of this machine hangs.
+    """
+    answers: dict[str, Any] = {}
+
+    def ask_for(repository: str) -> None:
+        try:
+            answers[repository] = HfApi().dataset_info(repository, timeout=seconds)
+        except Exception as error:
+            answers[repository] = error
+
+    threads = {name: threading.Thread(target=ask_for, args=(name,), daemon=True) for name in repositories}
+    end = time.monotonic() + seconds
+    for thread in threads.values():
+        thread.start()
+    for thread in threads.values():
+        thread.join(max(0.0, end - time.monotonic()))
+    late = TimeoutError(f"no answer within {seconds:g} s")
+    return {name: answers.get(name, late) for name in threads}
+
+
+def unreachable(answer: Any) -> bool:
+    """Whether `ask` had no answer: no network, a hub that is down, or one that may not be asked."""
+    return isinstance(answer, Exception) and not isinstance(answer, NOT_THERE)
+
+
+def open_splits(name: HubName, answer: Any) -> dict[str, "Dataset"]:
+    """The splits of a dataset, as train, valid and test, memory-mapped; `answer` is what `ask` said of it.
+
+    UserError: there is no such dataset or configuration, it cannot be had, or it has nothing to train on.
+    """
+    if isinstance(answer, NOT_THERE):
+        raise name.refused("is not on the hub, or not for you: correct the name, or log in with: hf auth login")
+    if unreachable(answer):
+        found = cached(name)
+        if found is None:
+            rule = f"cannot be had: the hub cannot be reached ({reason(answer)}) and nothing of it is cached"
+            raise name.refused(f"{rule}: try again later, or name a file")
+    else:
+        found = _load(name, answer)
+    if "train" not in found:
+        raise name.refused(f"has no split 'train', only {', '.join(found)}: name another dataset or configuration")
+    return {ours: found[theirs] for theirs, ours in OUR_SPLITS.items() if theirs in found}
+
+
+def cached(name: HubName) -> "DatasetDict | None":
+    """What this machine keeps of a dataset since it was last loaded; None: nothing."""
+    folder = os.environ.get("HF_DATASETS_CACHE") or Path(huggingface_hub.constants.HF_HOME, "datasets")
+    if not Path(folder).is_dir():
+        return None  # without the second or more that importing `datasets` takes
+    from datasets.packaged_modules.cache.cache import Cache
+
+    _hush()
+    with suppress(UserError, OSError):
+        builder = Cache(
+            dataset_name=name.repository.partition("/")[2], repo_id=name.repository, config_name=name.config,
+            version="auto", hash="auto",
+        )  # fmt: skip
+        found: Any = builder.as_dataset()
+        return found
+    return None
+
+
+def reason(error: Exception) -> str:
+    """What a library raised, on one line."""
+    return textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
+
+
+def _load(name: HubName, info: Any) -> "DatasetDict":
+    """Download what is not cached yet, at the commit that the hub told of."""
+    import datasets
+
+    _hush()
+    with _told(name):
+        where = _place(name, info)
+        configs = _configs(name, where)
+    if name.config not in configs:
+        rule = f"has no configuration {name.config!r}" if name.config else "has several configurations"
+        few = textwrap.shorten(", ".join(filter(None, configs)), LONGEST_REASON)
+        raise name.refused(f"{rule}: write hub:{name.repository}:CONFIG with one of {few}")
+    with _told(name):
+        loaded: Any = datasets.load_dataset(**where)
+    return loaded
+
+
+def _place(name: HubName, info: Any) -> dict[str, Any]:
+    """What `load_dataset` wants to know of a dataset; of one that is made by a script, of its export."""
+    path = f"hf://datasets/{name.repository}"
+    if not any(file.rfilename == f"{name.repository.partition('/')[2]}.py" for file in info.siblings or ()):
+        return {"path": path, "name": name.config, "revision": info.sha}
+    export = HfApi().dataset_info(name.repository, revision=EXPORT, timeout=PATIENCE_SECONDS)
+    return {"path": path, "data_dir": name.config, "revision": export.sha}
+
+
+def _configs(name: HubName, where: Mapping[str, Any]) -> list[str | None]:
+    """The configurations there are; None among them where the dataset needs none to be named."""
+    import datasets
+
+    place = {"path": where["path"], "revision": where["revision"]}
+    if "data_dir" in where:
+        tree = HfApi().list_repo_tree(name.repository, repo_type="dataset", revision=where["revision"])
+        folders = [entry.path for entry in tree if isinstance(entry, huggingface_hub.hf_api.RepoFolder)]
+        return [*folders, *([None] if len(folders) == 1 else [])]
+    names = datasets.get_dataset_config_names(**place)
+    needless = name.config is None and datasets.get_dataset_default_config_name(**place) is not None
+    return [*names, *([None] if needless else [])]
+
+
+@contextmanager
+def _told(name: HubName) -> Iterator[None]:
+    """Whatever the libraries between us and the hub raise, as one line."""
+    try:
+        yield
+    except Exception as error:
+        raise name.refused(f"cannot be loaded ({reason(error)}): correct it, try again, or name a file") from error
+
+
+def _hush() -> None:
+    """Keep the libraries' warnings off the screen, and their progress bars where there is no terminal."""
+    import datasets
+
+    datasets.logging.set_verbosity(logging.CRITICAL)
+    huggingface_hub.logging.set_verbosity(logging.CRITICAL)
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+        huggingface_hub.utils.disable_progress_bars()
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+ROWS = 10_000
+"""Rows in memory at a time beside the text that is kept."""
+HELD_OUT = ("valid", "test")
+ENGLISH = ("en", "eng", "english")
+
+Field = tuple[str, ...]
+"""The name of a column; or the names of a column of structs and of one of its members."""
+
+
+def pairs_from(
+    name: HubName, splits: Mapping[str, "Dataset"], *, seed: int = 0, track: Track = untracked
+) -> PairCorpus:
+    """The pairs of each split; a row with nothing on one side is left out and counted, and so is a pair too long.
+
+    No sentence, on either side, stays in two splits: test keeps all pairs, valid those that share none with test, train
+    those that share none with either. A split that is missing is cut from train. UserError: fields that are not there,
+    or too few pairs.
+    """
+    fields = find_pair_fields(name, splits["train"].features.arrow_schema)
+    whole = {part: _pairs(split, fields, track, part) for part, split in splits.items()}
+    kept = {part: short_pairs(pairs) for part, pairs in whole.items()}
+    rows, two_sided, short = (sum(map(len, parts.values())) for parts in (splits, whole, kept))
+    held_out: set[str] = set()
+    for part in [part for part in ("test", "valid", "train") if part in kept]:
+        kept[part] = [pair for pair in kept[part] if held_out.isdisjoint(map(normalised, pair))]
+        held_out |= {normalised(sentence) for pair in kept[part] for sentence in pair if part in HELD_OUT}
+    train = kept["train"]
+    if len(train) < LEAST_PAIRS:
+        rule = f"has {len(train)} pairs that can be trained on, fewer than a batch"
+        raise name.refused(f"{rule}: name a dataset with at least {LEAST_PAIRS}")
+    if missing := [part for part in HELD_OUT if part not in kept]:
+        train, *cut = split_pairs(train, seed, len(missing), track=track)
+        kept |= dict(zip(missing, cut, strict=True))
+    if empty := [part for part in HELD_OUT if not kept[part]]:
+        raise name.refused(f"leaves no pair for the split {empty[0]!r}: name a dataset with more distinct sentences")
+    kept["train"] = train
+    lines = ("\t".join(pair) + "\n" for part in ("train", *HELD_OUT) for pair in (*kept[part], ("", "")))
+    return PairCorpus(name=name.text, sha256=_digest(lines), builtin=False, **kept,
+                      skipped=rows - two_sided, too_long=two_sided - short)
+
+
+def text_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track = untracked) -> TextCorpus:
+    """The text of each split, a row below the other. What is missing of valid and test is cut from the end of train.
+
+    UserError: a field that is not there, or too little text.
+    """
+    field = find_text_field(name, splits["train"].features.arrow_schema)
+    kept = {part: _text(split, field, track, part) for part, split in splits.items()}
+    if missing := [part for part in HELD_OUT if part not in kept]:
+        kept["train"], *cut = cut_text(kept["train"], len(missing))
+        kept |= dict(zip(missing, cut, strict=True))
+    if sum(map(len, kept.values())) < LEAST_CHARACTERS or any(not text or text.isspace() for text in kept.values()):
+        sizes = ", ".join(f"{len(kept[part])} in {part}" for part in ("train", *HELD_OUT))
+        rule = f"has too little text (characters: {sizes})"
+        raise name.refused(f"{rule}: name a dataset of at least {LEAST_CHARACTERS}, with some in each split")
+    digest = _digest(kept[part] + "\0" for part in ("train", *HELD_OUT))
+    return TextCorpus(name=name.text, sha256=digest, builtin=False, **kept)
+
+
+def find_pair_fields(name: HubName, schema: pa.Schema) -> list[Field]:
+    """Source and target: those named, else those of `translation`, else the only two columns of text, English first.
+
+    UserError: they are not there, or not two.
+    """
+    there = text_fields(schema)
+    if name.fields:
+        found = [_named(name, field, there) for field in name.fields]
+    else:
+        inside = [field for field in there if field[0] == "translation"]
+        found = inside or [field for field in there if len(field) == 1]
+        found.sort(key=lambda field: field[-1].lower() not in ENGLISH)
+    if len(found) != 2:
+        rule = f"has {_listed(there)}, of which two must be source and target"
+        raise name.refused(f"{rule}: name them at its end, such as #en,es")
+    return found
+
+
+def find_text_field(name: HubName, schema: pa.Schema) -> Field:
+    """The one named, else `text`, else the only column of text. UserError: it is not there, or not one."""
+    there = text_fields(schema)
+    if name.fields:
+        found = [_named(name, field, there) for field in name.fields]
+    else:
+        found = [("text",)] if ("text",) in there else [field for field in there if len(field) == 1]
+    if len(found) != 1:
+        raise name.refused(f"has {_listed(there)}, of which one must serve: name it at its end, such as #text")
+    return found[0]
+
+
+def text_fields(schema: pa.Schema) -> list[Field]:
+    """All columns of text, and all members of text of columns of structs, in their order."""
+    found: list[Field] = []
+    for column in schema:
+        if pa.types.is_struct(column.type):
+            found += [(column.name, member.name) for member in column.type if _is_text(member.type)]
+        elif _is_text(column.type):
+            found.append((column.name,))
+    return found
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _named(name: HubName, wanted: str, there: list[Field]) -> Field:
+    """The field of that name, a column before a member. UserError: there is none."""
+    found = [field for field in sorted(there, key=len) if field[-1] == wanted]
+    if not found:
+        raise name.refused(f"has no field {wanted!r} with text in it: name of {_listed(there)}")
+    return found[0]
+
+
+def _listed(there: list[Field]) -> str:
+    return f"the text fields {', '.join(field[-1] for field in there)}" if there else "no text field"
+
+
+def _pairs(split: "Dataset", fields: list[Field], track: Track, about: str) -> list[Pair]:
+    rows = (tuple(text.strip() for text in row) for row in _rows(split, fields, track, about))
+    return [(source, target) for source, target in rows if source and target]
+
+
+def _text(split: "Dataset", field: Field, track: Track, about: str) -> str:
+    rows = _rows(split, [field], track, about)
+    return "\n".join(text.replace("\r\n", "\n").removesuffix("\n") for (text,) in rows)
+
+
+def _rows(split: "Dataset", fields: list[Field], track: Track, about: str) -> Iterator[tuple[str, ...]]:
+    """The fields of each row, in NFC, '' where one is missing; read table by table from the memory-mapped file."""
+    tables = split.with_format("arrow").iter(batch_size=ROWS)
+    for table in track(tables, f"reading {about}", math.ceil(len(split) / ROWS)):
+        columns = [_column(table, field) for field in fields]
+        for row in zip(*columns, strict=True):
+            yield tuple(unicodedata.normalize("NFC", text or "") for text in row)
+
+
+def _column(table: pa.Table, field: Field) -> list[str | None]:
+    array = table[field[0]]
+    for member in field[1:]:
+        array = pc.struct_field(array, member)
+    values: list[str | None] = array.to_pylist()
+    return values
+
+
+def _digest(texts: Iterable[str]) -> str:
+    sha256 = hashlib.sha256()
+    for text in texts:
+        sha256.update(text.encode())
+    return sha256.hexdigest()

@@ -1,1 +1,0 @@
-"""What experiments train and measure, and no search does: their models, timers and counts."""

@@ -1,0 +1,221 @@
+"""A trained model in use: translations of sentences, and text that goes on where a prompt ends."""
+
+import argparse
+import itertools
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from model.config import Data
+from model.data.dataset import PairData, PairSplit, Sentences, TextData
+from model.data.packing import Shape
+from model.data.tokenizer import Tokenizer
+from model.nn.gpt import GPT
+from model.nn.translator import Translator
+from model.training.checkpoint import load_model
+from tune.errors import UserError, called
+from tune.load import load
+
+SENTENCES_A_BATCH = 64
+BEAM_WIDTH = 4
+LEAST_LIMIT = 32
+TARGET_OVER_SOURCE = 2
+TEMPERATURE = 0.8
+TOP_K = 40
+
+
+def translations(
+    model: nn.Module, tokenizer: Tokenizer, sentences: list[str], *, width: int = BEAM_WIDTH,
+    row: Shape | None = None, before_step: Callable[[], None] = lambda: None,
+) -> list[str]:  # fmt: skip
+    """Each sentence in the target language, by beam search; an empty one stays empty. UserError: no translator.
+
+    row: tokens of a source and of its translation at most, each is cut there; before_step: called before each step of
+    decoding, which what it raises ends.
+    """
+    if not isinstance(model, Translator):
+        raise UserError("model: it does not translate: name a best-translation folder")
+    longest, most = row or (None, sys.maxsize)
+    sources = [tokenizer.encode(sentence)[:longest] for sentence in sentences]
+    found = [""] * len(sentences)
+    order = sorted((place for place, source in enumerate(sources) if source), key=lambda place: len(sources[place]))
+    for limit, group in itertools.groupby(order, lambda place: min(_limit(sources[place]), most)):
+        alike = list(group)
+        for first in range(0, len(alike), SENTENCES_A_BATCH):
+            places = alike[first : first + SENTENCES_A_BATCH]
+            source, unpadded = _padded([sources[place] for place in places], model)
+            for place, text in zip(places, model.beam(source, unpadded, width, limit, before_step), strict=True):
+                found[place] = tokenizer.decode(text)
+    return found
+
+
+@torch.inference_mode()
+def continuation(
+    model: nn.Module, tokenizer: Tokenizer, prompt: str, tokens: int, *,
+    temperature: float = TEMPERATURE, top_k: int = TOP_K, seed: int = 0,
+    before_step: Callable[[], None] = lambda: None,
+) -> str:  # fmt: skip
+    """`tokens` tokens after a prompt, each drawn from the `top_k` likeliest; of a temperature of 0 the likeliest.
+
+    before_step: as for translations. UserError: no language model, or nothing to go on from.
+    """
+    if not isinstance(model, GPT):
+        raise UserError("model: it does not go on with text: name a best-nanogpt folder")
+    text = tokenizer.encode(prompt)
+    if not text:
+        raise UserError("prompt: '' gives nothing to go on from: write at least a character")
+    device = next(model.parameters()).device
+    draws = torch.Generator().manual_seed(seed)
+    for _ in range(tokens):
+        before_step()
+        seen = torch.tensor([text[-model.config.context :]], device=device)
+        logits = model(seen)[0, -1].float().cpu()
+        if tokenizer.unknown is not None:
+            logits[tokenizer.unknown] = float("-inf")
+        text.append(_draw(logits, temperature, top_k, draws))
+    return tokenizer.decode(text[-tokens:]) if tokens else ""
+
+
+def _limit(source: list[int]) -> int:
+    """Tokens that a translation may have, in few steps: sentences of one batch share it."""
+    return LEAST_LIMIT * 2 ** max(0, math.ceil(math.log2(TARGET_OVER_SOURCE * len(source) / LEAST_LIMIT)))
+
+
+def _padded(sources: list[list[int]], model: Translator) -> tuple[Tensor, Tensor | None]:
+    """Token numbers (B, S) and, where the lengths differ, which are not padding (B, S)."""
+    device = next(model.parameters()).device
+    longest = max(map(len, sources))
+    rows = [source + [model.config.pad] * (longest - len(source)) for source in sources]
+    lengths = torch.tensor([[len(source)] for source in sources], device=device)
+    unpadded = torch.arange(longest, device=device) < lengths
+    return torch.tensor(rows, device=device), None if bool(unpadded.all()) else unpadded
+
+
+def _draw(logits: Tensor, temperature: float, top_k: int, draws: torch.Generator) -> int:
+    if temperature == 0:
+        return int(logits.argmax())
+    best, tokens = logits.topk(min(top_k, len(logits)))
+    return int(tokens[torch.multinomial((best / temperature).softmax(-1), 1, generator=draws)])
+
+
+PROMPT_TOKENS = 48
+SAMPLE_TOKENS = 96
+"""Of each text that goes on; a translation is rarely longer."""
+
+Sample = dict[str, str]
+"""Its input, the model's output, and the reference."""
+
+
+def samples(
+    model: nn.Module, tokenizer: Tokenizer, data: Data, count: int, before_step: Callable[[], None] = lambda: None
+) -> Iterator[Sample]:
+    """One at a time, spread over the validation split; none of a model that can neither translate nor go on.
+
+    before_step: as for model.inference.translations.
+    """
+    if not isinstance(model, GPT | Translator):
+        return
+    for source, reference in spread(data.valid, count) if isinstance(data, PairData) else _text(data, count):
+        given, wanted = tokenizer.decode(source.tolist()), tokenizer.decode(reference.tolist())
+        if isinstance(data, PairData):
+            (written,) = translations(model, tokenizer, [given], row=data.row, before_step=before_step)
+        else:
+            written = continuation(model, tokenizer, given, SAMPLE_TOKENS, before_step=before_step)
+        yield {"input": given, "output": written, "reference": wanted}
+
+
+def spread(split: PairSplit, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The tokens of pairs from its first to its last: source, and target without its bos and eos."""
+    for pair in np.linspace(0, len(split) - 1, count).astype(int):
+        yield _sentence(split.source, pair), _sentence(split.target, pair)[1:-1]
+
+
+def _sentence(sentences: Sentences, number: int) -> np.ndarray:
+    return sentences.tokens[sentences.offsets[number] : sentences.offsets[number + 1]]
+
+
+def _text(data: TextData, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """A prompt, and as many tokens as the model writes."""
+    whole = PROMPT_TOKENS + SAMPLE_TOKENS
+    for start in np.linspace(0, max(0, len(data.valid) - whole), count).astype(int):
+        text = data.valid[start : start + whole]
+        yield text[:PROMPT_TOKENS], text[PROMPT_TOKENS:]
+
+
+TOKENS = 500
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Characters that steer a terminal, the order of writing included; a new line and a tab may."""
+
+
+def translate(arguments: list[str]) -> None:
+    """Print a translation a line. UserError for a folder or flag that does not serve."""
+    made = _parser("translate", "Translate sentences with a study's best translation model.", "best-translation")
+    made.add_argument("sentences", nargs="*", metavar="SENTENCE", help="(default: one a line of standard input)")
+    made.add_argument("--beam", type=int, default=BEAM_WIDTH, help="texts kept at a time (default: %(default)s)")
+    flags = made.parse_args(arguments)
+    if flags.beam < 1:
+        raise UserError(f"--beam: {flags.beam}: at least one text is kept; write 1 for greedy decoding")
+    model, tokenizer = _opened(flags)
+    sentences = flags.sentences or [line.strip() for line in sys.stdin]
+    for text in translations(model, tokenizer, sentences, width=flags.beam):
+        _print(text)
+
+
+def generate(arguments: list[str]) -> None:
+    """Print a prompt and how it goes on. UserError for a folder or flag that does not serve."""
+    made = _parser("generate", "Go on with a text by a study's best nanoGPT.", "best-nanogpt")
+    made.add_argument("--prompt", default="\n", help="what to go on from (default: a new line)")
+    made.add_argument("--tokens", type=int, default=TOKENS, help="how many (default: %(default)s)")
+    made.add_argument(
+        "--temperature", type=float, default=TEMPERATURE, help="0 takes the likeliest (default: %(default)s)"
+    )
+    made.add_argument("--top-k", type=int, default=TOP_K, help="draw among these (default: %(default)s)")
+    made.add_argument("--seed", type=int, default=0, help="of the draws (default: %(default)s)")
+    flags = made.parse_args(arguments)
+    for name, least in (("tokens", 1), ("temperature", 0), ("top_k", 1)):
+        if not getattr(flags, name) >= least:
+            flag = name.replace("_", "-")
+            raise UserError(f"--{flag}: {getattr(flags, name)}: at least {least}; leave it out for the default")
+    torch.set_num_threads(1)  # a token is too little work to share: on a busy machine its threads wait for each other
+    model, tokenizer = _opened(flags)
+    text = continuation(
+        model, tokenizer, flags.prompt, flags.tokens,
+        temperature=flags.temperature, top_k=flags.top_k, seed=flags.seed,
+    )  # fmt: skip
+    _print(flags.prompt + text)
+
+
+def run(command: Callable[[list[str]], None]) -> int:
+    """0; 2 for input that the user can put right, with one line that says how."""
+    try:
+        command(sys.argv[1:])
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _print(text: str) -> None:
+    """A line; on a terminal what a model wrote may not steer it, so that control characters are shown as escapes."""
+    if sys.stdout.isatty():
+        text = CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    print(text)
+
+
+def _parser(entry: str, summary: str, folder: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog=called(f"model/{entry}.py"), description=summary)
+    made.add_argument("folder", type=Path, metavar=f"runs/STUDY/{folder}", help="the model, as a search left it")
+    made.add_argument("--load", type=Path, metavar="FILE", help="the Python file that registers its family, if need be")
+    return made
+
+
+def _opened(flags: argparse.Namespace) -> tuple[nn.Module, Tokenizer]:
+    if flags.load is not None:
+        load(flags.load.absolute())
+    return load_model(flags.folder)

@@ -1,0 +1,128 @@
+"""The blocks of the modern models: `modern` GPT and translator.
+
+Norms have no gains, queries and keys are normalised, the feed-forward has squared ReLU, and the last matrix of each
+branch begins at zero.
+
+# Shapes: B batch, T length, S source length, D d_model, H heads, K head width.
+"""
+
+from torch import Tensor, nn
+
+from model.nn.attention import Attention, Residual, heads_together, norm, rotary_tables, rotate, squared_relu
+from model.nn.decoding import Past
+from model.nn.mup import attention_scale, hidden_std
+from model.nn.precision import Linear
+
+Turns = tuple[Tensor, Tensor]  # cosines and sines (T, K / 2)
+
+
+def turns(length: int, head_width: int) -> Turns:
+    """The rotary tables; they also hold the scale of attention, of which queries and keys get a root each."""
+    cosines, sines = rotary_tables(length, head_width)
+    share = attention_scale(head_width) ** 0.5
+    return share * cosines, share * sines
+
+
+def initialize_blocks(blocks: nn.Module) -> None:
+    """Matrices by their fan-in, the last of each branch at zero."""
+    for name, parameter in blocks.named_parameters():
+        if name.endswith("out.weight"):
+            nn.init.zeros_(parameter)
+        else:
+            nn.init.normal_(parameter, std=hidden_std(parameter.shape[1]))
+
+
+class SelfAttention(nn.Module):
+    """Rotary positions, queries and keys normalised (Henry et al. 2020, arXiv:2010.04245); optionally with a past."""
+
+    def __init__(self, d_model: int, heads: int, *, causal: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        self.causal = causal
+        self.qkv = Linear(d_model, 3 * d_model, bias=False)
+        self.out = Linear(d_model, d_model, bias=False)
+        self.attend = Attention(scale=1, dropout=0)
+
+    def forward(
+        self, x: Tensor, bias: Tensor | None, turned: Turns, past: Past | None = None, layer: int = 0
+    ) -> Tensor:
+        """x (B, T, D), bias broadcasting to (B, H, T, T), tables (T, K / 2) -> (B, T, D)"""
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, H, K)
+        q, k = rotate(norm(qkv[:, :, :2]), *turned).transpose(1, 3).unbind(2)  # (B, H, T, K)
+        v = qkv[:, :, 2].transpose(1, 2)
+        if past is not None:
+            k, v = past.extend(layer, k, v)
+        causal = self.causal and bias is not None and bias.ndim == 2 and q.shape[2] == k.shape[2]
+        return self.out(heads_together(self.attend(q, k, v, bias, causal=causal)))
+
+
+class CrossAttention(nn.Module):
+    """Attention to the source, whose keys and values are made for all layers at once."""
+
+    def __init__(self, d_model: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q = Linear(d_model, d_model, bias=False)
+        self.out = Linear(d_model, d_model, bias=False)
+        self.attend = Attention(scale=attention_scale(d_model // heads), dropout=0)
+
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+        """x (B, T, D), keys, values (B, H, S, K), bias -> (B, T, D)"""
+        q = norm(self.q(x).unflatten(-1, (self.heads, -1))).transpose(1, 2)  # (B, H, T, K)
+        return self.out(heads_together(self.attend(q, keys, values, bias)))
+
+
+class FeedForward(nn.Module):
+    """Feed-forward of width 4 D with squared ReLU."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.up = Linear(d_model, 4 * d_model, bias=False)
+        self.out = Linear(4 * d_model, d_model, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, T, D) -> (B, T, D)"""
+        return self.out(squared_relu(self.up(x)))
+
+
+class SelfBlock(nn.Module):
+    """Pre-norm (Xiong et al. 2020, arXiv:2002.04745): self-attention, then the feed-forward.
+
+    `branch` is what a branch counts, so that one rate serves all depths.
+    """
+
+    def __init__(self, d_model: int, heads: int, *, dropout: float, branch: float, causal: bool) -> None:
+        super().__init__()
+        self.own = SelfAttention(d_model, heads, causal=causal)
+        self.mlp = FeedForward(d_model)
+        self.add = Residual(dropout, branch)
+
+    def forward(self, x: Tensor, bias: Tensor | None, turned: Turns) -> Tensor:
+        """x (B, T, D), bias broadcasting to (B, H, T, T), tables (T, K / 2) -> (B, T, D)"""
+        x = self.add(x, self.own(norm(x), bias, turned))
+        return self.add(x, self.mlp(norm(x)))
+
+
+class CrossBlock(nn.Module):
+    """Pre-norm: the target so far, the source, then the feed-forward."""
+
+    def __init__(self, d_model: int, heads: int, *, dropout: float, branch: float) -> None:
+        super().__init__()
+        self.own = SelfAttention(d_model, heads, causal=True)
+        self.source = CrossAttention(d_model, heads)
+        self.mlp = FeedForward(d_model)
+        self.add = Residual(dropout, branch)
+
+    def forward(
+        self,
+        x: Tensor,
+        own: Tensor | None,
+        turned: Turns,
+        source: tuple[Tensor, Tensor, Tensor | None],
+        past: Past | None,
+        layer: int,
+    ) -> Tensor:
+        """x (B, T, D), own: bias broadcasting to (B, H, T, T), source: keys, values (B, H, S, K), bias -> (B, T, D)"""
+        x = self.add(x, self.own(norm(x), own, turned, past, layer))
+        x = self.add(x, self.source(norm(x), *source))
+        return self.add(x, self.mlp(norm(x)))

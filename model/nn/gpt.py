@@ -1,0 +1,225 @@
+"""The trunk of nanoGPT as upstream has it: learned positions, LayerNorm, erf-GELU. Its names are those of upstream.
+
+# Shapes: B batch, T length, D d_model, H heads, K head width.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from model.nn.attention import Attention, Dropout, Residual, causal_bias, heads_apart, heads_together, norm
+from model.nn.blocks import SelfBlock, initialize_blocks, turns
+from model.nn.mup import EMBEDDING_STD, Scaling
+from model.nn.precision import Embedding, Linear
+from tune.errors import UserError
+
+if TYPE_CHECKING:
+    pass
+
+
+class UpstreamTrunk(nn.Module):
+    """Tokens to the last normalised activations."""
+
+    causal: Tensor
+
+    def __init__(self, config: "GPTConfig") -> None:
+        super().__init__()
+        self.wte = Embedding(config.vocabulary, config.d_model)
+        self.wpe = Embedding(config.context, config.d_model)
+        self.drop = Dropout(config.dropout)
+        self.h = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.ln_f = LayerNorm(config)
+        self.register_buffer("causal", causal_bias(config.context), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """tokens (B, T) -> (B, T, D)"""
+        length = tokens.shape[1]
+        x = self.drop(self.wte(tokens) + self.wpe(torch.arange(length, device=tokens.device)))
+        for block in self.h:
+            x = block(x, self.causal[:length, :length])
+        normalised: Tensor = self.ln_f(x)
+        return normalised
+
+
+class LayerNorm(nn.Module):
+    """A gain, and a bias only where the config has one."""
+
+    def __init__(self, config: "GPTConfig") -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(config.d_model))
+        self.bias = nn.Parameter(torch.zeros(config.d_model)) if config.bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, T, D) -> (B, T, D)"""
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), bias, 1e-5)
+
+
+class Block(nn.Module):
+    """Pre-norm (Radford et al. 2019): x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, config: "GPTConfig") -> None:
+        super().__init__()
+        self.ln_1 = LayerNorm(config)
+        self.attn = SelfAttention(config)
+        self.ln_2 = LayerNorm(config)
+        self.mlp = MLP(config)
+        self.add = Residual(config.dropout)
+
+    def forward(self, x: Tensor, causal: Tensor) -> Tensor:
+        """x (B, T, D), causal (T, T) -> (B, T, D)"""
+        x = self.add(x, self.attn(self.ln_1(x), causal))
+        return self.add(x, self.mlp(self.ln_2(x)))
+
+
+class SelfAttention(nn.Module):
+    """Causal self-attention with queries, keys and values from one product."""
+
+    def __init__(self, config: "GPTConfig") -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.c_attn = Linear(config.d_model, 3 * config.d_model, bias=config.bias)
+        self.c_proj = Linear(config.d_model, config.d_model, bias=config.bias)
+        self.attend = Attention(scale=(config.d_model // config.heads) ** -0.5, dropout=config.dropout)
+
+    def forward(self, x: Tensor, causal: Tensor) -> Tensor:
+        """x (B, T, D), causal (T, T) -> (B, T, D)"""
+        q, k, v = (heads_apart(part, self.heads) for part in self.c_attn(x).chunk(3, -1))
+        return self.c_proj(heads_together(self.attend(q, k, v, causal, causal=True)))
+
+
+class MLP(nn.Module):
+    """Feed-forward of width 4 D with erf-GELU."""
+
+    def __init__(self, config: "GPTConfig") -> None:
+        super().__init__()
+        self.c_fc = Linear(config.d_model, 4 * config.d_model, bias=config.bias)
+        self.c_proj = Linear(4 * config.d_model, config.d_model, bias=config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, T, D) -> (B, T, D)"""
+        return self.c_proj(F.gelu(self.c_fc(x)))
+
+
+def initialize_upstream(model: nn.Module, layers: int) -> None:
+    """GPT-2's: normal 0.02, projections into the residual stream 0.02 / sqrt(2 layers); drawn in upstream's order."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+    for name, parameter in model.named_parameters():
+        if name.endswith("c_proj.weight"):
+            nn.init.normal_(parameter, std=0.02 / (2 * layers) ** 0.5)
+
+
+ARCHITECTURES = ("nanogpt", "modern")
+SOFT_CAP = 15.0  # of the modern logits (Gemma Team 2024, arXiv:2408.00118)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTConfig:
+    """The shape of a GPT. `nanogpt` is upstream exactly, and `bias` is upstream's; `modern` has none."""
+
+    vocabulary: int
+    context: int
+    d_model: int = 128
+    heads: int = 4
+    layers: int = 4
+    dropout: float = 0.0
+    architecture: str = "modern"
+    bias: bool = False
+    scaling_rules: bool = True
+
+    def __post_init__(self) -> None:
+        if self.architecture not in ARCHITECTURES:
+            choices = ", ".join(ARCHITECTURES)
+            raise UserError(f"architecture: {self.architecture!r} is unknown; choose one of {choices}")
+        if self.d_model % self.heads:
+            raise UserError(f"heads: {self.heads} does not divide d_model {self.d_model}; choose a divisor")
+
+
+class GPT(nn.Module):
+    """Predicts each next token from those before it."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.config = config
+        upstream = config.architecture == "nanogpt"
+        self.scaling = Scaling(
+            d_model=config.d_model, layers=config.layers, standard=upstream, ruled=config.scaling_rules
+        )
+        self.transformer = UpstreamTrunk(config) if upstream else ModernTrunk(config, self.scaling)
+        self.lm_head = Linear(config.d_model, config.vocabulary, bias=False)
+        if upstream:
+            self.transformer.wte.weight = self.lm_head.weight
+            initialize_upstream(self, config.layers)
+        else:
+            nn.init.zeros_(self.lm_head.weight)  # the first logits are uniform
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """tokens (B, T), T at most the context -> logits (B, T, V), of `modern` in fp32"""
+        if tokens.shape[1] > self.config.context:
+            raise UserError(
+                f"tokens: {tokens.shape[1]} are more than the context of {self.config.context}; give the last ones"
+            )
+        logits: Tensor = self.lm_head(self.transformer(tokens))
+        if self.config.architecture == "nanogpt":
+            return logits
+        return SOFT_CAP * torch.tanh(logits.float() * (self.scaling.logits / SOFT_CAP))
+
+    @classmethod
+    def from_upstream(cls, checkpoint: Mapping[str, Any]) -> Self:
+        """The model in nanoGPT's own checkpoint: `model_args` and `model` of its ckpt.pt, compiled or not."""
+        shape = checkpoint["model_args"]
+        config = GPTConfig(
+            vocabulary=shape["vocab_size"],
+            context=shape["block_size"],
+            d_model=shape["n_embd"],
+            heads=shape["n_head"],
+            layers=shape["n_layer"],
+            dropout=shape.get("dropout", 0.0),
+            architecture="nanogpt",
+            bias=shape["bias"],
+        )
+        weights = {name.removeprefix("_orig_mod."): tensor for name, tensor in checkpoint["model"].items()}
+        masks = {name for name in weights if name.endswith(".attn.bias")}  # kept where upstream has no fused attention
+        model = cls(config)
+        model.load_state_dict({name: tensor for name, tensor in weights.items() if name not in masks})
+        return model
+
+
+class ModernTrunk(nn.Module):
+    """Tokens to the last normalised activations."""
+
+    causal: Tensor
+    cosines: Tensor
+    sines: Tensor
+
+    def __init__(self, config: GPTConfig, scaling: Scaling) -> None:
+        super().__init__()
+        d_model, heads = config.d_model, config.heads
+        self.wte = Embedding(config.vocabulary, d_model)
+        self.drop = Dropout(config.dropout)
+        self.h = nn.ModuleList(
+            SelfBlock(d_model, heads, dropout=config.dropout, branch=scaling.branch, causal=True)
+            for _ in range(config.layers)
+        )
+        nn.init.normal_(self.wte.weight, std=EMBEDDING_STD)
+        initialize_blocks(self.h)
+        cosines, sines = turns(config.context, d_model // heads)
+        self.register_buffer("cosines", cosines, persistent=False)
+        self.register_buffer("sines", sines, persistent=False)
+        self.register_buffer("causal", causal_bias(config.context), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """tokens (B, T) -> (B, T, D)"""
+        length = tokens.shape[1]
+        x = self.drop(norm(self.wte(tokens)))
+        for block in self.h:
+            x = block(x, self.causal[:length, :length], (self.cosines[:length], self.sines[:length]))
+        return norm(x)

@@ -1,0 +1,172 @@
+"""Precision in one place: what a device does natively and fast, the switches for it, and how a model computes in it.
+
+A model keeps fp32 master weights. Its embeddings hand out activations in the compute dtype, and every `Linear` casts
+its weight to the dtype of its input: no autocast.
+"""
+
+import ctypes
+import functools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from model.training.memory import limited
+from tune.errors import UserError
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+
+_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_CPU_FLAGS = {torch.bfloat16: ("avx512_bf16", "amx_bf16"), torch.float16: ("avx512_fp16", "amx_fp16")}
+_MKLDNN: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+_FASTER = 1.2  # a switch or a dtype that gains less than this is not worth its risk
+_TRUE_FP32 = 1e-6  # relative error of a real fp32 product; bf16 has 3e-3
+
+
+class Linear(nn.Linear):
+    """A linear map with fp32 master weights that computes in the dtype of its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (..., in) -> (..., out)"""
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.linear(x, self.weight.to(x.dtype), bias)
+
+
+class Embedding(nn.Embedding):
+    """A table of fp32 master vectors, handed out in the compute dtype: here the model's activations get theirs."""
+
+    compute_dtype = torch.float32
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """tokens (...) -> (..., D)"""
+        return super().forward(tokens).to(self.compute_dtype)
+
+
+def compute_dtype(precision: str) -> torch.dtype:
+    """The dtype of activations and of the products; UserError for an unknown precision."""
+    if precision not in _DTYPES:
+        raise UserError(f"precision: {precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
+    return _DTYPES[precision]
+
+
+def set_compute(model: nn.Module, precision: str) -> None:
+    """Let the model compute in `precision`, on the device where it is and under the switches of `prepare`.
+
+    On a CPU fused attention is slow in bf16, and wherever oneDNN does the fp32 products.
+    """
+    dtype = compute_dtype(precision)
+    fused = next(model.parameters()).device.type != "cpu" or (dtype == torch.float32 and not _onednn_fp32_is_on())
+    for module in model.modules():
+        if isinstance(module, Embedding):
+            module.compute_dtype = dtype
+        if hasattr(module, "fused"):
+            module.fused = fused  # type: ignore[assignment]
+
+
+def prepare(precision: str, device: torch.device | str) -> None:
+    """Set the switches of this process for `precision`; called once, before the model is built."""
+    compute_dtype(precision)
+    if torch.device(device).type == "cuda":
+        torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+    else:
+        if not limited():
+            _keep_heap()
+        _MKLDNN.fp32_precision = "bf16" if _onednn_fp32_pays() else "ieee"
+
+
+@functools.cache
+def native(device: torch.device | str) -> tuple[str, ...]:
+    """The precisions that the device does natively and fast, no two names for one thing (tf32 is fp32 on a CPU)."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        major = torch.cuda.get_device_capability(device)[0]
+        return ("fp32", *(("tf32", "bf16") if major >= 8 else ()), *(("fp16",) if major >= 7 else ()))
+    return ("fp32", *(name for name in ("bf16", "fp16") if _cpu_is_fast(_DTYPES[name])))
+
+
+def scaler(precision: str, device: torch.device | str) -> torch.amp.GradScaler:
+    """The gradient scaler: fp16 needs one, to the others it does nothing."""
+    return torch.amp.GradScaler(torch.device(device).type, enabled=precision == "fp16")
+
+
+def _cpu_is_fast(dtype: torch.dtype) -> bool:
+    """Without the instructions a small dtype is up to 91 times slower: ask for the flag, then for the time."""
+    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()  # older torch has none
+    if not any(capabilities.get(flag, False) for flag in _CPU_FLAGS[dtype]):
+        return False
+    x = _probe()
+    small = x.to(dtype)
+    return _speed_up(lambda: x @ x, lambda: small @ small) >= _FASTER
+
+
+@functools.cache
+def _onednn_fp32_pays() -> bool:
+    """Whether letting oneDNN do the fp32 products is exact and faster here: torch's MKL takes a slow path on AMD.
+
+    The switch only *permits* bf16; with AMX it would really use it, which the error shows.
+    """
+    x = _probe()
+    exact = x.double() @ x.double()
+
+    def product(switch: str) -> Tensor:
+        _MKLDNN.fp32_precision = switch
+        return x @ x
+
+    before = _MKLDNN.fp32_precision
+    try:
+        error = (product("bf16").double() - exact).norm() / exact.norm()
+        return bool(error < _TRUE_FP32) and _speed_up(lambda: product("ieee"), lambda: product("bf16")) >= _FASTER
+    finally:
+        _MKLDNN.fp32_precision = before
+
+
+def _onednn_fp32_is_on() -> bool:
+    return bool(_MKLDNN.fp32_precision == "bf16")
+
+
+def _probe() -> Tensor:
+    """A matrix for a product so short (0.3 ms) that the best of many is undisturbed even on a busy machine."""
+    return torch.randn(256, 256, generator=torch.Generator().manual_seed(0))
+
+
+def _speed_up(slow: Callable[[], object], fast: Callable[[], object], limit: float = 0.1) -> float:
+    """How many times as fast `fast` is: the best of each on one thread, in turns for `limit` seconds.
+
+    Several threads would wait for each other on a busy machine, and both seem equally slow.
+    """
+    best = {slow: float("inf"), fast: float("inf")}
+    with on_threads(1):
+        end = time.perf_counter() + limit
+        while time.perf_counter() < end:
+            for run in best:
+                start = time.perf_counter()
+                run()
+                best[run] = min(best[run], time.perf_counter() - start)
+    return best[slow] / best[fast]
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """Let torch compute on so many threads of this process for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _keep_heap() -> None:
+    """Tell glibc to keep freed blocks: giving them back costs 2-3 ms of page faults a step. Other libcs: nothing.
+
+    Not under a limit, where kept blocks count, and a batch cut into parts would have no room beside them.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
+        mallopt(trim_threshold, 2**31 - 1)
+        mallopt(mmap_threshold, 2**30)

@@ -1,0 +1,165 @@
+"""Translation: an encoder-decoder Transformer (Vaswani et al. 2017, arXiv:1706.03762) in a modern form.
+
+# Shapes: B batch, T target length, S source length, D d_model, H heads, K head width, L layers, V vocabulary.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from model.nn.attention import Dropout, apart, causal_bias, norm
+from model.nn.blocks import CrossBlock, SelfBlock, Turns, initialize_blocks, turns
+from model.nn.decoding import Past, beam_search, greedy_search
+from model.nn.mup import TIED_STD, Scaling, hidden_std
+from model.nn.precision import Embedding, Linear
+from tune.errors import UserError
+
+RESIDENT = 128  # positions whose tables are kept; longer sentences get theirs made anew
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslatorConfig:
+    """The shape of a translator; `layers` counts for each side. `bos` and `eos` follow `pad` (data/tokenizer.py)."""
+
+    vocabulary: int
+    pad: int
+    d_model: int = 128
+    heads: int = 4
+    layers: int = 4
+    dropout: float = 0.0
+    scaling_rules: bool = True
+
+    def __post_init__(self) -> None:
+        if self.d_model % self.heads:
+            raise UserError(f"heads: {self.heads} does not divide d_model {self.d_model}; choose a divisor")
+
+    @property
+    def bos(self) -> int:
+        """The token that a target begins with."""
+        return self.pad + 1
+
+    @property
+    def eos(self) -> int:
+        """The token that ends a target."""
+        return self.pad + 2
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the decoder reads of the source: each layer's keys and values (L, B, H, S, K), bias (B, 1, 1 or T, S) or
+    None."""
+
+    keys: Tensor
+    values: Tensor
+    bias: Tensor | None
+
+    def select(self, rows: Tensor) -> "Memory":
+        """The memory of some rows of the batch; a row may come several times."""
+        bias = None if self.bias is None else self.bias[rows]
+        return Memory(self.keys[:, rows], self.values[:, rows], bias)
+
+
+class Translator(nn.Module):
+    """Predicts the target token by token; one embedding serves source, target and read-out."""
+
+    causal: Tensor
+    cosines: Tensor
+    sines: Tensor
+
+    def __init__(self, config: TranslatorConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.scaling = Scaling(d_model=config.d_model, layers=config.layers, ruled=config.scaling_rules)
+        self.embedding = Embedding(config.vocabulary, config.d_model)
+        self.drop = Dropout(config.dropout)
+        d_model, heads, layers = config.d_model, config.heads, config.layers
+        rules = {"dropout": config.dropout, "branch": self.scaling.branch}
+        self.encoder = nn.ModuleList(SelfBlock(d_model, heads, causal=False, **rules) for _ in range(layers))
+        self.cross = Linear(d_model, 2 * layers * d_model, bias=False)  # keys and values for all layers
+        self.decoder = nn.ModuleList(CrossBlock(d_model, heads, **rules) for _ in range(layers))
+        nn.init.normal_(self.embedding.weight, std=TIED_STD)
+        nn.init.normal_(self.cross.weight, std=hidden_std(d_model))
+        initialize_blocks(self.encoder)
+        initialize_blocks(self.decoder)
+        self.register_buffer("causal", causal_bias(RESIDENT), persistent=False)
+        cosines, sines = turns(RESIDENT, d_model // heads)
+        self.register_buffer("cosines", cosines, persistent=False)
+        self.register_buffer("sines", sines, persistent=False)
+
+    def forward(self, source: Tensor, source_of: Tensor, target_in: Tensor, target_of: Tensor) -> Tensor:
+        """source (B, S), target_in (B, T), and the sentence that each token is of, by number -> logits (B, T, V)
+
+        A token sees those of its own number alone: a row may hold several pairs, one after the other. Positions are
+        relative, so that it does not matter where in the row a sentence begins.
+        """
+        dtype = self.embedding.compute_dtype
+        within, across = apart(source_of, source_of).to(dtype), apart(target_of, source_of).to(dtype)
+        own = (apart(target_of, target_of) + self._causal(target_in.shape[1])).to(dtype)
+        return self._write(target_in, own, self._read(source, within, across), None)
+
+    def encode(self, source: Tensor, unpadded: Tensor | None) -> Memory:
+        """source (B, S), unpadded (B, S) or None where nothing is padded -> each decoder layer's keys and values"""
+        bias = None
+        if unpadded is not None:
+            bias = torch.zeros(unpadded.shape, device=source.device).masked_fill(~unpadded, float("-inf"))
+            bias = bias[:, None, None]  # (B, 1, 1, S)
+        return self._read(source, bias, bias)
+
+    def _read(self, source: Tensor, bias: Tensor | None, read_bias: Tensor | None) -> Memory:
+        """source (B, S); what its tokens see of each other, and what the decoder sees of them, both (B, 1, ..., S)"""
+        turned = self._turns(0, source.shape[1])
+        x = self.drop(norm(self.embedding(source)))
+        for block in self.encoder:
+            x = block(x, bias, turned)
+        pairs = self.cross(norm(x)).unflatten(-1, (2, self.config.layers, self.config.heads, -1))  # (B, S, 2, L, H, K)
+        keys, values = norm(pairs[:, :, 0]), pairs[:, :, 1]  # (B, S, L, H, K)
+        return Memory(keys.permute(2, 0, 3, 1, 4), values.permute(2, 0, 3, 1, 4), read_bias)
+
+    def decode(self, target_in: Tensor, memory: Memory, past: Past | None = None) -> Tensor:
+        """target_in (B, T): the whole target so far, or with `past` its next tokens -> logits (B, T, V)"""
+        begin, length = 0 if past is None else past.length, target_in.shape[1]
+        own = self._causal(begin + length)[begin:] if length > 1 else None  # the newest position sees all
+        return self._write(target_in, own, memory, past)
+
+    def _write(self, target_in: Tensor, own: Tensor | None, memory: Memory, past: Past | None) -> Tensor:
+        """target_in (B, T), what its tokens see of the target so far -> logits (B, T, V)"""
+        begin, length = 0 if past is None else past.length, target_in.shape[1]
+        turned = self._turns(begin, begin + length)
+        x = self.drop(norm(self.embedding(target_in)))
+        for layer, block in enumerate(self.decoder):
+            source = memory.keys[layer], memory.values[layer], memory.bias
+            x = block(x, own, turned, source, past, layer)
+        if past is not None:
+            past.length += length
+        return F.linear(norm(x) * self.scaling.logits, self.embedding.weight.to(x.dtype))
+
+    def past(self, limit: int) -> Past:
+        """An empty past with room for `limit` tokens."""
+        return Past(self.config.layers, limit)
+
+    def greedy(self, source: Tensor, unpadded: Tensor | None, limit: int) -> list[list[int]]:
+        """source (B, S) -> the likeliest next token each time, at most `limit`, without eos"""
+        return greedy_search(self, source, unpadded, limit)
+
+    def beam(
+        self, source: Tensor, unpadded: Tensor | None, width: int = 4, limit: int = 64,
+        before_step: Callable[[], None] = lambda: None,
+    ) -> list[list[int]]:  # fmt: skip
+        """source (B, S) -> the likeliest text among `width` kept in parallel, at most `limit` tokens, without eos"""
+        return beam_search(self, source, unpadded, width, limit, before_step)
+
+    def _turns(self, begin: int, end: int) -> Turns:
+        """The tables (T, K / 2) of positions `begin` to `end`; there is no longest sentence."""
+        if end <= RESIDENT:
+            return self.cosines[begin:end], self.sines[begin:end]
+        width = self.config.d_model // self.config.heads
+        cosines, sines = (table.to(self.cosines.device) for table in turns(end, width))
+        return cosines[begin:], sines[begin:]
+
+    def _causal(self, length: int) -> Tensor:
+        if length <= RESIDENT:
+            return self.causal[:length, :length]
+        return causal_bias(length).to(self.causal.device)

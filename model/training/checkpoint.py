@@ -1,0 +1,206 @@
+"""Checkpoints: folders of safetensors and JSON, written whole or not at all, read only if undamaged."""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file, save_model
+from safetensors.torch import load_model as load_weights
+from torch import Tensor, nn
+
+from model.config import Config
+from model.data.tokenizer import Tokenizer
+from model.families import FAMILIES
+from model.nn.precision import prepare, set_compute
+from tune.errors import UserError
+
+WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+BEFORE_DECAY, AFTER_DECAY = "before-decay", "after-decay"
+KEPT = 2    # the newest, and one to fall back to
+_UNFINISHED = ".unfinished-"
+_LATER: dict[str, Any] = {"own": {}, "scaling_rules": True}    # fields that were none once
+
+
+class DamagedCheckpoint(UserError):
+    """A checkpoint folder whose files are missing, cut off or altered."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """What a checkpoint holds, read and verified: where the weights are, the optimizer's tensors and the JSON state."""
+
+    weights: Path
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+def save(folder: Path, model: nn.Module, tensors: dict[str, Tensor], state: dict[str, Any], name: str = "") -> Path:
+    """Write `folder`/`name` (step-000123 when none is given), then drop all but the newest step checkpoints.
+
+    `state` is JSON-able and has `steps`. A kill at any moment leaves the checkpoints before untouched.
+    """
+    name = name or f"step-{state['steps']:06d}"
+
+    def fill(place: Path) -> None:
+        try:
+            save_model(model, str(place / WEIGHTS))
+            save_file(tensors, place / OPTIMIZER)
+        except SafetensorError as error:    # how it tells of a full disk
+            raise OSError(errno.EIO, str(error), str(place)) from error
+        files = {file: _digest(place / file) for file in (WEIGHTS, OPTIMIZER)}
+        body = json.loads(json.dumps({**state, "files": files}))    # as it will be read
+        (place / STATE).write_text(json.dumps({"checksum": _checksum(body), **body}))
+
+    path = _write_whole(folder / name, fill)
+    for old in sorted(folder.glob("step-*"), key=_steps)[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return path
+
+
+def load(path: Path) -> Saved:
+    """Read and verify a checkpoint folder; DamagedCheckpoint says which file is not as it was written."""
+    state = _read_state(path)
+    for file in (WEIGHTS, OPTIMIZER):
+        if not (path / file).is_file() or _digest(path / file) != state["files"].get(file):
+            raise DamagedCheckpoint(f"checkpoint: {path / file} is missing or damaged; use an older checkpoint")
+    try:
+        return Saved(weights=path / WEIGHTS, tensors=load_file(path / OPTIMIZER), state=state)
+    except SafetensorError as error:
+        raise DamagedCheckpoint(f"checkpoint: {path / OPTIMIZER}: {error}; use an older checkpoint") from error
+
+
+def load_or_older(path: Path) -> tuple[Path | None, Saved | None]:
+    """Read this checkpoint, or where it is damaged the newest sound one beside it; (None, None) where there is none."""
+    try:
+        return path, load(path)
+    except DamagedCheckpoint:
+        older = latest(path.parent)
+        return older, None if older is None else load(older)
+
+
+def latest(folder: Path) -> Path | None:
+    """The undamaged checkpoint with the most steps in a trial's folder, or None."""
+    for path in sorted([*folder.glob("step-*"), folder / BEFORE_DECAY], key=_steps, reverse=True):
+        try:
+            load(path)
+        except DamagedCheckpoint:
+            continue
+        return path
+    return None
+
+
+def forget_decay(folder: Path) -> None:
+    """Let a trial go on from before its decay: drop the step checkpoints from inside it. Without one before, none."""
+    try:
+        load(folder / BEFORE_DECAY)
+    except DamagedCheckpoint:
+        return
+    began = _steps(folder / BEFORE_DECAY)
+    for path in folder.glob("step-*"):
+        if _steps(path) > began:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def export(checkpoint: Path, folder: Path, tokenizer_json: str) -> Path:
+    """Copy a checkpoint's weights, config and tokenizer to `folder`, replacing what was there."""
+    saved = load(checkpoint)
+
+    def fill(place: Path) -> None:
+        shutil.copyfile(saved.weights, place / WEIGHTS)
+        (place / TOKENIZER).write_text(tokenizer_json, encoding="utf-8")
+        (place / CONFIG).write_text(json.dumps(saved.state["config"], indent=1))
+
+    return _write_whole(folder, fill)
+
+
+def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[nn.Module, Tokenizer]:
+    """The exported model, in evaluation mode, and its tokenizer."""
+    try:
+        config = Config(**json.loads((folder / CONFIG).read_text()))
+        tokenizer = Tokenizer.from_json((folder / TOKENIZER).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"model: {folder}: {error}; name a best-<family> folder of a study") from error
+    return trained_model(config, folder, tokenizer, device), tokenizer
+
+
+def trained_model(config: Config, folder: Path, tokenizer: Tokenizer, device: torch.device | str) -> nn.Module:
+    """The model of a config with the weights in a folder, exported or a checkpoint, in evaluation mode."""
+    prepare(config.precision, device)
+    model = FAMILIES[config.family].build(config, tokenizer.vocabulary, tokenizer.pad or 0).to(device)
+    load_weights(model, folder / WEIGHTS)
+    set_compute(model, config.precision)
+    return model.eval()
+
+
+def config_state(config: Config) -> dict[str, Any]:
+    """A config as JSON-able values; Config(**config_state(c)) == c. Fields that came later are left out if unused."""
+    state = asdict(config) | {"betas": list(config.betas), "own": dict(config.own)}
+    return {name: value for name, value in state.items() if name not in _LATER or value != _LATER[name]}
+
+
+def _write_whole(path: Path, fill: Callable[[Path], None]) -> Path:
+    """Let `fill` write a folder under a temporary name, sync it and give it its name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in path.parent.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    place = path.with_name(_UNFINISHED + path.name)
+    place.mkdir()
+    try:
+        fill(place)
+        for file in [*place.iterdir(), place]:
+            _sync(file)
+    except OSError:
+        shutil.rmtree(place, ignore_errors=True)    # the disk may be full
+        raise
+    if path.exists():
+        path.rename(path.with_name(f"{_UNFINISHED}replaced-{path.name}"))
+    place.rename(path)
+    _sync(path.parent)
+    shutil.rmtree(path.with_name(f"{_UNFINISHED}replaced-{path.name}"), ignore_errors=True)
+    return path
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    try:
+        state = json.loads((path / STATE).read_text())
+        known = type(state["steps"]) is int and isinstance(state["files"], dict)
+        sound = state.pop("checksum") == _checksum(state) and known
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        sound = False
+    if not sound:
+        raise DamagedCheckpoint(f"checkpoint: {path / STATE} is missing or damaged; use an older checkpoint")
+    return state
+
+
+def _steps(path: Path) -> int:
+    """Steps of the checkpoint in this folder, -1 where its state cannot be read."""
+    try:
+        return int(_read_state(path)["steps"])
+    except DamagedCheckpoint:
+        return -1
+
+
+def _checksum(state: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,126 @@
+"""How good a model is on a split: un-smoothed loss and what follows from it."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from sacrebleu.metrics import BLEU, CHRF
+from torch import nn
+
+from model.config import Config, Data
+from model.data.dataset import PairData, PairSplit
+from model.data.tokenizer import Tokenizer
+from model.families import FAMILIES
+from model.inference import spread, translations
+
+_LARGEST_EXPONENT = 700.0    # beyond it exp() is no float any more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The mean over a split's target tokens, padding not counted."""
+
+    loss: float                 # nats a token
+    perplexity: float           # a token
+    bits_per_character: float
+    nats_per_word: float
+    accuracy: float             # share of the tokens that were predicted first; NaN: not known
+    tokens: int
+    seconds: float
+    subset: int | None = None   # of the fixed part with about so many tokens; None: of all of the split
+
+
+@torch.inference_mode()
+def evaluate(
+    model: nn.Module, config: Config, data: Data, split: str, *, tokens: int | None = None,
+    device: torch.device | str = "cpu", go_on: Callable[[], bool] = lambda: True,
+    clock: Callable[[], float] = time.monotonic,
+) -> Evaluation | None:
+    """Measure `split` ("train", "valid", "test"), all of it or its fixed subset of about `tokens` target tokens.
+
+    `go_on` is asked before each batch; where it refuses the result is None. The model is in training mode afterwards.
+    """
+    began = clock()
+    total, hits, counted = 0.0, 0.0, 0
+    family = FAMILIES[config.family]
+    model.eval()
+    try:
+        for batch in family.evaluation_batches(config, data, split, tokens, device):
+            if not go_on():
+                return None
+            loss, right = family.sums(model, batch)
+            total, hits, counted = total + loss.item(), hits + right.item(), counted + batch.tokens
+    finally:
+        model.train()
+    _, characters, words = family.span(config, data, split, tokens)
+    measured = of_totals(total, hits, counted, characters, words, clock() - began)
+    return dataclasses.replace(measured, subset=tokens)
+
+
+def of_totals(nats: float, hits: float, tokens: int, characters: int, words: int, seconds: float) -> Evaluation:
+    """The figures that follow from sums over a split."""
+    loss = nats / tokens
+    return Evaluation(
+        loss=loss, perplexity=math.exp(min(loss, _LARGEST_EXPONENT)),
+        bits_per_character=nats / math.log(2) / max(characters, 1), nats_per_word=nats / max(words, 1),
+        accuracy=hits / tokens, tokens=tokens, seconds=seconds,
+    )
+
+
+SENTENCES = 128
+"""Spread over the split; all of it, where it has fewer."""
+CHUNK = 8
+"""Sentences translated at once: few, so that what is left of a lease can be looked at between."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Corpus BLEU (Papineni et al. 2002) and chrF (Popovic 2015), 0 to 100, by sacrebleu, whose signature says how."""
+
+    bleu: float
+    chrf: float
+    sentences: int
+    signature: str
+
+
+def chunks(data: PairData) -> int:
+    """How many there are to translate."""
+    return -(-min(SENTENCES, len(data.test)) // CHUNK)
+
+
+def translated(
+    model: nn.Module, tokenizer: Tokenizer, data: PairData, before_step: Callable[[], None] = lambda: None
+) -> Iterator[list[tuple[str, str]]]:
+    """Sentences of the test split, chunk by chunk: each as the model translates it, and its reference."""
+    return translated_of(model, tokenizer, data, data.test, SENTENCES, before_step)
+
+
+def translated_of(
+    model: nn.Module, tokenizer: Tokenizer, data: PairData, split: PairSplit, sentences: int,
+    before_step: Callable[[], None] = lambda: None,
+) -> Iterator[list[tuple[str, str]]]:  # fmt: skip
+    """As many sentences of a split, chunk by chunk; what is longer than a row of training is cut.
+
+    before_step: as for model.inference.translations.
+    """
+    pairs = [
+        (tokenizer.decode(source.tolist()), tokenizer.decode(target.tolist()))
+        for source, target in spread(split, min(sentences, len(split)))
+    ]
+    for first in range(0, len(pairs), CHUNK):
+        sources, references = zip(*pairs[first : first + CHUNK], strict=True)
+        written = translations(model, tokenizer, list(sources), row=data.row, before_step=before_step)
+        yield list(zip(written, references, strict=True))
+
+
+def score(found: list[tuple[str, str]]) -> Score:
+    """Of translations and their references."""
+    outputs, references = (list(side) for side in zip(*found, strict=True))
+    bleu = BLEU()
+    return Score(
+        bleu=bleu.corpus_score(outputs, [references]).score, chrf=CHRF().corpus_score(outputs, [references]).score,
+        sentences=len(found), signature=str(bleu.get_signature()),
+    )  # fmt: skip

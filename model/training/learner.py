@@ -1,0 +1,217 @@
+"""A model with its optimizer and batches: what one optimizer step changes and a checkpoint keeps."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from model.config import Config, Data, pad_of
+from model.data.batches import Batch, EndlessBatches
+from model.families import FAMILIES
+from model.nn import precision
+from model.nn.mup import parameter_groups
+from model.training.checkpoint import Saved, load_weights
+from model.training.memory import give_back_freed, ran_out
+
+
+@dataclass(frozen=True)
+class Step:
+    """Scalars on the device; reading them waits for it."""
+
+    loss: Tensor    # un-smoothed
+    gradient_norm: Tensor
+    tokens: int
+
+
+class Learner:
+    """The part of a trial that learns; it knows no clock.
+
+    micro_batches: into how many parts a batch is cut, whose gradients add up to the whole's; doubled where memory runs
+    out (`ran_out`), as long as that helps. forward: what the loss calls, which may be more than the model that is kept;
+    rank: of the processes that learn the same together; moments: what the optimizer keeps of each parameter.
+    """
+
+    rank = 0
+    moments: tuple[str, ...] = ("step", "exp_avg", "exp_avg_sq")
+
+    def __init__(self, config: Config, data: Data, device: torch.device, micro_batches: int = 1):
+        precision.prepare(config.precision, device)
+        torch.manual_seed(config.seed)
+        self.config, self.data, self.device = config, data, device
+        self.micro_batches, self.ran_out = micro_batches, False
+        self.family = FAMILIES[config.family]
+        self.model = self.family.build(config, data.vocabulary, pad_of(data)).to(device)
+        precision.set_compute(self.model, config.precision)
+        self.forward: nn.Module = self.model
+        self.batches = self.feed(config)
+        self.optimizer = self.make_optimizer()
+        self.scaler = precision.scaler(config.precision, device)
+        self.names = {parameter: name for name, parameter in self.model.named_parameters()}
+        self.parameters = sum(parameter.numel() for parameter in self.names)
+        self._begin_moments()
+        self.steps = 0
+        self.tokens = 0
+        self._loss = self._loss_of
+
+    def step(self, factor: float) -> Step:
+        """One optimizer step at `factor` of the peak rates."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak_rate"] * factor
+        batch = next(self.batches)
+        loss = self._gradients(batch)
+        self.scaler.unscale_(self.optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(self.names, self.config.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.steps += 1
+        self.tokens += batch.tokens
+        return Step(loss=loss, gradient_norm=norm.detach(), tokens=batch.tokens)
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        """Of groups that each have a `peak_rate`."""
+        config = self.config
+        return torch.optim.AdamW(
+            parameter_groups(self.model, config.learning_rate, config.weight_decay), betas=config.betas, fused=True)
+
+    def feed(self, config: Config) -> EndlessBatches:
+        """The batches of a config, from the beginning."""
+        return self.family.training_batches(config, self.data, self.device)
+
+    def rehearse(self) -> None:
+        """Gradients of a batch, for nothing: should memory run out, it does so now."""
+        random_state = self.random_state()
+        self._gradients(self.batches.some())
+        self.optimizer.zero_grad(set_to_none=True)
+        self.set_random_state(random_state)
+
+    def wait(self) -> None:
+        """Until the device has done the steps it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def can_compile(self) -> bool:
+        """Whether it serves, and there is a compiler to be found."""
+        if not self.family.compiles:
+            return False
+        return shutil.which(os.environ.get("CXX", "g++")) is not None or self.device.type == "cuda"
+
+    def compile(self) -> None:
+        """Compile forward and loss; the weights and their names stay as they are. The next step takes the time.
+
+        What was compiled for other trials of this process is forgotten: torch keeps no more than a few versions of a
+        function, and beyond these it runs eagerly without a word.
+        """
+        torch.compiler.reset()
+        self._loss = torch.compile(self._loss_of, dynamic=False)
+
+    def _gradients(self, batch: Batch) -> Tensor:
+        """Add the batch's gradients; its un-smoothed loss. Where memory runs out, in smaller and smaller parts."""
+        while True:
+            random_state = None if self._loss == self._loss_of else self.random_state()
+            try:
+                return self._by_parts(batch)
+            except Exception as error:    # a compiler has many ways to fail; eager works, or fails with its own reason
+                short = ran_out(error)
+                if random_state is None and not (short and self.micro_batches < len(batch.targets)):
+                    raise
+            self.optimizer.zero_grad(set_to_none=True)
+            if short:
+                self.ran_out = True
+                give_back_freed()
+            if random_state is None:
+                self.micro_batches *= 2
+            else:
+                self._loss = self._loss_of
+                self.set_random_state(random_state)
+
+    def _by_parts(self, batch: Batch) -> Tensor:
+        if self.micro_batches == 1:
+            return self._backward(batch)
+        return torch.stack([self._backward(*part) for part in batch.parts(self.micro_batches)]).sum()
+
+    def _backward(self, batch: Batch, share: Tensor | None = None) -> Tensor:
+        loss, unsmoothed = self._loss(batch.inputs, batch.targets)
+        self.scaler.scale(loss if share is None else loss * share).backward()
+        return unsmoothed if share is None else unsmoothed * share
+
+    def _loss_of(self, inputs: tuple[Tensor | None, ...], targets: Tensor) -> tuple[Tensor, Tensor]:
+        return self.family.losses(self.forward, self.config, inputs, targets)
+
+    def _begin_moments(self) -> None:
+        """The optimizer's own beginning, but now: every step then needs the memory that the first one needs."""
+        for parameter in self.names:
+            self.optimizer.state[parameter] = {
+                moment: torch.zeros((), device=self.device) if moment == "step"
+                else torch.zeros_like(parameter, memory_format=torch.preserve_format) for moment in self.moments}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The optimizer's moments by parameter name, and the random states."""
+        moments = {
+            f"{self.names[parameter]}.{moment}": values[moment]
+            for parameter, values in self.optimizer.state.items() if isinstance(parameter, nn.Parameter)
+            for moment in self.moments
+        }
+        return moments | self.random_state()
+
+    def state(self) -> dict[str, Any]:
+        """The rest of what `restore` needs, JSON-able."""
+        return {
+            "steps": self.steps, "tokens": self.tokens, "batches": self.batches.state(),
+            "scaler": self.scaler.state_dict(),
+        }
+
+    def restore(self, saved: Saved) -> None:
+        """Go on exactly where `tensors` and `state` were taken."""
+        load_weights(self.model, saved.weights)
+        for parameter, name in self.names.items():
+            if f"{name}.{self.moments[0]}" in saved.tensors:
+                self.optimizer.state[parameter] = {
+                    moment: saved.tensors[f"{name}.{moment}"].to(self.device) for moment in self.moments
+                }
+        self.steps, self.tokens = saved.state["steps"], saved.state["tokens"]
+        self.batches.load_state(saved.state["batches"])
+        self.scaler.load_state_dict(saved.state["scaler"])
+        self.set_random_state(saved.tensors)
+
+    def random_state(self) -> dict[str, Tensor]:
+        """torch's generators, as bytes."""
+        state = {"random.cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            state["random.cuda"] = torch.cuda.get_rng_state(self.device)
+        return state
+
+    def set_random_state(self, state: dict[str, Tensor]) -> None:
+        torch.set_rng_state(state["random.cpu"])
+        if self.device.type == "cuda" and "random.cuda" in state:
+            torch.cuda.set_rng_state(state["random.cuda"], self.device)
+
+
+def dry_batch(config: Config, data: Data) -> Iterator[str]:
+    """Two rows through an untrained model on the CPU, forth and back, for nothing; yields what it does next.
+
+    torch's generators stay as they are.
+    """
+    family, device = FAMILIES[config.family], torch.device("cpu")
+    with torch.random.fork_rng(devices=[]), precision.on_threads(1):    # many wait for each other on a busy machine
+        torch.manual_seed(config.seed)
+        yield "build"
+        model = family.build(config, data.vocabulary, pad_of(data))
+        parameter_groups(model, config.learning_rate, config.weight_decay)
+        yield "batches"
+        for split in ("valid", "test"):
+            next(iter(family.evaluation_batches(config, data, split, 1, device)))
+        batch = family.training_batches(config, data, device).some()
+        part, _ = batch.parts(max(1, len(batch.targets) // 2))[0]
+        yield "loss"
+        loss, _ = family.losses(model, config, part.inputs, part.targets)
+        yield "loss.backward"
+        loss.backward()
+
+
+MakeLearner = Callable[[Config, Data, torch.device, int], Learner]
+"""As Learner itself: of a config, data and a device, with batches in so many parts."""

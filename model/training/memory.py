@@ -1,0 +1,145 @@
+"""What a process that trains needs once: its threads, and how much memory its trial took."""
+
+import contextlib
+import ctypes
+import errno
+import gc
+import math
+import resource
+import sys
+from pathlib import Path
+
+import torch
+
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+
+
+def prepare_process(threads: int) -> None:
+    """Give torch `threads` threads, and keep torch.compile from starting processes of its own."""
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+    torch._inductor.config.compile_threads = 1
+
+
+class PeakMemory:
+    """The most memory held since it was made or begun again, above what the process held when it was made: bytes."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.again()
+        self.before = status_bytes("VmRSS")
+
+    def again(self) -> None:
+        """Forget the peak so far."""
+        give_back_freed()
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            return
+        with contextlib.suppress(OSError):
+            _CLEAR_REFS.write_text("5")    # resets VmHWM, see proc(5)
+
+    def bytes(self) -> int:
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        return max(0, status_bytes("VmHWM") - self.before)
+
+
+_STATUS = Path("/proc/self/status")
+_SYSTEM = Path("/proc/meminfo")
+_SAID = (
+    "can't allocate memory", "not enough memory", "cannot allocate memory", "std::bad_alloc", "out of memory",
+    "alloc_failed", "could not create a memory object",
+)    # by torch's allocators, the C++ library, the system, CUDA, cuBLAS and oneDNN
+_SAID_UNDER_A_LIMIT = ("could not create a primitive", "could not execute a primitive")    # by oneDNN, of much else too
+
+
+def ran_out(error: BaseException | None) -> bool:
+    """Whether an error, or one that caused it, says that memory ran out: here alone that is decided."""
+    while error is not None:
+        if isinstance(error, MemoryError | torch.OutOfMemoryError):
+            return True
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            return True
+        said = _SAID + (_SAID_UNDER_A_LIMIT if limited() else ())
+        if isinstance(error, RuntimeError) and any(words in str(error).lower() for words in said):
+            return True
+        error = error.__cause__
+    return False
+
+
+def limited() -> bool:
+    """Whether this process may not take all the memory that there is."""
+    return resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
+
+
+class MemoryLimit:
+    """Holds each trial of this process to `limit` bytes above what the process holds at its begin; None: no limit.
+
+    On a CPU by RLIMIT_DATA, which makes the allocation that goes beyond it fail: it counts what is mapped, whether or
+    not it is in use. On a GPU by torch.
+    """
+
+    def __init__(self, limit: int | None, device: torch.device):
+        self._limit, self._device = limit, device
+        self._before = 0
+
+    def begin(self) -> None:
+        """The next trial begins."""
+        if self._limit is None:
+            return
+        if self._device.type == "cuda":
+            total = torch.cuda.get_device_properties(self._device).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, self._limit / total), self._device)
+            return
+        give_back_freed()
+        self._before = status_bytes("VmData")
+        self._set(self._before + self._limit)
+
+    def counted(self) -> int:
+        """Bytes of this trial that count, where that is not what it is seen to take."""
+        limited = self._limit is not None and self._device.type == "cpu"
+        return max(0, status_bytes("VmData") - self._before) if limited else 0
+
+    def lift(self) -> None:
+        """The trial ran out: what is left to say is said without a limit."""
+        if self._limit is not None and self._device.type == "cpu":
+            self._set(resource.RLIM_INFINITY)
+
+    def _set(self, wanted: int) -> None:
+        hardest = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        possible = [value for value in (wanted, hardest) if value != resource.RLIM_INFINITY and value <= sys.maxsize]
+        resource.setrlimit(resource.RLIMIT_DATA, (min(possible, default=resource.RLIM_INFINITY), hardest))
+
+
+def give_back_freed() -> None:
+    """Give the system what this process freed but kept."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)    # glibc only
+    if trim is not None:
+        trim(0)
+
+
+def available_bytes(device: torch.device) -> float:
+    """That can still be taken of a device's memory; infinite where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return _field(_SYSTEM, "MemAvailable") or math.inf
+
+
+def machine_bytes() -> int | None:
+    """All the memory of this machine; None where the system does not tell."""
+    return _field(_SYSTEM, "MemTotal") or None
+
+
+def status_bytes(field: str) -> int:
+    """A field of this process's status, see proc(5); 0 where the system keeps none."""
+    return _field(_STATUS, field)
+
+
+def _field(file: Path, field: str) -> int:
+    """Bytes; the file has kilobytes."""
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), 0)

@@ -1,0 +1,180 @@
+"""The device-seconds of one stretch: what used them, and whether one thing more still fits."""
+
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from model.training.evaluation import Evaluation
+from model.training.learner import Learner
+from model.training.segment import Stretch
+
+PHASES = ("start", "compile", "steps", "evaluation", "checkpoint", "idle")
+MARGIN = 1.5    # nothing begins unless this many times its longest duration so far is left
+
+
+class Lease:
+    """Charges the clock to one phase at a time, so that the phases always add up to the clock's difference."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float]):
+        self.clock = clock
+        self.mark = clock()
+        self.ends = self.mark + seconds
+        self.phase = PHASES[0]
+        self.used = dict.fromkeys(PHASES, 0.0)
+        self.hints: dict[str, float] = {}    # longest, on earlier leases: until this one has measured its own
+        self.longest: dict[str, float] = {}
+
+    def enter(self, phase: str) -> None:
+        """From now on the time is this phase's."""
+        now = self.clock()
+        self.used[self.phase] += now - self.mark
+        self.mark, self.phase = now, phase
+
+    def take(self) -> dict[str, float]:
+        """Seconds by phase since they were last taken."""
+        self.enter(self.phase)
+        taken, self.used = self.used, dict.fromkeys(PHASES, 0.0)
+        return taken
+
+    def left(self) -> float:
+        return self.ends - self.clock()
+
+    def observe(self, kind: str, seconds: float) -> None:
+        self.longest[kind] = max(seconds, self.longest.get(kind, 0.0))
+
+    def expected(self, kind: str, guess: float) -> float:
+        """The longest so far on this lease, else on an earlier one, else the guess."""
+        return self.longest.get(kind, self.hints.get(kind, guess))
+
+    def measured(self) -> dict[str, float]:
+        """The hints for the next lease."""
+        return self.hints | self.longest
+
+    @contextmanager
+    def spent_on(self, phase: str) -> Iterator[None]:
+        """The time inside is `phase`'s; afterwards the phase is what it was."""
+        before = self.phase
+        self.enter(phase)
+        try:
+            yield
+        finally:
+            self.enter(before)
+
+
+SETTLED, WARM = 20, 5    # after so many steps a trial's rungs are fixed numbers of steps; the first few are slow
+SETTLED_SECONDS = 1.0    # of steps at least: a neighbour's burst may last as long as twenty small ones
+
+
+class Pace:
+    """The training seconds of a life, and the step time that its first steps settled for good."""
+
+    def __init__(self, *, training_seconds: float = 0.0, settled: float | None = None, early: Iterable[float] = ()):
+        """What `state` gave in the checkpoint that the stretch goes on from."""
+        self.training_seconds = training_seconds
+        self.settled = settled
+        self.early = list(early)
+        self.recent: deque[float] = deque(maxlen=101)
+
+    def add(self, seconds: float, steps: int = 1) -> None:
+        """Account for `steps` steps that took `seconds` together."""
+        self.training_seconds += seconds
+        self.recent.append(seconds / steps)
+        if self.settled is None:
+            self.early += [seconds / steps] * steps
+            if len(self.early) >= SETTLED and sum(self.early) >= SETTLED_SECONDS:
+                self.settled = statistics.median(self.early[WARM:])
+
+    def median(self) -> float | None:
+        """Seconds a step now; None before the first."""
+        return statistics.median(self.recent) if self.recent else self.settled
+
+    def steps_in(self, training_seconds: float) -> int | None:
+        """The step of a life at which so many seconds are trained; None until the step time is settled."""
+        return None if self.settled is None else max(1, round(training_seconds / self.settled))
+
+    def state(self) -> dict[str, Any]:
+        early = self.early if self.settled is None else []
+        return {"training_seconds": self.training_seconds, "settled": self.settled, "early": early}
+
+
+WHOLE_MARGIN = 1.3                            # of the time kept for valid and test; each stops in time by itself
+WHOLE_SHARE = 0.5                             # of a final stretch for them, at most: else the small subset closes it
+# Guesses before anything was measured, on the slow side: a search's trials on an AMD reached 17 to 48 % of its peak
+FIRST_SHARE = 0.1                             # of the device's peak
+FIRST_FLOPS = {"cpu": 4e10, "cuda": 4e12}     # where no peak is known
+FIRST_SECONDS = 0.2
+DISK_BYTES = 1e8                              # a second
+
+
+class Forecast:
+    """What is left of a stretch, in steps and seconds, at the longest durations seen so far; whole splits, which are
+    many batches, at the median pace.
+    """
+
+    def __init__(
+        self, stretch: Stretch, lease: Lease, learner: Learner, pace: Pace, *, evaluation_tokens: int,
+        whole_tokens: int,
+    ):
+        self.stretch, self.lease, self.learner, self.pace = stretch, lease, learner, pace
+        self.evaluation_tokens, self.whole_tokens = evaluation_tokens, whole_tokens
+        self.flops = FIRST_SHARE * stretch.peak_flops if stretch.peak_flops else FIRST_FLOPS[learner.device.type]
+        self.paces: list[float] = []    # seconds a token, of each evaluation on this lease
+        self.closes_whole = stretch.final and stretch.whole and self._affords_whole()
+
+    def steps_left(self) -> int | None:
+        """None where the stretch has no number of steps, or not yet."""
+        goal = self.stretch.steps
+        if self.stretch.training_seconds is not None:
+            goal = self.pace.steps_in(self.stretch.training_seconds)
+        return None if goal is None else max(0, goal - self.learner.steps)
+
+    def reached(self) -> bool:
+        """Whether the stretch's steps are done, or its seconds while the step time is not settled."""
+        steps, seconds = self.steps_left(), self.stretch.training_seconds
+        return steps == 0 or (steps is None and seconds is not None and self.pace.training_seconds >= seconds)
+
+    def step_fits(self) -> bool:
+        return self.lease.left() >= MARGIN * self.step_seconds() + self.closing_seconds()
+
+    def training_left(self) -> float:
+        """Seconds of training before the closing, at most."""
+        left = self.lease.left() - self.closing_seconds()
+        steps, step_seconds = self.steps_left(), self.pace.median()
+        if steps is not None and step_seconds is not None:
+            left = min(left, steps * step_seconds)
+        return max(0.0, left)
+
+    def step_seconds(self) -> float:
+        guess = FIRST_SECONDS + 6 * self.learner.parameters * self.learner.config.batch_tokens / self.flops
+        return self.lease.expected("step", guess)
+
+    def evaluation_seconds(self, tokens: int) -> float:
+        """A forward pass has a third of a step's operations and takes a third of its time or less."""
+        guess = FIRST_SECONDS / self.evaluation_tokens + 2 * self.learner.parameters / self.flops
+        if self.pace.settled is not None:
+            guess = (self.pace.median() or 0.0) / 2 / self.learner.config.batch_tokens
+        return tokens * self.lease.expected("evaluation token", guess)
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Learn from one that came to its end."""
+        self.paces.append(evaluation.seconds / evaluation.tokens)
+        self.lease.observe("evaluation token", self.paces[-1])
+        self.closes_whole = self.closes_whole and self._affords_whole()
+
+    def whole_seconds(self, tokens: int) -> float:
+        """Of evaluations of whole splits with so many tokens together."""
+        return tokens * statistics.median(self.paces) if self.paces else self.evaluation_seconds(tokens)
+
+    def checkpoint_seconds(self) -> float:
+        """Weights and two moments of 4 bytes each."""
+        return self.lease.expected("checkpoint", FIRST_SECONDS + 12 * self.learner.parameters / DISK_BYTES)
+
+    def closing_seconds(self) -> float:
+        """What must follow the last step: the evaluations and the checkpoint."""
+        whole = WHOLE_MARGIN * self.whole_seconds(self.whole_tokens) if self.closes_whole else 0.0
+        return whole + MARGIN * (self.evaluation_seconds(self.evaluation_tokens) + self.checkpoint_seconds())
+
+    def _affords_whole(self) -> bool:
+        return WHOLE_MARGIN * self.whole_seconds(self.whole_tokens) <= WHOLE_SHARE * self.stretch.device_seconds

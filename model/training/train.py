@@ -1,0 +1,350 @@
+"""What the last steps of a training left: loss, gradient norm and speed; and whether the trial diverged."""
+
+import math
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model.config import Config, Data
+from model.training import checkpoint as checkpoints
+from model.training.evaluation import Evaluation, evaluate
+from model.training.learner import Learner, MakeLearner, Step
+from model.training.memory import PeakMemory, give_back_freed, prepare_process, ran_out
+from model.training.schedule import Decay, warm_up
+from model.training.segment import Progress, Stretch
+from model.training.time_budget import MARGIN, WARM, Forecast, Lease, Pace
+from tune.errors import UserError
+
+EXPLODED = 3.0
+"""Nats above the first loss, in two looks one after the other."""
+
+
+@dataclass
+class Recent:
+    """Steps are taken note of at once, and read, which waits for the device, now and then."""
+
+    first_loss: float | None = None
+    """Of a life."""
+    train_loss: float = math.nan
+    """Mean of the steps between the last two looks."""
+    gradient_norm: float = math.nan
+    tokens_per_second: float = 0.0
+    diverged: bool = False
+    _exploding: bool = False
+    _losses: list[Tensor] = field(default_factory=list)
+    _norm: Tensor | None = None
+    _tokens: int = 0
+    _seconds: float = 0.0
+
+    def add(self, step: Step) -> None:
+        """Take note of a step, without waiting for it."""
+        self._losses.append(step.loss)
+        self._norm = step.gradient_norm
+        self._tokens += step.tokens
+
+    def took(self, seconds: float) -> None:
+        """Take note of how long steps took."""
+        self._seconds += seconds
+
+    def forget_tokens(self) -> None:
+        """Those of steps that say nothing about the speed."""
+        self._tokens = 0
+
+    def read(self) -> None:
+        """Wait for the steps since the last look, and see whether the trial diverged; nothing where there were none."""
+        if not self._losses:
+            return
+        self.train_loss = torch.stack(self._losses).mean().item()
+        self.gradient_norm = math.nan if self._norm is None else self._norm.item()
+        if self._seconds:
+            self.tokens_per_second = self._tokens / self._seconds
+        self._losses.clear()
+        self._tokens, self._seconds = 0, 0.0
+        if self.first_loss is None:
+            self.first_loss = self.train_loss
+        exploding = self.train_loss > self.first_loss + EXPLODED
+        self.diverged = not math.isfinite(self.train_loss) or (exploding and self._exploding)
+        self._exploding = exploding
+
+
+__all__ = ["Config", "Progress", "Stretch", "train"]
+
+YIELD_SECONDS = 1.0
+CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 0.01    # between checkpoints in a long stretch; their share of it, at most
+CURVE_POINTS, CURVE_SHARE = 10, 0.02                 # evaluations of a final stretch; their share of it, at most
+COMPILE_REPAYS = {"cpu": 240.0, "cuda": 60.0}        # training seconds ahead that make torch.compile worth its time
+QUEUED_SECONDS = 0.1                                 # of work that a GPU is given before it is waited for
+
+
+def train(
+    config: Config, data: Data, stretch: Stretch, *, folder: Path, checkpoint: Path | None = None,
+    evaluation_tokens: int, device: torch.device | str = "cpu", threads: int = 1,
+    clock: Callable[[], float] = time.monotonic, stop: Callable[[], bool] = lambda: False,
+    make: MakeLearner = Learner,
+) -> Generator[Progress, None, None]:
+    """Train one stretch, from `checkpoint` if given, and leave checkpoints in `folder`.
+
+    The lease runs from this call on; nothing (step, evaluation, checkpoint) begins that might not fit in it. A damaged
+    checkpoint falls back to the newest sound one beside it, else to the beginning; another config is a UserError.
+    `stop` is asked before each step: where it says so, the stretch ends with a checkpoint. `make` makes what learns.
+    """
+    lease = Lease(stretch.device_seconds, clock)
+    prepare_process(threads)
+    place = torch.device(device)
+    return _Training(config, data, stretch, lease, folder, checkpoint, evaluation_tokens, place, stop, make).run()
+
+
+class _Training:
+    """One call of train()."""
+
+    def __init__(
+        self, config: Config, data: Data, stretch: Stretch, lease: Lease, folder: Path, checkpoint: Path | None,
+        evaluation_tokens: int, device: torch.device, stop: Callable[[], bool], make: MakeLearner,
+    ):
+        self.stop, self.stopped, self.make = stop, False, make
+        self.config, self.data, self.stretch, self.lease, self.folder = config, data, stretch, lease, folder
+        self.written, self.evaluation_tokens, self.device = checkpoint, evaluation_tokens, device
+        self.pace, self.decay = Pace(), Decay(config.decay_share)
+        self.recent, self.compile_settled = Recent(), False
+        self.next_yield = lease.clock() + YIELD_SECONDS
+        self.next_save = lease.clock() + CHECKPOINT_SECONDS
+        self.next_point, self.points = math.inf, CURVE_POINTS
+        self.too_large: set[tuple[str, int | None]] = set()    # evaluations for which memory did not suffice
+
+    def run(self) -> Generator[Progress, None, None]:
+        self._start()
+        while not self.forecast.reached() and self.forecast.step_fits():
+            self.stopped = self.stop()
+            if self.stopped:
+                break
+            self._advance()
+            valid = self._curve_point()
+            if self.lease.clock() >= self.next_yield or valid is not None:
+                self._read()
+                if self.recent.diverged:
+                    break
+                self._keep_safe()
+                yield self._progress(valid=valid)
+                self.lease.enter("steps")
+                self.next_yield = self.lease.clock() + YIELD_SECONDS
+        yield self._close()
+
+    def _start(self) -> None:
+        self.memory = PeakMemory(self.device)
+        self.learner = self.make(self.config, self.data, self.device, self.stretch.micro_batches)
+        self._restore()
+        if self.stretch.rehearse:
+            self.learner.rehearse()
+        self.began, self.micro_batches = self.learner.steps, self.stretch.micro_batches
+        self.sizes = {
+            split: self.learner.family.span(self.config, self.data, split, None).tokens for split in ("valid", "test")}
+        self.forecast = Forecast(
+            self.stretch, self.lease, self.learner, self.pace, evaluation_tokens=self.evaluation_tokens,
+            whole_tokens=sum(self.sizes.values()))
+        self.lease.enter("steps")
+
+    def _restore(self) -> None:
+        if self.written is None:
+            return
+        self.written, saved = checkpoints.load_or_older(self.written)
+        if saved is None:
+            return
+        if saved.state["config"] != checkpoints.config_state(self.config):
+            raise UserError(f"checkpoint: {self.written} holds another configuration; start the trial without it")
+        self.learner.restore(saved)
+        self.pace = Pace(**saved.state["pace"])
+        self.recent = Recent(first_loss=saved.state["first_loss"], train_loss=saved.state["train_loss"])
+        self.lease.hints = saved.state["measured"]
+        if self.stretch.final:
+            self.decay = Decay(self.config.decay_share, **saved.state["decay"])
+
+    # Steps
+
+    def _advance(self) -> None:
+        """Take a step; on a GPU, as many as it can be given at once."""
+        self._begin_decay_when_due()
+        if self._compiles_now():
+            with self.lease.spent_on("compile"):
+                self.learner.compile()
+                self._step()
+                self.learner.wait()
+            self.recent.forget_tokens()
+            self.pace.recent.clear()
+            self.lease.longest.pop("step", None)
+            return
+        count = self._count()
+        began = self.lease.clock()
+        for _ in range(count):
+            self._step()
+        self.learner.wait()
+        seconds = self.lease.clock() - began
+        self.lease.observe("step", seconds)
+        self.pace.add(seconds, count)
+        self.recent.took(seconds)
+
+    def _step(self) -> None:
+        self.recent.add(self.learner.step(self._factor()))
+
+    def _compiles_now(self) -> bool:
+        """Asked once a stretch, when the step time is known."""
+        if self.compile_settled or self.pace.settled is None:
+            return False
+        self.compile_settled = True
+        return self.learner.can_compile() and self.forecast.training_left() >= COMPILE_REPAYS[self.device.type]
+
+    def _count(self) -> int:
+        step_seconds = self.pace.median()
+        if self.device.type == "cpu" or self.pace.settled is None or step_seconds is None:
+            return 1
+        count = max(1, int(QUEUED_SECONDS / max(step_seconds, 1e-6)))
+        steps = self.forecast.steps_left()
+        return count if steps is None else min(count, steps)
+
+    def _ahead(self) -> float:
+        """Training before the end of a final stretch: steps where it has a number of them, else seconds."""
+        steps = self.forecast.steps_left()
+        return self.lease.left() - self.forecast.closing_seconds() if steps is None else steps
+
+    def _factor(self) -> float:
+        return warm_up(self.learner.steps, self.config.warm_up_steps) * self.decay.factor(self._ahead())
+
+    def _begin_decay_when_due(self) -> None:
+        if not self.stretch.final:
+            return
+        done = self.pace.training_seconds if self.stretch.steps is None else self.learner.steps
+        if self.decay.begins(done, self._ahead()):
+            if self.decay.fraction == 1.0:
+                self._save(checkpoints.BEFORE_DECAY, after=self.forecast.closing_seconds())
+            self.decay.begin(self._ahead())
+
+    def _read(self) -> None:
+        """Look at the steps since the last time; where a batch had to be cut, memory counts from there on."""
+        if self.learner.micro_batches > self.micro_batches:
+            self.micro_batches = self.learner.micro_batches
+            self.memory.again()
+        self.recent.read()
+
+    # Evaluations and checkpoints
+
+    def _curve_point(self) -> Evaluation | None:
+        """The evaluation that is due now in a final stretch; the first one comes early, to learn what they take."""
+        if not self.stretch.final or self.learner.steps < self.began + WARM:
+            return None
+        valid = None
+        known = "evaluation token" in self.lease.measured()
+        if self.lease.clock() >= self.next_point or not known:
+            valid = self._evaluate("valid", self.evaluation_tokens, after=self.forecast.closing_seconds())
+            self.points -= known
+        elif self.next_point < math.inf:
+            return None
+        cost = self.forecast.evaluation_seconds(self.evaluation_tokens)
+        interval = max(self.forecast.training_left() / max(1, self.points), cost / CURVE_SHARE)
+        self.next_point = self.lease.clock() + interval
+        return valid
+
+    def _evaluate(self, split: str, tokens: int | None, after: float = 0.0) -> Evaluation | None:
+        """None where it does not fit, or not to its end, before what must follow; or not in memory, now or before.
+
+        A whole split needs no margin to begin: nothing is at risk but itself, since each batch of it has one.
+        """
+        if (split, tokens) in self.too_large:
+            return None
+        expected = (
+            self.forecast.whole_seconds(self.sizes[split]) if tokens is None
+            else MARGIN * self.forecast.evaluation_seconds(tokens))
+        if self.lease.left() < expected + after:
+            return None
+        before = self.lease.clock()
+
+        def go_on() -> bool:
+            nonlocal before
+            now = self.lease.clock()
+            self.lease.observe("evaluation batch", now - before)
+            before = now
+            return self.lease.left() >= MARGIN * self.lease.expected("evaluation batch", 0.0) + after
+
+        evaluation = None
+        with self.lease.spent_on("evaluation"):
+            try:
+                evaluation = evaluate(
+                    self.learner.model, self.config, self.data, split, tokens=tokens, device=self.device, go_on=go_on,
+                    clock=self.lease.clock)
+            except Exception as error:
+                if not ran_out(error):
+                    raise
+                self.too_large.add((split, tokens))
+            go_on()    # takes note of the last batch
+            if (split, tokens) in self.too_large:
+                give_back_freed()
+        if evaluation is not None:
+            self.forecast.evaluated(evaluation)
+        return evaluation
+
+    def _keep_safe(self) -> None:
+        """Now and then a checkpoint inside a long stretch: a kill costs no more than what came after it."""
+        if self.lease.clock() >= self.next_save:
+            self._save(after=self.forecast.closing_seconds())
+            seconds = max(CHECKPOINT_SECONDS, self.forecast.checkpoint_seconds() / CHECKPOINT_SHARE)
+            self.next_save = self.lease.clock() + seconds
+
+    def _save(self, name: str = "", after: float = 0.0) -> None:
+        """Write a checkpoint if it fits before what must follow."""
+        if self.lease.left() < MARGIN * self.forecast.checkpoint_seconds() + after:
+            return
+        with self.lease.spent_on("checkpoint"):
+            began = self.lease.clock()
+            path = checkpoints.save(self.folder, self.learner.model, self.learner.tensors(), self._state(), name)
+            self.lease.observe("checkpoint", self.lease.clock() - began)
+        self.written = self.written if name == checkpoints.BEFORE_DECAY else path
+
+    def _state(self) -> dict[str, Any]:
+        return self.learner.state() | {
+            "config": checkpoints.config_state(self.config), "pace": self.pace.state(),
+            "first_loss": self.recent.first_loss, "train_loss": self.recent.train_loss,
+            "decay": self.decay.state(self._ahead()), "measured": self.lease.measured(),
+        }
+
+    # The end
+
+    def _close(self) -> Progress:
+        self._read()
+        if self.recent.diverged:
+            return self._judged(None, "diverged")
+        took_steps, reached = self.learner.steps > self.began, self.forecast.reached()
+        if self.stopped:
+            self._save()
+            return self._progress(ended="stopped")
+        if self.stretch.final and (reached or (self.stretch.steps is None and took_steps)):
+            self._save(f"{checkpoints.AFTER_DECAY}-{self.learner.steps:06d}")
+            valid = self._evaluate("valid", self.evaluation_tokens)
+            whole, test = (self._evaluate(split, None) if self.stretch.whole else None for split in ("valid", "test"))
+            return self._judged(valid, "final", whole=whole, test=test)
+        valid = self._evaluate("valid", self.evaluation_tokens, after=MARGIN * self.forecast.checkpoint_seconds())
+        if took_steps:
+            self._save()
+        return self._judged(valid, "rung" if reached else "lease")
+
+    def _judged(self, valid: Evaluation | None, ended: str, **more: Evaluation | None) -> Progress:
+        if ended == "diverged" or (valid is not None and not math.isfinite(valid.loss)):
+            self.written, ended = None, "diverged"
+        elif valid is None and ("valid", self.evaluation_tokens) in self.too_large:
+            ended = "unmeasured"
+        return self._progress(valid=valid, ended=ended, **more)
+
+    def _progress(self, ended: str | None = None, **judged: Any) -> Progress:
+        """What follows until the generator goes on is idle time."""
+        self.lease.enter("idle")
+        learner, checkpoint = self.learner, str(self.written) if ended and self.written else None
+        return Progress(
+            steps=learner.steps, tokens=learner.tokens, parameters=learner.parameters,
+            train_loss=self.recent.train_loss, learning_rate=self.config.learning_rate * self._factor(),
+            gradient_norm=self.recent.gradient_norm, tokens_per_second=self.recent.tokens_per_second,
+            step_seconds=self.pace.median() or math.nan, training_seconds=self.pace.training_seconds,
+            memory_bytes=self.memory.bytes(), seconds=self.lease.take(), micro_batches=learner.micro_batches,
+            ran_out=learner.ran_out, ended=ended, checkpoint=checkpoint, **judged,
+        )

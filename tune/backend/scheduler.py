@@ -1,0 +1,271 @@
+"""The Ray side of the planner: what it decides, told to Ray Tune; what Ray Tune reports, told to it.
+
+Ray starts every pending trial, whatever its scheduler says, so admission is the searcher's (`AdmittingSearcher`): it
+hands out a trial when the planner has a slot and money for it. A trial that Ray knows already is paused, and the
+scheduler (`BudgetScheduler`) chooses it again with a new lease. Processes stay warm: one for each slot held,
+ended when the slot is handed back.
+"""
+
+import dataclasses
+import json
+import logging
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.tune import Callback
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+
+from tune.errors import UserError, told
+from tune.search.engine import HUNG, Planner
+from tune.search.records import Assignment
+from tune.search.resume import take_up_checkpoint
+from tune.search_space import precision_of
+from tune.store.heartbeat import boot, last_beat, still_there
+
+log = logging.getLogger(__name__)
+
+NOT_STARTED = "its process had not started by the end of its lease"
+LONGEST_REASON = 160
+
+
+class Desk:
+    """What searcher, scheduler and callback share: the planner, and which of Ray's trials is which of ours."""
+
+    def __init__(self, planner: Planner) -> None:
+        self.planner = planner
+        self.known: dict[str, Trial] = {}
+        self.new: dict[str, str] = {}
+        self.waiting: deque[Assignment] = deque()
+        self.killed: dict[str, str] = {}
+        self.failed: Exception | None = None
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """What goes wrong inside ends the run as it is: Ray would make text of it."""
+        try:
+            yield
+        except Exception as error:
+            self.failed = self.failed or error
+            raise
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Ray pickles what it is given, for a restore of its own; ours is from the journal, so nothing goes along."""
+        return object, ()
+
+    def config(self, assignment: Assignment) -> dict[str, Any]:
+        """What a trial's process is told: its assignment; when that was made, on clocks that it may share; what its
+        device does at most, where that is known.
+        """
+        books = self.planner.books
+        age = books.clock() - assignment.opened
+        opened = {"boot": boot(), "monotonic": time.monotonic() - age}
+        peak = books.peak_flops.get(precision_of(assignment.config))
+        return {"assignment": dataclasses.asdict(assignment), "opened": opened, "peak_flops": peak}
+
+
+class AdmittingSearcher(Searcher):
+    """Hands a trial to Ray only when a slot is free and its lease is reserved."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(metric="report", mode="min")
+        self._desk = desk
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """A new trial of Ray's, None to wait, FINISHED when every slot was handed back."""
+        with self._desk.failing():
+            assignment = self._desk.planner.next()
+            while assignment is not None and assignment.trial in self._desk.known:
+                self._desk.waiting.append(assignment)
+                assignment = self._desk.planner.next()
+        if assignment is None:
+            return Searcher.FINISHED if self._desk.planner.done else None
+        self._desk.new[trial_id] = assignment.trial
+        return self._desk.config(assignment)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """The planner knows already."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """The journal has everything."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """The journal has everything."""
+
+
+class BudgetScheduler(FIFOScheduler):
+    """Pauses a trial at the end of each lease, and chooses whom the planner gave the next one."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__()
+        self._desk = desk
+        self.controller: Any = None
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        """The planner judges by what the report says, not by a metric of Ray's."""
+        return True
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        """Ray made the trial that the searcher handed out."""
+        self._desk.known[self._desk.new.pop(trial.trial_id)] = trial
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        """Pause where the lease is over; the process stays warm for the next, unless it ran out of memory."""
+        self._desk.killed.pop(name_of(trial), None)
+        with self._desk.failing():
+            if "refused" in result:
+                raise OSError(*result["refused"])
+            afterwards = self._desk.planner.report(name_of(trial), json.loads(result["report"]))
+        if afterwards == "goes on":
+            return TrialScheduler.CONTINUE
+        process = self.controller._trial_to_actor[trial]
+        self.controller.pause_trial(trial, should_checkpoint=False)
+        if afterwards == "ends":
+            self._end_process(trial, process)
+        return TrialScheduler.NOOP
+
+    def _end_process(self, trial: Trial, process: Any) -> None:
+        """End a process that Ray would keep for the next trial."""
+        cache = self.controller._actor_cache
+        kept = cache._cached_objects[trial.placement_group_factory]
+        if process in kept:
+            kept.remove(process)
+            cache._num_cached_objects -= 1
+            end_process(self.controller, process)
+
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
+        """It raised an exception, or its process died. Should it go on, it does so as a new trial of Ray's."""
+        name = name_of(trial)
+        self._desk.known.pop(name, None)
+        planner = self._desk.planner
+        if name in planner.running:
+            with self._desk.failing():
+                killed, (its_own, reason) = self._desk.killed.pop(name, None), why(trial)
+                (planner.raised if its_own and not killed else planner.died)(name, f"error: {killed or reason}")
+                take_up_checkpoint(planner.books.journal.folder / "checkpoints" / name, planner.trials[name])
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """Whom the planner gave a lease; when all is over, nobody, and those that wait are ended."""
+        if self.controller is None:
+            self.controller = tune_controller._tune_controller
+            self.controller._actor_cache._may_keep_one = False
+        if self._desk.waiting:
+            assignment = self._desk.waiting.popleft()
+            trial = self._desk.known[assignment.trial]
+            trial.set_config(self._desk.config(assignment))
+            return trial
+        pending = [trial for trial in self._desk.known.values() if trial.status == Trial.PENDING]
+        if pending and self.controller._actor_cache.num_cached_objects:
+            return next((trial for trial in pending if trial not in self.controller._staged_trials), None)
+        if self._desk.planner.done:
+            for trial in list(self._desk.known.values()):
+                if trial.status == Trial.PAUSED:
+                    self.controller.stop_trial(trial)
+        return None
+
+    def debug_string(self) -> str:
+        """For Ray's own tables, which are not shown."""
+        return "planned under a cap"
+
+
+class SlotKeeper(Callback):
+    """Ends the processes of slots that were handed back, and of trials that outstay their lease."""
+
+    def __init__(self, desk: Desk, scheduler: BudgetScheduler, slots: int) -> None:
+        self._desk, self._scheduler, self._slots = desk, scheduler, slots
+        self._kept: set[Any] = set()
+
+    def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        """A trial that does not come back is ended by force; its failure then reaches the scheduler. And what has ended
+        while the driver slept is not used again.
+        """
+        for name in self._desk.planner.overdue():
+            if name in self._desk.killed or name not in self._desk.known:
+                continue
+            trial = self._desk.known[name]
+            started = trial.temporary_state.ray_actor is not None
+            if self._kill(trial, started):
+                self._desk.killed[name] = HUNG if started else NOT_STARTED
+                log.warning("%s outstayed its lease: its process is ended", name)
+            elif not started:
+                with self._desk.failing():
+                    remedy = "free them or take fewer, see log.txt, and go on with --resume"
+                    raise UserError(f"--devices: Ray had no device for {name} within its lease: {remedy}")
+        if self._scheduler.controller is not None:
+            self._end_surplus()
+
+    def _kill(self, trial: Trial, started: bool) -> bool:
+        """End the process of a trial: Ray's way asks it to, the system's does not. False where Ray began none yet.
+
+        The last sign of life of a trial whose process has not started is of another process.
+        """
+        controller = self._scheduler.controller
+        process = controller._trial_to_actor.get(trial)
+        live = controller._actor_manager._live_actors_to_ray_actors_resources.get(process)
+        if live is None:
+            return False
+        ray.kill(live[0])
+        beat = last_beat(self._desk.planner.books.journal.folder, name_of(trial))
+        if started and beat is not None and still_there(beat):
+            os.kill(beat["pid"], signal.SIGKILL)
+        return True
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Let Ray keep as many idle processes as there are slots: only handing a slot back ends one."""
+        resources = trial.placement_group_factory
+        if resources not in self._kept:
+            self._kept.add(resources)
+            self._scheduler.controller._actor_cache.increase_max(resources, by=self._slots)
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        """One idle process for each idle slot, and no more."""
+        self._end_replaced()
+        self._end_surplus()
+
+    def _end_surplus(self) -> None:
+        controller = self._scheduler.controller
+        cache = controller._actor_cache
+        surplus = cache.num_cached_objects - self._desk.planner.books.idle_slots - len(self._desk.waiting)
+        for resources in self._kept:
+            while surplus > 0 and (process := cache.pop_cached_object(resources)) is not None:
+                end_process(controller, process)
+                surplus -= 1
+
+    def _end_replaced(self) -> None:
+        """Where a trial was given an idle process while its own still started, Ray would wait for that one to end."""
+        controller = self._scheduler.controller
+        kept = [process for resources in self._kept for process in controller._actor_cache._cached_objects[resources]]
+        for process, (handle, _) in controller._actor_manager._live_actors_to_ray_actors_resources.items():
+            if process not in controller._actor_to_trial and process not in kept:
+                ray.kill(handle)
+
+
+def end_process(controller: Any, process: Any) -> None:
+    """End an idle process of Ray's; nobody waits for it."""
+    process.set_on_stop(None)
+    process.set_on_error(None)
+    controller._actor_manager.remove_actor(process, kill=True)
+
+
+def why(trial: Trial) -> tuple[bool, str]:
+    """What ended a trial, on one short line; whether that was an exception of its own, else its process died."""
+    trace = Path(trial.error_file).read_text(encoding="utf-8", errors="replace") if trial.error_file else ""
+    found = told(trace)
+    if found is None:
+        said = [line.strip() for line in trace.splitlines()[1:] if line.strip()]
+        return False, f"its process died: {said[0] if said else 'Ray lost it'}"[:LONGEST_REASON]
+    function, line = found
+    return True, f"its {function} raised {line}" if function else f"it raised {line}"
+
+
+def name_of(trial: Trial) -> str:
+    """Our name of one of Ray's trials."""
+    return str(trial.config["assignment"]["trial"])

@@ -1,0 +1,235 @@
+"""Ray for one search: started for it alone, and its Tuner told to do as the planner says."""
+
+import logging
+import os
+import platform
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray._private.utils
+import ray.tune
+import torch
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from model.config import Data
+from model.nn.precision import native
+from tune.backend.scheduler import AdmittingSearcher, BudgetScheduler, Desk, SlotKeeper
+from tune.backend.trainable import Place, TrainingTrial
+from tune.devices import Devices, check_unshared
+from tune.flags import invalid
+from tune.private import private_folder
+from tune.registry import travelling
+from tune.search.engine import Planner
+from tune.settings import Settings
+
+KERNELS_KEPT = "512"
+"""By oneDNN, and as many by torch, where memory is limited; each keeps 1,024 otherwise, of 1 MB or more in bf16."""
+
+
+def keep_fewer_kernels() -> None:
+    """For the processes of trials that start from now on, unless the user said otherwise."""
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, KERNELS_KEPT)
+
+
+@contextmanager
+def local_ray(slots: int, gpus: int) -> Iterator[None]:
+    """A Ray of this process's own, whatever else may be up, with one CPU a slot. It is gone afterwards, with its files.
+
+    Who has no token is refused. It is new for each process and in its environment only, unless one is set there. Ray
+    lets everyone write in its folder, so that lies in one that only this user can enter.
+    """
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    with private_folder() as folder:
+        try:
+            with sigterm_left_alone():
+                ray.init(
+                    address="local", num_cpus=slots, num_gpus=gpus, include_dashboard=False, log_to_driver=False,
+                    configure_logging=False, logging_level=logging.WARNING, _temp_dir=str(folder / "ray"),
+                )  # fmt: skip
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def sigterm_left_alone() -> Iterator[None]:
+    """Ray takes SIGTERM for itself when it starts, in Python and once more in C++, and would end this process by it."""
+    kept, ray._private.utils.set_sigterm_handler = ray._private.utils.set_sigterm_handler, lambda handler: None
+    try:
+        yield
+    finally:
+        ray._private.utils.set_sigterm_handler = kept
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+
+
+class Silent(ray.tune.ProgressReporter):
+    """In a notebook Ray's own would wipe what the cell shows."""
+
+    def should_report(self, trials: list[Any], done: bool = False) -> bool:
+        """Never."""
+        return False
+
+    def report(self, trials: list[Any], done: bool, *sys_info: str) -> None:
+        """Nothing."""
+
+
+def run_trials(planner: Planner, data: Mapping[str, Data], place: Place, needs: Mapping[str, float]) -> None:
+    """Let Ray Tune run trials until the planner has handed back every slot; needs: what of Ray's each one takes."""
+    desk, slots = Desk(planner), planner.slots.most
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(slots)
+    scheduler = BudgetScheduler(desk)
+    trainable = ray.tune.with_resources(
+        ray.tune.with_parameters(TrainingTrial, data=dict(data), place=place, families=travelling()),
+        dict(needs),
+    )
+    with tempfile.TemporaryDirectory(prefix="ration-") as scratch:
+        tuner = ray.tune.Tuner(
+            trainable,
+            tune_config=ray.tune.TuneConfig(
+                search_alg=AdmittingSearcher(desk), scheduler=scheduler, num_samples=-1, reuse_actors=True,
+                trial_dirname_creator=lambda trial: trial.trial_id, trial_name_creator=lambda trial: trial.trial_id,
+            ),
+            run_config=ray.tune.RunConfig(
+                storage_path=scratch, name="tune", verbose=0, callbacks=[SlotKeeper(desk, scheduler, slots)],
+                progress_reporter=Silent(), failure_config=ray.tune.FailureConfig(max_failures=0),
+            ),
+        )  # fmt: skip
+        try:
+            tuner.fit()
+        except Exception:
+            if desk.failed is None:
+                raise
+            raise desk.failed from None
+
+
+ANSWER_SECONDS = 20.0
+"""A cluster, and each node of it, answers within this or is refused."""
+REACHED_SECONDS = 1.0
+"""A node that cannot be connected to within this counts as lost."""
+CODE = [str(Path(__file__).resolve().parents[1] / name) for name in ("tune", "model")]
+"""What travels to the nodes."""
+KINDS = {"cuda": "GPU", "cpu": "CPU"}
+
+
+@contextmanager
+def joined(address: str) -> Iterator[None]:
+    """A driver in the cluster at HOST:PORT, with this code on each node. UserError: it does not answer in time."""
+    check_answers(address)
+    ray.init(
+        address=address, runtime_env={"py_modules": CODE}, log_to_driver=False, configure_logging=False,
+        logging_level=logging.WARNING,
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def check_answers(address: str) -> None:
+    """UserError: no Ray answers at HOST:PORT, or not to our token."""
+    host, _, port = address.rpartition(":")
+    remedy = "name the HOST:PORT that `ray start --head` printed, with its RAY_AUTH_TOKEN set here too"
+    if not host or not port.isdigit():
+        raise invalid("address", f"{address!r} is no address: {remedy}")
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS / 4).close()
+        words = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+        healthy = not subprocess.run(words, capture_output=True, timeout=ANSWER_SECONDS / 2, check=False).returncode
+    except (OSError, OverflowError, subprocess.TimeoutExpired):
+        healthy = False
+    if not healthy:
+        raise invalid("address", f"{address!r}: no Ray cluster answers there: {remedy}")
+
+
+def cluster_devices(settings: Settings) -> Devices:
+    """The GPUs of all nodes, else their CPUs. UserError: there are not so many, or a node is silent."""
+    kind = "cuda" if capacity("cuda") else "cpu"
+    if kind == "cpu":
+        check_unshared(settings)
+    there = [node for node in nodes() if node["Resources"].get(KINDS[kind])]
+    told = on_each(there, about, kind, **({"num_gpus": 1} if kind == "cuda" else {}))
+    first, *others = told.values()
+    return Devices(
+        kind=kind,
+        count=settings.slots(capacity(kind)),
+        model=" or ".join(sorted({each["name"] for each in told.values()})),
+        precisions=tuple(name for name in first["precisions"] if all(name in each["precisions"] for each in others)),
+        cores=capacity("cpu"),
+        memory_bytes=min((each["memory_bytes"] for each in told.values()), default=None) if kind == "cuda" else None,
+    )
+
+
+def about(kind: str) -> dict[str, Any]:
+    """What a node says of the devices on it."""
+    if kind == "cpu":
+        return {"name": f"CPU core ({platform.machine()})", "precisions": native(kind), "memory_bytes": None}
+    properties = torch.cuda.get_device_properties(0)
+    return {"name": properties.name, "precisions": native(kind), "memory_bytes": int(properties.total_memory)}
+
+
+def check_folder(folder: Path) -> None:
+    """UserError: a node does not see the place where a study's folder is to be. Leaves nothing behind."""
+    place = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    with tempfile.NamedTemporaryFile("w", dir=place, prefix=".ration-") as file:
+        token = secrets.token_hex(8)
+        file.write(token)
+        file.flush()
+        blind = [host for host, text in on_each(nodes(), read, file.name).items() if text != token]
+    if blind:
+        rule = "a study's folder lies on a disk that all nodes mount under one name"
+        raise invalid("out", f"'{folder}' is not seen from {', '.join(blind)}: {rule}; name such a place")
+
+
+def read(path: str) -> str | None:
+    """A file's text; None where it cannot be read."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return None
+
+
+def nodes() -> list[dict[str, Any]]:
+    """The nodes that live and can be reached: of one that is lost Ray hears only after several health checks."""
+    return [node for node in ray.nodes() if node["Alive"] and reached(node)]
+
+
+def reached(node: dict[str, Any]) -> bool:
+    """Whether a node's Ray still listens."""
+    try:
+        place = node["NodeManagerAddress"], node["NodeManagerPort"]
+        socket.create_connection(place, timeout=REACHED_SECONDS).close()
+        return True
+    except OSError:
+        return False
+
+
+def capacity(kind: str) -> int:
+    """How many devices of a kind all living nodes have together."""
+    return sum(int(node["Resources"].get(KINDS[kind], 0)) for node in nodes())
+
+
+def on_each(there: list[dict[str, Any]], function: Callable[..., Any], *arguments: Any, **needs: Any) -> dict[str, Any]:
+    """What a function returns on each of these nodes, by the node's name and address. UserError: one is silent."""
+    remote = ray.remote(function)
+    pinned = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in there]
+    asked = [
+        remote.options(scheduling_strategy=each, **({"num_cpus": 0} | needs)).remote(*arguments) for each in pinned
+    ]
+    names = ["{NodeManagerHostname} ({NodeManagerAddress}:{NodeManagerPort})".format(**node) for node in there]
+    answered, _ = ray.wait(asked, num_returns=len(asked), timeout=ANSWER_SECONDS)
+    if silent := [name for name, each in zip(names, asked, strict=True) if each not in answered]:
+        remedy = "mend the node, or take it out of the cluster"
+        raise invalid("address", f"{silent[0]} gave no answer within {ANSWER_SECONDS:.0f} s: {remedy}")
+    return dict(zip(names, ray.get(asked), strict=True))

@@ -1,0 +1,269 @@
+"""Processes that work on one thing together, under Ray Train: up from the first task until they are dismissed.
+
+The driver lays a task on the desk; the first rank takes it from there, tells the others, and says how far they are.
+Where a process dies Ray Train starts all of them anew, and they take up the task that still lies there.
+"""
+
+import asyncio
+import math
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import ray
+import ray.train
+import torch
+import torch.distributed as dist
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from model.config import Config, Data
+from model.families import Family, add
+from model.training.ddp import ranks
+from model.training.memory import prepare_process
+from tune.errors import UserError
+from tune.store.accounting import Hold
+from tune.store.heartbeat import end_within, opened_here
+from tune.store.ledger import GRACE_SECONDS
+
+LOOK_SECONDS = 0.02
+"""Between two looks of the first rank at the desk, while it has nothing to do."""
+PATIENCE_SECONDS = 1.0
+"""Between two looks of the driver whether the processes live."""
+SHUTDOWN_SECONDS = 3.0
+"""Of a lease, kept to end processes that are still at work."""
+DEATHS = 2
+"""So often processes of one crew are started anew."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a rank works on a task; ends: by the monotonic clock; folder: of the trial, for checkpoints."""
+
+    config: Config
+    data: Data
+    device: torch.device
+    folder: Path
+    ends: float
+
+    def left(self) -> float:
+        """Seconds until the task must be over."""
+        return self.ends - time.monotonic()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """asked: JSON-able; changes: what of the crew's configuration; trial: its name; seconds: to be over within."""
+
+    asked: dict[str, Any]
+    trial: str
+    seconds: float
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """What the seconds since the last word went to, and the row that a task ends with."""
+
+    what: str
+    row: dict[str, Any] | None = None
+
+
+Work = Callable[[Place, dict[str, Any]], Iterator[Said]]
+"""Done on every rank alike; the first one's words count. UserError, raised on all ranks: the task cannot be done."""
+
+
+class Desk:
+    """What is to be done, and what is said of it; a task lies here until its row is said."""
+
+    def __init__(self) -> None:
+        self._task: Task | None = None
+        self._said: asyncio.Queue[Said | None] = asyncio.Queue()
+
+    async def lay(self, task: Task) -> None:
+        self._task = task
+
+    async def task(self) -> Task | None:
+        return self._task
+
+    async def say(self, said: Said | None) -> None:
+        """None: the processes are up."""
+        if said is not None and said.row is not None:
+            self._task = None
+        self._said.put_nowait(said)
+
+    async def heard(self) -> Said | None:
+        """Waits for the next word."""
+        return await self._said.get()
+
+
+class Line(Protocol):
+    """A way to the desk."""
+
+    def task(self) -> Task | None: ...
+    def say(self, said: Said | None) -> None: ...
+
+
+@dataclass(frozen=True)
+class RemoteLine:
+    """To the desk as an actor of Ray's."""
+
+    desk: Any
+
+    def task(self) -> Task | None:
+        return ray.get(self.desk.task.remote())
+
+    def say(self, said: Said | None) -> None:
+        ray.get(self.desk.say.remote(said))
+
+
+def new_desk() -> tuple[Any, RemoteLine]:
+    """A desk as an actor, and the way to it."""
+    desk = ray.remote(num_cpus=0)(Desk).remote()
+    return desk, RemoteLine(desk)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orders:
+    """What each process of a crew is told when it starts. data: a reference into the object store.
+
+    folder: the study's, of checkpoints; each trial has its own in it; families: a user's; ends: the moment of the
+    hold, as Hold.moment has it, when a process ends itself that nobody dismissed; None: it has no hold.
+    """
+
+    work: Work
+    line: Line
+    config: Config
+    data: Any
+    folder: Path
+    threads: int = 1
+    families: Mapping[str, Family] = field(default_factory=dict)
+    ends: Mapping[str, Any] | None = None
+
+
+DISMISSED = Task(asked={"dismissed": True}, trial="", seconds=0.0)
+
+
+def serve(orders: Orders) -> None:
+    """The life of one rank: task after task, and no longer than its hold: after the grace the system ends it."""
+    ends = math.inf if orders.ends is None else opened_here(orders.folder.parent, **orders.ends)
+    if orders.ends is not None:
+        end_within(ends + GRACE_SECONDS - time.monotonic())
+    for name, family in orders.families.items():
+        add(name, family)
+    prepare_process(orders.threads)
+    data = ray.get(orders.data) if isinstance(orders.data, ray.ObjectRef) else orders.data
+    device = ray.train.torch.get_device()
+    first = ray.train.get_context().get_world_rank() == 0
+    say = orders.line.say if first else lambda said: None
+    say(None)
+    while (task := _next_task(orders.line, first, ends)) != DISMISSED:
+        over = min(ends, time.monotonic() + task.seconds)
+        try:
+            config = replace(orders.config, **task.changes)
+            place = Place(config=config, data=data, device=device, folder=orders.folder / task.trial, ends=over)
+            for said in orders.work(place, task.asked):
+                say(said)
+        except UserError as error:
+            say(Said(what="steps", row={"skipped": str(error)}))
+
+
+def _next_task(line: Line, first: bool, ends: float) -> Task:
+    """The first rank's, on all of them; none towards the end of the hold, so that all go home in time."""
+    found: list[Any] = [None]
+    while first and found[0] is None:
+        found[0] = line.task() if time.monotonic() < ends - SHUTDOWN_SECONDS else DISMISSED
+        if found[0] is None:
+            time.sleep(LOOK_SECONDS)
+    if ranks() > 1:
+        dist.broadcast_object_list(found, src=0)
+    return cast(Task, found[0])
+
+
+class LeaseOver(Exception):
+    """The processes are still at work when their lease ends."""
+
+
+@dataclass
+class Crew:
+    """So many processes on a hold of as many devices, which is charged what they say.
+
+    gpus: that there are for all of them; none: they work on CPUs. Where ranks must share a GPU they talk by gloo.
+    start_up_seconds: until the processes were up.
+    """
+
+    count: int
+    orders: Orders
+    desk: Any
+    gpus: float
+    hold: Hold
+    start_up_seconds: float = 0.0
+    _error: list[BaseException] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._began = time.monotonic()
+        self._thread = threading.Thread(target=self._fit, daemon=True, name="ray-train")
+        self._thread.start()
+
+    def come_up(self) -> None:
+        """Wait until the processes can work. RuntimeError: they died too often. LeaseOver."""
+        assert self._heard() is None, "nothing was asked for yet"
+        self.hold.charge("start")
+        self.start_up_seconds = time.monotonic() - self._began
+
+    def do(self, task: Task) -> dict[str, Any]:
+        """The row that a task ends with. RuntimeError and LeaseOver as above."""
+        self._lay(task)
+        while (said := self._heard()) is None or said.row is None:
+            self.hold.charge("lost" if said is None else said.what)
+        self.hold.charge(said.what)
+        return said.row
+
+    def dismiss(self) -> None:
+        """Let the processes end. LeaseOver: they do not."""
+        self._lay(DISMISSED)
+        self._thread.join(self._patience)
+        if self._thread.is_alive():
+            raise LeaseOver
+
+    @property
+    def _patience(self) -> float:
+        """Seconds for which a wait may last."""
+        return max(0.0, self.hold.left - SHUTDOWN_SECONDS)
+
+    def _lay(self, task: Task) -> None:
+        try:
+            ray.get(self.desk.lay.remote(task), timeout=self._patience)
+        except ray.exceptions.GetTimeoutError:
+            raise LeaseOver from None
+
+    def _heard(self) -> Said | None:
+        waiting = self.desk.heard.remote()
+        while not ray.wait([waiting], timeout=min(PATIENCE_SECONDS, self._patience))[0]:
+            if not self._thread.is_alive():
+                raise RuntimeError(f"the {self.count} processes died: {self._error[0] if self._error else 'no reason'}")
+            if not self._patience:
+                raise LeaseOver
+        return ray.get(waiting)
+
+    def _fit(self) -> None:
+        needs = {"CPU": 1.0} | ({"GPU": min(1.0, self.gpus / self.count)} if self.gpus else {})
+        with tempfile.TemporaryDirectory(prefix="ration-") as scratch:
+            try:
+                TorchTrainer(
+                    serve,
+                    train_loop_config=self.orders,
+                    scaling_config=ScalingConfig(
+                        num_workers=self.count, use_gpu=bool(self.gpus), resources_per_worker=needs
+                    ),
+                    torch_config=TorchConfig(backend="nccl" if self.gpus >= self.count else "gloo"),
+                    run_config=RunConfig(
+                        name="train", storage_path=scratch, failure_config=FailureConfig(max_failures=DEATHS)
+                    ),
+                ).fit()
+            except (Exception, SystemExit) as error:  # the latter where Ray is shut down meanwhile
+                self._error.append(error)

@@ -1,0 +1,237 @@
+"""Recorded learning curves, and the tables that a search may choose from."""
+
+import json
+import math
+import sqlite3
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tune.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One configuration trained to its end: losses in nats, one a report (NaN: not finite), and what a report cost."""
+
+    config: dict[str, Any]
+    parameters: int
+    seconds_per_report: float
+    losses: tuple[float, ...]
+    steps_per_report: float = 1.0
+    memory_bytes: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Device-seconds to its end."""
+        return self.seconds_per_report * len(self.losses)
+
+    @cached_property
+    def sound(self) -> int:
+        """Reports before the first loss that is not finite."""
+        return next((count for count, loss in enumerate(self.losses) if not math.isfinite(loss)), len(self.losses))
+
+    @cached_property
+    def best(self) -> tuple[float, ...]:
+        """The lowest loss up to each report (inf before the first finite one)."""
+        low, best = math.inf, []
+        for loss in self.losses:
+            low = min(low, loss) if math.isfinite(loss) else low
+            best.append(low)
+        return tuple(best)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Configurations that a search may choose from; cut_short: how many of the curves could have gone on."""
+
+    name: str
+    curves: tuple[Curve, ...]
+    cut_short: int = 0
+
+    @property
+    def exhaustive(self) -> float:
+        """Device-seconds of all configurations to their ends."""
+        return sum(curve.seconds for curve in self.curves)
+
+    @property
+    def best_loss(self) -> float:
+        """The lowest loss of any report."""
+        return min(curve.best[-1] for curve in self.curves)
+
+
+TRIALS = """SELECT trial, family, config, parameters, state = 'finished' OR IFNULL(reason, '') LIKE 'diverged%'
+    FROM trials ORDER BY trial"""
+REPORTS = """SELECT trial, training_seconds, valid_loss, memory_bytes FROM reports
+    WHERE valid_loss IS NOT NULL AND training_seconds > 0 ORDER BY report"""
+
+Point = tuple[float, float]
+
+
+def from_journal(path: Path) -> list[Table]:
+    """The trials of a study that measured a loss. UserError where there are none, or no journal.
+
+    A curve reports as often as its trial first did, as many times as its trial lasted; a step is a training second. It
+    is cut short where its trial neither finished nor diverged: what more training would have made of it is not known.
+    """
+    try:
+        with sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True) as connection:
+            trials, reports = connection.execute(TRIALS).fetchall(), connection.execute(REPORTS).fetchall()
+    except sqlite3.Error as error:
+        raise UserError(
+            f"table: '{path}' is not a study's journal ({error}); name the journal.db of a study's folder"
+        ) from error
+    points: dict[str, list[Point]] = {}
+    memory: dict[str, float] = {}
+    for trial, seconds, loss, used in reports:
+        if trial not in points or seconds > points[trial][-1][0]:
+            points.setdefault(trial, []).append((seconds, loss))
+        memory[trial] = max(memory.get(trial, 0.0), used or 0.0)
+    families: dict[str, list[Curve]] = {}
+    cut_short: Counter[str] = Counter()
+    for trial, family, config, parameters, whole in trials:
+        if trial in points:
+            every = points[trial][0][0]
+            curve = Curve(
+                config=json.loads(config), parameters=parameters or 0, seconds_per_report=every,
+                losses=evenly(points[trial], every), steps_per_report=every, memory_bytes=memory[trial] or None,
+            )  # fmt: skip
+            families.setdefault(family, []).append(curve)
+            cut_short[family] += not whole
+    if not families:
+        raise UserError(
+            f"table: '{path}' has no trial with a validation loss; replay needs a study that has measured some"
+        )
+    study = path.resolve().parent.name
+    return [
+        Table(name=f"{study}-{family}", curves=tuple(curves), cut_short=cut_short[family])
+        for family, curves in sorted(families.items())
+    ]
+
+
+def evenly(points: Sequence[Point], every: float) -> tuple[float, ...]:
+    """Losses at `every`, twice `every`, ... up to the last of (seconds, loss): on lines over the log of the seconds."""
+    losses, place = [], 0
+    for count in range(1, round(points[-1][0] / every) + 1):
+        while place < len(points) - 1 and points[place][0] < count * every:
+            place += 1
+        (before, high), (after, low) = points[max(place - 1, 0)], points[place]
+        share = math.log(count * every / before) / math.log(after / before) if after > before else 1.0
+        losses.append(high + (low - high) * min(1.0, share))
+    return tuple(losses)
+
+
+KEYS = ("config", "parameters", "seconds_per_report", "valid_loss")
+
+
+def load(path: Path) -> list[Table]:
+    """The tables in a file: one of a JSON-lines file, one a family of a journal. UserError where it is neither."""
+    try:
+        with path.open("rb") as file:
+            journal = file.read(16) == b"SQLite format 3\0"
+        tables = from_journal(path) if journal else [from_lines(path)]
+    except OSError as error:
+        raise UserError(
+            f"table: '{path}' cannot be read ({error.strerror}); name a .jsonl table or a study's journal.db"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"table: '{path}' is not UTF-8 text; name a .jsonl table or a study's journal.db") from error
+    for table in tables:
+        if not table.curves or not math.isfinite(table.best_loss):
+            raise UserError(f"table: '{path}' has no curve with a finite loss; replay needs at least one")
+    return tables
+
+
+def from_lines(path: Path) -> Table:
+    """One JSON object a line, each a configuration."""
+    curves = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if line.strip():
+            curves.append(_curve(line, f"table: '{path}' line {number}"))
+    if not curves:
+        raise UserError(f"table: '{path}' is empty; one JSON object a line is needed, with {', '.join(KEYS)}")
+    return Table(name=path.stem, curves=tuple(curves))
+
+
+def _curve(line: str, where: str) -> Curve:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"{where} is not JSON ({error.msg}); write one object a line with {', '.join(KEYS)}"
+        ) from error
+    missing = [key for key in KEYS if not isinstance(row, dict) or key not in row]
+    if missing:
+        raise UserError(f"{where} has no {missing[0]}; each line needs {', '.join(KEYS)}")
+    try:
+        losses = tuple(math.nan if loss is None else float(loss) for loss in row["valid_loss"])
+        seconds, parameters, steps = (
+            float(row["seconds_per_report"]),
+            int(row["parameters"]),
+            float(row.get("steps_per_report", 1.0)),
+        )
+        memory = None if row.get("memory_mb") is None else float(row["memory_mb"]) * 1e6
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{where} holds something that is not a number ({error})") from error
+    if not losses or not 0 < seconds < math.inf or not isinstance(row["config"], dict):
+        raise UserError(f"{where} needs a config object, at least one loss and seconds_per_report above 0")
+    return Curve(
+        config=row["config"],
+        parameters=parameters,
+        seconds_per_report=seconds,
+        losses=losses,
+        steps_per_report=steps,
+        memory_bytes=memory,
+    )
+
+
+Row = dict[str, Any]
+ASKED = (
+    *("table", "scheduler", "budget", "cap_seconds", "workers", "deadline", "seeds"),
+    *("suggest", "memory_limit", "diverge", "start_up", "thaw"),
+)
+"""The part of a row that says what was asked for; the rest is what was found."""
+
+
+class Rows:
+    """Rows by what was asked for. With a path each one is appended there, a JSON object a line, once it is known."""
+
+    def __init__(self, path: Path | None) -> None:
+        """UserError: the file at `path` cannot be read or written, or holds something else."""
+        self._path = path
+        self._rows: dict[Hashable, Row] = {}
+        if path is None:
+            return
+        try:
+            path.touch()
+            text = path.read_text(encoding="utf-8")
+            whole = text[: text.rfind("\n") + 1]
+            for line in whole.splitlines():
+                row = json.loads(line)
+                self._rows[_key(row)] = row
+            if whole != text:
+                path.write_text(whole, encoding="utf-8")
+        except OSError as error:
+            raise UserError(
+                f"--rows: '{path}' cannot be used ({error.strerror}); name a file to keep rows in"
+            ) from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise UserError(f"--rows: '{path}' holds something else than rows; name another file") from error
+
+    def find(self, asked: Mapping[str, Any]) -> Row | None:
+        """The row that was kept for this, if any."""
+        return self._rows.get(_key(asked))
+
+    def keep(self, row: Row) -> None:
+        """Keep a row, at once."""
+        self._rows[_key(row)] = row
+        if self._path:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def _key(asked: Mapping[str, Any]) -> Hashable:
+    return tuple(asked[name] for name in ASKED)

@@ -1,0 +1,181 @@
+"""Cells of the table: many searches that differ in their seed only, and what they come to."""
+
+import json
+import math
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from itertools import product
+
+from tune.curves.benchmark import WITHOUT, Cell, Outcome, ReplaySettings, parse, search
+from tune.curves.recorded import Row, Rows, Table, load
+from tune.errors import UserError
+
+
+def replay(tables: Sequence[Table], settings: ReplaySettings) -> list[Row]:
+    """A row for each table, budget, number of workers and scheduler."""
+    kept = Rows(settings.rows)
+    schedulers = (*settings.schedulers, *(f"{WITHOUT}{idea}" for idea in settings.ablations))
+    rows = []
+    for table, budget, workers, scheduler in product(tables, settings.budgets, settings.workers, schedulers):
+        cell = Cell(table=table, scheduler=scheduler, budget=budget, workers=workers)
+        row = kept.find(asked(cell, settings))
+        if row is None:
+            outcomes = [search(cell, settings, seed) for seed in range(settings.seeds)]
+            row = asked(cell, settings) | found(outcomes)
+            kept.keep(row)
+        rows.append(row)
+    return rows
+
+
+def asked(cell: Cell, settings: ReplaySettings) -> Row:
+    """What a cell was asked for."""
+    return {
+        "table": cell.table.name, "scheduler": cell.scheduler, "budget": cell.budget.text, "cap_seconds": cell.cap,
+        "workers": cell.workers, "deadline": settings.deadline and settings.deadline.text, "seeds": settings.seeds,
+        "suggest": settings.suggest, "start_up": settings.start_up, "thaw": settings.thaw, "diverge": settings.diverge,
+        "memory_limit": settings.memory_limit if math.isfinite(settings.memory_limit) else None,
+    }  # fmt: skip
+
+
+def found(outcomes: Sequence[Outcome]) -> Row:
+    """What the searches of a cell come to; regrets are 0.05 where the perplexity is 5 % above the best."""
+    regrets = [outcome.regret for outcome in outcomes]
+    spread = statistics.stdev(regrets) if len(regrets) > 1 else 0.0
+
+    def mean(value: Callable[[Outcome], float]) -> float:
+        return statistics.fmean(value(outcome) for outcome in outcomes)
+
+    return {
+        "mean_regret": statistics.fmean(regrets),
+        "standard_error": spread / math.sqrt(len(regrets)),
+        "p90_regret": sorted(regrets)[max(0, math.ceil(0.9 * len(regrets)) - 1)],
+        "unspent": mean(lambda outcome: outcome.unspent),
+        "after_divergence": mean(lambda outcome: outcome.after_divergence),
+        "unfit": mean(lambda outcome: outcome.unfit),
+        "trials": mean(lambda outcome: outcome.trials),
+        "hypervolume": mean(lambda outcome: outcome.hypervolume),
+    }
+
+
+OURS, BOUND = "ration", "oracle"
+GRIDS = ("table", "budget", "workers")
+
+
+def report(rows: Sequence[Row]) -> str:
+    """Tables in plain text. Regret is perplexity above the best of the table, in %."""
+    seeds = rows[0]["seeds"]
+    parts = [f"mean regret in % of the best perplexity, {seeds} search{'es' if seeds > 1 else ''} a cell"]
+    parts += [_regrets(rows, key) for key in GRIDS]
+    parts.append(_means(rows))
+    if OURS in _names(rows, "scheduler") and _peers(rows):
+        parts += [_ratios(rows, f"{OURS}'s regret / by {key}", key) for key in GRIDS]
+        if at_half := _with_half(rows):
+            parts.append(_ratios(at_half, f"{OURS}'s regret with half the budget / by budget", "budget"))
+    return "\n\n".join(parts)
+
+
+def _regrets(rows: Sequence[Row], key: str) -> str:
+    """One line a scheduler, one column for each value of `key`, and one for all."""
+    lines = [[f"regret by {key}", *map(str, _names(rows, key)), "all"]]
+    for scheduler in _names(rows, "scheduler"):
+        cells = [_regret(part, scheduler) for part in (*_parts(rows, key), rows)]
+        lines.append([scheduler, *(f"{100 * cell:.2f}" for cell in cells)])
+    return _align(lines)
+
+
+def _with_half(rows: Sequence[Row]) -> list[Row]:
+    """The peers' rows, and ours with half of their budgets in the place of ours, where both are there."""
+
+    def place(row: Row, times: float) -> tuple[str, int, str]:
+        return row["table"], row["workers"], f"{times * row['cap_seconds']:.6g}"
+
+    halves = {place(row, 2.0): row for row in rows if row["scheduler"] == OURS}
+    peers = [row for row in rows if row["scheduler"] in _peers(rows) and place(row, 1.0) in halves]
+    ours = {place(row, 1.0): halves[place(row, 1.0)] | {"budget": row["budget"]} for row in peers}
+    return [*ours.values(), *peers]
+
+
+def _ratios(rows: Sequence[Row], title: str, key: str) -> str:
+    """Our regret over each peer's, and over that of the best peer in each column; below 1 is a win."""
+    parts = [*_parts(rows, key), rows]
+    lines = [[title, *map(str, _names(rows, key)), "all"]]
+    for peer in _peers(rows):
+        lines.append([peer, *(_ratio(_regret(part, OURS), _regret(part, peer)) for part in parts)])
+    best = [min(_regret(part, peer) for peer in _peers(rows)) for part in parts]
+    lines.append(["best peer", *(_ratio(_regret(part, OURS), of) for part, of in zip(parts, best, strict=True))])
+    return _align(lines)
+
+
+def _means(rows: Sequence[Row]) -> str:
+    columns: dict[str, Callable[[Row], float]] = {
+        "regret": lambda row: 100 * row["mean_regret"],
+        "+-": lambda row: 100 * row["standard_error"],
+        "p90": lambda row: 100 * row["p90_regret"],
+        "unspent %": lambda row: 100 * row["unspent"],
+        "diverged %": lambda row: 100 * row["after_divergence"],
+        "unfit %": lambda row: 100 * row["unfit"],
+        "trials": lambda row: row["trials"],
+        "hypervolume": lambda row: row["hypervolume"],
+    }
+    lines = [["means over all cells", *columns]]
+    for scheduler in _names(rows, "scheduler"):
+        own = [row for row in rows if row["scheduler"] == scheduler]
+        lines.append([scheduler, *(f"{statistics.fmean(value(row) for row in own):.2f}" for value in columns.values())])
+    return _align(lines)
+
+
+def _regret(rows: Sequence[Row], scheduler: str) -> float:
+    return statistics.fmean(row["mean_regret"] for row in rows if row["scheduler"] == scheduler)
+
+
+def _ratio(ours: float, theirs: float) -> str:
+    return f"{ours / theirs:.2f}" if theirs else "-"
+
+
+def _peers(rows: Sequence[Row]) -> list[str]:
+    return [name for name in _names(rows, "scheduler") if name not in (OURS, BOUND) and not name.startswith(WITHOUT)]
+
+
+def _parts(rows: Sequence[Row], key: str) -> list[list[Row]]:
+    return [[row for row in rows if row[key] == name] for name in _names(rows, key)]
+
+
+def _names(rows: Sequence[Row], key: str) -> list[str]:
+    return list(dict.fromkeys(row[key] for row in rows))
+
+
+def _align(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    )
+
+
+CUT_SHORT = (
+    "warning: {table.name}: {table.cut_short} of {curves} trials were paused or ended early, and end so in the replay: "
+    "what more training would have made of them is not known, and regrets say little of which scheduler is better"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Replay as the flags say and print what came out; exit code 2 and one line where they are wrong."""
+    try:
+        settings = parse(sys.argv[1:] if argv is None else argv)
+        tables = [table for path in settings.tables for table in load(path)]
+        for table in tables:
+            if table.cut_short:
+                print(CUT_SHORT.format(table=table, curves=len(table.curves)), file=sys.stderr)
+        rows = replay(tables, settings)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if settings.json:
+        print(json.dumps(rows, indent=1))
+    else:
+        print(report(rows))
+    return 0

@@ -1,0 +1,130 @@
+"""Keep the noise apart: while a study runs, what is printed goes to its log, and only its own lines to the screen."""
+
+import logging
+import os
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from tune.search.engine import Planner
+from tune.search_space import label
+from tune.units import duration_text
+
+
+class Voice:
+    """Writes a line to the real screen, and to the log; `show` may be replaced by another way to the screen."""
+
+    def __init__(self, screen: TextIO, log: TextIO) -> None:
+        self.screen, self._log = screen, log
+        self.show: Callable[[str], None] = self.plain
+
+    def __call__(self, line: str) -> None:
+        self.show(line)
+        self._log.write(line + "\n")
+
+    def plain(self, line: str) -> None:
+        """To the screen as it is."""
+        self.screen.write(line + "\n")
+
+
+@contextmanager
+def screen_apart(path: Path) -> Iterator[Voice]:
+    """Send this process's output, of C libraries and in a notebook too, and its log and warnings to the file at `path`.
+
+    Yields what writes a line to the real screen, and to the log; which has the traceback too where an error ends it.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(1), os.dup(2)]
+    with path.open("a", encoding="utf-8", buffering=1) as file, os.fdopen(os.dup(1), "w", buffering=1) as screen:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        handler = logging.StreamHandler(file)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logging.getLogger().addHandler(handler)
+        logging.captureWarnings(True)
+
+        try:
+            with warnings.catch_warnings(), redirect_stdout(file), redirect_stderr(file):
+                yield Voice(screen, file)
+        except BaseException:
+            with suppress(OSError):
+                traceback.print_exc(file=file)
+            raise
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for descriptor, copy in zip((1, 2), kept, strict=True):
+                os.dup2(copy, descriptor)
+                os.close(copy)
+            logging.captureWarnings(False)
+            logging.getLogger().removeHandler(handler)
+
+
+@contextmanager
+def last_word(line: str) -> Iterator[None]:
+    """Say this on stderr where this process ends inside without a word: by SIGKILL, or as Ray ends it from C++ code.
+
+    A shell that lives on says it, when the pipe to it closes before it was told that all is well.
+    """
+    words = ["/bin/sh", "-c", 'read -r over || printf "%s\\n" "$0" >&2', line]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True) as waits:
+        try:
+            yield
+        finally:
+            waits.communicate(b"over\n")
+
+
+BUDGET_LINE_SECONDS = 30.0
+
+
+class Screen:
+    """One line a decision with its reason, and a line on the budget now and then."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._next_budget_line = time.monotonic() + BUDGET_LINE_SECONDS
+
+    def decided(self, planner: Planner, trial: str | None, action: str, reason: str) -> None:
+        """t003 nanogpt d128 h4 l4 p.1 bf16: promote: place 1 of 5 at rung 0"""
+        record = planner.trials.get(trial or "")
+        who = f"{trial} {record.family} {label(record.config)}" if record else "slot"
+        self._write(f"{_clock(planner.books.clock())} {who}: {action}: {reason}")
+
+    def reported(self, planner: Planner, trial: str, row: Mapping[str, Any]) -> None:
+        """The result of a rung or of a last stretch; and the budget, when it was not shown for a while."""
+        if row["rung"] is not None or row["final"]:
+            where = "after its decay" if row["final"] else f"at rung {row['rung']}"
+            family = planner.trials[trial].family
+            whole = row.get("whole_perplexity")
+            measured = f"{row['perplexity']:.4g}" if whole is None else f"{whole:.4g} on the whole split"
+            result = f"perplexity {measured} after {row['steps']:,} steps"
+            self._write(f"{_clock(planner.books.clock())} {trial} {family} {where}: {result}")
+        if time.monotonic() >= self._next_budget_line:
+            self._next_budget_line = time.monotonic() + BUDGET_LINE_SECONDS
+            self._write(budget_line(planner))
+
+
+def budget_line(planner: Planner) -> str:
+    """What is spent, reserved and left, how many slots are held, and by whom; one of nobody is between two leases."""
+    ledger, held = planner.books.ledger, planner.books.idle_slots + len(planner.running)
+    money = f"spent {_whole(ledger.spent)} of {duration_text(ledger.cap)} ({100 * ledger.spent / ledger.cap:.0f} %)"
+    rest = f"reserved {_whole(ledger.reserved)}, left {_whole(max(0.0, ledger.left))}"
+    names = ", ".join(planner.running)
+    holds = f"{held} {'slot' if held == 1 else 'slots'} held{f', by {names}' if names else ''}"
+    return f"{_clock(planner.books.clock())} budget: {money}, {rest}; {holds}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"[{minutes // 60}:{minutes % 60:02d}:{rest:02d}]"
+
+
+def _whole(seconds: float) -> str:
+    return duration_text(round(seconds))

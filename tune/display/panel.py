@@ -1,0 +1,281 @@
+"""A running study at a glance, read from its journal: the account, who runs, who waits, who ended, who is best."""
+
+import json
+import os
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.panel import Panel as Box
+from rich.text import Text
+
+from tune.display.console import Voice
+from tune.search_space import label
+from tune.settings import Settings
+from tune.store.journal import SHARE, connect
+from tune.store.ledger import GRACE_SECONDS
+from tune.store.queries import best_so_far, level_text
+from tune.units import duration_text
+
+SLOTS = f"""
+    SELECT TOTAL((IFNULL(closed, ?) - opened) * {SHARE}), TOTAL(closed IS NULL),
+           TOTAL((closed IS NULL) * {SHARE})
+    FROM slots"""
+LEASES = f"""
+    SELECT trial, family, rung, purpose, reserved - (? - leases.opened) * {SHARE} AS ahead
+    FROM leases JOIN trials USING (trial) JOIN slots USING (slot) WHERE leases.closed IS NULL ORDER BY lease"""
+ASIDE = "SELECT TOTAL(value) FROM study WHERE key = 'aside'"
+DONE = {"finished": "finished", "failed": "error"}
+"""Why a trial of these states ended; those that were stopped have a reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The first of a family's ranking so far; where: at which level, and on what its perplexity was measured; curve:
+    its training losses in nats, one a report."""
+
+    trial: str
+    config: str
+    perplexity: float
+    where: str
+    curve: Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FamilyView:
+    """A family's trials; running: such as `t003 to rung 1`; ended: how many for which reason."""
+
+    running: Sequence[str]
+    paused: int
+    ended: dict[str, int]
+    best: Best | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """In device-seconds the cap, what is spent of it, reserved and left; slots held, and the device-seconds that they
+    take a second; wall: seconds to the deadline.
+    """
+
+    cap: float
+    spent: float
+    reserved: float
+    slots: int
+    rate: float
+    wall: float | None
+    families: dict[str, FamilyView]
+
+    @property
+    def left(self) -> float:
+        """Neither spent nor reserved."""
+        return max(0.0, self.cap - self.spent - self.reserved)
+
+    @property
+    def seconds_to_end(self) -> float | None:
+        """Of wall time, if the slots held now are kept to the end; None while there are none."""
+        if not self.slots:
+            return None
+        to_cap = max(0.0, self.cap - self.spent) / self.rate
+        return to_cap if self.wall is None else min(to_cap, max(0.0, self.wall))
+
+
+def look(
+    journal: sqlite3.Connection, families: Iterable[str], *, cap: float, now: float, wall: float | None = None
+) -> View:
+    """The study at `now` on its own clock, `wall` seconds before its deadline."""
+    spent, held, rate = journal.execute(SLOTS, (now,)).fetchone()
+    (aside,) = journal.execute(ASIDE).fetchone()
+    leases = journal.execute(LEASES, (now,))
+    running = [dict(row) for row in leases]
+    trials = journal.execute("SELECT family, state, reason FROM trials").fetchall()
+    best = best_so_far(journal)
+    return View(
+        cap=cap, spent=spent, slots=int(held), rate=rate, wall=wall,
+        reserved=aside + sum(max(0.0, lease["ahead"]) for lease in running) + rate * GRACE_SECONDS,
+        families={
+            name: FamilyView(
+                running=list(dict.fromkeys(
+                    f"{lease['trial']} {_goal(lease)}" for lease in running if lease["family"] == name
+                )),
+                paused=sum(row["family"] == name and row["state"] == "paused" for row in trials),
+                ended=dict(Counter(
+                    DONE.get(row["state"], str(row["reason"]).partition(":")[0])
+                    for row in trials if row["family"] == name and row["state"] not in ("running", "paused")
+                )),
+                best=_best(journal, best[name]) if name in best else None,
+            )
+            for name in families
+        },
+    )  # fmt: skip
+
+
+def _goal(lease: Mapping[str, Any]) -> str:
+    if lease["purpose"] == "final":
+        return "to its end"
+    return f"to rung {lease['rung']}" if lease["purpose"] == "rung" else f"for {lease['purpose']}"
+
+
+def _best(journal: sqlite3.Connection, row: sqlite3.Row) -> Best:
+    query = "SELECT train_loss FROM reports WHERE trial = ? AND train_loss IS NOT NULL ORDER BY report"
+    return Best(
+        trial=row["trial"], config=label(json.loads(row["config"])), perplexity=row["perplexity"],
+        where=level_text(row) + (", on the whole split" if row["on_whole"] else ""),
+        curve=[loss for (loss,) in journal.execute(query, (row["trial"],))],
+    )  # fmt: skip
+
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+LONGEST_CURVE = 60
+"""Characters."""
+FRAME = 4
+"""Columns of the box around the lines."""
+
+
+class Panel:
+    """What rich draws."""
+
+    def __init__(self, view: View, title: str) -> None:
+        self._view, self._title = view, title
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = Text("\n", no_wrap=True, overflow="ellipsis").join(_lines(self._view, options.max_width - FRAME))
+        yield Box(lines, title=Text(self._title), title_align="left", border_style="dim")
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The course of the values in at most `width` blocks: each the mean of as many values, the lowest the least."""
+    width = min(width, len(values))
+    if width <= 0:
+        return ""
+    parts = [values[len(values) * i // width : len(values) * (i + 1) // width] for i in range(width)]
+    means = [sum(part) / len(part) for part in parts]
+    low, span = min(means), (max(means) - min(means)) or 1.0
+    return "".join(BLOCKS[int((len(BLOCKS) - 1) * (mean - low) / span + 0.5)] for mean in means)
+
+
+def _lines(view: View, width: int) -> Iterator[Text]:
+    yield _bar(view, width)
+    money = f"spent {_short(view.spent)} of {duration_text(view.cap)} ({100 * view.spent / view.cap:.0f} %)"
+    end = "" if view.seconds_to_end is None else f"; ends in about {_short(view.seconds_to_end)}"
+    yield Text(f"{money}, reserved {_short(view.reserved)}, left {_short(view.left)}{end}")
+    for name, family in view.families.items():
+        yield _counts(name, family)
+        if family.best is not None:
+            yield _best_line(family.best, width)
+
+
+def _bar(view: View, width: int) -> Text:
+    """The cap: spent, reserved, left."""
+    spent = min(width, round(width * view.spent / view.cap))
+    reserved = min(width - spent, round(width * view.reserved / view.cap))
+    left = width - spent - reserved
+    return Text.assemble(("█" * spent, "green"), ("▒" * reserved, "yellow"), ("░" * left, "dim"))
+
+
+def _counts(name: str, family: FamilyView) -> Text:
+    counts = f"{len(family.running)} running, {family.paused} paused"
+    ended = ", ".join(f"{count} {why}" for why, count in family.ended.items()) or "none"
+    said = "; ".join([f"{counts}, ended: {ended}", *([", ".join(family.running)] if family.running else [])])
+    return Text.assemble((name, "bold"), f" {said}")
+
+
+def _best_line(best: Best, width: int) -> Text:
+    said = f"  best {best.trial} {best.config}: perplexity {best.perplexity:.4g} {best.where} "
+    return Text.assemble(said, (sparkline(best.curve, min(LONGEST_CURVE, width - len(said))), "cyan"))
+
+
+def _short(seconds: float) -> str:
+    """To a second; from an hour on to a minute."""
+    unit = 1 if seconds < 3600 else 60
+    return duration_text(unit * round(seconds / unit))
+
+
+REFRESH_SECONDS = 0.5
+PANEL_SHARE = 0.05
+"""Of the time, what looking and drawing may take."""
+
+
+@contextmanager
+def displayed(
+    voice: Voice, study: Path, settings: Settings, clock: Callable[[], float], wall_left: Callable[[], float | None]
+) -> Iterator[None]:
+    """Show the study in this folder while this lasts, where there is a terminal; `clock`: the study's own seconds;
+    wall_left: those to its deadline.
+
+    Nothing changes where there is none, or one that cannot draw.
+    """
+    console = Console(file=voice.screen, markup=False, emoji=False, highlight=False)
+    draws = console.is_terminal and not console.is_dumb_terminal and "utf" in console.encoding
+    if not (voice.screen.isatty() and draws):
+        yield
+        return
+    display = Display(voice, console, study, settings, clock, wall_left)
+    display.start()
+    try:
+        yield
+    finally:
+        display.close()
+
+
+class Display:
+    """The thread; what the voice says meanwhile is shown with its next drawing."""
+
+    def __init__(
+        self, voice: Voice, console: Console, study: Path, settings: Settings, clock: Callable[[], float],
+        wall_left: Callable[[], float | None],
+    ) -> None:  # fmt: skip
+        self._voice, self._console, self._study, self._settings, self._clock = voice, console, study, settings, clock
+        self._wall_left = wall_left
+        self._said: SimpleQueue[str] = SimpleQueue()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="display", daemon=True)
+
+    def start(self) -> None:
+        """From now on lines go above the panel."""
+        self._voice.show = self._said.put
+        self._thread.start()
+
+    def close(self) -> None:
+        """Take the panel away; everything that was said stands there."""
+        self._over.set()
+        self._thread.join()
+        self._say(self._voice.plain)
+
+    def _run(self) -> None:
+        try:
+            self._draw()
+        finally:
+            self._voice.show = self._voice.plain
+            self._say(self._voice.plain)
+
+    def _draw(self) -> None:
+        wait = 0.0
+        live = Live(
+            console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
+        with closing(connect(self._study)) as journal, live:
+            while not self._over.wait(wait):
+                began = time.monotonic()
+                view = self._look(journal)
+                if all(size := os.get_terminal_size(self._voice.screen.fileno())):
+                    self._console.size = size
+                self._say(lambda line: self._console.print(line, soft_wrap=True))
+                live.update(Panel(view, self._study.name), refresh=True)
+                wait = max(REFRESH_SECONDS, (time.monotonic() - began) / PANEL_SHARE)
+
+    def _look(self, journal: sqlite3.Connection) -> View:
+        families, cap = self._settings.families, self._settings.budget
+        return look(journal, families, cap=cap, now=self._clock(), wall=self._wall_left())
+
+    def _say(self, show: Callable[[str], None]) -> None:
+        if lines := [self._said.get() for _ in range(self._said.qsize())]:
+            show("\n".join(lines))

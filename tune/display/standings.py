@@ -1,0 +1,113 @@
+"""What TensorBoard shows of the ranking of a family: a table, a picture."""
+
+import io
+import json
+from collections.abc import Sequence
+from sqlite3 import Row
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
+from tensorboard.compat.proto.summary_pb2 import Summary
+
+from tune.errors import called
+from tune.search_space import label
+from tune.store.queries import level_text, measured_text
+
+TOP = 20
+"""Rows of a table; analysis/rank.py has all."""
+DOTS_PER_INCH = 100
+SIZE = (6.4, 4.0)
+"""Inches."""
+AXES = (0.11, 0.13, 0.87, 0.79)
+"""Left, bottom, width and height as shares of it; a layout that matplotlib works out costs a second drawing."""
+DECADE = 10
+ORANGE = (0.84, 0.37, 0.0)
+
+
+def levels(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The sound ones of a ranking by level and by what they were measured on there, the furthest level first."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["level"] is not None:
+            found.setdefault(f"{level_text(row)} {measured_text(row)}".rstrip(), []).append(row)
+    return found
+
+
+def table(rows: Sequence[Row]) -> str:
+    """One family of the ranking by the quotient as Markdown. What failed stands last, in a table of its own."""
+    ranked = [
+        (
+            level, str(number), row["trial"], label(json.loads(row["config"])), f"{row['perplexity_per_million']:.4g}",
+            f"{row['perplexity']:.4g}", f"{row['parameters']:,}", f"{row['bits_per_character']:.4g}",
+            "-" if row["test_perplexity"] is None else f"{row['test_perplexity']:.4g}",
+        )
+        for level, found in levels(rows).items() for number, row in enumerate(found, 1)
+    ]  # fmt: skip
+    columns = "level", "#", "trial", "config", "perplexity /M", "perplexity", "parameters", "bits/char", "test"
+    tables = [_markdown(columns, ranked)]
+    if failed := [row for row in rows if row["section"] == "failed"]:
+        broken = [(row["trial"], label(json.loads(row["config"])), row["reason"] or row["state"]) for row in failed]
+        tables.append(_markdown(("failed or diverged", "config", "why"), broken))
+    return "\n\n".join(tables)
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The first TOP rows, and how many more there are."""
+    shown = ([cell.replace("|", "\\|") for cell in cells] for cells in (columns, ["---"] * len(columns), *rows[:TOP]))
+    lines = [f"| {' | '.join(cells)} |" for cells in shown]
+    if len(rows) > TOP:
+        lines.append(f"\n{len(rows) - TOP} more: `{called('analysis/rank.py')} --top 0`")
+    return "\n".join(lines)
+
+
+def picture(family: str, rows: Sequence[Row]) -> Summary.Value:
+    """Size against perplexity: each sound trial where it got to, and the front of the furthest level."""
+    figure = Figure(figsize=SIZE, dpi=DOTS_PER_INCH)
+    plot = figure.add_axes(AXES)
+    by_level = levels(rows)
+    for shade, (level, found) in zip(np.linspace(0, 0.75, len(by_level)), by_level.items(), strict=True):
+        marker, size, color = ("*", 130, ORANGE) if found[0]["final"] else ("o", 26, _blue(shade))
+        plot.scatter(*_points(found), label=level, marker=marker, s=size, color=color)
+    first, furthest = next(iter(by_level.items()))
+    front = _front(furthest)
+    plot.step(*_points(front), where="post", c="black", lw=1)
+    best = front[-1]
+    sizes = [row["parameters"] for found in by_level.values() for row in found]
+    side, shift = ("left", 7) if best["parameters"] ** 2 < min(sizes) * max(sizes) else ("right", -7)
+    plot.annotate(
+        f"{best['trial']} {label(json.loads(best['config']))}", (best["parameters"], best["perplexity"]), (shift, -12),
+        fontsize=8, ha=side, textcoords="offset points",
+    )  # fmt: skip
+    plot.set(xscale="log", yscale="log", xlabel="parameters", ylabel="validation perplexity")
+    plot.set_title(f"{family}: the front {first}", fontsize=10)
+    plot.margins(0.12)
+    for axis in (plot.xaxis, plot.yaxis):
+        low, high = axis.get_view_interval()
+        axis.set_major_locator(MaxNLocator(5) if high < DECADE * low else LogLocator(subs=(1, 2, 5)))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(EngFormatter(sep=""))
+    plot.legend(fontsize=8, frameon=False)
+    image = io.BytesIO()
+    figure.savefig(image, format="png")
+    width, height = (round(inches * DOTS_PER_INCH) for inches in SIZE)
+    encoded = Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=image.getvalue())
+    return Summary.Value(tag=f"front/{family}", image=encoded)
+
+
+def _points(rows: Sequence[Row]) -> tuple[list[int], list[float]]:
+    return [row["parameters"] for row in rows], [row["perplexity"] for row in rows]
+
+
+def _front(rows: Sequence[Row]) -> list[Row]:
+    """Those that none is both smaller and better than, the smallest first."""
+    front: list[Row] = []
+    for row in sorted(rows, key=lambda row: (row["parameters"], row["perplexity"])):
+        if not front or row["perplexity"] < front[-1]["perplexity"]:
+            front.append(row)
+    return front
+
+
+def _blue(shade: float) -> tuple[float, float, float]:
+    """The lighter, the lower the rung."""
+    return (shade, 0.45 + 0.5 * shade, 0.7 + 0.25 * shade)

@@ -1,0 +1,343 @@
+"""An event file of TensorBoard's, written so that no end of the process loses what was said.
+
+Whole records are appended and nothing is held open: a writer with a thread and an open file for each trial comes to its
+limit at a thousand trials, and a kill loses what waits in its queue.
+"""
+
+import io
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams import metadata
+from tensorboard.plugins.hparams.api_pb2 import (
+    DATA_TYPE_FLOAT64,
+    DATA_TYPE_STRING,
+    STATUS_FAILURE,
+    STATUS_SUCCESS,
+    Experiment,
+    HParamInfo,
+    MetricInfo,
+    MetricName,
+)
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
+from tensorboard.plugins.text.summary_v2 import text_pb
+from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.utils.tensorboard.summary import custom_scalars
+
+from model.training.evaluation import Score
+from tune.display.standings import picture, table
+from tune.search.engine import Planner
+from tune.search_space import Dimensions, label
+from tune.settings import Settings
+from tune.store.journal import SHARE, Journal, Stopwatch
+from tune.store.queries import best_so_far, ranking
+
+VERSION = "brain.Event:2"
+
+
+def scalar(tag: str, value: float) -> Summary.Value:
+    """One number."""
+    return Summary.Value(tag=tag, simple_value=value)
+
+
+class EventFile:
+    """A new file in `folder`, which is made; files of one folder are one run to TensorBoard, the oldest first.
+
+    To its page the first start in a run is the run's own, and each later one a step back.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        begins_run = not any(folder.iterdir())
+        now = time.time()
+        self._path = folder / f"events.out.tfevents.{now:017.6f}.ration"
+        self._append(Event(wall_time=now, file_version=VERSION))
+        if begins_run:
+            self.rewind(0)
+
+    def add(self, *values: Summary.Value, step: int, at: float | None = None) -> None:
+        """Write values of one step; `at` in seconds since 1970, now where it is None."""
+        self._append(Event(wall_time=time.time() if at is None else at, step=step, summary=Summary(value=values)))
+
+    def rewind(self, step: int) -> None:
+        """Let TensorBoard forget what was written from `step` on: it was done again."""
+        log = SessionLog(status=SessionLog.START)
+        self._append(Event(wall_time=time.time(), step=step, session_log=log))
+
+    def _append(self, event: Event) -> None:
+        record = io.BytesIO()
+        RecordWriter(record).write(event.SerializeToString())
+        with self._path.open("ab") as file:
+            file.write(record.getvalue())
+
+
+REASONS = {"decayed": 1, "price": 2, "diverged": 3, "memory": 4, "error": 5}
+"""Why a trial ended, as a number, since a metric is one; 0 while it may go on."""
+OTHER = REASONS["error"]
+METRICS = {
+    "4 valid/perplexity": "perplexity",
+    "4 valid/bits_per_character": "bits per character",
+    "7 trial/parameters": "parameters",
+    "7 trial/perplexity_per_million": "perplexity per million parameters",
+    "7 trial/device_seconds": "device-seconds",
+    "7 trial/rung": "rung",
+    "7 trial/ended": f"ended: 0 not, {', '.join(f'{number} {reason}' for reason, number in REASONS.items())}",
+}
+"""Each tag whose newest value is a column, and how that is headed."""
+
+
+def number_of(reason: str) -> int:
+    """Of the reason for which a trial was ended; the journal's text may go on after the word."""
+    return next((number for word, number in REASONS.items() if reason.startswith(word)), OTHER)
+
+
+def names_of(dimensions: Iterable[str]) -> dict[str, str]:
+    """TensorBoard sorts columns by these names, and heads them as they are in the space."""
+    names = ("family", *dimensions)
+    width = len(str(len(names)))
+    return {name: f"{place:0{width}} {name}" for place, name in enumerate(names, 1)}
+
+
+def columns(dimensions: Dimensions, families: Iterable[str]) -> Summary.Value:
+    """Once a study, in any of its runs."""
+    infos, names = [], names_of(dimensions)
+    for name, values in {"family": tuple(families), **dimensions}.items():
+        kind = DATA_TYPE_STRING if isinstance(values[0], str) else DATA_TYPE_FLOAT64
+        infos.append(HParamInfo(name=names[name], display_name=name, type=kind))
+        infos[-1].domain_discrete.extend(values)
+    metrics = [MetricInfo(name=MetricName(tag=tag), display_name=head) for tag, head in METRICS.items()]
+    return _record(metadata.EXPERIMENT_TAG, experiment=Experiment(hparam_infos=infos, metric_infos=metrics))
+
+
+def begun_row(dimensions: Iterable[str], family: str, config: Mapping[str, Any]) -> Summary.Value:
+    """A trial's row, from its start on; a dimension that its family does not have stays empty."""
+    start, names = SessionStartInfo(start_time_secs=time.time()), names_of(dimensions)
+    values = {"family": family, **config}
+    for name in names.keys() & values.keys():
+        if isinstance(value := values[name], str):
+            start.hparams[names[name]].string_value = value
+        else:
+            start.hparams[names[name]].number_value = value
+    return _record(metadata.SESSION_START_INFO_TAG, session_start_info=start)
+
+
+def ended_row(reason: str) -> Summary.Value:
+    """The state of a trial that ended, by which its row can be filtered."""
+    status = STATUS_SUCCESS if reason.startswith(("decayed", "price")) else STATUS_FAILURE
+    end = SessionEndInfo(status=status, end_time_secs=time.time())
+    return _record(metadata.SESSION_END_INFO_TAG, session_end_info=end)
+
+
+def _record(tag: str, **data: Any) -> Summary.Value:
+    return Summary.Value(tag=tag, metadata=metadata.create_summary_metadata(HParamsPluginData(**data)))
+
+
+SCALARS = {
+    "4 valid/loss": "valid_loss",
+    "4 valid/perplexity": "perplexity",
+    "4 valid/bits_per_character": "bits_per_character",
+    "4 valid/accuracy": "accuracy",
+    "5 train/loss": "train_loss",
+    "5 train/learning_rate": "learning_rate",
+    "5 train/gradient_norm": "gradient_norm",
+    "6 speed/tokens_per_second": "tokens_per_second",
+    "6 speed/step_seconds": "step_seconds",
+    "6 speed/mfu": "mfu",
+    "6 speed/memory_bytes": "memory_bytes",
+    "7 trial/rung": "rung",
+}
+"""Each tag and its column of the journal's table `reports`. The groups 1 to 3 are the ledger's."""
+ENDED, DEVICE_SECONDS = "7 trial/ended", "7 trial/device_seconds"
+BLEU, CHRF = "7 trial/test_bleu", "7 trial/test_chrf"
+PARAMETERS, QUOTIENT = "7 trial/parameters", "7 trial/perplexity_per_million"
+
+
+class TrialRun:
+    """The run of one trial in a folder, from its start or from where an earlier run of the study left it.
+
+    begun: its row of HParams.
+    """
+
+    def __init__(self, folder: Path, journal: Journal, trial: str, begun: Summary.Value) -> None:
+        self._file = EventFile(folder)
+        self._journal, self._trial = journal, trial
+        told = journal.rows("SELECT tokens FROM reports WHERE trial = ? ORDER BY report DESC LIMIT 1", trial)
+        self._tokens = told[0]["tokens"] if told else 0
+        self._file.add(begun, step=self._tokens)
+
+    def decided(self, action: str, reason: str, now: float) -> None:
+        """A decision about the trial at `now`, on the study's clock."""
+        ended = number_of(reason) if action == "stop" else 0
+        values = scalar(ENDED, ended), scalar(DEVICE_SECONDS, self._device_seconds(now))
+        said = text_pb("decisions", f"**{action}**: {reason}").value
+        self._file.add(*values, *said, step=self._tokens)
+        if ended:
+            self._file.add(ended_row(reason), step=self._tokens)
+
+    def reported(self, row: Mapping[str, Any], now: float) -> None:
+        """A row of the journal's table `reports`."""
+        if row["tokens"] < self._tokens:
+            self._file.rewind(row["tokens"])
+        self._tokens = row["tokens"]
+        values = {tag: row[column] for tag, column in SCALARS.items() if row.get(column) is not None}
+        values |= {DEVICE_SECONDS: self._device_seconds(now), PARAMETERS: self._parameters()}
+        if row.get("perplexity") is not None:
+            values[QUOTIENT] = row["perplexity"] / (values[PARAMETERS] / 1e6)
+        if row["final"]:
+            values[ENDED] = REASONS["decayed"]
+        self._file.add(*(scalar(tag, value) for tag, value in values.items()), step=self._tokens)
+        if row["final"]:
+            self._file.add(ended_row("decayed"), step=self._tokens)
+
+    def translated(self, score: Score) -> None:
+        """How well the trial translates, after its end."""
+        self._file.add(scalar(BLEU, score.bleu), scalar(CHRF, score.chrf), step=self._tokens)
+
+    def _device_seconds(self, now: float) -> float:
+        query = f"""
+            SELECT TOTAL(IFNULL(charged, (? - leases.opened) * {SHARE})) AS seconds
+            FROM leases JOIN slots USING (slot) WHERE trial = ?"""
+        return float(self._journal.rows(query, now, self._trial)[0]["seconds"])
+
+    def _parameters(self) -> int:
+        return int(self._journal.rows("SELECT parameters FROM trials WHERE trial = ?", self._trial)[0]["parameters"])
+
+
+PICTURE_SHARE = 0.005
+"""Of the device-seconds spent so far, what drawing may have taken: it keeps a core from its trial."""
+FIRST_PICTURE_SECONDS = 0.4
+"""The price of a picture before one was drawn."""
+BUDGET, BEST, RUNGS = "1 budget", "2 best so far", "3 rungs"
+AXIS = "Steps are device-seconds; on the relative axis they read as device-hours."
+
+
+class LedgerRun:
+    """The run `ledger`: the account, each family's best so far and its front, how many trials completed each rung.
+
+    The best so far is the first of the ranking; its loss is that of the subset, which all have.
+    """
+
+    def __init__(self, folder: Path, journal: Journal, settings: Settings, dimensions: Dimensions) -> None:
+        self._file, self._journal = EventFile(folder / "ledger"), journal
+        self._best = best_so_far(journal)
+        self._completed: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        self._drawing, self._picture_price = 0.0, FIRST_PICTURE_SECONDS
+        query = "SELECT DISTINCT family, trial, rung FROM reports JOIN trials USING (trial) WHERE rung IS NOT NULL"
+        for row in journal.rows(query):
+            self._completed[row["family"]][row["rung"]].add(row["trial"])
+        said = "\n".join(f"| {name} | `{value}` |" for name, value in settings.stored().items())
+        about = text_pb("settings", f"{AXIS}\n\n| setting | value |\n|---|---|\n{said}").value
+        layout = custom_scalars(charts(list(settings.families))).value
+        self._file.add(*about, *layout, columns(dimensions, settings.families), step=0)
+
+    def write(self, planner: Planner) -> None:
+        """The account as it stands."""
+        ledger = planner.books.ledger
+        account = {"spent": ledger.spent, "reserved": ledger.reserved, "left": ledger.left}
+        values = {f"{BUDGET}/{name}": seconds for name, seconds in account.items()}
+        values[f"{BUDGET}/running"] = len(planner.running)
+        values |= {f"{BEST}/{family}": row["subset_loss"] for family, row in self._best.items()}
+        for family, rungs in self._completed.items():
+            values |= {f"{RUNGS}/{family} rung {rung}": len(trials) for rung, trials in sorted(rungs.items())}
+        numbers = (scalar(tag, value) for tag, value in values.items())
+        self._file.add(*numbers, step=int(ledger.spent), at=ledger.spent)
+
+    def reported(self, planner: Planner, trial: str, row: Mapping[str, Any]) -> None:
+        """A row of the journal's table `reports`. A new leader's front is drawn, if that is cheap."""
+        family, spent = planner.trials[trial].family, planner.books.ledger.spent
+        if row["rung"] is not None:
+            self._completed[family][row["rung"]].add(trial)
+        if self._leads(family, row) and self._drawing + self._picture_price <= PICTURE_SHARE * spent:
+            self._show(family, int(spent))
+        self.write(planner)
+
+    def close(self, planner: Planner) -> None:
+        """The fronts and the final ranking."""
+        self.write(planner)
+        for family in self._best:
+            self._show(family, int(planner.books.ledger.spent))
+
+    def ended(self, trial: str) -> None:
+        """A trial is over: where it was a best so far and failed, another is."""
+        if trial in [row["trial"] for row in self._best.values()]:
+            self._best = best_so_far(self._journal)
+
+    def _leads(self, family: str, row: Mapping[str, Any]) -> bool:
+        """Whether with a row of reports there is a new best so far; the ranking is asked only where there may be."""
+        if row["rung"] is None and not row["final"]:
+            return False
+        best = self._best.get(family)
+        if best is not None and not row["final"] and row["trial"] != best["trial"]:
+            behind = row["rung"] == best["rung"] and row["perplexity"] >= best["subset_perplexity"]
+            if best["final"] or row["rung"] < best["rung"] or behind:
+                return False
+        self._best = best_so_far(self._journal)
+        return self._best.get(family, best) != best
+
+    def _show(self, family: str, step: int) -> None:
+        began = time.process_time()
+        rows = [row for row in ranking(self._journal, by="quotient") if row["family"] == family]
+        drawn = [picture(family, rows)] if any(row["level"] is not None for row in rows) else []
+        self._file.add(*drawn, *text_pb(f"ranking/{family}", table(rows)).value, step=step)
+        self._picture_price = time.process_time() - began
+        self._drawing += self._picture_price
+
+
+def charts(families: list[str]) -> dict[str, dict[str, list[Any]]]:
+    """The layout of the custom scalars: the account, the best losses, how far trials came."""
+    budget = {
+        "device-seconds": ["Multiline", [f"{BUDGET}/(spent|reserved|left)"]],
+        "running trials": ["Multiline", [f"{BUDGET}/running"]],
+    }
+    best = {"validation loss (nats a token)": ["Multiline", [f"{BEST}/.*"]]}
+    rungs = {f"{family}: trials that completed it": ["Multiline", [f"{RUNGS}/{family} .*"]] for family in families}
+    return {"budget": budget, "best so far": best, "rungs": rungs}
+
+
+class TensorBoard:
+    """A run for each trial, and one for the ledger, in `folder`; a study that goes on goes on in the same runs.
+
+    dimensions: of all its families; watch: what it took while the search ran.
+    """
+
+    def __init__(self, folder: Path, journal: Journal, settings: Settings, dimensions: Dimensions) -> None:
+        self._folder, self._journal, self._dimensions, self.watch = folder, journal, dimensions, Stopwatch()
+        self._ledger = LedgerRun(folder, journal, settings, dimensions)
+        self._trials: dict[str, TrialRun] = {}
+
+    def decided(self, planner: Planner, trial: str | None, action: str, reason: str) -> None:
+        """A trial that starts has its row of HParams at once, so that no end can lose it."""
+        with self.watch:
+            if trial is not None:
+                self._run(planner, trial).decided(action, reason, planner.books.clock())
+            if trial is not None and action == "stop":
+                self._ledger.ended(trial)
+            self._ledger.write(planner)
+
+    def reported(self, planner: Planner, trial: str, row: Mapping[str, Any]) -> None:
+        """A row of the journal's table `reports`."""
+        with self.watch:
+            self._trials[trial].reported(row, planner.books.clock())
+            self._ledger.reported(planner, trial, row)
+
+    def close(self, planner: Planner) -> None:
+        """The last pictures and the final ranking."""
+        self._ledger.close(planner)
+
+    def translated(self, planner: Planner, trial: str, score: Score) -> None:
+        """How well a winner translates."""
+        self._run(planner, trial).translated(score)
+
+    def _run(self, planner: Planner, trial: str) -> TrialRun:
+        """That of a trial; a new one begins with its row of HParams."""
+        if trial not in self._trials:
+            record = planner.trials[trial]
+            begun = begun_row(self._dimensions, record.family, record.config)
+            name = f"{record.family}/{trial} {label(record.config)}"
+            self._trials[trial] = TrialRun(self._folder / name, self._journal, trial, begun)
+        return self._trials[trial]

@@ -1,0 +1,313 @@
+"""What optimizer steps cost on this device: measured for a few shapes in short, scaled to others by FLOPs on paper."""
+
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from model.config import Config, Data, pad_of
+from model.families import FAMILIES
+from model.training.learner import Learner
+from tune.assembly import make_family, make_planner
+from tune.devices import find_devices
+from tune.experiments.base import wall
+from tune.flags import counts_text, invalid
+from tune.search.cost_model import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
+from tune.search.engine import Planner
+from tune.search.family import Family
+from tune.search.memory_model import Memory
+from tune.search.records import TrialRecord
+from tune.search.simulator import Clock, Costs, rehearse
+from tune.search.suggest import first_search
+from tune.search_context import Grounds, survey
+from tune.search_space import Space, label
+from tune.settings import Settings
+from tune.store.journal import Journal
+from tune.units import bytes_text, duration_text
+
+MEASURED_STEPS, MEASURED_SECONDS = 20, 0.5
+"""A shape is measured for so many steps, or until so many seconds are over."""
+
+
+class Speeds:
+    """Seconds a step of one family on this text and device; nothing is measured until `measure` is called."""
+
+    def __init__(self, family: str, data: Data, kind: str) -> None:
+        self._family, self._data, self._kind = family, data, kind
+        self._measured: dict[float, float] = {}
+
+    def measure(self, config: Mapping[str, Any], micro_batches: int) -> float:
+        """Seconds of a step in so many parts, from a few real ones; the first of them are slow, and do not count.
+
+        On a CPU they are seconds of its time: what else runs there now does not count either.
+        """
+        clock = time.process_time if self._kind == "cpu" else time.monotonic
+        torch.set_num_threads(1)
+        learner = Learner(self._whole(config), self._data, torch.device(self._kind), micro_batches)
+        taken: list[float] = []
+        while len(taken) < MEASURED_STEPS and sum(taken) < MEASURED_SECONDS:
+            began = clock()
+            learner.step(1.0)
+            learner.wait()
+            taken.append(clock() - began)
+        seconds = self._measured[self.flops(config)] = statistics.median(taken[len(taken) // 2 :])
+        return seconds
+
+    def expected(self, config: Mapping[str, Any]) -> float:
+        """Seconds of a step: those of the measured config nearest in FLOPs, times how many more FLOPs it has."""
+        flops = self.flops(config)
+        nearest = min(self._measured, key=lambda other: abs(math.log(other / flops)))
+        return self._measured[nearest] * flops / nearest
+
+    def flops(self, config: Mapping[str, Any]) -> float:
+        """On paper, of a step."""
+        return FAMILIES[self._family].step_flops(self._whole(config), self._data)
+
+    def _whole(self, config: Mapping[str, Any]) -> Config:
+        return Config.at(config, family=self._family)
+
+
+RAY_UP_SECONDS = 3.0
+"""Of wall time, until Ray is up and the first slot is charged."""
+SIZED = 12
+"""Of so many configurations that a search would begin with, the smallest, the first and the largest are measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RungPlan:
+    """A rung: training seconds of a trial's life there, the price of a stretch to it (device-seconds) for a trial like
+    the first, how many such the rung's quota pays for, and how many trials would really go, for how much in all."""
+
+    training: float
+    price: float
+    pays_for: float
+    trials: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizePlan:
+    """A config that would start early: seconds of a step, measured; for each rung its steps and its stretch's price."""
+
+    config: Mapping[str, Any]
+    parameters: int
+    step: float
+    steps: tuple[int, ...]
+    prices: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPlan:
+    """Bytes: the limit of a trial, and what the largest config that would start takes; which configs do not fit."""
+
+    limit: float
+    largest: float
+    configs: int
+    unfit: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FamilyPlan:
+    """One family. Its share of the cap is explore + kept + start_up + beside, in device-seconds: beside is what a
+    deadline leaves for last stretches of others than the leader, or unspent. finish: so many `finishers` had theirs."""
+
+    started: int
+    explore: float
+    kept: float
+    start_up: float
+    beside: float
+    rungs: tuple[RungPlan, ...]
+    finish: float
+    finishers: int
+    sizes: tuple[SizePlan, ...]
+    memory: MemoryPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A rehearsed search. spending: device-seconds by what for, which add up to the cap; wall: seconds to its end;
+    scaling: of these, those in which the winner is measured on several devices.
+    """
+
+    settings: Settings
+    slots: int
+    device: str
+    families: Mapping[str, FamilyPlan]
+    spending: Mapping[str, float]
+    wall: float
+    scaling: float
+
+
+def make_plan(settings: Settings) -> Plan:
+    """Rehearse the search of these settings, its journal in a temporary folder. UserError: as the search has it.
+
+    Configurations are drawn as the search draws its first ones: what a sampler learns from losses is not foreseen.
+    """
+    if settings.address is not None:
+        remedy = "leave --address out; --devices N --oversubscribe plans for N devices like this machine's"
+        raise invalid("plan", f"looks at this machine, not at the cluster at {settings.address!r}: {remedy}")
+    began = time.monotonic()
+    grounds = survey(replace(settings, search=first_search(settings.search)), find_devices(settings))
+    prepared = time.monotonic() - began
+    speeds = {name: Speeds(name, grounds.data[name], grounds.devices.kind) for name in settings.families}
+    sizes = {name: _measure(grounds, name, each) for name, each in speeds.items()}
+    costs = Costs(
+        start_up=FIRST_START_UP_SECONDS, overhead=FIRST_OVERHEAD_SECONDS,
+        step=lambda name, config: speeds[name].expected(config),
+    )  # fmt: skip
+    clock, scaling = Clock(), wall(grounds.aside.points(settings.budget))
+    with tempfile.TemporaryDirectory(prefix="ration-") as folder, Journal(Path(folder), new=True) as journal:
+        planner = make_planner(grounds, journal, [], now=clock, elapsed=prepared + RAY_UP_SECONDS)
+        rehearse(planner, clock, costs)
+        plan = Plan(
+            settings=settings, slots=grounds.devices.slots, device=grounds.devices.name,
+            families={name: _family(planner, grounds, name, sizes[name]) for name in settings.families},
+            spending=spending(planner), wall=prepared + RAY_UP_SECONDS + clock.now + scaling, scaling=scaling,
+        )  # fmt: skip
+    return plan
+
+
+def spending(planner: Planner) -> dict[str, float]:
+    """Device-seconds of a search that has ended, by what for; with those aside and left over they add up to the cap."""
+    rows = planner.books.journal.rows("""
+        SELECT CASE WHEN what IN ('start', 'idle') THEN what ELSE purpose END AS what, SUM(seconds) AS seconds
+        FROM charges LEFT JOIN leases USING (lease) GROUP BY 1""")
+    found = {row["what"]: row["seconds"] for row in rows}
+    names = {"rungs": "rung", "last stretches": "final", "start-up": "start", "idle": "idle"}
+    ledger = planner.books.ledger
+    aside = {"scaling": ledger.aside} if ledger.aside else {}
+    spent = {name: found.get(what, 0.0) for name, what in names.items()} | aside
+    return spent | {"left over": ledger.cap - ledger.spent - ledger.aside}
+
+
+def _measure(grounds: Grounds, name: str, speeds: Speeds) -> list[tuple[Mapping[str, Any], float]]:
+    """The smallest, the first and the largest config that a search begins with, and seconds of a step of each."""
+    rest = grounds.aside.rest(grounds.settings.budget)
+    family = make_family(grounds, name, rest, rest, lambda trial, rung: 0.0)
+    begun = (f"t{number + 1:03d}" for number in range(SIZED))
+    suggested = [family.suggestions.suggest(trial) for trial in begun if family.suggestions.more]
+    configs = [config for config in suggested if family.memory.refusal(config) is None]
+    configs = configs or [min(grounds.spaces[name].configs(), key=family.memory.smallest)]
+    chosen = sorted([min(configs, key=speeds.flops), configs[0], max(configs, key=speeds.flops)], key=speeds.flops)
+    different = {label(config): config for config in chosen}.values()
+    return [(config, speeds.measure(config, family.memory.micro_batches(config) or 1)) for config in different]
+
+
+def _family(
+    planner: Planner, grounds: Grounds, name: str, sizes: list[tuple[Mapping[str, Any], float]]
+) -> FamilyPlan:
+    family = planner.families[name]
+    ladder = family.contest.ladder
+    rows = planner.books.journal.rows(
+        """
+        SELECT rung, COUNT(DISTINCT leases.trial) AS trials, SUM(seconds) AS seconds
+        FROM charges JOIN leases USING (lease) JOIN trials ON trials.trial = leases.trial
+        WHERE family = ? AND what != 'start' GROUP BY rung""",
+        name,
+    )
+    went = {row["rung"]: (row["trials"], row["seconds"]) for row in rows}
+    quotas, share = ladder.quotas([1.0] * (ladder.top + 1)), planner.books.ledger.share
+    started = [record.config for record in planner.trials.values() if record.family == name and record.micro_batches]
+    made = [_size(family, grounds, name, config, step) for config, step in sizes]
+    return FamilyPlan(
+        started=len(started), explore=share * ladder.explore, kept=share * ladder.kept,
+        start_up=share * ladder.start_up,
+        beside=share * max(0.0, family.contest.seconds - ladder.explore - ladder.kept - ladder.start_up),
+        rungs=tuple(
+            RungPlan(
+                training=ladder.rung_seconds(rung), price=share * ladder.cost(rung), pays_for=quota / ladder.cost(rung),
+                trials=went.get(rung, (0, 0.0))[0], seconds=went.get(rung, (0, 0.0))[1],
+            )
+            for rung, quota in enumerate(quotas)
+        ),
+        finish=went.get(None, (0, 0.0))[1], finishers=went.get(None, (0, 0.0))[0], sizes=tuple(made),
+        memory=_memory(family.memory, grounds.spaces[name], started),
+    )  # fmt: skip
+
+
+def _size(family: Family, grounds: Grounds, name: str, config: Mapping[str, Any], step: float) -> SizePlan:
+    """A config's steps and prices, as the family counts them for a trial whose steps take that long."""
+    data, at = grounds.data[name], TrialRecord(family=name, config=dict(config), step_seconds=step)
+    steps, prices = [], []
+    for rung in range(family.contest.ladder.top + 1):
+        prices.append(grounds.devices.share * family.price(None, at, rung))
+        at.steps = family.steps_at(at, rung) or 0
+        steps.append(at.steps)
+    parameters = FAMILIES[name].parameters(Config.at(config, family=name), data.vocabulary, pad_of(data))
+    return SizePlan(config=config, parameters=parameters, step=step, steps=tuple(steps), prices=tuple(prices))
+
+
+def _memory(memory: Memory, space: Space, started: list[dict[str, Any]]) -> MemoryPlan:
+    unfit = [] if math.isinf(memory.limit) else [each for each in space.configs() if memory.refusal(each)]
+    largest = max((memory.predicted(each, memory.micro_batches(each) or 1) for each in started), default=0.0)
+    return MemoryPlan(limit=memory.limit, largest=largest, configs=space.count, unfit=tuple(unfit))
+
+
+def plan_lines(plan: Plan) -> Iterator[str]:
+    """What a user wants to know before they spend: who starts, what it costs, when it ends."""
+    settings, spending = plan.settings, plan.spending
+    cap, spent = settings.budget, settings.budget - spending["left over"]
+    started = sum(family.started for family in plan.families.values())
+    end = datetime.now() + timedelta(seconds=plan.wall)
+    yield f"A plan of {duration_text(cap)} on {plan.slots} x {plan.device}. Nothing was started or written."
+    yield f"started      {started} trials, with seed {settings.seed}"
+    yield f"spent        {_whole(spent)} of {duration_text(cap)} ({100 * spent / cap:.1f} %)"
+    yield "  of that    " + ", ".join(f"{what} {_whole(seconds)}" for what, seconds in spending.items())
+    yield f"wall time    {_whole(plan.wall)}; begun now it ends at {end:%H:%M}"
+    if plan.scaling:
+        counts, kept = counts_text(settings.scale_winner), _whole(spending["scaling"])
+        yield f"scaling      {kept} of it kept for the winner on {counts} devices: its last {_whole(plan.scaling)}"
+    for name, family in plan.families.items():
+        yield ""
+        yield from _family_lines(name, family, by_price=settings.rungs == "tokens")
+    yield ""
+    beside = f"a stretch costs {FIRST_OVERHEAD_SECONDS:g}s beside its steps, a slot's start {FIRST_START_UP_SECONDS:g}s"
+    yield "Steps were measured here, a few of each size; beside other work on the machine they take longer."
+    yield f"As a search expects at first, {beside}."
+
+
+def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[str]:
+    share = family.explore + family.kept + family.start_up + family.beside
+    parts = f"{_whole(family.explore)} for rungs, {_whole(family.kept)} kept for the last stretch"
+    beside = f", {_whole(family.beside)} beside them by the deadline" if family.beside >= 1 else ""
+    yield f"{name}: {_whole(share)} = {parts}, {_whole(family.start_up)} for start-up{beside}; {family.started} trials"
+    yield f"  {'rung':<12} {'training':>10} {'price':>10} {'pays for':>10} {'trials':>10} {'in all':>10}"
+    for number, rung in enumerate(family.rungs):
+        yield (
+            f"  {number:<12} {_tenths(rung.training):>10} {_tenths(rung.price):>10} {rung.pays_for:>10.1f} "
+            f"{rung.trials:>10} {_whole(rung.seconds):>10}"
+        )
+    yield f"  {'last stretch':<12} {'':>10} {'':>10} {'':>10} {family.finishers:>10} {_whole(family.finish):>10}"
+    what = "price" if by_price else "steps"
+    titles = "".join(f"{f'{what} {number}':>10}" for number in range(len(family.rungs)))
+    yield f"  {'size':<24} {'parameters':>12} {'a step':>10}{titles}"
+    for size in family.sizes:
+        values = map(_tenths, size.prices) if by_price else (f"{steps:,}" for steps in size.steps)
+        cells = "".join(f"{value:>10}" for value in values)
+        yield f"  {label(size.config):<24} {size.parameters:>12,} {1000 * size.step:>7.1f} ms{cells}"
+    yield f"  memory: {_memory_text(family.memory)}"
+
+
+def _memory_text(memory: MemoryPlan) -> str:
+    largest = f"the largest of these trials takes about {bytes_text(memory.largest)}"
+    if math.isinf(memory.limit):
+        return f"{largest}; there is no limit"
+    if not memory.unfit:
+        return f"{largest}; all {memory.configs:,} configurations fit in {bytes_text(memory.limit)}"
+    unfit = f"{len(memory.unfit):,} of {memory.configs:,} configurations do not fit in {bytes_text(memory.limit)}"
+    return f"{largest}; {unfit}, such as {label(memory.unfit[0])} and {label(memory.unfit[-1])}"
+
+
+def _whole(seconds: float) -> str:
+    return duration_text(round(seconds))
+
+
+def _tenths(seconds: float) -> str:
+    return duration_text(round(seconds, 1))

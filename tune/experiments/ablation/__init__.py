@@ -1,1 +1,0 @@
-"""The published ablation of a translator."""

@@ -1,0 +1,311 @@
+"""The rows of the ablation by configuration, and the report's."""
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import combinations
+from typing import NamedTuple
+
+from model.cost.estimates import plain_parameters
+from tune.experiments.base import Row, Table
+from tune.experiments.parallel_timing import mean_interval
+from tune.experiments.tables import NOTHING, figure, published, signed, with_interval
+from tune.search_space import label
+
+
+class Shape(NamedTuple):
+    """A configuration."""
+
+    d_model: int
+    heads: int
+    layers: int
+    dropout: float
+
+
+Losses = Mapping[Shape, float]
+REPORT, UNDROPPED, COMPARE, LONGER = "report", "no dropout", "compare", "longer"
+"""The sets of points."""
+TABLE = REPORT, UNDROPPED
+"""Those whose configurations are compared with each other."""
+
+
+def shape_of(row: Mapping[str, float | None]) -> Shape:
+    """Of a configuration, or of a row of the report's."""
+    dropout, *counts = (row[name] or 0.0 for name in ("dropout", "d_model", "heads", "layers"))
+    d_model, heads, layers = map(int, counts)
+    return Shape(d_model, heads, layers, dropout)
+
+
+def named(shape: Shape) -> str:
+    """d128 h4 l2 p.1"""
+    return label(shape._asdict())
+
+
+def theirs() -> dict[Shape, dict[str, float | None]]:
+    """The report's rows."""
+    return {shape_of(row): row for row in published("ablation")}
+
+
+def of_set(rows: Iterable[Row], *sets: str) -> list[Row]:
+    """The rows of these sets."""
+    return [row for row in rows if row["asked"]["set"] in sets]
+
+
+def by_shape(rows: Iterable[Row], *sets: str) -> dict[Shape, list[Row]]:
+    """The same, those of one configuration together, one for each seed."""
+    found: dict[Shape, list[Row]] = {}
+    for row in of_set(rows, *sets):
+        found.setdefault(shape_of(row["config"]), []).append(row)
+    return found
+
+
+def average(rows: Iterable[Row], name: str) -> float:
+    """Over the seeds."""
+    return statistics.fmean(row[name] for row in rows)
+
+
+def losses(done: Sequence[Row]) -> dict[int, Losses]:
+    """Validation losses by seed, of the configurations that every seed has."""
+    found: dict[int, dict[Shape, float]] = {}
+    for row in of_set(done, *TABLE):
+        found.setdefault(row["config"]["seed"], {})[shape_of(row["config"])] = row["valid_loss"]
+    common = set.intersection(*map(set, found.values())) if found else set()
+    return {seed: {shape: of_seed[shape] for shape in of_seed if shape in common} for seed, of_seed in found.items()}
+
+
+def their_losses(shapes: Losses) -> Losses:
+    """The report's validation losses of those of the configurations that it has."""
+    return {shape: row["valid_loss"] or 0.0 for shape, row in theirs().items() if shape in shapes}
+
+
+def agreement(ours: Losses, others: Losses) -> float:
+    """The share of all pairs of configurations that stand in the same order in both."""
+    pairs = list(combinations(sorted(ours.keys() & others.keys()), 2))
+    return sum((ours[a] < ours[b]) == (others[a] < others[b]) for a, b in pairs) / len(pairs)
+
+
+def long_and_short(done: Sequence[Row]) -> list[Row]:
+    """The same training at the common length and longer, as far as they are there."""
+    long = of_set(done, LONGER)
+    return [*(row for row in of_set(done, REPORT) if any(row["config"] == each["config"] for each in long)), *long]
+
+
+def lowest_point(row: Row) -> tuple[int, float]:
+    """Step and value of the lowest validation loss of its curve."""
+    loss, steps = min((loss, steps) for steps, *_, loss in row["curve"] if loss is not None)
+    return steps, loss
+
+
+UNITS: dict[str, tuple[Callable[[float], float], str]] = {
+    "d_model": (math.log2, "doubled"), "heads": (math.log2, "doubled"), "layers": (math.log2, "doubled"),
+    "dropout": (lambda dropout: 10 * dropout, ".1 more"),
+}  # fmt: skip
+"""In what each is counted: an effect is of one more of it."""
+Effects = Callable[[Losses], list[float]]
+
+
+def distance(name: str, low: Shape, high: Shape) -> float:
+    """From one to the other, in its units."""
+    unit = UNITS[name][0]
+    return unit(getattr(high, name)) - unit(getattr(low, name))
+
+
+def neighbours(shapes: Losses, name: str) -> Iterator[tuple[Shape, Shape]]:
+    """Pairs that differ in this dimension alone, with nothing of it measured between: the lower value first."""
+
+    def rest(shape: Shape) -> Shape:
+        return shape._replace(**{name: 0})
+
+    for _, group in itertools.groupby(sorted(shapes, key=lambda each: (rest(each), getattr(each, name))), key=rest):
+        yield from itertools.pairwise(group)
+
+
+def slopes(losses: Losses, name: str) -> list[float]:
+    """What one more of a dimension adds to the loss, of each pair of neighbours."""
+    return [(losses[high] - losses[low]) / distance(name, low, high) for low, high in neighbours(losses, name)]
+
+
+def twists(losses: Losses, one: str, other: str) -> list[float]:
+    """By how much one more of a dimension changes what one more of another adds, of each four corners."""
+    found = []
+    for low, high in neighbours(losses, one):
+        for start, end in neighbours(losses, other):
+            corner = high._replace(**{other: getattr(end, other)})
+            if start == low and corner in losses:
+                across = losses[corner] - losses[high] - losses[end] + losses[low]
+                found.append(across / distance(one, low, high) / distance(other, start, end))
+    return found
+
+
+def main_effects(done: Sequence[Row]) -> Table:
+    """What one more of a dimension does."""
+    rows = effect_rows(done, ((f"{name}, {unit}", partial(slopes, name=name)) for name, (_, unit) in UNITS.items()))
+    note = "Added to the validation loss, the mean over pairs that differ in nothing else; 95 % intervals over seeds"
+    return Table(title="Main effects", columns=("", "pairs", *COLUMNS), rows=list(rows), note=note)
+
+
+def interactions(done: Sequence[Row]) -> Table:
+    """What one more of two dimensions together does beyond each alone."""
+    pairs = itertools.combinations(UNITS, 2)
+    rows = effect_rows(done, ((f"{one} x {other}", partial(twists, one=one, other=other)) for one, other in pairs))
+    note = "By how much one more of the first changes what one more of the second adds, counted as above"
+    return Table(title="Interactions", columns=("", "squares", *COLUMNS), rows=list(rows), note=note)
+
+
+COLUMNS = "here, nats a token", "of the report's configurations alone", "published"
+
+
+def effect_rows(done: Sequence[Row], wanted: Iterable[tuple[str, Effects]]) -> Iterator[list[str]]:
+    """Name, number of comparisons, ours of all and of those configurations that the report has too, the report's."""
+    of_seeds = list(losses(done).values())
+    for name, found in wanted if of_seeds else ():
+        if pairs := found(of_seeds[0]):
+            their = their_losses(of_seeds[0])
+            shared = [{shape: each[shape] for shape in their} for each in of_seeds]
+            yield [name, str(len(pairs)), effect(of_seeds, found), effect(shared, found), effect([their], found)]
+
+
+def effect(of_seeds: Sequence[Losses], found: Effects) -> str:
+    """Its mean over pairs and seeds, with an interval over seeds where there are several."""
+    means = [statistics.fmean(values) for each in of_seeds if (values := found(each))]
+    if not means:
+        return NOTHING
+    whole = mean_interval(means)
+    return f"{means[0]:+.3f}" if whole is None else signed(whole)
+
+
+WORDS = 65_000
+"""The report's vocabulary on either side: the one with which plain_parameters() gives its column."""
+TRAINED = 4 + 20
+"""Bytes a parameter by the report's rule, those to store it included."""
+MIB = 2**20
+
+
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """All that there are rows for."""
+    done = [row for row in rows if "valid_loss" in row]
+    made = [quality(done), cost(done), parameters(), memory(done), main_effects(done), interactions(done)]
+    made += [longer(done), devices(done), skipped(rows)]
+    return [table for table in made if table.rows] if rows else []
+
+
+def quality(done: Sequence[Row]) -> Table:
+    """What each configuration learned."""
+    found, known = [], theirs()
+    for shape, rows in by_shape(done, *TABLE).items():
+        spread, their = mean_interval([row["valid_loss"] for row in rows]), known.get(shape, {})
+        valid = f"{average(rows, 'valid_loss'):.3f}" if spread is None else with_interval(spread, "{:.3f}")
+        nats = average(rows, "nats_per_word")
+        found.append([
+            named(shape), f"{average(rows, 'train_loss'):.3f}", f"{average(rows, 'loss_while_training'):.3f}", valid,
+            f"{average(rows, 'accuracy'):.1%}", f"{math.exp(average(rows, 'valid_loss')):.4g}", f"{math.exp(nats):.4g}",
+            f"{nats:.3f}", f"{average(rows, 'bits_per_character'):.3f}", f"{average(rows, 'bleu'):.1f}",
+            *(figure(their.get(name)) for name in ("train_loss", "valid_loss", "valid_perplexity")),
+        ])  # fmt: skip
+    columns = (
+        *("", "train", "with dropout", "valid", "accuracy", "perplexity", "of words", "nats a word", "bits/char"),
+        *("BLEU", "published: train", "valid", "perplexity"),
+    )
+    note = "Losses in nats a token. The report's tokens are words, so that its perplexity stands beside ours of words."
+    for row in of_set(done, *TABLE)[:1]:
+        note += f" Each saw {row['tokens']:,} target tokens, {row['epochs']:.3g} epochs of this text; there 100."
+    ours = {shape: average(rows, "valid_loss") for shape, rows in by_shape(done, REPORT).items()}
+    if len(ours) > 1:
+        note += f" {agreement(ours, their_losses(ours)):.0%} of all pairs of the report's stand in its order by loss."
+    return Table(title="What each configuration learned", columns=columns, rows=found, note=note)
+
+
+def cost(done: Sequence[Row]) -> Table:
+    """What each configuration took."""
+    found, known = [], theirs()
+    for shape, rows in by_shape(done, *TABLE).items():
+        found.append([
+            named(shape), f"{average(rows, 'training_seconds') / 60:.2f}", f"{average(rows, 'device_seconds'):.1f}",
+            f"{average(rows, 'tokens_per_second'):,.0f}", f"{average(rows, 'memory_bytes') / MIB:,.0f}",
+            f"{average(rows, 'mfu'):.1%}", f"{average(rows, 'parameters') / 1e6:.2f}",
+            *(figure(known.get(shape, {}).get(name)) for name in ("minutes", "parameters_million")),
+        ])  # fmt: skip
+    columns = (
+        *("", "minutes", "device-seconds", "tokens/s", "memory, MiB", "MFU", "M parameters"),
+        *("published: minutes", "M parameters"),
+    )
+    note = "Minutes are of optimizer steps; device-seconds are of all, with evaluations, checkpoints and translations."
+    return Table(title="What each configuration took", columns=columns, rows=found, note=note)
+
+
+def parameters() -> Table:
+    """The report's column against its own shapes, counted."""
+    told = {(shape.d_model, shape.layers): row["parameters_million"] or math.nan for shape, row in theirs().items()}
+    found = []
+    for (width, depth), millions in sorted(told.items()):
+        counted = plain_parameters(d_model=width, layers=depth, vocabulary=WORDS) / 1e6
+        found.append([str(width), str(depth), f"{counted:.2f}", f"{millions:.2f}", f"{counted / millions - 1:+.2%}"])
+    columns = "d_model", "layers", "counted, M", "published, M", "off"
+    note = f"torch.nn.Transformer with feed-forward 4 d_model, {WORDS:,} words on either side, the read-out not tied"
+    return Table(title="The report's parameters", columns=columns, rows=found, note=note)
+
+
+def memory(done: Sequence[Row]) -> Table:
+    """The report's rule for memory against what was measured, by width and depth."""
+    groups: dict[tuple[int, int], list[Row]] = {}
+    for shape, rows in by_shape(done, *TABLE).items():
+        groups.setdefault((shape.d_model, shape.layers), []).extend(rows)
+    found = []
+    for (width, depth), rows in sorted(groups.items()):
+        size, held = average(rows, "parameters"), average(rows, "memory_bytes")
+        found.append([
+            str(width), str(depth), f"{size:,.0f}", f"{average(rows, 'stored_bytes') / size:.2f}", f"{held / size:.1f}",
+            f"{TRAINED * size / MIB:,.0f}", f"{held / MIB:,.0f}", f"{average(rows, 'paper_bytes') / MIB:,.0f}",
+            f"{held / (TRAINED * size):.2f}", f"{average(rows, 'process_bytes') / MIB:,.0f}",
+        ])  # fmt: skip
+    columns = (
+        *("d_model", "layers", "parameters", "stored, B each", "held, B each", "rule, MiB", "measured, MiB"),
+        *("ours on paper, MiB", "measured / rule", "process, MiB"),
+    )
+    note = (
+        "The report's rule: 4 bytes a parameter to store and about 20 more to train. Measured: tensors alive at once, "
+        "by torch's account; process: what it took more while training, less where it had worked before."
+    )
+    return Table(title="Memory to store and to train", columns=columns, rows=found, note=note)
+
+
+def longer(done: Sequence[Row]) -> Table:
+    """One configuration for once and several times as long."""
+    found = []
+    for row in long_and_short(done):
+        steps, lowest = lowest_point(row)
+        found.append([
+            named(shape_of(row["config"])), f"{row['steps']:,}", f"{row['epochs']:.3g}", f"{row['train_loss']:.3f}",
+            f"{row['valid_loss']:.3f}", f"{row['valid_loss'] - row['train_loss']:+.3f}", f"{lowest:.3f}",
+            f"{steps / row['steps']:.0%}", f"{row['bleu']:.1f}",
+        ])  # fmt: skip
+    columns = "", "steps", "epochs", "train", "valid", "gap", "lowest valid", "at", "BLEU"
+    note = "at: where on its way the lowest was; below one epoch nothing is seen twice, and nothing told of overfitting"
+    return Table(title="The same training, longer", columns=columns, rows=found, note=note)
+
+
+def devices(done: Sequence[Row]) -> Table:
+    """One configuration on several devices."""
+    compared = of_set(done, COMPARE)
+    found = [
+        [
+            named(shape_of(row["config"])), row["kind"], str(row["threads"]), f"{row['steps']:,}",
+            f"{1e3 * row['step_seconds']:.1f}", f"{row['tokens_per_second']:,.0f}", f"{row['mfu']:.1%}",
+            f"{row['devices'] * row['device_seconds']:.1f}", f"{row['valid_loss']:.4f}",
+            f"{row['tokens_per_second'] / compared[0]['tokens_per_second']:.2f}",
+        ]
+        for row in compared
+    ]  # fmt: skip
+    columns = (
+        *("", "on", "threads", "steps", "ms a step", "tokens/s", "MFU", "device-seconds", "valid", "times as fast"),
+    )
+    note = "The report: 34 epochs in 1,400 min on its CPU (32 cores), 100 in about 120 min on its GPU: 34 times as fast"
+    return Table(title="One configuration on different devices", columns=columns, rows=found, note=note)
+
+
+def skipped(rows: Sequence[Row]) -> Table:
+    """What has no figures, and why."""
+    found = [[row["asked"]["set"], named(shape_of(row["config"])), row["skipped"]] for row in rows if "skipped" in row]
+    return Table(title="Not measured", columns=("", "", "because"), rows=found)

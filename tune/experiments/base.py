@@ -1,0 +1,334 @@
+"""What a user can set of an experiment: of the search's settings those that mean something here."""
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from typing import Any, Protocol
+
+from model.config import Config, Data
+from tune.backend.worker_group import Work
+from tune.corpora import SETTINGS as CORPORA
+from tune.corpora import load_corpora, prepare
+from tune.devices import Devices, find_devices
+from tune.errors import UserError
+from tune.flags import families_text, invalid, parse_families, typed
+from tune.search_space import DIMENSIONS, Dimensions, Space, Value, fix_text
+from tune.settings import Settings
+from tune.store.journal import Journal
+from tune.units import duration_text
+
+NAMES = (
+    *("budget", "families", "fix", "scale", "seeds", "devices", "oversubscribe", "memory_limit", "seed", "out"),
+    *("translation_corpus", "text_corpus", "skip_bad_lines", "plan", "resume"),
+)
+
+
+def parse_share(text: str) -> float:
+    """`0.01` -> .01"""
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"{text!r} is no share: write a number above 0 and at most 1, such as 0.01") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentSettings(Settings):
+    """The search's settings, with one family."""
+
+    families: Mapping[str, float] = field(
+        metadata=typed(
+            "the model (default: the experiment's own)", form="translation|nanogpt", parse=parse_families,
+            show=families_text,
+        ),
+    )  # fmt: skip
+    scale: float = field(
+        default=1.0,
+        metadata=typed(
+            "the share of its training that an experiment does, such as 0.01", form="SHARE", parse=parse_share
+        ),
+    )
+    seeds: int = field(
+        default=1, metadata=typed("how often each training is repeated, with another seed", form="N", parse=int)
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.families) > 1:
+            names = ",".join(self.families)
+            raise invalid("families", f"{names!r} are two, and an experiment is on one: write one of them")
+        if not 0 < self.scale <= 1:
+            raise invalid("scale", f"'{self.scale}' is out of range: write a share above 0 and at most 1")
+        if self.seeds < 1:
+            raise invalid("seeds", f"'{self.seeds}' is too few: write 1 or more")
+
+    @property
+    def family(self) -> str:
+        """The one there is."""
+        return next(iter(self.families))
+
+    def too_small_for(self, experiment: str, smallest: float, others: Sequence[str]) -> UserError:
+        """The error for a cap that does not pay for an experiment; `smallest` in device-seconds or `others` would."""
+        asked, least = duration_text(self.budget), duration_text(math.ceil(smallest))
+        remedy = ", or ".join([f"at least {least}", *others])
+        return invalid("budget", f"{asked!r} does not pay for {experiment}: write {remedy}")
+
+
+Row = dict[str, Any]
+"""JSON-able: what was `asked`, on how many `devices`, and what came of it; `skipped`: why nothing did."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One measurement. asked: what the work is told, JSON-able; config: what of the study's configuration it changes.
+
+    seconds: on each device, that it is worth; least: that it must have.
+    """
+
+    devices: int
+    asked: dict[str, Any]
+    seconds: float
+    least: float
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def given(self, share: float) -> float:
+        """Seconds on each device: the least with a share of 0, what it is worth with 1."""
+        return self.least + share * (self.seconds - self.least)
+
+    @property
+    def text(self) -> str:
+        """What is asked for and of which configuration, in words."""
+        return ", ".join(f"{name} {value}" for name, value in {**self.asked, **self.config}.items())
+
+    @property
+    def key(self) -> str:
+        """Tells it from the others."""
+        return json.dumps([self.devices, self.asked, *([self.config] if self.config else [])], sort_keys=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """One of the tables that an experiment ends with."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+def nothing(rows: Sequence[Row]) -> list[Any]:
+    """Where an experiment has none."""
+    return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A controlled comparison under a cap.
+
+    points: what is to be measured on these devices, the most important first; work: how; it runs on all devices of a
+    point alike; line: what a row says, in short; tables, conclusions: what the rows that there are say together;
+    families: those it can be of, the one that it is of by default first; sets: dimensions of the space whose values are
+    the points' own, so that --fix cannot hold them.
+    """
+
+    name: str
+    about: str
+    points: Callable[[Devices, ExperimentSettings], list[Point]]
+    work: Work
+    line: Callable[[Row], str]
+    tables: Callable[[Sequence[Row]], list[Table]]
+    conclusions: Callable[[Sequence[Row]], list[str]] = field(default=nothing)
+    families: tuple[str, ...] = ("nanogpt", "translation")
+    sets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """trial: whose the leases of a point are; charged: whose the charges, None: no trial's; folder: of checkpoints."""
+
+    trial: str
+    charged: str | None
+    folder: str
+
+
+class Trials(Protocol):
+    """Of the points of an experiment."""
+
+    def account(self, point: Point) -> Account:
+        """To whom a point is put down."""
+
+    def measured(self, point: Point, row: Row) -> None:
+        """A point has its row."""
+
+    def theirs(self, row: Row) -> bool:
+        """Whether a row in the journal is of these trials."""
+
+
+class OwnTrials:
+    """Each configuration on its devices is a trial: the one that was begun, or a new one."""
+
+    def __init__(self, journal: Journal, config: Config, clock: Callable[[], float]) -> None:
+        self._journal, self._config, self._clock = journal, config, clock
+
+    def account(self, point: Point) -> Account:
+        """A trial that runs."""
+        own = {name: getattr(self._config, name) for name in DIMENSIONS}
+        config = json.dumps({**own, **point.config, "devices": point.devices})
+        known = self._journal.rows("SELECT trial FROM trials WHERE config = ?", config)
+        trial = str(known[0]["trial"]) if known else self._new(config)
+        return Account(trial=trial, charged=trial, folder=trial)
+
+    def measured(self, point: Point, row: Row) -> None:
+        """The trial is over, as far as one knows."""
+        known = {"parameters": row["parameters"]} if "parameters" in row else {}
+        self._journal.update("trials", self.account(point).trial, {"state": "finished"} | known)
+
+    def theirs(self, row: Row) -> bool:
+        """All are."""
+        return True
+
+    def _new(self, config: str) -> str:
+        trial = f"t{len(self._journal.rows('SELECT trial FROM trials')) + 1:03d}"
+        row = {"trial": trial, "family": self._config.family, "config": config, "state": "running"}
+        self._journal.insert("trials", row | {"created": self._clock()})
+        return trial
+
+
+@dataclass(frozen=True)
+class FoundTrial:
+    """One that a search found: it holds the leases, and is charged for what the search did with it only."""
+
+    trial: str
+
+    def account(self, point: Point) -> Account:
+        """Checkpoints are kept apart from the trial's, and those of each number of devices from the others'."""
+        return Account(trial=self.trial, charged=None, folder=f"{self.trial}-on-{point.devices}")
+
+    def measured(self, point: Point, row: Row) -> None:
+        """The search has settled what became of it."""
+
+    def theirs(self, row: Row) -> bool:
+        """Another may have been the best before."""
+        return bool(row.get("trial") == self.trial)
+
+
+SCALES = tuple(float(f"{digit}e-{power}") for power in range(1, 5) for digit in (5, 2, 1))
+"""Shares of a training that are proposed to whom the whole is too dear."""
+
+
+def remedies(settings: ExperimentSettings, free: Dimensions, least: Callable[[ExperimentSettings], float]) -> list[str]:
+    """As flags: the largest share of the training, and one of the free dimensions fixed; if neither will do, both.
+
+    least: device-seconds that all points must have under some settings. UserError: there is none.
+    """
+    dear = _TooDear(settings, free, least)
+    shorter = [scale for scale in SCALES if scale < settings.scale]
+    alone = [*islice(dear.scaled(shorter), 1), *dear.narrowed(settings.scale, "--fix")]
+    both = chain.from_iterable(dear.narrowed(scale, f"--scale {scale:g} --fix") for scale in shorter)
+    return alone or list(islice(both, 1))
+
+
+@dataclass(frozen=True)
+class _TooDear:
+    settings: ExperimentSettings
+    free: Dimensions
+    least: Callable[[ExperimentSettings], float]
+
+    def scaled(self, scales: list[float]) -> Iterator[str]:
+        """Those of the shares that the cap pays for."""
+        fix = self.settings.fix
+        return (f"--scale {scale:g}" for scale in scales if self._cost(scale, fix) <= self.settings.budget)
+
+    def narrowed(self, scale: float, flags: str) -> Iterator[str]:
+        """One dimension more fixed: of those values that the cap pays for the one that leaves the most to do."""
+        fixes = [{**self.settings.fix, name: value} for name, values in self.free.items() for value in values]
+        costs = {fix_text(fix): self._cost(scale, fix) for fix in fixes}
+        paid = {text: cost for text, cost in costs.items() if cost <= self.settings.budget}
+        if paid:
+            yield f"{flags} {max(paid, key=paid.__getitem__)}"
+
+    def _cost(self, scale: float, fix: Mapping[str, Value]) -> float:
+        """Infinite where no point is left."""
+        try:
+            return self.least(replace(self.settings, scale=scale, fix=fix))
+        except UserError:
+            return math.inf
+
+
+START_SECONDS, END_SECONDS = 15.0, 5.0
+"""Of each device of a crew, kept for its processes to come up and to end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grounds:
+    """One configuration, its text, the devices, and what is to be measured. notes: for the user, on the text."""
+
+    settings: ExperimentSettings
+    devices: Devices
+    config: Config
+    data: Data
+    points: Sequence[Point]
+    notes: Sequence[str]
+
+
+def survey(experiment: Experiment, settings: ExperimentSettings) -> Grounds:
+    """UserError: a setting that cannot serve."""
+    devices, family = find_devices(settings), settings.family
+    if family not in experiment.families:
+        rule = f"{family!r} is not what {experiment.name} is about: write {' or '.join(experiment.families)}"
+        raise invalid("families", rule)
+    space = Space(family=family, precisions=devices.precisions, fix=settings.fix)
+    check_fixed(experiment, settings.fix)
+    points = experiment.points(devices, settings)
+    if settings.resume is None and settings.budget < price(points, 0.0):
+        taken = {*settings.fix, *experiment.sets}
+        free = {name: values for name, values in space.dimensions.items() if name not in taken}
+        others = remedies(settings, free, lambda some: price(experiment.points(devices, some), 0.0))
+        raise settings.too_small_for(experiment.name, price(points, 0.0), others)
+    texts, fixed = load_corpora(settings), dict[str, Any](settings.fix)
+    (corpus,) = texts.corpora.values()
+    named = {name: getattr(texts.settings, name) for name in CORPORA.values()}
+    return Grounds(
+        settings=replace(settings, **named), devices=devices, data=prepare(corpus), points=points,
+        config=Config(family=family, seed=settings.seed, **fixed), notes=texts.notes,
+    )  # fmt: skip
+
+
+def check_fixed(experiment: Experiment, fix: Mapping[str, Value]) -> None:
+    """UserError: a dimension is fixed whose values are the points' own."""
+    for name in experiment.sets:
+        if name in fix:
+            rule = f"is not for {experiment.name}, which sets {name} itself: leave it out"
+            raise invalid("fix", f"'{fix_text({name: fix[name]})}' {rule}")
+
+
+def crews(points: Sequence[Point]) -> list[list[Point]]:
+    """The points of each number of devices: their processes stay up from one to the next."""
+    ordered = sorted(points, key=lambda point: point.devices)
+    return [list(group) for _, group in itertools.groupby(ordered, key=lambda point: point.devices)]
+
+
+def price(points: Sequence[Point], share: float = 1.0) -> float:
+    """Device-seconds of the points: with a share of 1 what they are worth, with 0 the least that they must have."""
+    fixed = sum(group[0].devices * (START_SECONDS + END_SECONDS) for group in crews(points))
+    return fixed + sum(point.devices * point.given(share) for point in points)
+
+
+def affordable_share(points: Sequence[Point], left: float) -> float:
+    """The share, at most 1, with which the price of the points is at most so many device-seconds; below 0: too few."""
+    least, worth = price(points, 0.0), price(points)
+    if left < least or worth == least:
+        return 1.0 if left >= least else -1.0
+    return min(1.0, (left - least) / (worth - least))
+
+
+def affordable_points(points: Sequence[Point], left: float) -> int:
+    """How many of the first points so many device-seconds pay for."""
+    return next(count for count in range(len(points), -1, -1) if not count or price(points[:count], 0.0) <= left)
+
+
+def wall(points: Sequence[Point], share: float = 1.0) -> float:
+    """Seconds of wall time that the points take at their price: one crew after the other."""
+    return len(crews(points)) * (START_SECONDS + END_SECONDS) + sum(point.given(share) for point in points)

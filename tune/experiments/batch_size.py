@@ -1,0 +1,301 @@
+"""The largest batch that memory holds: foretold from what smaller ones took, and found by trying."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from model.config import Config, Data
+from model.cost.probe import FIRST_STEPS, FITS, KILLED, RAN_OUT, TOO_LATE, Order, Outcome, try_batch
+from model.families import FAMILIES
+from model.training.memory import available_bytes
+from tune.backend.worker_group import Place, Said
+from tune.devices import Devices
+from tune.errors import UserError
+from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
+from tune.experiments.scaling import of_rows
+from tune.experiments.tables import NOTHING, figure, published
+from tune.search.memory_model import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
+from tune.units import bytes_text, parse_bytes
+
+TIMES = 4
+"""From one batch to the next, while they fit."""
+RESOLUTION = 0.01
+"""The share of a batch to within which the largest one is found."""
+
+
+def next_rows(fits: int, fails: int | None, most: int, first: int) -> int | None:
+    """What to try after the largest batch that fits (0: none) and the smallest that does not; None: it is found.
+
+    most: rows that there are.
+    """
+    if fits >= most:
+        return None
+    if fails is None:
+        return min(most, TIMES * fits or first)
+    return None if fails - fits <= max(1, RESOLUTION * fits) else (fits + fails) // 2
+
+
+def largest_rows(bytes_of: Callable[[int], float], limit: float, most: int) -> int:
+    """Of the batches up to `most` rows the largest that takes at most `limit` bytes; 0: none does."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if bytes_of(middle) <= limit else (low, middle - 1)
+    return low
+
+
+def fitted(measured: Mapping[int, float], paper: Callable[[int], float]) -> Callable[[int], float]:
+    """Bytes of a batch of so many rows: a line through what batches took, over what they take on paper."""
+    x = np.array([paper(rows) for rows in measured], dtype=float)    # of integers a product of bytes would overflow
+    y = np.array(list(measured.values()), dtype=float)
+    if len(measured) < 2:
+        return lambda rows: float(y[0] * paper(rows) / x[0])
+    slope, intercept = np.polyfit(x, y, 1)
+    return lambda rows: float(intercept + slope * paper(rows))
+
+
+MEMORY = "memory_bytes", "tensor_bytes", "paper_bytes"
+
+
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """All that there are rows for."""
+    return [table for table in (batches(rows), largest(rows), boundary(rows)) if table.rows]
+
+
+def by_rows(rows: Sequence[Row]) -> dict[int, Row]:
+    """What came of each batch, that of the largest one too where it was timed."""
+    found = {row["asked"]["rows"]: row for row in rows if "ended" in row}
+    timed = {row["largest"]: row["timed"] for row in rows if "epoch_seconds" in row.get("timed", {})}
+    return dict(sorted((found | timed).items()))
+
+
+def largest_of(rows: Sequence[Row]) -> Row | None:
+    """The row of the largest batch."""
+    return next((row for row in rows if "largest" in row), None)
+
+
+def batches(rows: Sequence[Row]) -> Table:
+    """Seconds of an epoch and memory by batch, beside the published."""
+    ours, theirs = by_rows(rows), {int(row["batch_size"]): row["epoch_seconds"] for row in published("batch_size")}
+    found = []
+    for batch in sorted(ours | theirs) if ours else []:
+        row = ours.get(batch, {})
+        known = theirs.get(batch)
+        memory = [figure(row.get(name), "{:,.0f}", 1e-6) for name in MEMORY]
+        found.append([
+            f"{batch:,}", figure(row.get("epoch_seconds"), "{:.1f}"), figure(row.get("share"), "{:.0%}"),
+            figure(row.get("epoch_steps"), "{:,.0f}"), figure(row.get("step_seconds"), "{:,.0f}", 1e3), *memory,
+            row.get("ended", NOTHING), known if isinstance(known, str) else figure(known, "{:.1f}"),
+        ])  # fmt: skip
+    columns = (
+        *("batch", "epoch s", "of it timed", "steps an epoch", "ms a step", "MB taken", "of tensors", "on paper"),
+        *("ended", "published epoch s"),
+    )
+    note = (
+        "A second epoch, without evaluation, each batch in a process of its own. Taken: by the process beyond what it "
+        "had before, the heap included. Published: an image classifier on a V100 of 16 GB."
+    )
+    return Table(title="Seconds of an epoch by batch", columns=columns, rows=found, note=note)
+
+
+def largest(rows: Sequence[Row]) -> Table:
+    """The largest batch as it was found, and as small ones and the search's rule foretell it."""
+    row = largest_of(rows)
+    if row is None:
+        return Table(title="", columns=(), rows=())
+    found, fails = row["largest"], row["fails"]
+    small = ", ".join(f"{batch:,}" for batch in row.get("foretold_from", ()))
+    told = {"found": found, f"foretold from {small} rows": row.get("foretold"), "by the search's rule": row["by_rule"]}
+    cells = [
+        [what, f"{batch:,}", f"{batch / found - 1:+.1%}" if found and what != "found" else NOTHING]
+        for what, batch in told.items() if batch is not None
+    ]  # fmt: skip
+    if fails is not None:
+        note = f"{fails:,} rows do not fit" + ("" if row["resolved"] else "; there was no time to come closer")
+    else:
+        ended = "an epoch has no more rows" if found == row["epoch_rows"] else "the time was over"
+        note = f"memory did not end: {ended}; give a longer text, a larger --budget or a --memory-limit"
+    limit = f" within {bytes_text(row['limit_bytes'])}" if math.isfinite(row["limit_bytes"]) else ""
+    return Table(title=f"The largest batch{limit}", columns=("", "rows", "of the found one"), rows=cells, note=note)
+
+
+def boundary(rows: Sequence[Row]) -> Table:
+    """All batches that were tried on the way to the largest."""
+    row = largest_of(rows)
+    tried = row["tried"] if row else []
+    found = [[f"{batch:,}", figure(taken, "{:,.0f}", 1e-6), ended] for batch, ended, taken in tried]
+    return Table(title="The way to the largest batch", columns=("batch", "MB taken", "ended"), rows=found)
+
+
+BATCHES = (32, 128, 512, 2048, 8192)
+"""Rows, as the published report's: four times as many each time."""
+SAFE = 0.9
+"""The share of a machine's free memory that a limit may have at most."""
+MARGIN = 1.5
+"""Nothing begins unless so many times what it should take is left."""
+END_SECONDS = 2.0
+"""Of a task, kept for the end of its last process."""
+STEPS = FIRST_STEPS + 1
+"""That a batch is tried with."""
+FIRST_SECONDS = 15.0
+"""That trying a batch should take, before one was tried."""
+MOST = 2**24
+"""Rows: no batch is foretold to have more."""
+FILE = "batches.json"
+
+
+def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+    """Do what was asked for and say what came of it."""
+    return measure_batch(place, asked) if "rows" in asked else measure_largest(place, asked)
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Batches to be tried on a task's place, in processes of their own; what came of each is kept in its folder."""
+
+    place: Place
+    asked: dict[str, Any]
+
+    @property
+    def limit(self) -> int | None:
+        """Bytes that a batch may take; None: all that a GPU has."""
+        if "limit" not in self.asked:
+            return None
+        return min(parse_bytes(self.asked["limit"]), int(SAFE * available_bytes(self.place.device)))
+
+    def known(self) -> dict[int, Outcome]:
+        """What came of each batch, by its rows."""
+        file = self.place.folder / FILE
+        return {int(rows): each for rows, each in json.loads(file.read_text()).items()} if file.exists() else {}
+
+    def run(self, rows: int, *, share: float) -> Outcome:
+        """Try a batch, and train for a share of two epochs. UserError: it fails whatever memory there is."""
+        order = Order(
+            config=of_rows(self.place.config, self.place.data, rows), device=self.place.device, limit=self.limit,
+            share=share, seconds=self.place.left() - END_SECONDS,
+        )  # fmt: skip
+        found = try_batch(order, self.place.data)
+        if found["ended"] != TOO_LATE and rows not in self.known():    # at the edge a second time may end otherwise
+            keep(self.place.folder / FILE, self.known() | {rows: found})
+        return found
+
+    def seconds(self, rows: int) -> float:
+        """That trying a batch should take: as long as another one took, and longer by the rows that it has more."""
+        known = {count: each for count, each in self.known().items() if each["ended"] == FITS}
+        taken = (each["ready_seconds"] + STEPS * each["step_seconds"] * max(0.0, rows / count - 1)
+                 for count, each in known.items())  # fmt: skip
+        return max(taken, default=FIRST_SECONDS)
+
+
+def keep(file: Path, known: dict[int, Outcome]) -> None:
+    """Write it whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps(known))
+    new.replace(file)
+
+
+def epoch_rows(config: Config, data: Data) -> int:
+    """Rows of an epoch, which are the most that a batch can have."""
+    single = FAMILIES[config.family].training_batches(of_rows(config, data, 1), data, torch.device("cpu"))
+    return len(single)
+
+
+def paper(place: Place) -> Callable[[int], float]:
+    """Bytes on paper of a step with so many rows."""
+    family, data, device = FAMILIES[place.config.family], place.data, place.device
+    return lambda rows: family.footprint(of_rows(place.config, data, rows), data, micro_batches=1, device=device)
+
+
+def measure_batch(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+    """A second epoch, or so much of it as there is time for. UserError: the text or the time are too short."""
+    trials, rows, there = Trials(place, asked), asked["rows"], epoch_rows(place.config, place.data)
+    if rows > there:
+        raise UserError(f"batch: {rows} rows are more than the {there} of an epoch: give a longer text")
+    found = trials.run(rows, share=asked["share"])
+    if found["ended"] == TOO_LATE:
+        raise UserError("batch: the time for it was too short: give a larger --budget with --resume")
+    yield Said(what="steps", row=found | {"paper_bytes": paper(place)(rows), "limit_bytes": trials.limit})
+
+
+def measure_largest(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+    """Four times as large as the last that fits until one does not, then the middle of the two until it is found."""
+    trials, most = Trials(place, asked), epoch_rows(place.config, place.data)
+    while (rows := next_rows(*bounds(trials.known()), most, BATCHES[0])) is not None:
+        if place.left() - END_SECONDS < MARGIN * trials.seconds(rows):
+            break
+        if trials.run(rows, share=0.0)["ended"] == TOO_LATE:
+            break
+        yield Said(what="steps")
+    fits, fails = bounds(trials.known())
+    row = {"largest": fits, "fails": fails, "epoch_rows": most, "resolved": rows is None} | foretold(place, trials)
+    if fits and fits not in BATCHES and place.left() - END_SECONDS > MARGIN * trials.seconds(fits):
+        row["timed"] = trials.run(fits, share=asked["share"]) | {"paper_bytes": paper(place)(fits)}
+    tried = [[count, each["ended"], each.get("memory_bytes")] for count, each in sorted(trials.known().items())]
+    yield Said(what="steps", row=row | {"tried": tried})
+
+
+def bounds(known: dict[int, Outcome]) -> tuple[int, int | None]:
+    """The largest batch that fits, 0 for none, and the smallest beyond it that does not."""
+    fits = max((rows for rows, each in known.items() if each["ended"] == FITS), default=0)
+    fails = (rows for rows, each in known.items() if each["ended"] in (RAN_OUT, KILLED) and rows > fits)
+    return fits, min(fails, default=None)
+
+
+def foretold(place: Place, trials: Trials) -> dict[str, Any]:
+    """The largest batch by the search's rule for memory, which knows no run; and by what small batches took."""
+    known, on_paper = trials.known(), paper(place)
+    small = {rows: known[rows]["memory_bytes"] for rows in BATCHES if known.get(rows, {}).get("ended") == FITS}
+    free = [each["free_bytes"] for each in known.values() if each.get("free_bytes")]
+    limit = min([*free, *([trials.limit] if trials.limit is not None else [])], default=math.inf)
+    on_gpu = place.device.type == "cuda"
+    overhead = GPU_OVERHEAD_BYTES if on_gpu else OVERHEAD_BYTES[place.config.family]
+    rule = Memory(overhead=overhead, paper=lambda config, parts: on_paper(config["rows"]))
+    found = {"limit_bytes": limit, "by_rule": largest_rows(lambda rows: rule.predicted({"rows": rows}, 1), limit, MOST)}
+    if small:
+        found["foretold"] = largest_rows(fitted(small, on_paper), limit, MOST)
+        found["foretold_from"] = list(small)
+    return found
+
+
+CPU_LIMIT = 2_000_000_000
+"""Bytes that a batch may take on a CPU where no --memory-limit is given: a machine's memory is not to be filled."""
+PROCESS_SECONDS = 15.0
+"""In which a process starts and takes its first steps."""
+EPOCHS_SECONDS = {"cpu": 300.0, "cuda": 60.0}
+"""That two epochs may take; of longer ones a part is timed."""
+LARGEST_SECONDS, LEAST_LARGEST_SECONDS = 200.0, 60.0
+
+
+def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
+    """Each batch, then the largest."""
+    limit = CPU_LIMIT if settings.memory_limit is None and devices.kind == "cpu" else settings.memory_limit
+    common: dict[str, Any] = {"share": settings.scale} | ({} if limit is None else {"limit": bytes_text(limit)})
+    epochs = settings.scale * EPOCHS_SECONDS[devices.kind]
+    batches = [
+        Point(devices=1, asked={"rows": rows} | common, seconds=PROCESS_SECONDS + epochs, least=PROCESS_SECONDS)
+        for rows in BATCHES
+    ]
+    seconds = LARGEST_SECONDS + epochs
+    return [*batches, Point(devices=1, asked={"largest": True} | common, seconds=seconds, least=LEAST_LARGEST_SECONDS)]
+
+
+def line(row: Row) -> str:
+    """What came out, in short."""
+    if "largest" in row:
+        return f"{row['largest']:,} rows fit" + (f", {row['fails']:,} do not" if row["fails"] else "")
+    if "epoch_seconds" not in row:
+        return str(row["ended"]) + (f" by {row['why']}" if "why" in row else "")
+    return f"{row['epoch_seconds']:.1f} s an epoch ({row['share']:.0%} timed), {bytes_text(row['memory_bytes'])}"
+
+
+BATCH_SIZE = Experiment(
+    name="batch_size", about="larger and larger batches until memory ends: seconds of an epoch, the largest that fits",
+    points=points, work=work, line=line, tables=tables,
+)  # fmt: skip

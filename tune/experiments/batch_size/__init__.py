@@ -1,1 +1,0 @@
-"""How large a batch memory holds, and what an epoch of each takes."""

@@ -1,0 +1,95 @@
+"""A study of one experiment, from its settings to its tables."""
+
+import signal
+import time
+from pathlib import Path
+
+from tune.assembly import facts_of, note_facts, write_facts
+from tune.backend.session import local_ray
+from tune.backend.worker_group import LeaseOver
+from tune.display.console import Voice, last_word, screen_apart
+from tune.errors import called, told_in_one_line
+from tune.experiments.base import Experiment, ExperimentSettings, Grounds, OwnTrials, survey
+from tune.experiments.runner import Bench
+from tune.search.resume import last_moment, note_cap, spent, undamaged
+from tune.search_context import check_same_text
+from tune.signals import Told, ended_in_order, interruptible
+from tune.store import heartbeat as heartbeats
+from tune.store.accounting import Books
+from tune.store.journal import Journal
+from tune.store.ledger import Ledger
+from tune.study import SILENT_END, interrupted_at_once, open_journal
+from tune.units import duration_text
+
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit code of a shell's."""
+
+
+def run_experiment(experiment: Experiment, settings: ExperimentSettings) -> int:
+    """The exit code. UserError, with nothing written: a setting that cannot serve."""
+    assert not settings.plan, "a plan spends nothing"
+    grounds = survey(experiment, settings)
+    text = {grounds.settings.family: grounds.data}
+    facts = facts_of(grounds.settings, grounds.devices, text, experiment=experiment.name)
+    with ended_in_order() as told:
+        study = grounds.settings.resume or grounds.settings.make_folder()
+        how = go_on(experiment, study)
+        last = last_word(f"{study}: {SILENT_END}; {how}")
+        with told_in_one_line(f"--resume {study}"), interrupted_at_once(how), last:
+            if not grounds.settings.resume:
+                write_facts(facts, study)
+            return conduct(experiment, grounds, study, told)
+
+
+def go_on(experiment: Experiment, study: Path) -> str:
+    """How to."""
+    return f"go on with: {called('tune/experiment.py')} {experiment.name} --resume {study}"
+
+
+def conduct(experiment: Experiment, grounds: Grounds, study: Path, told: Told) -> int:
+    """As run_experiment, in a folder that was made for it or that it has."""
+    settings, devices, ended = grounds.settings, grounds.devices, "done"
+    with open_journal(study, settings) as journal, screen_apart(study / "log.txt") as write:
+        with undamaged(journal):
+            check_same_text({settings.family: grounds.data}, journal.facts())
+        write(f"{study}: {duration_text(settings.budget)} on {devices.slots} x {devices.name}")
+        for note in grounds.notes:
+            write(note)
+        bench = make_bench(experiment, grounds, journal, write)
+        try:
+            with heartbeats.beating(study, bench.books.clock), local_ray(devices.slots, devices.gpus):
+                if told.name:
+                    raise KeyboardInterrupt(told.name)
+                with interruptible():
+                    bench.measure()
+        except KeyboardInterrupt:
+            ended = "interrupted"
+        except LeaseOver:
+            ended = "overdue: the processes were still at work when their lease ended"
+        bench.conclude()
+        used = bench.books.ledger.spent
+        journal.note(ended={"reason": ended, "spent": used})
+        write(f"spent {duration_text(round(used, 1))} of {duration_text(settings.budget)}")
+        write(f"draw it: {called('analysis/experiment.py')} {study}")
+        if ended != "done":
+            write(f"{ended}; {go_on(experiment, study)}")
+    return {"done": 0, "interrupted": INTERRUPTED}.get(ended, 1)
+
+
+def make_bench(experiment: Experiment, grounds: Grounds, journal: Journal, write: Voice) -> Bench:
+    """On a clock that goes on where the journal ends."""
+    settings, begun, before = grounds.settings, time.monotonic(), last_moment(journal)
+
+    def clock() -> float:
+        return before + time.monotonic() - begun
+
+    ledger = Ledger(cap=settings.budget, clock=clock, spent_before=spent(journal), share=grounds.devices.share)
+    note_cap(journal, settings.budget)
+    text = {settings.family: grounds.data}
+    note_facts(facts_of(settings, grounds.devices, text, experiment=experiment.name), journal)
+    (journal.folder / heartbeats.FOLDER).mkdir(exist_ok=True)
+    return Bench(
+        experiment=experiment, points=grounds.points, config=grounds.config, data=grounds.data,
+        devices=grounds.devices, books=Books(journal, ledger, clock),
+        trials=OwnTrials(journal, grounds.config, clock), folder=journal.folder, write=write,
+    )  # fmt: skip

@@ -1,0 +1,184 @@
+"""Other ways to train on several devices than DistributedDataParallel as it comes, each made to be held against it."""
+
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from model.config import Config, Data
+from model.training.ddp import Levers, ParallelLearner, distance, flat_gradient
+from model.training.learner import Learner
+from tune.backend.worker_group import Place, Said
+from tune.devices import Devices
+from tune.errors import UserError
+from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
+from tune.experiments.parallel_timing import Reading, Ways, gradient_bytes, in_turns, interval, plain_steps
+from tune.experiments.tables import NOTHING, with_interval
+
+FIRST_STEPS = 3    # before gradients are compared: at first most of them are zero, and buckets are laid out anew
+
+
+def ready_learner(config: Config, data: Data, device: torch.device, **levers: Any) -> ParallelLearner:
+    """One with these of Levers, after its first steps. UserError: the backend cannot do that, found by trying."""
+    try:
+        learner = ParallelLearner(config, data, device, levers=Levers(**levers))
+        for _ in range(FIRST_STEPS):
+            learner.step(1.0)
+    except (TypeError, RuntimeError) as error:
+        asked = ", ".join(f"{name} {value}" for name, value in levers.items())
+        raise UserError(f"{asked}: {dist.get_backend()} refuses it: {str(error).splitlines()[0]}") from error
+    return learner
+
+
+def gradient_distance(learner: Learner, other: Learner) -> float:
+    """How far the one's gradient of a batch is from the other's, at the other's weights and without dropout."""
+    learner.model.load_state_dict(other.model.state_dict())
+    return distance(_gradient(learner), _gradient(other))
+
+
+def _gradient(learner: Learner) -> Tensor:
+    learner.model.eval()
+    try:
+        return flat_gradient(learner, lambda: learner._gradients(learner.batches.some()))
+    finally:
+        learner.model.train()
+
+
+def data_parallel(config: Config, data: Data, device: torch.device) -> Learner:
+    """One process on the devices of all ranks: torch's DataParallel, its model on `device`. UserError: none there."""
+    rule = "one process divides a batch among at least two GPUs of its machine"
+    if device.type != "cuda":
+        raise UserError(f"DataParallel: there is no GPU here: {rule}")
+    count, seen = dist.get_world_size(), torch.cuda.device_count()
+    if count < 2 or seen < count:
+        raise UserError(f"DataParallel: {seen} GPU for {count} ranks: {rule}")
+    learner = Learner(config, data, device)
+    others = [place for place in range(count) if place != device.index]
+    learner.forward = nn.DataParallel(learner.model, device_ids=[device.index, *others])
+    return learner
+
+
+class FirstRankStep:
+    """A step that the first rank takes; the others wait on their hosts, where they keep no device from it."""
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner, self._hosts = learner, dist.new_group(backend="gloo")
+
+    def __call__(self) -> Reading:
+        if dist.get_rank() == 0:
+            self._learner.step(0.0)
+            self._learner.wait()
+        dist.barrier(self._hosts)
+        return None
+
+
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """One, of all ways; and why those that were not gone were not."""
+    found = [
+        [
+            name(row), with_interval(row["default_seconds"], "{:.2f}", 1e3),
+            with_interval(row["seconds"], "{:.2f}", 1e3), with_interval(row["times"], "{:.3f}"),
+            f"{row['distance']:.1e}",
+        ]
+        for row in measured(rows)
+    ]  # fmt: skip
+    missing = [[name(row), *[NOTHING] * 4] for row in rows if "skipped" in row]
+    columns = "way", "default, ms a step", "this, ms a step", "times as fast", "gradient's distance"
+    notes = [about(measured(rows)), *(f"{name(row)} was skipped: {row['skipped']}" for row in rows if "skipped" in row)]
+    table = Table(
+        title="Ways to train on several devices, each in turns with DistributedDataParallel's default", columns=columns,
+        rows=[*found, *missing], note="\n".join(filter(None, notes)),
+    )  # fmt: skip
+    return [table] if table.rows else []
+
+
+def measured(rows: Sequence[Row]) -> list[Row]:
+    """Those of ways that could be gone."""
+    return [row for row in rows if "times" in row]
+
+
+def name(row: Row) -> str:
+    """The way: `bucket_megabytes 25`."""
+    value = row["asked"].get("value")
+    return str(row["asked"]["way"]) if value is None or value is True else f"{row['asked']['way']} {value}"
+
+
+def about(rows: Sequence[Row]) -> str:
+    """What all were measured on."""
+    if not rows:
+        return ""
+    some = rows[0]
+    return (f"{some['devices']} ranks on {some['backend']}, {some['rows']} rows a rank, gradients of "
+            f"{some['bytes'] / 2**20:.1f} MiB; distance: of the gradient of a batch from the default's, relative; "
+            "default: the default against itself, so what its figures differ by means nothing.")  # fmt: skip
+
+
+def conclusions(rows: Sequence[Row]) -> list[str]:
+    """Which ways differ from the default by more than chance, and at what price in exactness."""
+    found = measured(rows)
+    if not found:
+        return []
+    told = [row for row in found if row["asked"]["way"] != "default"]
+    differ = [row for row in told if not row["times"][1] <= 1 <= row["times"][2]]
+    said = [
+        f"{name(row)} is {with_interval(row['times'], '{:.2f}')} times as fast as the default."
+        for row in sorted(differ, key=lambda row: -row["times"][0])
+    ]
+    if alike := [name(row) for row in told if row not in differ]:
+        said.append(f"No difference was seen for {', '.join(alike)}.")
+    worst = max(found, key=lambda row: row["distance"])
+    said.append(f"The gradient is furthest from the default's with {name(worst)}, by {worst['distance']:.1e} of it.")
+    return said + [f"{name(row)} could not be measured here." for row in rows if "skipped" in row]
+
+
+def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+    """Measure one way. UserError: it cannot be gone here."""
+    here = place.config, place.data, place.device
+    if asked["way"] == "DataParallel":
+        other: Learner = data_parallel(*here)
+        ways: Ways = {"other": FirstRankStep(other)}
+    else:
+        levers = {asked["way"]: asked["value"]} if "value" in asked else {}
+        other = ready_learner(*here, **levers)
+        ways = plain_steps({"other": other})
+    default = ready_learner(*here)
+    yield Said(what="start")
+    found = gradient_distance(other, default)
+    rounds = in_turns(plain_steps({"default": default}) | ways, default, place.left)
+    yield Said(what="steps", row={
+        "parameters": default.parameters, "bytes": gradient_bytes(default), "backend": dist.get_backend(),
+        "rows": len(default.batches.some().targets), "distance": found, "rounds": rounds,
+        "default_seconds": interval(itemgetter("default"), rounds),
+        "seconds": interval(itemgetter("other"), rounds),
+        "times": interval(lambda median: median["default"] / median["other"], rounds),
+    })  # fmt: skip
+
+
+WAYS: tuple[dict[str, Any], ...] = (
+    {"way": "default"}, {"way": "DataParallel"},
+    *({"way": "bucket_megabytes", "value": size} for size in (1, 5, 25, 100)),
+    {"way": "gradient_as_bucket_view", "value": True}, {"way": "static_graph", "value": True},
+    *({"way": "compression", "value": kind} for kind in ("bf16", "fp16")),
+)  # fmt: skip
+"""The default against itself tells what a difference is that means nothing."""
+SECONDS, LEAST = 40.0, 8.0
+
+
+def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
+    """Each way, on all devices."""
+    return [Point(devices=devices.slots, asked=way, seconds=SECONDS, least=LEAST) for way in WAYS]
+
+
+def line(row: Row) -> str:
+    """What came out, in short."""
+    return (f"{with_interval(row['times'], '{:.3f}')} times as fast as the default, its gradient "
+            f"{row['distance']:.1e} from the default's")  # fmt: skip
+
+
+DATA_PARALLEL = Experiment(
+    name="data_parallel", about="DataParallel and DistributedDataParallel's levers, each against its default",
+    points=points, work=work, line=line, tables=tables, conclusions=conclusions,
+)  # fmt: skip

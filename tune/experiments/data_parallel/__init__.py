@@ -1,1 +1,0 @@
-"""DataParallel, DistributedDataParallel, and the levers of the latter."""

@@ -1,1 +1,0 @@
-"""FLOPs and memory on paper against counted."""

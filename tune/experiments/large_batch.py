@@ -1,0 +1,287 @@
+"""The tables of the experiment large_batch, beside the published figures."""
+
+import functools
+import math
+import statistics
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model.config import RECIPES
+from model.data.batches import batch_shape
+from model.training.ddp import make_learner, sampled
+from model.training.evaluation import evaluate
+from model.training.learner import Learner
+from tune.backend.worker_group import Place, Said
+from tune.devices import Devices
+from tune.errors import UserError
+from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
+from tune.experiments.large_batch_rules import BASE_RATE, RULES, WatchedLearner, noise_scale, take_lars, watched_learner
+from tune.experiments.parallel_timing import Interval
+from tune.experiments.tables import NOTHING, figure, published, with_interval
+from tune.experiments.whole_training import train_together
+
+DIVERGED = "diverged"
+
+
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """Those that there are rows for."""
+    return [table for table in (losses(rows), noise(rows), orders(rows)) if table.rows]
+
+
+def trainings(rows: Sequence[Row]) -> dict[tuple[int, str], list[Row]]:
+    """The seeds of each multiple of the batch and rule, by size and in the order of the rules."""
+    found: dict[tuple[int, str], list[Row]] = {}
+    for row in _measured(rows, "training"):
+        found.setdefault((row["asked"]["times"], row["asked"]["rule"]), []).append(row)
+    return dict(sorted(found.items(), key=lambda each: (each[0][0], list(RULES).index(each[0][1]))))
+
+
+def epochs(rows: Sequence[Row]) -> dict[bool, list[Row]]:
+    """The seeds with set_epoch, and those without."""
+    found: dict[bool, list[Row]] = {}
+    for row in _measured(rows, "epochs"):
+        found.setdefault(row["asked"]["set_epoch"], []).append(row)
+    return dict(sorted(found.items(), reverse=True))
+
+
+def _measured(rows: Sequence[Row], what: str) -> Iterable[Row]:
+    return (row for row in rows if row["asked"]["measure"] == what and "skipped" not in row)
+
+
+def over_seeds(rows: Sequence[Row], value: Callable[[Row], float | None]) -> Interval | None:
+    """The mean, and between which two the seeds lie; None where one has none."""
+    values = [each for each in map(value, rows) if each is not None]
+    return (statistics.fmean(values), min(values), max(values)) if len(values) == len(rows) else None
+
+
+def told(rows: Sequence[Row], name: str, form: str = "{:.4f}", lacking: str = DIVERGED) -> str:
+    """A figure of the rows as people read it."""
+    found = over_seeds(rows, lambda row: row[name])
+    if found is None:
+        return lacking
+    return with_interval(found, form) if len(rows) > 1 else form.format(found[0])
+
+
+def losses(rows: Sequence[Row]) -> Table:
+    """What each batch and rule comes to."""
+    theirs = _by_times()
+    found = []
+    for (times, rule), seeds in trainings(rows).items():
+        known: dict[str, Any] = theirs.get(times, {}) if rule == "unchanged" else {}
+        some = seeds[0]
+        found.append([
+            f"{some['batch_tokens']:,.0f}", f"x{times}", rule, RULES[rule].optimizer,
+            f"{some['config']['learning_rate']:.3g}", f"{some['steps']:,}", told(seeds, "train_loss"),
+            told(seeds, "valid_loss"), told(seeds, "accuracy", "{:.1%}"), figure(known.get("average_loss")),
+            figure(known.get("train_accuracy_percent"), "{:.1f}%"),
+        ])  # fmt: skip
+    columns = (
+        *("batch, tokens", "times", "rule", "optimizer", "peak rate", "steps", "training loss", "validation loss"),
+        *("accuracy", "published loss", "published accuracy"),
+    )
+    first = next(iter(trainings(rows).values()), [{}])[0]
+    note = (
+        f"{first.get('samples', 0):,} samples in each. Published: an image classifier, rate unchanged, batches of 128 "
+        "on 1 GPU and of 2,048 on 4, accuracy in training. Of several seeds the mean, and the lowest and highest."
+    )
+    return Table(title="Large batches at equal samples", columns=columns, rows=found, note=note)
+
+
+def _by_times() -> dict[float, dict[str, float | None]]:
+    """The published rows by the multiple of the smallest batch."""
+    theirs = published("large_batch")
+    small = min(row["batch_size"] or 0.0 for row in theirs)
+    return {(row["batch_size"] or 0.0) / small: row for row in theirs}
+
+
+def noise(rows: Sequence[Row]) -> Table:
+    """The gradient noise scale: the batch that it suggests."""
+    found = []
+    for (times, rule), seeds in trainings(rows).items():
+        scale = late_scale(seeds)
+        if "noise_scale" in seeds[0]:
+            course = [_in_part(seeds, part) for part in range(COURSE)]
+            found.append([
+                f"x{times}", rule, with_interval(scale, "{:,.0f}"),
+                NOTHING if scale is None else f"x{scale[0] / recipe_tokens(rows):.2g}",
+                *(NOTHING if part is None else f"{part[0]:,.0f}" for part in course),
+            ])  # fmt: skip
+    fifths = (f"fifth {part + 1}" for part in range(COURSE))
+    columns = "batch", "rule", "late in training", "of the recipe's batch", *fifths
+    note = (
+        "tr(S) / |G|^2 in tokens, from the gradients of the parts of each batch; of the last half of training, and of "
+        "each fifth. A batch of as many needs twice the steps of the largest and twice the tokens of the smallest."
+    )
+    return Table(title="Gradient noise scale: the batch that is worth it", columns=columns, rows=found, note=note)
+
+
+def _in_part(seeds: Sequence[Row], part: int) -> Interval | None:
+    return over_seeds(seeds, lambda row: row["noise_course"][part])
+
+
+def late_scale(seeds: Sequence[Row]) -> Interval | None:
+    """Of the last half of training: of one seed with the interval over its steps, of several over the seeds."""
+    if any(row.get("noise_scale") is None for row in seeds):
+        return None
+    if len(seeds) == 1:
+        return tuple(seeds[0]["noise_scale"])
+    return over_seeds(seeds, lambda row: row["noise_scale"][0])
+
+
+def recipe_tokens(rows: Sequence[Row]) -> float:
+    """Of a batch of the recipe's, from any."""
+    (times, _), seeds = next(iter(trainings(rows).items()))
+    return float(seeds[0]["batch_tokens"] / times)
+
+
+def orders(rows: Sequence[Row]) -> Table:
+    """The same small set, mixed anew in each epoch and not."""
+    found = [
+        [
+            "on" if on else "off", f"{seeds[0]['orders']} in {seeds[0]['asked']['epochs']} epochs",
+            f"{seeds[0]['epoch_samples']:,}", told(seeds, "train_loss"), told(seeds, "valid_loss"),
+            told(seeds, "accuracy", "{:.1%}"),
+        ]
+        for on, seeds in epochs(rows).items()
+    ]  # fmt: skip
+    columns = "set_epoch", "orders", "samples an epoch", "training loss", "validation loss", "accuracy"
+    note = (
+        "torch's DistributedSampler. It pads to equal shares, 9 samples on 2 ranks to 10: who evaluates with it counts "
+        "one twice; here every rank evaluates all."
+    )
+    return Table(title="A small set again and again: set_epoch on and off", columns=columns, rows=found, note=note)
+
+
+EVALUATION_TOKENS = 32_768
+SAVES = 8
+"""Checkpoints of a training; its last loss is the mean since the one before."""
+EPOCHS, EPOCH_BATCHES = 10, 32
+"""Of the small set that is gone through again and again."""
+COURSE = 5
+"""Parts of a training, of each of which the noise scale is told."""
+
+
+def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+    """Do what was asked for and say what came of it."""
+    return MEASURES[asked["measure"]](place, asked)
+
+
+def measure_training(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+    """A batch so many times as large, its rate by a rule; and the noise of its gradients."""
+    rule, learner = RULES[asked["rule"]], watched_learner(place.config, place.data, place.device)
+    if rule.optimizer == "LARS":
+        take_lars(learner, place.config.learning_rate)
+    yield Said(what="start")
+    row = yield from trained(learner, place, rule.factor, asked, place.folder / asked["rule"])
+    yield Said(what="evaluation", row=row | measure_noise(learner))
+
+
+def measure_epochs(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+    """Several epochs over a small set, mixed anew in each or not."""
+    learner = make_learner(place.config, place.data, place.device)
+    batches = sampled(learner, EPOCH_BATCHES, set_epoch=asked["set_epoch"])
+    yield Said(what="start")
+    name = f"set_epoch {asked['set_epoch']}"
+    row = yield from trained(learner, place, RULES["unchanged"].factor, asked | {"times": 1}, place.folder / name)
+    orders = {batches.order(epoch).tobytes() for epoch in range(asked["epochs"])}
+    yield Said(what="evaluation", row=row | {"orders": len(orders), "epoch_samples": batches.order(0).size})
+
+
+def trained(
+    learner: Learner, place: Place, factor: Callable[..., float], asked: dict[str, Any], folder: Path
+) -> Generator[Said, None, Row]:
+    """The row of a training to its end. UserError: there was less time."""
+    config, seconds, loss = place.config, 0.0, math.nan
+    schedule = functools.partial(
+        factor, steps=asked["steps"], times=asked["times"], warm_up_steps=config.warm_up_steps,
+        decay_share=config.decay_share,
+    )  # fmt: skip
+    for done in train_together(
+        learner, steps=asked["steps"], every=math.ceil(asked["steps"] / SAVES), factor=schedule, left=place.left,
+        folder=folder,
+    ):  # fmt: skip
+        seconds, loss = seconds + done.seconds, done.loss
+        yield Said(what="steps")
+    if learner.steps < asked["steps"]:
+        raise UserError(f"steps: there was time for {learner.steps} of {asked['steps']}: go on with --resume, and "
+                         "with a larger --budget or a smaller --fix d_model or layers")  # fmt: skip
+    valid = evaluate(learner.model, config, place.data, "valid", tokens=EVALUATION_TOKENS, device=place.device)
+    assert valid is not None, "nothing refuses it"
+    shape = batch_shape(place.data, batch_tokens=config.batch_tokens, context=config.context)
+    sound = math.isfinite(valid.loss)
+    return {
+        "parameters": learner.parameters, "steps": learner.steps, "samples": learner.steps * shape.rows,
+        "tokens": learner.tokens, "batch_tokens": learner.tokens / learner.steps,
+        "train_loss": loss if math.isfinite(loss) else None, "valid_loss": valid.loss if sound else None,
+        "accuracy": valid.accuracy if sound else None, "training_seconds": seconds,
+    }  # fmt: skip
+
+
+def measure_noise(learner: WatchedLearner) -> Row:
+    """The noise scale in tokens over the last half of training, and in each part of it."""
+    signal, measure_noise = learner.estimates()
+    half = len(signal) // 2
+    parts = zip(*(np.array_split(each, COURSE) for each in (signal, measure_noise)), strict=True)
+    course = [noise_scale(*part) for part in parts]
+    return {
+        "noise_scale": noise_scale(signal[half:], measure_noise[half:]),
+        "noise_course": [None if each is None else each[0] for each in course],
+    }
+
+
+MEASURES = {"training": measure_training, "epochs": measure_epochs}
+
+
+TIMES = (1, 16, 4)
+STEPS = 1600
+"""With the recipe's batch; those of a batch k times as large are 1 / k as many."""
+STEP_SECONDS = {"cpu": (0.03, 1.2e-4), "cuda": (0.012, 1e-6)}
+"""Of the default configuration: what a step takes however small, and each token of a device."""
+CLOSING_SECONDS = 6.0
+"""To build the model, to evaluate it."""
+
+
+def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
+    """All of one seed, then of the next; with the recipe's own batch no rule changes AdamW's rate."""
+    recipe = RECIPES[settings.family]
+    most = max(TIMES)
+    steps = most * max(1, round(settings.scale * STEPS / most))
+    found = []
+    for seed in range(settings.seed, settings.seed + settings.seeds):
+        for times in TIMES:
+            for name, rule in RULES.items():
+                if times == 1 and name not in ("unchanged", "LARS"):
+                    continue
+                base = BASE_RATE if rule.optimizer == "LARS" else recipe["learning_rate"]
+                found.append(point(
+                    devices, {"measure": "training", "rule": name, "times": times, "steps": steps // times},
+                    batch_tokens=times * recipe["batch_tokens"], learning_rate=rule.rate(base, times), seed=seed,
+                ))  # fmt: skip
+        epochs = max(2, round(settings.scale * EPOCHS))
+        for on in (True, False):
+            asked = {"measure": "epochs", "set_epoch": on, "epochs": epochs, "steps": epochs * EPOCH_BATCHES}
+            found.append(point(devices, asked, batch_tokens=recipe["batch_tokens"], seed=seed))
+    return found
+
+
+def point(devices: Devices, asked: dict[str, Any], **config: Any) -> Point:
+    """So many steps of a configuration, at the price that they should have."""
+    fixed, token = STEP_SECONDS[devices.kind]
+    seconds = CLOSING_SECONDS + asked["steps"] * (fixed + config["batch_tokens"] / devices.slots * token)
+    return Point(devices=devices.slots, asked=asked, seconds=seconds, least=seconds, config=config)
+
+
+def line(row: Row) -> str:
+    """What came out, in short."""
+    if row["valid_loss"] is None:
+        return "diverged"
+    return f"validation loss {row['valid_loss']:.4f}, accuracy {row['accuracy']:.1%} after {row['steps']:,} steps"
+
+
+LARGE_BATCH = Experiment(
+    name="large_batch", about="batches x1, x4, x16 at equal samples: rules for the rate, LARS, noise scale, set_epoch",
+    points=points, work=work, line=line, tables=tables,
+)  # fmt: skip

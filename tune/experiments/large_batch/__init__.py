@@ -1,1 +1,0 @@
-"""Large batches at equal samples."""

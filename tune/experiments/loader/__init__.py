@@ -1,1 +1,0 @@
-"""What a running loop waits for its batches."""

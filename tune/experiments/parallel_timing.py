@@ -1,0 +1,202 @@
+"""Figures of several series that were measured in the same rounds, with their 95 % intervals."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from model.training.ddp import ParallelLearner, as_first, ranks
+from model.training.learner import Learner
+from tune.errors import UserError
+
+RESAMPLES = 1000
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+"""The 97.5 % quantile of Student's t with 1, 2, 3 ... degrees of freedom; with more of them nearly the last."""
+
+Interval = tuple[float, float, float]
+"""The figure, and between which two it lies."""
+
+
+def interval(figure: Callable[[Mapping[str, Any]], Any], rounds: Mapping[str, Sequence[float]]) -> Interval:
+    """A figure of the medians; its interval by the bootstrap over the rounds, which keeps what was measured together.
+
+    figure: from the median of each series, a number or an array of them.
+    """
+    series = {name: np.asarray(values) for name, values in rounds.items()}
+    count = len(next(iter(series.values())))
+    drawn = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
+    low, high = np.percentile(figure({name: np.median(x[drawn], axis=1) for name, x in series.items()}), (2.5, 97.5))
+    return float(figure({name: np.median(x) for name, x in series.items()})), float(low), float(high)
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
+    """The median of one series over that of another, which were measured apart."""
+    generator = np.random.default_rng(0)
+    medians = []
+    for values in (np.asarray(above), np.asarray(below)):
+        drawn = generator.integers(len(values), size=(RESAMPLES, len(values)))
+        medians.append(np.median(values[drawn], axis=1))
+    low, high = np.percentile(medians[0] / medians[1], (2.5, 97.5))
+    return float(np.median(above) / np.median(below)), float(low), float(high)
+
+
+def mean_interval(values: Sequence[float]) -> Interval | None:
+    """The mean of a few values, such as one a seed, with Student's interval; None of fewer than two."""
+    if len(values) < 2:
+        return None
+    mean, quantile = float(np.mean(values)), STUDENT[min(len(values) - 2, len(STUDENT) - 1)]
+    half = quantile * float(np.std(values, ddof=1)) / len(values) ** 0.5
+    return mean, mean - half, mean + half
+
+
+WARM_CALLS = 3    # DistributedDataParallel lays out its buckets anew after the first step
+TURN_SECONDS = 0.2
+LEAST_CALLS = 2      # the first reading of a turn is of a call before it
+LEAST_ROUNDS, MOST_ROUNDS = 5, 40
+MARGIN = 1.5      # no round begins unless so many times the longest is left
+LOGGED = {
+    "communication": "backward_comm_time", "overlapped": "backward_compute_comm_overlap_time",
+    "backward": "backward_compute_time", "forward": "forward_compute_time",
+}    # what DistributedDataParallel's logger calls it, in nanoseconds
+
+Reading = Mapping[str, float] | None
+Ways = dict[str, Callable[[], Reading]]
+Rounds = dict[str, list[float]]
+"""Of each way, and of each reading as `way reading`: seconds of a call, the mean of a turn, one a round."""
+
+
+def in_turns(ways: Ways, learner: Learner, left: Callable[[], float]) -> Rounds:
+    """Time each way for a turn in each round, another one first each time, for as long as seconds are `left`.
+
+    A reading tells of the call before. UserError: there is not even time for LEAST_ROUNDS.
+    """
+    calls = {name: _calls_a_turn(way, learner) for name, way in ways.items()}
+    rounds: Rounds = {}
+    names, longest = list(ways), 0.0
+    for done in range(MOST_ROUNDS):
+        if as_first(left(), learner.device) < MARGIN * longest:
+            break
+        began = time.perf_counter()
+        for place in range(len(names)):
+            name = names[(place + done) % len(names)]
+            for what, seconds in _turn(name, ways[name], calls[name], learner).items():
+                rounds.setdefault(what, []).append(seconds)
+        longest = max(longest, time.perf_counter() - began)
+    if len(rounds.get(names[0], ())) < LEAST_ROUNDS:
+        needed = math.ceil(LEAST_ROUNDS * MARGIN * longest)
+        raise UserError(f"{LEAST_ROUNDS} rounds of {', '.join(names)} need about {needed} s: there was less time")
+    return rounds
+
+
+def _calls_a_turn(way: Callable[[], Reading], learner: Learner) -> int:
+    for _ in range(WARM_CALLS):
+        way()
+    seconds = _turn("", way, LEAST_CALLS, learner)[""]
+    return int(as_first(max(LEAST_CALLS, math.ceil(TURN_SECONDS / seconds)), learner.device))
+
+
+def _turn(name: str, way: Callable[[], Reading], calls: int, learner: Learner) -> dict[str, float]:
+    if ranks() > 1:
+        dist.barrier()
+    learner.wait()
+    began = time.perf_counter()
+    readings = [way() for _ in range(calls)]
+    learner.wait()
+    means = {name: (time.perf_counter() - began) / calls}
+    for what in readings[-1] or ():
+        means[f"{name} {what}"] = statistics.fmean(told[what] for told in readings[1:] if told)
+    return means
+
+
+def steps(learner: Learner) -> Ways:
+    """A step; of several ranks also one without communication, and the communication of as many bytes alone."""
+    if not isinstance(learner, ParallelLearner):
+        return {"step": _Step(learner)}
+    ways: Ways = {"step": _Logged(learner), "unsynced": _Unsynced(learner)}
+    return ways | all_reduces(learner, [gradient_bytes(learner)])
+
+
+def plain_steps(learners: Mapping[str, Learner]) -> Ways:
+    """A step of each, of which nothing but the time is read."""
+    return {name: _Step(learner) for name, learner in learners.items()}
+
+
+def accumulations(learner: Learner, counts: tuple[int, ...]) -> Ways:
+    """Steps on batches so many times as large, taken in as many parts; communication is with the last."""
+    return {f"accumulate {count}": _Accumulated(learner, count) for count in counts}
+
+
+def all_reduces(learner: Learner, sizes: list[int]) -> Ways:
+    """All ranks add up a tensor of so many bytes."""
+    return {f"all_reduce {size}": _AllReduce(learner.device, size) for size in sizes}
+
+
+def gradient_bytes(learner: Learner) -> int:
+    """What the ranks exchange in each step."""
+    return sum(parameter.numel() * parameter.element_size() for parameter in learner.names)
+
+
+class _Step:
+    def __init__(self, learner: Learner):
+        self._learner = learner
+
+    def __call__(self) -> Reading:
+        self._learner.step(0.0)
+        return None
+
+
+class _Logged(_Step):
+    """A step, and what DistributedDataParallel says of the one before."""
+
+    def __init__(self, learner: ParallelLearner):
+        super().__init__(learner)
+        self._together = learner.together
+        self._together._set_ddp_runtime_logging_sample_rate(1)
+
+    def __call__(self) -> Reading:
+        super().__call__()
+        told = self._together._get_ddp_logging_data()
+        return {name: told.get(key, math.nan) / 1e9 for name, key in LOGGED.items()}
+
+
+class _Unsynced:
+    def __init__(self, learner: ParallelLearner):
+        self._learner = learner
+
+    def __call__(self) -> Reading:
+        with self._learner.together.no_sync():
+            self._learner.step(0.0)
+        return None
+
+
+class _Accumulated:
+    """A step on several batches in a row; what is read is of its last part."""
+
+    def __init__(self, learner: Learner, count: int):
+        self._learner, self._count = learner, count
+        config = learner.config
+        self._batches = learner.feed(replace(config, batch_tokens=count * config.batch_tokens))
+        self._step = steps(learner)["step"]
+
+    def __call__(self) -> Reading:
+        learner, batches = self._learner, self._learner.batches
+        learner.batches, learner.micro_batches = self._batches, self._count
+        try:
+            return self._step()
+        finally:
+            learner.batches, learner.micro_batches = batches, 1
+
+
+class _AllReduce:
+    def __init__(self, device: torch.device, size: int):
+        self._tensor = torch.zeros(size // 4, device=device)
+
+    def __call__(self) -> Reading:
+        dist.all_reduce(self._tensor)
+        return None

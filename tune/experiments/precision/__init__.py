@@ -1,1 +1,0 @@
-"""One configuration in each precision."""

@@ -1,0 +1,196 @@
+"""TensorBoard's part of an experiment: the numbers of each row over devices, and the tables as text."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import ray
+from tensorboard.plugins.text.summary_v2 import text_pb
+
+from model.config import Config, Data
+from tune.backend.worker_group import Crew, Orders, Task, new_desk
+from tune.devices import Devices
+from tune.display.tensorboard import EventFile, scalar
+from tune.experiments.base import (
+    END_SECONDS,
+    START_SECONDS,
+    Experiment,
+    Point,
+    Row,
+    Table,
+    Trials,
+    affordable_points,
+    affordable_share,
+    crews,
+)
+from tune.experiments.tables import show
+from tune.registry import travelling
+from tune.store.accounting import Books, Hold, affordable
+from tune.store.journal import Journal
+
+
+class Board:
+    """One run, which bears the experiment's name."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = EventFile(folder)
+
+    def measured(self, row: Row) -> None:
+        """Its numbers, of those with an interval the figure itself, under what was asked of which configuration."""
+        asked = " ".join(str(value) for value in {**row["asked"], **row["config"]}.values())
+        known = {name: value for name, value in row.items() if value != []}
+        figures = {name: value[0] if isinstance(value, list | tuple) else value for name, value in known.items()}
+        numbers = {name: value for name, value in figures.items() if isinstance(value, int | float)}
+        self._file.add(*(scalar(f"{asked}/{name}", value) for name, value in numbers.items()), step=row["devices"])
+
+    def concluded(self, tables: Sequence[Table], conclusions: Sequence[str]) -> None:
+        """What the experiment ends with."""
+        texts = {table.title: markdown(table) for table in tables}
+        if conclusions:
+            texts["conclusions"] = "\n\n".join(conclusions)
+        for title, text in texts.items():
+            self._file.add(*text_pb(title, text).value, step=0)
+
+
+def markdown(table: Table) -> str:
+    """The table as Markdown."""
+    lines = [list(table.columns), ["---"] * len(table.columns), *table.rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + f"\n\n{table.note}"
+
+
+LATE_SECONDS = 60.0
+"""Of a lease beyond what a crew should take, where the cap has them: on a busy machine processes start late."""
+TOO_LATE = "the cap was spent before: give a larger --budget with --resume"
+OUT_OF_TIME = "the deadline is too near: give a later --deadline with --resume"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """trials: to whom it all is put down; folder: the study's; write: takes a line for the user; wall_left: seconds of
+    wall time. A Ray is up.
+    """
+
+    experiment: Experiment
+    points: Sequence[Point]
+    config: Config
+    data: Data
+    devices: Devices
+    books: Books
+    trials: Trials
+    folder: Path
+    write: Callable[[str], None]
+    wall_left: Callable[[], float] = lambda: math.inf
+
+    @cached_property
+    def board(self) -> Board:
+        return Board(self.folder / "tensorboard" / self.experiment.name)
+
+    @cached_property
+    def _shared(self) -> Any:
+        """The data, once for all crews."""
+        return ray.put(self.data)
+
+    def rows(self) -> list[Row]:
+        """The last row of each point, in the order of the points."""
+        found = last_rows(self.books.journal, self.experiment.name, self.trials)
+        return [found[point.key] for point in self.points if point.key in found]
+
+    def measure(self) -> None:
+        """Give each point its row."""
+        in_turn = [point for group in crews(self.points) for point in group]
+        left = unmeasured(in_turn, self.books.journal, self.experiment.name, self.trials)
+        while (count := affordable_points(left, self.books.ledger.left)) and self._in_time(crews(left[:count])[0][0]):
+            share = affordable_share(left[:count], self.books.ledger.left)
+            left = left[self._measured(crews(left[:count])[0], share):]
+        why = OUT_OF_TIME if affordable_points(left, self.books.ledger.left) else TOO_LATE
+        for point in left:
+            self._keep(point, {"skipped": why})
+
+    def conclude(self) -> None:
+        """Tell what the rows say together."""
+        rows = self.rows()
+        tables, conclusions = self.experiment.tables(rows), self.experiment.conclusions(rows)
+        show(tables, conclusions, self.write)
+        self.board.concluded(tables, conclusions)
+
+    def _in_time(self, first: Point) -> bool:
+        """Whether a crew can come up and measure its first point."""
+        return START_SECONDS + first.least + END_SECONDS <= self.wall_left()
+
+    def _measured(self, group: Sequence[Point], share: float) -> int:
+        """How many of the first points of a group have a row now."""
+        devices, done = group[0].devices, 0
+        slots = self.devices.slots_of(devices)
+        seconds = START_SECONDS + END_SECONDS + sum(point.given(share) for point in group) + LATE_SECONDS
+        seconds = min(seconds, affordable(self.books, slots), self.wall_left())
+        first = self.trials.account(group[0])
+        with Hold(self.books, first.trial, self.experiment.name, devices=slots, seconds=seconds) as hold:
+            hold.trial = first.charged
+            try:
+                with self._crew(devices, hold) as crew:
+                    crew.come_up()
+                    while done < len(group):
+                        seconds = min(group[done].given(share), hold.left - END_SECONDS)
+                        self._ask(crew, group[done], seconds)
+                        done += 1
+            except RuntimeError as error:
+                hold.charge("lost")
+                self._keep(group[done], {"skipped": str(error)})
+                done += 1
+        return done
+
+    def _ask(self, crew: Crew, point: Point, seconds: float) -> None:
+        if seconds < point.least:
+            self._keep(point, {"skipped": TOO_LATE})
+            return
+        account = self.trials.account(point)
+        crew.hold.trial = account.charged
+        row = crew.do(Task(asked=point.asked, changes=point.config, trial=account.folder, seconds=seconds))
+        self._keep(point, row | {"start_up_seconds": crew.start_up_seconds})
+
+    @contextmanager
+    def _crew(self, devices: int, hold: Hold) -> Iterator[Crew]:
+        """Processes on a hold, gone before it ends: dismissed, or with their Ray where they do not listen."""
+        desk, line = new_desk()
+        folder = self.folder / "checkpoints"
+        orders = Orders(
+            work=self.experiment.work, line=line, config=self.config, data=self._shared, folder=folder,
+            families=travelling(), ends=hold.moment,
+        )  # fmt: skip
+        crew = Crew(devices, orders, desk, self.devices.gpus, hold)
+        try:
+            yield crew
+            crew.dismiss()
+        except RuntimeError:
+            raise
+        except BaseException:
+            ray.shutdown()
+            raise
+
+    def _keep(self, point: Point, row: Row) -> None:
+        known = {"key": point.key, "devices": point.devices, "asked": point.asked, "config": dict(point.config)}
+        whole = known | {"trial": self.trials.account(point).trial} | row
+        value = {"at": self.books.clock(), "experiment": self.experiment.name, "value": json.dumps(whole)}
+        self.books.journal.insert("rows", value)
+        self.board.measured(whole)
+        told = f"skipped: {row['skipped']}" if "skipped" in row else self.experiment.line(whole)
+        self.write(f"{point.devices} x {point.text}: {told}")
+        self.trials.measured(point, row)
+
+
+def last_rows(journal: Journal, experiment: str, trials: Trials) -> dict[str, Row]:
+    """The last row of each point that these trials have one of, by the point's key."""
+    stored = journal.rows("SELECT value FROM rows WHERE experiment = ? ORDER BY row", experiment)
+    rows = (json.loads(each["value"]) for each in stored)
+    return {row["key"]: row for row in rows if trials.theirs(row)}
+
+
+def unmeasured(points: Sequence[Point], journal: Journal, experiment: str, trials: Trials) -> list[Point]:
+    """Those without a row, and those that were skipped."""
+    rows = last_rows(journal, experiment, trials)
+    return [point for point in points if point.key not in rows or "skipped" in rows[point.key]]

@@ -1,1 +1,0 @@
-"""One configuration on several devices."""

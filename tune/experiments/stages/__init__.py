@@ -1,1 +1,0 @@
-"""What the seconds of a training go to."""

@@ -1,1 +1,0 @@
-"""One learning rate for all shapes."""

@@ -1,0 +1,181 @@
+"""The word-level language model of a published report: an encoder block of torch's own between two large matrices.
+
+It is measured, not searched: see the experiment `estimates`.
+
+# Shapes: B batch, S length, D d_model, H heads, F feed-forward, V vocabulary.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from model.cost.estimates import STATE_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordConfig:
+    """The shape of the model; all that is not given is the report's."""
+
+    vocabulary: int = 33_278
+    length: int = 35
+    d_model: int = 200
+    heads: int = 2
+    feed_forward: int = 200
+    layers: int = 1
+    dropout: float = 0.0
+
+
+class WordModel(nn.Module):
+    """Predicts each next word. Post-norm and ReLU (Vaswani et al. 2017), and a norm behind the last block."""
+
+    positions: Tensor
+    later: Tensor
+
+    def __init__(self, config: WordConfig) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(config.vocabulary, config.d_model)
+        last = nn.LayerNorm(config.d_model)
+        self.encoder = nn.TransformerEncoder(encoder_block(config), config.layers, last, enable_nested_tensor=False)
+        self.head = nn.Linear(config.d_model, config.vocabulary)
+        self.scale = math.sqrt(config.d_model)
+        self.register_buffer("positions", sinusoids(config.length, config.d_model), persistent=False)
+        later = nn.Transformer.generate_square_subsequent_mask(config.length)
+        self.register_buffer("later", later, persistent=False)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """words (B, S) -> logits (B, S, V)"""
+        x = self.embedding(words) * self.scale + self.positions
+        logits: Tensor = self.head(self.encoder(x, mask=self.later, is_causal=True))
+        return logits
+
+
+def encoder_block(config: WordConfig) -> nn.TransformerEncoderLayer:
+    """(B, S, D) -> (B, S, D)"""
+    return nn.TransformerEncoderLayer(
+        config.d_model, config.heads, config.feed_forward, dropout=config.dropout, batch_first=True
+    )  # fmt: skip
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """(S, D), of even D: sines and cosines in turn."""
+    rates = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
+    angles = torch.outer(torch.arange(length).float(), rates)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A training step of a model, and the parts of it. forward gives a scalar; finish: what follows backward.
+
+    state: what the optimizer keeps of each parameter.
+    """
+
+    model: nn.Module
+    forward: Callable[[], Tensor]
+    finish: Callable[[], None]
+    state: Mapping[Any, Mapping[str, Tensor]] = field(default_factory=dict)
+
+    def __call__(self) -> None:
+        self.forward().backward()
+        self.finish()
+
+    def held_bytes(self) -> int:
+        """Of weights, buffers and the optimizer's state, which are there between two steps."""
+        kept = [tensor for moments in self.state.values() for tensor in moments.values()]
+        return sum(tensor.nbytes for tensor in (*self.model.parameters(), *self.model.buffers(), *kept))
+
+
+def block_training(config: WordConfig, batch: int, device: torch.device) -> Training:
+    """Of one block on activations, whose gradients are asked for as well: there are others before it."""
+    block = encoder_block(config).to(device)
+    shape = batch, config.length, config.d_model
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device).requires_grad_()
+
+    def finish() -> None:
+        block.zero_grad(set_to_none=True)
+        x.grad = None
+
+    return Training(model=block, forward=lambda: block(x).sum(), finish=finish)
+
+
+def model_training(config: WordConfig, batch: int, device: torch.device) -> Training:
+    """Of the whole model, with AdamW, on words drawn at random."""
+    model = WordModel(config).to(device)
+    shape = batch, config.length + 1
+    words = torch.randint(config.vocabulary, shape, generator=torch.Generator().manual_seed(0)).to(device)
+    inputs, targets = words[:, :-1], words[:, 1:].flatten()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def forward() -> Tensor:
+        return F.cross_entropy(model(inputs).flatten(0, 1), targets)
+
+    def finish() -> None:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return Training(model=model, forward=forward, finish=finish, state=optimizer.state)
+
+
+BYTES = 4  # all is fp32
+LOSS_BYTES = 4  # a logit's logarithm, kept by forward; backward makes the gradients of both
+REPORTED_PRODUCTS = 7
+"""Of S x D x D multiplications that the report counts a row of the batch."""
+
+
+def parts(config: WordConfig) -> dict[str, int]:
+    """Parameters of each part; each matrix has a bias, each norm a gain and a bias."""
+    d, wide = config.d_model, config.feed_forward
+    return {
+        "embedding": config.vocabulary * d,
+        "attention's input projection": config.layers * (3 * d * d + 3 * d),
+        "attention's output projection": config.layers * (d * d + d),
+        "feed-forward": config.layers * (2 * d * wide + wide + d),
+        "norms": (2 * config.layers + 1) * 2 * d,
+        "head": config.vocabulary * d + config.vocabulary,
+    }
+
+
+def reported_flops(config: WordConfig, batch: int) -> int:
+    """Of a block, as the report estimates them."""
+    return 2 * batch * REPORTED_PRODUCTS * config.length * config.d_model**2
+
+
+def block_flops(config: WordConfig, batch: int) -> int:
+    """Of the matrix products of a block's forward; heads cancel. Training takes `estimates.TRAINING` times as many."""
+    s, d = config.length, config.d_model
+    return batch * (8 * s * d**2 + 4 * s**2 * d + 4 * s * d * config.feed_forward)
+
+
+def model_flops(config: WordConfig, batch: int) -> int:
+    """Of the matrix products of the whole model's forward."""
+    return config.layers * block_flops(config, batch) + 2 * batch * config.length * config.d_model * config.vocabulary
+
+
+def block_kept_bytes(config: WordConfig, batch: int) -> int:
+    """What a block's forward keeps for backward, its input included, with fused attention and no dropout.
+
+    Of width D: the input, queries, keys and values, what attention gives, and what goes into each norm and comes out,
+    but for the last; the feed-forward's activations once; a number for each head, two for each norm.
+    """
+    s, d = config.length, config.d_model
+    return BYTES * batch * s * (8 * d + config.feed_forward + config.heads + 4)
+
+
+def model_kept_bytes(config: WordConfig, batch: int) -> int:
+    """What the whole model's forward keeps, the loss included."""
+    s, d = config.length, config.d_model
+    ends = BYTES * batch * s * (2 * d + 2) + LOSS_BYTES * batch * s * config.vocabulary
+    return config.layers * block_kept_bytes(config, batch) + ends
+
+
+def step_bytes(config: WordConfig, batch: int) -> int:
+    """The most that a step of the whole model with AdamW holds: at the begin of backward, or at its end."""
+    weights = sum(parts(config).values())
+    gradients = 2 * LOSS_BYTES * batch * config.length * config.vocabulary
+    begin = (STATE_BYTES - BYTES) * weights + model_kept_bytes(config, batch) + gradients
+    return max(STATE_BYTES * weights, begin)

@@ -1,0 +1,69 @@
+"""A user's own family of models: one class, registered under a name, that a search then takes like those built in."""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import ray.cloudpickle
+
+from model.data.corpus import CORPORA
+from model.families import BUILT_IN, Family, add, own
+from tune.errors import UserError, is_a_users
+from tune.search_space import FREED, PRECISIONS, SPACES, Value
+from tune.store.journal import SCHEMA
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+TAKEN = {"family", "seed", "own", *re.findall(r"(\w+) (?:TEXT|INTEGER|REAL)", SCHEMA)} - set(FREED)
+"""What no dimension can be called: the journal's columns, beside which it stands in tables; what --vary may free can
+vary here too."""
+
+
+def register(name: str) -> Callable[[type[Family]], type[Family]]:
+    """Decorates a subclass of model.families.Family. UserError: the name or the class cannot serve."""
+
+    def registered(family: type[Family]) -> type[Family]:
+        if not NAME.fullmatch(name) or name in BUILT_IN:
+            raise UserError(f"families: {name!r} is taken or no name: write another, of letters, digits and _")
+        if family.corpus not in CORPORA:
+            raise UserError(f"families: {name!r}: corpus is {family.corpus!r}: choose {' or '.join(CORPORA)}")
+        for dimension, values in family.space.items():
+            if rule := fault(dimension, tuple(values)):
+                raise UserError(f"families: {name!r}: {dimension!r} {rule}")
+        add(name, family())
+        SPACES[name] = {dimension: tuple(values) for dimension, values in family.space.items()}
+        return family
+
+    return registered
+
+
+def fault(dimension: str, values: tuple[Value, ...]) -> str | None:
+    """What is wrong with a dimension of a space."""
+    if not NAME.fullmatch(dimension) or dimension in TAKEN:
+        return "is a column of the journal, or no name: write another, of letters, digits and _"
+    words = [value for value in values if isinstance(value, str) and NAME.fullmatch(value)]
+    numbers = [value for value in values if type(value) in (int, float)]
+    if len(values) not in (len(words), len(numbers)) or not values or len(set(values)) < len(values):
+        return f"has the values {values!r}: write numbers or words, each once"
+    if dimension == "precision" and not set(values) <= set(PRECISIONS):
+        return f"has the values {values!r}: choose of {', '.join(PRECISIONS)}"
+    return None
+
+
+def travelling() -> dict[str, Family]:
+    """A user's own families, of which the code goes along to Ray's processes, wherever they run; with it goes what of
+    the user's lies beside it.
+    """
+    folders = {file.parent for family in own().values() if (file := _file(sys.modules[type(family).__module__]))}
+    for module in list(sys.modules.values()):
+        file = _file(module)
+        if file is not None and file.parent in folders and module.__name__ != "__main__" and is_a_users(file):
+            ray.cloudpickle.register_pickle_by_value(module)
+    return own()
+
+
+def _file(module: ModuleType) -> Path | None:
+    """Where a module was read from; of a notebook there is none."""
+    file = getattr(module, "__file__", None)
+    return Path(file).absolute() if isinstance(file, str) else None

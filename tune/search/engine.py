@@ -1,0 +1,384 @@
+"""What wants to know of a search as it goes: the screen, TensorBoard."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from tune.search.family import MOST_REFUSALS, Family, Footprints
+from tune.search.records import Assignment, Running, Terms, TrialRecord
+from tune.search.slots import Shares, Slots, with_margin, with_start_up
+from tune.search.state import State
+from tune.search.successive_halving import ALIKE, Finish, HandBack, Promote, Start, Wait
+from tune.store.accounting import Books
+from tune.store.heartbeat import IDLE, WORKING
+from tune.store.ledger import GRACE_SECONDS
+
+if TYPE_CHECKING:
+    pass
+
+
+class Listener(Protocol):
+    """Hears of every decision and report, after it was written down."""
+
+    def decided(self, planner: "Planner", trial: str | None, action: str, reason: str) -> None:
+        """A decision, with its reason."""
+
+    def reported(self, planner: "Planner", trial: str, row: Mapping[str, Any]) -> None:
+        """A row of the journal's table `reports` was written."""
+
+
+DEATHS_ALLOWED = 1
+"""A trial whose process died more often than this is recorded as failed."""
+OVERDUE_SECONDS = 0.5
+"""Of the grace, for a trial's last report on its way; then the driver ends its process, which is soon to end itself."""
+LEAST_LEASE_SECONDS = 1.0
+"""Nothing useful fits in less."""
+MACHINE_GONE = "its machine is gone"
+DRIVER_SLEPT = "its driver slept"
+HUNG = "hung: no sign of life by the end of its lease"
+GO_ON = "go on"
+"""The decision to give a trial another lease for the goal that it had."""
+
+Afterwards = Literal["goes on", "waits", "ends"]
+"""What becomes of a trial's process after a report."""
+
+
+class Planner:
+    """The search as far as it is not Ray's.
+
+    slots: how many trials may run at once; there: how many of them there are just now, where machines may be lost;
+    wall_left: seconds to the deadline, None where there is none, and wall_aside: those of them that are kept for what
+    comes after the search; silence: since when the driver gave no sign of life for too long, None where that was
+    not since it was asked.
+    """
+
+    def __init__(
+        self,
+        *,
+        books: Books,
+        families: dict[str, Family],
+        slots: int,
+        there: Callable[[], int] | None = None,
+        wall_left: Callable[[], float | None] = lambda: None,
+        listeners: Sequence[Listener] = (),
+    ) -> None:
+        self.books, self.families = books, families
+        self.wall_left, self.wall_aside, self._listeners = wall_left, 0.0, listeners
+        self.state = State(families, books.journal.folder, books.ledger.share)
+        self.trials, self.running, self.cut_short = self.state.trials, self.state.running, self.state.cut_short
+        self.stopping: str | None = None
+        self.slots = Slots(slots, there, self.running, books)
+        self.silence: Callable[[], float | None] = lambda: None
+        self._shares, self._footprints = Shares(families, self.running, books), Footprints(families, books)
+
+    @property
+    def done(self) -> bool:
+        """Nothing runs, and no slot is left."""
+        return self.slots.all_gone
+
+    def overdue(self) -> list[str]:
+        """Running trials that outstay their lease."""
+        self._wake()
+        late = self.books.clock() - OVERDUE_SECONDS
+        return [name for name, run in self.running.items() if late > run.assignment.opened + run.assignment.seconds]
+
+    def price_of(self, name: str) -> Callable[[Any, int], float]:
+        """The prices of a family as its contest asks for them: of a trial (None: a new one) and a rung."""
+
+        return lambda trial, rung: self.families[name].price(trial, self.trials.get(trial), rung)
+
+    @contextmanager
+    def event(self, *, changes: bool = True) -> Iterator[None]:
+        """What happens inside is written down as a whole or not at all, with a digest of the state that it changes."""
+        with self.books.journal.transaction():
+            yield
+            if changes:
+                self.books.journal.note(state=self.state.digest())
+
+    def _wall(self) -> float | None:
+        """Seconds until the search must be over."""
+        wall = self.wall_left()
+        return None if wall is None else wall - self.wall_aside
+
+    # Under what terms it runs
+
+    def agree(self, terms: Terms) -> list[str]:
+        """From now on the study has these terms; where they are others than before that is written down.
+
+        Returns what a user should know of it.
+        """
+        journal = self.books.journal
+        agreed: list[dict[str, Any]] = journal.facts().get("caps", [])
+        now = {"seconds": terms.cap, "deadline": terms.deadline, "processor": terms.processor}
+        before = now | agreed[-1] if agreed else {}
+        if before == before | now:
+            return []
+        last = {"decision": "SELECT MAX(decision) FROM decisions", "report": "SELECT MAX(report) FROM reports"}
+        row = now | {"at": self.books.clock()} | {what: journal.rows(query)[0][0] or 0 for what, query in last.items()}
+        if (before.get("seconds"), before.get("deadline")) != (terms.cap, terms.deadline):
+            row["families"] = {
+                name: {"seconds": seconds, "ladder": self._ladder(name, seconds, terms.wall, new=not agreed)}
+                for name, seconds in terms.families.items()
+            }
+        with self.event():
+            self.state.agreed(row, new=not agreed)
+            journal.note(caps=[*agreed, row], slots_kept=None)
+        if not agreed or before["processor"] == terms.processor:
+            return []
+        other = f"{terms.processor}, where the study had {before['processor']}"
+        return [f"another processor: {other}: prices are learned anew; rungs and what is measured on stay the study's"]
+
+    def _ladder(self, name: str, seconds: float, wall: float, *, new: bool) -> dict[str, float]:
+        contest = self.families[name].contest
+        return (contest.ladder if new else contest.refitted(seconds, wall)).told()
+
+    # What a free slot does next
+
+    def next(self) -> Assignment | None:
+        """Something for a free slot to do; None where none is free or must wait. Slots of no more use are given up."""
+        if self._wake():
+            return None
+        self._close_lost_slots()
+        while self.slots.free > 0:
+            wall = self._wall()
+            if wall is not None and wall < LEAST_LEASE_SECONDS:
+                self.stopping = self.stopping or "deadline"
+            if self.stopping:
+                self._hand_back(self.stopping)
+            elif assignment := self._go_on_with_cut_short():
+                return assignment
+            else:
+                answer = self._ask_families(wall)
+                if isinstance(answer, HandBack):
+                    self._hand_back(answer.reason)
+                elif not isinstance(answer, str):
+                    return answer if isinstance(answer, Assignment) else None
+        return None
+
+    def _ask_families(self, wall: float | None) -> Assignment | HandBack | Wait | str:
+        """The first move that a family makes, put into practice; "again" where it came to nothing.
+
+        What those leave over that have nothing more to do, others may use.
+        """
+        answer: HandBack | Wait = HandBack("there is no family")
+        idle = [name for name in self.families if self._is_idle(name, wall)] if len(self.families) > 1 else []
+        for name in sorted(self.families, key=self._shares.used_share):
+            move = self.families[name].decide(self._shares.left(name, self.slots.free, wall, idle))
+            if not isinstance(move, HandBack | Wait):
+                return self._assign(name, move) or "again"
+            answer = answer if isinstance(answer, Wait) else move
+        return answer
+
+    def _is_idle(self, name: str, wall: float | None) -> bool:
+        """Whether nothing of a family runs, and nothing can by its own share."""
+        left = self._shares.left(name, self.slots.free, wall)
+        return left.running == 0 and isinstance(self.families[name].decide(left), HandBack | Wait)
+
+    def _wake(self) -> bool:
+        """Where the driver slept workers have ended themselves: their slots are charged up to then. Whether it did."""
+        since = self.silence()
+        if since is None:
+            return False
+        with self.event():
+            for run in self.running.values():
+                last = self.books.last_sign(run)
+                if last is not None and last["ended"] is not None:
+                    self.books.note_gone(run, last["at"])
+                elif self.books.clock() > run.assignment.opened + run.assignment.seconds + GRACE_SECONDS:
+                    self.books.note_gone(run, math.inf)
+            while self.books.idle_slots:
+                self.books.hand_back_slept(since)
+                self._decide(None, "hand back", DRIVER_SLEPT)
+        return True
+
+    def _close_lost_slots(self) -> None:
+        """Idle slots whose machine is gone are charged no more."""
+        while self.slots.idle_and_lost:
+            with self.event():
+                self.books.hand_back()
+                self._decide(None, "hand back", MACHINE_GONE)
+
+    def _hand_back(self, reason: str) -> None:
+        with self.event():
+            if self.slots.hand_back():
+                self._decide(None, "hand back", reason)
+            if not self.stopping:
+                self.books.journal.note(slots_kept=self.slots.kept)
+
+    def _go_on_with_cut_short(self) -> Assignment | None:
+        """Another lease for a trial whose last one ended before its goal; to its contest it is still on its way."""
+        for trial, rung in sorted(self.cut_short.items()):
+            name = self.trials[trial].family
+            family = self.families[name]
+            left = self.books.affordable if family.fixed else self._shares.left(name, self.slots.free, None).seconds
+            price = left if rung is None else family.contest.price(trial, rung)
+            with self.event():
+                if left >= LEAST_LEASE_SECONDS and price <= left and not family.contest.hopeless:
+                    return self._lease(trial, rung, price, GO_ON, "its stretch was cut short")
+                self.state.waits(trial)
+                self._decide(trial, "wait", "what is left does not pay for the rest of its stretch", rung)
+        return None
+
+    def _assign(self, name: str, move: Start | Promote | Finish) -> Assignment | None:
+        """Put a move into practice; None where there is no configuration left to start."""
+        price = self.price_of(name)
+        with self.event():
+            if isinstance(move, Finish):
+                return self._lease(str(move.trial), None, move.seconds, "finish", move.reason)
+            if isinstance(move, Promote):
+                return self._lease(str(move.trial), move.rung, price(move.trial, move.rung), "promote", move.reason)
+            trial = self._new_trial(name)
+            return self._lease(trial, 0, price(None, 0), "start", move.reason) if trial else None
+
+    def _new_trial(self, name: str) -> str | None:
+        """A configuration that was not tried yet and will fit in memory; those that will not are written down too."""
+        family = self.families[name]
+        while family.refusals < MOST_REFUSALS and family.suggestions.more:
+            config, created = family.suggestions.suggest(trial := f"t{len(self.trials) + 1:03d}"), self.books.clock()
+            row = {"trial": trial, "family": name, "config": json.dumps(config), "state": "paused", "created": created}
+            self.books.journal.insert("trials", row)
+            self.trials[trial] = TrialRecord(family=name, config=config)
+            if (refusal := family.memory.refusal(config)) is None:
+                return trial
+            self.end(trial, refusal)
+        return None
+
+    def _lease(self, trial: str, rung: int | None, price: float, action: str, reason: str) -> Assignment:
+        """Reserve what a stretch needs and write it down, before it happens. rung None: the last stretch."""
+        record, again, wall = self.trials[trial], action == GO_ON, self._wall()
+        family = self.families[record.family]
+        fills = rung is None and not family.fixed
+        wanted = price if fills else with_margin(price)
+        if not self.books.idle_slots:
+            wanted = with_start_up(wanted, family.prices.start_up, self.books.affordable / self.slots.free)
+        goal = record.goal if again and record.goal is not None else family.goal(record, rung, price)
+        micro_batches = record.micro_batches or family.memory.micro_batches(record.config) or 1
+        row = self.books.open_lease(
+            trial, rung, goal, price, wanted, math.inf if wall is None else wall, micro_batches
+        )  # fmt: skip
+        run = self.state.leased(row)
+        run.there, run.hurried = self.slots.there(), wall is not None and wall <= wanted
+        self._settle(trial, "running", None)
+        self._decide(trial, action, reason, rung)
+        return run.assignment
+
+    # What becomes of a report
+
+    def report(self, trial: str, progress: Mapping[str, Any]) -> Afterwards:
+        """Charge and write down a trial's progress (the fields of Progress). What its process does next.
+
+        Where memory ran out and nothing helped there is no more than `ended`, which is "memory".
+        """
+        self._wake()
+        run = self.running[trial]
+        if progress["ended"] == "memory":
+            return self._ran_out(run)
+        changes = progress["ended"] is not None or progress["micro_batches"] != run.micro_batches
+        with self.event(changes=changes):
+            self.books.charge(run, progress["seconds"])
+            row = self.books.report(run, progress)
+            self.trials[trial].micro_batches = self._footprints.learn(run, progress)
+            ends = progress["ran_out"] or run.gone is not None
+            if progress["ended"]:
+                self._close(run, "start" if run.fresh_slot else "idle", hand_back=ends)
+                self._end_stretch(run, row)
+        for listener in self._listeners:
+            listener.reported(self, trial, row)
+        return "goes on" if not progress["ended"] else "ends" if ends else "waits"
+
+    def _ran_out(self, run: Running) -> Afterwards:
+        """Memory ran out and no smaller part would have helped: the trial is over, and so is its process."""
+        with self.event():
+            self._footprints.hopeless(run)
+            self._close(run, "lost", hand_back=True)
+            self.end(run.assignment.trial, "memory: ran out of it, however small its batches were cut")
+        return "ends"
+
+    def _close(self, run: Running, rest: str, *, hand_back: bool = False) -> None:
+        self.state.closed(run.assignment.trial, self.books.close_lease(run, rest))
+        if hand_back:
+            self.books.hand_back(run.assignment.slot, run.gone)
+
+    def _end_stretch(self, run: Running, row: Mapping[str, Any]) -> None:
+        """What the last report of a lease makes of its trial. A deadline ends none: it goes on under a later one."""
+        trial, reason = run.assignment.trial, self.state.ended(run, row)
+        if reason is not None and not (reason.startswith("price") and run.hurried):
+            self.end(trial, reason)
+        elif trial in self.cut_short:
+            self._settle(trial, "paused", "deadline" if reason else row["ended"])
+        elif row["ended"] == "final":
+            self._settle(trial, "finished", "decayed")
+        else:
+            self._settle(trial, "paused", f"rung {row['rung']}")
+
+    def raised(self, trial: str, reason: str) -> None:
+        """A running trial raised an error, as it would again: it is over, and so is its process.
+
+        Where a machine is gone that may be for its sake, and the trial is treated as one whose process died with it.
+        """
+        self._wake()
+        if self.slots.there() < self.running[trial].there:
+            self.died(trial, reason)
+            return
+        with self.event():
+            self._close(self.running[trial], "lost", hand_back=True)
+            self.end(trial, reason)
+
+    def died(self, trial: str, reason: str) -> None:
+        """The process of a running trial ended by itself, and its slot with it: what it did not report is lost, and
+        charged. The trial goes on once.
+
+        Where fewer slots are there than when its lease was opened a machine is gone, which no trial is failed for; nor
+        for a process that ended itself because it heard nothing of its driver, on this lease or before it began.
+        """
+        self._wake()
+        run, record = self.running[trial], self.trials[trial]
+        last = self.books.last_sign(run)
+        ended, before = last and last["ended"], last is None and not run.fresh_slot
+        lost, slept = self.slots.there() < run.there, ended == IDLE or before
+        blameless = lost or slept
+        reason = MACHINE_GONE if lost else DRIVER_SLEPT if slept else f"error: {HUNG}" if ended == WORKING else reason
+        with self.event():
+            if run.gone is None:
+                now = run.assignment.opened if before else self.books.clock()
+                self.books.note_gone(run, last["at"] if last and ended else now)
+            self._close(run, "lost", hand_back=True)
+            if not blameless:
+                record.deaths += 1
+                then = "again" if record.deaths > DEATHS_ALLOWED else "once, so it goes on from its checkpoint"
+                self._decide(trial, "died", then, run.assignment.rung)
+            if record.deaths > DEATHS_ALLOWED:
+                self.end(trial, reason)
+            else:
+                self._settle(trial, "paused", reason)
+                self._decide(trial, "pause", reason)
+
+    def killed(self, trial: str, charged: float) -> None:
+        """The lease of a trial was found closed, so many device-seconds charged: its driver had been killed."""
+        with self.event():
+            self.state.closed(trial, charged)
+            self._decide(trial, "pause", "killed")
+
+    def end(self, trial: str, reason: str) -> None:
+        """A trial is over for good: diverged, price, memory, error; after the word and a colon, more on it."""
+        contest = self.families[self.trials[trial].family].contest
+        went_on = not contest.hopeless
+        self.state.stopped(trial, reason)
+        self._settle(trial, "failed" if reason.startswith("error") else "stopped", reason)
+        self._decide(trial, "stop", reason)
+        if went_on and contest.hopeless:
+            rule = f"{ALIKE} trials failed with one error, and none reached a rung"
+            self._decide(trial, "give up", f"{rule}: no other of {self.trials[trial].family} is started")
+
+    def _settle(self, trial: str, state: str, reason: str | None) -> None:
+        self.books.journal.update("trials", trial, {"state": state, "reason": reason})
+
+    def _decide(self, trial: str | None, action: str, reason: str, rung: int | None = None) -> None:
+        journal = self.books.journal
+        (last,) = journal.rows("SELECT IFNULL(MAX(report), 0) AS report FROM reports")
+        row = {"at": self.books.clock(), "trial": trial, "action": action, "rung": rung, "reason": reason}
+        journal.insert("decisions", row | {"report": last["report"]})
+        for listener in self._listeners:
+            listener.decided(self, trial, action, reason)

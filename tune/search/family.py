@@ -1,0 +1,138 @@
+"""One family of models in a study: its share of the cap, and who decides about it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tune.search.cost_model import FixedPrices, Prices
+from tune.search.memory_model import Memory
+from tune.search.records import Running, TrialRecord
+from tune.search.successive_halving import Contest, Left, Move
+from tune.store.accounting import Books
+
+MOST_REFUSALS = 50
+"""Where so many configurations in a row do not fit in memory, a family has no more of them."""
+
+WARM_UPS_BEFORE_A_FALL_TELLS = 2.0
+"""A loss falls steeply with the rate's warm-up, for slow trials most of all: until so many of it no fall tells how a
+trial will go on. Counted in steps of the family's first trial, so that all at a rung are compared in the same way."""
+
+
+class Suggestions(Protocol):
+    """Where new configurations of a family come from."""
+
+    @property
+    def more(self) -> bool:
+        """Whether there is a configuration that was not tried yet."""
+
+    def suggest(self, trial: str) -> dict[str, Any]:
+        """One of these."""
+
+    def tried(self, trial: str, config: dict[str, Any]) -> None:
+        """A configuration was given to a trial by an earlier run."""
+
+    def tell(self, trial: str, rung: int, loss: float | None) -> None:
+        """The loss of a trial at a rung; None: it failed on the way there."""
+
+
+@dataclass(kw_only=True)
+class Family:
+    """One family's part of a study: its share of the cap in device-seconds, and who decides and knows.
+
+    equal_tokens: rungs are equal in tokens,
+    not in device-seconds; step_seconds: the step time that then turns their seconds into steps for all trials; planned:
+    at fixed prices, what its leases were to cost; refusals: configurations in a row that do not fit in memory;
+    warm_up_steps: those over which the learning rate of its trials rises.
+    """
+
+    seconds: float
+    contest: Contest
+    prices: Prices | FixedPrices
+    suggestions: Suggestions
+    memory: Memory = field(default_factory=Memory)
+    charged: float = 0.0
+    refusals: int = 0
+    equal_tokens: bool = False
+    step_seconds: float | None = None
+    planned: float = 0.0
+    warm_up_steps: int = 0
+
+    @property
+    def fixed(self) -> FixedPrices | None:
+        """Its prices where they are fixed: then its share is used up as planned, whatever its leases did cost."""
+        return self.prices if isinstance(self.prices, FixedPrices) else None
+
+    def steps_at(self, record: TrialRecord, rung: int) -> int | None:
+        """Steps of a trial's life at a rung; None while no step time is known."""
+        step_seconds = self.step_seconds if self.equal_tokens else record.step_seconds
+        return None if step_seconds is None else round(self.contest.rung_seconds(rung) / step_seconds)
+
+    def goal(self, record: TrialRecord, rung: int | None, price: float) -> int | None:
+        """Steps of a trial's life at the end of a stretch; None where only seconds count.
+
+        These are the rung's, or for the last stretch (rung None) those of its lease, unless prices are fixed.
+        """
+        if rung is None:
+            return record.steps + self.fixed.steps_in(price) if self.fixed else None
+        steps = self.steps_at(record, rung)
+        return None if steps is None else max(record.steps + 1, steps)
+
+    def price(self, trial: str | None, record: TrialRecord | None, rung: int) -> float:
+        """Expected device-seconds to bring a trial (None: a new one) from where it is to a rung."""
+        seconds = self.contest.rung_seconds(rung)
+        if record is not None and (steps := self.steps_at(record, rung)) is not None:
+            of_a_step = self.fixed.step_seconds if self.fixed else record.step_seconds or self.step_seconds or 0.0
+            seconds = (steps - record.steps) * of_a_step
+        return self.prices.stretch(trial, max(0.0, seconds))
+
+    def reached(self, trial: str, rung: int, loss: float) -> None:
+        """A trial waits at a rung: tell the contest and the suggestions."""
+        warm_up_seconds = self.warm_up_steps * (self.step_seconds or 0.0)
+        telling = self.contest.rung_seconds(rung - 1) >= WARM_UPS_BEFORE_A_FALL_TELLS * warm_up_seconds
+        self.contest.reported(trial, rung, loss, telling=telling)
+        self.suggestions.tell(trial, rung, loss)
+
+    def decide(self, left: Left) -> Move:
+        """What a free slot should do for it. Where no configuration is left, nothing new begins."""
+        if self.refusals >= MOST_REFUSALS or not self.suggestions.more:
+            self.contest.configs = len(self.contest.trials)
+        return self.contest.decide(left)
+
+    def state(self) -> dict[str, Any]:
+        """All that its events made of it, as plain data; what was suggested follows from that."""
+        account = [self.charged, self.planned, self.refusals, self.step_seconds]
+        return self.contest.state() | {
+            "prices": self.prices.state(), "memory": self.memory.state(), "account": account
+        }  # fmt: skip
+
+
+class Footprints:
+    """What each lease tells of memory."""
+
+    def __init__(self, families: Mapping[str, Family], books: Books) -> None:
+        self._families, self._books = families, books
+
+    def learn(self, run: Running, progress: Mapping[str, Any]) -> int:
+        """In how large parts memory ran out, and at the end of a lease on which it did not what the trial took.
+
+        Returns into how many parts the trial's batches are cut now.
+        """
+        micro_batches: int = progress["micro_batches"]
+        while run.micro_batches < micro_batches:
+            self._note(run, run.micro_batches, None)
+            run.micro_batches *= 2
+        if progress["ended"] and not progress["ran_out"]:
+            self._note(run, micro_batches, progress["limited_bytes"])
+        return micro_batches
+
+    def hopeless(self, run: Running) -> None:
+        """A trial ran out of memory, and smaller parts did not help or would not have."""
+        memory = self._families[run.assignment.family].memory
+        self._note(run, memory.most(run.assignment.config), None)
+
+    def _note(self, run: Running, micro_batches: int, measured: int | None) -> None:
+        assignment = run.assignment
+        memory = self._families[assignment.family].memory
+        predicted = memory.predicted(assignment.config, micro_batches)
+        self._books.note_memory(assignment, micro_batches, predicted, measured)
+        memory.learn(assignment.config, micro_batches, measured)

@@ -1,0 +1,316 @@
+"""Going on with a study: what its journal says happened, told again to a new planner.
+
+The journal is read as a stranger's: trials have names of one form, and paths are made of them, never read.
+"""
+
+import contextlib
+import json
+import math
+import os
+import re
+import signal
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from model.training import checkpoint as checkpoints
+from tune.errors import UserError
+from tune.search.engine import GO_ON, Planner
+from tune.search.records import Running, Terms, TrialRecord
+from tune.search.state import State, ladder_of
+from tune.store.heartbeat import DRIVER, last_beat, still_there
+from tune.store.journal import SHARE, Journal
+from tune.store.ledger import GRACE_SECONDS
+from tune.winners import PURPOSE as DECODING
+
+MOST_MICRO_BATCHES = 2**20
+LIVES_ON_SECONDS = 1.0
+"""How long after its driver a process lives that had no time yet for a sign of life: until Ray sees to it, after .4 to
+1.4 s as measured."""
+OPEN_LEASES = f"""
+    SELECT lease, trial, slot, leases.opened, {SHARE} AS share, purpose,
+           leases.opened + reserved / {SHARE} + {GRACE_SECONDS} AS until, state = 'running' AS trains
+    FROM leases JOIN slots USING (slot) JOIN trials USING (trial) WHERE leases.closed IS NULL"""
+"""Until their graces are over. On one of a trial that does not train its configuration is measured, or the driver
+itself works for it; that is not put down to it."""
+OPEN_SLOTS = f"""
+    SELECT slot, opened, {SHARE} AS share, MAX(lease) AS lease, trial
+    FROM slots LEFT JOIN (SELECT lease, slot, trial FROM leases) USING (slot) WHERE closed IS NULL GROUP BY slot"""
+"""With the last lease of each."""
+STRETCHES = "purpose IN ('rung', 'final')"
+"""Of leases, those that trials train on."""
+LONGEST_REASON = 160
+LEASES = ("start", "promote", "finish", GO_ON)
+"""The decisions of which each opens a lease of those, in the same order."""
+TRIAL_NAME = re.compile(r"t\d{3,9}")
+
+
+def close_what_a_kill_left_open(journal: Journal) -> None:
+    """Charge what was open when the driver died up to its last sign of life, and end processes left over.
+
+    UserError: the journal says what cannot be.
+    """
+    with undamaged(journal):
+        _close_what_a_kill_left_open(journal)
+
+
+def _close_what_a_kill_left_open(journal: Journal) -> None:
+    end_orphans(journal)
+    leases = journal.rows(OPEN_LEASES)
+    end = driver_end(journal, leases)
+    ends: dict[int, float] = {}
+    with journal.transaction():
+        for lease in leases:
+            ended = ends[lease["slot"]] = trial_end(journal, lease, end)
+            known = charged_to(journal, "lease", lease["lease"])
+            charged = max(known, (ended - lease["opened"]) * lease["share"])
+            whose = lease["trial"] if lease["trains"] else None
+            to = {"slot": lease["slot"], "trial": whose, "lease": lease["lease"]}
+            journal.insert("charges", to | {"at": ended, "what": "lost", "seconds": charged - known})
+            closed = lease["opened"] + charged / lease["share"]
+            journal.update("leases", lease["lease"], {"closed": closed, "charged": charged})
+            if lease["trains"]:
+                journal.update("trials", lease["trial"], {"state": "paused", "reason": "killed"})
+        for slot in journal.rows(OPEN_SLOTS):
+            waited = max(end, min(last_sign(journal, slot, end), end + GRACE_SECONDS))
+            ended, known = ends.get(slot["slot"], waited), charged_to(journal, "slot", slot["slot"])
+            closed = max(ended, slot["opened"] + known / slot["share"])
+            idle = (closed - slot["opened"]) * slot["share"] - known
+            journal.insert("charges", {"at": ended, "slot": slot["slot"], "what": "idle", "seconds": idle})
+            journal.update("slots", slot["slot"], {"closed": closed})
+
+
+def end_orphans(journal: Journal) -> None:
+    """End every trial process that a killed driver left behind, by the signs of life that it gave."""
+    for row in journal.rows("SELECT trial FROM trials"):
+        beat = last_beat(journal.folder, row["trial"]) if TRIAL_NAME.fullmatch(row["trial"]) else None
+        if beat and still_there(beat):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(beat["pid"], signal.SIGKILL)
+
+
+def driver_end(journal: Journal, leases: list[Any]) -> float:
+    """Until when the driver held what was open: its last sign of life, or what it wrote last; not past all leases, nor
+    past the cap where there are none."""
+    last, beat = last_moment(journal), last_beat(journal.folder, DRIVER)
+    caps = agreed(journal)
+    latest = max((lease["until"] for lease in leases), default=last + (caps[-1]["seconds"] if caps else 0.0))
+    return max(last, min(beat["at"], latest)) if beat else last
+
+
+def trial_end(journal: Journal, lease: Any, end: float) -> float:
+    """Until when a lease was used: the last sign of life of its trial, where that is after its driver's `end`.
+
+    What the driver itself decodes ends with it.
+    """
+    lives_on = 0.0 if lease["purpose"] == DECODING else LIVES_ON_SECONDS
+    return max(end, min(last_sign(journal, lease, end + lives_on), lease["until"]))
+
+
+def last_sign(journal: Journal, lease: Any, unknown: float) -> float:
+    """When the trial of a lease gave its last sign of life on it; `unknown` where it gave none."""
+    named = lease["trial"] is not None and TRIAL_NAME.fullmatch(lease["trial"])
+    beat = last_beat(journal.folder, lease["trial"]) if named else None
+    return beat["at"] if beat is not None and beat["lease"] == lease["lease"] else unknown
+
+
+def charged_to(journal: Journal, what: str, number: int) -> float:
+    """Device-seconds charged to a lease or slot so far."""
+    return float(journal.rows(f"SELECT TOTAL(seconds) AS known FROM charges WHERE {what} = ?", number)[0]["known"])
+
+
+def last_moment(journal: Journal) -> float:
+    """The study's clock at the last thing that was written down."""
+    columns = {"reports": "at", "charges": "at", "decisions": "at", "leases": "closed", "slots": "closed"}
+    return max(
+        journal.rows(f"SELECT IFNULL(MAX({column}), 0) AS at FROM {table}")[0]["at"]
+        for table, column in columns.items()
+    )
+
+
+def spent(journal: Journal) -> float:
+    """Device-seconds of all slots, which must be closed."""
+    return float(journal.rows(f"SELECT TOTAL((closed - opened) * {SHARE}) AS spent FROM slots")[0]["spent"])
+
+
+def spent_beside(journal: Journal) -> float:
+    """Of these, those on leases that were no stretch of a trial."""
+    query = f"SELECT TOTAL(charged) AS charged FROM leases WHERE NOT {STRETCHES}"
+    return float(journal.rows(query)[0]["charged"])
+
+
+def check_plain(folder: Path) -> None:
+    """UserError: a study's folder holds a link or a device, through which something outside could be written."""
+    for place, folders, files in os.walk(folder):
+        for path in (Path(place, name) for name in (*folders, *files)):
+            with contextlib.suppress(FileNotFoundError):
+                kind = stat.S_IFMT(path.lstat().st_mode)
+                if kind not in (stat.S_IFREG, stat.S_IFDIR):
+                    rule = "a study holds files and folders only, no links"
+                    raise UserError(f"--resume: {str(path)!r} is none of ours: {rule}; take it away or begin anew")
+
+
+@contextlib.contextmanager
+def undamaged(journal: Journal) -> Iterator[None]:
+    """UserError where what the journal says, read inside, cannot be."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError, OverflowError, StopIteration) as error:
+        what = f"{type(error).__name__}: {error}"[:LONGEST_REASON]
+        raise UserError(f"--resume: {str(journal.folder)!r} has a damaged journal ({what}): begin anew") from error
+
+
+def restore(planner: Planner, journal: Journal, terms: Terms) -> list[str]:
+    """Bring a new planner to where the study stood, and on under these terms. Returns what a user should know of it.
+
+    UserError: its journal says what cannot be.
+    """
+    with undamaged(journal):
+        _replay(planner, journal)
+    notes = [*astray(planner.state, journal), *planner.agree(terms)]
+    planner.slots.most = min(planner.slots.most, journal.facts().get("slots_kept") or planner.slots.most)
+    for row in journal.rows(f"SELECT trial, MAX(lease), closed, charged FROM leases WHERE {STRETCHES} GROUP BY trial"):
+        if row["trial"] in planner.running and row["closed"] is not None:
+            planner.killed(row["trial"], row["charged"])
+    finished = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'finished'")}
+    for trial, record in planner.trials.items():
+        folder = journal.folder / "checkpoints" / trial
+        if trial in finished and planner.families[record.family].contest.trials[trial].state == "paused":
+            checkpoints.forget_decay(folder)
+        take_up_checkpoint(folder, record)
+    return notes
+
+
+def _replay(planner: Planner, journal: Journal) -> None:
+    """Every event that changed the planner's state, in the order in which they came about."""
+    for row in journal.rows("SELECT * FROM trials ORDER BY trial"):
+        if not TRIAL_NAME.fullmatch(row["trial"]) or row["family"] not in planner.families:
+            raise ValueError(f"no trial is named {row['trial']!r}")
+        record = TrialRecord(family=row["family"], config=dict(json.loads(row["config"])))
+        planner.trials[row["trial"]] = record
+        planner.families[row["family"]].suggestions.tried(row["trial"], record.config)
+    replay(planner.state, journal, planner.books.ledger.cap)
+    for row in journal.rows("SELECT * FROM memory ORDER BY event"):
+        remember_memory(planner, row["trial"], row["micro_batches"], row["measured"])
+
+
+def astray(state: State, journal: Journal) -> Iterator[str]:
+    """Where the journal tells of another state than the one that it was written in, a line that says in what."""
+    before, now = journal.facts().get("state", {}), state.digest()
+    parts = sorted(part for part in before.keys() | now.keys() if before and before.get(part) != now.get(part))
+    if parts:
+        rule = "a fault of this program, unless it is another version than before; please report it"
+        yield f"warning: the journal does not tell all that the search knew ({', '.join(parts)}): {rule}. It goes on."
+
+
+def agreed(journal: Journal) -> list[dict[str, Any]]:
+    """The terms that a study had, the first ones first; none where it is new. UserError: they are damaged."""
+    with undamaged(journal):
+        terms = list(journal.facts().get("caps", []))
+        if not all(0 <= each["at"] < math.inf and 0 < each["seconds"] < math.inf for each in terms):
+            raise ValueError(f"caps of {terms}")
+        for each in terms:
+            for family in each.get("families", {}).values():
+                ladder_of(family)
+    return terms
+
+
+def note_cap(journal: Journal, seconds: float) -> float:
+    """Write down the cap from now on, where it is another than before. Returns the first that the study had."""
+    caps = agreed(journal)
+    if not caps or caps[-1]["seconds"] != seconds:
+        caps.append({"at": last_moment(journal), "seconds": seconds})
+        journal.note(caps=caps)
+    return float(caps[0]["seconds"])
+
+
+def replay(state: State, journal: Journal, cap: float) -> None:
+    """Tell a new state all that the journal says happened."""
+    leases = {row["lease"]: dict(row) for row in journal.rows("SELECT * FROM leases")}
+    charges: dict[int, dict[str, float]] = {}
+    for row in journal.rows("SELECT lease, what, seconds FROM charges WHERE lease IS NOT NULL ORDER BY charge"):
+        of = charges.setdefault(row["lease"], {})
+        of[row["what"]] = of.get(row["what"], 0.0) + row["seconds"] / state.share
+    stretches = (lease for _, lease in sorted(leases.items()) if lease["purpose"] in ("rung", "final"))
+
+    def close(trial: str) -> Running:
+        lease = leases[state.running[trial].assignment.lease]
+        return state.closed(trial, lease["charged"])
+
+    state.agreed(agreed(journal)[0], new=True)
+    for event in events(journal):
+        trial, action = str(event.get("trial")), event.get("action")
+        if "seconds" in event:
+            state.agreed(event | of_an_earlier_version(event, state, cap), new=False)
+        elif action is None:
+            run = close(trial)
+            run.charged = charges.get(run.assignment.lease, {})
+            state.ended(run, event)
+        elif trial in state.running:
+            close(trial)
+        if action in LEASES:
+            lease = next(stretches)
+            check_parts(trial, lease["micro_batches"] or 1)
+            state.leased(lease)
+        elif action == "died":
+            state.trials[trial].deaths += 1
+        elif action == "wait":
+            state.waits(trial)
+        elif action == "stop":
+            state.stopped(trial, event["reason"])
+
+
+def of_an_earlier_version(terms: Mapping[str, Any], state: State, cap: float) -> dict[str, Any]:
+    """What new terms made of the contests, where an earlier version wrote no more down than the new cap."""
+    if "decision" in terms:
+        return {}
+    share = terms["seconds"] / cap
+    return {"families": {name: {"seconds": share * each.seconds} for name, each in state.families.items()}}
+
+
+def events(journal: Journal) -> list[dict[str, Any]]:
+    """Decisions, reports that ended a lease, and new terms, in the order in which they came about.
+
+    A decision and new terms know the last report before them. What an earlier version wrote tells only when it was.
+    """
+    reports = journal.rows("""
+        SELECT *, report AS after, -1 AS place FROM reports
+        WHERE ended IS NOT NULL OR rung IS NOT NULL OR final ORDER BY report""")
+    before = "(SELECT IFNULL(MAX(report), 0) FROM reports WHERE reports.at <= decisions.at)"
+    decisions = journal.rows(
+        f"SELECT trial, action, reason, at, IFNULL(report, {before}) AS after, decision AS place FROM decisions"
+    )
+    found = [dict(row) for row in (*reports, *decisions)]
+    for row in found:
+        if "ended" in row and row["ended"] is None:
+            row["ended"] = "final" if row["final"] else "rung"
+    for terms in agreed(journal)[1:]:
+        earlier = [row for row in found if row["at"] <= terms["at"]]
+        after, place = (max((row[key] for row in earlier), default=0) for key in ("after", "place"))
+        after, place = terms.get("report", after), terms.get("decision", place) + 0.5
+        found.append(terms | {"after": after, "place": place})
+    return sorted(found, key=lambda row: (row["after"], row["place"]))
+
+
+def remember_memory(planner: Planner, trial: str, micro_batches: int, measured: int | None) -> None:
+    """What a trial took of memory, or that it ran out of it and its batches are to be cut smaller."""
+    record = planner.trials[trial]
+    check_parts(trial, micro_batches)
+    planner.families[record.family].memory.learn(record.config, micro_batches, measured)
+    record.micro_batches = micro_batches * (2 if measured is None else 1)
+
+
+def check_parts(trial: str, micro_batches: Any) -> None:
+    """UserError: so many no trial can have."""
+    if not isinstance(micro_batches, int) or not 1 <= micro_batches <= MOST_MICRO_BATCHES:
+        raise UserError(f"--resume: damaged journal: {trial} cannot have cut its batches into {micro_batches!r} parts")
+
+
+def take_up_checkpoint(folder: Path, record: TrialRecord) -> None:
+    """The newest sound checkpoint of a trial: there its next stretch begins."""
+    path = checkpoints.latest(folder)
+    if path is not None:
+        record.checkpoint, record.steps = str(path), checkpoints.load(path).state["steps"]

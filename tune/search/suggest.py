@@ -1,0 +1,181 @@
+"""Where configurations come from: a prior on what is promising, results through TPE, or uniform draws."""
+
+import math
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import optuna
+
+from tune.errors import UserError
+from tune.search_space import CENTRE, FREED, Config, Space
+
+ENOUGH_RESULTS = 20
+"""The sampler learns from the highest rung that has at least this many; from fewer, five dimensions teach it noise."""
+PRIOR_DRAWS, MODEL_DRAWS = 200, 32
+"""For one suggestion, of which the prior takes one: the more, the nearer it stays to the prior's favourites."""
+WORST_LOSS = 1e3
+
+SUSTAINED_FLOPS = {"cpu": 6e10, "cuda": 1e14}
+"""A rough speed of one slot, for the prior on sizes only."""
+PRIOR_SECONDS = 600.0
+"""On one CPU core the default configuration suits about this many device-seconds a family."""
+SIZE_SPREAD = math.log(3)
+"""Standard deviation of the prior on log size."""
+ASPECT, ASPECT_SPREAD = 64.0, math.log(2)
+"""d_model over layers as GPT-2 has it, and the same of its log: layers follow each other, so depth takes longer."""
+HEAD_WIDTH_SPREAD = math.log(2.5)
+"""The same of log head width."""
+DROPOUT_SPREAD = 0.04
+"""How much dropout a text is worth that is seen once; it grows with the square root of how often a text is seen."""
+SLOWER_PRECISION = 0.1
+"""Promise of a precision that is not the fastest."""
+RECIPE_SPREAD = math.log(4)
+"""The same of the log of what of the recipe varies: its own value was tuned, on other texts and devices."""
+FLOPS_PER_WEIGHT = 6
+"""Of training, for each token."""
+PER_LAYER = {"nanogpt": 12, "translation": 28}
+"""Weights of a layer over d_model squared."""
+
+
+class Suggester:
+    """Configurations of one family, none twice.
+
+    search: "random": each that is left is equally likely; "prior": the default one, then the most promising of a few;
+    "tpe": so too until there are enough results, then as these tell. prior: how promising a config is before anything
+    is known of it, in (0, 1].
+    """
+
+    def __init__(self, space: Space, *, seed: int, search: str, prior: Callable[[Config], float]) -> None:
+        self._space, self._prior, self._search = space, prior, search
+        self._whole_space = space.whole
+        self._seed = seed
+        self._given: dict[str, Config] = {}
+        self._keys: set[tuple[Any, ...]] = set()
+        self._results: dict[int, dict[str, float]] = {}
+
+    @property
+    def more(self) -> bool:
+        """Whether there is a config that was not tried yet."""
+        return len(self._given) < self._space.count
+
+    def suggest(self, trial: str) -> Config:
+        """A config that was not tried yet; there must be one."""
+        assert self.more, "every config was tried"
+        config = self._uniform() if self._search == "random" else self._promising()
+        self.tried(trial, config)
+        return config
+
+    def tried(self, trial: str, config: Config) -> None:
+        """A config is taken, now or by an earlier run of the study. UserError: it is in no space of the family."""
+        if not self._whole_space.contains(config):
+            raise UserError(f"config: {config!r} of {trial} is in no space of its family: do not trust that study")
+        self._given[trial] = config
+        self._keys.add(_key(config))
+
+    def tell(self, trial: str, rung: int, loss: float | None) -> None:
+        """The loss of a trial at a rung; None: it failed there."""
+        self._results.setdefault(rung, {})[trial] = WORST_LOSS if loss is None or not math.isfinite(loss) else loss
+
+    def _uniform(self) -> Config:
+        """Any that was not given yet, all equally likely."""
+        rng = self._rng()
+        while _key(config := self._space.uniform(rng)) in self._keys:
+            pass
+        return config
+
+    def _promising(self) -> Config:
+        """The default one first; then the most promising of a few new ones."""
+        if not self._given:
+            return self._space.default()
+        rng = self._rng()
+        draws = self._by_results(rng) if self._search == "tpe" and self._enough() else self._by_prior(rng)
+        new = [config for config in draws if self._space.contains(config) and _key(config) not in self._keys]
+        if new:
+            return max(new, key=self._prior)
+        return next(config for config in self._space.configs() if _key(config) not in self._keys)
+
+    def _rng(self) -> random.Random:
+        """Of the suggestion to make now: it follows from the seed and how many were made before."""
+        return random.Random(f"{self._seed} {len(self._given)}")
+
+    def _by_prior(self, rng: random.Random) -> list[Config]:
+        return [self._space.sample(rng) for _ in range(PRIOR_DRAWS)]
+
+    def _by_results(self, rng: random.Random) -> list[Config]:
+        """Draws of Optuna's sampler, which knows the results of the highest rung with enough of them."""
+        study = self._study(rng.getrandbits(32))
+        return [self._ask(study) for _ in range(MODEL_DRAWS)]
+
+    def _enough(self) -> list[int]:
+        """Rungs with enough results to learn from."""
+        return [rung for rung, losses in self._results.items() if len(losses) >= ENOUGH_RESULTS]
+
+    def _ask(self, study: optuna.Study) -> Config:
+        trial = study.ask(self._distributions())
+        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        chosen = {**trial.params, **self._space.fix}
+        return {name: chosen[name] for name in self._space.dimensions}
+
+    def _distributions(self) -> dict[str, optuna.distributions.BaseDistribution]:
+        free = {name: values for name, values in self._space.dimensions.items() if name not in self._space.fix}
+        return {name: optuna.distributions.CategoricalDistribution(values) for name, values in free.items()}
+
+    def _study(self, seed: int) -> optuna.Study:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=ENOUGH_RESULTS, multivariate=True)
+        study = optuna.create_study(sampler=sampler)
+        distributions = self._distributions()
+        for trial, loss in self._results[max(self._enough())].items():
+            params = {name: self._given[trial][name] for name in distributions}
+            study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=loss))
+        return study
+
+
+def first_search(search: str) -> str:
+    """How a search suggests configurations until it has results."""
+    return "prior" if search == "tpe" else search
+
+
+def prior(default: Config, *, family: str, seconds: float, kind: str, tokens: int) -> Callable[[Config], float]:
+    """How promising a config is for a family's device-seconds and training text, before anything is known: in (0, 1].
+
+    Its size: compute-optimal size grows with the square root of the compute (Hoffmann et al. 2022, arXiv:2203.15556).
+    Its aspect ratio and its head width, which matter little unless they are extreme. Its dropout, which helps where the
+    `tokens` of the text are seen many times over, and costs where they are not. Its precision: where rungs are equal in
+    device-seconds, a slow one has fewer steps. What varies of the recipe, whose own value is in the `default` config.
+    Of a family of a user's own nothing is known.
+    """
+    if family not in PER_LAYER:
+        return lambda config: 1.0
+    freed = [name for name in FREED if name in default]
+    compute = seconds * SUSTAINED_FLOPS[kind] / (PRIOR_SECONDS * SUSTAINED_FLOPS["cpu"])
+    centre = _size(family, CENTRE) * math.sqrt(compute)
+    epochs = seconds * SUSTAINED_FLOPS[kind] / (FLOPS_PER_WEIGHT * centre * tokens)
+    dropout_spread = DROPOUT_SPREAD * math.sqrt(epochs)
+
+    def promise(config: Config) -> float:
+        size = math.log(_size(family, config) / centre) / SIZE_SPREAD
+        aspect = math.log(config["d_model"] / config["layers"] / ASPECT) / ASPECT_SPREAD
+        width = math.log(_head_width(config) / _head_width(CENTRE)) / HEAD_WIDTH_SPREAD
+        dropout = float(config["dropout"]) / dropout_spread
+        precision = 1.0 if config["precision"] == default["precision"] else SLOWER_PRECISION
+        recipe = sum((math.log(config[name] / default[name]) / RECIPE_SPREAD) ** 2 for name in freed)
+        return precision * math.exp(-(size**2 + aspect**2 + width**2 + dropout**2 + recipe) / 2)
+
+    return promise
+
+
+def _size(family: str, config: Config) -> float:
+    return PER_LAYER[family] * float(config["d_model"]) ** 2 * float(config["layers"])
+
+
+def _head_width(config: Config) -> float:
+    return float(config["d_model"]) / float(config["heads"])
+
+
+def _key(config: Config) -> tuple[Any, ...]:
+    return tuple(sorted(config.items()))

@@ -1,0 +1,257 @@
+"""The books: every movement of device-seconds, in the ledger and in the journal at once.
+
+Leases and what is charged to them are told in seconds of their slot; the journal has them in device-seconds.
+
+What is reserved is written down before it is used. A slot is open while a process holds it; on it one lease follows
+another, and what lies between them is idle time, charged like the rest.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from tune.errors import UserError
+from tune.search.records import Assignment, Running
+from tune.search_space import precision_of
+from tune.store.heartbeat import boot, last_beat
+from tune.store.journal import Journal
+from tune.store.ledger import GRACE_SECONDS, Ledger
+
+REPORT_COLUMNS = (
+    "steps",
+    "tokens",
+    "training_seconds",
+    "train_loss",
+    "learning_rate",
+    "gradient_norm",
+    "tokens_per_second",
+    "step_seconds",
+    "memory_bytes",
+    "checkpoint",
+)
+
+
+class Books:
+    """Slots, leases and charges of one study.
+
+    peak_flops: of a device by precision, as this machine keeps it, else as its first trial of this run measured it.
+    """
+
+    def __init__(self, journal: Journal, ledger: Ledger, clock: Callable[[], float]) -> None:
+        self.journal, self.ledger, self.clock = journal, ledger, clock
+        self.peak_flops: dict[str, float] = {}
+        self._idle_since: dict[int, float] = {}
+        self._next_slot = 1 + max((row["slot"] for row in journal.rows("SELECT slot FROM slots")), default=-1)
+
+    @property
+    def idle_slots(self) -> int:
+        """Slots held, with nothing to do."""
+        return len(self._idle_since)
+
+    def keep_aside(self, seconds: float) -> None:
+        """From now on so many device-seconds, no more and no less, are for nobody."""
+        self.ledger.aside = seconds
+        self.journal.note(aside=seconds)
+
+    @property
+    def affordable(self) -> float:
+        """The longest lease that the next slot could be given: an idle one, else a new one."""
+        return self.ledger.affordable(next(iter(self._idle_since), None))
+
+    def open_lease(
+        self, trial: str, rung: int | None, goal: int | None, price: float, wanted: float, wall: float,
+        micro_batches: int,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Reserve up to `wanted` seconds for a trial, within the cap and `wall`, on an idle slot or a new one.
+
+        Returns the row of `leases`.
+        """
+        slot = self._take_slot()
+        seconds = min(wanted, self.ledger.room - 0.01, wall)
+        self.ledger.reserve(slot, seconds)
+        row = {
+            "trial": trial,
+            "slot": slot,
+            "purpose": "final" if rung is None else "rung",
+            "rung": rung,
+            "goal": goal,
+            "price": price * self.ledger.share,
+            "reserved": seconds * self.ledger.share,
+            "opened": self.clock(),
+            "micro_batches": micro_batches,
+        }
+        return row | {"lease": self.journal.insert("leases", row)}
+
+    def _take_slot(self) -> int:
+        if self._idle_since:
+            slot = next(iter(self._idle_since))
+            self._end_idling(slot, self.clock())
+            return slot
+        return self.open_slot()
+
+    def open_slot(self) -> int:
+        """Begin to charge a new slot; a lease on it must be reserved at once."""
+        slot = self._next_slot
+        self._next_slot += 1
+        self.ledger.open(slot)
+        self.journal.insert("slots", {"slot": slot, "opened": self.clock(), "share": self.ledger.share})
+        return slot
+
+    def charge(self, run: Running, seconds: Mapping[str, float]) -> None:
+        """What a running trial used, by what it used it for."""
+        for what, amount in seconds.items():
+            charged = self._write_charge(run.assignment.slot, what, amount, run.assignment)
+            run.charged[what] = run.charged.get(what, 0.0) + charged / self.ledger.share
+
+    def report(self, run: Running, progress: Mapping[str, Any]) -> dict[str, Any]:
+        """Write a trial's progress as a row of `reports`; returns the row."""
+        assignment, ended = run.assignment, progress["ended"]
+        row: dict[str, Any] = {column: progress[column] for column in REPORT_COLUMNS}
+        if row["checkpoint"]:
+            row["checkpoint"] = str(Path(row["checkpoint"]).relative_to(self.journal.folder))
+        row |= {"trial": assignment.trial, "lease": assignment.lease, "at": self.clock()}
+        row |= {"rung": None, "final": 0, "mfu": self._utilisation(assignment.config, progress)}
+        row |= {"ended": ended, "valid_loss": None}
+        if valid := progress["valid"]:
+            row |= {"rung": assignment.rung if ended == "rung" else None, "final": int(ended == "final")}
+            row |= {name: valid[name] for name in ("perplexity", "bits_per_character", "nats_per_word", "accuracy")}
+            row |= {"valid_loss": valid["loss"], "valid_subset": valid.get("subset")}
+        if whole := progress.get("whole"):
+            row |= {f"whole_{name}": whole[name] for name in ("loss", "perplexity", "bits_per_character")}
+        if test := progress["test"]:
+            row |= {f"test_{name}": test[name] for name in ("loss", "perplexity", "bits_per_character")}
+        self.journal.insert("reports", row)
+        self.journal.update("trials", assignment.trial, {"parameters": progress["parameters"]})
+        return row
+
+    def _utilisation(self, config: Mapping[str, Any], progress: Mapping[str, Any]) -> float | None:
+        """The share of the device's peak that training took; None where either was not measured."""
+        rate, measured = progress["tokens_per_second"], progress.get("peak_flops")
+        if not (rate and measured):
+            return None
+        precision = precision_of(config)
+        if precision not in self.peak_flops:
+            self.peak_flops[precision] = measured
+            self.journal.note(peak_flops=self.peak_flops)
+        return float(rate * progress["flops_per_token"] / self.peak_flops[precision])
+
+    def note_memory(self, to: Assignment, micro_batches: int, predicted: float, measured: int | None) -> None:
+        """What a trial took of memory at most, with its batches cut into so many parts; measured None: it ran out."""
+        row = {"at": self.clock(), "trial": to.trial, "lease": to.lease, "micro_batches": micro_batches}
+        self.journal.insert("memory", row | {"predicted": round(predicted), "measured": measured})
+
+    def close_lease(self, run: Running, rest: str) -> float:
+        """End a lease: what the trial did not account for itself is charged as `rest`, what it did not use is released.
+
+        Where its worker is gone it ended then. Returns the device-seconds of the lease.
+        """
+        assignment, now = run.assignment, self.clock() if run.gone is None else run.gone
+        seconds = now - assignment.opened
+        charged = seconds * self.ledger.share
+        self.charge(run, {rest: seconds - sum(run.charged.values())})
+        self.ledger.release(assignment.slot)
+        self.journal.update("leases", assignment.lease, {"closed": now, "charged": charged})
+        self._idle_since[assignment.slot] = now
+        return charged
+
+    def last_sign(self, run: Running) -> dict[str, Any] | None:
+        """The last sign of life that a worker gave on this lease."""
+        last = last_beat(self.journal.folder, run.assignment.trial)
+        return last if last is not None and last["lease"] == run.assignment.lease else None
+
+    def note_gone(self, run: Running, at: float) -> None:
+        """The worker of a lease is gone since then, or since its grace was over: its slot is charged no longer."""
+        to = run.assignment
+        run.gone = max(to.opened + sum(run.charged.values()), min(at, to.opened + to.seconds + GRACE_SECONDS))
+        self.ledger.hand_back(to.slot, run.gone)
+
+    def hand_back(self, slot: int | None = None, at: float | None = None) -> None:
+        """Close a slot for good, as of `at` (None: now): the one named, else any idle one."""
+        slot = next(iter(self._idle_since)) if slot is None else slot
+        closed = self.clock() if at is None else at
+        self._end_idling(slot, closed)
+        self.ledger.hand_back(slot, closed)
+        self.journal.update("slots", slot, {"closed": closed})
+
+    def hand_back_slept(self, since: float) -> None:
+        """Close an idle slot whose worker waited for the driver, silent `since` then, no longer than its grace."""
+        slot, idle_since = next(iter(self._idle_since.items()))
+        self.hand_back(slot, min(self.clock(), max(since, idle_since) + GRACE_SECONDS))
+
+    def _end_idling(self, slot: int, at: float) -> None:
+        self._write_charge(slot, "idle", at - self._idle_since.pop(slot))
+
+    def _write_charge(self, slot: int, what: str, seconds: float, to: Assignment | None = None) -> float:
+        """Returns the device-seconds that were written down."""
+        row: dict[str, Any] = {"at": self.clock(), "slot": slot, "what": what, "seconds": seconds * self.ledger.share}
+        self.journal.insert("charges", row | ({"trial": to.trial, "lease": to.lease} if to else {}))
+        return float(row["seconds"])
+
+
+OPENING_SECONDS = 0.1
+"""What the account may move between the question what can be afforded and the last reservation."""
+
+
+class Hold:
+    """New slots on leases of equal length, from now until the `with` ends; each is charged what the others are.
+
+    trial: whose the next charges are; None: no trial's.
+    """
+
+    def __init__(self, books: Books, trial: str, purpose: str, *, devices: int, seconds: float) -> None:
+        """Reserve `seconds` on each. UserError: the cap does not hold them."""
+        most = affordable(books, devices)
+        if seconds > most:
+            raise UserError(f"lease: {devices} x {seconds:.1f} s do not fit: only {devices} x {max(most, 0):.1f} s do")
+        self._books = books
+        self.trial: str | None = trial
+        self._leases: dict[int, int] = {}
+        self._opened = self._charged = books.clock()
+        reserved = seconds * books.ledger.share
+        with books.journal.transaction():
+            for _ in range(devices):
+                slot = books.open_slot()
+                books.ledger.reserve(slot, seconds)
+                books.journal.update("slots", slot, {"opened": self._opened})
+                row = {"trial": trial, "slot": slot, "purpose": purpose, "price": reserved, "reserved": reserved}
+                self._leases[slot] = books.journal.insert("leases", row | {"opened": self._opened})
+        self._ends = self._opened + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds until the leases end."""
+        return self._ends - self._books.clock()
+
+    @property
+    def moment(self) -> dict[str, Any]:
+        """When the leases end, by the study's clock and by the monotonic one of this machine since its start."""
+        return {"opened": self._ends, "boot": boot(), "monotonic": time.monotonic() + self.left}
+
+    def charge(self, what: str) -> None:
+        """The seconds since the last charge went to this, on each slot; none after the grace, in which all that works
+        on them has ended itself, however late the driver comes."""
+        now = min(self._books.clock(), self._ends + GRACE_SECONDS)
+        seconds = (now - self._charged) * self._books.ledger.share
+        for slot, lease in self._leases.items():
+            row = {"at": now, "slot": slot, "trial": self.trial, "lease": lease, "what": what}
+            self._books.journal.insert("charges", row | {"seconds": seconds})
+        self._charged = now
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """What was not charged yet is lost where an error ends it, else idle; the slots are handed back."""
+        with self._books.journal.transaction():
+            self.charge("idle" if kind is None else "lost")
+            charged = (self._charged - self._opened) * self._books.ledger.share
+            for slot, lease in self._leases.items():
+                self._books.ledger.hand_back(slot, self._charged)
+                self._books.journal.update("leases", lease, {"closed": self._charged, "charged": charged})
+                self._books.journal.update("slots", slot, {"closed": self._charged})
+
+
+def affordable(books: Books, devices: int) -> float:
+    """The longest lease that could be reserved on each of so many new slots at once."""
+    return books.ledger.affordable(None, devices) - OPENING_SECONDS

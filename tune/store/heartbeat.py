@@ -1,0 +1,216 @@
+"""Signs of life of the driver and of trials: until when each used what it holds, for when nobody is there to tell."""
+
+import contextlib
+import functools
+import json
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tune.store.ledger import GRACE_SECONDS
+
+FOLDER = "heartbeats"
+DRIVER = "driver"
+BEAT_SECONDS = 0.5
+"""Between two signs of life: no charge after a kill is off by more than about this."""
+
+SILENCE_SECONDS = 10.0
+"""A driver on another machine that gave no sign of life for so long is gone."""
+WORKING, IDLE = "working", "idle"
+"""What a worker did when it ended itself: the first is a trial that hangs, the second waited for its driver."""
+LOOK_SECONDS = 1.0
+"""Between two looks at its signs of life, which may lie on a network disk."""
+
+
+class Heart(threading.Thread):
+    """Calls `beat` twice a second, or so many seconds later as it says where that is sooner, whatever else the process
+    does. A disk that is full does not stop it."""
+
+    def __init__(self, beat: Callable[[], float | None]) -> None:
+        super().__init__(daemon=True, name="heart")
+        self._call = beat
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """Until `stop`."""
+        while True:
+            soon = None
+            with contextlib.suppress(OSError):
+                soon = self._call()
+            if self._stopped.wait(BEAT_SECONDS if soon is None else min(BEAT_SECONDS, soon)):
+                return
+
+    def stop(self) -> None:
+        """Beat no more."""
+        self._stopped.set()
+        self.join()
+
+
+class Pulse:
+    """The driver's own signs of life, on the study's clock: what it holds is held until the last of them.
+
+    Where none comes for the grace, because it was stopped or its disk was, workers without a lease end themselves.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
+        self._folder, self._clock = folder, clock
+        self._lock = threading.Lock()
+        self._last = clock()
+        self._silences: list[float] = []
+
+    def beat(self) -> float:
+        """One more; seconds to the next, so that a late one or two are no silence."""
+        now = self._clock()
+        beat(self._folder, DRIVER, 0, now)
+        with self._lock:
+            if now - self._last > GRACE_SECONDS:
+                self._silences.append(self._last)
+            self._last = now
+        return GRACE_SECONDS / 3
+
+    def silence(self) -> float | None:
+        """Since when there was none for longer than the grace; None where that did not happen since this was asked."""
+        with self._lock:
+            now = self._clock()
+            if now - self._last > GRACE_SECONDS:
+                self._silences.append(self._last)
+                self._last = now
+            since = min(self._silences, default=None)
+            self._silences.clear()
+        return since
+
+
+@contextmanager
+def beating(folder: Path, clock: Callable[[], float]) -> Iterator[Pulse]:
+    """The driver's pulse, as long as it lasts."""
+    pulse = Pulse(folder, clock)
+    heart = Heart(pulse.beat)
+    heart.start()
+    try:
+        yield pulse
+    finally:
+        heart.stop()
+
+
+def beat(folder: Path, name: str, lease: int, at: float, ended: str | None = None) -> None:
+    """Write down that a trial, or the driver, used its lease until `at`, on the study's clock.
+
+    ended: that it is the last sign of life of a worker that ends itself, WORKING or IDLE.
+    """
+    path = folder / FOLDER / name
+    new = path.with_suffix(".new")
+    here = {"pid": os.getpid(), "started": started(os.getpid()), "boot": boot()}
+    new.write_text(json.dumps({"lease": lease, "at": at, "ended": ended} | here))
+    new.replace(path)
+
+
+def end_within(seconds: float) -> None:
+    """The system ends this process so many seconds from now, or at once, whatever it does then: where it holds Python's
+    lock too, and no thread of ours runs. Not where it is in the kernel for good. Until this is called again, or for
+    good by `live_on`."""
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
+
+
+def live_on() -> None:
+    """This process ends when it likes."""
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+def last_beat(folder: Path, name: str) -> dict[str, Any] | None:
+    """The last sign of life of a trial, or of the driver; None where there is none that can be read."""
+    try:
+        found = json.loads((folder / FOLDER / name).read_text())
+        at = float(found["at"])
+        whole = {key: int(found[key]) for key in ("lease", "pid", "started")}
+        said = {"boot": str(found["boot"]), "ended": found.get("ended")}
+        return {"at": at} | said | whole if math.isfinite(at) else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        return None
+
+
+def started(pid: int) -> int | None:
+    """When a process of this machine was started, in clock ticks since boot; None where there is none that lives."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def still_there(found: dict[str, Any]) -> bool:
+    """Whether the very process that gave this sign of life lives on this machine, and is a worker of Ray's."""
+    if found["boot"] != boot() or started(found["pid"]) != found["started"]:
+        return False
+    try:
+        return b"ray::" in Path(f"/proc/{found['pid']}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+@functools.cache
+def boot() -> str:
+    """This machine since its start: where it is the same, so are processes and the monotonic clock."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+this_boot = boot
+
+
+def opened_here(folder: Path, opened: float, *, boot: str, monotonic: float) -> float:
+    """When a lease was opened, on this machine's monotonic clock.
+
+    Of another machine's clocks none is ours: there the driver's last sign of life tells the study's own time.
+    """
+    if boot == this_boot():
+        return monotonic
+    driver = last_beat(folder, DRIVER)
+    return time.monotonic() - max(0.0, driver["at"] - opened if driver else 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Driver:
+    """The process that runs a search: its machine since that one's start, its id, and when it was started in ticks."""
+
+    boot: str
+    pid: int
+    started: int | None
+
+    @classmethod
+    def here(cls) -> "Driver":
+        """This process."""
+        return cls(boot=boot(), pid=os.getpid(), started=started(os.getpid()))
+
+
+class DriverWatch:
+    """Whether a driver lives: seen on its own machine, elsewhere by its signs of life in the study's folder."""
+
+    def __init__(self, driver: Driver, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._driver, self._folder, self._clock = driver, folder, clock
+        self._at: float | None = None
+        self._heard = self._looked = clock()
+        self._replaced = False
+
+    def alive(self) -> bool:
+        """Without it no trial goes on."""
+        if self._driver.boot == boot():
+            return started(self._driver.pid) == self._driver.started
+        if self._clock() - self._looked >= LOOK_SECONDS:
+            self._looked = self._clock()
+            self._look()
+        return not self._replaced and self._clock() - self._heard < SILENCE_SECONDS
+
+    def _look(self) -> None:
+        found = last_beat(self._folder, DRIVER)
+        if found is None or found["at"] == self._at:
+            return
+        self._replaced = (found["boot"], found["pid"], found["started"]) != (
+            self._driver.boot, self._driver.pid, self._driver.started
+        )  # fmt: skip
+        self._at, self._heard = found["at"], self._looked

@@ -1,0 +1,294 @@
+"""How long a part of a program takes in all."""
+
+import fcntl
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Self
+
+from tune.errors import UserError
+
+
+class Stopwatch:
+    """Adds up the wall-clock `seconds` that were spent inside of it: `with stopwatch: ...`, one after another."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        self._began = perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += perf_counter() - self._began
+
+
+FILE = "journal.db"
+LOCK = "journal.lock"
+CAP = "cap"
+"""The reason that the fact `ended` gives for an end that nobody asked for."""
+
+SCHEMA = """
+CREATE TABLE study (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE trials (
+    trial TEXT PRIMARY KEY, family TEXT NOT NULL, config TEXT NOT NULL, parameters INTEGER,
+    state TEXT NOT NULL, reason TEXT, created REAL NOT NULL);
+CREATE TABLE leases (
+    lease INTEGER PRIMARY KEY, trial TEXT NOT NULL REFERENCES trials, slot INTEGER NOT NULL REFERENCES slots,
+    purpose TEXT NOT NULL, rung INTEGER, goal INTEGER, price REAL NOT NULL, reserved REAL NOT NULL,
+    opened REAL NOT NULL, closed REAL, charged REAL);
+CREATE TABLE reports (
+    report INTEGER PRIMARY KEY, trial TEXT NOT NULL REFERENCES trials, lease INTEGER REFERENCES leases,
+    at REAL NOT NULL, rung INTEGER, final INTEGER NOT NULL DEFAULT 0,
+    steps INTEGER, tokens INTEGER, training_seconds REAL, train_loss REAL,
+    valid_loss REAL, perplexity REAL, bits_per_character REAL, nats_per_word REAL, accuracy REAL,
+    test_loss REAL, test_perplexity REAL, test_bits_per_character REAL,
+    learning_rate REAL, gradient_norm REAL, tokens_per_second REAL, step_seconds REAL, memory_bytes INTEGER,
+    checkpoint TEXT);
+CREATE TABLE charges (
+    charge INTEGER PRIMARY KEY, at REAL NOT NULL, slot INTEGER REFERENCES slots, trial TEXT REFERENCES trials,
+    lease INTEGER REFERENCES leases, what TEXT NOT NULL, seconds REAL NOT NULL);
+CREATE TABLE slots (slot INTEGER PRIMARY KEY, opened REAL NOT NULL, closed REAL);
+CREATE TABLE decisions (
+    decision INTEGER PRIMARY KEY, at REAL NOT NULL, trial TEXT REFERENCES trials, action TEXT NOT NULL,
+    rung INTEGER, reason TEXT NOT NULL);
+CREATE TABLE memory (
+    event INTEGER PRIMARY KEY, at REAL NOT NULL, trial TEXT NOT NULL REFERENCES trials,
+    lease INTEGER REFERENCES leases, micro_batches INTEGER NOT NULL, predicted INTEGER NOT NULL, measured INTEGER);
+CREATE INDEX reports_by_trial ON reports (trial);
+CREATE INDEX charges_by_lease ON charges (lease);
+"""
+UPGRADES = (
+    "ALTER TABLE reports ADD COLUMN mfu REAL",
+    "ALTER TABLE slots ADD COLUMN share REAL",
+    """CREATE TABLE kernels (
+    row INTEGER PRIMARY KEY, at REAL NOT NULL, kernel TEXT NOT NULL, implementation TEXT NOT NULL,
+    size INTEGER NOT NULL, shape TEXT NOT NULL, dtype TEXT NOT NULL, device TEXT NOT NULL, threads INTEGER,
+    status TEXT NOT NULL, correct TEXT, error REAL, compile_milliseconds REAL, bytes INTEGER, flops INTEGER,
+    median_seconds REAL, end_to_end_seconds REAL, spread REAL, unit TEXT, per_second REAL, share_of_peak REAL,
+    unstable INTEGER, ratios TEXT NOT NULL, values_seconds TEXT NOT NULL)""",
+    "CREATE TABLE rows (row INTEGER PRIMARY KEY, at REAL NOT NULL, experiment TEXT NOT NULL, value TEXT NOT NULL)",
+    "ALTER TABLE reports ADD COLUMN valid_subset INTEGER",
+    "ALTER TABLE reports ADD COLUMN whole_loss REAL",
+    "ALTER TABLE reports ADD COLUMN whole_perplexity REAL",
+    "ALTER TABLE reports ADD COLUMN whole_bits_per_character REAL",
+    "ALTER TABLE reports ADD COLUMN ended TEXT",
+    "ALTER TABLE decisions ADD COLUMN report INTEGER",
+    "ALTER TABLE leases ADD COLUMN micro_batches INTEGER",
+)
+"""What came to the schema since, in order: a study that was begun before gets it when it goes on."""
+STEPS = (SCHEMA, *UPGRADES)
+
+SHARE = "IIF(share > 0, share, 1)"
+"""Of a slot, the device-seconds in a second of it; all of one before GPUs were shared."""
+
+NOW = "(strftime('%s', 'now') + 86400 - IFNULL((SELECT value + 0 FROM study WHERE key = 'created'), 0))"
+"""The study's clock is not past this: the time since it was created, and a day, as the system's clock can be set."""
+SENSE = {
+    "slots": f"""
+        opened BETWEEN 0 AND {NOW} AND IFNULL(closed BETWEEN opened AND {NOW}, 1)
+        AND IFNULL(share > 0 AND share <= 1, 1) AND slot NOT IN (
+            SELECT slot FROM slots JOIN charges USING (slot)
+            GROUP BY slot HAVING TOTAL(seconds) > 1 + (IFNULL(closed, MAX(at)) - opened) * {SHARE})""",
+    "leases": f"""
+        opened BETWEEN (SELECT opened FROM slots WHERE slots.slot = leases.slot) AND {NOW}
+        AND IFNULL(closed BETWEEN opened AND {NOW}, 1) AND IFNULL(charged BETWEEN 0 AND {NOW}, 1)
+        AND price >= 0 AND price < 1e300 AND reserved >= 0 AND reserved < 1e300""",
+    "charges": f"at BETWEEN 0 AND {NOW} AND ABS(seconds) < {NOW}",
+    "reports": f"""
+        at BETWEEN 0 AND {NOW} AND IFNULL(training_seconds BETWEEN 0 AND {NOW}, 1)
+        AND IFNULL(step_seconds BETWEEN 0 AND {NOW}, 1) AND IFNULL(steps >= 0, 1)
+        AND (rung IS NULL AND NOT final OR ABS(valid_loss) < 1e300)""",
+    "decisions": f"at BETWEEN 0 AND {NOW}",
+}
+"""What is true of each row: times are finite, in order and not to come, and to a second no more is charged to a slot
+than it was held. What was not measured is NULL."""
+
+
+def connect(folder: Path) -> sqlite3.Connection:
+    """A read-only connection to a study's journal, also while the study runs, and in a folder that is read-only.
+
+    Raises UserError where `folder` holds no journal.
+    """
+    path = Path(folder) / FILE
+    if not path.is_file():
+        raise UserError(f"study: {str(folder)!r} holds no {FILE}: name the folder of a study, such as runs/NAME")
+    closed = not path.with_name(f"{FILE}-wal").exists()
+    mode = "ro" if os.access(folder, os.W_OK) or not closed else "ro&immutable=1"
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=10)
+    connection.row_factory = sqlite3.Row
+    connection.execute("PRAGMA trusted_schema = OFF")
+    _with_columns_of_now(connection)
+    return connection
+
+
+def _with_columns_of_now(connection: sqlite3.Connection) -> None:
+    """Of a journal that an earlier version wrote, what its tables lack is read as NULL."""
+    with suppress(sqlite3.Error), closing(sqlite3.connect(":memory:")) as now:    # who reads a damaged one, says so
+        for statement in (*SCHEMA.split(";"), *UPGRADES):
+            now.execute(statement)
+        for (table,) in now.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            theirs, ours = ([row[1] for row in db.execute(f"PRAGMA table_info({table})")] for db in (connection, now))
+            if theirs and (lacking := [column for column in ours if column not in theirs]):
+                nothing = ", ".join(f"NULL AS {column}" for column in lacking)
+                connection.execute(f"CREATE TEMP VIEW {table} AS SELECT *, {nothing} FROM main.{table}")
+
+
+def _locked(folder: Path) -> int:
+    """The lock on a study's folder, until it is closed. UserError: another run has it, or the folder is read-only."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(f"--resume: {str(folder)!r} is in use by another run: wait for it to end, or end it") from None
+    except OSError as error:
+        remedy = "make it writable, or copy it to where you may write"
+        raise UserError(f"--resume: {str(folder)!r} cannot be written ({error.strerror}): {remedy}") from None
+    return lock
+
+
+class Journal:
+    """The driver's hold on a study's journal: the one writer. `watch` has what reading and writing took."""
+
+    def __init__(self, folder: Path, *, new: bool) -> None:
+        """Create the journal of a `new` study in `folder`, or open the one there; one that was killed before it had its
+        tables gets them, where the study had no trial yet.
+
+        Raises UserError where another run holds it, it cannot be written, or is none of ours.
+        """
+        self.folder, self.watch = folder, Stopwatch()
+        with ExitStack() as held:
+            held.callback(os.close, _locked(folder))
+            if not new and not (folder / FILE).is_file() and (folder / "checkpoints").exists():
+                raise UserError(f"--resume: {str(folder)!r} holds no {FILE}: name the folder of a study")
+            self._db = held.enter_context(closing(sqlite3.connect(folder / FILE, timeout=1, isolation_level=None)))
+            self._db.row_factory = sqlite3.Row
+            self._db.execute("PRAGMA trusted_schema = OFF")
+            version = 0 if new else self._checked()
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.executescript(";".join(("BEGIN", *STEPS[version:])))
+            self._check_sense()
+            self._db.execute("COMMIT")
+            self._held = held.pop_all()
+
+    def _checked(self) -> int:
+        """How many steps it had. UserError: tables, views, triggers or values of others, or a damaged file."""
+        version: int | None = None
+        try:
+            version = self._version()
+            ours = version is not None and self._has_our_types()
+            sound = [row[0] for row in self.rows("PRAGMA quick_check")] == ["ok"]
+            whole = not self.rows("PRAGMA foreign_key_check")
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError:
+            ours = sound = whole = False
+        forgotten = version == 0 and (self.folder / "checkpoints").exists()
+        if version is None or forgotten or not (ours and sound and whole):
+            raise UserError(
+                f"--resume: {str(self.folder)!r} has a {FILE} that is damaged or of another version: begin a new study"
+            )
+        return version
+
+    def _version(self) -> int | None:
+        """How many of the steps it had; None where its schema is none of ours."""
+        schema = "SELECT type, name, sql FROM sqlite_master ORDER BY type, name"
+        found = [tuple(row) for row in self.rows(schema)]
+        with closing(sqlite3.connect(":memory:")) as ours:
+            for version, step in enumerate((*STEPS, "")):
+                if found == ours.execute(schema).fetchall():
+                    return version
+                ours.executescript(step)
+        return None
+
+    def _has_our_types(self) -> bool:
+        """SQLite itself takes any value in any column."""
+        for table in [row["name"] for row in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")]:
+            for column in self.rows(f"PRAGMA table_info({table})"):
+                kinds = "'text', 'null'" if column["type"] == "TEXT" else "'integer', 'real', 'null'"
+                if self.rows(f"SELECT 1 FROM {table} WHERE typeof({column['name']}) NOT IN ({kinds}) LIMIT 1"):
+                    return False
+        return True
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of what is written inside, or nothing; a transaction inside another is part of it."""
+        if self._db.in_transaction:
+            yield
+            return
+        self._execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            if self._db.in_transaction:  # SQLite ends it itself where the disk is full
+                self._db.execute("ROLLBACK")
+            raise
+        self._execute("COMMIT")
+
+    def _check_sense(self) -> None:
+        """UserError: a row says what cannot be."""
+        for table, sense in SENSE.items():
+            query = f"SELECT {table.removesuffix('s')} AS number FROM {table} WHERE NOT ({sense}) LIMIT 1"
+            for row in self.rows(query):
+                what = f"in {table}, number {row['number']} has a time, share or sum that cannot be"
+                raise UserError(f"--resume: {str(self.folder)!r} has a damaged {FILE} ({what}): begin a new study")
+
+    def insert(self, table: str, values: Mapping[str, Any]) -> int:
+        """Write one row; columns are the keys of `values`. Returns the row's number."""
+        columns = ", ".join(values)
+        marks = ", ".join("?" * len(values))
+        cursor = self._execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", *values.values())
+        return int(cursor.lastrowid or 0)
+
+    def update(self, table: str, key: Any, values: Mapping[str, Any]) -> None:
+        """Change the row of `table` whose primary key is `key`; the key's column bears the table's name less its s."""
+        assignments = ", ".join(f"{column} = ?" for column in values)
+        key_column = table.removesuffix("s")
+        self._execute(f"UPDATE {table} SET {assignments} WHERE {key_column} = ?", *values.values(), key)
+
+    def note(self, **facts: Any) -> None:
+        """Write facts of the study, each as JSON; a fact that is there already is replaced."""
+        rows = [(key, json.dumps(value)) for key, value in facts.items()]
+        with self.watch:
+            self._db.executemany("INSERT OR REPLACE INTO study (key, value) VALUES (?, ?)", rows)
+
+    def facts(self) -> dict[str, Any]:
+        """The facts of the study."""
+        return {row["key"]: json.loads(row["value"]) for row in self.rows("SELECT key, value FROM study")}
+
+    def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
+        """The rows of a query."""
+        with self.watch:
+            return self._db.execute(query, values).fetchall()
+
+    def _execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        with self.watch:
+            return self._db.execute(statement, values)
+
+    def close(self) -> None:
+        """Fold the write-ahead log into the file, where the disk takes that, and let go of it."""
+        with suppress(sqlite3.Error):
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def spent_at_its_end(folder: Path, cap: float) -> float | None:
+    """Device-seconds of a search that found something and came to its own end under this very cap; else None."""
+    with suppress(UserError, sqlite3.Error, ValueError, RecursionError), closing(connect(folder)) as journal:
+        found = "EXISTS (SELECT * FROM reports WHERE rung IS NOT NULL OR final)"
+        for row in journal.execute(f"SELECT value FROM study WHERE key = 'ended' AND {found}"):
+            ended = json.loads(row["value"])
+            if isinstance(ended, dict) and ended.get("reason") == CAP and ended.get("cap") == cap:
+                return float(ended.get("spent", 0.0))
+    return None

@@ -1,0 +1,101 @@
+"""The one ranking of a study's trials, asked of its journal by all that show one.
+
+Only like is compared with like. A trial counts with the furthest level that it completed: its decay, else its highest
+rung; there with what it was measured on: the fixed validation subset, of which a journal of before tells no size, or
+after the decay the whole split, where all decayed trials of its family were measured on that. What failed has no place.
+"""
+
+import math
+import sqlite3
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from tune.store.journal import Journal
+
+DECAY = "decay"
+SECTIONS = ("decayed", "rung", "unranked", "failed")
+"""In this order: after their decay, waiting or stopped at a rung, without a rung yet, broken."""
+BROKEN = ("diverged", "memory", "error")
+"""Reasons that are no choice of the search; the journal's text may go on after the word."""
+_BROKEN = " OR ".join(f"reason LIKE '{word}%'" for word in BROKEN)
+FAILED = f"(state = 'failed' OR (state = 'stopped' AND reason IS NOT NULL AND ({_BROKEN})))"
+"""Of a row of trials: it has no place among the others. One that waits may yet go on, whatever happened to it."""
+VALUES = {"perplexity": "perplexity", "quotient": "perplexity / parameters"}
+"""By what trials of one level are ranked, low first."""
+ORDER = "final DESC, IIF(final, 0, rung) DESC, subset DESC"
+"""Of levels, the furthest first; of two subsets the larger first."""
+LEVELS = f"""
+    WITH completed AS (
+        SELECT reports.*, family, parameters, created, ROW_NUMBER() OVER (
+            PARTITION BY trial, IIF(final, -1, rung) ORDER BY report DESC) AS again
+        FROM reports JOIN trials USING (trial)
+        WHERE (final OR rung IS NOT NULL) AND perplexity < 9e999 AND at <= ?1 AND NOT {FAILED}),
+    alike AS (
+        SELECT *, final AND MIN(whole_perplexity IS NOT NULL) OVER (PARTITION BY family, final) AS on_whole
+        FROM completed WHERE again = 1)
+    SELECT family, trial, parameters, created, report, at, final,
+           IIF(final, IFNULL(MAX(rung) OVER (PARTITION BY trial), rung), rung) AS rung,
+           IIF(final, '{DECAY}', 'rung ' || rung) AS level, on_whole, IIF(on_whole, NULL, valid_subset) AS subset,
+           IIF(on_whole, whole_perplexity, perplexity) AS perplexity,
+           IIF(on_whole, whole_bits_per_character, bits_per_character) AS bits_per_character,
+           valid_loss AS subset_loss, perplexity AS subset_perplexity, test_perplexity,
+           steps, tokens, training_seconds, checkpoint
+    FROM alike"""
+"""A row for each level that each sound trial completed until a moment (?1), measured like the others there; of what was
+measured twice, as after a kill, the later one. rung: after the decay, the highest that the trial completed."""
+PLACES = f"""
+    SELECT *, ROW_NUMBER() OVER (PARTITION BY family ORDER BY {ORDER}, perplexity, created, trial) AS place
+    FROM ({LEVELS})"""
+"""Levels with their place: the first of those there were at a moment is the best so far."""
+RANKING = f"""
+    SELECT trials.family, trials.trial, config, state, IFNULL(reason, '') AS reason, trials.created,
+           trials.parameters, CASE WHEN {FAILED} THEN 'failed' WHEN final THEN 'decayed' WHEN final = 0 THEN 'rung'
+           ELSE 'unranked' END AS section, final, rung, level, on_whole, subset, perplexity,
+           perplexity / (trials.parameters / 1e6) AS perplexity_per_million, bits_per_character, test_perplexity,
+           steps, tokens, training_seconds, checkpoint, IFNULL(paid, 0.0) AS device_seconds, memory_bytes, mfu
+    FROM trials
+    LEFT JOIN (SELECT *, MIN(place) FROM ({PLACES}) GROUP BY trial) AS reached USING (trial)
+    LEFT JOIN (SELECT trial, SUM(seconds) AS paid FROM charges GROUP BY trial) USING (trial)
+    LEFT JOIN (SELECT trial, MAX(memory_bytes) AS memory_bytes, AVG(mfu) AS mfu FROM reports GROUP BY trial)
+        USING (trial)"""
+"""A row for each trial, with the furthest level that it had completed at a moment (?1), which has its least place."""
+
+By = Literal["perplexity", "quotient"]
+Reader = Journal | sqlite3.Connection
+
+
+def _rows(journal: Reader, query: str) -> list[sqlite3.Row]:
+    """Of a query that asks until when (?1): until now."""
+    return journal.rows(query, math.inf) if isinstance(journal, Journal) else [*journal.execute(query, (math.inf,))]
+
+
+def in_order(by: By = "perplexity") -> str:
+    """RANKING by family, section and level, in each the lowest first; what has no place, as it began."""
+    section = " ".join(f"WHEN '{name}' THEN {number}" for number, name in enumerate(SECTIONS))
+    return f"""
+        SELECT * FROM ({RANKING})
+        ORDER BY family, CASE section {section} END, {ORDER}, {VALUES[by]}, created, trial"""
+
+
+def ranking(journal: Reader, by: By = "perplexity") -> list[sqlite3.Row]:
+    """The rows of `in_order`."""
+    return _rows(journal, in_order(by))
+
+
+def best_so_far(journal: Reader) -> dict[str, sqlite3.Row]:
+    """Of each family that has one, the first of the ranking, as a row of LEVELS with its config."""
+    query = f"SELECT reached.*, config FROM ({PLACES}) AS reached JOIN trials USING (trial) WHERE place = 1"
+    return {row["family"]: row for row in _rows(journal, query)}
+
+
+def level_text(row: Mapping[str, Any] | sqlite3.Row) -> str:
+    """at rung 2, or after its decay"""
+    return "after its decay" if row["final"] else f"at rung {row['rung']:.0f}"
+
+
+def measured_text(row: Mapping[str, Any] | sqlite3.Row) -> str:
+    """on the whole validation split, or on 3,872 validation tokens; nothing where an earlier version wrote neither."""
+    if row["on_whole"]:
+        return "on the whole validation split"
+    known = row["subset"] is not None and row["subset"] == row["subset"]
+    return f"on {row['subset']:,.0f} validation tokens" if known else ""

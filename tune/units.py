@@ -1,0 +1,55 @@
+"""Lengths of time and amounts of memory as a user types and reads them: `8h`, `1h30m`, `2GB`; standard library only."""
+
+import math
+import re
+
+from tune.errors import UserError
+
+NUMBER = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+DURATION = re.compile(f"(?:{NUMBER}h)?(?:{NUMBER}m)?(?:{NUMBER}s)?")
+DURATIONS = "8h, 90m, 45s, 1h30m or 1.5h"
+LONGEST = 100 * 365 * 86_400.0
+
+
+def parse_duration(text: str) -> float:
+    """`1h30m` -> 5400.0 seconds, rounded down to a millisecond. UserError: no unit, or not a length of time."""
+    if re.fullmatch(NUMBER, text):
+        raise UserError(f"{text!r} has no unit: write {DURATIONS}")
+    matched = DURATION.fullmatch(text)
+    if not text or not matched:
+        raise UserError(f"{text!r} is not a length of time: write {DURATIONS}")
+    hours, minutes, seconds = (float(part or 0) for part in matched.groups())
+    total = 3600 * hours + 60 * minutes + seconds
+    if total > LONGEST:
+        raise UserError(f"{text!r} is more than a hundred years: write {DURATIONS}")
+    return math.floor(1000 * total + 1e-3) / 1000
+
+
+def duration_text(seconds: float) -> str:
+    """5400.0 -> `1h30m`, the inverse of parse_duration."""
+    thousandths = round(1000 * seconds)
+    hours, minutes, rest = thousandths // 3_600_000, thousandths // 60_000 % 60, thousandths % 60_000 / 1000
+    parts = (f"{hours}h" if hours else "", f"{minutes}m" if minutes else "", f"{rest:g}s" if rest else "")
+    return "".join(parts) or "0s"
+
+
+BYTES = {"GB": 10**9, "MB": 10**6}
+SIZES = "2GB, 1.5GB or 512MB"
+
+
+def parse_bytes(text: str) -> int:
+    """`1.5GB` -> 1500000000, rounded to a megabyte. UserError: no unit, or not an amount of memory."""
+    matched = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(GB|MB)", text)
+    if not matched:
+        rule = "has no unit" if re.fullmatch(r"[0-9.]+", text) else "is not an amount of memory"
+        raise UserError(f"{text!r} {rule}: write {SIZES}")
+    megabytes = float(matched[1]) * BYTES[matched[2]] / BYTES["MB"]
+    if math.isinf(megabytes):
+        raise UserError(f"{text[:9]!r}... is more memory than there is anywhere: write {SIZES}")
+    return round(megabytes) * BYTES["MB"]
+
+
+def bytes_text(size: float) -> str:
+    """1500000000 -> `1.5GB`, the inverse of parse_bytes."""
+    megabytes = round(size / BYTES["MB"])
+    return f"{megabytes / 1000:.15g}GB" if megabytes >= 1000 else f"{megabytes}MB"
