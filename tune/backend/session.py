@@ -26,6 +26,7 @@ from model.nn.precision import native
 from tune.backend.scheduler import AdmittingSearcher, BudgetScheduler, Desk, SlotKeeper
 from tune.backend.trainable import Place, TrainingTrial
 from tune.devices import Devices, check_unshared
+from tune.errors import ROOT
 from tune.flags import invalid
 from tune.private import private_folder
 from tune.registry import travelling
@@ -118,7 +119,7 @@ ANSWER_SECONDS = 20.0
 """A cluster, and each node of it, answers within this or is refused."""
 REACHED_SECONDS = 1.0
 """A node that cannot be connected to within this counts as lost."""
-CODE = [str(Path(__file__).resolve().parents[1] / name) for name in ("tune", "model")]
+CODE = [str(ROOT / name) for name in ("tune", "model")]
 """What travels to the nodes."""
 KINDS = {"cuda": "GPU", "cpu": "CPU"}
 
