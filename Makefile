@@ -3,6 +3,7 @@
 # make check  install, then ruff, mypy and the arrows between folders
 # make bench  install, then the figures of the models and of the kernels; DATA=FOLDER with tatoeba/spa.txt and shakespeare/input.txt
 # make soak   install, then an hour of searches that are killed, resumed and held against the operating system's account
+# make results  RESULTS.md, from results/*.json; installs nothing
 # PYTHON=python3.12 takes another interpreter; TORCH_INDEX=URL takes torch, and torch alone, from another package index.
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ TORCH_INDEX ?=
 VENV := .venv
 IN := $(VENV)/bin
 
-.PHONY: run test check soak bench
+.PHONY: run test check soak bench results
 .DELETE_ON_ERROR:
 
 run: $(VENV)/installed
@@ -30,6 +31,9 @@ soak: $(VENV)/installed-dev
 bench: $(VENV)/installed-dev
 	$(IN)/python tests/bench/run.py --data $(DATA)
 	$(IN)/python tests/bench/kernels.py
+
+results:
+	$(PYTHON) results/make.py
 
 $(VENV)/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || \

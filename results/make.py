@@ -1,0 +1,58 @@
+"""RESULTS.md from results/*.json: `make results`. It lies beside what it reads, since nothing else does.
+
+Standard library only: it runs before anything is installed. A file is {"title", "about", "rows"}; a row has FIELDS,
+each a text or null where it was not told; one figure a claim, the newest.
+"""
+
+import json
+import string
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+PAGE = FOLDER.parent / "RESULTS.md"
+FIELDS = ("claim", "against", "asked", "measured", "spread", "n", "commit", "machine", "date", "command")
+ORDER = ("search", "cap", "replay", "models", "devices", "experiments", "kernels")  # other files come after these
+SHOWN = (*FIELDS[:6], "when, where", "command")
+INTRODUCTION = """# Results
+
+Made by `make results` from `results/*.json`: change those. How each figure came, and what failed, is in `docs/log.md`.
+Bold falls short of what was asked. A letter is a machine, named at the end: compare figures of one machine only. A day
+is one of the log's. An empty cell was not told. `$DATA` is a folder with `tatoeba/spa.txt` (118,964 English-Spanish
+pairs) and `shakespeare/input.txt` (tiny shakespeare)."""
+
+
+def files(folder: Path = FOLDER) -> dict[str, dict]:
+    """The files by name, in the page's order."""
+    names = sorted((path.stem for path in folder.glob("*.json")), key=lambda name: ((*ORDER, name).index(name), name))
+    return {name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in names}
+
+
+def line(cells: tuple[str | None, ...]) -> str:
+    return f"| {' | '.join(cell or '' for cell in cells)} |"
+
+
+def table(rows: list[dict], letters: dict[str, str]) -> list[str]:
+    """A line a row; a command that is the one above is not written again."""
+    lines, above = [line(SHOWN), "|---" * len(SHOWN) + "|"], None
+    for row in rows:
+        place = ", ".join(filter(None, (row["commit"], row["date"], letters.get(row["machine"]))))
+        command = "as above" if row["command"] == above else f"`{row['command']}`"
+        lines.append(line((*(row[field] for field in FIELDS[:6]), place, command)))
+        above = row["command"]
+    return lines
+
+
+def page(of: dict[str, dict]) -> str:
+    """RESULTS.md, whole, of these files."""
+    machines = dict.fromkeys(row["machine"] for file in of.values() for row in file["rows"] if row["machine"])
+    letters = dict(zip(machines, string.ascii_uppercase, strict=False))
+    lines = [INTRODUCTION]
+    for file in of.values():
+        about = [file["about"], ""] if file["about"] else []
+        lines += ["", f"## {file['title']}", "", *about, *table(file["rows"], letters)]
+    lines += ["", "## Machines", "", *(f"- {letter}: {machine}" for machine, letter in letters.items())]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(files()), encoding="utf-8")
