@@ -1,4 +1,4 @@
-"""Every command in the README does what it says, with the budget made small."""
+"""Every command in README and docs does what it says, with the budget made small."""
 
 import re
 import shlex
@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.readme import REPOSITORY, commands, of, run
+
+WINNER = "python examples/use_winner.py"
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_there_is_nothing_but_what_is_tried_here() -> None:
-    scripts = ("python tune/", "python analysis/", "python model/", "python kernels/run.py")
+    scripts = ("python tune/", "python analysis/", "python model/", "python kernels/run.py", WINNER)
     tried = ("make ", *scripts, "tensorboard --logdir runs")
     assert [command for command in commands() if not command.startswith(tried)] == []
 
@@ -62,7 +64,7 @@ def test_experiments_are_told_and_planned(command: str, folder: Path) -> None:
     assert "s here" in run(command, folder, "30m") if "--list" in command else "of 30m" in run(command, folder, "30m")
 
 
-@pytest.mark.parametrize("command", of("python model/"))
+@pytest.mark.parametrize("command", [*of("python model/"), *of(WINNER)])
 def test_winners_are_of_use(command: str, folder: Path, searched: dict[str, str]) -> None:
     family = re.search(r"best-\w+", command)
     assert family is not None

@@ -1,4 +1,4 @@
-"""The README's commands for the kernels, beside the searches of the others: they take one core."""
+"""The documents' commands for the kernels, beside the searches of the others: they take one core."""
 
 import os
 from pathlib import Path

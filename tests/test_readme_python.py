@@ -1,8 +1,8 @@
-"""The README's Python does what it says, with the budget made small."""
+"""The examples do what they say, with the budget made small."""
 
 import json
 import math
-import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -15,21 +15,15 @@ from tune import study
 from tune.store.journal import connect
 
 CAP = 30.0
-BLOCKS = re.findall(r"^```python\n(.*?)^```", (REPOSITORY / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-
-
-def block(word: str) -> str:
-    """The one in which it stands."""
-    (found,) = (block for block in BLOCKS if word in block)
-    return found
+EXAMPLES = REPOSITORY / "examples"
 
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The study of the README's own family, run as a user's script, and what it printed."""
+    """The study of a family of one's own, run as a user's script, and what it printed."""
     folder = tmp_path_factory.mktemp("user")
     asked = f'budget="{CAP:.0f}s", out="study", text_corpus="text.txt"'
-    (folder / "mine.py").write_text(block("@register").replace('budget="2h"', asked))
+    (folder / "mine.py").write_text((EXAMPLES / "own_family.py").read_text().replace('budget="2h"', asked))
     (folder / "text.txt").write_text("To be, or not to be, that is the question. " * 5000)
     ran = subprocess.run(
         [sys.executable, "mine.py"], cwd=folder, capture_output=True, text=True, timeout=200, check=False
@@ -55,9 +49,7 @@ def test_a_search_returns_its_ranking(printed: tuple[Path, str], monkeypatch: py
     """The search itself is the one above."""
     ended = study.Outcome(folder=printed[0], found=True, interrupted=None)
     monkeypatch.setattr(study, "run_study", lambda settings: ended)
-    told: dict[str, pd.DataFrame] = {}
-    exec(block("result = search("), told)
-    result = told["result"]
+    result = runpy.run_path(str(EXAMPLES / "search_from_python.py"), run_name="__main__")["result"]
     assert isinstance(result, pd.DataFrame) and result.attrs["study"] == str(printed[0])
     assert f"lstm: best {result['trial'].iloc[0]} " in printed[1]
     assert printed[1].endswith(f"{result}\n")

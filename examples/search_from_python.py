@@ -1,0 +1,9 @@
+"""A search in a call. Each setting is written as its flag is typed; what returns is the ranking, the winner first."""
+
+from tune.settings import Settings
+from tune.study import search
+
+if __name__ == "__main__":
+    result = search(Settings(budget="2h", families="nanogpt", text_corpus="text.txt"))
+    print(result)  # a pandas DataFrame
+    print(result.attrs["study"])  # its folder; search(Settings.of_study(FOLDER, budget="4h")) goes on with it

@@ -1,0 +1,11 @@
+"""A winner at work: python examples/use_winner.py runs/STUDY/best-translation "How are you?" """
+
+import sys
+from pathlib import Path
+
+from model.checkpoint import load_model
+from model.use import translations
+
+if __name__ == "__main__":
+    model, tokenizer = load_model(Path(sys.argv[1]))
+    print(*translations(model, tokenizer, sys.argv[2:]), sep="\n")

@@ -1,0 +1,50 @@
+"""The documents: README stays short, links lead somewhere, the schema is told whole, Python stands in examples/."""
+
+import re
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from tests.readme import DIARY, DOCUMENTS, REPOSITORY, blocks
+from tune.journal import FILE, Journal
+
+README_LINES = 150
+
+
+def test_the_readme_is_short():
+    assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, DIARY], ids=lambda path: path.name)
+def test_links_lead_somewhere(document):
+    text = document.read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link]
+    assert [link for link in links if not (document.parent / link).exists()] == []
+    shown = re.findall(r"`((?:docs|examples|results)/[\w.-]+\.\w+)`", text)
+    assert [path for path in shown if not (REPOSITORY / path).exists()] == []
+
+
+def test_python_stands_in_the_examples():
+    assert blocks("python") == []
+
+
+def test_every_table_and_column_of_the_journal_is_told(tmp_path):
+    Journal(tmp_path, new=True).close()
+    told = {}
+    for line in (REPOSITORY / "docs" / "journal.md").read_text(encoding="utf-8").splitlines():
+        if cells := re.fullmatch(r"\| `(\w+)` \| (.*) \|", line):
+            told[cells[1]] = set(re.findall(r"`(\w+)`", cells[2]))
+    with sqlite3.connect(tmp_path / FILE) as journal:
+        tables = [name for (name,) in journal.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        columns = {name: {row[1] for row in journal.execute(f"PRAGMA table_info({name})")} for name in tables}
+    assert [(name, column) for name in tables for column in columns[name] - told.get(name, set())] == []
+
+
+def test_an_example_does_nothing_when_it_is_imported(tmp_path):
+    examples = map(str, sorted((REPOSITORY / "examples").glob("*.py")))
+    code = "import runpy, sys; [runpy.run_path(path, run_name='imported') for path in sys.argv[1:]]"
+    command = [sys.executable, "-c", code, *examples]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "" and list(tmp_path.iterdir()) == []
