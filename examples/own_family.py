@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from model.family import Batch, Family
-from tune.families import register
+from model.families import Batch, Family
+from tune.registry import register
 from tune.settings import Settings
 from tune.study import search
 

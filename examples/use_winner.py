@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from model.checkpoint import load_model
-from model.use import translations
+from model.inference import translations
+from model.training.checkpoint import load_model
 
 if __name__ == "__main__":
     model, tokenizer = load_model(Path(sys.argv[1]))

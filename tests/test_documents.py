@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.readme import DIARY, DOCUMENTS, REPOSITORY, blocks
-from tune.journal import FILE, Journal
+from tune.store.journal import FILE, Journal
 
 README_LINES = 150
 
