@@ -1,4 +1,6 @@
-"""Open studies by their journals, also of one that runs or was killed."""
+"""Studies by their journals, also of one that runs or was killed: trials, measurements that compare, rows of
+experiments.
+"""
 
 import json
 import math

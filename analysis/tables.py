@@ -1,4 +1,4 @@
-"""Numbers and configs as people read them."""
+"""Numbers and configurations as people read them, and the tables, flags and exit codes that the entries share."""
 
 import argparse
 import math

@@ -1,4 +1,4 @@
-"""What a kernel and an implementation of it are."""
+"""What a kernel and an implementation of it are, and how numba compiles here: types, threads, streaming stores."""
 
 import ctypes
 import os

@@ -1,6 +1,7 @@
-"""Compiled loops over rows of float32, written so that LLVM puts every pass into vector lanes.
+"""Softmax, layer norm and cross-entropy over rows of float32: what the two models do that memory bounds.
 
-exp is a polynomial here, as numba's own calls the C library once an element. NaN and infinities come out as in NumPy.
+Compiled loops are written so that LLVM puts every pass into vector lanes. exp is a polynomial here, as numba's own
+calls the C library once an element. NaN and infinities come out as in NumPy.
 """
 
 import math

@@ -1,6 +1,5 @@
-"""A family of models: what training and a search ask of one. Most of it follows from three methods.
-
-A user's own family is a subclass, registered under a name (tune/registry.py).
+"""A family of models: what training and a search ask of one, most of which follows from three methods; and the families
+that there are: two of Transformers, and those that a user adds (tune/registry.py).
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A trained model in use: translations of sentences, and text that goes on where a prompt ends."""
+"""A trained model in use: translations, text that goes on where a prompt ends, and the commands for both."""
 
 import argparse
 import itertools

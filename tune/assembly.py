@@ -1,4 +1,6 @@
-"""The facts of a study: what it was asked for, of which text, with which versions, on what."""
+"""The parts of a search, put together in its context; and the facts of a study: what was asked for, of which text, with
+which versions, on what.
+"""
 
 import importlib.metadata
 import json

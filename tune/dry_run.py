@@ -1,4 +1,6 @@
-"""What optimizer steps cost on this device: measured for a few shapes in short, scaled to others by FLOPs on paper."""
+"""--plan: what a search would start, climb and spend, found by playing its engine in virtual time, with steps measured
+on this device for a moment; no device-second is spent on trials.
+"""
 
 import math
 import statistics

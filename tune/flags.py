@@ -1,4 +1,6 @@
-"""A flag: how a setting is typed, read and shown, and the one line that says what is wrong; standard library only."""
+"""A flag: how a setting is typed, read and shown, and the one line that says what is wrong; the forms that are more
+than a number. Standard library only.
+"""
 
 import os
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,6 @@
-"""What of the cap is kept aside from the start: money to measure what more devices would gain for the winner."""
+"""What a search stands on: what its settings come to on this machine, checked before anything is written; and what of
+the cap is kept aside to measure what more devices would gain for the winner.
+"""
 
 import math
 import time

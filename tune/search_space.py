@@ -1,6 +1,5 @@
-"""The dimensions of the spaces: their names and values, how a user types them and how a config is labelled.
-
-Standard library only.
+"""The search space: the dimensions with their names and values, which configurations are valid, how a user narrows it
+and how a configuration is labelled; standard library only.
 """
 
 import random

@@ -1,4 +1,6 @@
-"""The end of a search: the best of each family, kept where people look for it, and the last lines printed."""
+"""The end of a search: the best of each family, kept where people look for it, what it writes and how well it
+translates, paid for like everything else, and the last lines printed.
+"""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Where the cap went: the burn-down, the trials' bills, the slots' timeline, prices against costs."""
+"""Where the cap went: the burn-down, the trials' bills, the slots' timeline, prices against costs; memory foretold."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,6 @@
-"""Size against perplexity: every trial, the front, and the fitted curve with its interval."""
+"""What a search found: size against perplexity, learning curves, the best so far, parallel coordinates, what more cap
+would buy.
+"""
 
 import matplotlib
 import numpy as np

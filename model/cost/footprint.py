@@ -1,4 +1,7 @@
-"""What a trial needs of memory on paper, for its steps and its evaluations."""
+"""What a trial needs of memory on paper, and what torch itself counts of a run: FLOPs, two ways, and bytes of tensors.
+
+Fused attention on a CPU counts as none, so that FLOPs are counted with attention as plain products.
+"""
 
 import gc
 from collections.abc import Callable, Iterable

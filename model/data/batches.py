@@ -1,4 +1,4 @@
-"""Tokens that stay on the device, and batches gathered from them."""
+"""Batches: tokens that stay on the device, rows gathered from them, in an order that a checkpoint can take up again."""
 
 import warnings
 from collections.abc import Iterator

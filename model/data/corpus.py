@@ -1,4 +1,4 @@
-"""Long work that a caller may want to watch."""
+"""Texts to learn from: pairs and text, from files or made up, split so that no sentence is in two splits."""
 
 import hashlib
 import math

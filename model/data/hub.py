@@ -1,4 +1,4 @@
-"""The Hugging Face hub: whether it answers, and the splits of a dataset, from it or from its cache on this machine."""
+"""The Hugging Face hub: whether it answers, a dataset's splits from it or its cache, and the corpora they make."""
 
 import hashlib
 import logging

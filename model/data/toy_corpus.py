@@ -1,4 +1,4 @@
-"""Noun phrases, names and pronouns of the builtin grammar, in agreement."""
+"""English sentences with their Spanish, made by a small grammar: the text that is always there."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

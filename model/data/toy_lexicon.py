@@ -1,4 +1,4 @@
-"""How Spanish words change: agreement of adjectives, conjugation of verbs, contraction."""
+"""The words of the toy corpus, and how Spanish ones change: agreement, conjugation, contraction."""
 
 from dataclasses import dataclass
 

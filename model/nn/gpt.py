@@ -1,6 +1,7 @@
-"""The trunk of nanoGPT as upstream has it: learned positions, LayerNorm, erf-GELU. Its names are those of upstream.
+"""nanoGPT: a decoder-only Transformer, as upstream has it (learned positions, LayerNorm, erf-GELU, its names) or in a
+modern form.
 
-# Shapes: B batch, T length, D d_model, H heads, K head width.
+# Shapes: B batch, T length, D d_model, H heads, K head width, V vocabulary.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,8 @@
 """One model that several processes train together: each on its share of every batch, all with the whole's gradients.
 
 torch's DistributedDataParallel (Li et al. 2020, arXiv:2006.15704) around a Learner's model, in the process group that
-is up. It takes the mean of the ranks' gradients, so a rank's loss counts with its tokens, not as one of n means.
+is up. It takes the mean of the ranks' gradients, so a rank's loss counts with its tokens, not as one of n means. Epochs
+over a few samples come in the order of torch's DistributedSampler, which is a new one only where it is told.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How good a model is on a split: un-smoothed loss and what follows from it."""
+"""How good a model is on a split: un-smoothed loss and what follows from it; BLEU and chrF of a translator."""
 
 import dataclasses
 import math

@@ -1,4 +1,6 @@
-"""What a process that trains needs once: its threads, and how much memory its trial took."""
+"""Memory of a process that trains: what its trial took, a limit on it, and how running out is told from other errors;
+and its threads.
+"""
 
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""The device-seconds of one stretch: what used them, and whether one thing more still fits."""
+"""The device-seconds of one segment: what used them, how long steps take, and what still fits in the lease."""
 
 import statistics
 from collections import deque

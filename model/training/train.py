@@ -1,4 +1,4 @@
-"""What the last steps of a training left: loss, gradient norm and speed; and whether the trial diverged."""
+"""The training loop of both families: one segment of a trial's life inside one lease."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""Ray for one search: started for it alone, and its Tuner told to do as the planner says."""
+"""Ray for one search: started for it alone, or a cluster that it joins; and its Tuner told to do as the engine says."""
 
 import logging
 import os

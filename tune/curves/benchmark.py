@@ -1,4 +1,6 @@
-"""Our own contest with one of its ideas taken out, for `tune/replay.py --ablations IDEA`."""
+"""One search on recorded curves, and what it found: what can be asked of it, and our own rules less one of their
+ideas.
+"""
 
 import argparse
 import math

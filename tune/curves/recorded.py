@@ -1,4 +1,4 @@
-"""Recorded learning curves, and the tables that a search may choose from."""
+"""Recorded learning curves, and the tables that a search may choose from: files, a study's own journal, kept rows."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Cells of the table: many searches that differ in their seed only, and what they come to."""
+"""The replay's command: cells of many searches that differ in their seed, their table, and how it is printed."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The order in which configurations are handed out before anything is known of them."""
+"""Which configuration a new trial of a replay gets: in an order, or suggested by what the trials before it taught."""
 
 import math
 import random

@@ -1,4 +1,6 @@
-"""Virtual time: slots that train recorded curves under a cap that nothing passes."""
+"""Virtual time: slots that train recorded curves under a cap that nothing passes; and our own successive halving in
+it.
+"""
 
 import heapq
 import math

@@ -1,4 +1,4 @@
-"""Keep the noise apart: while a study runs, what is printed goes to its log, and only its own lines to the screen."""
+"""What a study says on the screen: a line a decision, with its reason; the noise of libraries goes to its log."""
 
 import logging
 import os

@@ -1,4 +1,7 @@
-"""A running study at a glance, read from its journal: the account, who runs, who waits, who ended, who is best."""
+"""The live panel: a running study at a glance, read from its journal; what is said scrolls by above it.
+
+A thread of its own reads the journal and is the only one that draws, so the search waits for neither.
+"""
 
 import json
 import os

@@ -1,7 +1,9 @@
-"""An event file of TensorBoard's, written so that no end of the process loses what was said.
+"""What TensorBoard shows of a study: a run for each trial, with its row of HParams, and one for the ledger.
 
-Whole records are appended and nothing is held open: a writer with a thread and an open file for each trial comes to its
-limit at a thousand trials, and a kill loses what waits in its queue.
+Event files are written so that no end of the process loses what was said: whole records are appended and nothing is
+held open. A writer with a thread and an open file for each trial comes to its limit at a thousand trials, and a kill
+loses what waits in its queue. TensorBoard takes the first it reads of each record of HParams, and of a metric the
+newest value.
 """
 
 import io

@@ -1,4 +1,8 @@
-"""The rows of the ablation by configuration, and the report's."""
+"""The rows of the ablation, the effects of its dimensions, and its tables beside the published ones.
+
+The report's configurations are no full grid: only those are compared that differ in one dimension alone, for an
+interaction the four corners of two.
+"""
 
 import itertools
 import math

@@ -1,4 +1,6 @@
-"""What a user can set of an experiment: of the search's settings those that mean something here."""
+"""What an experiment is: its settings, points that are measured one by one, what they cost and what else would pay for
+them, and the trials they are put down to.
+"""
 
 import itertools
 import json

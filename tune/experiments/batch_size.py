@@ -1,4 +1,6 @@
-"""The largest batch that memory holds: foretold from what smaller ones took, and found by trying."""
+"""Larger and larger batches, until memory ends: seconds of an epoch, and the largest batch that fits, foretold from
+what smaller ones took and found by trying.
+"""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The experiments that there are, by name."""
+"""The experiments that there are, what one would do here, and the command behind experiment.py."""
 
 import argparse
 import sys

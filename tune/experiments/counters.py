@@ -1,4 +1,4 @@
-"""Memory of training by torch's own account of its tensors: alike on CPU and GPU, whatever a process held before."""
+"""What a step really takes: memory by torch's own account of its tensors, FLOPs by Nsight Compute."""
 
 import csv
 import shutil

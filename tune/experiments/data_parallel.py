@@ -1,4 +1,4 @@
-"""Other ways to train on several devices than DistributedDataParallel as it comes, each made to be held against it."""
+"""Ways to train on several devices, each against DistributedDataParallel as it comes."""
 
 from collections.abc import Iterator, Sequence
 from operator import itemgetter

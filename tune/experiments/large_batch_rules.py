@@ -1,4 +1,11 @@
-"""LARS (You et al. 2017, arXiv:1708.03888): momentum in which no matrix moves more than a share of its norm a step."""
+"""Rules for a large batch: rates that follow it, LARS (You et al. 2017, arXiv:1708.03888), and the gradient noise
+scale, which tells how large a batch is worth it (McCandlish et al. 2018, arXiv:1812.06162).
+
+tr(S) / |G|^2: the variance of one token's gradient, summed over the weights, against the square of the mean gradient.
+A batch of as many tokens needs twice the steps of the largest, and twice the tokens of the smallest. Both parts are
+estimated without bias from the gradients of a batch and of its parts (appendix A), which training has at hand: each
+rank's before they are communicated, on one device those of two halves.
+"""
 
 from dataclasses import dataclass
 from typing import Any

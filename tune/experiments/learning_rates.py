@@ -1,4 +1,6 @@
-"""A whole life in few steps, warm-up and decay included: what a learning rate is worth to a shape."""
+"""Short lives of one shape over learning rates, warm-up and decay included: down to the lowest loss, and a step
+beyond.
+"""
 
 import dataclasses
 import math

@@ -1,6 +1,5 @@
-"""Images as an image classifier's training set has them, made up: small JPEGs that are decoded and cut on the way.
-
-# Shapes: B batch.
+"""What the loader experiment loads, and what a running loop waits for: made-up images, small JPEGs that are decoded and
+cut on the way, and rows of text.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""The shapes that methods are compared on: one as it is, each dimension doubled, and others that cost as much."""
+"""Ways to train nanoGPT, on several shapes: what each takes and what it gains; and shapes of equal cost."""
 
 import gc
 import tempfile

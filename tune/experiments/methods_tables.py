@@ -1,4 +1,4 @@
-"""The rows of the comparison of methods with those of several seeds taken together, and how the report ranks them."""
+"""The rows of the comparison of methods, seeds taken together, how the report ranks them, and the tables."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Figures of several series that were measured in the same rounds, with their 95 % intervals."""
+"""What the steps of several ranks take, and what of it is communication: ways to step, timed in turns, with intervals.
+
+All are timed at a rate of zero, so that weights stay what they are and ranks that do not communicate stay alike.
+"""
 
 import math
 import statistics

@@ -1,4 +1,6 @@
-"""TensorBoard's part of an experiment: the numbers of each row over devices, and the tables as text."""
+"""An experiment at work: the points without a row yet, each on a group of workers, all of it inside the cap; and what
+TensorBoard shows of it.
+"""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What each rank does for the scaling experiment, on one device or on several alike."""
+"""One configuration on 1, 2, 4 ... devices: what it gains, what it costs, and where the rest goes."""
 
 import dataclasses
 from collections.abc import Callable, Iterator

@@ -1,4 +1,5 @@
-"""What a step of several ranks will take: compute that grows with the rows, communication by latency and bandwidth.
+"""The tables of the scaling experiment, and the model of a step that is fitted to its rows: compute that grows with the
+rows, communication by latency and bandwidth.
 
 A ring of n ranks passes 2 (n - 1) messages one after the other, of 1/n of the bytes each (Patarasuk and Yuan 2009,
 "Bandwidth optimal all-reduce algorithms for clusters of workstations").

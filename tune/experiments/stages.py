@@ -1,4 +1,6 @@
-"""What the seconds of a training go to: each of them to one stage."""
+"""What the seconds of a training go to, as upstream trains nanoGPT (eager, plain AdamW, each batch from a memory map
+that is opened anew, evaluations on random batches of both splits) and as this project does.
+"""
 
 import math
 import tempfile

@@ -1,4 +1,6 @@
-"""The figures of the published reports, to stand beside ours: analysis/published/ says of each where it is from."""
+"""Figures as people read them, the tables of an experiment on the screen, and the published figures beside them:
+analysis/published/ says of each where it is from.
+"""
 
 import csv
 import io

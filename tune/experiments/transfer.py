@@ -1,4 +1,4 @@
-"""A shape's losses over rates, as a row of the transfer experiment has them, and what they are against the base's."""
+"""Does one learning rate serve all shapes? Losses over rates by width and depth, with the scaling rules and without."""
 
 import math
 import statistics

@@ -1,4 +1,6 @@
-"""So many steps together, with checkpoints between: where a rank dies, all go on from the newest."""
+"""One training from its first step to its last, alone or of several ranks, what it came to, and what it will take on
+paper: the row of the experiments that compare such.
+"""
 
 import shutil
 import statistics

@@ -1,4 +1,5 @@
-"""The word-level language model of a published report: an encoder block of torch's own between two large matrices.
+"""The word-level language model of a published report: an encoder block of torch's own between two large matrices; and
+on paper: parameters, FLOPs and memory, by the report's formula too.
 
 It is measured, not searched: see the experiment `estimates`.
 

@@ -1,4 +1,8 @@
-"""What wants to know of a search as it goes: the screen, TensorBoard."""
+"""The search engine: what a free slot does next, and what becomes of a report.
+
+It asks each family what is worth doing, and writes into the store what was decided before it happens. It knows no Ray:
+the scheduler tells Ray, and tests give it a fake clock.
+"""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""One family of models in a study: its share of the cap, and who decides about it."""
+"""One family of models in a study: its share of the cap, who decides about it, and what its trials took of memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,6 @@
-"""How long a lease is: what its stretch should cost, and room for what it may cost more."""
+"""What the engine counts with: slots held and slots there, how long a lease is, and what each family may still use of
+the cap.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sized
 

@@ -1,4 +1,8 @@
-"""The ladder: how much training a rung is, and what share of a family's device-seconds each rung may use."""
+"""Successive halving of one family under a cap: how much training a rung is and what share of the cap it may use; who
+starts, who goes on, who thaws, what is left for whom.
+
+Pure: no clock, no randomness. What is decided follows from the events that were told, in their order.
+"""
 
 import math
 import re

@@ -1,9 +1,9 @@
-"""The books: every movement of device-seconds, in the ledger and in the journal at once.
+"""Accounting: every movement of device-seconds, in the ledger and in the journal at once.
 
 Leases and what is charged to them are told in seconds of their slot; the journal has them in device-seconds.
 
 What is reserved is written down before it is used. A slot is open while a process holds it; on it one lease follows
-another, and what lies between them is idle time, charged like the rest.
+another, and what lies between them is idle time, charged like the rest. A hold is several slots for one trial.
 """
 
 import time

@@ -1,4 +1,8 @@
-"""How long a part of a program takes in all."""
+"""The journal: one SQLite file a study, written by the driver alone, and the only thing that analysis reads.
+
+Everything a study knows is here: what was asked, every trial, lease, report, charge and decision. The state of the
+ladder and of the ledger is a function of it, so that a killed study goes on where it stopped.
+"""
 
 import fcntl
 import json
