@@ -62,8 +62,8 @@ def is_a_users(file: Path) -> bool:
     """Neither installed nor ours, on whatever node of a cluster it lies."""
     if {"site-packages", "dist-packages"} & set(file.parts) or file.is_relative_to(sysconfig.get_path("stdlib")):
         return False
-    folder = file.parent.name
-    return folder not in ("tune", "model") or not (ROOT / folder / file.name).is_file()
+    ours = (file.parts[place:] for place, part in enumerate(file.parts) if part in ("tune", "model"))
+    return not any(ROOT.joinpath(*parts).is_file() for parts in ours)
 
 
 def called(script: str) -> str:

@@ -132,7 +132,7 @@ def cached(name: HubName) -> "DatasetDict | None":
     from datasets.packaged_modules.cache.cache import Cache
 
     _hush()
-    with suppress(UserError, OSError):
+    with suppress(ValueError, OSError):
         builder = Cache(
             dataset_name=name.repository.partition("/")[2], repo_id=name.repository, config_name=name.config,
             version="auto", hash="auto",

@@ -7,16 +7,16 @@ import sys
 from kernels.registry import KERNELS
 
 PROGRAM = """
-from kernels import bench, gate, gpu, gpu_rows
+from kernels import benchmark, cuda, cuda_rows, verify
 from kernels.registry import KERNELS
 
-gpu.THREADS = gpu_rows.THREADS = 4
-gpu.MOST_BLOCKS = gpu_rows.MOST_BLOCKS = 3
-gate.SIZES, gate.SPECIAL_SIZE = (0, 1, 29), 29
+cuda.THREADS = cuda_rows.THREADS = 4
+cuda.MOST_BLOCKS = cuda_rows.MOST_BLOCKS = 3
+verify.SIZES, verify.SPECIAL_SIZE = (0, 1, 29), 29
 for kernel in KERNELS.values():
     for implementation in kernel.implementations:
         if implementation.device == "gpu" and implementation.name != "torch-cuda":
-            made = bench.built(kernel, implementation, seed=2)
+            made = benchmark.built(kernel, implementation, seed=2)
             print(kernel.name, implementation.name, made.fault or "right", sep=": ")
 """
 

@@ -41,7 +41,7 @@ def test_memory_that_runs_out_is_no_error(data):
 
 
 def test_an_error_of_another_kind_is_told(data):
-    with pytest.raises(ValueError, match=r"failed: ValueError: .*fewer than a batch"):
+    with pytest.raises(ValueError, match=r"failed: UserError: .*fewer than a batch"):
         try_batch(order(100_000), data)
 
 

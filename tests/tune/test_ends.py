@@ -13,7 +13,8 @@ STUB = """
 import os, signal, sys
 from contextlib import contextmanager
 from types import SimpleNamespace
-from tune import cli, ray_run, study
+from tune import cli, study
+from tune.backend import session  # noqa: F401
 from tune.search.engine import Planner
 from tune.backend.trainable import STOP_FILE
 
@@ -48,8 +49,8 @@ def corpora(settings):
 
 study.local_ray, study.run_trials = local_ray, run_trials
 if IN == "looks":
-    from tune import grounds
-    grounds.load_corpora = corpora
+    from tune import search_context
+    search_context.load_corpora = corpora
 sys.exit(cli.main(sys.argv[1:]))
 """
 ASKED = ["--budget", "60s", "--families", "nanogpt", "--devices", "1", "--text-corpus", "builtin", "--out", "study"]

@@ -182,11 +182,12 @@ def test_an_error_beside_a_machine_that_is_lost_fails_no_trial(tmp_path: Path) -
     assert [row["state"] for row in world.journal.rows("SELECT state FROM trials ORDER BY trial")][1] == "paused"
 
 
+OURS = "trainable.py"
 TRACE = """Failure # 1 (occurred at 2026-11-22_17-00-00)
 ray::TrainingTrial.train() (pid=1, ip=::1, repr=<tune.backend.trainable.TrainingTrial object at 0x7f>)
   File "{root}/site-packages/ray/tune/trainable/trainable.py", line 328, in train
     result = self.step()
-  File "{root}/tune/trial.py", line 92, in step
+  File "{root}/tune/backend/trainable.py", line 92, in step
     report = as_report(self._train_on())
   File "/home/someone/mine.py", line 40, in loss
     return helped(model)
@@ -202,7 +203,7 @@ two
     ("text", "its_own", "said"),
     [
         (TRACE, True, "its loss raised Odd: one (helper.py:7)"),
-        (TRACE.replace("/home/someone", "{root}/tune").replace("mine.py", "trial.py").replace("helper.py", "trial.py"),
+        (TRACE.replace("/home/someone", "/tune/tune/backend").replace("mine.py", OURS).replace("helper.py", OURS),
          True, "it raised Odd: one"),
         ("Failure # 1 (occurred at now)\nThe actor died unexpectedly before finishing this task.\n\tclass_name: X\n",
          False, "its process died: The actor died unexpectedly before finishing this task."),

@@ -12,7 +12,7 @@ from tune.curves.supply import Supply
 from tune.curves.world import Machine, Ration, Stretch, World
 from tune.search.forecast import Standings
 from tune.store.journal import Journal
-from tune.store.ledger import Ledger
+from tune.store.ledger import GRACE_SECONDS, Ledger
 
 
 @pytest.mark.parametrize("workers", [1, 3, 8])
@@ -25,7 +25,7 @@ def test_the_search_s_own_ledger_agrees_and_never_refuses(workers, diverge, shar
     cap = share * made.exhaustive
     machine = Machine(workers=workers, deadline=times * cap / workers)
     world = World(curves, cap, machine, Supply(curves, suggest="order", seed=1))
-    ledger = Ledger(cap=world.cap + 0.3 * workers, clock=lambda: world.now)
+    ledger = Ledger(cap=world.cap + GRACE_SECONDS * workers, clock=lambda: world.now)
 
     class Audited(World):
         def _begin(self, slot: int, stretch: Stretch) -> None:
@@ -54,7 +54,7 @@ def test_the_search_s_own_ledger_agrees_and_never_refuses(workers, diverge, shar
 
     def audited_decide(left):
         start_up = 0.0 if world.slot_is_open else world.machine.start_up
-        exact = ledger.left - 0.3 * (workers - len(ledger.open_slots)) - start_up
+        exact = ledger.left - GRACE_SECONDS * (workers - len(ledger.open_slots)) - start_up
         assert exact - world.machine.thaw * left.running - 1e-6 <= left.seconds <= exact + 1e-6
         return decide(left)
 
