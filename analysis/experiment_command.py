@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from analysis import tables as cli
+from analysis import tables
 from analysis.experiments.ablation import main_effects, overfitting, sizes
 from analysis.experiments.batch_size import batch_size
 from analysis.experiments.data_parallel import ways
@@ -36,7 +36,7 @@ PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {
 
 def draw_experiment(arguments: list[str]) -> None:
     """Draw, save, and say where and what is to be seen, or why not. UserError where nothing can be drawn."""
-    parser = cli.parser("experiment", "Draw what an experiment found.", studies="?")
+    parser = tables.parser("experiment", "Draw what an experiment found.", studies="?")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: the study's folder)")
     flags = parser.parse_args(arguments)
     study = open_study(flags.studies or newest(RUNS))

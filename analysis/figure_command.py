@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from analysis import tables as cli
+from analysis import tables
 from analysis.plots.dimensions import effects
 from analysis.plots.search import curve, curves, front, parallel
 from analysis.study import Results, open_studies
@@ -28,7 +28,7 @@ def draw_effects(arguments: list[str]) -> None:
 
 def save_pictures(arguments: list[str], entry: str, summary: str, draws: Sequence[Draw]) -> None:
     """Draw, save, and say where and what is to be seen. UserError where nothing can be drawn."""
-    parser = cli.parser(entry, summary)
+    parser = tables.parser(entry, summary)
     parser.add_argument("--family", help="this family only")
     parser.add_argument("--out", type=Path, default=Path(), metavar="FOLDER", help="where to write (default: here)")
     flags = parser.parse_args(arguments)

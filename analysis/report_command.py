@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from analysis import files, page, report_parts
-from analysis import tables as cli
+from analysis import files, page, report_parts, tables
 from analysis.plots.budget import bills, burn_down, memory, prices, timeline
 from analysis.plots.dimensions import effects, precision
 from analysis.plots.search import curve, curves, front, outlook, parallel
@@ -21,7 +20,7 @@ OF_THE_BUDGET = (burn_down, bills, timeline, prices, memory)
 
 def report(arguments: list[str]) -> None:
     """Write the page and say where. UserError for a study that does not serve or a folder that cannot be written."""
-    parser = cli.parser(
+    parser = tables.parser(
         "report", "Write one self-contained page of a study, and each figure as PNG and CSV.", studies="?"
     )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: report/ in the study)")

@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import early, page, stability_command
-from analysis import tables as formats
+from analysis import early, page, stability_command, tables
 from analysis.rank_command import answer_lines, columns, section
 from analysis.ranking import answers, where
 from analysis.spending import WHATS, Spending
@@ -44,14 +43,14 @@ def answer(results: Results, pool: pd.DataFrame) -> str:
         f"{'it is' if best['front'] else 'it is not'} on the front of size against perplexity."
     )
     shown = {
-        "validation perplexity": formats.number(best["perplexity"]),
-        "test perplexity": formats.number(best["test_perplexity"]),
-        "bits per character": formats.number(best["bits_per_character"]),
+        "validation perplexity": tables.number(best["perplexity"]),
+        "test perplexity": tables.number(best["test_perplexity"]),
+        "bits per character": tables.number(best["bits_per_character"]),
         "parameters": f"{best['parameters']:,.0f}",
-        "memory to train": formats.memory(best["memory_bytes"]),
-        **({} if pd.isna(best["mfu"]) else {"of the device's peak (MFU)": formats.share(best["mfu"], 1)}),
-        "device time": formats.duration(best["device_seconds"]),
-        "device time of the family": formats.duration(pool["device_seconds"].sum()),
+        "memory to train": tables.memory(best["memory_bytes"]),
+        **({} if pd.isna(best["mfu"]) else {"of the device's peak (MFU)": tables.share(best["mfu"], 1)}),
+        "device time": tables.duration(best["device_seconds"]),
+        "device time of the family": tables.duration(pool["device_seconds"].sum()),
     }
     title = f"{family}: {best['config']}"
     told = [page.text(line, kind="note") for line in answer_lines(results, pool)[1:]]
@@ -84,7 +83,7 @@ def spending_table(spent: Spending) -> str:
     """The rows of spend.py."""
     rows = [
         {"what": what, **spent.table[what].map("{:,.1f}".format), "device-seconds": f"{spent.by[what]:,.1f}",
-         "share": formats.share(spent.by[what], spent.spent)}
+         "share": tables.share(spent.by[what], spent.spent)}
         for what in WHATS
     ]  # fmt: skip
     return page.table(pd.DataFrame(rows).rename(columns={"-": "no trial"}))
@@ -103,7 +102,7 @@ def samples(study: Study, family: str) -> list[str]:
 
 def score_text(score: dict[str, Any]) -> str:
     """t012 translates 128 sentences of the test split with BLEU 21.3 and chrF 45.0 (sacrebleu, nrefs:1|...)."""
-    bleu, chrf = (formats.number(score[name], 3) for name in ("bleu", "chrf"))
+    bleu, chrf = (tables.number(score[name], 3) for name in ("bleu", "chrf"))
     return (
         f"{score['trial']} translates {score['sentences']} sentences of the test split with BLEU {bleu} and "
         f"chrF {chrf} (sacrebleu, {score['signature']})."

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from analysis import tables as cli
+from analysis import tables
 from analysis.experiments.kernels import roofline
 from analysis.study import RUNS, newest, open_kernels
 
 
 def draw_roofline(arguments: list[str]) -> None:
     """Draw, save, and say where and what is to be seen. UserError where nothing can be drawn."""
-    parser = cli.parser("roofline", "Draw what kernels reach under the roofs of the machine.", studies="?")
+    parser = tables.parser("roofline", "Draw what kernels reach under the roofs of the machine.", studies="?")
     parser.add_argument("--out", type=Path, default=Path(), metavar="FOLDER", help="where to write (default: here)")
     flags = parser.parse_args(arguments)
     picture = roofline(open_kernels(flags.studies or newest(RUNS, kernels=True)))

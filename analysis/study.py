@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import efficiency as sizes
-from analysis import tables as formats
+from analysis import tables
 from tune.errors import UserError, called
 from tune.store.journal import FILE, connect
 from tune.store.queries import PLACES, in_order
@@ -171,7 +171,7 @@ def _trials(study: Study, names: list[str]) -> pd.DataFrame:
     columns = "trial, family, config, parameters, state, reason, section, device_seconds, memory_bytes, mfu"
     table = study.read(f"SELECT {columns} FROM ({in_order()}) ORDER BY created, trial", study.until)
     points = [json.loads(config) for config in table["config"]]
-    table["config"] = [formats.config(point) for point in points]
+    table["config"] = [tables.config(point) for point in points]
     table.insert(0, "study", study.name)
     table = table.assign(device=study.device).join(pd.DataFrame(points, index=table.index).reindex(columns=names))
     corpora = {family: study.corpus(family) for family in table["family"].unique()}

@@ -18,8 +18,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from numpy.typing import ArrayLike
 from PIL import Image
 
-from analysis import files
-from analysis import tables as formats
+from analysis import files, tables
 from tune.store.queries import DECAY
 
 # Okabe and Ito's palette: told apart by colour-blind people too
@@ -127,7 +126,7 @@ def time_ticks(axis: Axis) -> None:
     low, high = axis.get_view_interval()
     step = next((step for step in TIME_STEPS if (high - low) / step <= 7), TIME_STEPS[-1])
     axis.set_major_locator(MultipleLocator(step))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: formats.short_duration(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tables.short_duration(value)))
 
 
 def legend_above(plot: Axes, handles: Sequence[Artist] | None = None, *, columns: int = 7) -> None:
@@ -148,7 +147,7 @@ def legend_above(plot: Axes, handles: Sequence[Artist] | None = None, *, columns
 
 def byte_axis(axis: Axis, values: ArrayLike) -> None:
     """A logarithmic axis of bytes, its ticks round in the unit that they are labelled in."""
-    log_axis(axis, values, formats.short_memory)
+    log_axis(axis, values, tables.short_memory)
     axis.set_major_locator(FixedLocator(byte_ticks(*axis.get_view_interval())))
 
 

@@ -12,9 +12,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from kernels import cuda as gpu
-from kernels import timing
-from kernels import verify as gate
+from kernels import cuda, timing, verify
 from kernels.elementwise import COPY, numba_loop, numba_streaming
 from kernels.kernel import THREADS, Bind, Call, Implementation, Inputs, Kernel, UnavailableError, on_line
 from kernels.registry import KERNELS
@@ -67,9 +65,9 @@ def peak_contenders(moved_bytes: int, places: Collection[str]) -> dict[str, Call
             for way, bind in zip(("plain", "streaming"), _copies(place), strict=True)
         }
     if GPU in places:
-        from kernels import torch_references as torch_yardsticks  # seconds to import
+        from kernels import torch_references  # seconds to import
 
-        found |= {f"{MARK}{GPU} {way}": call for way, call in torch_yardsticks.device_copies(elements).items()}
+        found |= {f"{MARK}{GPU} {way}": call for way, call in torch_references.device_copies(elements).items()}
     return found
 
 
@@ -125,7 +123,7 @@ def built(kernel: Kernel, implementation: Implementation, seed: int) -> Contende
         bind(first, output).result()
         compiled = time.perf_counter() - began
         host_bind = implementation.end_to_end() if implementation.end_to_end else None
-        errors = [gate.check(kernel, implementation, each, seed) for each in (bind, host_bind) if each]
+        errors = [verify.check(kernel, implementation, each, seed) for each in (bind, host_bind) if each]
     except UnavailableError as error:
         return replace(made, fault=f"skipped: {error}")
     except Exception as error:  # whatever a wrong implementation does, it is a row
@@ -146,7 +144,7 @@ def at_size(kernel: Kernel, contender: Contender, size: int, inputs: Inputs) -> 
     if largest is not None and size > largest:
         return replace(contender, fault=f"skipped: too slow above {largest:,} {kernel.unit}")
     try:
-        error = gate.check_inputs(kernel, contender.implementation, contender.bind, inputs)
+        error = verify.check_inputs(kernel, contender.implementation, contender.bind, inputs)
     except Exception as wrong:
         return replace(contender, fault=failure(wrong))
     return replace(contender, error=error if contender.implementation.random else max(contender.error, error))
@@ -193,7 +191,7 @@ def _fixed(kernel: Kernel, size: int, inputs: Inputs, contender: Contender) -> R
         "size": size,
         "shape": [list(each.shape) for each in inputs if isinstance(each, np.ndarray)],
         "dtype": kernel.dtype,
-        "device": ("no GPU" if contender.fault else gpu.device_name()) if on_gpu else cpu_name(),
+        "device": ("no GPU" if contender.fault else cuda.device_name()) if on_gpu else cpu_name(),
         "threads": None if on_gpu else THREADS if implementation.parallel else 1,
         "correct": correct,
         "status": contender.fault or "timed",

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit, prange, types, vectorize
 from numpy.typing import NDArray
 
-from kernels import cuda as gpu
+from kernels import cuda
 from kernels.kernel import (
     LANES,
     LINE,
@@ -171,13 +171,13 @@ def _kernel(name: str, formula: Formula, on_gpu: Sequence[Implementation], *othe
 
 
 KERNELS = (
-    _kernel("copy", COPY, gpu.elementwise(COPY.scalar)),
-    _kernel("vector_add", ADD, gpu.elementwise(ADD.scalar)),
-    _kernel("triad", TRIAD, gpu.elementwise(TRIAD.scalar)),
+    _kernel("copy", COPY, cuda.elementwise(COPY.scalar)),
+    _kernel("vector_add", ADD, cuda.elementwise(ADD.scalar)),
+    _kernel("triad", TRIAD, cuda.elementwise(TRIAD.scalar)),
     _kernel(
-        "hypotenuse", HYPOTENUSE, gpu.elementwise(HYPOTENUSE.scalar),
+        "hypotenuse", HYPOTENUSE, cuda.elementwise(HYPOTENUSE.scalar),
         # scales against overflow, and hypot(inf, nan) is inf: equal to the naive form on finite squares only
         Implementation(name="builtin", build=lambda: into_output(np.hypot), only_finite=True),
     ),
-    _kernel("grid_stride_add", ADD, [gpu.grid_stride(ADD.scalar)]),
+    _kernel("grid_stride_add", ADD, [cuda.grid_stride(ADD.scalar)]),
 )  # fmt: skip

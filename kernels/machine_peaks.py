@@ -4,8 +4,7 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Mapping
 
-from kernels import benchmark as peak
-from kernels import timing
+from kernels import benchmark, timing
 from kernels.kernel import THREADS
 from kernels.machine import Watch, last_cache_bytes, memory_bytes
 from kernels.registry import KERNELS
@@ -55,19 +54,19 @@ def renew(measure: Callable[[], Found | None]) -> Found:
 
 
 def _measured() -> Found:
-    from kernels import torch_references as torch_yardsticks  # seconds to import
+    from kernels import torch_references  # seconds to import
 
     moved = min(TIMES_CACHES * last_cache_bytes(), memory_bytes() // MEMORY_SHARE)
-    values = timing.in_turns(peak.peak_contenders(moved, (peak.ONE, peak.ALL, peak.GPU)))
+    values = timing.in_turns(benchmark.peak_contenders(moved, (benchmark.ONE, benchmark.ALL, benchmark.GPU)))
 
     def peaks(device: str, places: Mapping[int, str]) -> Peaks:
-        rates = {threads: peak.bandwidth(values, moved, place) for threads, place in places.items()}
+        rates = {threads: benchmark.bandwidth(values, moved, place) for threads, place in places.items()}
         return Peaks(
             bytes_per_second={threads: rate for threads, rate in rates.items() if rate is not None},
-            flops_per_second=torch_yardsticks.products(device, list(places)),
+            flops_per_second=torch_references.products(device, list(places)),
         )
 
-    found = {cpu_name(): peaks("cpu", {1: peak.ONE, THREADS: peak.ALL})}
-    if (gpu := torch_yardsticks.gpu_name()) is not None:
-        found[gpu] = peaks("cuda", {1: peak.GPU})
+    found = {cpu_name(): peaks("cpu", {1: benchmark.ONE, THREADS: benchmark.ALL})}
+    if (gpu := torch_references.gpu_name()) is not None:
+        found[gpu] = peaks("cuda", {1: benchmark.GPU})
     return found

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit, prange, types
 from numpy.typing import NDArray
 
-from kernels import cuda as gpu
+from kernels import cuda
 from kernels.kernel import Bind, Implementation, Inputs, Kernel, returned
 from kernels.references import c_function
 
@@ -123,7 +123,7 @@ KERNELS = (
             Implementation(name="njit-parallel", build=lambda: numba_count(parallel=True), parallel=True),
             Implementation(name="c", build=_c("hits")),
             Implementation(name="c-parallel", build=_c("hits_parallel"), parallel=True),
-            gpu.count(hit),
+            cuda.count(hit),
         ],
     ),
 )  # fmt: skip

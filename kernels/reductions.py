@@ -7,7 +7,7 @@ import numpy as np
 from numba import njit, prange, types
 from numpy.typing import NDArray
 
-from kernels import cuda as gpu
+from kernels import cuda
 from kernels.elementwise import SLOW_ABOVE, SPECIALS
 from kernels.kernel import VECTOR_IN, Bind, Implementation, Kernel, on_lists, returned
 from kernels.references import c_sum
@@ -45,7 +45,7 @@ KERNELS = (
             Implementation(name="njit-parallel", build=lambda: numba_sum(parallel=True), parallel=True),
             Implementation(name="c", build=lambda: c_sum("sum")),
             Implementation(name="c-parallel", build=lambda: c_sum("sum_parallel"), parallel=True),
-            gpu.shared_sum(),
+            cuda.shared_sum(),
         ],
     ),
 )  # fmt: skip

@@ -1,9 +1,6 @@
 """All kernels, by name."""
 
-from kernels import elementwise, scalars, transfers
-from kernels import monte_carlo_pi as monte_carlo
-from kernels import reductions as sums
-from kernels import row_kernels as model_pieces
+from kernels import elementwise, monte_carlo_pi, reductions, row_kernels, scalars, transfers
 
-FAMILIES = (scalars, elementwise, sums, monte_carlo, model_pieces, transfers)
+FAMILIES = (scalars, elementwise, reductions, monte_carlo_pi, row_kernels, transfers)
 KERNELS = {kernel.name: kernel for family in FAMILIES for kernel in family.KERNELS}

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit, prange, types
 from numpy.typing import NDArray
 
-from kernels import cuda_rows as gpu_rows
+from kernels import cuda_rows
 from kernels.kernel import THREADS, Bind, Implementation, Inputs, Kernel, into_output, on_lists
 
 # exp(x) = 2^n e^r, n = round(x log2 e): e^r by its Taylor series to r^7 for |r| <= ln 2 / 2, within 6e-9
@@ -269,7 +269,7 @@ KERNELS = (
         reference=softmax_reference, output=np.empty_like, tolerance=2e-5, least=1e-30, bytes_per_element=8,
         flops_per_element=5, special=special,
         implementations=_implementations(
-            "softmax", _softmax_python, _softmax_numpy, softmax, gpu_rows.softmax()
+            "softmax", _softmax_python, _softmax_numpy, softmax, cuda_rows.softmax()
         ),
     ),
     Kernel(
@@ -277,7 +277,7 @@ KERNELS = (
         output=lambda x, gain, bias: np.empty_like(x), tolerance=2e-5, least=1.0, bytes_per_element=8,
         flops_per_element=8, special=special,
         implementations=_implementations(
-            "layer_norm", _layer_norm_python, _layer_norm_numpy, layer_norm, gpu_rows.layer_norm()
+            "layer_norm", _layer_norm_python, _layer_norm_numpy, layer_norm, cuda_rows.layer_norm()
         ),
     ),
     Kernel(
@@ -285,7 +285,7 @@ KERNELS = (
         output=lambda x, targets: np.empty(x.shape[0], np.float32), tolerance=2e-5, least=1.0, bytes_per_element=4,
         flops_per_element=4, special=special,
         implementations=_implementations(
-            "cross_entropy", _cross_entropy_python, _cross_entropy_numpy, cross_entropy, gpu_rows.cross_entropy()
+            "cross_entropy", _cross_entropy_python, _cross_entropy_numpy, cross_entropy, cuda_rows.cross_entropy()
         ),
     ),
 )  # fmt: skip

@@ -18,7 +18,7 @@ if __name__ == "__main__":
 
     if settings.budget is None:
         sys.exit(report(settings, in_tasks(ray, settings)))
-    from tune.display import tensorboard as event_file
+    from tune.display import tensorboard
     from tune.store import journal, ledger
 
-    sys.exit(report(settings, in_study(ray, settings, journal=journal, ledger=ledger, event_file=event_file)))
+    sys.exit(report(settings, in_study(ray, settings, journal=journal, ledger=ledger, event_file=tensorboard)))

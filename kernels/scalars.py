@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from kernels import cuda as gpu
+from kernels import cuda
 from kernels.kernel import Implementation, Inputs, Kernel, returned
 from kernels.references import c_function
 
@@ -62,7 +62,7 @@ KERNELS = (
             Implementation(name="numpy", build=lambda: returned(np.add)),
             Implementation(name="njit", build=lambda: returned(njit(TWO_FLOATS)(add))),
             Implementation(name="c", build=_c("add_scalars")),
-            gpu.scalar_add(),
+            cuda.scalar_add(),
         ],
     ),
     Kernel(
@@ -71,7 +71,7 @@ KERNELS = (
         implementations=[
             Implementation(name="python", build=lambda: returned(lambda: None)),
             Implementation(name="njit", build=lambda: returned(njit(types.void())(lambda: None))),
-            gpu.empty_launch(),
+            cuda.empty_launch(),
         ],
     ),
 )  # fmt: skip

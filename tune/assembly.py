@@ -30,7 +30,7 @@ from tune.search.successive_halving import Contest, Ladder
 from tune.search.suggest import Suggester, prior
 from tune.search_context import SHORTEST_RUNG_SECONDS, Grounds
 from tune.settings import Settings
-from tune.store import heartbeat as heartbeats
+from tune.store import heartbeat
 from tune.store.accounting import Books
 from tune.store.journal import Journal, Stopwatch
 from tune.store.ledger import Ledger
@@ -218,7 +218,7 @@ def kept_flops(grounds: Grounds) -> dict[str, float]:
 def make_place(grounds: Grounds, planner: Planner) -> Place:
     """Where and how the trials run."""
     settings, kind, study = grounds.settings, grounds.devices.kind, planner.books.journal.folder
-    (study / heartbeats.FOLDER).mkdir(exist_ok=True)
+    (study / heartbeat.FOLDER).mkdir(exist_ok=True)
     per_second = EVALUATION_TOKENS_PER_RUNG_SECOND[kind]
     before = planner.books.journal.facts().get("evaluation_tokens", {})
     tokens = {
@@ -228,6 +228,6 @@ def make_place(grounds: Grounds, planner: Planner) -> Place:
     planner.books.journal.note(evaluation_tokens=tokens)
     return Place(
         folder=study, device=kind, threads=THREADS, seed=settings.seed, evaluation_tokens=tokens,
-        report_every=settings.report_every, driver=heartbeats.Driver.here(),
+        report_every=settings.report_every, driver=heartbeat.Driver.here(),
         memory_limit=grounds.held_to,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from analysis import tables as formats
+from analysis import tables
 from analysis.study import Study, experiment_rows, published
 from analysis.style import BLUE, GREY, MARKERS, ORANGE, Picture, axes, legend_above, log_axis
 from tune.errors import UserError
@@ -90,13 +90,13 @@ def sizes(study: Study) -> Picture:
         plot.scatter([], [], s=26, c=GREY, marker=marker, label=f"dropout {dropout:g}")
     for kind, color in ((OURS, BLUE), (THEIRS, ORANGE)):
         plot.scatter([], [], s=26, c=color, label=kind)
-    log_axis(plot.xaxis, table["parameters"], formats.short_count)
-    log_axis(plot.yaxis, table["word_perplexity"], formats.short_count)
+    log_axis(plot.xaxis, table["parameters"], tables.short_count)
+    log_axis(plot.yaxis, table["word_perplexity"], tables.short_count)
     plot.set(xlabel="parameters", ylabel="validation perplexity of words")
     legend_above(plot, columns=5)
     best = table.loc[table.groupby("of")["word_perplexity"].idxmin()].set_index("of")
     said = [
-        f"{kind} {best.loc[kind, 'word_perplexity']:.4g} with {formats.short_count(best.loc[kind, 'parameters'])}"
+        f"{kind} {best.loc[kind, 'word_perplexity']:.4g} with {tables.short_count(best.loc[kind, 'parameters'])}"
         for kind in (OURS, THEIRS)
     ]
     return Picture(

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis import tables as formats
+from analysis import tables
 from analysis.study import Study, experiment_rows, published
 from analysis.style import BLACK, BLUE, GREEN, GREY, VERMILION, Picture, axes, legend_above, log_axis
 from tune.errors import UserError
@@ -51,8 +51,8 @@ def batch_size(study: Study) -> Picture:
         for name, batch in ends.items():
             color, style, label = ENDS[name]
             plot.axvline(batch, c=color, ls=style, lw=1.3, label=f"{label}: {batch:,}")
-        log_axis(plot.xaxis, [*table["batch"], *theirs["batch_size"], *ends.values()], formats.plain)
-    log_axis(time.yaxis, [*timed["epoch_seconds"], *theirs["epoch_seconds"]], formats.short_duration)
+        log_axis(plot.xaxis, [*table["batch"], *theirs["batch_size"], *ends.values()], tables.plain)
+    log_axis(time.yaxis, [*timed["epoch_seconds"], *theirs["epoch_seconds"]], tables.short_duration)
     time.set(ylabel="an epoch")
     memory.set(xlabel="rows of a batch", ylabel="memory of a step")
     for plot in (time, memory):
@@ -76,14 +76,14 @@ def draw_memory(plot: Axes, table: pd.DataFrame, limits: Sequence[float]) -> Non
     plot.axhline(limit, c=VERMILION, lw=1)
     plot.plot(out["batch"], [limit] * len(out), c=VERMILION, marker="x", ls="", label="out of memory")
     heights = [*taken["memory_bytes"], *on_paper["paper_bytes"], limit]
-    log_axis(plot.yaxis, heights, lambda value: f"{formats.short_count(value)}B")
+    log_axis(plot.yaxis, heights, lambda value: f"{tables.short_count(value)}B")
 
 
 def said(table: pd.DataFrame, largest: Row) -> str:
     """What is to be seen."""
     fastest = table.loc[table["epoch_seconds"].idxmin()]
     out = table[table["ended"].isin(TOO_LARGE)]["batch"]
-    told = f"An epoch is fastest with {fastest['batch']:,.0f} rows, in {formats.duration(fastest['epoch_seconds'])}."
+    told = f"An epoch is fastest with {fastest['batch']:,.0f} rows, in {tables.duration(fastest['epoch_seconds'])}."
     if largest:
         foretold = f", {largest['foretold']:,} were foretold" if "foretold" in largest else ""
         told += f" {largest['largest']:,} rows are the largest batch that fits{foretold}."

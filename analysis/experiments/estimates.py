@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from analysis import tables as formats
+from analysis import tables
 from analysis.study import Study, experiment_rows, published
 from analysis.style import BLACK, BLUE, GREY, ORANGE, SKY, VERMILION, Picture, axes, legend_above, log_axis
 from tune.errors import UserError
@@ -53,8 +53,8 @@ def estimates(study: Study) -> Picture:
             plot.plot(rows["estimated"], rows["measured"], c=color, marker=marker, fillstyle=filling, ls="", ms=7,
                       label=f"{formula} formula, {by}")  # fmt: skip
     plot.set(xlabel="FLOPs on paper", ylabel="FLOPs of a training step, measured")
-    log_axis(plot.xaxis, table["estimated"], formats.short_count)
-    log_axis(plot.yaxis, table["measured"], formats.short_count)
+    log_axis(plot.xaxis, table["estimated"], tables.short_count)
+    log_axis(plot.yaxis, table["measured"], tables.short_count)
     legend_above(plot, columns=2)
     ours = table[table["by"] == "FlopCounterMode"].set_index("formula")
     ratios = (ours["measured"] / ours["estimated"]).groupby("formula").median()

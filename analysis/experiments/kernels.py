@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis import tables as formats
+from analysis import tables
 from analysis.study import Study
 from analysis.style import (  # fmt: skip
     BLACK,
@@ -51,7 +51,7 @@ def roofline(study: Study) -> Picture:
         _draw(plot, study, rows, styles)
         best = rows.loc[rows.groupby("kernel", sort=False)["rate"].idxmax()]
         shares = ", ".join(
-            f"{row['kernel']} {formats.share(row['rate'] / row['roof'], 1)} ({row['implementation']})"
+            f"{row['kernel']} {tables.share(row['rate'] / row['roof'], 1)} ({row['implementation']})"
             for row in best.to_dict("records")
         )
         said.append(f"{_title(rows)}: {shares}.")
@@ -113,7 +113,7 @@ def _draw(plot: Axes, study: Study, rows: pd.DataFrame, styles: Mapping[str, tup
     allowed = at * bandwidth
     if not np.isnan(bandwidth):
         plot.plot(at, np.minimum(allowed, max(products.values(), default=np.inf)), c=GREY, lw=1.4)
-        said = f"{formats.count(bandwidth)}B/s"
+        said = f"{tables.count(bandwidth)}B/s"
         plot.annotate(said, (at[0], allowed[0]), textcoords="offset points", xytext=(6, -9), fontsize=8)
     for precision, rate in products.items():
         start = rate / bandwidth if rate < allowed[-1] else at[0]
@@ -124,9 +124,9 @@ def _draw(plot: Axes, study: Study, rows: pd.DataFrame, styles: Mapping[str, tup
     for name, own in rows.groupby("implementation", sort=False):
         color, marker = styles[str(name).removesuffix(PARALLEL)]
         plot.scatter(own["intensity"], own["rate"], s=26, c=color, marker=marker, label=name, zorder=3)
-    log_axis(plot.xaxis, at, formats.plain)
+    log_axis(plot.xaxis, at, tables.plain)
     highest = max([rows["rate"].max() * LABELS, *products.values()])
-    log_axis(plot.yaxis, [rows["rate"].min(), highest], formats.short_count)
+    log_axis(plot.yaxis, [rows["rate"].min(), highest], tables.short_count)
     for intensity, own in rows.groupby("intensity"):
         highest = np.nanmax([own["rate"].max(), own["roof"].max()])
         plot.annotate(

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from analysis import tables as formats
+from analysis import tables
 from analysis.study import Study, experiment_rows
 from analysis.style import BLUE, GREY, MARKERS, ORANGE, SKY, VERMILION, Picture, axes, legend_above, log_axis
 from tune.errors import UserError
@@ -48,7 +48,7 @@ def losses(study: Study) -> Picture:
     if np.isfinite(scale):
         plot.axvline(scale, c=GREY, lw=1, ls=":", label="gradient noise scale")
     shown = [*table["batch_tokens"], *([scale] if np.isfinite(scale) else [])]
-    log_axis(plot.xaxis, shown, formats.number)
+    log_axis(plot.xaxis, shown, tables.number)
     plot.set(xlabel="tokens a batch", ylabel="validation loss, nats a token")
     legend_above(plot, columns=3)
     best = table.loc[table[table["times"] == table["times"].max()]["loss"].idxmin()]

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.patches import Patch
 
-from analysis import tables as formats
+from analysis import tables
 from analysis.spending import held, spending
 from analysis.study import Study
 from analysis.style import (
@@ -63,7 +63,7 @@ def burn_down(study: Study) -> Picture:
     return Picture(
         name="burn-down",
         title="The cap, burning down",
-        text=f"{formats.duration(cap)} of device time: the line is what was left, "
+        text=f"{tables.duration(cap)} of device time: the line is what was left, "
         "the areas above it say what took the rest.",
         figure=figure,
         data=table.assign(left=top),
@@ -154,8 +154,8 @@ def prices(study: Study) -> Picture:
     ends = [table["price"].min(), table["price"].max()]
     plot.plot(ends, ends, c=GREY, lw=1, label="price = cost")
     plot.set(xlabel="price: device-seconds predicted", ylabel="cost: device-seconds charged")
-    log_axis(plot.xaxis, table["price"], formats.plain)
-    log_axis(plot.yaxis, table["charged"], formats.plain)
+    log_axis(plot.xaxis, table["price"], tables.plain)
+    log_axis(plot.yaxis, table["charged"], tables.plain)
     plot.legend(loc="upper left")
     return Picture(
         name="prices",

@@ -11,7 +11,7 @@ import pandas as pd
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-from analysis import tables as formats
+from analysis import tables
 from analysis.study import LEVEL, TRIAL, Results, Study
 from analysis.style import (
     BLACK,
@@ -167,7 +167,7 @@ def precision(results: Results, family: str) -> Picture:
             quality.errorbar(place, mean, [[mean - low], [high - mean]], fmt="o", c=BLUE, ms=6, lw=1.8, capsize=4)
             said.append(f"{name} {mean:+.3f} ({low:+.3f} to {high:+.3f}, {len(points)} trials)")
         if rows["mfu"].notna().any():
-            busy.append(f"{name} {formats.share(rows['mfu'].mean(), 1)}")
+            busy.append(f"{name} {tables.share(rows['mfu'].mean(), 1)}")
         color, marker = (BLUE, ORANGE, GREEN, PURPLE)[place % 4], MARKERS[place % len(MARKERS)]
         speed.scatter(
             rows["parameters"],
@@ -183,8 +183,8 @@ def precision(results: Results, family: str) -> Picture:
     quality.set_xlim(-0.6, len(names) - 0.4)
     speed.set(title="tokens a second", xlabel="parameters")
     if table["tokens_per_second"].notna().any():
-        log_axis(speed.xaxis, table["parameters"], formats.short_count)
-        log_axis(speed.yaxis, table["tokens_per_second"].dropna(), formats.short_count)
+        log_axis(speed.xaxis, table["parameters"], tables.short_count)
+        log_axis(speed.yaxis, table["tokens_per_second"].dropna(), tables.short_count)
         speed.legend(loc="best")
     return Picture(
         name=f"precision-{family}",

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.transforms import BboxBase
 
-from analysis import efficiency as sizes
+from analysis import efficiency
 from analysis import tables as formats
 from analysis.plots.dimensions import one_level
 from analysis.study import TRIAL, Results, Study
@@ -100,9 +100,10 @@ def curve(results: Results, family: str) -> Picture:
     table = results.of(family)
     counts = table["level"].value_counts()
     styles = levels(table["level"].unique())
-    fitted = [level for level in styles if counts[level] >= sizes.FEWEST]
+    fitted = [level for level in styles if counts[level] >= efficiency.FEWEST]
     if not fitted:
-        raise UserError(f"family: {family!r} has no level with the {sizes.FEWEST} trials a curve takes; wait for them")
+        few = f"no level with the {efficiency.FEWEST} trials a curve takes"
+        raise UserError(f"family: {family!r} has {few}; wait for them")
     figure, (plot,) = axes(height=4.2)
     for level, (color, marker) in styles.items():
         rows = table[table["level"] == level]
@@ -119,8 +120,8 @@ def curve(results: Results, family: str) -> Picture:
         )
     rows = table[table["level"] == fitted[-1]]
     at = np.geomspace(rows["parameters"].min(), rows["parameters"].max(), 60)
-    middle, resampled = sizes.expected(rows["parameters"].to_numpy(float), rows["perplexity"].to_numpy(float), at)
-    low, high = np.exp(np.percentile(resampled, sizes.INTERVAL, axis=0))
+    middle, resampled = efficiency.expected(rows["parameters"].to_numpy(float), rows["perplexity"].to_numpy(float), at)
+    low, high = np.exp(np.percentile(resampled, efficiency.INTERVAL, axis=0))
     plot.plot(at, np.exp(middle), c=BLACK, lw=1.5, label=f"fitted to {level_text(fitted[-1])}")
     plot.fill_between(at, low, high, color=GREY, alpha=0.25, lw=0, label="its 90 % interval")
     scales(plot, table)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from model.data import toy_corpus as grammar
+from model.data import toy_corpus
 from tune.errors import UserError
 
 CHUNK = 10_000
@@ -88,7 +88,7 @@ def load_pairs(
     What is too long is left out of the splits: they are those of the whole file, less that.
     """
     if path is None:
-        pairs, skipped = grammar.pairs(), 0
+        pairs, skipped = toy_corpus.pairs(), 0
         name, text = "builtin English-Spanish grammar", "\n".join(map("\t".join, pairs))
         digest = hashlib.sha256(text.encode()).hexdigest()
     else:

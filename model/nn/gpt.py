@@ -6,7 +6,7 @@ modern form.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,6 @@ from model.nn.blocks import SelfBlock, initialize_blocks, turns
 from model.nn.mup import EMBEDDING_STD, Scaling
 from model.nn.precision import Embedding, Linear
 from tune.errors import UserError
-
-if TYPE_CHECKING:
-    pass
 
 
 class UpstreamTrunk(nn.Module):

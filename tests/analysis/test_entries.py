@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis import tables as cli
+from analysis import tables
 from analysis.rank_command import rank
 from analysis.spending import spend
 from tests.analysis.conftest import Written
@@ -132,4 +132,4 @@ def test_errors_of_ours_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyError("ours")
 
     with pytest.raises(KeyError):
-        cli.run(broken)
+        tables.run(broken)

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from analysis import rank_command
-from analysis import tables as formats
+from analysis import rank_command, tables
 from analysis.rank_command import columns, rank, show
 from analysis.ranking import ranking
 from analysis.study import Results, open_studies
@@ -19,14 +18,14 @@ from tests.analysis.conftest import Written
 
 HEADS: dict[str, tuple[str, Callable[[float], str]]] = {
     "place": ("#", "{:.0f}".format),
-    "perplexity": ("perplexity", formats.number),
-    "perplexity_per_million": ("perplexity /M", formats.number),
-    "bits_per_character": ("bits/char", formats.number),
-    "test_perplexity": ("test", formats.number),
-    "parameters": ("parameters", formats.count),
+    "perplexity": ("perplexity", tables.number),
+    "perplexity_per_million": ("perplexity /M", tables.number),
+    "bits_per_character": ("bits/char", tables.number),
+    "test_perplexity": ("test", tables.number),
+    "parameters": ("parameters", tables.count),
     "efficiency": ("efficiency", "{:+.3f}".format),
     "device_seconds": ("device-s", "{:,.1f}".format),
-    "memory_bytes": ("memory", formats.memory),
+    "memory_bytes": ("memory", tables.memory),
 }
 """Of the --csv, each number with the head of its column in the table and how it is written there."""
 

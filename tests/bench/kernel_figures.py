@@ -6,8 +6,7 @@ from itertools import groupby
 from statistics import median
 from types import ModuleType
 
-from kernels import benchmark as bench
-from kernels import timing
+from kernels import benchmark, timing
 from kernels.kernel import THREADS
 from kernels.registry import KERNELS
 from kernels.settings import sizes
@@ -65,7 +64,7 @@ def figures(*, short: bool) -> Iterator[Row]:
         wanted = list(group)
         names = {each for figure in wanted for each in (figure.fast, figure.slow)} | {OF_THE_COPY.get(name, "njit")}
         asked = (SAMPLES,) if name == "monte_carlo_pi" else (10_000,) if short else sizes("full")
-        found = bench.measure(name, asked, sorted(names), SEED)
+        found = benchmark.measure(name, asked, sorted(names), SEED)
         for size in asked:
             rows = {row["implementation"]: row for row in found if row["size"] == size}
             for figure in wanted:
@@ -76,7 +75,7 @@ def figures(*, short: bool) -> Iterator[Row]:
             yield _exact(found)
 
 
-def _row(figure: Figure, rows: dict[str, bench.Row], *, judged: bool) -> Row:
+def _row(figure: Figure, rows: dict[str, benchmark.Row], *, judged: bool) -> Row:
     fast, slow = rows[figure.fast], rows[figure.slow]
     reached: bool | None = None
     missing = [row["status"] for row in (fast, slow) if row["median_seconds"] is None]
@@ -94,7 +93,7 @@ def _row(figure: Figure, rows: dict[str, bench.Row], *, judged: bool) -> Row:
     )  # fmt: skip
 
 
-def _of_the_copy(row: bench.Row) -> Row:
+def _of_the_copy(row: benchmark.Row) -> Row:
     share = row.get("share_of_peak")
     known = share is not None and not row["unstable"]
     unknown = row["status"] if share is None else UNSTABLE
@@ -105,7 +104,7 @@ def _of_the_copy(row: bench.Row) -> Row:
     )  # fmt: skip
 
 
-def _exact(found: Sequence[bench.Row]) -> Row:
+def _exact(found: Sequence[benchmark.Row]) -> Row:
     """Of those that count the same samples; the gate held them against NumPy."""
     counters = {row["implementation"]: row["correct"] for row in found if row["implementation"] != "python"}
     timed = {name: correct for name, correct in counters.items() if correct is not None}

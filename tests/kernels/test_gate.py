@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernels import benchmark as bench
-from kernels import timing
+from kernels import benchmark, timing
 from kernels.command import report
 from kernels.kernel import Implementation, Kernel, RefusedError, UnavailableError, into_output, returned
 from kernels.registry import KERNELS
@@ -25,8 +24,8 @@ def with_one(kernel: Kernel, function: Callable[..., Any], **more: Any) -> Kerne
     return replace(kernel, implementations=[Implementation(name="it", build=lambda: bind(function), **more)])
 
 
-def row_of(kernel: Kernel) -> bench.Row:
-    (row,) = bench.rows(kernel, (100,), None, seed=0)
+def row_of(kernel: Kernel) -> benchmark.Row:
+    (row,) = benchmark.rows(kernel, (100,), None, seed=0)
     return row
 
 
@@ -105,7 +104,7 @@ def test_a_right_one_is_timed():
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=lambda kernel: kernel.name)
 def test_nothing_and_one_element_are_timed_too(kernel):
-    for row in bench.rows(kernel, (0, 1), ("numpy",), seed=0):
+    for row in benchmark.rows(kernel, (0, 1), ("numpy",), seed=0):
         assert row["status"] == "timed" and row["median_seconds"] > 0, row["size"]
         assert row["size"] or not kernel.sized or (row["bytes"], row["flops"]) == (0, 0)
 

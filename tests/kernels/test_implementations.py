@@ -4,7 +4,7 @@ import numba
 import numpy as np
 import pytest
 
-from kernels import benchmark as bench
+from kernels import benchmark
 from kernels.kernel import THREADS, Implementation, UnavailableError
 from kernels.monte_carlo_pi import numba_count
 from kernels.registry import KERNELS
@@ -35,7 +35,7 @@ CASES = [
 @pytest.mark.parametrize(("kernel", "implementation"), CASES, ids=lambda value: getattr(value, "name", value))
 def test_it_passes_the_gate(kernel: str, implementation: Implementation) -> None:
     """Or is skipped for want of a compiler or a kind of CPU, and then says so."""
-    made = bench.built(KERNELS[kernel], implementation, seed=1)
+    made = benchmark.built(KERNELS[kernel], implementation, seed=1)
     assert not made.fault.startswith("FAIL"), made.fault
     if made.fault:
         pytest.skip(made.fault)
@@ -60,5 +60,5 @@ def test_without_a_gpu_every_gpu_row_says_so(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("kernels.cuda.require_device", none)
     for kernel in KERNELS.values():
         on_gpu = [each.name for each in kernel.implementations if each.device == "gpu"]
-        rows = list(bench.rows(kernel, (10,), on_gpu, seed=0))
+        rows = list(benchmark.rows(kernel, (10,), on_gpu, seed=0))
         assert [row["status"] for row in rows] == ["skipped: no CUDA device"] * len(on_gpu)

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernels import machine_peaks, timing
-from kernels import torch_references as torch_yardsticks
-from kernels import verify as gate
+from kernels import machine_peaks, timing, torch_references, verify
 from kernels.kernel import THREADS, UnavailableError
 from kernels.machine_peaks import measured, renew, wanted
 from kernels.registry import KERNELS
@@ -29,7 +27,7 @@ def test_copies_and_products_are_measured_by_threads(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(timing, "VALUE_SECONDS", 1e-4)
     monkeypatch.setattr(timing, "CORES_TAKEN", 1e9)
     monkeypatch.setattr(machine_peaks, "last_cache_bytes", lambda: 1 << 20)
-    monkeypatch.setattr(torch_yardsticks, "PRODUCTS", 1)
+    monkeypatch.setattr(torch_references, "PRODUCTS", 1)
     threads = torch.get_num_threads()
     found = measured()
     torch.set_num_threads(threads)
@@ -86,13 +84,13 @@ def test_torch_on_a_gpu_is_held_against_the_same_reference(monkeypatch: pytest.M
     waited: list[int] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UnavailableError, match="no CUDA device"):
-        torch_yardsticks.on_gpu(torch_yardsticks.softmax)
-    assert torch_yardsticks.device_copies(10) == {} and torch_yardsticks.gpu_name() is None
+        torch_references.on_gpu(torch_references.softmax)
+    assert torch_references.device_copies(10) == {} and torch_references.gpu_name() is None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(1))
     monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)
     for name in ("softmax", "layer_norm", "cross_entropy"):
         kernel = KERNELS[name]
         (implementation,) = [each for each in kernel.implementations if each.name == "torch-cuda"]
-        assert gate.check(kernel, implementation, implementation.build(), 0) < kernel.tolerance
+        assert verify.check(kernel, implementation, implementation.build(), 0) < kernel.tolerance
     assert waited

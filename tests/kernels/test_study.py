@@ -8,8 +8,7 @@ from typing import Any, cast
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from kernels import benchmark as bench
-from kernels import machine_peaks, study, timing
+from kernels import benchmark, machine_peaks, study, timing
 from kernels.kernel import THREADS
 from kernels.registry import KERNELS
 from kernels.settings import Settings, UnaffordableError
@@ -25,7 +24,7 @@ NAMES = ("scalar_add", "hypotenuse_scalar", "grid_stride_sum")
 class Virtual:
     """A cluster where tasks take no time but the seconds they are said to."""
 
-    def __init__(self, *, gpus: int = 0, takes: float = 5.0, rows: Callable[[str], list[bench.Row]]) -> None:
+    def __init__(self, *, gpus: int = 0, takes: float = 5.0, rows: Callable[[str], list[benchmark.Row]]) -> None:
         self.gpus, self.takes, self.rows, self.now = gpus, takes, rows, 0.0
         self.ran: list[str] = []
 
@@ -40,13 +39,13 @@ class Virtual:
 
 
 @pytest.fixture(scope="module")
-def measured() -> Callable[[str], list[bench.Row]]:
+def measured() -> Callable[[str], list[benchmark.Row]]:
     """Rows as they are, of few implementations and next to no time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "VALUE_SECONDS", 1e-5)
         patch.setattr(timing, "LARGEST_SPREAD", 1e9)
         patch.setattr(timing, "CORES_TAKEN", 1e9)
-        found = {name: bench.measure(name, (100,), ("python", "numpy", "cuda", "cuda-shared"), 0) for name in NAMES}
+        found = {name: benchmark.measure(name, (100,), ("python", "numpy", "cuda", "cuda-shared"), 0) for name in NAMES}
     return lambda name: found[name]
 
 
@@ -129,7 +128,7 @@ def test_a_reservation_is_written_before_the_task_runs(begin: Callable[..., Stud
     up = Virtual(rows=measured)
     made = begin(up, 1000.0)
 
-    def rows(name: str) -> list[bench.Row]:
+    def rows(name: str) -> list[benchmark.Row]:
         assert made.journal.rows("SELECT * FROM decisions WHERE action = 'run' AND reason LIKE ?", f"{name}:%")
         assert made.journal.rows("SELECT * FROM slots WHERE closed IS NULL")
         assert made.ledger.reserved >= THREADS * expected(made.settings, name)
@@ -140,7 +139,7 @@ def test_a_reservation_is_written_before_the_task_runs(begin: Callable[..., Stud
 
 
 def test_what_broke_is_charged_too(begin: Callable[..., Study]) -> None:
-    def breaks(name: str) -> list[bench.Row]:
+    def breaks(name: str) -> list[benchmark.Row]:
         raise RuntimeError
 
     made = begin(Virtual(rows=breaks), 1000.0)
@@ -188,7 +187,7 @@ def test_peaks_that_were_measured_are_paid_for_and_kept_in_the_journal(
 
 
 def test_tensorboard_has_what_is_stable_and_no_more(begin: Callable[..., Study], measured: Any) -> None:
-    def rows(name: str) -> list[bench.Row]:
+    def rows(name: str) -> list[benchmark.Row]:
         return [row | ({"unstable": True} if row["implementation"] == "numpy" else {}) for row in measured(name)]
 
     made = begin(Virtual(rows=rows), 1000.0)

@@ -5,14 +5,14 @@ import re
 
 import pytest
 
-from model.data import toy_corpus as grammar
+from model.data import toy_corpus
 from model.data import toy_lexicon as lexicon
 from model.data.toy_lexicon import agree, and_, conjugate, to
 
 
 @pytest.fixture(scope="module")
 def pairs() -> list[tuple[str, str]]:
-    return grammar.pairs()
+    return toy_corpus.pairs()
 
 
 def test_pairs_are_many_and_no_sentence_comes_twice(pairs: list[tuple[str, str]]) -> None:
@@ -21,7 +21,7 @@ def test_pairs_are_many_and_no_sentence_comes_twice(pairs: list[tuple[str, str]]
 
 
 def test_pairs_are_always_the_same(pairs: list[tuple[str, str]]) -> None:
-    assert grammar.pairs() == pairs
+    assert toy_corpus.pairs() == pairs
 
 
 def test_questions_and_statements_answer_each_other(pairs: list[tuple[str, str]]) -> None:

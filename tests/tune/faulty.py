@@ -18,23 +18,22 @@ import torch  # noqa: E402
 
 from model.training import learner  # noqa: E402
 from tune import cli  # noqa: E402
-from tune.backend import session as ray_run  # noqa: E402
-from tune.backend import trainable as trial  # noqa: E402
+from tune.backend import session, trainable  # noqa: E402
 
 FAULTS = json.loads(Path(sys.argv[1]).read_text())
 FROM_STEP = 30
 OUTGROWN_BYTES = 200_000_000
 
 
-def fault(trial: str, config: dict[str, Any]) -> str | None:
+def fault(trainable: str, config: dict[str, Any]) -> str | None:
     """What is wrong with a trial, if anything is: what names it before what is chance."""
-    named = [kind for kind, trials in FAULTS.items() if trial in trials]
+    named = [kind for kind, trials in FAULTS.items() if trainable in trials]
     drawn = [kind for kind, trials in FAULTS.items() if trials == "a quarter"]
     unlucky = zlib.crc32(json.dumps(config, sort_keys=True).encode()) % 4 == 0
     return next(iter(named + drawn * unlucky), None)
 
 
-class Faulty(trial.TrainingTrial):
+class Faulty(trainable.TrainingTrial):
     """Patches the learner of its own process, by the name of the trial that it trains."""
 
     def setup(self, config: dict[str, Any], **rest: Any) -> None:
@@ -67,5 +66,5 @@ class Faulty(trial.TrainingTrial):
 
 
 if __name__ == "__main__":
-    ray_run.TrainingTrial = Faulty  # type: ignore[misc]
+    session.TrainingTrial = Faulty  # type: ignore[misc]
     sys.exit(cli.main(sys.argv[2:]))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.soak.table import line, measured
-from tune.backend import session as cluster
+from tune.backend import session
 from tune.settings import Settings
 
 
@@ -22,10 +22,10 @@ def test_a_place_that_a_node_does_not_see_is_refused_and_nothing_is_left(
     def on_each(nodes: Any, function: Any, path: str) -> dict[str, str | None]:
         return {"here (10.0.0.1:1)": function(path), "there (10.0.0.2:1)": None}
 
-    monkeypatch.setattr(cluster, "nodes", list)
-    monkeypatch.setattr(cluster, "on_each", on_each)
+    monkeypatch.setattr(session, "nodes", list)
+    monkeypatch.setattr(session, "on_each", on_each)
     with pytest.raises(ValueError, match=r"^--out: .*study' is not seen from there \(10\.0\.0\.2:1\)[^\n]*$"):
-        cluster.check_folder(tmp_path / "runs" / "study")
+        session.check_folder(tmp_path / "runs" / "study")
     assert os.listdir(tmp_path) == []
 
 
@@ -35,9 +35,9 @@ def test_devices_are_those_of_all_nodes_and_precisions_what_all_do(monkeypatch: 
         "b": {"name": "B", "precisions": ("fp32",), "memory_bytes": None},
     }
     living = [{"Resources": {"CPU": 3.0}}, {"Resources": {"CPU": 1.0}}, {"Resources": {}}]
-    monkeypatch.setattr(cluster, "nodes", lambda: living)
-    monkeypatch.setattr(cluster, "on_each", lambda nodes, function, kind: told)
-    found = cluster.cluster_devices(Settings(budget=600))
+    monkeypatch.setattr(session, "nodes", lambda: living)
+    monkeypatch.setattr(session, "on_each", lambda nodes, function, kind: told)
+    found = session.cluster_devices(Settings(budget=600))
     assert (found.slots, found.precisions, found.name) == (4, ("fp32",), "A or B")
     with pytest.raises(ValueError, match=r"--devices: '5'"):
-        cluster.cluster_devices(Settings(budget=600, devices=5))
+        session.cluster_devices(Settings(budget=600, devices=5))

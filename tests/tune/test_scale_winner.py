@@ -8,8 +8,7 @@ import pytest
 
 from analysis.experiments.scaling import communication, speed_up
 from analysis.study import open_study
-from tune import search_context as aside
-from tune import study
+from tune import search_context, study
 from tune.experiments import base as grounds
 from tune.experiments.base import Point
 from tune.ranking import ranking
@@ -42,8 +41,8 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[pd.Da
     small: dict[str, Any] = {"fix": "d_model=16,layers=2", "families": "nanogpt", "text_corpus": "builtin"}
     asked = Settings(budget=CAP, devices=2, oversubscribe=True, scale_winner="1,2", out=out, **small)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aside, "points_of", short)
-        patch.setattr(aside, "SHARE", ASIDE)
+        patch.setattr(search_context, "points_of", short)
+        patch.setattr(search_context, "SHARE", ASIDE)
         patch.setattr(grounds, "START_SECONDS", START)
         patch.setattr(study, "scale_winner", watched)
         assert study.run_study(asked).exit_code == 0

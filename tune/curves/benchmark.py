@@ -329,15 +329,15 @@ def player(scheduler: str, world: World) -> Player:
         from tune.curves.world import Ration
 
         return Ration(world)
-    from tune.curves import baselines as peers
+    from tune.curves import baselines
 
     makers: dict[str, Callable[[World], Player]] = {
-        "ray-asha": peers.RayAsha,
-        "ray-hyperband": peers.RayHyperBand,
-        "optuna-hyperband": peers.optuna_hyperband,
-        "optuna-halving": peers.optuna_halving,
-        "random": peers.Random,
-        "oracle": peers.Oracle,
+        "ray-asha": baselines.RayAsha,
+        "ray-hyperband": baselines.RayHyperBand,
+        "optuna-hyperband": baselines.optuna_hyperband,
+        "optuna-halving": baselines.optuna_halving,
+        "random": baselines.Random,
+        "oracle": baselines.Oracle,
     }
     return makers[scheduler](world)
 

@@ -4,7 +4,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from statistics import covariance
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import optuna
 
@@ -107,10 +107,6 @@ class Tpe:
     def _trial(self, index: int, loss: float) -> optuna.trial.FrozenTrial:
         params = dict(self._curves[index].config)
         return optuna.trial.create_trial(params=params, distributions=self._distributions, value=loss)
-
-
-if TYPE_CHECKING:
-    pass
 
 
 class Supply:

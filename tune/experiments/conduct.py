@@ -14,7 +14,7 @@ from tune.experiments.runner import Bench
 from tune.search.resume import last_moment, note_cap, spent, undamaged
 from tune.search_context import check_same_text
 from tune.signals import Told, ended_in_order, interruptible
-from tune.store import heartbeat as heartbeats
+from tune.store import heartbeat
 from tune.store.accounting import Books
 from tune.store.journal import Journal
 from tune.store.ledger import Ledger
@@ -57,7 +57,7 @@ def conduct(experiment: Experiment, grounds: Grounds, study: Path, told: Told) -
             write(note)
         bench = make_bench(experiment, grounds, journal, write)
         try:
-            with heartbeats.beating(study, bench.books.clock), local_ray(devices.slots, devices.gpus):
+            with heartbeat.beating(study, bench.books.clock), local_ray(devices.slots, devices.gpus):
                 if told.name:
                     raise KeyboardInterrupt(told.name)
                 with interruptible():
@@ -87,7 +87,7 @@ def make_bench(experiment: Experiment, grounds: Grounds, journal: Journal, write
     note_cap(journal, settings.budget)
     text = {settings.family: grounds.data}
     note_facts(facts_of(settings, grounds.devices, text, experiment=experiment.name), journal)
-    (journal.folder / heartbeats.FOLDER).mkdir(exist_ok=True)
+    (journal.folder / heartbeat.FOLDER).mkdir(exist_ok=True)
     return Bench(
         experiment=experiment, points=grounds.points, config=grounds.config, data=grounds.data,
         devices=grounds.devices, books=Books(journal, ledger, clock),

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from tune.search.family import MOST_REFUSALS, Family, Footprints
 from tune.search.records import Assignment, Running, Terms, TrialRecord
@@ -18,9 +18,6 @@ from tune.search.successive_halving import ALIKE, Finish, HandBack, Promote, Sta
 from tune.store.accounting import Books
 from tune.store.heartbeat import IDLE, WORKING
 from tune.store.ledger import GRACE_SECONDS
-
-if TYPE_CHECKING:
-    pass
 
 
 class Listener(Protocol):
