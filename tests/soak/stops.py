@@ -14,10 +14,6 @@ STOPS, EACH = 20, 5
 ROUNDS = (((60, 1), (60, 1)), ((90, 2),))
 """Searches of one slot run two at a time: (cap in seconds, slots). Over again until there were so many stops."""
 SHORT_STOPS, SHORT_EACH, SHORT_ROUNDS = 2, 2, (((40, 1),),)
-AIMED, AIMED_CAP = 4, 70
-"""So many searches of translation alone, of this cap, are stopped only while they decode, until one was: whether
-anything is left of a cap for decoding is not known before.
-"""
 SHORTEST_SECONDS, LONGEST_SECONDS = 1.0, 30.0
 """Of a stop."""
 SOONEST_SECONDS, LATEST_SECONDS = 0.3, 6.0
@@ -39,10 +35,6 @@ def measure(bench: Bench) -> Iterator[Row]:
                 names = [f"stopped-{len(found) + place}" for place in range(len(searches))]
                 found += together.map(lambda name, asked, seed: _search(bench, name, *asked, seed),
                                       names, searches, seeds)  # fmt: skip
-    for number in range(0 if bench.short else AIMED):
-        if not any(each["while decoding"] for each in found):
-            seed, flags = bench.chance.randrange(1000), ("--families", "translation")
-            found.append(_search(bench, f"aimed-{number}", AIMED_CAP, 1, seed, *flags, each=1))
     count = sum(len(each["stops"]) for each in found)
     decoding = sum(each["while decoding"] for each in found)
     over = max(each["spent"] - each["cap"] for each in found)
@@ -62,14 +54,12 @@ def measure(bench: Bench) -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _search(
-    bench: Bench, name: str, cap: int, slots: int, seed: int, *flags: str, each: int | None = None
-) -> dict[str, Any]:
-    """One search, stopped as often as it can be, `each` times at most; the last time while it decodes its winner."""
-    study, each = bench.study(name), each or (SHORT_EACH if bench.short else EACH)
+def _search(bench: Bench, name: str, cap: int, slots: int, seed: int) -> dict[str, Any]:
+    """One search, stopped as often as it can be; the last time while it decodes its winner."""
+    study, each = bench.study(name), SHORT_EACH if bench.short else EACH
     search = Search(
         bench.observer, "--budget", f"{cap}s", "--devices", str(slots), "--oversubscribe", "--report-every", "1s",
-        "--seed", str(seed), "--out", study, *flags,
+        "--seed", str(seed), "--out", study,
     )  # fmt: skip
     while not _has_slot(study) and not search.ends_within(0.1):
         pass
