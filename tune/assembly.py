@@ -34,6 +34,7 @@ from tune.store import heartbeat
 from tune.store.accounting import Books
 from tune.store.journal import Journal, Stopwatch
 from tune.store.ledger import Ledger
+from tune.winners import decoding_seconds
 
 PACKAGES = ("ray", "torch", "numpy", "optuna", "tokenizers", "tensorboard")
 
@@ -196,6 +197,7 @@ def make_family(
         equal_tokens=settings.rungs == "tokens",
         step_seconds=given.step_seconds if given else None,
         warm_up_steps=RECIPES[name]["warm_up_steps"],
+        decoding=decoding_seconds if grounds.devices.kind == "cpu" else lambda step_seconds: 0.0,
         suggestions=Suggester(
             space, seed=settings.seed, search=settings.search,
             prior=prior(

@@ -145,6 +145,16 @@ LOADING_SECONDS = 0.3
 Item = TypeVar("Item")
 
 
+def sample_seconds(step_seconds: float) -> float:
+    """The price of a sample, from seconds of an optimizer step."""
+    return SAMPLE_TOKENS * STEPS_A_TOKEN * step_seconds
+
+
+def decoding_seconds(step_seconds: float) -> float:
+    """What must be left for decoding to begin."""
+    return MARGIN * (LOADING_SECONDS + sample_seconds(step_seconds))
+
+
 class TimeIsUp(Exception):
     """Another step of decoding might not fit in its lease."""
 
@@ -163,10 +173,10 @@ def write_samples(
     scores: dict[str, Score] = {}
     for family, winner in found.items():
         (row,) = books.journal.rows("SELECT MAX(step_seconds) AS step FROM reports WHERE trial = ?", winner.trial)
-        price = SAMPLE_TOKENS * STEPS_A_TOKEN * (row["step"] or 0.0)
+        price = sample_seconds(row["step"] or 0.0)
         charged, wall = kind != "cuda", planner.wall_left()
         seconds = min(affordable(books, 1) if charged else math.inf, math.inf if wall is None else wall)
-        if not winner.decayed or seconds <= MARGIN * (LOADING_SECONDS + price):
+        if not winner.decayed or seconds <= decoding_seconds(row["step"] or 0.0):
             continue
         with Hold(books, winner.trial, PURPOSE, devices=1, seconds=seconds) if charged else nullcontext() as hold:
             lease = Lease(seconds, books.clock)

@@ -13,6 +13,8 @@ from tests.soak.search import Search
 STOPS, EACH = 20, 5
 ROUNDS = (((60, 1), (60, 1)), ((90, 2),))
 """Searches of one slot run two at a time: (cap in seconds, slots). Over again until there were so many stops."""
+AIMED = ((240, 1), (240, 1))
+"""Searches that are long enough to be sure to decode their winner, and are stopped as they do, and not before."""
 SHORT_STOPS, SHORT_EACH, SHORT_ROUNDS = 2, 2, (((40, 1),),)
 SHORTEST_SECONDS, LONGEST_SECONDS = 1.0, 30.0
 """Of a stop."""
@@ -30,11 +32,8 @@ def measure(bench: Bench) -> Iterator[Row]:
     found: list[dict[str, Any]] = []
     while sum(len(each["stops"]) for each in found) < stops and len(found) < stops:
         for searches in rounds:
-            with ThreadPoolExecutor(len(searches)) as together:
-                seeds = [bench.chance.randrange(1000) for _ in searches]
-                names = [f"stopped-{len(found) + place}" for place in range(len(searches))]
-                found += together.map(lambda name, asked, seed: _search(bench, name, *asked, seed),
-                                      names, searches, seeds)  # fmt: skip
+            found += _side_by_side(bench, searches, len(found), aimed=False)
+    found += () if bench.short else _side_by_side(bench, AIMED, len(found), aimed=True)
     count = sum(len(each["stops"]) for each in found)
     decoding = sum(each["while decoding"] for each in found)
     over = max(each["spent"] - each["cap"] for each in found)
@@ -54,27 +53,34 @@ def measure(bench: Bench) -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _search(bench: Bench, name: str, cap: int, slots: int, seed: int) -> dict[str, Any]:
-    """One search, stopped as often as it can be; the last time while it decodes its winner."""
-    study, each = bench.study(name), SHORT_EACH if bench.short else EACH
+def _side_by_side(
+    bench: Bench, searches: tuple[tuple[int, int], ...], begun: int, *, aimed: bool
+) -> list[dict[str, Any]]:  # fmt: skip
+    seeds = [bench.chance.randrange(1000) for _ in searches]
+    names = [f"stopped-{begun + place}" for place in range(len(searches))]
+    with ThreadPoolExecutor(len(searches)) as together:
+        return list(
+            together.map(lambda name, asked, seed: _search(bench, name, asked, seed, aimed), names, searches, seeds)
+        )
+
+
+def _search(bench: Bench, name: str, asked: tuple[int, int], seed: int, aimed: bool) -> dict[str, Any]:
+    """One search of (cap, slots), stopped as often as it can be, or, where it is aimed, once, as it decodes."""
+    (cap, slots), study, each = asked, bench.study(name), 1 if aimed else SHORT_EACH if bench.short else EACH
     search = Search(
         bench.observer, "--budget", f"{cap}s", "--devices", str(slots), "--oversubscribe", "--report-every", "1s",
-        "--seed", str(seed), "--out", study,
+        "--seed", str(seed), "--out", study, *(("--families", "translation") if aimed else ()),
     )  # fmt: skip
     while not _has_slot(study) and not search.ends_within(0.1):
         pass
     stops: list[float] = []
     decoding = False
-    while len(stops) < each and not search.ends_within(bench.chance.uniform(SOONEST_SECONDS, LATEST_SECONDS)):
-        if len(stops) == each - 1:
-            while not decodes(study) and not search.ends_within(LOOK_SECONDS):
-                pass
-        if search.ended is None:
-            search.tell(signal.SIGSTOP)
-            decoding = decodes(study)
-            stops.append(bench.chance.uniform(SHORTEST_SECONDS, LONGEST_SECONDS))
-            search.ends_within(stops[-1])
-            search.tell(signal.SIGCONT)
+    while len(stops) < each and not _moment(bench, search, study, aimed):
+        search.tell(signal.SIGSTOP)
+        decoding = decoding or decodes(study)
+        stops.append(bench.chance.uniform(SHORTEST_SECONDS, LONGEST_SECONDS))
+        search.ends_within(stops[-1])
+        search.tell(signal.SIGCONT)
     code = search.finish()
     bench.observer.look()
     held = compare(study, bench.observer.trials(search.driver))
@@ -83,6 +89,15 @@ def _search(bench: Bench, name: str, cap: int, slots: int, seed: int) -> dict[st
         "spent": spent(study), "adds up": adds_up(study), "off": [slot.off for slot in held if slot.outside],
         "slots": [{"journal": slot.journal, "outside": slot.outside} for slot in held], "printed": search.printed,
     }  # fmt: skip
+
+
+def _moment(bench: Bench, search: Search, study: Path, aimed: bool) -> bool:
+    """Wait for when to stop it: when it decodes, or by chance. Whether it ended before."""
+    if not aimed:
+        return search.ends_within(bench.chance.uniform(SOONEST_SECONDS, LATEST_SECONDS))
+    while not decodes(study) and not search.ends_within(LOOK_SECONDS):
+        pass
+    return search.ended is not None
 
 
 def _has_slot(study: Path) -> bool:

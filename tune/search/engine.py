@@ -251,7 +251,7 @@ class Planner:
         record, again, wall = self.trials[trial], action == GO_ON, self._wall()
         family = self.families[record.family]
         fills = rung is None and not family.fixed
-        wanted = price if fills else with_margin(price)
+        wanted = family.last_segment(record, price) if fills else with_margin(price)
         if not self.books.idle_slots:
             wanted = with_start_up(wanted, family.prices.start_up, self.books.affordable / self.slots.free)
         goal = record.goal if again and record.goal is not None else family.goal(record, rung, price)

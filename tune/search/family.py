@@ -1,6 +1,6 @@
 """One family of models in a study: its share of the cap, who decides about it, and what its trials took of memory."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,6 +13,8 @@ from tune.store.accounting import Books
 MOST_REFUSALS = 50
 """Where so many configurations in a row do not fit in memory, a family has no more of them."""
 
+DECODING_SHARE = 0.01
+"""Of a last segment at most: left for its winner to decode with."""
 WARM_UPS_BEFORE_A_FALL_TELLS = 2.0
 """A loss falls steeply with the rate's warm-up, for slow trials most of all: until so many of it no fall tells how a
 trial will go on. Counted in steps of the family's first trial, so that all at a rung are compared in the same way."""
@@ -42,7 +44,8 @@ class Family:
     equal_tokens: rungs are equal in tokens,
     not in device-seconds; step_seconds: the step time that then turns their seconds into steps for all trials; planned:
     at fixed prices, what its leases were to cost; refusals: configurations in a row that do not fit in memory;
-    warm_up_steps: those over which the learning rate of its trials rises.
+    warm_up_steps: those over which the learning rate of its trials rises; decoding(step_seconds): what its winner needs
+    to decode for a start, in seconds of a slot.
     """
 
     seconds: float
@@ -56,6 +59,7 @@ class Family:
     step_seconds: float | None = None
     planned: float = 0.0
     warm_up_steps: int = 0
+    decoding: Callable[[float], float] = lambda step_seconds: 0.0
 
     @property
     def fixed(self) -> FixedPrices | None:
@@ -84,6 +88,10 @@ class Family:
             of_a_step = self.fixed.step_seconds if self.fixed else record.step_seconds or self.step_seconds or 0.0
             seconds = (steps - record.steps) * of_a_step
         return self.prices.stretch(trial, max(0.0, seconds))
+
+    def last_segment(self, record: TrialRecord, seconds: float) -> float:
+        """How much of so many seconds a last segment gets, so that its trial, should it win, can decode."""
+        return seconds - min(DECODING_SHARE * seconds, self.decoding(record.step_seconds or 0.0))
 
     def reached(self, trial: str, rung: int, loss: float) -> None:
         """A trial waits at a rung: tell the contest and the suggestions."""
