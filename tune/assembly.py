@@ -26,7 +26,7 @@ from tune.search.family import Family
 from tune.search.records import Terms
 from tune.search.resume import agreed, last_moment, spent, spent_beside
 from tune.search.state import ladder_of
-from tune.search.successive_halving import Contest, Ladder
+from tune.search.successive_halving import Frame, Ladder, SuccessiveHalving
 from tune.search.suggest import Suggester, prior
 from tune.search_context import SHORTEST_RUNG_SECONDS, Grounds
 from tune.settings import Settings
@@ -109,7 +109,7 @@ def make_planner(
     grounds: Grounds, journal: Journal, listeners: list[Listener], *, there: Callable[[], int] | None = None,
     now: Callable[[], float] = time.monotonic, elapsed: float | None = None,
 ) -> Planner:  # fmt: skip
-    """The ledger, and each family's contest, prices and suggestions, on a clock that goes on where the journal ends.
+    """The ledger, and each family's policy, prices and suggestions, on a clock that goes on where the journal ends.
 
     there: how many devices there are just now, where some may be lost; now: the seconds by which that clock goes on;
     elapsed: seconds since the study began, whoever ran meanwhile (None: as the real clock has it).
@@ -147,7 +147,7 @@ def make_planner(
         planner.agree(make_terms(grounds, planner))
     journal.note(
         rung_seconds={
-            name: [family.contest.rung_seconds(rung) for rung in range(12)] for name, family in families.items()
+            name: [family.policy.rung_seconds(rung) for rung in range(12)] for name, family in families.items()
         },
         prices={name: asdict(price) for name, price in grounds.prices.items()},
     )
@@ -173,10 +173,10 @@ def search_wall(grounds: Grounds) -> float:
 
 
 def make_family(
-    grounds: Grounds, name: str, first: float, by_now: float, price_of: Callable[[Any, int], float],
+    grounds: Grounds, name: str, first: float, by_now: float, price_of: Callable[[str | None, int], float],
     ladder: Ladder | None = None,
 ) -> Family:  # fmt: skip
-    """One family: its contest on the study's first `ladder`, which is made for a new one, what it may spend by now, and
+    """One family: its policy on the study's first `ladder`, which is made for a new one, what it may spend by now, and
     its suggestions.
 
     first, by_now: device-seconds that the search had of the first cap, and has of the present one. What a family has is
@@ -184,14 +184,14 @@ def make_family(
     """
     settings, space, given = grounds.settings, grounds.spaces[name], grounds.prices.get(name)
     seconds, share = settings.families[name] * first, grounds.devices.share
+    frame = Frame(
+        slots=grounds.devices.slots, shortest=SHORTEST_RUNG_SECONDS, part=settings.families[name],
+        overhead=given.overhead_seconds if given else FIRST_OVERHEAD_SECONDS,
+        start_up=given.start_up_seconds if given else FIRST_START_UP_SECONDS,
+    )  # fmt: skip
     return Family(
         seconds=settings.families[name] * by_now / share,
-        contest=Contest(
-            seconds=seconds / share, slots=grounds.devices.slots, price=price_of, shortest=SHORTEST_RUNG_SECONDS,
-            overhead=given.overhead_seconds if given else FIRST_OVERHEAD_SECONDS,
-            start_up=given.start_up_seconds if given else FIRST_START_UP_SECONDS, configs=space.count,
-            wall=search_wall(grounds), part=settings.families[name], ladder=ladder,
-        ),
+        policy=SuccessiveHalving(frame, ladder or frame.fit(seconds / share, search_wall(grounds)), price_of),
         prices=given or Prices(),
         memory=grounds.memories[name],
         equal_tokens=settings.rungs == "tokens",
@@ -224,7 +224,7 @@ def make_place(grounds: Grounds, planner: Planner) -> Place:
     per_second = EVALUATION_TOKENS_PER_RUNG_SECOND[kind]
     before = planner.books.journal.facts().get("evaluation_tokens", {})
     tokens = {
-        name: before.get(name) or max(SMALLEST_EVALUATION_TOKENS, int(per_second * family.contest.rung_seconds(0)))
+        name: before.get(name) or max(SMALLEST_EVALUATION_TOKENS, int(per_second * family.policy.rung_seconds(0)))
         for name, family in planner.families.items()
     }
     planner.books.journal.note(evaluation_tokens=tokens)

@@ -3,13 +3,12 @@ on this device for a moment; no device-second is spent on trials.
 """
 
 import math
+import random
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ from tune.search.engine import Planner
 from tune.search.family import Family
 from tune.search.memory_model import Memory
 from tune.search.records import TrialRecord
-from tune.search.simulator import Clock, Costs, rehearse
+from tune.search.simulator import Clock, Costs, PowerLaw, play
 from tune.search.suggest import first_search
 from tune.search_context import Grounds, survey
 from tune.search_space import Space, label
@@ -78,6 +77,8 @@ class Speeds:
 
 RAY_UP_SECONDS = 3.0
 """Of wall time, until Ray is up and the first slot is charged."""
+LUCK = 0.1
+"""Standard deviation of what sets one trial's loss above or below another's, as a share of it."""
 SIZED = 12
 """Of so many configurations that a search would begin with, the smallest, the first and the largest are measured."""
 
@@ -160,14 +161,16 @@ def make_plan(settings: Settings) -> Plan:
     prepared = time.monotonic() - began
     speeds = {name: Speeds(name, grounds.data[name], grounds.devices.kind) for name in settings.families}
     sizes = {name: _measure(grounds, name, each) for name, each in speeds.items()}
-    costs = Costs(
-        start_up=FIRST_START_UP_SECONDS, overhead=FIRST_OVERHEAD_SECONDS,
-        step=lambda name, config: speeds[name].expected(config),
-    )  # fmt: skip
+    costs = Costs(start_up=FIRST_START_UP_SECONDS, overhead=FIRST_OVERHEAD_SECONDS)
+
+    def course(trial: str, name: str, config: Mapping[str, Any]) -> PowerLaw:
+        luck = random.Random(trial).gauss(1.0, LUCK)
+        return PowerLaw(step_seconds=speeds[name].expected(config), nats=luck * PowerLaw.nats)
+
     clock, scaling = Clock(), wall(grounds.aside.points(settings.budget))
-    with tempfile.TemporaryDirectory(prefix="ration-") as folder, Journal(Path(folder), new=True) as journal:
+    with Journal(None, new=True) as journal:
         planner = make_planner(grounds, journal, [], now=clock, elapsed=prepared + RAY_UP_SECONDS)
-        rehearse(planner, clock, costs)
+        play(planner, clock, costs, course)
         plan = Plan(
             settings=settings, slots=grounds.devices.slots, device=grounds.devices.name,
             families={name: _family(planner, grounds, name, sizes[name]) for name in settings.families},
@@ -206,7 +209,7 @@ def _family(
     planner: Planner, grounds: Grounds, name: str, sizes: list[tuple[Mapping[str, Any], float]]
 ) -> FamilyPlan:
     family = planner.families[name]
-    ladder = family.contest.ladder
+    ladder = family.policy.ladder
     rows = planner.books.journal.rows(
         """
         SELECT rung, COUNT(DISTINCT leases.trial) AS trials, SUM(seconds) AS seconds
@@ -221,7 +224,7 @@ def _family(
     return FamilyPlan(
         started=len(started), explore=share * ladder.explore, kept=share * ladder.kept,
         start_up=share * ladder.start_up,
-        beside=share * max(0.0, family.contest.seconds - ladder.explore - ladder.kept - ladder.start_up),
+        beside=share * max(0.0, ladder.seconds - ladder.explore - ladder.kept - ladder.start_up),
         rungs=tuple(
             RungPlan(
                 training=ladder.rung_seconds(rung), price=share * ladder.cost(rung), pays_for=quota / ladder.cost(rung),
@@ -238,7 +241,7 @@ def _size(family: Family, grounds: Grounds, name: str, config: Mapping[str, Any]
     """A config's steps and prices, as the family counts them for a trial whose steps take that long."""
     data, at = grounds.data[name], TrialRecord(family=name, config=dict(config), step_seconds=step)
     steps, prices = [], []
-    for rung in range(family.contest.ladder.top + 1):
+    for rung in range(family.policy.ladder.top + 1):
         prices.append(grounds.devices.share * family.price(None, at, rung))
         at.steps = family.steps_at(at, rung) or 0
         steps.append(at.steps)

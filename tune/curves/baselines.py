@@ -1,107 +1,177 @@
-"""Peers in virtual time, each by its own code: Ray's ASHA and HyperBand, Optuna's pruners; random search, an oracle.
+"""Baselines, each a policy of the engine in place of its own: Ray's ASHA and HyperBand and Optuna's pruners by their
+own code, ASHA with promotion, one report for all, random search, an oracle.
 
-Their time is the optimizer steps of a trial, in units of the most steps between two reports. One that decides only when
-a trial comes to certain steps is told only of those. Those that stop trials for good begin again with all
-configurations, and a longer grace, when these are used up.
+Their time is the optimizer steps of a trial, in units of the most steps between two reports: rung k is k + 1 of them.
+One that decides only when a trial comes to certain times is told only of those. Those that stop trials for good begin
+again with all configurations, and a longer grace, when these are used up.
 """
 
 import logging
 import math
 import warnings
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 import optuna
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, HyperBandScheduler, TrialScheduler
 
-from tune.curves.world import Stretch, World
+from tune.curves.supply import Supply
+from tune.search.family import Policy
+from tune.search.forecast import Standing
+from tune.search.successive_halving import HandBack, Ladder, Left, Move, Promote, Start, Wait
 
 ASHA_REDUCTION, ASHA_GRACE = 2, 2
 HYPERBAND_REDUCTION = 2
 OPTUNA_HALVING_REDUCTION, OPTUNA_HALVING_LEAST = 2, 2
 OPTUNA_HYPERBAND_REDUCTION, OPTUNA_HYPERBAND_LEAST = 4, 2
-"""The best settings of each on the seven tables, of reductions 2 to 5 and graces 1 to 16 (RESULTS.md)."""
+"""The best settings of each on the seven tables, of reductions 2 to 5 and graces 1 to 16 (docs/log.md)."""
+FIRST_REPORTS_SHARE = 0.5
+"""Of the cap at most: for the first reports of all, before the best go on."""
 
-Move = Stretch | Literal["hand back", "wait"]
 
+class Baseline:
+    """What baselines share: a trial that may go on does so, else a slot begins a new one; nothing is kept for later.
 
-class Peer:
-    """What peers share: a trial that may go on does so on its slot, else the slot begins a new one."""
+    unit: steps of a unit of time; longest: units to the end of the longest life; price: as of SuccessiveHalving.
+    """
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.unit = max(curve.steps_per_report for curve in world.curves)
-        self.longest = max(len(curve.losses) * curve.steps_per_report for curve in world.curves) / self.unit
-        self.going: int | None = None
+    ladder: Ladder
+    hopeless = False
+    more = True
 
-    def next(self, world: World) -> Move:
-        """The trial that just reported, if it may go on; else a new one."""
-        trial = self.going if self.going is not None else world.draw()
-        if trial is None and self.again():
-            world.supply.begin_again()
-            trial = world.draw()
-        if trial is None:
-            return "hand back"
-        if self.going is None:
+    def __init__(
+        self, *, supply: Supply, price: Callable[[str | None, int], float], unit: float, steps: float,
+        step_seconds: float,
+    ) -> None:  # fmt: skip
+        self.supply, self._price = supply, price
+        self._unit_seconds, self.longest = unit * step_seconds, steps / unit
+        self.trials: dict[str, Standing] = {}
+        self.going: dict[str, None] = {}
+        self.decision: dict[str, int] = {}
+
+    def rung_seconds(self, rung: int) -> float:
+        """Training seconds of a trial's life at a rung."""
+        return (rung + 1) * self._unit_seconds
+
+    # --- what the engine asks and tells
+
+    def decide(self, left: Left) -> Move:
+        """A trial that may go on, else a new one, as long as there is something to pay for them."""
+        for trial in self.going:
+            if (rung := self._affordable(trial, self.decision[trial], left)) is not None:
+                return Promote(trial, rung, "goes on")
+        if self.going and self._running:
+            return Wait("the next that goes on cannot be paid yet")
+        return self._begin(left) if not self.going else HandBack("nothing is left")
+
+    def promoted(self, trial: str, rung: int, seconds: float) -> None:
+        """A trial is on its way."""
+        if trial not in self.trials:
+            self.trials[trial] = Standing()
             self.begin(trial)
-        self.going = None
-        return Stretch(trial, self.until(trial))
+            self.decision[trial] = self.next_decision(trial, -1)
+        self.going.pop(trial, None)
+        self.trials[trial].state, self.trials[trial].goal = "running", rung
 
-    def told(self, trial: int, reports: int, fits: bool) -> None:
-        """Ask the scheduler whether the trial goes on."""
-        curve = self.world.curve(trial)
-        if fits and self.goes_on(
-            trial, self.time(trial, reports), curve.losses[reports - 1], reports == len(curve.losses)
-        ):
-            self.going = trial
+    def reported(self, trial: str, rung: int, loss: float, *, telling: bool = True) -> None:
+        """A trial came to a time; one on its way to a decision goes on."""
+        standing = self._rests(trial, "paused")
+        standing.rung = rung
+        over = rung + 1 >= self.longest
+        standing.losses[rung] = loss
+        if rung >= self.decision[trial]:
+            self.decision[trial] = self.next_decision(trial, rung)
+            goes_on = self.goes_on(trial, rung + 1.0, loss, over) and not over
+        else:
+            goes_on = True
+        if goes_on:
+            self.going[trial] = None
 
-    def time(self, trial: int, reports: int) -> float:
-        """A trial's steps in units of the longest stretch between reports."""
-        return reports * self.world.curve(trial).steps_per_report / self.unit
+    def finished(self, trial: str) -> None:
+        """A trial came to its end."""
+        self._rests(trial, "finished")
+        self.complete(trial)
 
-    def reports_at(self, trial: int, time: float) -> int:
-        """The first report at a time or after it, the last one where that is too late."""
-        curve = self.world.curve(trial)
-        return min(len(curve.losses), math.ceil(time * self.unit / curve.steps_per_report - 1e-9))
+    def ended(self, trial: str, reason: str) -> None:
+        """A trial is over."""
+        self._rests(trial, "ended")
+        self.failed(trial)
 
-    def next_of(self, trial: int, least: float, reduction: float) -> int:
-        """The report at the next rung of a ladder."""
-        before = self.world.reports.get(trial, 0)
-        while self.reports_at(trial, least) <= before and self.reports_at(trial, least) < len(
-            self.world.curve(trial).losses
-        ):
-            least *= reduction
-        return self.reports_at(trial, least)
+    def interrupted(self, trial: str) -> None:
+        """Its segment ended before its goal, and what is left does not pay for the rest."""
+        self._rests(trial, "ended")
+
+    def finishing(self, trial: str) -> None:
+        """No baseline knows of a last segment."""
+
+    def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
+        """No baseline has a ladder."""
+        raise NotImplementedError
+
+    def refit(self, ladder: Ladder) -> None:
+        """No baseline has a ladder."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, object]:
+        """Nothing that another run goes on with."""
+        return {}
+
+    # --- what a rule says
+
+    def begin(self, trial: str) -> None:
+        """A new trial."""
 
     def again(self) -> bool:
         """Begin again with all configurations? False where that would change nothing."""
         return False
 
-    def begin(self, trial: int) -> None:
-        """A new trial."""
+    def next_decision(self, trial: str, rung: int) -> int:
+        """The rung above this one at which the rule must be asked."""
+        return math.ceil(self.longest) - 1
 
-    def until(self, trial: int) -> int:
-        """The reports after which the scheduler must be asked."""
-        return len(self.world.curve(trial).losses)
+    def goes_on(self, trial: str, time: float, loss: float, over: bool) -> bool:
+        """Whether a trial goes on from a decision; over: that was its last."""
+        return True
 
-    def goes_on(self, trial: int, time: float, loss: float, over: bool) -> bool:
-        """Whether a trial goes on after a report; over: that was its last."""
-        return False
+    def complete(self, trial: str) -> None:
+        """A trial came to an end of its own, before the longest."""
 
+    def failed(self, trial: str) -> None:
+        """A trial failed."""
 
-class Random(Peer):
-    """Every configuration to its end."""
+    # --- shared
 
+    @property
+    def _running(self) -> int:
+        return sum(standing.state == "running" for standing in self.trials.values())
 
-class Oracle(Peer):
-    """The best configuration, and nothing else."""
+    def _rests(self, trial: str, state: Any) -> Standing:
+        standing = self.trials[trial]
+        standing.state, standing.goal = state, None
+        return standing
 
-    def next(self, world: World) -> Move:
-        """All of the best curve, once."""
-        if world.trials:
-            return "hand back"
-        world.trials.append(min(range(len(world.curves)), key=lambda index: world.curves[index].best[-1]))
-        return Stretch(0, len(world.curve(0).losses))
+    def _begin(self, left: Left) -> Move:
+        if not self.supply.more and self.again():
+            self.supply.begin_again()
+        if not self.supply.more:
+            return HandBack("every configuration was tried")
+        if self._price(None, 0) > min(left.seconds, left.wall):
+            return HandBack("nothing is left for another")
+        return Start("a slot is free")
+
+    def _affordable(self, trial: str, rung: int, left: Left) -> int | None:
+        """A rung on the way to this one that a slot's even share of what is left pays for, at least the next one."""
+        before, even = self.trials[trial].rung, min(left.seconds / left.slots, left.wall)
+        while rung > before + 1 and self._price(trial, rung) > even:
+            rung = before + max(1, (rung - before) // 2)
+        return rung if self._price(trial, rung) <= min(left.seconds, left.wall) else None
+
+    def next_of(self, before: int, least: float, reduction: float) -> int:
+        """The rung above `before` that is the next of a rule's own ladder of times."""
+        while least <= before + 1:
+            least *= reduction
+        return math.ceil(min(least, self.longest) - 1e-9) - 1
 
 
 class Stub:
@@ -109,20 +179,20 @@ class Stub:
 
     is_saving = False
 
-    def __init__(self, number: int) -> None:
-        self.number, self.trial_id, self.status = number, str(number), Trial.PENDING
+    def __init__(self, name: str) -> None:
+        self.trial_id, self.status = name, Trial.PENDING
 
 
-class RayAsha(Peer):
+class RayAsha(Baseline):
     """Ray's AsyncHyperBandScheduler."""
 
-    def __init__(self, world: World, *, reduction: float = ASHA_REDUCTION, grace: float = ASHA_GRACE) -> None:
-        super().__init__(world)
+    def __init__(self, *, reduction: float = ASHA_REDUCTION, grace: float = ASHA_GRACE, **common: Any) -> None:
+        super().__init__(**common)
         self.reduction, self.grace = reduction, min(grace, self.longest)
         self._restart()
 
     def _restart(self) -> None:
-        self._stubs: dict[int, Stub] = {}
+        self._stubs: dict[str, Stub] = {}
         self._scheduler = AsyncHyperBandScheduler(
             time_attr="time",
             metric="loss",
@@ -139,62 +209,81 @@ class RayAsha(Peer):
         self._restart()
         return True
 
-    def begin(self, trial: int) -> None:
+    def begin(self, trial: str) -> None:
         self._stubs[trial] = Stub(trial)
         self._scheduler.on_trial_add(None, self._stubs[trial])
 
-    def until(self, trial: int) -> int:
-        return self.next_of(trial, self.grace, self.reduction)
+    def next_decision(self, trial: str, rung: int) -> int:
+        return self.next_of(rung, self.grace, self.reduction)
 
-    def goes_on(self, trial: int, time: float, loss: float, over: bool) -> bool:
+    def goes_on(self, trial: str, time: float, loss: float, over: bool) -> bool:
         if trial not in self._stubs:
-            return not over
+            return True
         decision = self._scheduler.on_trial_result(None, self._stubs[trial], {"time": time, "loss": loss})
-        return bool(decision == TrialScheduler.CONTINUE) and not over
+        return bool(decision == TrialScheduler.CONTINUE)
 
 
-class RayHyperBand(Peer):
+class RayHyperBand(Baseline):
     """Ray's HyperBandScheduler. Tune hands it all trials at once; it chooses who runs."""
 
-    def __init__(self, world: World, *, reduction: float = HYPERBAND_REDUCTION) -> None:
-        super().__init__(world)
+    def __init__(self, *, reduction: float = HYPERBAND_REDUCTION, configs: int, **common: Any) -> None:
+        super().__init__(**common)
         logging.getLogger("ray.tune").setLevel(logging.WARNING)
         self._scheduler = HyperBandScheduler(
             time_attr="time", metric="loss", mode="min", max_t=math.ceil(self.longest), reduction_factor=reduction
         )
-        self._running = 0
-        self._stubs: list[Stub] = []
-        while (trial := world.draw()) is not None:
-            self._stubs.append(Stub(trial))
-            self._scheduler.on_trial_add(self, self._stubs[-1])
+        self._stubs: dict[str, Stub] = {}
+        self._new: list[Stub] = []
+        for number in range(configs):
+            self._new.append(Stub(str(number)))
+            self._scheduler.on_trial_add(self, self._new[-1])
 
-    def next(self, world: World) -> Move:
-        if self.going is None:
-            stub = self._scheduler.choose_trial_to_run(self)
-            if stub is None:
-                return "wait" if self._running else "hand back"
-            self.going, stub.status = stub.number, Trial.RUNNING
-            self._running += 1
-        trial, self.going = self.going, None
-        return Stretch(trial, world.reports.get(trial, 0) + 1)
+    def decide(self, left: Left) -> Move:
+        """Who goes on without a pause, else whom the scheduler chooses."""
+        if self.going:
+            return super().decide(left)
+        stub = self._scheduler.choose_trial_to_run(self)
+        if stub is None:
+            return Wait("a bracket is not complete") if self._running else HandBack("nobody is chosen")
+        if stub in self._new:
+            self._new.remove(stub)
+            self._new.insert(0, stub)
+            return self._begin(left)
+        name = next(name for name, each in self._stubs.items() if each is stub)
+        rung = self._affordable(name, self.decision[name], left)
+        return HandBack("nothing is left") if rung is None else Promote(name, rung, "is chosen")
 
-    def told(self, trial: int, reports: int, fits: bool) -> None:
-        stub, curve = self._stubs[trial], self.world.curve(trial)
-        result = {"time": self.time(trial, reports), "loss": curve.losses[reports - 1]}
-        self._running -= 1
-        if not fits:
-            stub.status = Trial.ERROR
-            self._scheduler.on_trial_error(self, stub)
-        elif reports == len(curve.losses):
+    def begin(self, trial: str) -> None:
+        self._stubs[trial] = self._new.pop(0)
+
+    def promoted(self, trial: str, rung: int, seconds: float) -> None:
+        super().promoted(trial, rung, seconds)
+        self._stubs[trial].status = Trial.RUNNING
+
+    def next_decision(self, trial: str, rung: int) -> int:
+        """The next milestone of its bracket, which Ray keeps to itself."""
+        bracket = self._scheduler._trial_info[self._stubs[trial]][0]
+        return max(rung + 1, math.ceil(min(bracket._cumul_r, self.longest)) - 1)
+
+    def goes_on(self, trial: str, time: float, loss: float, over: bool) -> bool:
+        stub, result = self._stubs[trial], {"time": time, "loss": loss}
+        if over:
             stub.status = Trial.TERMINATED
             self._scheduler.on_trial_complete(self, stub, result)
-        else:
-            decision = self._scheduler.on_trial_result(self, stub, result)
-            if decision == TrialScheduler.CONTINUE:
-                self.going = trial
-                self._running += 1
-            else:
-                stub.status = Trial.PAUSED if decision == TrialScheduler.PAUSE else Trial.TERMINATED
+            return False
+        decision = self._scheduler.on_trial_result(self, stub, result)
+        if decision != TrialScheduler.CONTINUE:
+            stub.status = Trial.PAUSED if decision == TrialScheduler.PAUSE else Trial.TERMINATED
+        self.decision[trial] = self.next_decision(trial, self.trials[trial].rung)
+        return bool(decision == TrialScheduler.CONTINUE)
+
+    def complete(self, trial: str) -> None:
+        standing = self.trials[trial]
+        self.goes_on(trial, standing.rung + 1.0, standing.losses.get(standing.rung, math.inf), True)
+
+    def failed(self, trial: str) -> None:
+        self._stubs[trial].status = Trial.ERROR
+        self._scheduler.on_trial_error(self, self._stubs[trial])
 
     def stop_trial(self, stub: Stub) -> None:
         """What the scheduler asks of Ray's controller."""
@@ -202,11 +291,11 @@ class RayHyperBand(Peer):
         self._scheduler.on_trial_remove(self, stub)
 
 
-class OptunaPruner(Peer):
+class OptunaPruner(Baseline):
     """One of Optuna's pruners, by ask and tell."""
 
-    def __init__(self, world: World, *, hyperband: bool, reduction: int, least: int) -> None:
-        super().__init__(world)
+    def __init__(self, *, hyperband: bool, reduction: int, least: int, **common: Any) -> None:
+        super().__init__(**common)
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", module="optuna")
         self.hyperband, self.reduction, self.least = hyperband, reduction, least
@@ -221,7 +310,7 @@ class OptunaPruner(Peer):
             else optuna.pruners.SuccessiveHalvingPruner(**options)
         )
         self._study = optuna.create_study(study_name=f"round {self._rounds}", pruner=pruner)
-        self._trials: dict[int, optuna.Trial] = {}
+        self._asked: dict[str, optuna.Trial] = {}
 
     def again(self) -> bool:
         self.least *= self.reduction
@@ -231,25 +320,110 @@ class OptunaPruner(Peer):
         self._restart()
         return True
 
-    def begin(self, trial: int) -> None:
-        self._trials[trial] = self._study.ask()
+    def begin(self, trial: str) -> None:
+        self._asked[trial] = self._study.ask()
 
-    def until(self, trial: int) -> int:
-        return self.next_of(trial, self.least, self.reduction)
+    def next_decision(self, trial: str, rung: int) -> int:
+        return self.next_of(rung, self.least, self.reduction)
 
-    def goes_on(self, trial: int, time: float, loss: float, over: bool) -> bool:
-        asked = self._trials.get(trial)
+    def goes_on(self, trial: str, time: float, loss: float, over: bool) -> bool:
+        asked = self._asked.get(trial)
         if asked is None:
-            return not over
+            return True
         asked.report(loss, math.floor(time + 1e-9))
-        return not asked.should_prune() and not over
+        return not asked.should_prune()
 
 
-def optuna_hyperband(world: World) -> OptunaPruner:
-    """Optuna's HyperbandPruner."""
-    return OptunaPruner(world, hyperband=True, reduction=OPTUNA_HYPERBAND_REDUCTION, least=OPTUNA_HYPERBAND_LEAST)
+class PromotionAsha(Baseline):
+    """ASHA as it was published (Li et al. 2018, arXiv:1810.05934), and as Syne Tune 0.13 has it: trials are parked at
+    each rung; a free slot takes up the best parked one that is among the best 1 / reduction of its rung, the highest
+    rung first, else begins a new one; where there is none left, the best parked one of the highest rung.
+    """
+
+    def __init__(self, *, reduction: float = ASHA_REDUCTION, grace: float = ASHA_GRACE, **common: Any) -> None:
+        super().__init__(**common)
+        self.reduction, self.grace = reduction, min(grace, self.longest)
+        self._rungs: dict[int, dict[str, float]] = {}
+        self._parked: dict[int, set[str]] = {}
+
+    def decide(self, left: Left) -> Move:
+        """One that is on its way to its next rung, one that is promoted, a new one, the best parked."""
+        if self.going:
+            return super().decide(left)
+        for fills in (False, True):
+            for rung in sorted(self._parked, reverse=True):
+                losses = self._rungs[rung]
+                waiting = sorted(self._parked[rung], key=lambda trial: (losses[trial], trial))
+                best = sorted(losses.values())[: int(len(losses) / self.reduction)]
+                if waiting and (fills or (best and losses[waiting[0]] <= best[-1])):
+                    reached = self._affordable(waiting[0], self.decision[waiting[0]], left)
+                    if reached is not None:
+                        return Promote(waiting[0], reached, "is the best parked" if fills else "is promoted")
+            if not fills and isinstance(move := self._begin(left), Start):
+                return move
+        return Wait("what runs may be promoted") if self._running else HandBack("nothing is left")
+
+    def promoted(self, trial: str, rung: int, seconds: float) -> None:
+        super().promoted(trial, rung, seconds)
+        for waiting in self._parked.values():
+            waiting.discard(trial)
+
+    def next_decision(self, trial: str, rung: int) -> int:
+        return self.next_of(rung, self.grace, self.reduction)
+
+    def goes_on(self, trial: str, time: float, loss: float, over: bool) -> bool:
+        rung = self.trials[trial].rung
+        self._rungs.setdefault(rung, {})[trial] = loss
+        if not over:
+            self._parked.setdefault(rung, set()).add(trial)
+        return False
 
 
-def optuna_halving(world: World) -> OptunaPruner:
-    """Optuna's SuccessiveHalvingPruner."""
-    return OptunaPruner(world, hyperband=False, reduction=OPTUNA_HALVING_REDUCTION, least=OPTUNA_HALVING_LEAST)
+class OneReport(Baseline):
+    """Every configuration to its first report, for half of the cap at most; then the best of these to their ends."""
+
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
+        self._whole: float | None = None
+        self._parked: dict[str, float] = {}
+
+    def decide(self, left: Left) -> Move:
+        """As the class has it."""
+        self._whole = left.seconds if self._whole is None else self._whole
+        if self.going:
+            return super().decide(left)
+        if self.supply.more and left.seconds > (1 - FIRST_REPORTS_SHARE) * self._whole:
+            return self._begin(left)
+        for trial in sorted(self._parked, key=lambda trial: (self._parked[trial], trial))[:1]:
+            rung = self._affordable(trial, self.decision[trial], left)
+            return HandBack("nothing is left") if rung is None else Promote(trial, rung, "is the best that waits")
+        return Wait("first reports are missing") if self._running else HandBack("nothing is left")
+
+    def promoted(self, trial: str, rung: int, seconds: float) -> None:
+        super().promoted(trial, rung, seconds)
+        self._parked.pop(trial, None)
+
+    def next_decision(self, trial: str, rung: int) -> int:
+        return 0 if rung < 0 else super().next_decision(trial, rung)
+
+    def goes_on(self, trial: str, time: float, loss: float, over: bool) -> bool:
+        self._parked[trial] = loss
+        return False
+
+
+def made(scheduler: str, *, supply: Supply, **common: Any) -> Policy:
+    """The baseline of that name."""
+    common = {"supply": supply} | common
+    halving = {"reduction": OPTUNA_HALVING_REDUCTION, "least": OPTUNA_HALVING_LEAST}
+    hyperband = {"reduction": OPTUNA_HYPERBAND_REDUCTION, "least": OPTUNA_HYPERBAND_LEAST}
+    makers: dict[str, Callable[[], Policy]] = {
+        "ray-asha": lambda: RayAsha(**common),
+        "ray-hyperband": lambda: RayHyperBand(configs=supply.count, **common),
+        "optuna-hyperband": lambda: OptunaPruner(hyperband=True, **hyperband, **common),
+        "optuna-halving": lambda: OptunaPruner(hyperband=False, **halving, **common),
+        "promotion-asha": lambda: PromotionAsha(**common),
+        "one-report": lambda: OneReport(**common),
+        "random": lambda: Baseline(**common),
+        "oracle": lambda: Baseline(**common),
+    }
+    return makers[scheduler]()

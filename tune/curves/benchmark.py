@@ -6,8 +6,7 @@ import argparse
 import math
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,76 +14,35 @@ from typing import Any, TypeVar
 from tune.cli import Parser
 from tune.curves.recorded import Curve, Table
 from tune.curves.supply import Supply
-from tune.curves.world import Machine, Player, World
 from tune.errors import UserError, called
-from tune.search import successive_halving as ladder
-from tune.search import successive_halving as rungs
-from tune.search.forecast import Entry, Standings, Trial
-from tune.search.successive_halving import Contest, HandBack, Ladder, Left, Move, Wait
+from tune.search.cost_model import Prices
+from tune.search.engine import Planner
+from tune.search.family import Family, Policy
+from tune.search.simulator import Clock, Costs, play
+from tune.search.successive_halving import Frame, Rules, SuccessiveHalving
+from tune.store.accounting import Books
+from tune.store.journal import Journal
+from tune.store.ledger import Ledger
 from tune.units import parse_bytes, parse_duration
 
-NEXT, FIRST, DEPART, ENTRY = Contest.next, Standings.first, Standings.depart, Standings._entry
-
-
-def _keep_slots(self: Contest, left: Left) -> Move:
-    """A slot is kept as long as anything runs."""
-    move = NEXT(self, left)
-    return Wait(move.reason) if isinstance(move, HandBack) and left.running else move
-
-
-def _equal_seconds(self: Ladder, rung: int, trial: Trial | None = None) -> float:
-    """Rungs are equal in device-seconds, not in the share of the way to a trial's end."""
-    assert self.horizon is not None
-    return float(min(self.horizon(trial), self.first * ladder.ETA**rung))
-
-
-def _depart_for_good(self: Standings, trial: Trial, goal: int | None) -> bool:
-    """Once a rung is served, those who wait two rungs below it are left behind."""
-    self.behind = max(getattr(self, "behind", 0), (goal or 0) - 1)  # type: ignore[attr-defined]
-    return DEPART(self, trial, goal)
-
-
-def _first_not_behind(self: Standings, rung: int, *, past_best: bool = False) -> Trial | None:
-    return FIRST(self, rung, past_best=past_best) if rung >= getattr(self, "behind", 0) else None
-
-
-def _entry_of_any(self: Standings, trial: Trial) -> Entry:
-    """Trials that a rung made worse are as promising as their loss."""
-    return False, *ENTRY(self, trial)[1:]
-
-
-IDEAS: dict[str, list[tuple[Any, str, Any]]] = {
-    "equal-tokens": [(Ladder, "rung_seconds", _equal_seconds)],
-    "extrapolation": [(ladder, "FALL_TO_COME", 0.0)],
-    "thawing": [(Standings, "depart", _depart_for_good), (Standings, "first", _first_not_behind)],
-    "gains": [(Standings, "gain", lambda self, rung: 1.0)],
-    "past-best": [(Standings, "_entry", _entry_of_any)],
-    "revival": [(rungs, "REVIVED_SHARE", 0.0)],
-    "kept-money": [(ladder, "TOP_SHARE", 0.0)],
-    "tilt": [(ladder, "TILT", 1.0)],
-    "eta-2": [(ladder, "ETA", 4.0)],
-    "certain-places": [(Standings, "flying", lambda self, rung: 0)],
-    "narrowing": [(Contest, "next", _keep_slots)],
-    "deadline-rush": [(Contest, "_money_lies_idle", lambda self, left: False)],
+EQUAL_TOKENS = "equal-tokens"
+IDEAS: dict[str, dict[str, Any]] = {
+    EQUAL_TOKENS: {},
+    "extrapolation": {"fall_kept": 0.0},
+    "gains": {"gains": False},
+    "past-best": {"past_best": False},
+    "kept-money": {"last_share": 0.0},
+    "eta-2": {"eta": 4.0},
+    "narrowing": {"narrow": False},
+    "deadline-rush": {"rush": False},
 }
-"""What is changed to do without an idea: places, and what stands there instead."""
-
-
-@contextmanager
-def without(idea: str) -> Iterator[None]:
-    """The contest does without an idea."""
-    changes = [(place, name, instead, getattr(place, name)) for place, name, instead in IDEAS[idea]]
-    for place, name, instead, _ in changes:
-        setattr(place, name, instead)
-    try:
-        yield
-    finally:
-        for place, name, _, before in changes:
-            setattr(place, name, before)
-
+"""Which rule of the policy is another to do without an idea; without the first rungs are equal in device-seconds."""
 
 ABOUT = "The search's own scheduler, and its peers, on recorded learning curves, in virtual time."
-SCHEDULERS = ("ration", "ray-asha", "ray-hyperband", "optuna-hyperband", "optuna-halving", "random", "oracle")
+SCHEDULERS = (
+    *("ration", "ray-asha", "ray-hyperband", "optuna-hyperband", "optuna-halving"),
+    *("promotion-asha", "one-report", "random", "oracle"),
+)
 SUGGESTIONS = ("order", "cheap", "tpe", "size-law")
 MOST_WORKERS = 10_000
 T = TypeVar("T")
@@ -277,7 +235,10 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One search. Shares are of the cap; the hypervolume, in (log parameters, loss), is one of the whole table's."""
+    """One search. Shares are of the cap; the hypervolume, in (log parameters, loss), is one of the whole table's.
+
+    wall: seconds from its start to its end.
+    """
 
     regret: float
     unspent: float
@@ -285,61 +246,85 @@ class Outcome:
     unfit: float
     trials: int
     hypervolume: float
+    wall: float
 
 
 def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
-    """One search in virtual time."""
-    curves = diverging(cell.table.curves, settings.diverge, seed)
-    machine = Machine(
-        workers=cell.workers,
-        start_up=settings.start_up,
-        thaw=settings.thaw,
-        deadline=settings.deadline.of(cell.cap / cell.workers) if settings.deadline else math.inf,
-        memory_limit=settings.memory_limit,
+    """One search: the engine in virtual time, with its own policy or with a baseline's rule in its place."""
+    curves, cap, clock = diverging(cell.table.curves, settings.diverge, seed), cell.cap, Clock()
+    deadline = settings.deadline.of(cap / cell.workers) if settings.deadline else math.inf
+    best = min(range(len(curves)), key=lambda index: _alone(curves[index], cell, settings))
+    supply = Supply(
+        curves, suggest=settings.suggest, seed=seed, only=[best] if cell.scheduler == "oracle" else None
     )
-    world = World(curves, cell.cap, machine, Supply(curves, suggest=settings.suggest, seed=seed))
-    idea = cell.scheduler.removeprefix(WITHOUT)
-    with nullcontext() if idea == cell.scheduler else without(idea):
-        world.play(player(cell.scheduler, world))
-    return outcome(world)
+    with Journal(None, new=True) as journal:
+        books = Books(journal, Ledger(cap=cap, clock=clock), clock)
+        families: dict[str, Family] = {}
+        planner = Planner(
+            books=books, families=families, slots=cell.workers,
+            wall_left=lambda: None if math.isinf(deadline) else deadline - clock.now,
+        )  # fmt: skip
+        families["replay"] = _family(cell, settings, curves, supply, planner, deadline)
+        costs = Costs(start_up=settings.start_up, overhead=0.0, thaw=settings.thaw, memory_limit=settings.memory_limit)
+        play(planner, clock, costs, lambda trial, family, config: curves[config["curve"]])
+        return outcome(cell, settings, curves, planner, clock)
 
 
-def outcome(world: World) -> Outcome:
-    """What a search found. With nothing in hand it has the worst first report of the table."""
-    curves, limit = world.curves, world.machine.memory_limit
-    fitting = [curve for curve in curves if curve.sound and (curve.memory_bytes or 0.0) <= limit]
+def _family(
+    cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], supply: Supply, planner: Planner, deadline: float
+) -> Family:  # fmt: skip
+    """As a search has it. What a step takes of the configuration that comes first is known, of no other."""
+    steps, unit = max(curve.most for curve in curves), max(curve.report_every for curve in curves)
+    step_seconds, life = supply.first().step_seconds, math.inf if cell.table.own_mode else steps
+    policy: Policy
+    idea, price = cell.scheduler.removeprefix(WITHOUT), planner.price_of("replay")
+    if cell.scheduler == "ration" or idea != cell.scheduler:
+        frame = Frame(
+            slots=cell.workers, shortest=unit * step_seconds, overhead=settings.thaw, start_up=settings.start_up,
+            life=life * step_seconds, rules=Rules(**IDEAS.get(idea, {})),
+        )  # fmt: skip
+        policy = SuccessiveHalving(frame, frame.fit(cell.cap, deadline), price)
+        supply.steps_at = lambda rung: policy.rung_seconds(rung) / step_seconds
+    else:
+        from tune.curves.baselines import made  # Ray and Optuna come only with those of theirs
+
+        policy = made(cell.scheduler, supply=supply, price=price, unit=unit, steps=steps, step_seconds=step_seconds)
+        supply.steps_at = lambda rung: policy.rung_seconds(rung) / step_seconds
+    return Family(
+        seconds=cell.cap, policy=policy, prices=Prices(), suggestions=supply, equal_tokens=idea != EQUAL_TOKENS,
+        step_seconds=step_seconds, life_steps=life,
+    )  # fmt: skip
+
+
+def _alone(curve: Curve, cell: Cell, settings: ReplaySettings) -> float:
+    """The loss of a configuration that is all that is trained: to its end, in own mode for the whole cap."""
+    if not curve.sound or curve.memory_bytes > settings.memory_limit:
+        return math.inf
+    return curve.final(cell.cap / curve.step_seconds) if curve.decayed else curve.best[-1]
+
+
+def outcome(cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], planner: Planner, clock: Clock) -> Outcome:
+    """What a search found, of all losses that its trials passed. With nothing in hand it has the worst first one."""
+    fitting = [curve for curve in curves if math.isfinite(_alone(curve, cell, settings))]
     if not fitting:
         raise UserError("--memory-limit: no configuration fits and trains; allow more memory")
-    found = min(world.best(), max(curve.losses[0] for curve in fitting))
-    reached = [(world.curve(trial), world.curve(trial).best[count - 1]) for trial, count in world.reports.items()]
+    steps = {trial: (curves[record.config["curve"]], record.steps) for trial, record in planner.trials.items()}
+    reached = [(curve, curve.lowest(count)) for curve, count in steps.values()]
+    query = "SELECT trial, steps, valid_loss FROM reports WHERE final AND valid_loss IS NOT NULL"
+    reached += [(steps[row["trial"]][0], row["valid_loss"]) for row in planner.books.journal.rows(query)]
+    found = min(min((loss for _, loss in reached), default=math.inf), max(curve.losses[0] for curve in fitting))
+    diverged = [curve.seconds_per_report for curve, count in steps.values() if count >= curve.diverges]
+    (lost,) = planner.books.journal.rows("SELECT TOTAL(seconds) FROM charges WHERE what = 'lost'")
     front = hypervolume([(curve, curve.best[-1]) for curve in curves], curves)
     return Outcome(
-        regret=math.expm1(found - min(curve.best[-1] for curve in fitting)),
-        unspent=max(0.0, 1 - world.spent / world.cap),
-        after_divergence=world.after_divergence / world.cap,
-        unfit=world.unfit / world.cap,
-        trials=len(world.trials),
+        regret=math.expm1(found - min(_alone(curve, cell, settings) for curve in fitting)),
+        unspent=max(0.0, 1 - planner.books.ledger.spent / cell.cap),
+        after_divergence=sum(diverged) / cell.cap,
+        unfit=lost[0] / cell.cap,
+        trials=len(steps),
         hypervolume=hypervolume(reached, curves) / front if front else 1.0,
+        wall=clock.now,
     )
-
-
-def player(scheduler: str, world: World) -> Player:
-    """The scheduler of that name. Ray and Optuna come only with those of theirs."""
-    if scheduler == "ration" or scheduler.startswith(WITHOUT):
-        from tune.curves.world import Ration
-
-        return Ration(world)
-    from tune.curves import baselines
-
-    makers: dict[str, Callable[[World], Player]] = {
-        "ray-asha": baselines.RayAsha,
-        "ray-hyperband": baselines.RayHyperBand,
-        "optuna-hyperband": baselines.optuna_hyperband,
-        "optuna-halving": baselines.optuna_halving,
-        "random": baselines.Random,
-        "oracle": baselines.Oracle,
-    }
-    return makers[scheduler](world)
 
 
 def diverging(curves: Sequence[Curve], share: float, seed: int) -> tuple[Curve, ...]:

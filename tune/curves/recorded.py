@@ -15,14 +15,53 @@ from tune.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One configuration trained to its end: losses in nats, one a report (NaN: not finite), and what a report cost."""
+    """One configuration trained to its end: losses in nats, one a report (NaN: not finite), and what a report cost.
+
+    decayed: in own mode, losses of trainings of so many reports in all that end with a decay (NaN: not measured).
+    As a course of the simulator it is told in steps; nothing is known of it beyond its last report.
+    """
 
     config: dict[str, Any]
     parameters: int
     seconds_per_report: float
     losses: tuple[float, ...]
     steps_per_report: float = 1.0
-    memory_bytes: float | None = None
+    memory_bytes: float = 0.0
+    decayed: tuple[float, ...] = ()
+
+    @cached_property
+    def step_seconds(self) -> float:
+        """Device-seconds of a step."""
+        return self.seconds_per_report / self.steps_per_report
+
+    @property
+    def report_every(self) -> float:
+        """Steps between two reports."""
+        return self.steps_per_report
+
+    @cached_property
+    def most(self) -> float:
+        """Steps to its end."""
+        return round(len(self.losses) * self.steps_per_report)
+
+    @cached_property
+    def diverges(self) -> float:
+        """Steps at its first report that is not finite; inf: it has none."""
+        whole = self.sound == len(self.losses)
+        return math.inf if whole else math.ceil((self.sound + 1) * self.steps_per_report)
+
+    def loss(self, steps: float) -> float:
+        """At a constant rate, or as its own schedule has it: between two reports a line over log steps."""
+        return _between(self.losses, steps / self.steps_per_report)
+
+    def final(self, steps: float) -> float:
+        """Of a training of so many steps that ends with a decay, where that was measured."""
+        return _between(self.decayed, steps / self.steps_per_report) if self.decayed else self.loss(steps)
+
+    def lowest(self, steps: float) -> float:
+        """Of all reports that a training of so many steps passes; inf where it passes none."""
+        passed = int(steps / self.steps_per_report + 1e-9)
+        return self.best[min(passed, len(self.best)) - 1] if passed else math.inf
 
     @property
     def seconds(self) -> float:
@@ -58,9 +97,9 @@ class Table:
         return sum(curve.seconds for curve in self.curves)
 
     @property
-    def best_loss(self) -> float:
-        """The lowest loss of any report."""
-        return min(curve.best[-1] for curve in self.curves)
+    def own_mode(self) -> bool:
+        """Whether its trials have no end of their own, and what a decay gives is known."""
+        return any(curve.decayed for curve in self.curves)
 
 
 TRIALS = """SELECT trial, family, config, parameters, state = 'finished' OR IFNULL(reason, '') LIKE 'diverged%'
@@ -71,11 +110,29 @@ REPORTS = """SELECT trial, training_seconds, valid_loss, memory_bytes FROM repor
 Point = tuple[float, float]
 
 
+def _between(losses: Sequence[float], reports: float) -> float:
+    """A loss after so many reports, from the finite ones before and after; the first or last beyond these."""
+    low, high = min(len(losses), max(1, math.floor(reports))), min(len(losses), max(1, math.ceil(reports)))
+    while low > 1 and not math.isfinite(losses[low - 1]):
+        low -= 1
+    while high < len(losses) and not math.isfinite(losses[high - 1]):
+        high += 1
+    before, after = losses[low - 1], losses[high - 1]
+    if low >= high or not math.isfinite(after):
+        return before
+    if not math.isfinite(before):
+        return after
+    return before + (after - before) * math.log(max(reports, low) / low) / math.log(high / low)
+
+
+MILLISECONDS = 1e3
+
 def from_journal(path: Path) -> list[Table]:
     """The trials of a study that measured a loss. UserError where there are none, or no journal.
 
-    A curve reports as often as its trial first did, as many times as its trial lasted; a step is a training second. It
-    is cut short where its trial neither finished nor diverged: what more training would have made of it is not known.
+    A curve reports as often as its trial first did, as many times as its trial lasted; a step is a training
+    millisecond. It is cut short where its trial neither finished nor diverged: what more training would have made of it
+    is not known.
     """
     try:
         with sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True) as connection:
@@ -97,7 +154,7 @@ def from_journal(path: Path) -> list[Table]:
             every = points[trial][0][0]
             curve = Curve(
                 config=json.loads(config), parameters=parameters or 0, seconds_per_report=every,
-                losses=evenly(points[trial], every), steps_per_report=every, memory_bytes=memory[trial] or None,
+                losses=evenly(points[trial], every), steps_per_report=MILLISECONDS * every, memory_bytes=memory[trial],
             )  # fmt: skip
             families.setdefault(family, []).append(curve)
             cut_short[family] += not whole
@@ -140,7 +197,7 @@ def load(path: Path) -> list[Table]:
     except UnicodeDecodeError as error:
         raise UserError(f"table: '{path}' is not UTF-8 text; name a .jsonl table or a study's journal.db") from error
     for table in tables:
-        if not table.curves or not math.isfinite(table.best_loss):
+        if not any(curve.sound for curve in table.curves):
             raise UserError(f"table: '{path}' has no curve with a finite loss; replay needs at least one")
     return tables
 
@@ -173,7 +230,8 @@ def _curve(line: str, where: str) -> Curve:
             int(row["parameters"]),
             float(row.get("steps_per_report", 1.0)),
         )
-        memory = None if row.get("memory_mb") is None else float(row["memory_mb"]) * 1e6
+        memory = float(row.get("memory_mb") or 0.0) * 1e6
+        decayed = tuple(math.nan if loss is None else float(loss) for loss in row.get("decayed_loss", ()))
     except (TypeError, ValueError) as error:
         raise UserError(f"{where} holds something that is not a number ({error})") from error
     if not losses or not 0 < seconds < math.inf or not isinstance(row["config"], dict):
@@ -185,6 +243,7 @@ def _curve(line: str, where: str) -> Curve:
         losses=losses,
         steps_per_report=steps,
         memory_bytes=memory,
+        decayed=decayed,
     )
 
 

@@ -110,11 +110,20 @@ class Tpe:
 
 
 class Supply:
-    """Hands out each curve of a table once: in a seeded order, the cheapest and a random one in turn, or by a model."""
+    """Hands out each curve of a table once, as the engine's suggestions: in a seeded order, the cheapest and a random
+    one in turn, or by a model. A configuration is the number of its curve.
 
-    def __init__(self, curves: Sequence[Curve], *, suggest: str, seed: int) -> None:
-        self._curves, self._suggest, self._seed = curves, suggest, seed
+    steps_at(rung): the steps of a trial there; only: these curves and no others.
+    """
+
+    def __init__(
+        self, curves: Sequence[Curve], *, suggest: str, seed: int, steps_at: Callable[[int], float] = float,
+        only: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
+        self._curves, self._suggest, self._seed, self.steps_at = curves, suggest, seed, steps_at
         self._model = _model(curves, suggest, seed)
+        self._indices = range(len(curves)) if only is None else only
+        self._given: dict[str, int] = {}
         self._round = -1
         self.begin_again()
 
@@ -122,39 +131,46 @@ class Supply:
         """Every curve may be handed out once more."""
         self._round += 1
         rng = random.Random(f"{self._seed} {self._round}")
-        indices = range(len(self._curves))
         order = (
-            cheap_and_random(indices, lambda index: self._curves[index].parameters, rng)
+            cheap_and_random(self._indices, lambda index: self._curves[index].parameters, rng)
             if self._suggest == "cheap"
-            else shuffled(indices, rng)
+            else shuffled(self._indices, rng)
         )
         self._left = dict.fromkeys(order)
-        self._next: int | None = None
 
-    def peek(self) -> int | None:
-        """The curve that is handed out next."""
-        if self._next is None and self._left:
-            self._next = self._model.choose(list(self._left)) if self._model else next(iter(self._left))
-        return self._next
+    @property
+    def count(self) -> int:
+        """How many curves there are."""
+        return len(self._indices)
 
-    def take(self) -> int | None:
-        """The next curve, None where all are handed out."""
-        index = self.peek()
-        if index is not None:
-            del self._left[index]
-            self._next = None
-        return index
+    @property
+    def more(self) -> bool:
+        """Whether there is a curve that was not handed out."""
+        return bool(self._left)
 
-    def tell(self, index: int, steps: float, loss: float) -> None:
-        """A loss that a curve had after so many steps."""
-        if self._model:
-            self._model.tell(index, steps, loss)
+    def first(self) -> Curve:
+        """The curve that is handed out first."""
+        return self._curves[self._next()]
+
+    def suggest(self, trial: str) -> dict[str, int]:
+        """The next curve's number."""
+        self._given[trial] = index = self._next()
+        del self._left[index]
+        return {"curve": index}
+
+    def tried(self, trial: str, config: dict[str, int]) -> None:
+        """Nothing goes on from an earlier run here."""
+
+    def tell(self, trial: str, rung: int, loss: float | None) -> None:
+        """The loss of a trial at a rung."""
+        if self._model and loss is not None:
+            self._model.tell(self._given[trial], self.steps_at(rung), loss)
+
+    def _next(self) -> int:
+        return self._model.choose(list(self._left)) if self._model else next(iter(self._left))
 
 
 def _model(curves: Sequence[Curve], suggest: str, seed: int) -> "Tpe | SizeLaw | None":
-    """Optuna comes only with TPE."""
     if suggest == "tpe":
-        pass
-
         return Tpe(curves, seed=seed)
     return SizeLaw(curves) if suggest == "size-law" else None

@@ -86,16 +86,16 @@ class Planner:
         return [name for name, run in self.running.items() if late > run.assignment.opened + run.assignment.seconds]
 
     def price_of(self, name: str) -> Callable[[Any, int], float]:
-        """The prices of a family as its contest asks for them: of a trial (None: a new one) and a rung."""
+        """The prices of a family as its policy asks for them: of a trial (None: a new one) and a rung."""
 
         return lambda trial, rung: self.families[name].price(trial, self.trials.get(trial), rung)
 
     @contextmanager
     def event(self, *, changes: bool = True) -> Iterator[None]:
-        """What happens inside is written down as a whole or not at all, with a digest of the state that it changes."""
+        """What happens inside is written down as a whole or not at all; on a disk with a digest of the state."""
         with self.books.journal.transaction():
             yield
-            if changes:
+            if changes and self.books.journal.on_disk:
                 self.books.journal.note(state=self.state.digest())
 
     def _wall(self) -> float | None:
@@ -132,8 +132,8 @@ class Planner:
         return [f"another processor: {other}: prices are learned anew; rungs and what is measured on stay the study's"]
 
     def _ladder(self, name: str, seconds: float, wall: float, *, new: bool) -> dict[str, float]:
-        contest = self.families[name].contest
-        return (contest.ladder if new else contest.refitted(seconds, wall)).told()
+        policy = self.families[name].policy
+        return (policy.ladder if new else policy.refitted(seconds, wall)).told()
 
     # What a free slot does next
 
@@ -209,14 +209,14 @@ class Planner:
                 self.books.journal.note(slots_kept=self.slots.kept)
 
     def _go_on_with_cut_short(self) -> Assignment | None:
-        """Another lease for a trial whose last one ended before its goal; to its contest it is still on its way."""
+        """Another lease for a trial whose last one ended before its goal; to its policy it is still on its way."""
         for trial, rung in sorted(self.cut_short.items()):
             name = self.trials[trial].family
             family = self.families[name]
             left = self.books.affordable if family.fixed else self._shares.left(name, self.slots.free, None).seconds
-            price = left if rung is None else family.contest.price(trial, rung)
+            price = left if rung is None else self.price_of(name)(trial, rung)
             with self.event():
-                if left >= LEAST_LEASE_SECONDS and price <= left and not family.contest.hopeless:
+                if left >= LEAST_LEASE_SECONDS and price <= left and not family.policy.hopeless:
                     return self._lease(trial, rung, price, GO_ON, "its stretch was cut short")
                 self.state.waits(trial)
                 self._decide(trial, "wait", "what is left does not pay for the rest of its stretch", rung)
@@ -364,12 +364,12 @@ class Planner:
 
     def end(self, trial: str, reason: str) -> None:
         """A trial is over for good: diverged, price, memory, error; after the word and a colon, more on it."""
-        contest = self.families[self.trials[trial].family].contest
-        went_on = not contest.hopeless
+        policy = self.families[self.trials[trial].family].policy
+        went_on = not policy.hopeless
         self.state.stopped(trial, reason)
         self._settle(trial, "failed" if reason.startswith("error") else "stopped", reason)
         self._decide(trial, "stop", reason)
-        if went_on and contest.hopeless:
+        if went_on and policy.hopeless:
             rule = f"{ALIKE} trials failed with one error, and none reached a rung"
             self._decide(trial, "give up", f"{rule}: no other of {self.trials[trial].family} is started")
 

@@ -1,13 +1,15 @@
 """One family of models in a study: its share of the cap, who decides about it, and what its trials took of memory."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tune.search.cost_model import FixedPrices, Prices
+from tune.search.forecast import Standing
 from tune.search.memory_model import Memory
 from tune.search.records import Running, TrialRecord
-from tune.search.successive_halving import Contest, Left, Move
+from tune.search.successive_halving import Ladder, Left, Move
 from tune.store.accounting import Books
 
 MOST_REFUSALS = 50
@@ -37,19 +39,70 @@ class Suggestions(Protocol):
         """The loss of a trial at a rung; None: it failed on the way there."""
 
 
+class Policy(Protocol):
+    """Which trials of a family its device-seconds go to: successive halving, or in the replay a baseline's rule.
+
+    It follows from its events, and deciding changes nothing. Seconds are those of a slot.
+    """
+
+    more: bool
+    ladder: Ladder
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether there is no use in another trial."""
+
+    @property
+    def trials(self) -> Mapping[str, Standing]:
+        """Where each trial stands."""
+
+    def rung_seconds(self, rung: int) -> float:
+        """Training seconds of a trial's life at a rung."""
+
+    def decide(self, left: Left) -> Move:
+        """What a free slot should do."""
+
+    def promoted(self, trial: str, rung: int, seconds: float) -> None:
+        """A trial, maybe a new one, is on its way to a rung, for so many seconds; told again it changes nothing."""
+
+    def finishing(self, trial: str) -> None:
+        """A trial is in its last segment; told again it changes nothing."""
+
+    def reported(self, trial: str, rung: int, loss: float, *, telling: bool = True) -> None:
+        """A trial reached a rung; telling: its drop over the last one tells how it will go on."""
+
+    def finished(self, trial: str) -> None:
+        """A trial is at its end."""
+
+    def interrupted(self, trial: str) -> None:
+        """A segment ended before its goal."""
+
+    def ended(self, trial: str, reason: str) -> None:
+        """A trial is over: diverged, price, memory, error."""
+
+    def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
+        """The ladder for another part of the cap, or another deadline."""
+
+    def refit(self, ladder: Ladder) -> None:
+        """That is its ladder from now on."""
+
+    def state(self) -> dict[str, object]:
+        """All that its events made of it, as plain data."""
+
+
 @dataclass(kw_only=True)
 class Family:
     """One family's part of a study: its share of the cap in device-seconds, and who decides and knows.
 
-    equal_tokens: rungs are equal in tokens,
-    not in device-seconds; step_seconds: the step time that then turns their seconds into steps for all trials; planned:
+    equal_tokens: rungs are equal in tokens, not in device-seconds; step_seconds: the step time that then turns their
+    seconds into steps for all trials; life_steps: of a trial's own life (inf: it has none); planned:
     at fixed prices, what its leases were to cost; refusals: configurations in a row that do not fit in memory;
     warm_up_steps: those over which the learning rate of its trials rises; decoding(step_seconds): what its winner needs
     to decode for a start, in seconds of a slot.
     """
 
     seconds: float
-    contest: Contest
+    policy: Policy
     prices: Prices | FixedPrices
     suggestions: Suggestions
     memory: Memory = field(default_factory=Memory)
@@ -57,6 +110,7 @@ class Family:
     refusals: int = 0
     equal_tokens: bool = False
     step_seconds: float | None = None
+    life_steps: float = math.inf
     planned: float = 0.0
     warm_up_steps: int = 0
     decoding: Callable[[float], float] = lambda step_seconds: 0.0
@@ -69,7 +123,10 @@ class Family:
     def steps_at(self, record: TrialRecord, rung: int) -> int | None:
         """Steps of a trial's life at a rung; None while no step time is known."""
         step_seconds = self.step_seconds if self.equal_tokens else record.step_seconds
-        return None if step_seconds is None else round(self.contest.rung_seconds(rung) / step_seconds)
+        if step_seconds is None:
+            return None
+        steps = self.policy.rung_seconds(rung) / step_seconds
+        return round(min(steps, self.life_steps))
 
     def goal(self, record: TrialRecord, rung: int | None, price: float) -> int | None:
         """Steps of a trial's life at the end of a stretch; None where only seconds count.
@@ -83,7 +140,7 @@ class Family:
 
     def price(self, trial: str | None, record: TrialRecord | None, rung: int) -> float:
         """Expected device-seconds to bring a trial (None: a new one) from where it is to a rung."""
-        seconds = self.contest.rung_seconds(rung)
+        seconds = self.policy.rung_seconds(rung)
         if record is not None and (steps := self.steps_at(record, rung)) is not None:
             of_a_step = self.fixed.step_seconds if self.fixed else record.step_seconds or self.step_seconds or 0.0
             seconds = (steps - record.steps) * of_a_step
@@ -94,22 +151,22 @@ class Family:
         return seconds - min(DECODING_SHARE * seconds, self.decoding(record.step_seconds or 0.0))
 
     def reached(self, trial: str, rung: int, loss: float) -> None:
-        """A trial waits at a rung: tell the contest and the suggestions."""
+        """A trial waits at a rung: tell the policy and the suggestions."""
         warm_up_seconds = self.warm_up_steps * (self.step_seconds or 0.0)
-        telling = self.contest.rung_seconds(rung - 1) >= WARM_UPS_BEFORE_A_FALL_TELLS * warm_up_seconds
-        self.contest.reported(trial, rung, loss, telling=telling)
+        telling = self.policy.rung_seconds(rung - 1) >= WARM_UPS_BEFORE_A_FALL_TELLS * warm_up_seconds
+        self.policy.reported(trial, rung, loss, telling=telling)
         self.suggestions.tell(trial, rung, loss)
 
     def decide(self, left: Left) -> Move:
         """What a free slot should do for it. Where no configuration is left, nothing new begins."""
         if self.refusals >= MOST_REFUSALS or not self.suggestions.more:
-            self.contest.configs = len(self.contest.trials)
-        return self.contest.decide(left)
+            self.policy.more = False
+        return self.policy.decide(left)
 
     def state(self) -> dict[str, Any]:
         """All that its events made of it, as plain data; what was suggested follows from that."""
         account = [self.charged, self.planned, self.refusals, self.step_seconds]
-        return self.contest.state() | {
+        return self.policy.state() | {
             "prices": self.prices.state(), "memory": self.memory.state(), "account": account
         }  # fmt: skip
 

@@ -178,7 +178,7 @@ def restore(planner: Planner, journal: Journal, terms: Terms) -> list[str]:
     finished = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'finished'")}
     for trial, record in planner.trials.items():
         folder = journal.folder / "checkpoints" / trial
-        if trial in finished and planner.families[record.family].contest.trials[trial].state == "paused":
+        if trial in finished and planner.families[record.family].policy.trials[trial].state == "paused":
             checkpoints.forget_decay(folder)
         take_up_checkpoint(folder, record)
     return notes

@@ -2,6 +2,7 @@
 the cap.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sized
 
 from tune.search.family import Family
@@ -96,7 +97,7 @@ class Shares:
             seconds=min(own + left_over, self._books.affordable) - start_up,
             slots=slots,
             running=len(self.leases(name)),
-            wall=wall,
+            wall=math.inf if wall is None else wall,
         )
 
     def _used(self, name: str) -> float:

@@ -44,18 +44,18 @@ class State:
             del self.cut_short[trial]
         else:
             family.planned += row["price"] / self.share
-            family.refusals = family.refusals if trial in family.contest.trials else 0
+            family.refusals = family.refusals if trial in family.policy.trials else 0
         record.goal = row["goal"]
         record.micro_batches = row["micro_batches"] or family.memory.micro_batches(record.config) or 1
         if rung is None:
-            family.contest.finishing(trial)
+            family.policy.finishing(trial)
         else:
-            family.contest.promoted(trial, rung)
+            family.policy.promoted(trial, rung, row["price"] / self.share)
         counted = rung is None or record.goal is not None
         assignment = Assignment(
             trial=trial, family=record.family, config=record.config, slot=slot, lease=row["lease"], rung=rung,
             opened=row["opened"], seconds=row["reserved"] / self.share, steps=record.goal,
-            training_seconds=None if counted else family.contest.rung_seconds(rung), checkpoint=record.checkpoint,
+            training_seconds=None if counted else family.policy.rung_seconds(rung), checkpoint=record.checkpoint,
             micro_batches=record.micro_batches,
         )  # fmt: skip
         self.running[trial] = Running(
@@ -87,7 +87,7 @@ class State:
             family.reached(trial, assignment.rung or 0, loss)
         elif ended == "final" and loss is not None:
             del self.cut_short[trial]
-            family.contest.finished(trial, loss)
+            family.policy.finished(trial)
         elif ended == "diverged":
             return "diverged"
         elif ended == "unmeasured":
@@ -99,14 +99,14 @@ class State:
     def waits(self, trial: str) -> None:
         """What is left does not pay for a trial that was cut short: it waits where it was before."""
         del self.cut_short[trial]
-        self.families[self.trials[trial].family].contest.interrupted(trial)
+        self.families[self.trials[trial].family].policy.interrupted(trial)
 
     def stopped(self, trial: str, reason: str) -> None:
         """A trial is over for good, also one that was never begun because it does not fit in memory."""
         family = self.families[self.trials[trial].family]
         self.cut_short.pop(trial, None)
-        if trial in family.contest.trials:
-            family.contest.ended(trial, reason)
+        if trial in family.policy.trials:
+            family.policy.ended(trial, reason)
         else:
             family.refusals += 1
         family.suggestions.tell(trial, 0, None)
@@ -115,7 +115,8 @@ class State:
         """From now on the study has another cap or deadline (in `families`: what that makes of each contest; one of a
         `new` study was made so), or another processor, of which no price is known."""
         for name, terms in row.get("families", {}).items() if not new else ():
-            self.families[name].contest.refit(terms["seconds"], ladder_of(terms))
+            if ladder := ladder_of(terms):
+                self.families[name].policy.refit(ladder)
         if row.get("processor") != self._processor and self._processor is not None:
             for family in self.families.values():
                 family.prices.forget()
@@ -139,11 +140,12 @@ def ladder_of(terms: Mapping[str, Any] | None) -> Ladder | None:
     if not terms or "ladder" not in terms:
         return None
     told = terms["ladder"]
-    names = {each.name for each in fields(Ladder)} - {"horizon"}
-    sound = isinstance(told, dict) and set(told) == names and isinstance(told["top"], int) and told["top"] <= MOST_RUNGS
+    names = {each.name for each in fields(Ladder)}
+    whole = isinstance(told, dict) and {*told, "life"} == names
+    sound = whole and isinstance(told["top"], int) and told["top"] <= MOST_RUNGS
     if not sound or not all(0 <= value < math.inf for value in told.values()) or told["first"] == 0:
         raise UserError("--resume: damaged journal: a ladder that it tells of cannot be climbed: begin anew")
-    return Ladder(**told, horizon=None)
+    return Ladder(**told)
 
 
 def _hash(value: Any) -> str:

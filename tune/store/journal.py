@@ -156,16 +156,24 @@ def _locked(folder: Path) -> int:
 
 
 class Journal:
-    """The driver's hold on a study's journal: the one writer. `watch` has what reading and writing took."""
+    """The driver's hold on a study's journal: the one writer. `watch` has what reading and writing took; `on_disk`:
+    there is something that --resume could read.
+    """
 
-    def __init__(self, folder: Path, *, new: bool) -> None:
-        """Create the journal of a `new` study in `folder`, or open the one there; one that was killed before it had its
-        tables gets them, where the study had no trial yet.
+    def __init__(self, folder: Path | None, *, new: bool) -> None:
+        """Create the journal of a `new` study in `folder` (None: in memory), or open the one there; one that was killed
+        before it had its tables gets them, where the study had no trial yet.
 
         Raises UserError where another run holds it, it cannot be written, or is none of ours.
         """
-        self.folder, self.watch = folder, Stopwatch()
+        self.folder, self.watch, self.on_disk = folder or Path(), Stopwatch(), folder is not None
         with ExitStack() as held:
+            if folder is None:
+                self._db = held.enter_context(closing(sqlite3.connect(":memory:", isolation_level=None)))
+                self._db.row_factory = sqlite3.Row
+                self._db.executescript(";".join(STEPS))
+                self._held = held.pop_all()
+                return
             held.callback(os.close, _locked(folder))
             if not new and not (folder / FILE).is_file() and (folder / "checkpoints").exists():
                 raise UserError(f"--resume: {str(folder)!r} holds no {FILE}: name the folder of a study")
