@@ -25,7 +25,7 @@ from tune.search.engine import Planner
 from tune.search.family import Family
 from tune.search.memory_model import Memory
 from tune.search.records import TrialRecord
-from tune.search.simulator import Clock, Costs, PowerLaw, play
+from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search.suggest import first_search
 from tune.search_context import Grounds, survey
 from tune.search_space import Space, label
@@ -170,7 +170,7 @@ def make_plan(settings: Settings) -> Plan:
     clock, scaling = Clock(), wall(grounds.aside.points(settings.budget))
     with Journal(None, new=True) as journal:
         planner = make_planner(grounds, journal, [], now=clock, elapsed=prepared + RAY_UP_SECONDS)
-        play(planner, clock, costs, course)
+        Simulation(planner, clock, costs, course).run()
         plan = Plan(
             settings=settings, slots=grounds.devices.slots, device=grounds.devices.name,
             families={name: _family(planner, grounds, name, sizes[name]) for name in settings.families},

@@ -18,7 +18,7 @@ from tune.errors import UserError, called
 from tune.search.cost_model import Prices
 from tune.search.engine import Planner
 from tune.search.family import Family, Policy
-from tune.search.simulator import Clock, Costs, play
+from tune.search.simulator import Clock, Costs, Simulation
 from tune.search.successive_halving import Frame, Rules, SuccessiveHalving
 from tune.store.accounting import Books
 from tune.store.journal import Journal
@@ -266,7 +266,7 @@ def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
         )  # fmt: skip
         families["replay"] = _family(cell, settings, curves, supply, planner, deadline)
         costs = Costs(start_up=settings.start_up, overhead=0.0, thaw=settings.thaw, memory_limit=settings.memory_limit)
-        play(planner, clock, costs, lambda trial, family, config: curves[config["curve"]])
+        Simulation(planner, clock, costs, lambda trial, family, config: curves[config["curve"]]).run()
         return outcome(cell, settings, curves, planner, clock)
 
 

@@ -83,64 +83,98 @@ CourseOf = Callable[[str, str, Mapping[str, Any]], Course]
 """Of a trial, its family and its configuration."""
 
 
-def play(planner: Planner, clock: Clock, costs: Costs, course_of: CourseOf) -> None:
-    """Play a search to its end. Afterwards its store, ledger and policies are as a real one would leave them."""
-    ends: list[tuple[float, int, Assignment, Progress]] = []
-    on_slot: dict[int, str] = {}
-    while True:
-        while (assignment := planner.next()) is not None:
-            course = course_of(assignment.trial, assignment.family, assignment.config)
-            thaw = costs.thaw if on_slot.get(assignment.slot) != assignment.trial else 0.0
-            progress = _segment(planner, assignment, course, costs, thaw)
-            on_slot[assignment.slot] = assignment.trial
-            end = assignment.opened + min(assignment.seconds, sum(progress.seconds.values()))
-            heapq.heappush(ends, (end, assignment.lease, assignment, progress))
-        if planner.done:
-            return
-        clock.now, _, assignment, progress = heapq.heappop(ends)
-        predicted = planner.families[assignment.family].memory.predicted(assignment.config, assignment.micro_batches)
-        planner.report(assignment.trial, asdict(progress) | {"limited_bytes": round(predicted)})
+class Simulation:
+    """A search in virtual time. Afterwards its store, ledger and policies are as a real one would leave them.
 
-
-def _segment(planner: Planner, assignment: Assignment, course: Course, costs: Costs, thaw: float) -> Progress:
-    """How a lease ends: at its goal, at its own end where that comes first, or, for a last segment, there anyway.
-
-    Nothing is known of a loss before a trial's first report, so no first segment ends before that.
+    assignments: what every lease so far was for; events: the ends to come of those in use, (time, number, lease). A
+    subclass may say otherwise what becomes of a lease.
     """
-    run, step = planner.running[assignment.trial], course.step_seconds
-    start = costs.start_up if run.fresh_slot else 0.0
-    room = max(0, int((assignment.seconds - start - thaw - costs.overhead) / step + 1e-9))
-    goal: float = math.inf
-    if assignment.steps is not None:
-        goal = assignment.steps
-    elif assignment.training_seconds is not None:
-        goal = round(assignment.training_seconds / step)
-    goal = max(goal, run.steps_before + 1.0, course.report_every)
-    end = min(goal, course.most, course.diverges, run.steps_before + room)
-    whole = max(run.steps_before, int(end))
-    trained = whole - run.steps_before
-    ended = "rung"
-    if course.memory_bytes > costs.memory_limit:
-        ended = "memory"
-    elif whole >= course.diverges:
-        ended = "diverged"
-    elif whole >= course.most or assignment.rung is None:
-        ended = "final"
-    elif whole < goal:
-        ended = "lease"
-    loss = course.final(whole) if ended == "final" else course.loss(whole)
-    fills = whole == run.steps_before + room and ended in ("final", "lease")
-    rest = assignment.seconds - start - thaw - trained * step if fills else costs.overhead
-    used = {"start": start, "steps": trained * step, "evaluation": rest + thaw}
-    if ended == "memory":
-        used = {"start": start, "evaluation": thaw}
-    return Progress(
-        steps=whole, tokens=0, train_loss=loss, learning_rate=0.0, gradient_norm=0.0, tokens_per_second=0.0,
-        step_seconds=step, training_seconds=whole * step, memory_bytes=round(course.memory_bytes), parameters=0,
-        micro_batches=assignment.micro_batches, ran_out=False, ended=ended,
-        seconds={what: seconds for what, seconds in used.items() if seconds},
-        valid=Evaluation(
-            loss=loss, perplexity=math.exp(min(loss, 700.0)), bits_per_character=0.0, nats_per_word=0.0, accuracy=0.0,
-            tokens=0, seconds=0.0,
-        ) if math.isfinite(loss) and whole >= course.report_every else None,
+
+    def __init__(self, planner: Planner, clock: Clock, costs: Costs, course_of: CourseOf) -> None:
+        self.planner, self.clock, self.costs, self.course_of = planner, clock, costs, course_of
+        self.assignments: list[Assignment] = []
+        self.events: list[tuple[float, int, Assignment]] = []
+        self._on_slot: dict[int, str] = {}
+        self._outcomes: dict[int, Progress] = {}
+
+    def run(self, reports: float = math.inf) -> None:
+        """To the end of the search, or until so many leases ended; called again it goes on."""
+        while reports > 0:
+            while self.begin():
+                pass
+            if self.planner.done:
+                return
+            self.go_on()
+            reports -= 1
+
+    def begin(self) -> bool:
+        """Begin what the engine decides for a free slot, if anything."""
+        if (assignment := self.planner.next()) is None:
+            return False
+        self.assignments.append(assignment)
+        end = self.clock.now + self.length(assignment)
+        heapq.heappush(self.events, (end, len(self.assignments), assignment))
+        return True
+
+    def go_on(self) -> None:
+        """To the end of the next lease."""
+        self.clock.now, _, assignment = heapq.heappop(self.events)
+        self.end(assignment)
+
+    def length(self, assignment: Assignment) -> float:
+        """Seconds of a slot that a process uses of a lease that begins now."""
+        progress = self._outcomes[assignment.lease] = self.segment(assignment)
+        self._on_slot[assignment.slot] = assignment.trial
+        return min(assignment.seconds, sum(progress.seconds.values()))
+
+    def end(self, assignment: Assignment) -> None:
+        """What the process of a lease says at its end."""
+        progress = self._outcomes.pop(assignment.lease)
+        predicted = self.planner.families[assignment.family].memory.predicted(
+            assignment.config, assignment.micro_batches
+        )
+        self.planner.report(assignment.trial, asdict(progress) | {"limited_bytes": round(predicted)})
+
+    def segment(self, assignment: Assignment) -> Progress:
+        """How a lease ends: at its goal, at its own end where that comes first, or, for a last segment, there anyway.
+
+        Nothing is known of a loss before a trial's first report, so no first segment ends before that.
+        """
+        course, costs = self.course_of(assignment.trial, assignment.family, assignment.config), self.costs
+        run, step = self.planner.running[assignment.trial], course.step_seconds
+        start = costs.start_up if run.fresh_slot else 0.0
+        overhead = costs.overhead + (0.0 if self._on_slot.get(assignment.slot) == assignment.trial else costs.thaw)
+        room = max(0, int((assignment.seconds - start - overhead) / step + 1e-9))
+        goal: float = math.inf
+        if assignment.steps is not None:
+            goal = assignment.steps
+        elif assignment.training_seconds is not None:
+            goal = round(assignment.training_seconds / step)
+        goal = max(goal, run.steps_before + 1.0, course.report_every)
+        whole = max(run.steps_before, int(min(goal, course.most, course.diverges, run.steps_before + room)))
+        if course.memory_bytes > costs.memory_limit:
+            ended, whole = "memory", run.steps_before
+        elif whole >= course.diverges:
+            ended = "diverged"
+        elif whole >= course.most or assignment.rung is None:
+            ended = "final"
+        else:
+            ended = "rung" if whole >= goal else "lease"
+        training = (whole - run.steps_before) * step
+        if ended in ("final", "lease") and whole == run.steps_before + room:
+            overhead = assignment.seconds - start - training
+        loss = course.final(whole) if ended == "final" else course.loss(whole)
+        return Progress(
+            steps=whole, tokens=0, train_loss=loss, learning_rate=0.0, gradient_norm=0.0, tokens_per_second=0.0,
+            step_seconds=step, training_seconds=whole * step, memory_bytes=round(course.memory_bytes), parameters=0,
+            micro_batches=assignment.micro_batches, ran_out=False, ended=ended,
+            seconds={"start": start, "steps": training, "evaluation": overhead},
+            valid=_evaluation(loss) if math.isfinite(loss) and whole >= course.report_every else None,
+        )  # fmt: skip
+
+
+def _evaluation(loss: float) -> Evaluation:
+    return Evaluation(
+        loss=loss, perplexity=math.exp(min(loss, 700.0)), bits_per_character=0.0, nats_per_word=0.0, accuracy=0.0,
+        tokens=0, seconds=0.0,
     )  # fmt: skip
