@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +148,6 @@ def make_planner(
         rung_seconds={
             name: [family.policy.rung_seconds(rung) for rung in range(12)] for name, family in families.items()
         },
-        prices={name: asdict(price) for name, price in grounds.prices.items()},
     )
     if books.peak_flops:
         journal.note(peak_flops=books.peak_flops)
@@ -182,20 +180,18 @@ def make_family(
     first, by_now: device-seconds that the search had of the first cap, and has of the present one. What a family has is
     in seconds of a slot, as are the prices.
     """
-    settings, space, given = grounds.settings, grounds.spaces[name], grounds.prices.get(name)
+    settings, space = grounds.settings, grounds.spaces[name]
     seconds, share = settings.families[name] * first, grounds.devices.share
     frame = Frame(
         slots=grounds.devices.slots, shortest=SHORTEST_RUNG_SECONDS, part=settings.families[name],
-        overhead=given.overhead_seconds if given else FIRST_OVERHEAD_SECONDS,
-        start_up=given.start_up_seconds if given else FIRST_START_UP_SECONDS,
+        overhead=FIRST_OVERHEAD_SECONDS, start_up=FIRST_START_UP_SECONDS,
     )  # fmt: skip
     return Family(
         seconds=settings.families[name] * by_now / share,
         policy=SuccessiveHalving(frame, ladder or frame.fit(seconds / share, search_wall(grounds)), price_of),
-        prices=given or Prices(),
+        prices=Prices(),
         memory=grounds.memories[name],
         equal_tokens=settings.rungs == "tokens",
-        step_seconds=given.step_seconds if given else None,
         warm_up_steps=RECIPES[name]["warm_up_steps"],
         decoding=decoding_seconds if grounds.devices.kind == "cpu" else lambda step_seconds: 0.0,
         suggestions=Suggester(

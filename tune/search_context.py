@@ -5,7 +5,7 @@ the cap is kept aside to measure what more devices would gain for the winner.
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from tune.experiments.base import FoundTrial, Point, affordable_share, price
 from tune.experiments.runner import unmeasured
 from tune.experiments.scaling import SCALING, points_of
 from tune.flags import counts_text, invalid
-from tune.search.cost_model import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, FixedPrices, load_prices
+from tune.search.cost_model import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.memory_model import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
 from tune.search_space import SPACES, Space, freed
 from tune.settings import Settings
@@ -81,7 +81,7 @@ SHORTEST_RUNG_SECONDS = 4.0
 
 @dataclass(frozen=True, kw_only=True)
 class Grounds:
-    """What a search stands on; each mapping is by family. prices: only those that are fixed.
+    """What a search stands on; each mapping is by family.
 
     settings: each corpus is named. devices: shared as the settings ask for. held_to: bytes that a trial is held to.
     notes: lines for the user: which texts serve and why, what the memory limit comes to; aside: what of the cap is not
@@ -94,7 +94,6 @@ class Grounds:
     data: Mapping[str, Data]
     memories: Mapping[str, Memory]
     held_to: int | None
-    prices: Mapping[str, FixedPrices]
     notes: Sequence[str]
     aside: Aside
     begun: float
@@ -118,7 +117,6 @@ def survey(settings: Settings, devices: Devices) -> Grounds:
     check_scaling(settings, devices)
     aside = Aside(counts=settings.scale_winner)
     check_cap(settings, aside)
-    prices = {} if settings.prices is None else load_prices(settings.prices, settings.families)
     texts = load_corpora(settings)
     prepared = {kind: prepare(corpus) for kind, corpus in texts.corpora.items()}
     data = {name: prepared[FAMILIES[name].corpus] for name in settings.families}
@@ -132,7 +130,7 @@ def survey(settings: Settings, devices: Devices) -> Grounds:
         memory.limit = min(limits, default=math.inf)
     check_memory(settings, spaces, memories)
     return Grounds(
-        settings=texts.settings, devices=devices, spaces=spaces, data=data, memories=memories, prices=prices,
+        settings=texts.settings, devices=devices, spaces=spaces, data=data, memories=memories,
         held_to=asked if devices.trials_each == 1 else min(limits), notes=[*texts.notes, *notes],
         aside=aside,
         begun=begun,
@@ -214,10 +212,3 @@ def check_same_kind(devices: Devices, facts: Mapping[str, Any]) -> None:
     if before != devices.kind:
         rule = f"runs on {names.get(before, before)}, and here are {names[devices.kind]}: their losses do not compare"
         raise UserError(f"--resume: the study {rule}; go on with it where it began, or begin anew")
-
-
-def check_same_prices(prices: Mapping[str, FixedPrices], facts: Mapping[str, Any]) -> None:
-    """UserError: fixed prices are not those that the study began with (its `facts`, from the journal)."""
-    now = {name: asdict(price) for name, price in prices.items()}
-    if facts.get("prices", now) != now:
-        raise UserError("--prices: the file has changed since: a study keeps its prices; restore it, or begin anew")

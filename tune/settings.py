@@ -146,10 +146,6 @@ class Settings:
         default="seconds",
         metadata=typed("compare trials at equal device-seconds or at equal tokens", choices=("seconds", "tokens")),
     )
-    prices: Path | None = field(
-        default=None,
-        metadata=typed("fixed prices of steps, for decisions that no machine changes; with --rungs tokens", **FILE),
-    )
     search: str = field(
         default="tpe",
         metadata=typed(
@@ -227,8 +223,6 @@ class Settings:
             raise invalid("scale_winner", f"'{min(self.scale_winner)}' is not above zero: write 1,2,4")
         if not 0 <= self.seed <= LARGEST_SEED:
             raise invalid("seed", f"'{self.seed}' is out of range: a seed is from 0 to {LARGEST_SEED}; write --seed 0")
-        if self.prices is not None and self.rungs != "tokens":
-            raise invalid("prices", f"'{self.prices}' fixes the price of a step: add --rungs tokens, or leave it out")
         for each in fields(self):
             choices, value = flag_of(each).choices, getattr(self, each.name)
             if choices and value not in choices:
@@ -249,7 +243,7 @@ class Settings:
 
     def check_files(self) -> None:
         """UserError: a file that is named cannot be read. Before anything is loaded that takes its time."""
-        for name in ("translation_corpus", "text_corpus", "prices"):
+        for name in ("translation_corpus", "text_corpus"):
             if isinstance(path := getattr(self, name), Path):
                 try:
                     path.open("rb").close()

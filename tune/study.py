@@ -34,7 +34,7 @@ from tune.ranking import ranking
 from tune.scale_winner import scale_winner
 from tune.search.engine import Listener, Planner
 from tune.search.resume import check_plain, close_what_a_kill_left_open, restore, spent, undamaged
-from tune.search_context import Grounds, check_same_kind, check_same_prices, check_same_text, survey
+from tune.search_context import Grounds, check_same_kind, check_same_text, survey
 from tune.search_space import merged
 from tune.settings import Settings
 from tune.signals import Told, ended_in_order, interruptible
@@ -190,10 +190,9 @@ def trials_told(told: Told, planner: Planner, study: Path, write: Callable[[str]
 
 
 def check_same(grounds: Grounds, journal: Journal) -> None:
-    """UserError: text, prices or kind of device are not those that the study began with, or its facts are damaged."""
+    """UserError: text or kind of device are not those that the study began with, or its facts are damaged."""
     with undamaged(journal):
         check_same_text(grounds.data, journal.facts())
-        check_same_prices(grounds.prices, journal.facts())
         check_same_kind(grounds.devices, journal.facts())
 
 

@@ -219,7 +219,7 @@ def test_damaged_facts_are_one_line(tmp_path: Path, fact: str) -> None:
     with sqlite3.connect(tmp_path / "journal.db") as stranger:
         stranger.execute("INSERT INTO study VALUES ('corpora', ?)", (fact,))
     stranger.close()
-    grounds: Any = SimpleNamespace(data={"nanogpt": SimpleNamespace(sha256="", name="")}, prices={})
+    grounds: Any = SimpleNamespace(data={"nanogpt": SimpleNamespace(sha256="", name="")})
     with Journal(tmp_path, new=False) as journal, pytest.raises(ValueError, match=r"^--resume: .* damaged") as refused:
         check_same(grounds, journal)
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 400

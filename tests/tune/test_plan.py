@@ -1,6 +1,5 @@
 """The laws of a plan: it spends and writes nothing, adds up, and buys more with more."""
 
-import json
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -113,15 +112,6 @@ def test_what_does_not_fit_in_memory_is_named_and_not_started(planned: Callable[
     assert 0 < len(memory.unfit) < memory.configs
     assert memory.largest < memory.limit
     assert not planned().families["nanogpt"].memory.unfit
-
-
-def test_prices_that_overstate_leave_some_of_the_cap_over(planned: Callable[..., Plan], tmp_path: Path) -> None:
-    left = []
-    for overhead in (1.5, 6.0):
-        price = {"step_seconds": 1.0, "overhead_seconds": overhead}
-        (tmp_path / f"{overhead}.json").write_text(json.dumps({"translation": price, "nanogpt": price}))
-        left.append(planned(rungs="tokens", prices=tmp_path / f"{overhead}.json").spending["left over"])
-    assert 0 < left[0] < left[1]
 
 
 def test_what_is_kept_for_the_winners_scaling_is_planned_for(planned: Callable[..., Plan]) -> None:

@@ -159,7 +159,6 @@ EVERYTHING = {
     "scale_winner": (1, 2),
     "seed": 7,
     "rungs": "tokens",
-    "prices": Path("/data/prices.json"),
     "search": "random",
     "memory_limit": 1_500_000_000,
     "report_every": 1.0,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tune.search.cost_model import FixedPrices, Prices
+from tune.search.cost_model import Prices
 from tune.search.engine import Listener, Planner
 from tune.search.family import Family
 from tune.search.memory_model import FACTOR, OVERHEAD_BYTES, Memory
@@ -81,7 +81,7 @@ class World:
     def __init__(
         self, folder: Path, *, cap: float, slots: int, shares: dict[str, float] | None = None, seed: int = 0,
         suggestions: Callable[[], Numbered] = Numbered, listen: Callable[[Journal], list[Listener]] = lambda _: [],
-        fixed: FixedPrices | None = None, memory_limit: float = math.inf, trials_each: int = 1, aside: float = 0.0,
+        memory_limit: float = math.inf, trials_each: int = 1, aside: float = 0.0,
         deadline: float | None = None, processor: str = "one",
     ) -> None:  # fmt: skip
         resumed = (folder / "journal.db").exists()
@@ -111,9 +111,8 @@ class World:
             )  # fmt: skip
             memory = known_memory(memory_limit)
             self.families[name] = Family(
-                seconds=share * by_now, contest=contest, prices=fixed or Prices(), suggestions=suggestions(),
-                memory=memory, equal_tokens=fixed is not None, step_seconds=fixed and fixed.step_seconds,
-                warm_up_steps=WARM_UP_STEPS,
+                seconds=share * by_now, contest=contest, prices=Prices(), suggestions=suggestions(),
+                memory=memory, warm_up_steps=WARM_UP_STEPS,
             )  # fmt: skip
         seconds = {name: family.seconds for name, family in self.families.items()}
         now = Terms(cap=cap, deadline=deadline, wall=wall, processor=processor, families=seconds)

@@ -213,7 +213,7 @@ class Planner:
         for trial, rung in sorted(self.cut_short.items()):
             name = self.trials[trial].family
             family = self.families[name]
-            left = self.books.affordable if family.fixed else self._shares.left(name, self.slots.free, None).seconds
+            left = self._shares.left(name, self.slots.free, None).seconds
             price = left if rung is None else self.price_of(name)(trial, rung)
             with self.event():
                 if left >= LEAST_LEASE_SECONDS and price <= left and not family.policy.hopeless:
@@ -250,11 +250,10 @@ class Planner:
         """Reserve what a stretch needs and write it down, before it happens. rung None: the last stretch."""
         record, again, wall = self.trials[trial], action == GO_ON, self._wall()
         family = self.families[record.family]
-        fills = rung is None and not family.fixed
-        wanted = family.last_segment(record, price) if fills else with_margin(price)
+        wanted = family.last_segment(record, price) if rung is None else with_margin(price)
         if not self.books.idle_slots:
             wanted = with_start_up(wanted, family.prices.start_up, self.books.affordable / self.slots.free)
-        goal = record.goal if again and record.goal is not None else family.goal(record, rung, price)
+        goal = record.goal if again and record.goal is not None else family.goal(record, rung)
         micro_batches = record.micro_batches or family.memory.micro_batches(record.config) or 1
         row = self.books.open_lease(
             trial, rung, goal, price, wanted, math.inf if wall is None else wall, micro_batches

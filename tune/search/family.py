@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tune.search.cost_model import FixedPrices, Prices
+from tune.search.cost_model import Prices
 from tune.search.forecast import Standing
 from tune.search.memory_model import Memory
 from tune.search.records import Running, TrialRecord
@@ -95,15 +95,14 @@ class Family:
     """One family's part of a study: its share of the cap in device-seconds, and who decides and knows.
 
     equal_tokens: rungs are equal in tokens, not in device-seconds; step_seconds: the step time that then turns their
-    seconds into steps for all trials; life_steps: of a trial's own life (inf: it has none); planned:
-    at fixed prices, what its leases were to cost; refusals: configurations in a row that do not fit in memory;
-    warm_up_steps: those over which the learning rate of its trials rises; decoding(step_seconds): what its winner needs
-    to decode for a start, in seconds of a slot.
+    seconds into steps for all trials; life_steps: of a trial's own life (inf: it has none); refusals: configurations in
+    a row that do not fit in memory; warm_up_steps: those over which the learning rate of its trials rises;
+    decoding(step_seconds): what its winner needs to decode for a start, in seconds of a slot.
     """
 
     seconds: float
     policy: Policy
-    prices: Prices | FixedPrices
+    prices: Prices
     suggestions: Suggestions
     memory: Memory = field(default_factory=Memory)
     charged: float = 0.0
@@ -111,14 +110,8 @@ class Family:
     equal_tokens: bool = False
     step_seconds: float | None = None
     life_steps: float = math.inf
-    planned: float = 0.0
     warm_up_steps: int = 0
     decoding: Callable[[float], float] = lambda step_seconds: 0.0
-
-    @property
-    def fixed(self) -> FixedPrices | None:
-        """Its prices where they are fixed: then its share is used up as planned, whatever its leases did cost."""
-        return self.prices if isinstance(self.prices, FixedPrices) else None
 
     def steps_at(self, record: TrialRecord, rung: int) -> int | None:
         """Steps of a trial's life at a rung; None while no step time is known."""
@@ -128,22 +121,17 @@ class Family:
         steps = self.policy.rung_seconds(rung) / step_seconds
         return round(min(steps, self.life_steps))
 
-    def goal(self, record: TrialRecord, rung: int | None, price: float) -> int | None:
-        """Steps of a trial's life at the end of a stretch; None where only seconds count.
-
-        These are the rung's, or for the last stretch (rung None) those of its lease, unless prices are fixed.
-        """
-        if rung is None:
-            return record.steps + self.fixed.steps_in(price) if self.fixed else None
-        steps = self.steps_at(record, rung)
+    def goal(self, record: TrialRecord, rung: int | None) -> int | None:
+        """Steps of a trial's life at the end of a stretch; None where only seconds count, as on the last one (rung
+        None)."""
+        steps = None if rung is None else self.steps_at(record, rung)
         return None if steps is None else max(record.steps + 1, steps)
 
     def price(self, trial: str | None, record: TrialRecord | None, rung: int) -> float:
         """Expected device-seconds to bring a trial (None: a new one) from where it is to a rung."""
         seconds = self.policy.rung_seconds(rung)
         if record is not None and (steps := self.steps_at(record, rung)) is not None:
-            of_a_step = self.fixed.step_seconds if self.fixed else record.step_seconds or self.step_seconds or 0.0
-            seconds = (steps - record.steps) * of_a_step
+            seconds = (steps - record.steps) * (record.step_seconds or self.step_seconds or 0.0)
         return self.prices.stretch(trial, max(0.0, seconds))
 
     def last_segment(self, record: TrialRecord, seconds: float) -> float:
@@ -165,7 +153,7 @@ class Family:
 
     def state(self) -> dict[str, Any]:
         """All that its events made of it, as plain data; what was suggested follows from that."""
-        account = [self.charged, self.planned, self.refusals, self.step_seconds]
+        account = [self.charged, self.refusals, self.step_seconds]
         return self.policy.state() | {
             "prices": self.prices.state(), "memory": self.memory.state(), "account": account
         }  # fmt: skip

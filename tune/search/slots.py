@@ -92,7 +92,7 @@ class Shares:
         family = self._families[name]
         left_over = sum(max(0.0, self._families[each].seconds - self._used(each)) for each in idle if each != name)
         own = family.seconds - self._used(name)
-        start_up = 0.0 if self._books.idle_slots and not family.fixed else family.prices.start_up
+        start_up = 0.0 if self._books.idle_slots else family.prices.start_up
         return Left(
             seconds=min(own + left_over, self._books.affordable) - start_up,
             slots=slots,
@@ -101,8 +101,5 @@ class Shares:
         )
 
     def _used(self, name: str) -> float:
-        """Device-seconds a family was charged, and those its leases may still use; as planned at fixed prices."""
-        family = self._families[name]
-        if family.fixed:
-            return family.planned
-        return family.charged + sum(run.assignment.seconds for run in self.leases(name))
+        """Device-seconds a family was charged, and those its leases may still use."""
+        return self._families[name].charged + sum(run.assignment.seconds for run in self.leases(name))

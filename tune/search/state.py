@@ -43,7 +43,6 @@ class State:
         if trial in self.cut_short:
             del self.cut_short[trial]
         else:
-            family.planned += row["price"] / self.share
             family.refusals = family.refusals if trial in family.policy.trials else 0
         record.goal = row["goal"]
         record.micro_batches = row["micro_batches"] or family.memory.micro_batches(record.config) or 1
