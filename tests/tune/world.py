@@ -1,6 +1,7 @@
-"""A world without processes: trials that train in no time, on a clock that moves from one report to the next."""
+"""A world without processes: the simulator with trials that are noisy, die, raise, diverge or run out of memory, on a
+clock that moves from one report to the next.
+"""
 
-import heapq
 import math
 import random
 from collections.abc import Callable, Mapping
@@ -12,9 +13,10 @@ from tune.search.engine import Listener, Planner
 from tune.search.family import Family
 from tune.search.memory_model import FACTOR, OVERHEAD_BYTES, Memory
 from tune.search.records import Assignment, Terms
-from tune.search.resume import agreed, close_what_a_kill_left_open, last_moment, restore, spent, spent_beside
+from tune.search.resume import agreed, close_what_a_kill_left_open, last_moment, restore, spent
+from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search.state import ladder_of
-from tune.search.successive_halving import Contest
+from tune.search.successive_halving import Frame, SuccessiveHalving
 from tune.store.accounting import Books
 from tune.store.heartbeat import FOLDER, beat
 from tune.store.journal import Journal
@@ -34,6 +36,14 @@ MOST_MICRO_BATCHES = 16
 SUBSET, WHOLE_NATS = 4096, 0.4
 """Target tokens of the validation subset, and by how much the loss of all of the split is above that of the subset."""
 SHARES = {"translation": 0.5, "nanogpt": 0.5}
+
+
+class Ticking(Clock):
+    """No two readings are the same, as on a real clock."""
+
+    def __call__(self) -> float:
+        self.now += 1e-9
+        return self.now
 
 
 class Numbered:
@@ -75,58 +85,59 @@ def known_memory(limit: float) -> Memory:
     )
 
 
-class World:
+class World(Simulation):
     """One run of a study in `folder`, until it is over or killed; another World in the same folder goes on with it."""
 
     def __init__(
         self, folder: Path, *, cap: float, slots: int, shares: dict[str, float] | None = None, seed: int = 0,
         suggestions: Callable[[], Numbered] = Numbered, listen: Callable[[Journal], list[Listener]] = lambda _: [],
-        memory_limit: float = math.inf, trials_each: int = 1, aside: float = 0.0,
-        deadline: float | None = None, processor: str = "one",
+        memory_limit: float = math.inf, trials_each: int = 1, deadline: float | None = None, processor: str = "one",
     ) -> None:  # fmt: skip
         resumed = (folder / "journal.db").exists()
         self.journal = Journal(folder, new=not resumed)
         if resumed:
             close_what_a_kill_left_open(self.journal)
-        self.now = last_moment(self.journal)
-        self.chance = random.Random(seed)
+        clock, self.chance = Ticking(), random.Random(seed)
+        clock.now = last_moment(self.journal)
         self.families: dict[str, Family] = {}
-        ledger = Ledger(cap=cap, clock=self.clock, spent_before=spent(self.journal), share=1 / trials_each)
-        self.books = Books(self.journal, ledger, self.clock)
-        self.books.keep_aside(aside)
-        listeners = listen(self.journal)
-        self.planner = Planner(
-            books=self.books, families=self.families, slots=slots, listeners=listeners,
+        ledger = Ledger(cap=cap, clock=clock, spent_before=spent(self.journal), share=1 / trials_each)
+        self.books = Books(self.journal, ledger, clock)
+        planner = Planner(
+            books=self.books, families=self.families, slots=slots, listeners=listen(self.journal),
             wall_left=lambda: None if deadline is None else deadline - self.now,
         )  # fmt: skip
+        costs = Costs(start_up=START_UP_SECONDS, overhead=OVERHEAD_SECONDS)
+        super().__init__(planner, clock, costs, lambda trial, family, config: PowerLaw(step_seconds=STEP_SECONDS))
         terms, wall = agreed(self.journal), math.inf if deadline is None else deadline
-        first = (terms[0]["seconds"] if terms else cap) - aside
-        by_now = cap - aside - spent_beside(self.journal)
         for name, share in (shares or SHARES).items():
-            price, share = self.planner.price_of(name), share * trials_each
             ladder = ladder_of(terms[0].get("families", {}).get(name)) if terms else None
-            contest = Contest(
-                seconds=share * first, slots=slots, price=price, shortest=4, overhead=1.5, start_up=6, wall=wall,
-                part=share / trials_each, ladder=ladder,
-            )  # fmt: skip
-            memory = known_memory(memory_limit)
+            frame = Frame(slots=slots, shortest=4, overhead=1.5, start_up=6, part=share)
+            first = share * trials_each * (terms[0]["seconds"] if terms else cap)
             self.families[name] = Family(
-                seconds=share * by_now, contest=contest, prices=Prices(), suggestions=suggestions(),
-                memory=memory, warm_up_steps=WARM_UP_STEPS,
+                seconds=share * trials_each * cap, prices=Prices(), suggestions=suggestions(),
+                policy=SuccessiveHalving(frame, ladder or frame.fit(first, wall), planner.price_of(name)),
+                memory=known_memory(memory_limit), warm_up_steps=WARM_UP_STEPS,
             )  # fmt: skip
         seconds = {name: family.seconds for name, family in self.families.items()}
         now = Terms(cap=cap, deadline=deadline, wall=wall, processor=processor, families=seconds)
-        self.told = restore(self.planner, self.journal, now) if resumed else self.planner.agree(now)
+        self.told = restore(planner, self.journal, now) if resumed else planner.agree(now)
         if resumed:
             self.take_up()
         self.journal.note(cap_seconds=cap)
-        self.assignments: list[Assignment] = []
-        self.events: list[tuple[float, int, Assignment]] = []
         self.started: set[int] = set()
         self.diverging: dict[int, float] = {}
         self.diverged_at: dict[str, float] = {}
         self.dying: dict[str, int] = {}
         self.raising: Callable[[Assignment], str | None] = lambda assignment: None
+
+    @property
+    def now(self) -> float:
+        """The study's clock."""
+        return self.clock.now
+
+    @now.setter
+    def now(self, now: float) -> None:
+        self.clock.now = now
 
     def take_up(self) -> None:
         """Every trial where its last report left it: there are no files here to say so."""
@@ -139,34 +150,6 @@ class World:
         """The process of a lease gives a sign of life, or its last one."""
         (self.journal.folder / FOLDER).mkdir(exist_ok=True)
         beat(self.journal.folder, assignment.trial, assignment.lease, self.now, ended)
-
-    def clock(self) -> float:
-        """No two readings are the same, as on a real clock."""
-        self.now += 1e-9
-        return self.now
-
-    def run(self, reports: int = 100_000) -> None:
-        """Until every slot was handed back, or so many leases ended; called again it goes on."""
-        for _ in range(reports):
-            while self.begin():
-                pass
-            if self.planner.done:
-                return
-            self.go_on()
-        assert reports < 100_000, "the search does not end"
-
-    def begin(self) -> bool:
-        """Begin what the planner decides for a free slot, if anything."""
-        if (assignment := self.planner.next()) is None:
-            return False
-        self.assignments.append(assignment)
-        heapq.heappush(self.events, (self.now + self.length(assignment), len(self.assignments), assignment))
-        return True
-
-    def go_on(self) -> None:
-        """To the end of the next lease."""
-        self.now, _, assignment = heapq.heappop(self.events)
-        self.end(assignment)
 
     def step_seconds(self, assignment: Assignment) -> float:
         """Of the steps of a trial."""

@@ -36,7 +36,7 @@ class Standing:
 class Standings:
     """All trials of a family, compared by the losses that are expected of them. Each event costs O(log n).
 
-    closed: how many had their last segment; falls(rung): how many times its drop over a rung a loss is expected to fall
+    falls(rung): how many times its drop over a rung a loss is expected to fall
     from there to the end; rises: whether a trial that a rung made worse waits behind the others.
     """
 
@@ -47,7 +47,6 @@ class Standings:
         self._better: dict[int, int] = {}
         self._worse: dict[int, int] = {}
         self._waiting: dict[int, list[Entry]] = {}
-        self.closed = 0
 
     def depart(self, trial: str, goal: int | None) -> bool:
         """A trial is on its way to a rung (None: on its last stretch). False where it already was."""
@@ -86,7 +85,6 @@ class Standings:
         """A trial had its last stretch, or is over."""
         self._arrive(self.trials[trial])
         self.trials[trial].state = state
-        self.closed += state == "finished"
 
     @property
     def climbing(self) -> int:

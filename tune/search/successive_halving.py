@@ -264,7 +264,8 @@ class SuccessiveHalving:
     def finished(self, trial: str) -> None:
         """A trial is at its end."""
         self._standings.close(trial, "finished")
-        self._release(trial)
+        if not self.ladder.last:
+            self._release(trial)
 
     def ended(self, trial: str, reason: str) -> None:
         """A trial is over: diverged, memory, price, error."""
@@ -295,6 +296,8 @@ class SuccessiveHalving:
         if self.hopeless:
             return HandBack(f"{ALIKE} trials failed with one error, and none reached a rung")
         move: Move = HandBack("the leader has its last segment")
+        if self._finisher is not None and self.trials[self._finisher].state == "finished":
+            return move
         if self._finisher is None:
             move = self._explore(left)
             if not isinstance(move, HandBack | Wait):
@@ -335,7 +338,7 @@ class SuccessiveHalving:
         if trial is None and self._affords_another(room):
             return Start("no trial that waits can get better")
         trial = self._standings.leader(past_best=True) if trial is None else trial
-        least = self.ladder.overhead + (self.ladder.first if beside or self._standings.closed else 0.0)
+        least = self.ladder.overhead + (self.ladder.first if beside else 0.0)
         if trial is None or seconds <= least:
             return HandBack("no trial can go on" if trial is None else "nothing is left")
         rung = self.trials[trial].rung + 1
