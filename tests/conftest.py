@@ -20,7 +20,7 @@ def repository() -> Path:
     return Path(__file__).resolve().parents[1]
 
 
-SEARCHES = {"test_readme", "test_readme_python", "test_cluster", "test_soak", "test_scale_winner"}
+SEARCHES = {"test_readme", "test_readme_python", "test_cluster", "test_soak"}
 """Files with real searches: each wants two cores, and its seconds are the clock's, not a core's."""
 LAST = "test_search"
 """One more, for the worker that is done with all else: the searches take longer."""

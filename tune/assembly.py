@@ -18,7 +18,6 @@ from model.cost.machine_peaks import cpu_name, kept
 from tune.backend.trainable import Place
 from tune.devices import Devices
 from tune.display.tensorboard import TensorBoard
-from tune.experiments.base import price, wall
 from tune.search.cost_model import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, Prices
 from tune.search.engine import Listener, Planner
 from tune.search.family import Family
@@ -126,8 +125,6 @@ def make_planner(
     ledger = Ledger(cap=settings.budget, clock=clock, spent_before=spent(journal), share=grounds.devices.share)
     books = Books(journal, ledger, clock)
     books.peak_flops |= kept_flops(grounds)
-    to_come = grounds.aside.to_come(settings.budget, journal, settings.families)
-    books.keep_aside(price(to_come))
     planner = Planner(
         books=books,
         families=families,
@@ -136,9 +133,8 @@ def make_planner(
         wall_left=wall_left,
         listeners=listeners,
     )
-    planner.wall_aside = wall(to_come)
-    first = grounds.aside.rest(terms[0]["seconds"] if terms else settings.budget)
-    by_now = settings.budget - spent_beside(journal) - ledger.aside
+    first = terms[0]["seconds"] if terms else settings.budget
+    by_now = settings.budget - spent_beside(journal)
     for name in settings.families:
         ladder = ladder_of(terms[0].get("families", {}).get(name)) if terms else None
         families[name] = make_family(grounds, name, first, by_now, planner.price_of(name), ladder)
@@ -158,16 +154,10 @@ def make_terms(grounds: Grounds, planner: Planner) -> Terms:
     """What the study runs under now."""
     settings, devices = grounds.settings, grounds.devices
     return Terms(
-        cap=settings.budget, deadline=settings.deadline, wall=search_wall(grounds),
+        cap=settings.budget, deadline=settings.deadline,
         processor=devices.model if devices.kind == "cuda" or settings.address else cpu_name(),
         families={name: family.seconds for name, family in planner.families.items()},
     )  # fmt: skip
-
-
-def search_wall(grounds: Grounds) -> float:
-    """Seconds from the study's start to when its search must be over."""
-    settings = grounds.settings
-    return math.inf if settings.deadline is None else settings.deadline - wall(grounds.aside.points(settings.budget))
 
 
 def make_family(
@@ -188,7 +178,7 @@ def make_family(
     )  # fmt: skip
     return Family(
         seconds=settings.families[name] * by_now / share,
-        policy=SuccessiveHalving(frame, ladder or frame.fit(seconds / share, search_wall(grounds)), price_of),
+        policy=SuccessiveHalving(frame, ladder or frame.fit(seconds / share, settings.deadline or math.inf), price_of),
         prices=Prices(),
         memory=grounds.memories[name],
         equal_tokens=settings.rungs == "tokens",

@@ -53,10 +53,10 @@ def parse(argv: Sequence[str]) -> Settings:
     return settings_of(Settings, vars(parser().parse_args(joined(argv))))
 
 
-def settings_of(kind: type[S], typed: dict[str, Any], of: str | None = None) -> S:
-    """Settings of a kind from what was typed; `of`: the experiment that the study is of. UserError as above."""
+def settings_of(kind: type[S], typed: dict[str, Any], experiment: str | None = None) -> S:
+    """Settings of a kind from what was typed; `experiment`: that the study is of. UserError as above."""
     if "resume" in typed:
-        return kind.of_study(typed.pop("resume"), of=of, **typed)
+        return kind.of_study(typed.pop("resume"), experiment=experiment, **typed)
     if "budget" not in typed:
         raise invalid("budget", "missing: a study needs a cap; write --budget 8h")
     settings = kind(**typed)

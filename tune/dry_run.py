@@ -18,8 +18,7 @@ from model.families import FAMILIES
 from model.training.learner import Learner
 from tune.assembly import make_family, make_planner
 from tune.devices import find_devices
-from tune.experiments.base import wall
-from tune.flags import counts_text, invalid
+from tune.flags import invalid
 from tune.search.cost_model import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.engine import Planner
 from tune.search.family import Family
@@ -135,9 +134,7 @@ class FamilyPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A rehearsed search. spending: device-seconds by what for, which add up to the cap; wall: seconds to its end;
-    scaling: of these, those in which the winner is measured on several devices.
-    """
+    """A rehearsed search. spending: device-seconds by what for, which add up to the cap; wall: seconds to its end."""
 
     settings: Settings
     slots: int
@@ -145,7 +142,6 @@ class Plan:
     families: Mapping[str, FamilyPlan]
     spending: Mapping[str, float]
     wall: float
-    scaling: float
 
 
 def make_plan(settings: Settings) -> Plan:
@@ -167,35 +163,34 @@ def make_plan(settings: Settings) -> Plan:
         luck = random.Random(trial).gauss(1.0, LUCK)
         return PowerLaw(step_seconds=speeds[name].expected(config), nats=luck * PowerLaw.nats)
 
-    clock, scaling = Clock(), wall(grounds.aside.points(settings.budget))
+    clock = Clock()
     with Journal(None, new=True) as journal:
         planner = make_planner(grounds, journal, [], now=clock, elapsed=prepared + RAY_UP_SECONDS)
         Simulation(planner, clock, costs, course).run()
         plan = Plan(
             settings=settings, slots=grounds.devices.slots, device=grounds.devices.name,
             families={name: _family(planner, grounds, name, sizes[name]) for name in settings.families},
-            spending=spending(planner), wall=prepared + RAY_UP_SECONDS + clock.now + scaling, scaling=scaling,
+            spending=spending(planner), wall=prepared + RAY_UP_SECONDS + clock.now,
         )  # fmt: skip
     return plan
 
 
 def spending(planner: Planner) -> dict[str, float]:
-    """Device-seconds of a search that has ended, by what for; with those aside and left over they add up to the cap."""
+    """Device-seconds of a search that has ended, by what for; with those left over they add up to the cap."""
     rows = planner.books.journal.rows("""
         SELECT CASE WHEN what IN ('start', 'idle') THEN what ELSE purpose END AS what, SUM(seconds) AS seconds
         FROM charges LEFT JOIN leases USING (lease) GROUP BY 1""")
     found = {row["what"]: row["seconds"] for row in rows}
     names = {"rungs": "rung", "last stretches": "final", "start-up": "start", "idle": "idle"}
     ledger = planner.books.ledger
-    aside = {"scaling": ledger.aside} if ledger.aside else {}
-    spent = {name: found.get(what, 0.0) for name, what in names.items()} | aside
-    return spent | {"left over": ledger.cap - ledger.spent - ledger.aside}
+    spent = {name: found.get(what, 0.0) for name, what in names.items()}
+    return spent | {"left over": ledger.cap - ledger.spent}
 
 
 def _measure(grounds: Grounds, name: str, speeds: Speeds) -> list[tuple[Mapping[str, Any], float]]:
     """The smallest, the first and the largest config that a search begins with, and seconds of a step of each."""
-    rest = grounds.aside.rest(grounds.settings.budget)
-    family = make_family(grounds, name, rest, rest, lambda trial, rung: 0.0)
+    cap = grounds.settings.budget
+    family = make_family(grounds, name, cap, cap, lambda trial, rung: 0.0)
     begun = (f"t{number + 1:03d}" for number in range(SIZED))
     suggested = [family.suggestions.suggest(trial) for trial in begun if family.suggestions.more]
     configs = [config for config in suggested if family.memory.refusal(config) is None]
@@ -266,9 +261,6 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     yield f"spent        {_whole(spent)} of {duration_text(cap)} ({100 * spent / cap:.1f} %)"
     yield "  of that    " + ", ".join(f"{what} {_whole(seconds)}" for what, seconds in spending.items())
     yield f"wall time    {_whole(plan.wall)}; begun now it ends at {end:%H:%M}"
-    if plan.scaling:
-        counts, kept = counts_text(settings.scale_winner), _whole(spending["scaling"])
-        yield f"scaling      {kept} of it kept for the winner on {counts} devices: its last {_whole(plan.scaling)}"
     for name, family in plan.families.items():
         yield ""
         yield from _family_lines(name, family, by_price=settings.rungs == "tokens")

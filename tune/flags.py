@@ -3,7 +3,7 @@ than a number. Standard library only.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass
 from pathlib import Path
 from typing import Any
@@ -93,22 +93,6 @@ def parse_sharing(text: str) -> int | str:
         return AUTO if text == AUTO else int(text)
     except ValueError:
         raise UserError(f"{text!r} is no number of trials: write 2, or auto") from None
-
-
-def parse_counts(text: str) -> tuple[int, ...]:
-    """`1,2,4` -> (1, 2, 4), rising."""
-    parts = [part.strip() for part in text.split(",")]
-    for part in parts:
-        if not part.removeprefix("-").isdecimal():
-            raise UserError(f"{part!r} is no number of devices: write 1,2,4")
-        if parts.count(part) > 1:
-            raise UserError(f"{text!r} names {part} twice: give each number once")
-    return tuple(sorted(map(int, parts)))
-
-
-def counts_text(counts: Iterable[int]) -> str:
-    """The inverse of parse_counts."""
-    return ",".join(map(str, counts))
 
 
 def parse_path(text: str) -> Path:

@@ -1,6 +1,4 @@
-"""What a search stands on: what its settings come to on this machine, checked before anything is written; and what of
-the cap is kept aside to measure what more devices would gain for the winner.
-"""
+"""What a search stands on: what its settings come to on this machine, checked before anything is written."""
 
 import math
 import time
@@ -17,63 +15,11 @@ from model.training.memory import machine_bytes
 from tune.corpora import FLAGS, load_corpora, prepare
 from tune.devices import Devices
 from tune.errors import UserError, told_of
-from tune.experiments.base import FoundTrial, Point, affordable_share, price
-from tune.experiments.runner import unmeasured
-from tune.experiments.scaling import SCALING, points_of
-from tune.flags import counts_text, invalid
 from tune.search.cost_model import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.memory_model import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
 from tune.search_space import SPACES, Space, freed
 from tune.settings import Settings
-from tune.store.journal import Journal
 from tune.units import bytes_text
-from tune.winners import Winner, winners
-
-SHARE = 0.1
-"""Of a cap: but no less than the points must have, and no more than they are worth."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Aside:
-    """For the points of the scaling experiment on these numbers of devices; nothing for none. All in device-seconds."""
-
-    counts: Sequence[int]
-
-    def of(self, cap: float) -> float:
-        """What is kept of a cap."""
-        return self._bounded(SHARE * cap)
-
-    def rest(self, cap: float) -> float:
-        """What the search has of a new study's cap."""
-        return cap - self.of(cap)
-
-    def least_cap(self, search: float) -> float:
-        """The least cap that leaves so much to the search."""
-        return search + self._bounded(SHARE / (1 - SHARE) * search)
-
-    def points(self, cap: float) -> list[Point]:
-        """Each with the seconds that it is given of a cap."""
-        share = affordable_share(self._points, self.of(cap))
-        return [replace(point, seconds=point.given(share)) for point in self._points]
-
-    def to_come(self, cap: float, journal: Journal, shares: Mapping[str, float]) -> list[Point]:
-        """Those points of which the best trial so far has no row."""
-        points, best = self.points(cap), best_of_all(journal, shares) if self.counts else None
-        return unmeasured(points, journal, SCALING.name, FoundTrial(best.trial)) if best else points
-
-    @property
-    def _points(self) -> list[Point]:
-        return [point for count in self.counts for point in points_of(count)]
-
-    def _bounded(self, seconds: float) -> float:
-        return min(max(price(self._points, 0.0), seconds), price(self._points))
-
-
-def best_of_all(journal: Journal, shares: Mapping[str, float]) -> Winner | None:
-    """The winner of the family with the largest share of the cap, of those that have one; the first of equal ones."""
-    found = winners(journal)
-    return max((found[name] for name in shares if name in found), key=lambda each: shares[each.family], default=None)
-
 
 SHORTEST_RUNG_SECONDS = 4.0
 """Training at rung 0 that tells anything."""
@@ -84,8 +30,8 @@ class Grounds:
     """What a search stands on; each mapping is by family.
 
     settings: each corpus is named. devices: shared as the settings ask for. held_to: bytes that a trial is held to.
-    notes: lines for the user: which texts serve and why, what the memory limit comes to; aside: what of the cap is not
-    for the search; begun: when it was asked for, on the monotonic clock.
+    notes: lines for the user: which texts serve and why, what the memory limit comes to; begun: when it was
+    asked for, on the monotonic clock.
     """
 
     settings: Settings
@@ -95,13 +41,7 @@ class Grounds:
     memories: Mapping[str, Memory]
     held_to: int | None
     notes: Sequence[str]
-    aside: Aside
     begun: float
-
-    @property
-    def cpus(self) -> int:
-        """Of Ray: one for each process at a time."""
-        return max((self.devices.slots, *self.aside.counts))
 
 
 def survey(settings: Settings, devices: Devices) -> Grounds:
@@ -114,9 +54,7 @@ def survey(settings: Settings, devices: Devices) -> Grounds:
         )
         for name in settings.families
     }
-    check_scaling(settings, devices)
-    aside = Aside(counts=settings.scale_winner)
-    check_cap(settings, aside)
+    check_cap(settings)
     texts = load_corpora(settings)
     prepared = {kind: prepare(corpus) for kind, corpus in texts.corpora.items()}
     data = {name: prepared[FAMILIES[name].corpus] for name in settings.families}
@@ -132,7 +70,6 @@ def survey(settings: Settings, devices: Devices) -> Grounds:
     return Grounds(
         settings=texts.settings, devices=devices, spaces=spaces, data=data, memories=memories,
         held_to=asked if devices.trials_each == 1 else min(limits), notes=[*texts.notes, *notes],
-        aside=aside,
         begun=begun,
     )  # fmt: skip
 
@@ -150,19 +87,10 @@ def check_learns(config: Config, data: Data) -> None:
         raise UserError(f"--families: {config.family!r}: {line}: mend it; nothing was spent") from error
 
 
-def check_scaling(settings: Settings, devices: Devices) -> None:
-    """UserError: the winner cannot be trained on so many devices."""
-    if settings.scale_winner:
-        settings.check_there("scale_winner", max(settings.scale_winner), devices.count)
-        if settings.address is not None:
-            rule = "are devices of one machine, and --address names a cluster: leave one of the two out"
-            raise invalid("scale_winner", f"'{counts_text(settings.scale_winner)}' {rule}")
-
-
-def check_cap(settings: Settings, aside: Aside) -> None:
-    """UserError: a cap that pays for no rung and last stretch of one trial of each family beside what is aside."""
+def check_cap(settings: Settings) -> None:
+    """UserError: a cap that pays for no rung and last stretch of one trial of each family."""
     least = FIRST_START_UP_SECONDS + 2 * (FIRST_OVERHEAD_SECONDS + SHORTEST_RUNG_SECONDS)
-    smallest = aside.least_cap(max(least / share for share in settings.families.values()))
+    smallest = max(least / share for share in settings.families.values())
     if settings.budget < smallest:
         raise settings.too_small(smallest)
 

@@ -13,14 +13,12 @@ from typing import Any, Self
 
 from tune.errors import UserError, called
 from tune.flags import (  # fmt: skip
-    counts_text,
     families_text,
     flag_name,
     flag_of,
     invalid,
     is_switch,
     parse_corpus,
-    parse_counts,
     parse_families,
     parse_path,
     parse_setting,
@@ -130,14 +128,6 @@ class Settings:
         default=None,
         metadata=typed("wall clock to end within, from the start of the study, beside the cap", **TIME, on_resume=True),
     )
-    scale_winner: tuple[int, ...] = field(
-        default=(),
-        metadata=typed(
-            "after the search train its winner on so many devices each and tell what that gains; money for it is kept "
-            "aside from the start, inside the same cap",
-            form="N,...", parse=parse_counts, show=counts_text,
-        ),
-    )
     seed: int = field(default=0, metadata=typed("for every random choice", **NUMBER_OF))
     out: Path | None = field(
         default=None, metadata=typed("the study's folder, made new (default: runs/<time>)", **FOLDER)
@@ -219,8 +209,6 @@ class Settings:
             raise invalid("devices", f"'{self.devices}' is too few: a search needs at least 1; leave it out for all")
         if isinstance(self.trials_per_gpu, int) and self.trials_per_gpu < 1:
             raise invalid("trials_per_gpu", f"'{self.trials_per_gpu}' is too few: write 1 or more, or auto")
-        if self.scale_winner and min(self.scale_winner) < 1:
-            raise invalid("scale_winner", f"'{min(self.scale_winner)}' is not above zero: write 1,2,4")
         if not 0 <= self.seed <= LARGEST_SEED:
             raise invalid("seed", f"'{self.seed}' is out of range: a seed is from 0 to {LARGEST_SEED}; write --seed 0")
         for each in fields(self):
@@ -253,7 +241,7 @@ class Settings:
     def nothing_to_do(self) -> str | None:
         """A line that says so, where the study to go on with came to its own end under this very cap; else None."""
         spent = None if self.resume is None else spent_at_its_end(self.resume, self.budget)
-        if spent is None or self.scale_winner:
+        if spent is None:
             return None
         used, cap = duration_text(round(spent, 1)), duration_text(self.budget)
         also = f"a larger --budget goes on, and python analysis/rank.py {self.resume} ranks what was found"
@@ -269,20 +257,15 @@ class Settings:
     def slots(self, available: int) -> int:
         """How many trials run at once where so many devices are available. UserError: too many to ask for."""
         wanted = available if self.devices is None else self.devices
-        self.check_there("devices", wanted, available)
-        return wanted
-
-    def check_there(self, name: str, wanted: int, available: int) -> None:
-        """UserError: a setting asks for more devices than are available, and nothing allows it."""
         if wanted > available and not self.oversubscribe:
             remedy = f"ask for at most {available}, or add --oversubscribe"
-            raise invalid(name, f"'{wanted}' is more than the {available} there are: {remedy}")
+            raise invalid("devices", f"'{wanted}' is more than the {available} there are: {remedy}")
+        return wanted
 
     def too_small(self, smallest: float) -> UserError:
         """The error for a cap that does not pay for one rung of one trial; `smallest` in device-seconds does."""
         asked, least = duration_text(self.budget), duration_text(math.ceil(smallest))
-        also = f" and --scale-winner {counts_text(self.scale_winner)}" if self.scale_winner else ""
-        return invalid("budget", f"{asked!r} does not pay for one rung of one trial{also}: write at least {least}")
+        return invalid("budget", f"{asked!r} does not pay for one rung of one trial: write at least {least}")
 
     def too_late(self, spent: float) -> UserError:
         """The error for a new total that is less than what the study spent already, in device-seconds."""
@@ -328,10 +311,10 @@ class Settings:
         return f"{called('tune/run.py')} --resume {shlex.quote(str(study))}{loaded}"
 
     @classmethod
-    def of_study(cls, folder: Path | str, *, of: str | None = None, **changes: Any) -> Self:
+    def of_study(cls, folder: Path | str, *, experiment: str | None = None, **changes: Any) -> Self:
         """To go on with the study in a folder: its own settings; `changes` agree, or are of the few that may change.
 
-        of: the experiment that it is a study of; None: a search. UserError: it holds no such study, or its settings
+        experiment: that it is a study of; None: a search. UserError: it holds no such study, or its settings
         are damaged or others.
         """
         folder = Path(parse_setting(cls.__dataclass_fields__["resume"], str(folder)))
@@ -341,8 +324,9 @@ class Settings:
         stored: Any = None
         try:
             study = json.loads((folder / "study.json").read_text(encoding="utf-8"))
-            stored, is_of = (study.get("settings"), study.get("experiment")) if isinstance(study, dict) else (None, of)
-            settings = cls.from_stored(stored, resume=folder, out=folder, load=loaded) if is_of == of else None
+            whole = isinstance(study, dict)
+            stored, is_of = (study.get("settings"), study.get("experiment")) if whole else (None, experiment)
+            settings = cls.from_stored(stored, resume=folder, out=folder, load=loaded) if is_of == experiment else None
         except OSError as error:
             raise invalid("resume", f"'{folder}' has no study.json ({error.strerror}): name a study's folder") from None
         except UnknownFamily as error:

@@ -31,7 +31,6 @@ from tune.display.tensorboard import TensorBoard
 from tune.dry_run import Plan, make_plan
 from tune.errors import told_in_one_line
 from tune.ranking import ranking
-from tune.scale_winner import scale_winner
 from tune.search.engine import Listener, Planner
 from tune.search.resume import check_plain, close_what_a_kill_left_open, restore, spent, undamaged
 from tune.search_context import Grounds, check_same_kind, check_same_text, survey
@@ -93,7 +92,7 @@ def run_study(settings: Settings) -> Outcome:
 
 def own_ray(grounds: Grounds) -> AbstractContextManager[None]:
     """A Ray for this search alone."""
-    return local_ray(grounds.cpus, grounds.devices.gpus)
+    return local_ray(grounds.devices.slots, grounds.devices.gpus)
 
 
 def slots_there(devices: Devices) -> int:
@@ -152,11 +151,9 @@ def conduct(
         shown = displayed(write, study, settings, planner.books.clock, planner.wall_left)
         with alive as pulse:
             planner.silence = pulse.silence
-            with trials_told(told, planner, study, write), shown, nullcontext() if told.name else up:
-                with noted:
-                    if not told.name:
-                        run_trials(planner, data, place, devices.needs)
-                scale_winner(grounds, planner, write)
+            with trials_told(told, planner, study, write), shown, nullcontext() if told.name else up, noted:
+                if not told.name:
+                    run_trials(planner, data, place, devices.needs)
             tensorboard.close(planner)
             for line in conclude(settings, planner, data, devices.kind, tensorboard):
                 write(line)

@@ -9,8 +9,7 @@ import pytest
 import ray
 
 from tune import cli, study
-from tune.dry_run import Plan, Speeds, make_plan, plan_lines
-from tune.search_context import Aside
+from tune.dry_run import Plan, Speeds, make_plan
 from tune.settings import Settings
 
 SMALL = {"d_model": 16, "heads": 4}
@@ -114,24 +113,11 @@ def test_what_does_not_fit_in_memory_is_named_and_not_started(planned: Callable[
     assert not planned().families["nanogpt"].memory.unfit
 
 
-def test_what_is_kept_for_the_winners_scaling_is_planned_for(planned: Callable[..., Plan]) -> None:
-    plan, without = planned(budget=1200.0, scale_winner=(1, 2)), planned(budget=1200.0)
-    kept = Aside(counts=(1, 2)).of(1200.0)
-    assert plan.spending["scaling"] == pytest.approx(kept) and "scaling" not in without.spending
-    assert sum(plan.spending.values()) == pytest.approx(1200) and plan.spending["left over"] <= 0.03 * 1200
-    families = plan.families.values()
-    assert sum(each.explore + each.kept + each.start_up for each in families) == pytest.approx(1200 - kept)
-    assert kept / 2 < plan.scaling < kept and plan.wall >= (1200 - kept) / 2 + plan.scaling
-    (told,) = [line for line in plan_lines(plan) if line.startswith("scaling ")]
-    assert "on 1,2 devices" in told
-
-
 def test_a_deadline_is_planned_for(planned: Callable[..., Plan]) -> None:
     plan = planned(budget=1200.0, deadline=150.0)
     assert sum(plan.spending.values()) == pytest.approx(1200)
     assert plan.spending["left over"] >= 1200 - 2 * 150
     assert plan.wall < 200
-    assert planned(budget=1200.0, deadline=400.0, scale_winner=(1, 2)).wall < 450
 
 
 def test_the_command_prints_it_in_lines_that_fit(
@@ -150,7 +136,7 @@ def test_the_command_prints_it_in_lines_that_fit(
 @pytest.mark.parametrize(
     "flags",
     [
-        *("--budget 5s", "--budget 8", "--budget 1m --scale-winner 1", "--budget 8h --scale-winner 300"),
+        *("--budget 5s", "--budget 8"),
         *("--budget 8h --devices 300", "--budget 8h --families nanogpt --text-corpus no.txt"),
     ],
 )

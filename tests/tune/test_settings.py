@@ -55,7 +55,6 @@ def test_families_that_cannot_be_read_are_refused(text, said):
         ({"vary": ("batch_tokens",), "rungs": "tokens"}, "--vary: 'batch_tokens' makes steps of unequal tokens"),
         ({"devices": 0}, "--devices: '0' .* at least 1"),
         ({"trials_per_gpu": 0}, "--trials-per-gpu: '0' is too few: write 1 or more, or auto"),
-        ({"scale_winner": (0, 2)}, "--scale-winner: '0' is not above zero: write 1,2,4"),
         ({"seed": -1}, "--seed: '-1'"),
         ({"seed": 2**32}, "--seed: '4294967296'"),
         ({"rungs": "epochs"}, "--rungs: 'epochs' .* seconds or tokens"),
@@ -74,13 +73,13 @@ def test_a_setting_may_be_given_as_its_flag_is_typed(tmp_path, monkeypatch):
     typed = Settings(
         budget="1h30m", families="translation=70,nanogpt=30", fix="heads=8", vary="learning_rate,weight_decay",
         memory_limit="1.5GB", deadline="2h", out="runs/x", text_corpus="text.txt", translation_corpus="builtin",
-        trials_per_gpu="auto", scale_winner="4,1,2",
+        trials_per_gpu="auto",
     )  # fmt: skip
     assert typed == Settings(
         budget=5400.0, families={"translation": 0.7, "nanogpt": 0.3}, fix={"heads": 8},
         vary=("learning_rate", "weight_decay"), memory_limit=1_500_000_000, deadline=7200.0,
         out=tmp_path / "runs" / "x", text_corpus=tmp_path / "text.txt", translation_corpus="builtin",
-        trials_per_gpu="auto", scale_winner=(1, 2, 4),
+        trials_per_gpu="auto",
     )  # fmt: skip
     assert Settings(budget=60, out=Path("x")).out == tmp_path / "x"
     with pytest.raises(ValueError, match=r"^--budget: '8' has no unit"):
@@ -156,7 +155,6 @@ EVERYTHING = {
     "trials_per_gpu": 2,
     "oversubscribe": True,
     "deadline": 60.0,
-    "scale_winner": (1, 2),
     "seed": 7,
     "rungs": "tokens",
     "search": "random",

@@ -13,7 +13,7 @@ from tune.search.engine import Listener, Planner
 from tune.search.family import Family
 from tune.search.memory_model import FACTOR, OVERHEAD_BYTES, Memory
 from tune.search.records import Assignment, Terms
-from tune.search.resume import agreed, close_what_a_kill_left_open, last_moment, restore, spent
+from tune.search.resume import agreed, close_what_a_kill_left_open, last_moment, restore, spent, spent_beside
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search.state import ladder_of
 from tune.search.successive_halving import Frame, SuccessiveHalving
@@ -109,17 +109,18 @@ class World(Simulation):
         costs = Costs(start_up=START_UP_SECONDS, overhead=OVERHEAD_SECONDS)
         super().__init__(planner, clock, costs, lambda trial, family, config: PowerLaw(step_seconds=STEP_SECONDS))
         terms, wall = agreed(self.journal), math.inf if deadline is None else deadline
+        by_now = cap - spent_beside(self.journal)
         for name, share in (shares or SHARES).items():
             ladder = ladder_of(terms[0].get("families", {}).get(name)) if terms else None
             frame = Frame(slots=slots, shortest=4, overhead=1.5, start_up=6, part=share)
             first = share * trials_each * (terms[0]["seconds"] if terms else cap)
             self.families[name] = Family(
-                seconds=share * trials_each * cap, prices=Prices(), suggestions=suggestions(),
+                seconds=share * trials_each * by_now, prices=Prices(), suggestions=suggestions(),
                 policy=SuccessiveHalving(frame, ladder or frame.fit(first, wall), planner.price_of(name)),
                 memory=known_memory(memory_limit), warm_up_steps=WARM_UP_STEPS,
             )  # fmt: skip
         seconds = {name: family.seconds for name, family in self.families.items()}
-        now = Terms(cap=cap, deadline=deadline, wall=wall, processor=processor, families=seconds)
+        now = Terms(cap=cap, deadline=deadline, processor=processor, families=seconds)
         self.told = restore(planner, self.journal, now) if resumed else planner.agree(now)
         if resumed:
             self.take_up()

@@ -36,7 +36,6 @@ SLOTS = f"""
 LEASES = f"""
     SELECT trial, family, rung, purpose, reserved - (? - leases.opened) * {SHARE} AS ahead
     FROM leases JOIN trials USING (trial) JOIN slots USING (slot) WHERE leases.closed IS NULL ORDER BY lease"""
-ASIDE = "SELECT TOTAL(value) FROM study WHERE key = 'aside'"
 DONE = {"finished": "finished", "failed": "error"}
 """Why a trial of these states ended; those that were stopped have a reason."""
 
@@ -96,14 +95,13 @@ def look(
 ) -> View:
     """The study at `now` on its own clock, `wall` seconds before its deadline."""
     spent, held, rate = journal.execute(SLOTS, (now,)).fetchone()
-    (aside,) = journal.execute(ASIDE).fetchone()
     leases = journal.execute(LEASES, (now,))
     running = [dict(row) for row in leases]
     trials = journal.execute("SELECT family, state, reason FROM trials").fetchall()
     best = best_so_far(journal)
     return View(
         cap=cap, spent=spent, slots=int(held), rate=rate, wall=wall,
-        reserved=aside + sum(max(0.0, lease["ahead"]) for lease in running) + rate * GRACE_SECONDS,
+        reserved=sum(max(0.0, lease["ahead"]) for lease in running) + rate * GRACE_SECONDS,
         families={
             name: FamilyView(
                 running=list(dict.fromkeys(

@@ -5,27 +5,41 @@ them, and the trials they are put down to.
 import itertools
 import json
 import math
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 from model.config import Config, Data
+from model.families import FAMILIES
 from tune.backend.worker_group import Work
 from tune.corpora import SETTINGS as CORPORA
 from tune.corpora import load_corpora, prepare
 from tune.devices import Devices, find_devices
 from tune.errors import UserError
-from tune.flags import families_text, invalid, parse_families, typed
-from tune.search_space import DIMENSIONS, Dimensions, Space, Value, fix_text
+from tune.flags import families_text, invalid, parse_families, parse_path, typed
+from tune.search_space import DIMENSIONS, FREED, Dimensions, Space, Value, fix_text, label
 from tune.settings import Settings
-from tune.store.journal import Journal
+from tune.store.journal import Journal, connect
+from tune.store.queries import best_so_far
 from tune.units import duration_text
 
 NAMES = (
     *("budget", "families", "fix", "scale", "seeds", "devices", "oversubscribe", "memory_limit", "seed", "out"),
-    *("translation_corpus", "text_corpus", "skip_bad_lines", "plan", "resume"),
+    *("translation_corpus", "text_corpus", "skip_bad_lines", "plan", "resume", "of"),
 )
+
+
+def parse_recipe(text: str) -> dict[str, float]:
+    """`learning_rate=0.004` -> {"learning_rate": 0.004}. UserError: not of a recipe, or no number above 0."""
+    given = [part.partition("=") for part in text.split(",")]
+    recipe = {name: int(value) if value.isdecimal() else float(value) for name, _, value in given}
+    if not all(name in FREED and 0 < value < math.inf for name, value in recipe.items()):
+        raise UserError(f"{text!r} is no recipe: what there is of one is {', '.join(FREED)}")
+    return recipe
 
 
 def parse_share(text: str) -> float:
@@ -54,6 +68,17 @@ class ExperimentSettings(Settings):
     )
     seeds: int = field(
         default=1, metadata=typed("how often each training is repeated, with another seed", form="N", parse=int)
+    )
+    of: Path | None = field(
+        default=None,
+        metadata=typed(
+            "of scaling: a search's study, whose winner's family, configuration, text and seed it takes; of several "
+            "families that with the largest share, or the one that --families names",
+            form="FOLDER", parse=parse_path,
+        ),
+    )  # fmt: skip
+    recipe: Mapping[str, float] = field(  # what --vary chose for that winner; no flag of its own
+        default_factory=dict, metadata=typed("", parse=parse_recipe, show=fix_text)
     )
 
     def __post_init__(self) -> None:
@@ -146,74 +171,29 @@ class Experiment:
     sets: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Account:
-    """trial: whose the leases of a point are; charged: whose the charges, None: no trial's; folder: of checkpoints."""
-
-    trial: str
-    charged: str | None
-    folder: str
-
-
-class Trials(Protocol):
-    """Of the points of an experiment."""
-
-    def account(self, point: Point) -> Account:
-        """To whom a point is put down."""
-
-    def measured(self, point: Point, row: Row) -> None:
-        """A point has its row."""
-
-    def theirs(self, row: Row) -> bool:
-        """Whether a row in the journal is of these trials."""
-
-
-class OwnTrials:
+class Trials:
     """Each configuration on its devices is a trial: the one that was begun, or a new one."""
 
     def __init__(self, journal: Journal, config: Config, clock: Callable[[], float]) -> None:
         self._journal, self._config, self._clock = journal, config, clock
 
-    def account(self, point: Point) -> Account:
-        """A trial that runs."""
+    def of(self, point: Point) -> str:
+        """A trial that runs; checkpoints bear its name."""
         own = {name: getattr(self._config, name) for name in DIMENSIONS}
         config = json.dumps({**own, **point.config, "devices": point.devices})
         known = self._journal.rows("SELECT trial FROM trials WHERE config = ?", config)
-        trial = str(known[0]["trial"]) if known else self._new(config)
-        return Account(trial=trial, charged=trial, folder=trial)
+        return str(known[0]["trial"]) if known else self._new(config)
 
     def measured(self, point: Point, row: Row) -> None:
         """The trial is over, as far as one knows."""
         known = {"parameters": row["parameters"]} if "parameters" in row else {}
-        self._journal.update("trials", self.account(point).trial, {"state": "finished"} | known)
-
-    def theirs(self, row: Row) -> bool:
-        """All are."""
-        return True
+        self._journal.update("trials", self.of(point), {"state": "finished"} | known)
 
     def _new(self, config: str) -> str:
         trial = f"t{len(self._journal.rows('SELECT trial FROM trials')) + 1:03d}"
         row = {"trial": trial, "family": self._config.family, "config": config, "state": "running"}
         self._journal.insert("trials", row | {"created": self._clock()})
         return trial
-
-
-@dataclass(frozen=True)
-class FoundTrial:
-    """One that a search found: it holds the leases, and is charged for what the search did with it only."""
-
-    trial: str
-
-    def account(self, point: Point) -> Account:
-        """Checkpoints are kept apart from the trial's, and those of each number of devices from the others'."""
-        return Account(trial=self.trial, charged=None, folder=f"{self.trial}-on-{point.devices}")
-
-    def measured(self, point: Point, row: Row) -> None:
-        """The search has settled what became of it."""
-
-    def theirs(self, row: Row) -> bool:
-        """Another may have been the best before."""
-        return bool(row.get("trial") == self.trial)
 
 
 SCALES = tuple(float(f"{digit}e-{power}") for power in range(1, 5) for digit in (5, 2, 1))
@@ -265,7 +245,7 @@ START_SECONDS, END_SECONDS = 15.0, 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Grounds:
-    """One configuration, its text, the devices, and what is to be measured. notes: for the user, on the text."""
+    """One configuration, its text, the devices, and what is to be measured. notes: for the user."""
 
     settings: ExperimentSettings
     devices: Devices
@@ -289,13 +269,35 @@ def survey(experiment: Experiment, settings: ExperimentSettings) -> Grounds:
         free = {name: values for name, values in space.dimensions.items() if name not in taken}
         others = remedies(settings, free, lambda some: price(experiment.points(devices, some), 0.0))
         raise settings.too_small_for(experiment.name, price(points, 0.0), others)
-    texts, fixed = load_corpora(settings), dict[str, Any](settings.fix)
+    texts, fixed = load_corpora(settings), dict[str, Any]({**settings.fix, **settings.recipe})
     (corpus,) = texts.corpora.values()
     named = {name: getattr(texts.settings, name) for name in CORPORA.values()}
+    winner = [f"on the winner of {settings.of}: {family} {label(fixed)}"] if settings.of else []
     return Grounds(
         settings=replace(settings, **named), devices=devices, data=prepare(corpus), points=points,
-        config=Config(family=family, seed=settings.seed, **fixed), notes=texts.notes,
+        config=Config(family=family, seed=settings.seed, **fixed), notes=[*winner, *texts.notes],
     )  # fmt: skip
+
+
+def winner_of(study: Path, families: Sequence[str]) -> dict[str, Any]:
+    """The settings of an experiment on the winner of a search's study, in one of these families.
+
+    UserError: there is no such study, or it has no winner of these.
+    """
+    try:
+        with closing(connect(study)) as journal:
+            facts = {row["key"]: json.loads(row["value"]) for row in journal.execute("SELECT key, value FROM study")}
+            best, asked, shares = best_so_far(journal), facts["settings"], facts["families"]
+        found = {name: json.loads(best[name]["config"]) for name in shares if name in families and name in best}
+    except (sqlite3.Error, LookupError, TypeError, ValueError) as error:
+        raise invalid("of", f"'{study}' is no study of a search ({error}): name one, such as runs/NAME") from None
+    if not found:
+        rule = f"has no winner of {' or '.join(families)}, as no trial reached a rung"
+        raise invalid("of", f"'{study}' {rule}: go on with it, or name another study")
+    family = max(found, key=lambda name: shares[name])
+    fix, recipe = ({k: v for k, v in found[family].items() if (k in FREED) is freed} for freed in (False, True))
+    text = (CORPORA[FAMILIES[family].corpus], "skip_bad_lines", "seed")
+    return {name: asked[name] for name in text if name in asked} | {"families": family, "fix": fix, "recipe": recipe}
 
 
 def check_fixed(experiment: Experiment, fix: Mapping[str, Value]) -> None:
@@ -329,8 +331,3 @@ def affordable_share(points: Sequence[Point], left: float) -> float:
 def affordable_points(points: Sequence[Point], left: float) -> int:
     """How many of the first points so many device-seconds pay for."""
     return next(count for count in range(len(points), -1, -1) if not count or price(points[:count], 0.0) <= left)
-
-
-def wall(points: Sequence[Point], share: float = 1.0) -> float:
-    """Seconds of wall time that the points take at their price: one crew after the other."""
-    return len(crews(points)) * (START_SECONDS + END_SECONDS) + sum(point.given(share) for point in points)

@@ -4,12 +4,22 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
+from typing import Any
 
 from tune.cli import Parser, add_flags, joined, settings_of, told_in_words
 from tune.devices import find_devices
 from tune.errors import UserError, called
 from tune.experiments.ablation import ABLATION
-from tune.experiments.base import NAMES, Experiment, ExperimentSettings, affordable_share, crews, price, survey
+from tune.experiments.base import (
+    NAMES,
+    Experiment,
+    ExperimentSettings,
+    affordable_share,
+    crews,
+    price,
+    survey,
+    winner_of,
+)
 from tune.experiments.batch_size import BATCH_SIZE
 from tune.experiments.data_parallel import DATA_PARALLEL
 from tune.experiments.estimates import ESTIMATES
@@ -20,6 +30,7 @@ from tune.experiments.precision import PRECISION
 from tune.experiments.scaling import SCALING
 from tune.experiments.stages import STAGES_OF_A_TRAINING
 from tune.experiments.transfer import TRANSFER
+from tune.flags import invalid, parse_families, parse_path
 from tune.units import duration_text
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -70,10 +81,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return told_in_words(lambda: run(vars(parser().parse_args(joined(sys.argv[1:] if argv is None else argv)))))
 
 
-def run(typed: dict[str, str | bool]) -> int:
+def of_winner(name: str, typed: dict[str, Any]) -> dict[str, Any]:
+    """What was typed, and the rest from the winner of the study that --of names. UserError: it cannot be had."""
+    if name != SCALING.name:
+        raise invalid("of", f"{typed['of']!r} is for {SCALING.name}: leave it out of {name}")
+    if "fix" in typed:
+        raise invalid("fix", f"{typed['fix']!r} is not for --of, whose winner has its configuration: leave one out")
+    families = parse_families(typed["families"]) if "families" in typed else SCALING.families
+    winner = winner_of(parse_path(typed["of"]), tuple(families))
+    return winner | typed | {"families": winner["families"]}
+
+
+def run(typed: dict[str, Any]) -> int:
     """The exit code. UserError: something that was typed cannot serve."""
-    pass
-    pass
     from tune.experiments.conduct import run_experiment
 
     if typed.pop("list", False):
@@ -83,8 +103,8 @@ def run(typed: dict[str, str | bool]) -> int:
     if name not in EXPERIMENTS:
         raise UserError(f"NAME: {name!r} is no experiment: write one of {', '.join(EXPERIMENTS)}")
     if "resume" not in typed:
-        typed.setdefault("families", EXPERIMENTS[name].families[0])
-    settings = settings_of(ExperimentSettings, typed, of=name)
+        typed = of_winner(name, typed) if "of" in typed else {"families": EXPERIMENTS[name].families[0]} | typed
+    settings = settings_of(ExperimentSettings, typed, experiment=name)
     settings.check_files()
     if not settings.plan:
         return run_experiment(EXPERIMENTS[name], settings)

@@ -9,7 +9,7 @@ from tune.backend.session import local_ray
 from tune.backend.worker_group import LeaseOver
 from tune.display.console import Voice, last_word, screen_apart
 from tune.errors import called, told_in_one_line
-from tune.experiments.base import Experiment, ExperimentSettings, Grounds, OwnTrials, survey
+from tune.experiments.base import Experiment, ExperimentSettings, Grounds, Trials, survey
 from tune.experiments.runner import Bench
 from tune.search.resume import last_moment, note_cap, spent, undamaged
 from tune.search_context import check_same_text
@@ -91,5 +91,5 @@ def make_bench(experiment: Experiment, grounds: Grounds, journal: Journal, write
     return Bench(
         experiment=experiment, points=grounds.points, config=grounds.config, data=grounds.data,
         devices=grounds.devices, books=Books(journal, ledger, clock),
-        trials=OwnTrials(journal, grounds.config, clock), folder=journal.folder, write=write,
+        trials=Trials(journal, grounds.config, clock), folder=journal.folder, write=write,
     )  # fmt: skip

@@ -3,7 +3,6 @@ TensorBoard shows of it.
 """
 
 import json
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,14 +67,11 @@ def markdown(table: Table) -> str:
 LATE_SECONDS = 60.0
 """Of a lease beyond what a crew should take, where the cap has them: on a busy machine processes start late."""
 TOO_LATE = "the cap was spent before: give a larger --budget with --resume"
-OUT_OF_TIME = "the deadline is too near: give a later --deadline with --resume"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """trials: to whom it all is put down; folder: the study's; write: takes a line for the user; wall_left: seconds of
-    wall time. A Ray is up.
-    """
+    """trials: to whom it all is put down; folder: the study's; write: takes a line for the user. A Ray is up."""
 
     experiment: Experiment
     points: Sequence[Point]
@@ -86,7 +82,6 @@ class Bench:
     trials: Trials
     folder: Path
     write: Callable[[str], None]
-    wall_left: Callable[[], float] = lambda: math.inf
 
     @cached_property
     def board(self) -> Board:
@@ -99,19 +94,18 @@ class Bench:
 
     def rows(self) -> list[Row]:
         """The last row of each point, in the order of the points."""
-        found = last_rows(self.books.journal, self.experiment.name, self.trials)
+        found = last_rows(self.books.journal, self.experiment.name)
         return [found[point.key] for point in self.points if point.key in found]
 
     def measure(self) -> None:
         """Give each point its row."""
         in_turn = [point for group in crews(self.points) for point in group]
-        left = unmeasured(in_turn, self.books.journal, self.experiment.name, self.trials)
-        while (count := affordable_points(left, self.books.ledger.left)) and self._in_time(crews(left[:count])[0][0]):
+        left = unmeasured(in_turn, self.books.journal, self.experiment.name)
+        while count := affordable_points(left, self.books.ledger.left):
             share = affordable_share(left[:count], self.books.ledger.left)
             left = left[self._measured(crews(left[:count])[0], share):]
-        why = OUT_OF_TIME if affordable_points(left, self.books.ledger.left) else TOO_LATE
         for point in left:
-            self._keep(point, {"skipped": why})
+            self._keep(point, {"skipped": TOO_LATE})
 
     def conclude(self) -> None:
         """Tell what the rows say together."""
@@ -120,19 +114,14 @@ class Bench:
         show(tables, conclusions, self.write)
         self.board.concluded(tables, conclusions)
 
-    def _in_time(self, first: Point) -> bool:
-        """Whether a crew can come up and measure its first point."""
-        return START_SECONDS + first.least + END_SECONDS <= self.wall_left()
-
     def _measured(self, group: Sequence[Point], share: float) -> int:
         """How many of the first points of a group have a row now."""
         devices, done = group[0].devices, 0
         slots = self.devices.slots_of(devices)
         seconds = START_SECONDS + END_SECONDS + sum(point.given(share) for point in group) + LATE_SECONDS
-        seconds = min(seconds, affordable(self.books, slots), self.wall_left())
-        first = self.trials.account(group[0])
-        with Hold(self.books, first.trial, self.experiment.name, devices=slots, seconds=seconds) as hold:
-            hold.trial = first.charged
+        seconds = min(seconds, affordable(self.books, slots))
+        first = self.trials.of(group[0])
+        with Hold(self.books, first, self.experiment.name, devices=slots, seconds=seconds) as hold:
             try:
                 with self._crew(devices, hold) as crew:
                     crew.come_up()
@@ -150,9 +139,8 @@ class Bench:
         if seconds < point.least:
             self._keep(point, {"skipped": TOO_LATE})
             return
-        account = self.trials.account(point)
-        crew.hold.trial = account.charged
-        row = crew.do(Task(asked=point.asked, changes=point.config, trial=account.folder, seconds=seconds))
+        trial = crew.hold.trial = self.trials.of(point)
+        row = crew.do(Task(asked=point.asked, changes=point.config, trial=trial, seconds=seconds))
         self._keep(point, row | {"start_up_seconds": crew.start_up_seconds})
 
     @contextmanager
@@ -176,7 +164,7 @@ class Bench:
 
     def _keep(self, point: Point, row: Row) -> None:
         known = {"key": point.key, "devices": point.devices, "asked": point.asked, "config": dict(point.config)}
-        whole = known | {"trial": self.trials.account(point).trial} | row
+        whole = known | {"trial": self.trials.of(point)} | row
         value = {"at": self.books.clock(), "experiment": self.experiment.name, "value": json.dumps(whole)}
         self.books.journal.insert("rows", value)
         self.board.measured(whole)
@@ -185,14 +173,14 @@ class Bench:
         self.trials.measured(point, row)
 
 
-def last_rows(journal: Journal, experiment: str, trials: Trials) -> dict[str, Row]:
-    """The last row of each point that these trials have one of, by the point's key."""
+def last_rows(journal: Journal, experiment: str) -> dict[str, Row]:
+    """The last row of each point that has one, by the point's key."""
     stored = journal.rows("SELECT value FROM rows WHERE experiment = ? ORDER BY row", experiment)
     rows = (json.loads(each["value"]) for each in stored)
-    return {row["key"]: row for row in rows if trials.theirs(row)}
+    return {row["key"]: row for row in rows}
 
 
-def unmeasured(points: Sequence[Point], journal: Journal, experiment: str, trials: Trials) -> list[Point]:
+def unmeasured(points: Sequence[Point], journal: Journal, experiment: str) -> list[Point]:
     """Those without a row, and those that were skipped."""
-    rows = last_rows(journal, experiment, trials)
+    rows = last_rows(journal, experiment)
     return [point for point in points if point.key not in rows or "skipped" in rows[point.key]]

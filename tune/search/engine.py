@@ -50,9 +50,8 @@ class Planner:
     """The search as far as it is not Ray's.
 
     slots: how many trials may run at once; there: how many of them there are just now, where machines may be lost;
-    wall_left: seconds to the deadline, None where there is none, and wall_aside: those of them that are kept for what
-    comes after the search; silence: since when the driver gave no sign of life for too long, None where that was
-    not since it was asked.
+    wall_left: seconds to the deadline, None where there is none; silence: since when the driver gave no sign of life
+    for too long, None where that was not since it was asked.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Planner:
         listeners: Sequence[Listener] = (),
     ) -> None:
         self.books, self.families = books, families
-        self.wall_left, self.wall_aside, self._listeners = wall_left, 0.0, listeners
+        self.wall_left, self._listeners = wall_left, listeners
         self.state = State(families, books.journal.folder, books.ledger.share)
         self.trials, self.running, self.cut_short = self.state.trials, self.state.running, self.state.cut_short
         self.stopping: str | None = None
@@ -98,11 +97,6 @@ class Planner:
             if changes and self.books.journal.on_disk:
                 self.books.journal.note(state=self.state.digest())
 
-    def _wall(self) -> float | None:
-        """Seconds until the search must be over."""
-        wall = self.wall_left()
-        return None if wall is None else wall - self.wall_aside
-
     # Under what terms it runs
 
     def agree(self, terms: Terms) -> list[str]:
@@ -120,7 +114,7 @@ class Planner:
         row = now | {"at": self.books.clock()} | {what: journal.rows(query)[0][0] or 0 for what, query in last.items()}
         if (before.get("seconds"), before.get("deadline")) != (terms.cap, terms.deadline):
             row["families"] = {
-                name: {"seconds": seconds, "ladder": self._ladder(name, seconds, terms.wall, new=not agreed)}
+                name: {"seconds": seconds, "ladder": self._ladder(name, seconds, terms.deadline, new=not agreed)}
                 for name, seconds in terms.families.items()
             }
         with self.event():
@@ -131,9 +125,9 @@ class Planner:
         other = f"{terms.processor}, where the study had {before['processor']}"
         return [f"another processor: {other}: prices are learned anew; rungs and what is measured on stay the study's"]
 
-    def _ladder(self, name: str, seconds: float, wall: float, *, new: bool) -> dict[str, float]:
+    def _ladder(self, name: str, seconds: float, deadline: float | None, *, new: bool) -> dict[str, float]:
         policy = self.families[name].policy
-        return (policy.ladder if new else policy.refitted(seconds, wall)).told()
+        return (policy.ladder if new else policy.refitted(seconds, deadline or math.inf)).told()
 
     # What a free slot does next
 
@@ -143,7 +137,7 @@ class Planner:
             return None
         self._close_lost_slots()
         while self.slots.free > 0:
-            wall = self._wall()
+            wall = self.wall_left()
             if wall is not None and wall < LEAST_LEASE_SECONDS:
                 self.stopping = self.stopping or "deadline"
             if self.stopping:
@@ -248,7 +242,7 @@ class Planner:
 
     def _lease(self, trial: str, rung: int | None, price: float, action: str, reason: str) -> Assignment:
         """Reserve what a stretch needs and write it down, before it happens. rung None: the last stretch."""
-        record, again, wall = self.trials[trial], action == GO_ON, self._wall()
+        record, again, wall = self.trials[trial], action == GO_ON, self.wall_left()
         family = self.families[record.family]
         wanted = family.last_segment(record, price) if rung is None else with_margin(price)
         if not self.books.idle_slots:

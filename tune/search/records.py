@@ -1,6 +1,5 @@
 """What the planner keeps of trials, leases and families; all of it can be read back from the journal."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,10 +65,9 @@ class Running:
 @dataclass(frozen=True, kw_only=True)
 class Terms:
     """What a study runs under from a moment on: its cap in device-seconds, its deadline in seconds from its start, its
-    processor, and, by family, the seconds of a slot that it has of the cap; wall: those until its search must end."""
+    processor, and, by family, the seconds of a slot that it has of the cap."""
 
     cap: float
     deadline: float | None
     processor: str
     families: Mapping[str, float]
-    wall: float = math.inf

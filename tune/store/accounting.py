@@ -49,11 +49,6 @@ class Books:
         """Slots held, with nothing to do."""
         return len(self._idle_since)
 
-    def keep_aside(self, seconds: float) -> None:
-        """From now on so many device-seconds, no more and no less, are for nobody."""
-        self.ledger.aside = seconds
-        self.journal.note(aside=seconds)
-
     @property
     def affordable(self) -> float:
         """The longest lease that the next slot could be given: an idle one, else a new one."""

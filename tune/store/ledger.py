@@ -36,13 +36,13 @@ class Slot:
 class Ledger:
     """The account of one cap. `clock` gives the study's seconds; `spent_before` is what earlier runs of it spent.
 
-    share: the device-seconds in a second of a slot; aside: device-seconds that none may use for now.
+    share: the device-seconds in a second of a slot.
     """
 
     def __init__(
         self, *, cap: float, clock: Callable[[], float], spent_before: float = 0.0, share: float = 1.0
     ) -> None:
-        self.cap, self.share, self.aside = cap, share, 0.0
+        self.cap, self.share = cap, share
         self._clock = clock
         self._before = spent_before
         self._slots: dict[int, Slot] = {}
@@ -55,9 +55,9 @@ class Ledger:
 
     @property
     def reserved(self) -> float:
-        """Device-seconds that running leases may still use, the graces of open slots, and those kept aside."""
+        """Device-seconds that running leases may still use, and the graces of open slots."""
         now = self._clock()
-        return self.aside + self.share * sum(slot.committed(now) - slot.held(now) for slot in self._slots.values())
+        return self.share * sum(slot.committed(now) - slot.held(now) for slot in self._slots.values())
 
     @property
     def left(self) -> float:

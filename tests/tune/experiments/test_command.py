@@ -5,10 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from model.config import Config
+from tests.tune.board.conftest import Sampled
+from tests.tune.world import World
 from tune import cli
 from tune.experiments import catalogue as command
-from tune.experiments.base import ExperimentSettings
+from tune.experiments.base import ExperimentSettings, survey
 from tune.experiments.catalogue import EXPERIMENTS
+from tune.settings import Settings
+from tune.winners import winners
 
 HERE = ("--text-corpus", "builtin", "--devices", "2", "--oversubscribe")
 
@@ -31,6 +36,8 @@ WRONG = {
     "--families: 'nanogpt,translation' are two": ["scaling", "--budget", "1h", "--families", "nanogpt,translation"],
     "unrecognized arguments: --rungs tokens": ["scaling", "--budget", "1h", "--rungs", "tokens"],
     "--fix: 'precision=tf32' is not native": ["scaling", "--budget", "1h", "--fix", "precision=tf32"],
+    "--of: 'x' is for scaling: leave it out of stages": ["stages", "--budget", "1h", "--of", "x"],
+    "--fix: 'layers=2' is not for --of": ["scaling", "--budget", "1h", "--of", "x", "--fix", "layers=2"],
     "--fix: 'precision=fp32' is not for stages": ["stages", "--budget", "1h", "--fix", "precision=fp32"],
 }
 
@@ -80,3 +87,38 @@ def test_a_study_is_resumed_as_what_it_is(study, capsys):
     (study / "study.json").write_text(json.dumps({"settings": {"budget": "1h", "families": "nanogpt,translation"}}))
     assert command.main(["scaling", "--resume", str(study)]) == 2
     assert f"is of a search: write python tune/run.py --resume {study}" in capsys.readouterr().err
+
+
+@pytest.fixture
+def searched(tmp_path: Path) -> World:
+    """A search that has ended, in which the learning rate varied too; its second family has the larger share."""
+    (tmp_path / "searched").mkdir()
+    shares, vary = {"translation": 0.4, "nanogpt": 0.6}, {"learning_rate": (0.002, 0.004)}
+    world = World(tmp_path / "searched", cap=600, slots=2, shares=shares, suggestions=lambda: Sampled(vary))
+    asked = Settings(budget=600, families=shares, text_corpus="builtin", translation_corpus="builtin", seed=7)
+    world.journal.note(settings=asked.stored(), families=shares)
+    return world
+
+
+@pytest.mark.parametrize(("named", "family"), [([], "nanogpt"), (["--families", "translation"], "translation")])
+def test_scaling_is_of_the_winner_of_a_search(searched, named, family, monkeypatch):
+    searched.run()
+    for row in searched.journal.rows("SELECT trial, config FROM trials"):
+        config = {name: value for name, value in json.loads(row["config"]).items() if name != "number"}
+        searched.journal.update("trials", row["trial"], {"config": json.dumps(config)})
+    winner, asked = winners(searched.journal)[family], list[ExperimentSettings]()
+    monkeypatch.setattr("tune.experiments.conduct.run_experiment", lambda _, settings: asked.append(settings) or 0)
+    of = ["scaling", "--of", str(searched.journal.folder), "--budget", "1h", *HERE[2:], *named]
+    assert command.main(of) == 0
+    (settings,) = asked
+    assert "learning_rate" in winner.config
+    assert survey(EXPERIMENTS["scaling"], settings).config == Config.at(winner.config, family=family, seed=7)
+    assert {getattr(settings, name) for name in ("text_corpus", "translation_corpus")} == {"builtin", None}
+    assert ExperimentSettings.from_stored(settings.stored(), out=settings.out) == settings
+
+
+def test_what_has_no_winner_is_one_line(searched, tmp_path, capsys):
+    for folder, said in ((searched.journal.folder, "has no winner of "), (tmp_path, "is no study of a search")):
+        assert command.main(["scaling", "--of", str(folder), "--budget", "1h"]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith(f"--of: '{folder}' {said}") and told.count("\n") == 1
