@@ -1,6 +1,5 @@
 """How good a model is on a split: un-smoothed loss and what follows from it; BLEU and chrF of a translator."""
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -15,22 +14,7 @@ from model.data.dataset import PairData, PairSplit
 from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES
 from model.inference import spread, translations
-
-_LARGEST_EXPONENT = 700.0    # beyond it exp() is no float any more
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """The mean over a split's target tokens, padding not counted."""
-
-    loss: float                 # nats a token
-    perplexity: float           # a token
-    bits_per_character: float
-    nats_per_word: float
-    accuracy: float             # share of the tokens that were predicted first; NaN: not known
-    tokens: int
-    seconds: float
-    subset: int | None = None   # of the fixed part with about so many tokens; None: of all of the split
+from tune.reports import Evaluation
 
 
 @torch.inference_mode()
@@ -56,17 +40,14 @@ def evaluate(
     finally:
         model.train()
     _, characters, words = family.span(config, data, split, tokens)
-    measured = of_totals(total, hits, counted, characters, words, clock() - began)
-    return dataclasses.replace(measured, subset=tokens)
+    return of_totals(total, hits, counted, characters, words, clock() - began)
 
 
 def of_totals(nats: float, hits: float, tokens: int, characters: int, words: int, seconds: float) -> Evaluation:
     """The figures that follow from sums over a split."""
-    loss = nats / tokens
     return Evaluation(
-        loss=loss, perplexity=math.exp(min(loss, _LARGEST_EXPONENT)),
-        bits_per_character=nats / math.log(2) / max(characters, 1), nats_per_word=nats / max(words, 1),
-        accuracy=hits / tokens, tokens=tokens, seconds=seconds,
+        loss=nats / tokens, bits_per_character=nats / math.log(2) / max(characters, 1),
+        nats_per_word=nats / max(words, 1), accuracy=hits / tokens, tokens=tokens, seconds=seconds,
     )
 
 

@@ -1,6 +1,6 @@
 """The learning rate over a trial's life, as a share of its peak: warm-up, constant, then a linear decay to zero.
 
-The end is unknown until the last stretch is given out (Hagele et al. 2024, arXiv:2405.18392): only that stretch decays.
+The end is unknown until the last segment is given out (Hagele et al. 2024, arXiv:2405.18392): only that segment decays.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ class Decay:
     """The fall to zero over the last `share` of a life; it begins at most once, and a resumed one goes on falling."""
 
     def __init__(self, share: float, fraction: float = 1.0, length: float | None = None):
-        """fraction, length: what `state` gave in the checkpoint that the stretch goes on from"""
+        """fraction, length: what `state` gave in the checkpoint that the segment goes on from"""
         self.share = share
         self.fraction = fraction or 1.0    # one that had ended starts anew
         self.length = length if 0 < fraction < 1 else None

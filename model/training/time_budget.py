@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from model.training.evaluation import Evaluation
 from model.training.learner import Learner
-from model.training.segment import Stretch
+from model.training.segment import Segment
+from tune.reports import Evaluation
 
 PHASES = ("start", "compile", "steps", "evaluation", "checkpoint", "idle")
 MARGIN = 1.5    # nothing begins unless this many times its longest duration so far is left
@@ -71,7 +71,7 @@ class Pace:
     """The training seconds of a life, and the step time that its first steps settled for good."""
 
     def __init__(self, *, training_seconds: float = 0.0, settled: float | None = None, early: Iterable[float] = ()):
-        """What `state` gave in the checkpoint that the stretch goes on from."""
+        """What `state` gave in the checkpoint that the segment goes on from."""
         self.training_seconds = training_seconds
         self.settled = settled
         self.early = list(early)
@@ -100,7 +100,7 @@ class Pace:
 
 
 WHOLE_MARGIN = 1.3                            # of the time kept for valid and test; each stops in time by itself
-WHOLE_SHARE = 0.5                             # of a final stretch for them, at most: else the small subset closes it
+WHOLE_SHARE = 0.5                             # of a final segment for them, at most: else the small subset closes it
 # Guesses before anything was measured, on the slow side: a search's trials on an AMD reached 17 to 48 % of its peak
 FIRST_SHARE = 0.1                             # of the device's peak
 FIRST_FLOPS = {"cpu": 4e10, "cuda": 4e12}     # where no peak is known
@@ -109,30 +109,30 @@ DISK_BYTES = 1e8                              # a second
 
 
 class Forecast:
-    """What is left of a stretch, in steps and seconds, at the longest durations seen so far; whole splits, which are
+    """What is left of a segment, in steps and seconds, at the longest durations seen so far; whole splits, which are
     many batches, at the median pace.
     """
 
     def __init__(
-        self, stretch: Stretch, lease: Lease, learner: Learner, pace: Pace, *, evaluation_tokens: int,
+        self, segment: Segment, lease: Lease, learner: Learner, pace: Pace, *, evaluation_tokens: int,
         whole_tokens: int,
     ):
-        self.stretch, self.lease, self.learner, self.pace = stretch, lease, learner, pace
+        self.segment, self.lease, self.learner, self.pace = segment, lease, learner, pace
         self.evaluation_tokens, self.whole_tokens = evaluation_tokens, whole_tokens
-        self.flops = FIRST_SHARE * stretch.peak_flops if stretch.peak_flops else FIRST_FLOPS[learner.device.type]
+        self.flops = FIRST_SHARE * segment.peak_flops if segment.peak_flops else FIRST_FLOPS[learner.device.type]
         self.paces: list[float] = []    # seconds a token, of each evaluation on this lease
-        self.closes_whole = stretch.final and stretch.whole and self._affords_whole()
+        self.closes_whole = segment.final and segment.whole and self._affords_whole()
 
     def steps_left(self) -> int | None:
-        """None where the stretch has no number of steps, or not yet."""
-        goal = self.stretch.steps
-        if self.stretch.training_seconds is not None:
-            goal = self.pace.steps_in(self.stretch.training_seconds)
+        """None where the segment has no number of steps, or not yet."""
+        goal = self.segment.steps
+        if self.segment.training_seconds is not None:
+            goal = self.pace.steps_in(self.segment.training_seconds)
         return None if goal is None else max(0, goal - self.learner.steps)
 
     def reached(self) -> bool:
-        """Whether the stretch's steps are done, or its seconds while the step time is not settled."""
-        steps, seconds = self.steps_left(), self.stretch.training_seconds
+        """Whether the segment's steps are done, or its seconds while the step time is not settled."""
+        steps, seconds = self.steps_left(), self.segment.training_seconds
         return steps == 0 or (steps is None and seconds is not None and self.pace.training_seconds >= seconds)
 
     def step_fits(self) -> bool:
@@ -177,4 +177,4 @@ class Forecast:
         return whole + MARGIN * (self.evaluation_seconds(self.evaluation_tokens) + self.checkpoint_seconds())
 
     def _affords_whole(self) -> bool:
-        return WHOLE_MARGIN * self.whole_seconds(self.whole_tokens) <= WHOLE_SHARE * self.stretch.device_seconds
+        return WHOLE_MARGIN * self.whole_seconds(self.whole_tokens) <= WHOLE_SHARE * self.segment.device_seconds

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from model.config import Config, Data
 from model.training import checkpoint as checkpoints
-from model.training.evaluation import Evaluation, evaluate
+from model.training.evaluation import evaluate
 from model.training.learner import Learner, MakeLearner, Step
 from model.training.memory import PeakMemory, give_back_freed, prepare_process, ran_out
 from model.training.schedule import Decay, warm_up
-from model.training.segment import Progress, Stretch
+from model.training.segment import Segment
 from model.training.time_budget import MARGIN, WARM, Forecast, Lease, Pace
 from tune.errors import UserError
+from tune.reports import Ended, Evaluation, Report
 
 EXPLODED = 3.0
 """Nats above the first loss, in two looks one after the other."""
@@ -72,42 +73,40 @@ class Recent:
         self._exploding = exploding
 
 
-__all__ = ["Config", "Progress", "Stretch", "train"]
-
 YIELD_SECONDS = 1.0
-CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 0.01    # between checkpoints in a long stretch; their share of it, at most
-CURVE_POINTS, CURVE_SHARE = 10, 0.02                 # evaluations of a final stretch; their share of it, at most
+CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 0.01    # between checkpoints in a long segment; their share of it, at most
+CURVE_POINTS, CURVE_SHARE = 10, 0.02                 # evaluations of a final segment; their share of it, at most
 COMPILE_REPAYS = {"cpu": 240.0, "cuda": 60.0}        # training seconds ahead that make torch.compile worth its time
 QUEUED_SECONDS = 0.1                                 # of work that a GPU is given before it is waited for
 
 
 def train(
-    config: Config, data: Data, stretch: Stretch, *, folder: Path, checkpoint: Path | None = None,
+    config: Config, data: Data, segment: Segment, *, folder: Path, checkpoint: Path | None = None,
     evaluation_tokens: int, device: torch.device | str = "cpu", threads: int = 1,
     clock: Callable[[], float] = time.monotonic, stop: Callable[[], bool] = lambda: False,
     make: MakeLearner = Learner,
-) -> Generator[Progress, None, None]:
-    """Train one stretch, from `checkpoint` if given, and leave checkpoints in `folder`.
+) -> Generator[Report, None, None]:
+    """Train one segment, from `checkpoint` if given, and leave checkpoints in `folder`.
 
     The lease runs from this call on; nothing (step, evaluation, checkpoint) begins that might not fit in it. A damaged
     checkpoint falls back to the newest sound one beside it, else to the beginning; another config is a UserError.
-    `stop` is asked before each step: where it says so, the stretch ends with a checkpoint. `make` makes what learns.
+    `stop` is asked before each step: where it says so, the segment ends with a checkpoint. `make` makes what learns.
     """
-    lease = Lease(stretch.device_seconds, clock)
+    lease = Lease(segment.device_seconds, clock)
     prepare_process(threads)
     place = torch.device(device)
-    return _Training(config, data, stretch, lease, folder, checkpoint, evaluation_tokens, place, stop, make).run()
+    return _Training(config, data, segment, lease, folder, checkpoint, evaluation_tokens, place, stop, make).run()
 
 
 class _Training:
     """One call of train()."""
 
     def __init__(
-        self, config: Config, data: Data, stretch: Stretch, lease: Lease, folder: Path, checkpoint: Path | None,
+        self, config: Config, data: Data, segment: Segment, lease: Lease, folder: Path, checkpoint: Path | None,
         evaluation_tokens: int, device: torch.device, stop: Callable[[], bool], make: MakeLearner,
     ):
         self.stop, self.stopped, self.make = stop, False, make
-        self.config, self.data, self.stretch, self.lease, self.folder = config, data, stretch, lease, folder
+        self.config, self.data, self.segment, self.lease, self.folder = config, data, segment, lease, folder
         self.written, self.evaluation_tokens, self.device = checkpoint, evaluation_tokens, device
         self.pace, self.decay = Pace(), Decay(config.decay_share)
         self.recent, self.compile_settled = Recent(), False
@@ -116,7 +115,7 @@ class _Training:
         self.next_point, self.points = math.inf, CURVE_POINTS
         self.too_large: set[tuple[str, int | None]] = set()    # evaluations for which memory did not suffice
 
-    def run(self) -> Generator[Progress, None, None]:
+    def run(self) -> Generator[Report, None, None]:
         self._start()
         while not self.forecast.reached() and self.forecast.step_fits():
             self.stopped = self.stop()
@@ -129,22 +128,22 @@ class _Training:
                 if self.recent.diverged:
                     break
                 self._keep_safe()
-                yield self._progress(valid=valid)
+                yield self._report(valid=valid)
                 self.lease.enter("steps")
                 self.next_yield = self.lease.clock() + YIELD_SECONDS
         yield self._close()
 
     def _start(self) -> None:
         self.memory = PeakMemory(self.device)
-        self.learner = self.make(self.config, self.data, self.device, self.stretch.micro_batches)
+        self.learner = self.make(self.config, self.data, self.device, self.segment.micro_batches)
         self._restore()
-        if self.stretch.rehearse:
+        if self.segment.rehearse:
             self.learner.rehearse()
-        self.began, self.micro_batches = self.learner.steps, self.stretch.micro_batches
+        self.began, self.micro_batches = self.learner.steps, self.segment.micro_batches
         self.sizes = {
             split: self.learner.family.span(self.config, self.data, split, None).tokens for split in ("valid", "test")}
         self.forecast = Forecast(
-            self.stretch, self.lease, self.learner, self.pace, evaluation_tokens=self.evaluation_tokens,
+            self.segment, self.lease, self.learner, self.pace, evaluation_tokens=self.evaluation_tokens,
             whole_tokens=sum(self.sizes.values()))
         self.lease.enter("steps")
 
@@ -160,7 +159,7 @@ class _Training:
         self.pace = Pace(**saved.state["pace"])
         self.recent = Recent(first_loss=saved.state["first_loss"], train_loss=saved.state["train_loss"])
         self.lease.hints = saved.state["measured"]
-        if self.stretch.final:
+        if self.segment.final:
             self.decay = Decay(self.config.decay_share, **saved.state["decay"])
 
     # Steps
@@ -191,7 +190,7 @@ class _Training:
         self.recent.add(self.learner.step(self._factor()))
 
     def _compiles_now(self) -> bool:
-        """Asked once a stretch, when the step time is known."""
+        """Asked once a segment, when the step time is known."""
         if self.compile_settled or self.pace.settled is None:
             return False
         self.compile_settled = True
@@ -206,7 +205,7 @@ class _Training:
         return count if steps is None else min(count, steps)
 
     def _ahead(self) -> float:
-        """Training before the end of a final stretch: steps where it has a number of them, else seconds."""
+        """Training before the end of a final segment: steps where it has a number of them, else seconds."""
         steps = self.forecast.steps_left()
         return self.lease.left() - self.forecast.closing_seconds() if steps is None else steps
 
@@ -214,9 +213,9 @@ class _Training:
         return warm_up(self.learner.steps, self.config.warm_up_steps) * self.decay.factor(self._ahead())
 
     def _begin_decay_when_due(self) -> None:
-        if not self.stretch.final:
+        if not self.segment.final:
             return
-        done = self.pace.training_seconds if self.stretch.steps is None else self.learner.steps
+        done = self.pace.training_seconds if self.segment.steps is None else self.learner.steps
         if self.decay.begins(done, self._ahead()):
             if self.decay.fraction == 1.0:
                 self._save(checkpoints.BEFORE_DECAY, after=self.forecast.closing_seconds())
@@ -232,8 +231,8 @@ class _Training:
     # Evaluations and checkpoints
 
     def _curve_point(self) -> Evaluation | None:
-        """The evaluation that is due now in a final stretch; the first one comes early, to learn what they take."""
-        if not self.stretch.final or self.learner.steps < self.began + WARM:
+        """The evaluation that is due now in a final segment; the first one comes early, to learn what they take."""
+        if not self.segment.final or self.learner.steps < self.began + WARM:
             return None
         valid = None
         known = "evaluation token" in self.lease.measured()
@@ -286,7 +285,7 @@ class _Training:
         return evaluation
 
     def _keep_safe(self) -> None:
-        """Now and then a checkpoint inside a long stretch: a kill costs no more than what came after it."""
+        """Now and then a checkpoint inside a long segment: a kill costs no more than what came after it."""
         if self.lease.clock() >= self.next_save:
             self._save(after=self.forecast.closing_seconds())
             seconds = max(CHECKPOINT_SECONDS, self.forecast.checkpoint_seconds() / CHECKPOINT_SHARE)
@@ -311,40 +310,46 @@ class _Training:
 
     # The end
 
-    def _close(self) -> Progress:
+    def _close(self) -> Report:
         self._read()
         if self.recent.diverged:
             return self._judged(None, "diverged")
         took_steps, reached = self.learner.steps > self.began, self.forecast.reached()
         if self.stopped:
             self._save()
-            return self._progress(ended="stopped")
-        if self.stretch.final and (reached or (self.stretch.steps is None and took_steps)):
+            return self._report("stopped")
+        if self.segment.final and (reached or (self.segment.steps is None and took_steps)):
             self._save(f"{checkpoints.AFTER_DECAY}-{self.learner.steps:06d}")
             valid = self._evaluate("valid", self.evaluation_tokens)
-            whole, test = (self._evaluate(split, None) if self.stretch.whole else None for split in ("valid", "test"))
+            whole, test = (self._evaluate(split, None) if self.segment.whole else None for split in ("valid", "test"))
             return self._judged(valid, "final", whole=whole, test=test)
         valid = self._evaluate("valid", self.evaluation_tokens, after=MARGIN * self.forecast.checkpoint_seconds())
         if took_steps:
             self._save()
         return self._judged(valid, "rung" if reached else "lease")
 
-    def _judged(self, valid: Evaluation | None, ended: str, **more: Evaluation | None) -> Progress:
+    def _judged(
+        self, valid: Evaluation | None, ended: Ended, whole: Evaluation | None = None, test: Evaluation | None = None
+    ) -> Report:
         if ended == "diverged" or (valid is not None and not math.isfinite(valid.loss)):
             self.written, ended = None, "diverged"
         elif valid is None and ("valid", self.evaluation_tokens) in self.too_large:
             ended = "unmeasured"
-        return self._progress(valid=valid, ended=ended, **more)
+        return self._report(ended, valid, whole, test)
 
-    def _progress(self, ended: str | None = None, **judged: Any) -> Progress:
+    def _report(
+        self, ended: Ended | None = None, valid: Evaluation | None = None, whole: Evaluation | None = None,
+        test: Evaluation | None = None,
+    ) -> Report:
         """What follows until the generator goes on is idle time."""
         self.lease.enter("idle")
         learner, checkpoint = self.learner, str(self.written) if ended and self.written else None
-        return Progress(
+        return Report(
             steps=learner.steps, tokens=learner.tokens, parameters=learner.parameters,
             train_loss=self.recent.train_loss, learning_rate=self.config.learning_rate * self._factor(),
             gradient_norm=self.recent.gradient_norm, tokens_per_second=self.recent.tokens_per_second,
-            step_seconds=self.pace.median() or math.nan, training_seconds=self.pace.training_seconds,
+            step_seconds=self.pace.median() or None, training_seconds=self.pace.training_seconds,
             memory_bytes=self.memory.bytes(), seconds=self.lease.take(), micro_batches=learner.micro_batches,
-            ran_out=learner.ran_out, ended=ended, checkpoint=checkpoint, **judged,
+            ran_out=learner.ran_out, valid=valid, valid_subset=self.evaluation_tokens, whole=whole, test=test,
+            ended=ended, checkpoint=checkpoint,
         )

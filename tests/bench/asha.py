@@ -26,11 +26,12 @@ from model.config import FAMILIES, Config, Data
 from model.nn.precision import native
 from model.training import train as training
 from model.training.memory import prepare_process
-from model.training.segment import Stretch
-from model.training.train import Progress, train
+from model.training.segment import Segment
+from model.training.train import train
 from tests.bench.contenders import pairs, text
 from tune.assembly import SMALLEST_EVALUATION_TOKENS
 from tune.backend.session import local_ray
+from tune.reports import Report
 from tune.search_space import Space, label
 from tune.units import parse_duration
 
@@ -48,24 +49,24 @@ def life(config: dict[str, Any], data: Data, recipe: Mapping[str, Any], seconds:
     """A trial as ASHA wants it: its decay ends where its life does, and it tells its loss all the way."""
     prepare_process(1)
     training.CURVE_POINTS = REPORTS
-    stretch = Stretch(device_seconds=seconds, final=True)
+    segment = Segment(device_seconds=seconds, final=True)
     spent = 0.0
     with tempfile.TemporaryDirectory() as folder:
-        for progress in train(
-            Config(**recipe, **config["point"]), data, stretch, folder=Path(folder),
+        for report in train(
+            Config(**recipe, **config["point"]), data, segment, folder=Path(folder),
             evaluation_tokens=SMALLEST_EVALUATION_TOKENS,
         ):  # fmt: skip
-            spent += sum(progress.seconds.values())
-            if progress.valid is not None:
-                ray.tune.report(told(progress, spent))
+            spent += sum(report.seconds.values())
+            if report.valid is not None:
+                ray.tune.report(told(report, spent))
 
 
-def told(progress: Progress, spent: float) -> dict[str, Any]:
-    """A progress as ASHA and the ranking below want it."""
-    assert progress.valid is not None
+def told(report: Report, spent: float) -> dict[str, Any]:
+    """A report as ASHA and the ranking below want it."""
+    assert report.valid is not None
     return {
-        "loss": progress.valid.loss, "seconds": spent, "whole": progress.whole is not None, "steps": progress.steps,
-        "test_loss": progress.test.loss if progress.test else None,
+        "loss": report.valid.loss, "seconds": spent, "whole": report.whole is not None, "steps": report.steps,
+        "test_loss": report.test.loss if report.test else None,
     }  # fmt: skip
 
 

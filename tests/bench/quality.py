@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from model.config import Config
 from model.data.dataset import TextData
 from model.training.memory import prepare_process
-from model.training.segment import Stretch
+from model.training.segment import Segment
 from model.training.train import train
 from tests.bench import peers
 from tests.bench.contenders import ROWS, SMALL, best_precision, gpt_config, runs_here, text
@@ -75,8 +75,8 @@ def trained(config: Config, data: TextData, steps: int) -> tuple[float, float]:
     """A life of `steps` steps, decay included: its loss on valid and test together, CPU seconds without that one."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.process_time()
-        stretch = Stretch(device_seconds=AMPLE_SECONDS, steps=steps, final=True)
-        last = deque(train(config, data, stretch, folder=Path(folder), evaluation_tokens=2_048), maxlen=1)[0]
+        segment = Segment(device_seconds=AMPLE_SECONDS, steps=steps, final=True)
+        last = deque(train(config, data, segment, folder=Path(folder), evaluation_tokens=2_048), maxlen=1)[0]
     assert last.whole is not None and last.test is not None
     spent = time.process_time() - began - last.whole.seconds - last.test.seconds
     tokens = last.whole.tokens + last.test.tokens

@@ -20,13 +20,14 @@ from model.data.dataset import PairData, Sentences
 from model.data.tokenizer import Tokenizer
 from model.inference import spread, translations
 from model.training import checkpoint as checkpoints
-from model.training.evaluation import Evaluation, Score, score
+from model.training.evaluation import Score, score
 from model.training.memory import prepare_process
-from model.training.segment import Stretch
+from model.training.segment import Segment
 from model.training.train import train
 from tests.bench import peers
 from tests.bench.contenders import TRANSLATOR, best_precision, pairs
 from tests.bench.table import Row
+from tune.reports import Evaluation
 
 MINUTES, SEEDS = 20, 5
 SENTENCES, LONGEST = 500, 48
@@ -73,8 +74,8 @@ def _ours(data: Path, seconds: float, seeds: int) -> list[tuple[Score, Evaluatio
 def _one_of_ours(prepared: PairData, seconds: float, seed: int) -> tuple[Score, Evaluation]:
     config = Config(family="translation", precision=best_precision(), dropout=0.0, seed=seed, **TRANSLATOR)
     with tempfile.TemporaryDirectory() as folder:
-        stretch = Stretch(device_seconds=seconds, final=True)
-        last = deque(train(config, prepared, stretch, folder=Path(folder), evaluation_tokens=2_048), maxlen=1)[0]
+        segment = Segment(device_seconds=seconds, final=True)
+        last = deque(train(config, prepared, segment, folder=Path(folder), evaluation_tokens=2_048), maxlen=1)[0]
         assert last.checkpoint is not None and last.test is not None
         model, tokenizer = checkpoints.load_model(
             checkpoints.export(Path(last.checkpoint), Path(folder) / "best-translation", prepared.tokenizer)

@@ -17,7 +17,9 @@ from model.training import checkpoint as checkpoints
 from model.training import learner
 from model.training import train as training
 from model.training.learner import Learner
-from model.training.train import Progress, Stretch, train
+from model.training.segment import Segment
+from model.training.train import train
+from tune.reports import Report
 
 SUBSET = 256    # target tokens of the fixed subset
 
@@ -112,13 +114,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
 def _run(
     config: Config, data: TextData | PairData, folder: Path, clock: Script | None = None,
     checkpoint: Path | None = None, **asked: object,
-) -> list[Progress]:
-    stretch = Stretch(**{"device_seconds": 1e6} | asked)
+) -> list[Report]:
+    segment = Segment(**{"device_seconds": 1e6} | asked)
     timed = {} if clock is None else {"clock": clock}
-    return list(train(config, data, stretch, folder=folder, checkpoint=checkpoint, evaluation_tokens=SUBSET, **timed))
+    return list(train(config, data, segment, folder=folder, checkpoint=checkpoint, evaluation_tokens=SUBSET, **timed))
 
 
 @pytest.fixture
-def run() -> Callable[..., list[Progress]]:
-    """train() to its end: the arguments are _run's, the last ones Stretch's."""
+def run() -> Callable[..., list[Report]]:
+    """train() to its end: the arguments are _run's, the last ones Segment's."""
     return _run

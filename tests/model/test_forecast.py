@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from model.training.segment import Stretch
+from model.training.segment import Segment
 from model.training.time_budget import FIRST_SECONDS, Forecast, Lease, Pace
 
 
@@ -15,7 +15,7 @@ def forecast(peak_flops: float | None) -> Forecast:
         device=torch.device("cpu"), parameters=10_000_000, config=SimpleNamespace(batch_tokens=1024)
     )
     return Forecast(
-        Stretch(device_seconds=60.0, peak_flops=peak_flops), Lease(60.0, lambda: 0.0), learner, Pace(),
+        Segment(device_seconds=60.0, peak_flops=peak_flops), Lease(60.0, lambda: 0.0), learner, Pace(),
         evaluation_tokens=2048, whole_tokens=4096,
     )  # fmt: skip
 

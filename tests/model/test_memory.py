@@ -20,10 +20,10 @@ from model.training import checkpoint as checkpoints
 from model.training import train as training
 from model.training.learner import Learner
 from model.training.memory import ran_out
-from model.training.train import Progress
+from tune.reports import Report
 
 CPU = torch.device("cpu")
-Run = Callable[..., list[Progress]]
+Run = Callable[..., list[Report]]
 pytestmark = pytest.mark.usefixtures("eager")
 
 

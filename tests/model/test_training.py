@@ -1,4 +1,4 @@
-"""A stretch of training repeats itself bit for bit, learns, and ends as it must."""
+"""A segment of training repeats itself bit for bit, learns, and ends as it must."""
 
 import itertools
 from collections.abc import Callable
@@ -15,10 +15,12 @@ from model.data.dataset import PairData, TextData
 from model.training import checkpoint as checkpoints
 from model.training import train as training
 from model.training.learner import Learner
-from model.training.train import Progress, Stretch, train
+from model.training.segment import Segment
+from model.training.train import train
+from tune.reports import Report
 
 SUBSET = 256
-Run = Callable[..., list[Progress]]
+Run = Callable[..., list[Report]]
 pytestmark = pytest.mark.usefixtures("eager")
 
 
@@ -49,11 +51,11 @@ def test_resumed_in_the_middle_of_its_decay_equals_uninterrupted(
 ) -> None:
     through = run(small_text, text_data, tmp_path / "a", clock, steps=40, final=True, device_seconds=1e6)[-1]
     clock.step = itertools.chain(itertools.repeat(0.1, 30), itertools.repeat(3.0, 6), itertools.repeat(0.1))
-    training_ = train(small_text, text_data, Stretch(device_seconds=1e6, steps=40, final=True), folder=tmp_path / "b",
+    training_ = train(small_text, text_data, Segment(device_seconds=1e6, steps=40, final=True), folder=tmp_path / "b",
                       evaluation_tokens=SUBSET, clock=clock)
     clock.now += training.CHECKPOINT_SECONDS - 10
-    for progress in training_:
-        if progress.steps >= 35:
+    for report in training_:
+        if report.steps >= 35:
             break
     training_.close()
     newest = checkpoints.latest(tmp_path / "b")
@@ -98,7 +100,7 @@ def test_closing_early_leaves_only_whole_checkpoints(
 ) -> None:
     first = run(small_text, text_data, tmp_path, steps=10)[-1]
     going = train(
-        small_text, text_data, Stretch(device_seconds=1e6), folder=tmp_path, checkpoint=Path(str(first.checkpoint)),
+        small_text, text_data, Segment(device_seconds=1e6), folder=tmp_path, checkpoint=Path(str(first.checkpoint)),
         evaluation_tokens=SUBSET)
     next(going)
     going.close()
@@ -140,18 +142,18 @@ def test_a_compiler_that_fails_costs_nothing_but_time(
     clock.compiles = True
     monkeypatch.setattr(torch, "compile", fails)
     monkeypatch.setattr(training, "COMPILE_REPAYS", {"cpu": 1.0})
-    progresses = run(small_text, text_data, tmp_path / "b", clock, steps=60)
-    left, right = weights(eager.checkpoint), weights(progresses[-1].checkpoint)
+    reports = run(small_text, text_data, tmp_path / "b", clock, steps=60)
+    left, right = weights(eager.checkpoint), weights(reports[-1].checkpoint)
     assert all(torch.equal(left[name], right[name]) for name in left)
-    assert sum(progress.seconds["compile"] for progress in progresses) == pytest.approx(0.1)
+    assert sum(report.seconds["compile"] for report in reports) == pytest.approx(0.1)
 
 
 def test_it_learns_both_families(
     small_text: Config, text_data: TextData, small_pairs: Config, pair_data: PairData, tmp_path: Path, run: Run,
 ) -> None:
     for config, data in ((small_text, text_data), (small_pairs, pair_data)):
-        progresses = run(config, data, tmp_path / config.family, steps=150, final=True)
-        last = progresses[-1]
+        reports = run(config, data, tmp_path / config.family, steps=150, final=True)
+        last = reports[-1]
         assert last.valid.loss < 0.6 * np.log(data.vocabulary)
         assert last.valid.loss == pytest.approx(last.test.loss, abs=0.3)
         assert last.memory_bytes >= 0 and last.parameters > 0 and last.tokens > 0
@@ -161,9 +163,9 @@ def test_told_to_stop_it_leaves_a_checkpoint(
     small_text: Config, text_data: TextData, tmp_path: Path, clock: Any,
 ) -> None:
     answers = iter([False, False, True])
-    stretch = Stretch(device_seconds=1e6, steps=1000)
+    segment = Segment(device_seconds=1e6, steps=1000)
     *_, last = train(
-        small_text, text_data, stretch, folder=tmp_path, evaluation_tokens=SUBSET, clock=clock,
+        small_text, text_data, segment, folder=tmp_path, evaluation_tokens=SUBSET, clock=clock,
         stop=lambda: next(answers))
     assert last.ended == "stopped" and last.steps == 2
     assert checkpoints.load(Path(str(last.checkpoint))).state["steps"] == last.steps

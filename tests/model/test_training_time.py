@@ -1,4 +1,4 @@
-"""What a stretch of training makes of its time: the lease, the pace, the rate over a life."""
+"""What a segment of training makes of its time: the lease, the pace, the rate over a life."""
 
 import itertools
 import random
@@ -16,11 +16,13 @@ from model.training import learner
 from model.training import train as training
 from model.training.learner import Learner
 from model.training.schedule import Decay, warm_up
+from model.training.segment import Segment
 from model.training.time_budget import WARM, Pace
-from model.training.train import Progress, Stretch, train
+from model.training.train import train
+from tune.reports import Report
 
 SUBSET = 256
-Run = Callable[..., list[Progress]]
+Run = Callable[..., list[Report]]
 pytestmark = pytest.mark.usefixtures("eager")
 
 
@@ -44,10 +46,10 @@ def test_the_lease_is_never_overrun(
     kind = chance.choice([{"final": True}, {"steps": 150}, {"training_seconds": 9.0}, {"steps": 60, "final": True}])
     seconds = chance.uniform(1.0, 30.0)
     opened = clock.now
-    progresses = run(small_text, text_data, tmp_path, clock, device_seconds=seconds, **kind)
+    reports = run(small_text, text_data, tmp_path, clock, device_seconds=seconds, **kind)
     assert clock.now - opened <= seconds
-    assert sum(sum(progress.seconds.values()) for progress in progresses) == pytest.approx(clock.now - opened)
-    assert [progress.ended is None for progress in progresses] == [True] * (len(progresses) - 1) + [False]
+    assert sum(sum(report.seconds.values()) for report in reports) == pytest.approx(clock.now - opened)
+    assert [report.ended is None for report in reports] == [True] * (len(reports) - 1) + [False]
 
 
 def test_a_lease_too_short_begins_nothing(
@@ -63,20 +65,20 @@ def test_the_lease_holds_on_the_real_clock(
     seconds: float, small_text: Config, text_data: TextData, tmp_path: Path, run: Run,
 ) -> None:
     began = training.time.monotonic()
-    progresses = run(small_text, text_data, tmp_path, device_seconds=seconds, final=True)
+    reports = run(small_text, text_data, tmp_path, device_seconds=seconds, final=True)
     took = training.time.monotonic() - began
     assert took <= seconds
-    assert sum(sum(progress.seconds.values()) for progress in progresses) == pytest.approx(took, abs=0.05)
-    assert progresses[-1].steps == 0 or progresses[-1].ended == "final"
+    assert sum(sum(report.seconds.values()) for report in reports) == pytest.approx(took, abs=0.05)
+    assert reports[-1].steps == 0 or reports[-1].ended == "final"
 
 
 def test_a_final_stretch_fills_its_lease_with_a_decay_to_zero(
     small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
 ) -> None:
     clock.learns = False
-    progresses = run(small_text, text_data, tmp_path, clock, device_seconds=60.0, final=True)
-    last = progresses[-1]
-    rates = [progress.learning_rate for progress in progresses]
+    reports = run(small_text, text_data, tmp_path, clock, device_seconds=60.0, final=True)
+    last = reports[-1]
+    rates = [report.learning_rate for report in reports]
     constant = [rate for rate in rates if rate == small_text.learning_rate]
     falling = rates[len(constant):]
     assert falling == sorted(falling, reverse=True) and falling[-1] < 0.02 * small_text.learning_rate
@@ -84,7 +86,7 @@ def test_a_final_stretch_fills_its_lease_with_a_decay_to_zero(
     assert abs(share - small_text.decay_share) < 0.1
     assert last.ended == "final" and last.whole and last.test is not None
     assert clock.now - 100.0 > 0.95 * 60.0
-    assert sum(progress.valid is not None for progress in progresses) in range(8, 13)
+    assert sum(report.valid is not None for report in reports) in range(8, 13)
     assert 0 < checkpoints.load(tmp_path / checkpoints.BEFORE_DECAY).state["steps"] < last.steps
 
 
@@ -151,10 +153,10 @@ def test_it_yields_about_once_a_second(
     small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
 ) -> None:
     clock.learns = False
-    progresses = run(small_text, text_data, tmp_path, clock, steps=100)
-    assert all(sum(progress.seconds.values()) < 2.0 for progress in progresses[1:-1])
-    assert len(progresses) in range(8, 14)
-    steps = [progress.steps for progress in progresses]
+    reports = run(small_text, text_data, tmp_path, clock, steps=100)
+    assert all(sum(report.seconds.values()) < 2.0 for report in reports[1:-1])
+    assert len(reports) in range(8, 14)
+    steps = [report.steps for report in reports]
     assert steps == sorted(steps)
 
 
@@ -164,12 +166,12 @@ def test_what_the_consumer_takes_is_charged_too(
     clock.learns = False
     charged = 0.0
     opened = clock.now
-    stretch = Stretch(device_seconds=30.0, steps=60)
-    for progress in train(small_text, text_data, stretch, folder=tmp_path, evaluation_tokens=SUBSET, clock=clock):
-        charged += sum(progress.seconds.values())
-        clock.now += 0.25 * (progress.ended is None)
+    segment = Segment(device_seconds=30.0, steps=60)
+    for report in train(small_text, text_data, segment, folder=tmp_path, evaluation_tokens=SUBSET, clock=clock):
+        charged += sum(report.seconds.values())
+        clock.now += 0.25 * (report.ended is None)
     assert charged == pytest.approx(clock.now - opened)
-    assert progress.training_seconds == pytest.approx(6.0)
+    assert report.training_seconds == pytest.approx(6.0)
 
 
 def test_the_decay_reaches_zero_and_goes_on_where_it_was() -> None:
@@ -185,7 +187,7 @@ def test_the_decay_reaches_zero_and_goes_on_where_it_was() -> None:
 
 def test_a_final_stretch_takes_no_training_seconds() -> None:
     with pytest.raises(ValueError, match="training_seconds"):
-        Stretch(device_seconds=1.0, training_seconds=1.0, final=True)
+        Segment(device_seconds=1.0, training_seconds=1.0, final=True)
 
 
 @pytest.mark.parametrize("resumed_at", range(1, 30))
@@ -231,10 +233,10 @@ def test_a_curve_ends_on_the_subset_that_it_began_with_and_the_whole_split_is_be
     rung = run(small_text, text_data, tmp_path, clock, steps=100)
     checkpoint = Path(str(rung[-1].checkpoint))
     final = run(small_text, text_data, tmp_path, clock, checkpoint, device_seconds=60.0, final=True)
-    curve = [progress.valid for progress in (*rung, *final) if progress.valid is not None]
-    assert len(curve) > 2 and {(point.subset, point.tokens) for point in curve} == {(SUBSET, SUBSET)}
+    curve = [report.valid for report in (*rung, *final) if report.valid is not None]
+    assert len(curve) > 2 and {point.tokens for point in curve} == {SUBSET}
     last = final[-1]
-    assert last.valid is curve[-1] and last.whole is not None and last.whole.subset is None
+    assert last.valid is curve[-1] and last.valid_subset == SUBSET and last.whole is not None
     assert last.whole.tokens == len(text_data.valid) - 1 > SUBSET
 
 

@@ -3,7 +3,7 @@ it.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +21,7 @@ from tune.backend.scheduler import why
 from tune.devices import Devices
 from tune.display.console import budget_line
 from tune.registry import register
+from tune.reports import Report
 from tune.search.engine import Planner
 from tune.search_context import survey
 from tune.search_space import SPACES
@@ -188,7 +189,7 @@ ray::TrainingTrial.train() (pid=1, ip=::1, repr=<tune.backend.trainable.Training
   File "{root}/site-packages/ray/tune/trainable/trainable.py", line 328, in train
     result = self.step()
   File "{root}/tune/backend/trainable.py", line 92, in step
-    report = as_report(self._train_on())
+    report = self._measured(self._train_on())
   File "/home/someone/mine.py", line 40, in loss
     return helped(model)
            ^^^^^^^^^^^^^
@@ -283,7 +284,7 @@ def test_the_budget_line_never_says_that_nothing_runs_while_a_slot_is_held(tmp_p
     class Told:
         def decided(self, *_: object) -> None: ...
 
-        def reported(self, planner: Planner, trial: str, row: Mapping[str, Any]) -> None:
+        def reported(self, planner: Planner, trial: str, report: Report) -> None:
             held.append((budget_line(planner), world.total("SELECT COUNT(*) FROM slots WHERE closed IS NULL")))
 
     world = World(tmp_path, cap=240, slots=slots, listen=lambda journal: [Told()])

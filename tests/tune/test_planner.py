@@ -1,20 +1,19 @@
 """The planner's laws, in virtual time: nothing is lost, nothing overspent, and every charge is in the journal."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.tune.world import Numbered, World
+from tune.reports import Report
 from tune.search.engine import Planner
 from tune.search.records import Assignment
 
-STOPPED = {
-    "steps": 0, "tokens": 0, "training_seconds": 0.0, "train_loss": None, "learning_rate": 1.0, "gradient_norm": None,
-    "tokens_per_second": 0.0, "step_seconds": None, "memory_bytes": 1, "checkpoint": None, "parameters": 1000,
-    "seconds": {"start": 2.0}, "valid": None, "test": None, "ended": "stopped", "micro_batches": 1,
-    "limited_bytes": 1, "ran_out": False,
-}  # fmt: skip
+STOPPED = Report(
+    steps=0, tokens=0, training_seconds=0.0, parameters=1000, seconds={"start": 2.0}, ended="stopped"
+)
 """What a trial reports that was told to stop before its first step."""
 
 
@@ -145,7 +144,7 @@ def test_a_deadline_ends_no_trial_that_had_no_time_for_a_step(
     assignment = world.planner.next()
     assert assignment is not None
     world.now += 7.5
-    world.planner.report(assignment.trial, STOPPED | {"ended": "lease"})
+    world.planner.report(assignment.trial, replace(STOPPED, ended="lease"))
     world.run()
     query = "SELECT state, reason FROM trials WHERE trial = ?"
     assert tuple(world.journal.rows(query, assignment.trial)[0]) == states

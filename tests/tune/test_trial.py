@@ -17,6 +17,7 @@ from model.data.corpus import TextCorpus
 from model.data.dataset import TextData, prepare_text
 from tune.backend import trainable as trial
 from tune.backend.trainable import Life, Place, TrainingTrial
+from tune.reports import from_row
 from tune.search.records import Assignment
 from tune.store.heartbeat import DRIVER, FOLDER, Driver, beat, boot, last_beat, opened_here
 
@@ -49,13 +50,14 @@ def test_a_peak_is_measured_where_none_is_told(
         driver=Driver.here(), memory_limit=None,
     )  # fmt: skip
     process.setup(told(None, steps=2), {"nanogpt": data}, place, {})
-    measured = json.loads(process.step()["report"])
+    measured = from_row(json.loads(process.step()["report"]))
     process.reset_config(told(123e9, steps=3))
-    known = json.loads(process.step()["report"])
-    assert measured["peak_flops"] > 1e8 and known["peak_flops"] == 123e9
+    known = from_row(json.loads(process.step()["report"]))
+    assert measured.peak_flops > 1e8 and known.peak_flops == 123e9
     flops = flops_on(Config(family="nanogpt", **POINT), data)
-    assert measured["flops_per_token"] == known["flops_per_token"] == flops
-    assert (measured["steps"], known["steps"]) == (2, 3) and measured["tokens_per_second"] > 0
+    for report in (measured, known):
+        assert report.mfu == pytest.approx(report.tokens_per_second * flops / report.peak_flops)
+    assert (measured.steps, known.steps) == (2, 3) and measured.tokens_per_second > 0
 
 
 def test_elsewhere_a_lease_is_as_old_as_the_drivers_last_sign_of_life_says(tmp_path: Path) -> None:

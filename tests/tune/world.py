@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tune.reports import Ended, Evaluation, Report
 from tune.search.cost_model import Prices
 from tune.search.engine import Listener, Planner
 from tune.search.family import Family
@@ -31,7 +32,7 @@ NOTICE_SECONDS = 1.5
 RUNS_OUT_SECONDS = 1.0
 """What a first step takes that runs out of memory in parts of every size."""
 LIMIT = 1e9
-FLOPS_PER_TOKEN, PEAK_FLOPS = 3.0, 8.0
+MFU, PEAK_FLOPS = 0.375, 8.0
 MOST_MICRO_BATCHES = 16
 SUBSET, WHOLE_NATS = 4096, 0.4
 """Target tokens of the validation subset, and by how much the loss of all of the split is above that of the subset."""
@@ -207,33 +208,35 @@ class World(Simulation):
         while needed(assignment.config, micro_batches) > memory.limit and micro_batches < MOST_MICRO_BATCHES:
             micro_batches *= 2
         if needed(assignment.config, micro_batches) > memory.limit:
-            self.planner.report(assignment.trial, {"ended": "memory"})
+            self.planner.ran_out(assignment.trial)
             return
         step = self.step_seconds(assignment)
         used, steps = (ended_at or self.now) - assignment.opened, self.goal(assignment)
         short = assignment.rung is not None and used >= assignment.seconds
         if short:
             steps = self.planner.trials[assignment.trial].steps + max(1, int(used / step / 2))
-        ended = "lease" if short else "final" if assignment.rung is None else "rung"
+        ended: Ended = "lease" if short else "final" if assignment.rung is None else "rung"
         if assignment.trial in self.diverged_at:
             ended = "diverged"
         loss = 5 / math.log(steps + 3) + 0.01 * assignment.config["number"]
-        valid = {"loss": loss, "perplexity": math.exp(loss), "bits_per_character": 1, "nats_per_word": 1, "accuracy": 1}
-        whole = valid | {"loss": loss + WHOLE_NATS, "perplexity": math.exp(loss + WHOLE_NATS)}
+        measured = "precision" in assignment.config
         self.planner.report(
             assignment.trial,
-            {
-                "steps": steps, "tokens": steps, "training_seconds": steps * step, "train_loss": 1.0,
-                "learning_rate": 1.0, "gradient_norm": 1.0, "tokens_per_second": 1.0, "step_seconds": step,
-                "memory_bytes": 1, "limited_bytes": round(needed(assignment.config, micro_batches)),
-                "checkpoint": str(self.journal.folder / assignment.trial),
-                "parameters": 1000 * assignment.config.get("d_model", 1), "seconds": {"steps": used * 0.9},
-                "valid": valid | {"subset": SUBSET}, "whole": whole if ended == "final" else None, "test": None,
-                "ended": ended, "micro_batches": micro_batches, "ran_out": micro_batches > assignment.micro_batches,
-                "flops_per_token": FLOPS_PER_TOKEN,
-                "peak_flops": PEAK_FLOPS if "precision" in assignment.config else None,
-            },
+            Report(
+                steps=steps, tokens=steps, training_seconds=steps * step, train_loss=1.0, learning_rate=1.0,
+                gradient_norm=1.0, tokens_per_second=1.0, step_seconds=step, mfu=MFU if measured else None,
+                peak_flops=PEAK_FLOPS if measured else None, parameters=1000 * assignment.config.get("d_model", 1),
+                memory_bytes=1, limited_bytes=round(needed(assignment.config, micro_batches)),
+                micro_batches=micro_batches, ran_out=micro_batches > assignment.micro_batches,
+                seconds={"steps": used * 0.9}, valid=self.evaluation(loss), valid_subset=SUBSET,
+                whole=self.evaluation(loss + WHOLE_NATS) if ended == "final" else None, ended=ended,
+                checkpoint=str(self.journal.folder / assignment.trial),
+            ),
         )  # fmt: skip
+
+    def evaluation(self, loss: float) -> Evaluation:
+        """One with this loss."""
+        return Evaluation(loss=loss, bits_per_character=1.0, nats_per_word=1.0, accuracy=1.0)
 
     def total(self, query: str) -> float:
         """The one number of a query."""

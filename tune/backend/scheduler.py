@@ -25,6 +25,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from tune.errors import UserError, told
+from tune.reports import from_row
 from tune.search.engine import HUNG, Planner
 from tune.search.records import Assignment
 from tune.search.resume import take_up_checkpoint
@@ -123,7 +124,9 @@ class BudgetScheduler(FIFOScheduler):
         with self._desk.failing():
             if "refused" in result:
                 raise OSError(*result["refused"])
-            afterwards = self._desk.planner.report(name_of(trial), json.loads(result["report"]))
+            planner, name = self._desk.planner, name_of(trial)
+            told = "report" in result
+            afterwards = planner.report(name, from_row(json.loads(result["report"]))) if told else planner.ran_out(name)
         if afterwards == "goes on":
             return TrialScheduler.CONTINUE
         process = self.controller._trial_to_actor[trial]

@@ -18,8 +18,10 @@ from model.config import Config, Data
 from model.cost.peak_flops import peak_flops
 from model.families import FAMILIES, Family, add
 from model.training.memory import MemoryLimit, prepare_process, ran_out
-from model.training.train import Progress, Stretch, train
+from model.training.segment import Segment
+from model.training.train import train
 from tune.errors import refused
+from tune.reports import Report, merge, to_row
 from tune.store.heartbeat import (  # fmt: skip
     DRIVER,
     IDLE,
@@ -37,7 +39,7 @@ from tune.store.heartbeat import boot as this_boot
 from tune.store.ledger import GRACE_SECONDS
 
 STOP_FILE = "stop"
-"""Where it appears in the study's folder, every trial closes its stretch at once."""
+"""Where it appears in the study's folder, every trial closes its segment at once."""
 LAST_WORDS_SECONDS = 0.2
 """Of the grace, kept for a process to end itself and say so, before the system ends it without a word."""
 
@@ -95,28 +97,26 @@ class TrainingTrial(ray.tune.Trainable):
             add(name, family)
         prepare_process(place.threads)
         self._limit = MemoryLimit(place.memory_limit, torch.device(place.device))
-        self._progress = self._train(opened, config["peak_flops"])
+        self._reports = self._train(opened, config["peak_flops"])
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """The next lease in the same, warm process."""
         opened = self._take(new_config)
-        self._progress.close()
-        self._progress = self._train(opened, new_config["peak_flops"])
+        self._reports.close()
+        self._reports = self._train(opened, new_config["peak_flops"])
         return True
 
     def step(self) -> dict[str, Any]:
         """Train until the next report is due.
 
-        Returns `report` as JSON: the fields of Progress; `limited_bytes`, what counts against the memory limit;
-        `flops_per_token` of training and `peak_flops` of the device. Or no more than `ended` where memory ran
-        out and smaller parts of a batch do not help. Or it returns `refused`: what the disk did not take.
+        Returns `report`, its row as JSON, of which Ray makes no metrics of its own; or `ran_out`: memory did, and
+        smaller parts of a batch do not help; or `refused`: what the disk did not take.
         """
         try:
-            report = as_report(self._train_on())
-            if report["ended"]:
+            report = self._measured(self._train_on())
+            if report.ended:
                 self._rest()
-            report["limited_bytes"] = max(report["memory_bytes"], self._limit.counted())
-            return {"report": json.dumps(report | self._arithmetic)}
+            return {"report": json.dumps(to_row(report))}
         except Exception as error:
             self._rest()
             if isinstance(error, OSError) and refused(error):
@@ -124,15 +124,15 @@ class TrainingTrial(ray.tune.Trainable):
             if not ran_out(error):
                 raise
             self._limit.lift()
-            return {"report": json.dumps({"ended": "memory"})}
+            return {"ran_out": True}
 
-    def _train_on(self) -> Progress:
+    def _train_on(self) -> Report:
         begun = time.monotonic()
-        merged: Progress | None = None
+        merged: Report | None = None
         self._trains = True
         try:
-            for progress in self._progress:
-                merged = merge(merged, progress)
+            for report in self._reports:
+                merged = merge(merged, report)
                 if merged.ended or merged.valid or time.monotonic() - begun >= self._place.report_every:
                     break
         finally:
@@ -140,9 +140,17 @@ class TrainingTrial(ray.tune.Trainable):
         assert merged is not None, "the trial was asked to go on after its end"
         return merged
 
+    def _measured(self, report: Report) -> Report:
+        """With what this process knows of its device and of its memory limit."""
+        rate = report.tokens_per_second
+        return dataclasses.replace(
+            report, limited_bytes=max(report.memory_bytes, self._limit.counted()), peak_flops=self._peak,
+            mfu=rate * self._flops_per_token / self._peak if rate else None,
+        )
+
     def cleanup(self) -> None:
         """Nothing is left half-written: checkpoints appear whole or not at all."""
-        self._progress.close()
+        self._reports.close()
 
     def _take(self, config: dict[str, Any]) -> float:
         """A lease, with its first sign of life; when it was opened, by this machine's monotonic clock."""
@@ -163,28 +171,26 @@ class TrainingTrial(ray.tune.Trainable):
             self._life = dataclasses.replace(self._life, idle_since=self._life.now())
             live_on()
 
-    def _train(self, opened: float, peak: float | None) -> Generator[Progress, None, None]:
+    def _train(self, opened: float, peak: float | None) -> Generator[Report, None, None]:
         assignment, place = self._assignment, self._place
         family = assignment["family"]
         trained = Config.at(assignment["config"], family=family, seed=place.seed)
-        self._arithmetic = {
-            "flops_per_token": FAMILIES[family].flops_per_token(trained, self._data[family]),
-            "peak_flops": peak or peak_flops(trained.precision, place.device),
-        }
+        self._flops_per_token = FAMILIES[family].flops_per_token(trained, self._data[family])
+        self._peak = peak or peak_flops(trained.precision, place.device)
         self._limit.begin()
-        stretch = Stretch(
+        segment = Segment(
             device_seconds=assignment["seconds"] - (time.monotonic() - opened),
             steps=assignment["steps"],
             training_seconds=assignment["training_seconds"],
             micro_batches=assignment["micro_batches"],
             rehearse=place.memory_limit is not None,
             final=assignment["rung"] is None,
-            peak_flops=self._arithmetic["peak_flops"],
+            peak_flops=self._peak,
         )
         return train(
             trained,
             self._data[family],
-            stretch,
+            segment,
             folder=place.folder / "checkpoints" / assignment["trial"],
             checkpoint=Path(assignment["checkpoint"]) if assignment["checkpoint"] else None,
             evaluation_tokens=place.evaluation_tokens[family],
@@ -227,27 +233,3 @@ class TrainingTrial(ray.tune.Trainable):
         """Whether the trial of an idle process has a lease elsewhere by now, whose signs of life are to be read."""
         last = last_beat(self._place.folder, life.trial) if life.idle_since is not None else None
         return last is not None and last["lease"] > life.lease
-
-
-def merge(before: Progress | None, after: Progress) -> Progress:
-    """Two progresses in a row as one: seconds add up, measurements stay, all else is the later one's."""
-    if before is None:
-        return after
-    seconds = {
-        what: before.seconds.get(what, 0.0) + after.seconds.get(what, 0.0) for what in before.seconds | after.seconds
-    }
-    return dataclasses.replace(
-        after, seconds=seconds, valid=after.valid or before.valid, whole=after.whole or before.whole,
-        test=after.test or before.test,
-    )
-
-
-def as_report(progress: Progress) -> dict[str, Any]:
-    """A progress as plain values; what is not finite becomes None, as JSON and SQLite want it."""
-    return {name: _plain(value) for name, value in dataclasses.asdict(progress).items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -7,11 +7,12 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
+from tune.reports import Report
 from tune.search.engine import Planner
 from tune.search_space import label
 from tune.units import duration_text
@@ -97,14 +98,13 @@ class Screen:
         who = f"{trial} {record.family} {label(record.config)}" if record else "slot"
         self._write(f"{_clock(planner.books.clock())} {who}: {action}: {reason}")
 
-    def reported(self, planner: Planner, trial: str, row: Mapping[str, Any]) -> None:
-        """The result of a rung or of a last stretch; and the budget, when it was not shown for a while."""
-        if row["rung"] is not None or row["final"]:
-            where = "after its decay" if row["final"] else f"at rung {row['rung']}"
-            family = planner.trials[trial].family
-            whole = row.get("whole_perplexity")
-            measured = f"{row['perplexity']:.4g}" if whole is None else f"{whole:.4g} on the whole split"
-            result = f"perplexity {measured} after {row['steps']:,} steps"
+    def reported(self, planner: Planner, trial: str, report: Report) -> None:
+        """The result of a rung or of a last segment; and the budget, when it was not shown for a while."""
+        if report.valid is not None and (report.rung is not None or report.final):
+            where = "after its decay" if report.final else f"at rung {report.rung}"
+            family, shown = planner.trials[trial].family, report.whole or report.valid
+            measured = f"{shown.perplexity:.4g}{' on the whole split' if report.whole else ''}"
+            result = f"perplexity {measured} after {report.steps:,} steps"
             self._write(f"{_clock(planner.books.clock())} {trial} {family} {where}: {result}")
         if time.monotonic() >= self._next_budget_line:
             self._next_budget_line = time.monotonic() + BUDGET_LINE_SECONDS

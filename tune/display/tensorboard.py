@@ -33,6 +33,7 @@ from torch.utils.tensorboard.summary import custom_scalars
 
 from model.training.evaluation import Score
 from tune.display.standings import picture, table
+from tune.reports import Report, to_row
 from tune.search.engine import Planner
 from tune.search_space import Dimensions, label
 from tune.settings import Settings
@@ -181,19 +182,19 @@ class TrialRun:
         if ended:
             self._file.add(ended_row(reason), step=self._tokens)
 
-    def reported(self, row: Mapping[str, Any], now: float) -> None:
-        """A row of the journal's table `reports`."""
-        if row["tokens"] < self._tokens:
-            self._file.rewind(row["tokens"])
-        self._tokens = row["tokens"]
-        values = {tag: row[column] for tag, column in SCALARS.items() if row.get(column) is not None}
-        values |= {DEVICE_SECONDS: self._device_seconds(now), PARAMETERS: self._parameters()}
-        if row.get("perplexity") is not None:
-            values[QUOTIENT] = row["perplexity"] / (values[PARAMETERS] / 1e6)
-        if row["final"]:
+    def reported(self, report: Report, now: float) -> None:
+        """A report, `now` on the study's clock."""
+        if report.tokens < self._tokens:
+            self._file.rewind(report.tokens)
+        self._tokens, row = report.tokens, to_row(report)
+        values = {tag: float(value) for tag, column in SCALARS.items() if (value := row[column]) is not None}
+        values |= {DEVICE_SECONDS: self._device_seconds(now), PARAMETERS: report.parameters}
+        if report.valid is not None:
+            values[QUOTIENT] = report.valid.perplexity / (report.parameters / 1e6)
+        if report.final:
             values[ENDED] = REASONS["decayed"]
         self._file.add(*(scalar(tag, value) for tag, value in values.items()), step=self._tokens)
-        if row["final"]:
+        if report.final:
             self._file.add(ended_row("decayed"), step=self._tokens)
 
     def translated(self, score: Score) -> None:
@@ -205,10 +206,6 @@ class TrialRun:
             SELECT TOTAL(IFNULL(charged, (? - leases.opened) * {SHARE})) AS seconds
             FROM leases JOIN slots USING (slot) WHERE trial = ?"""
         return float(self._journal.rows(query, now, self._trial)[0]["seconds"])
-
-    def _parameters(self) -> int:
-        return int(self._journal.rows("SELECT parameters FROM trials WHERE trial = ?", self._trial)[0]["parameters"])
-
 
 PICTURE_SHARE = 0.005
 """Of the device-seconds spent so far, what drawing may have taken: it keeps a core from its trial."""
@@ -249,12 +246,12 @@ class LedgerRun:
         numbers = (scalar(tag, value) for tag, value in values.items())
         self._file.add(*numbers, step=int(ledger.spent), at=ledger.spent)
 
-    def reported(self, planner: Planner, trial: str, row: Mapping[str, Any]) -> None:
-        """A row of the journal's table `reports`. A new leader's front is drawn, if that is cheap."""
+    def reported(self, planner: Planner, trial: str, report: Report) -> None:
+        """A report. A new leader's front is drawn, if that is cheap."""
         family, spent = planner.trials[trial].family, planner.books.ledger.spent
-        if row["rung"] is not None:
-            self._completed[family][row["rung"]].add(trial)
-        if self._leads(family, row) and self._drawing + self._picture_price <= PICTURE_SHARE * spent:
+        if report.rung is not None:
+            self._completed[family][report.rung].add(trial)
+        if self._leads(family, trial, report) and self._drawing + self._picture_price <= PICTURE_SHARE * spent:
             self._show(family, int(spent))
         self.write(planner)
 
@@ -269,14 +266,14 @@ class LedgerRun:
         if trial in [row["trial"] for row in self._best.values()]:
             self._best = best_so_far(self._journal)
 
-    def _leads(self, family: str, row: Mapping[str, Any]) -> bool:
-        """Whether with a row of reports there is a new best so far; the ranking is asked only where there may be."""
-        if row["rung"] is None and not row["final"]:
+    def _leads(self, family: str, trial: str, report: Report) -> bool:
+        """Whether with a report there is a new best so far; the ranking is asked only where there may be."""
+        if report.valid is None or (report.rung is None and not report.final):
             return False
         best = self._best.get(family)
-        if best is not None and not row["final"] and row["trial"] != best["trial"]:
-            behind = row["rung"] == best["rung"] and row["perplexity"] >= best["subset_perplexity"]
-            if best["final"] or row["rung"] < best["rung"] or behind:
+        if best is not None and report.rung is not None and trial != best["trial"]:
+            behind = report.rung == best["rung"] and report.valid.perplexity >= best["subset_perplexity"]
+            if best["final"] or report.rung < best["rung"] or behind:
                 return False
         self._best = best_so_far(self._journal)
         return self._best.get(family, best) != best
@@ -321,11 +318,11 @@ class TensorBoard:
                 self._ledger.ended(trial)
             self._ledger.write(planner)
 
-    def reported(self, planner: Planner, trial: str, row: Mapping[str, Any]) -> None:
-        """A row of the journal's table `reports`."""
+    def reported(self, planner: Planner, trial: str, report: Report) -> None:
+        """A report, once it is in the journal."""
         with self.watch:
-            self._trials[trial].reported(row, planner.books.clock())
-            self._ledger.reported(planner, trial, row)
+            self._trials[trial].reported(report, planner.books.clock())
+            self._ledger.reported(planner, trial, report)
 
     def close(self, planner: Planner) -> None:
         """The last pictures and the final ranking."""

@@ -21,13 +21,15 @@ from model.families import FAMILIES
 from model.nn.gpt import GPT, GPTConfig
 from model.nn.precision import native
 from model.training.learner import Learner
-from model.training.train import Progress, Stretch, train
+from model.training.segment import Segment
+from model.training.train import train
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row
 from tune.experiments.methods_tables import ACCUMULATION, BASELINE, EQUAL, FULL, MIXED, SGD, SMALLER, tables
 from tune.experiments.whole_training import Prices
+from tune.reports import Report
 
 REPORT: Mapping[str, Any] = {"architecture": "nanogpt", "d_model": 128, "heads": 4, "layers": 4, "dropout": 0.0}
 """The report's, as nanoGPT trains it on a CPU."""
@@ -121,7 +123,7 @@ class Allocations:
 
 @dataclass
 class _Counted:
-    """Of a stretch of code."""
+    """Of a piece of code."""
 
     peak_bytes: int = 0
     count: int = 0
@@ -192,19 +194,19 @@ def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     flops = FAMILIES[place.config.family].flops_per_token(place.config, place.data)
     found = count_allocations(learner, place.device, COUNTED_STEPS)
     yield Said(what="start")
-    stretch = Stretch(device_seconds=place.left(), steps=asked["steps"], micro_batches=parts, final=True)
-    for progress in train(
-        place.config, place.data, stretch, folder=place.folder, evaluation_tokens=EVALUATION_TOKENS,
+    segment = Segment(device_seconds=place.left(), steps=asked["steps"], micro_batches=parts, final=True)
+    for report in train(
+        place.config, place.data, segment, folder=place.folder, evaluation_tokens=EVALUATION_TOKENS,
         device=place.device, make=make,
     ):  # fmt: skip
-        if progress.ended is None:
+        if report.ended is None:
             yield Said(what="steps")
-    yield Said(what="evaluation", row=row_of(progress, asked["steps"]) | {
+    yield Said(what="evaluation", row=row_of(report, asked["steps"]) | {
         "flops_per_token": flops, "memory_bytes": found.peak_bytes, "allocations_a_step": found.a_step,
     })  # fmt: skip
 
 
-def row_of(last: Progress, steps: int) -> dict[str, Any]:
+def row_of(last: Report, steps: int) -> dict[str, Any]:
     """What the training came to."""
     if last.ended == "diverged":
         raise UserError(f"diverged after {last.steps:,} of {steps:,} steps")

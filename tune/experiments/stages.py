@@ -23,7 +23,8 @@ from model.data.batches import Batch
 from model.data.dataset import TextData
 from model.nn.precision import native
 from model.training.learner import Learner, Step
-from model.training.train import Stretch, train
+from model.training.segment import Segment
+from model.training.train import train
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
 from tune.errors import UserError
@@ -237,7 +238,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     lines.append(["all", *total, f"{sum(theirs.values()):.1f}", ""])
     note = (
         "of nanoGPT, as many steps each way; before: upstream's loop, eager, plain AdamW, batches from a memory map "
-        "opened anew, an evaluation each 250 steps; after: a stretch of a search's trial. Published: RoBERTa-base."
+        "opened anew, an evaluation each 250 steps; after: a segment of a search's trial. Published: RoBERTa-base."
     )
     return [Table(title="Stages of a training", columns=columns, rows=lines, note=note)]
 
@@ -297,11 +298,11 @@ def upstream(place: Place, steps: int, clock: StageClock) -> Generator[Said, Non
 
 
 def own(place: Place, steps: int, clock: StageClock) -> Generator[Said, None, int]:
-    """How many steps a stretch of the search's took, to a rung."""
-    stretch = Stretch(device_seconds=place.left() - RESERVE_SECONDS, steps=steps)
+    """How many steps a segment of the search's took, to a rung."""
+    segment = Segment(device_seconds=place.left() - RESERVE_SECONDS, steps=steps)
     done = 0
     for progress in train(
-        place.config, place.data, stretch, folder=place.folder, evaluation_tokens=EVALUATION_TOKENS,
+        place.config, place.data, segment, folder=place.folder, evaluation_tokens=EVALUATION_TOKENS,
         device=place.device, make=partial(StagedLearner, clock=clock),
     ):  # fmt: skip
         done = progress.steps

@@ -27,12 +27,13 @@ from model.training.ddp import as_first, mean_over_ranks, ranks
 from model.training.evaluation import CHUNK, evaluate, score, translated_of
 from model.training.learner import Learner
 from model.training.memory import prepare_process
-from model.training.segment import Progress, Stretch
+from model.training.segment import Segment
 from model.training.train import train
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
 from tune.experiments.base import Row
 from tune.experiments.counters import step_bytes
+from tune.reports import Report
 
 MARGIN = 1.5    # nothing begins unless so many times the longest of its kind is left
 
@@ -108,37 +109,37 @@ def train_whole(
     prepare_process(threads)
     peak, memory = known_peak(config.precision, where, threads), step_bytes(config, place.data, where)
     yield Said(what="start")
-    stretch = Stretch(
+    segment = Segment(
         device_seconds=(1 - AFTER_SHARE) * place.left(), steps=steps, final=True, whole=False, peak_flops=peak
     )
-    curve: list[Progress] = []
-    for progress in train(
-        config, place.data, stretch, folder=folder, checkpoint=checkpoints.latest(folder),
+    curve: list[Report] = []
+    for report in train(
+        config, place.data, segment, folder=folder, checkpoint=checkpoints.latest(folder),
         evaluation_tokens=EVALUATION_TOKENS, device=where, threads=threads,
     ):  # fmt: skip
-        if progress.valid or progress.ended or progress.steps * CURVE_POINTS >= len(curve) * steps:
-            curve.append(progress)
-        yield Said(what=max(progress.seconds, key=progress.seconds.__getitem__))
-    if progress.ended == "final":
-        row = learned(config, place.data, progress, where) | costs(config, place.data, progress, peak, where)
+        if report.valid or report.ended or report.steps * CURVE_POINTS >= len(curve) * steps:
+            curve.append(report)
+        yield Said(what=max(report.seconds, key=report.seconds.__getitem__))
+    if report.ended == "final":
+        row = learned(config, place.data, report, where) | costs(config, place.data, report, peak, where)
         row |= {"curve": [point(each) for each in curve], "loss_while_training": lately(curve)}
         row |= {"threads": threads, "kind": where.type, "device_seconds": time.monotonic() - began}
-        row |= {"memory_bytes": memory, "process_bytes": progress.memory_bytes}
+        row |= {"memory_bytes": memory, "process_bytes": report.memory_bytes}
     else:
-        row = {"skipped": why_not(progress, steps)}
-    if progress.ended != "lease":
+        row = {"skipped": why_not(report, steps)}
+    if report.ended != "lease":
         shutil.rmtree(folder, ignore_errors=True)
     yield Said(what="evaluation", row=row)
 
 
-def why_not(progress: Progress, steps: int) -> str:
+def why_not(report: Report, steps: int) -> str:
     """The reason for a training that did not come to its end."""
-    if progress.ended == "diverged":
-        return f"diverged after {progress.steps} steps"
-    return f"{progress.steps} of {steps} steps in the seconds that there were: go on with --resume"
+    if report.ended == "diverged":
+        return f"diverged after {report.steps} steps"
+    return f"{report.steps} of {steps} steps in the seconds that there were: go on with --resume"
 
 
-def learned(config: Config, data: Data, last: Progress, device: torch.device) -> Row:
+def learned(config: Config, data: Data, last: Report, device: torch.device) -> Row:
     """How good the model is, its training and validation loss without dropout, on fixed samples of both splits."""
     tokenizer = Tokenizer.from_json(data.tokenizer)
     assert last.checkpoint and last.valid, "a training that came to its end has both"
@@ -157,7 +158,7 @@ def learned(config: Config, data: Data, last: Progress, device: torch.device) ->
     }  # fmt: skip
 
 
-def costs(config: Config, data: Data, last: Progress, peak: float, device: torch.device) -> Row:
+def costs(config: Config, data: Data, last: Report, peak: float, device: torch.device) -> Row:
     """What it took. mfu: the share of the device's peak (cost/peak_flops.py); stored_bytes: of the weights' file."""
     assert last.checkpoint, "a training that came to its end has one"
     family, rate = FAMILIES[config.family], last.tokens / last.training_seconds
@@ -171,16 +172,16 @@ def costs(config: Config, data: Data, last: Progress, peak: float, device: torch
     }  # fmt: skip
 
 
-def point(progress: Progress) -> list[Any]:
+def point(report: Report) -> list[Any]:
     """Of a curve: steps, tokens, training seconds, loss while training, validation loss where it was measured."""
-    valid = None if progress.valid is None else progress.valid.loss
-    return [progress.steps, progress.tokens, progress.training_seconds, progress.train_loss, valid]
+    valid = None if report.valid is None else report.valid.loss
+    return [report.steps, report.tokens, report.training_seconds, report.train_loss, valid]
 
 
-def lately(curve: list[Progress]) -> float:
+def lately(curve: list[Report]) -> float:
     """The mean loss of the last steps, with dropout, as a loop prints it."""
     first = (1 - LAST_SHARE) * curve[-1].steps
-    return statistics.fmean(each.train_loss for each in curve if each.steps >= first)
+    return statistics.fmean(each.train_loss for each in curve if each.steps >= first and each.train_loss is not None)
 
 
 ROW, CHARACTERS = 64, 65

@@ -6,10 +6,11 @@ the scheduler tells Ray, and tests give it a fake clock.
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
+from tune.reports import Report
 from tune.search.family import MOST_REFUSALS, Family, Footprints
 from tune.search.records import Assignment, Running, Terms, TrialRecord
 from tune.search.slots import Shares, Slots, with_margin, with_start_up
@@ -26,8 +27,8 @@ class Listener(Protocol):
     def decided(self, planner: "Planner", trial: str | None, action: str, reason: str) -> None:
         """A decision, with its reason."""
 
-    def reported(self, planner: "Planner", trial: str, row: Mapping[str, Any]) -> None:
-        """A row of the journal's table `reports` was written."""
+    def reported(self, planner: "Planner", trial: str, report: Report) -> None:
+        """A report, as the journal has it now."""
 
 
 DEATHS_ALLOWED = 1
@@ -260,34 +261,31 @@ class Planner:
 
     # What becomes of a report
 
-    def report(self, trial: str, progress: Mapping[str, Any]) -> Afterwards:
-        """Charge and write down a trial's progress (the fields of Progress). What its process does next.
-
-        Where memory ran out and nothing helped there is no more than `ended`, which is "memory".
-        """
+    def report(self, trial: str, report: Report) -> Afterwards:
+        """Charge a trial's report and write it down. What its process does next."""
         self._wake()
         run = self.running[trial]
-        if progress["ended"] == "memory":
-            return self._ran_out(run)
-        changes = progress["ended"] is not None or progress["micro_batches"] != run.micro_batches
+        changes = report.ended is not None or report.micro_batches != run.micro_batches
         with self.event(changes=changes):
-            self.books.charge(run, progress["seconds"])
-            row = self.books.report(run, progress)
-            self.trials[trial].micro_batches = self._footprints.learn(run, progress)
-            ends = progress["ran_out"] or run.gone is not None
-            if progress["ended"]:
+            self.books.charge(run, report.seconds)
+            report = self.books.report(run, report)
+            self.trials[trial].micro_batches = self._footprints.learn(run, report)
+            ends = report.ran_out or run.gone is not None
+            if report.ended:
                 self._close(run, "start" if run.fresh_slot else "idle", hand_back=ends)
-                self._end_stretch(run, row)
+                self._end_stretch(run, report)
         for listener in self._listeners:
-            listener.reported(self, trial, row)
-        return "goes on" if not progress["ended"] else "ends" if ends else "waits"
+            listener.reported(self, trial, report)
+        return "goes on" if not report.ended else "ends" if ends else "waits"
 
-    def _ran_out(self, run: Running) -> Afterwards:
+    def ran_out(self, trial: str) -> Afterwards:
         """Memory ran out and no smaller part would have helped: the trial is over, and so is its process."""
+        self._wake()
+        run = self.running[trial]
         with self.event():
             self._footprints.hopeless(run)
             self._close(run, "lost", hand_back=True)
-            self.end(run.assignment.trial, "memory: ran out of it, however small its batches were cut")
+            self.end(trial, "memory: ran out of it, however small its batches were cut")
         return "ends"
 
     def _close(self, run: Running, rest: str, *, hand_back: bool = False) -> None:
@@ -295,17 +293,17 @@ class Planner:
         if hand_back:
             self.books.hand_back(run.assignment.slot, run.gone)
 
-    def _end_stretch(self, run: Running, row: Mapping[str, Any]) -> None:
+    def _end_stretch(self, run: Running, report: Report) -> None:
         """What the last report of a lease makes of its trial. A deadline ends none: it goes on under a later one."""
-        trial, reason = run.assignment.trial, self.state.ended(run, row)
+        trial, reason = run.assignment.trial, self.state.ended(run, report)
         if reason is not None and not (reason.startswith("price") and run.hurried):
             self.end(trial, reason)
         elif trial in self.cut_short:
-            self._settle(trial, "paused", "deadline" if reason else row["ended"])
-        elif row["ended"] == "final":
+            self._settle(trial, "paused", "deadline" if reason else report.ended)
+        elif report.ended == "final":
             self._settle(trial, "finished", "decayed")
         else:
-            self._settle(trial, "paused", f"rung {row['rung']}")
+            self._settle(trial, "paused", f"rung {report.rung}")
 
     def raised(self, trial: str, reason: str) -> None:
         """A running trial raised an error, as it would again: it is over, and so is its process.

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tune.reports import Report
 from tune.search.cost_model import Prices
 from tune.search.forecast import Standing
 from tune.search.memory_model import Memory
@@ -165,18 +166,17 @@ class Footprints:
     def __init__(self, families: Mapping[str, Family], books: Books) -> None:
         self._families, self._books = families, books
 
-    def learn(self, run: Running, progress: Mapping[str, Any]) -> int:
+    def learn(self, run: Running, report: Report) -> int:
         """In how large parts memory ran out, and at the end of a lease on which it did not what the trial took.
 
         Returns into how many parts the trial's batches are cut now.
         """
-        micro_batches: int = progress["micro_batches"]
-        while run.micro_batches < micro_batches:
+        while run.micro_batches < report.micro_batches:
             self._note(run, run.micro_batches, None)
             run.micro_batches *= 2
-        if progress["ended"] and not progress["ran_out"]:
-            self._note(run, micro_batches, progress["limited_bytes"])
-        return micro_batches
+        if report.ended and not report.ran_out:
+            self._note(run, report.micro_batches, report.limited_bytes)
+        return report.micro_batches
 
     def hopeless(self, run: Running) -> None:
         """A trial ran out of memory, and smaller parts did not help or would not have."""

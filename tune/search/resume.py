@@ -16,6 +16,7 @@ from typing import Any
 
 from model.training import checkpoint as checkpoints
 from tune.errors import UserError
+from tune.reports import from_row
 from tune.search.engine import GO_ON, Planner
 from tune.search.records import Running, Terms, TrialRecord
 from tune.search.state import State, ladder_of
@@ -248,7 +249,7 @@ def replay(state: State, journal: Journal, cap: float) -> None:
         elif action is None:
             run = close(trial)
             run.charged = charges.get(run.assignment.lease, {})
-            state.ended(run, event)
+            state.ended(run, from_row(event))
         elif trial in state.running:
             close(trial)
         if action in LEASES:
@@ -277,7 +278,7 @@ def events(journal: Journal) -> list[dict[str, Any]]:
     A decision and new terms know the last report before them. What an earlier version wrote tells only when it was.
     """
     reports = journal.rows("""
-        SELECT *, report AS after, -1 AS place FROM reports
+        SELECT reports.*, parameters, report AS after, -1 AS place FROM reports JOIN trials USING (trial)
         WHERE ended IS NOT NULL OR rung IS NOT NULL OR final ORDER BY report""")
     before = "(SELECT IFNULL(MAX(report), 0) FROM reports WHERE reports.at <= decisions.at)"
     decisions = journal.rows(

@@ -7,27 +7,36 @@ or was recorded.
 import heapq
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from model.training.evaluation import Evaluation
-from model.training.segment import Progress
+from tune.reports import Ended, Evaluation, Report
 from tune.search.engine import Planner
 from tune.search.records import Assignment
 
 
 class Course(Protocol):
-    """How one configuration trains.
+    """How one configuration trains."""
 
-    step_seconds: of a slot; most: steps of its life (inf: no end), diverges: those before its loss is not finite (inf:
-    never); report_every: steps between two of its losses; memory_bytes: what it takes.
-    """
+    @property
+    def step_seconds(self) -> float:
+        """Of a slot."""
 
-    step_seconds: float
-    most: float
-    diverges: float
-    report_every: float
-    memory_bytes: float
+    @property
+    def most(self) -> float:
+        """Steps of its life; inf: it has no end."""
+
+    @property
+    def diverges(self) -> float:
+        """Steps before its loss is not finite; inf: it always is."""
+
+    @property
+    def report_every(self) -> float:
+        """Steps between two of its losses."""
+
+    @property
+    def memory_bytes(self) -> float:
+        """What it takes."""
 
     def loss(self, steps: float) -> float:
         """Validation loss in nats at a constant rate."""
@@ -95,7 +104,7 @@ class Simulation:
         self.assignments: list[Assignment] = []
         self.events: list[tuple[float, int, Assignment]] = []
         self._on_slot: dict[int, str] = {}
-        self._outcomes: dict[int, Progress] = {}
+        self._outcomes: dict[int, Report | None] = {}
 
     def run(self, reports: float = math.inf) -> None:
         """To the end of the search, or until so many leases ended; called again it goes on."""
@@ -123,24 +132,31 @@ class Simulation:
 
     def length(self, assignment: Assignment) -> float:
         """Seconds of a slot that a process uses of a lease that begins now."""
-        progress = self._outcomes[assignment.lease] = self.segment(assignment)
-        self._on_slot[assignment.slot] = assignment.trial
-        return min(assignment.seconds, sum(progress.seconds.values()))
+        report, costs = self.segment(assignment), self.costs
+        self._outcomes[assignment.lease], self._on_slot[assignment.slot] = report, assignment.trial
+        if report is None:
+            fresh = self.planner.running[assignment.trial].fresh_slot
+            return min(assignment.seconds, costs.thaw + (costs.start_up if fresh else 0.0))
+        return min(assignment.seconds, sum(report.seconds.values()))
 
     def end(self, assignment: Assignment) -> None:
         """What the process of a lease says at its end."""
-        progress = self._outcomes.pop(assignment.lease)
-        predicted = self.planner.families[assignment.family].memory.predicted(
-            assignment.config, assignment.micro_batches
-        )
-        self.planner.report(assignment.trial, asdict(progress) | {"limited_bytes": round(predicted)})
+        report, memory = self._outcomes.pop(assignment.lease), self.planner.families[assignment.family].memory
+        if report is None:
+            self.planner.ran_out(assignment.trial)
+        else:
+            predicted = memory.predicted(assignment.config, assignment.micro_batches)
+            self.planner.report(assignment.trial, replace(report, limited_bytes=round(predicted)))
 
-    def segment(self, assignment: Assignment) -> Progress:
-        """How a lease ends: at its goal, at its own end where that comes first, or, for a last segment, there anyway.
+    def segment(self, assignment: Assignment) -> Report | None:
+        """How a lease ends: at its goal, at its own end where that comes first, or, for a last segment, there anyway;
+        None: memory ran out.
 
         Nothing is known of a loss before a trial's first report, so no first segment ends before that.
         """
         course, costs = self.course_of(assignment.trial, assignment.family, assignment.config), self.costs
+        if course.memory_bytes > costs.memory_limit:
+            return None
         run, step = self.planner.running[assignment.trial], course.step_seconds
         start = costs.start_up if run.fresh_slot else 0.0
         overhead = costs.overhead + (0.0 if self._on_slot.get(assignment.slot) == assignment.trial else costs.thaw)
@@ -152,9 +168,8 @@ class Simulation:
             goal = round(assignment.training_seconds / step)
         goal = max(goal, run.steps_before + 1.0, course.report_every)
         whole = max(run.steps_before, int(min(goal, course.most, course.diverges, run.steps_before + room)))
-        if course.memory_bytes > costs.memory_limit:
-            ended, whole = "memory", run.steps_before
-        elif whole >= course.diverges:
+        ended: Ended
+        if whole >= course.diverges:
             ended = "diverged"
         elif whole >= course.most or assignment.rung is None:
             ended = "final"
@@ -164,17 +179,9 @@ class Simulation:
         if ended in ("final", "lease") and whole == run.steps_before + room:
             overhead = assignment.seconds - start - training
         loss = course.final(whole) if ended == "final" else course.loss(whole)
-        return Progress(
-            steps=whole, tokens=0, train_loss=loss, learning_rate=0.0, gradient_norm=0.0, tokens_per_second=0.0,
-            step_seconds=step, training_seconds=whole * step, memory_bytes=round(course.memory_bytes), parameters=0,
-            micro_batches=assignment.micro_batches, ran_out=False, ended=ended,
+        return Report(
+            steps=whole, tokens=0, training_seconds=whole * step, train_loss=loss, step_seconds=step,
+            memory_bytes=round(course.memory_bytes), micro_batches=assignment.micro_batches, ended=ended,
             seconds={"start": start, "steps": training, "evaluation": overhead},
-            valid=_evaluation(loss) if math.isfinite(loss) and whole >= course.report_every else None,
+            valid=Evaluation(loss=loss) if whole >= course.report_every else None,
         )  # fmt: skip
-
-
-def _evaluation(loss: float) -> Evaluation:
-    return Evaluation(
-        loss=loss, perplexity=math.exp(min(loss, 700.0)), bits_per_character=0.0, nats_per_word=0.0, accuracy=0.0,
-        tokens=0, seconds=0.0,
-    )  # fmt: skip

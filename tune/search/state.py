@@ -1,7 +1,7 @@
 """The state of a search: what its events made of its trials and families.
 
 Each event changes it here and nowhere else, both while a search runs and where its journal is read: restoring is
-replaying. Events are told as rows of the journal, in device-seconds.
+replaying. Events are told as reports and as rows of the journal, in device-seconds.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tune.errors import UserError
+from tune.reports import Report
 from tune.search.family import Family
 from tune.search.records import Assignment, Running, TrialRecord
 from tune.search.successive_halving import Ladder
@@ -71,27 +72,27 @@ class State:
         self.cut_short[trial] = run.assignment.rung
         return run
 
-    def ended(self, run: Running, row: Mapping[str, Any]) -> str | None:
+    def ended(self, run: Running, report: Report) -> str | None:
         """The last report of a lease that is closed. Returns why the trial should be stopped, if it should."""
-        assignment, ended, loss = run.assignment, row["ended"], row["valid_loss"]
+        assignment, valid = run.assignment, report.valid
         trial, family, record = assignment.trial, self.families[assignment.family], self.trials[assignment.trial]
-        record.steps = row["steps"]
-        record.checkpoint = str(self._folder / row["checkpoint"]) if row["checkpoint"] else record.checkpoint
-        record.step_seconds = record.step_seconds or row["step_seconds"]
-        family.step_seconds = family.step_seconds or row["step_seconds"]
-        if row["step_seconds"]:
-            family.prices.learn(run, slowdown=row["step_seconds"] / (record.step_seconds or 1.0))
-        if ended == "rung" and loss is not None:
+        record.steps = report.steps
+        record.checkpoint = str(self._folder / report.checkpoint) if report.checkpoint else record.checkpoint
+        record.step_seconds = record.step_seconds or report.step_seconds
+        family.step_seconds = family.step_seconds or report.step_seconds
+        if report.step_seconds:
+            family.prices.learn(run, slowdown=report.step_seconds / (record.step_seconds or 1.0))
+        if report.ended == "rung" and valid is not None:
             del self.cut_short[trial]
-            family.reached(trial, assignment.rung or 0, loss)
-        elif ended == "final" and loss is not None:
+            family.reached(trial, assignment.rung or 0, valid.loss)
+        elif report.ended == "final" and valid is not None:
             del self.cut_short[trial]
             family.policy.finished(trial)
-        elif ended == "diverged":
+        elif report.ended == "diverged":
             return "diverged"
-        elif ended == "unmeasured":
+        elif report.ended == "unmeasured":
             return "memory: ran out of it in the evaluation at its end"
-        elif ended != "stopped" and record.steps <= run.steps_before:
+        elif report.ended != "stopped" and record.steps <= run.steps_before:
             return "price: its lease paid for no step"
         return None
 

@@ -8,28 +8,17 @@ another, and what lies between them is idle time, charged like the rest. A hold 
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from tune.errors import UserError
+from tune.reports import Report, journal_row
 from tune.search.records import Assignment, Running
 from tune.search_space import precision_of
 from tune.store.heartbeat import boot, last_beat
 from tune.store.journal import Journal
 from tune.store.ledger import GRACE_SECONDS, Ledger
-
-REPORT_COLUMNS = (
-    "steps",
-    "tokens",
-    "training_seconds",
-    "train_loss",
-    "learning_rate",
-    "gradient_norm",
-    "tokens_per_second",
-    "step_seconds",
-    "memory_bytes",
-    "checkpoint",
-)
 
 
 class Books:
@@ -99,37 +88,27 @@ class Books:
             charged = self._write_charge(run.assignment.slot, what, amount, run.assignment)
             run.charged[what] = run.charged.get(what, 0.0) + charged / self.ledger.share
 
-    def report(self, run: Running, progress: Mapping[str, Any]) -> dict[str, Any]:
-        """Write a trial's progress as a row of `reports`; returns the row."""
-        assignment, ended = run.assignment, progress["ended"]
-        row: dict[str, Any] = {column: progress[column] for column in REPORT_COLUMNS}
-        if row["checkpoint"]:
-            row["checkpoint"] = str(Path(row["checkpoint"]).relative_to(self.journal.folder))
-        row |= {"trial": assignment.trial, "lease": assignment.lease, "at": self.clock()}
-        row |= {"rung": None, "final": 0, "mfu": self._utilisation(assignment.config, progress)}
-        row |= {"ended": ended, "valid_loss": None}
-        if valid := progress["valid"]:
-            row |= {"rung": assignment.rung if ended == "rung" else None, "final": int(ended == "final")}
-            row |= {name: valid[name] for name in ("perplexity", "bits_per_character", "nats_per_word", "accuracy")}
-            row |= {"valid_loss": valid["loss"], "valid_subset": valid.get("subset")}
-        if whole := progress.get("whole"):
-            row |= {f"whole_{name}": whole[name] for name in ("loss", "perplexity", "bits_per_character")}
-        if test := progress["test"]:
-            row |= {f"test_{name}": test[name] for name in ("loss", "perplexity", "bits_per_character")}
-        self.journal.insert("reports", row)
-        self.journal.update("trials", assignment.trial, {"parameters": progress["parameters"]})
-        return row
+    def report(self, run: Running, report: Report) -> Report:
+        """Write a trial's report down. Returns it as the journal has it: with the rung that it completes, the share of
+        the one peak that all of its precision have, and its checkpoint's place in the study's folder.
+        """
+        to, completes = run.assignment, report.ended == "rung" and report.valid is not None
+        written = report.checkpoint and str(Path(report.checkpoint).relative_to(self.journal.folder))
+        report = replace(report, rung=to.rung if completes else None, checkpoint=written)
+        if report.mfu is not None and report.peak_flops is not None:
+            peak = self._peak(precision_of(to.config), report.peak_flops)
+            report = replace(report, mfu=report.mfu * report.peak_flops / peak, peak_flops=peak)
+        row = {"trial": to.trial, "lease": to.lease, "at": self.clock()}
+        self.journal.insert("reports", row | journal_row(report))
+        self.journal.update("trials", to.trial, {"parameters": report.parameters})
+        return report
 
-    def _utilisation(self, config: Mapping[str, Any], progress: Mapping[str, Any]) -> float | None:
-        """The share of the device's peak that training took; None where either was not measured."""
-        rate, measured = progress["tokens_per_second"], progress.get("peak_flops")
-        if not (rate and measured):
-            return None
-        precision = precision_of(config)
+    def _peak(self, precision: str, measured: float) -> float:
+        """The first peak that was measured of a precision, which counts for all."""
         if precision not in self.peak_flops:
             self.peak_flops[precision] = measured
             self.journal.note(peak_flops=self.peak_flops)
-        return float(rate * progress["flops_per_token"] / self.peak_flops[precision])
+        return self.peak_flops[precision]
 
     def note_memory(self, to: Assignment, micro_batches: int, predicted: float, measured: int | None) -> None:
         """What a trial took of memory at most, with its batches cut into so many parts; measured None: it ran out."""

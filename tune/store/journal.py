@@ -83,6 +83,12 @@ UPGRADES = (
     "ALTER TABLE reports ADD COLUMN ended TEXT",
     "ALTER TABLE decisions ADD COLUMN report INTEGER",
     "ALTER TABLE leases ADD COLUMN micro_batches INTEGER",
+    *(f"ALTER TABLE reports ADD COLUMN {column}" for column in (
+        *("valid_tokens INTEGER", "valid_seconds REAL"),
+        *("whole_nats_per_word REAL", "whole_accuracy REAL", "whole_tokens INTEGER", "whole_seconds REAL"),
+        *("test_nats_per_word REAL", "test_accuracy REAL", "test_tokens INTEGER", "test_seconds REAL"),
+        *("micro_batches INTEGER", "ran_out INTEGER", "limited_bytes INTEGER", "peak_flops REAL"),
+    )),
 )
 """What came to the schema since, in order: a study that was begun before gets it when it goes on."""
 STEPS = (SCHEMA, *UPGRADES)

@@ -12,7 +12,8 @@ from torch import Tensor
 from model.config import Config
 from model.data.dataset import TextData
 from model.training import checkpoint as checkpoints
-from model.training.train import Stretch, train
+from model.training.segment import Segment
+from model.training.train import train
 from tune.experiments.methods import MOMENTUM, MethodLearner, count_allocations
 
 CPU = torch.device("cpu")
@@ -105,7 +106,7 @@ def test_descent_goes_on_from_its_checkpoint_as_if_it_had_not_ended(
 
     def trained(folder: Path, steps: int, checkpoint: Path | None = None) -> Path:
         *_, last = train(
-            small_text, text_data, Stretch(device_seconds=1e6, steps=steps), folder=folder, checkpoint=checkpoint,
+            small_text, text_data, Segment(device_seconds=1e6, steps=steps), folder=folder, checkpoint=checkpoint,
             evaluation_tokens=256, make=make,
         )  # fmt: skip
         return Path(str(last.checkpoint))

@@ -12,7 +12,8 @@ import torch
 from model.config import Config
 from model.data.dataset import TextData
 from model.training.learner import Learner
-from model.training.train import Stretch, train
+from model.training.segment import Segment
+from model.training.train import train
 from tune.experiments.stages import (
     EVALUATION_EVERY,
     PEAK_RATE,
@@ -41,8 +42,8 @@ def check(stages: dict[str, float], wall: float) -> None:
 def test_stages_of_a_stretch_add_up_to_its_wall_time(config: Config, text_data: TextData, tmp_path: Path) -> None:
     clock, began = StageClock(CPU), time.perf_counter()
     clock.enter("rest")
-    make, stretch = partial(StagedLearner, clock=clock), Stretch(device_seconds=1e6, steps=60)
-    *_, last = train(config, text_data, stretch, folder=tmp_path, evaluation_tokens=2_048, make=make)
+    make, segment = partial(StagedLearner, clock=clock), Segment(device_seconds=1e6, steps=60)
+    *_, last = train(config, text_data, segment, folder=tmp_path, evaluation_tokens=2_048, make=make)
     check(clock.seconds(), time.perf_counter() - began)
     assert clock.seconds()["evaluation"] == pytest.approx(last.seconds["evaluation"], rel=0.3)
 

@@ -11,10 +11,11 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
 from model.training.evaluation import Score
 from tests.tune.board.conftest import read, trial_runs, watched
-from tests.tune.world import FLOPS_PER_TOKEN, PEAK_FLOPS
+from tests.tune.world import MFU
 from tune.assembly import overhead_noted
 from tune.display import tensorboard as ledger_run
 from tune.display.tensorboard import EventFile, TrialRun, begun_row, scalar
+from tune.reports import Evaluation, Report, journal_row
 from tune.store.journal import Journal
 from tune.winners import winners
 
@@ -62,9 +63,10 @@ def test_what_was_done_again_is_shown_once(tmp_path: Path) -> None:
     for of_one_process in ((100, 200, 300, 150), (140, 250)):
         run = TrialRun(tmp_path / "run", journal, "t001", begun_row(config, "nanogpt", config))
         for tokens in of_one_process:
-            report = {"tokens": tokens, "final": 0, "valid_loss": tokens / 100}
+            valid = Evaluation(loss=tokens / 100)
+            report = Report(steps=1, tokens=tokens, training_seconds=1.0, parameters=5, valid=valid)
             run.reported(report, now=1.0)
-            journal.insert("reports", report | {"trial": "t001", "at": 1.0})
+            journal.insert("reports", journal_row(report) | {"trial": "t001", "at": 1.0})
     shown = read(tmp_path / "run").Scalars("4 valid/loss")
     assert [event.step for event in shown] == [100, 140, 250]
     assert [event.value for event in shown] == pytest.approx([1.0, 1.4, 2.5])
@@ -93,7 +95,7 @@ def test_a_run_is_named_by_its_config_and_its_tags_are_grouped(tmp_path: Path) -
 def test_the_share_of_the_peak_is_shown_over_tokens(tmp_path: Path) -> None:
     for _, _, folder in trial_runs(finished(tmp_path)):
         shown = read(folder).Scalars("6 speed/mfu")
-        assert shown and all(event.value == pytest.approx(FLOPS_PER_TOKEN / PEAK_FLOPS) for event in shown)
+        assert shown and all(event.value == pytest.approx(MFU) for event in shown)
 
 
 def test_how_a_winner_translates_is_in_its_run(tmp_path: Path) -> None:

@@ -4,10 +4,11 @@ import json
 import random
 from pathlib import Path
 
+from tune.curves.world import Machine, World
+
 from tune.curves.benchmark import Amount, ReplaySettings, player
 from tune.curves.recorded import Curve, Table
 from tune.curves.supply import Supply
-from tune.curves.world import Machine, World
 
 
 def curve(number: int, *, reports: int = 8, seed: int = 0, memory: float | None = None) -> Curve:

@@ -4,12 +4,12 @@ import math
 import time
 
 import pytest
+from tune.curves.world import Machine, Ration, Stretch, World
 
 from tests.tune.virtual.made import curve, play, settings, table
 from tune.curves.benchmark import Amount, Cell, diverging, search
 from tune.curves.recorded import Table
 from tune.curves.supply import Supply
-from tune.curves.world import Machine, Ration, Stretch, World
 from tune.search.forecast import Standings
 from tune.store.journal import Journal
 from tune.store.ledger import GRACE_SECONDS, Ledger

@@ -5,12 +5,12 @@ import random
 
 import pytest
 import ray
+from tune.curves.world import Machine, Stretch, World
 
 from tests.tune.virtual.made import curve, play, table
 from tune.curves.benchmark import SCHEDULERS
 from tune.curves.recorded import Table
 from tune.curves.supply import Supply
-from tune.curves.world import Machine, Stretch, World
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)

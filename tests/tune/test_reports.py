@@ -1,0 +1,131 @@
+"""The law of the report: it is the same as its trial made it, at the driver, in the journal, in a study that goes on;
+and no number in it is one that JSON or SQLite could not tell.
+"""
+
+import json
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+
+from tests.tune.world import LIMIT, World
+from tune.reports import SPLITS, Evaluation, Report, from_row, journal_row, merge, to_row
+from tune.search.engine import Planner
+from tune.search.resume import events
+from tune.store.journal import SCHEMA, Journal
+
+NO_NUMBERS = (math.nan, math.inf, -math.inf)
+HINTS = {kind: get_type_hints(kind) for kind in (Evaluation, Report)}
+FLOATS = [(kind, name) for kind in HINTS for name, hint in HINTS[kind].items() if get_args(hint) == (float, NoneType)]
+
+
+def drawn(hint: Any, chance: random.Random) -> Any:
+    """Any value of a field, by its type; where it may be None, such as is no number too."""
+    if get_origin(hint) is Literal:
+        return chance.choice(get_args(hint))
+    if get_origin(hint) is Mapping:
+        return {phase: chance.random() for phase in ("start", "steps", "lost")[: chance.randrange(4)]}
+    if NoneType in get_args(hint):
+        (kind, _), odd = get_args(hint), NO_NUMBERS if float in get_args(hint) else ()
+        return chance.choice([None, *odd, *(drawn(kind, chance) for _ in range(3))])
+    if hint in HINTS:
+        return hint(**{name: drawn(each, chance) for name, each in HINTS[hint].items()})
+    return {
+        bool: lambda: chance.random() < 0.5,
+        int: lambda: chance.choice((0, 1, chance.randrange(10**15))),
+        float: lambda: chance.choice((0.0, 1.0, 5e-324, 1e300, chance.random(), -chance.random())),
+        str: lambda: chance.choice(("checkpoints/t001/step-000123", "ein Häkchen ✓")),
+    }[hint]()
+
+
+@pytest.fixture(params=range(40))
+def report(request: pytest.FixtureRequest) -> Report:
+    return drawn(Report, random.Random(request.param))
+
+
+def test_it_comes_to_the_driver_as_it_was(report: Report) -> None:
+    assert from_row(json.loads(json.dumps(to_row(report), allow_nan=False))) == report
+
+
+def test_it_comes_out_of_the_journal_as_it_was(report: Report, tmp_path: Path) -> None:
+    """But for its seconds, which are charges there."""
+    with Journal(tmp_path, new=True) as journal:
+        trial = {"trial": "t001", "family": "a", "config": "{}", "state": "running", "created": 0.0}
+        journal.insert("trials", trial | {"parameters": report.parameters})
+        journal.insert("reports", {"trial": "t001", "at": 0.0} | journal_row(report))
+        (row,) = journal.rows("SELECT * FROM reports JOIN trials USING (trial)")
+        assert from_row(dict(row)) == replace(report, seconds={})
+
+
+def test_every_number_in_it_is_one(report: Report) -> None:
+    values = to_row(report).values()
+    assert all(math.isfinite(value) for value in values if isinstance(value, float))
+
+
+@pytest.mark.parametrize(("kind", "name"), FLOATS)
+@pytest.mark.parametrize("value", NO_NUMBERS)
+def test_what_is_no_number_was_not_measured(kind: type, name: str, value: float) -> None:
+    least = {Evaluation: {"loss": 1.0}, Report: {"steps": 1, "tokens": 1, "training_seconds": 1.0}}[kind]
+    assert kind(**least, **{name: value}) == kind(**least)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("loss", NO_NUMBERS)
+def test_an_evaluation_without_a_loss_is_none(split: str, loss: float) -> None:
+    made = Report(steps=1, tokens=1, training_seconds=1.0, **{split: Evaluation(loss=loss, accuracy=0.5)})
+    assert getattr(made, split) is None
+
+
+def test_what_an_earlier_version_wrote_is_a_report_too(report: Report) -> None:
+    had = {column for column in journal_row(report) if f" {column} " in SCHEMA.replace("\n", " ")}
+    read = from_row({column: value for column, value in to_row(report).items() if column in had})
+    kept = [each.name for each in fields(Report) if each.name in had]
+    assert {"steps", "train_loss", "checkpoint"} <= {*kept}
+    assert [getattr(read, name) for name in kept] == [getattr(report, name) for name in kept]
+    assert (read.valid and read.valid.loss) == (report.valid and report.valid.loss)
+
+
+@pytest.mark.parametrize("row", [{}, {"steps": 1}, {"steps": 1, "tokens": 1, "training_seconds": 1.0, "ended": "soon"}])
+def test_what_is_no_report_is_refused(row: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        from_row(row)
+
+
+def test_reports_merged_in_any_groups_cost_and_tell_the_same(report: Report) -> None:
+    chance = random.Random(str(report))
+    first, second, third = report, drawn(Report, chance), drawn(Report, chance)
+    left, right = merge(merge(first, second), third), merge(first, merge(second, third))
+    assert replace(left, seconds={}) == replace(right, seconds={})
+    assert left.seconds == pytest.approx(right.seconds)
+    whole = sum(sum(each.seconds.values()) for each in (first, second, third))
+    assert sum(left.seconds.values()) == pytest.approx(whole)
+    assert left.steps == third.steps and left.valid == (third.valid or second.valid or first.valid)
+
+
+class Told:
+    """Hears every report that ended a lease."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[str, Report]] = []
+
+    def decided(self, *_: object) -> None: ...
+
+    def reported(self, planner: Planner, trial: str, report: Report) -> None:
+        if report.ended:
+            self.reports.append((trial, replace(report, seconds={})))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_study_that_goes_on_hears_the_same_reports(tmp_path: Path, seed: int) -> None:
+    """As its listeners heard them, and so as they changed its state."""
+    told = Told()
+    world = World(tmp_path, cap=400, slots=3, seed=seed, memory_limit=LIMIT, listen=lambda journal: [told])
+    world.diverging, world.dying = {1: 1.0}, {"t003": 1}
+    world.run()
+    again = [(event["trial"], from_row(event)) for event in events(world.journal) if "valid_loss" in event]
+    assert {report.ended for _, report in told.reports} >= {"rung", "final", "diverged"} and again == told.reports

@@ -1,0 +1,165 @@
+"""What a trial tells of itself: one report, from train() to the row of the journal and back. Standard library only.
+
+A report goes two ways as a flat row of plain values, by column of the journal's table `reports`: from a worker to the
+driver, and into the journal. Both are `to_row`, and `from_row` is its inverse.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal, TypeVar, get_args
+
+Value = int | float | str | None
+Row = Mapping[str, Value]
+
+Ended = Literal["rung", "lease", "final", "stopped", "diverged", "unmeasured"]
+"""How a train segment ended: with its steps; with its lease, which was too short for them; after the decay; as it was
+told to; with a loss that exploded; without memory for the smallest evaluation at its end."""
+
+_LARGEST_EXPONENT = 700.0    # beyond it exp() is no float any more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """How good a model is: means over a split's target tokens, padding not counted, without label smoothing.
+
+    loss: nats a token; accuracy: share of the tokens that were predicted first; None: not known; seconds: that it took.
+    """
+
+    loss: float
+    bits_per_character: float | None = None
+    nats_per_word: float | None = None
+    accuracy: float | None = None
+    tokens: int = 0
+    seconds: float = 0.0
+
+    @property
+    def perplexity(self) -> float:
+        """A token."""
+        return math.exp(min(self.loss, _LARGEST_EXPONENT))
+
+    def __post_init__(self) -> None:
+        _finite(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """How a trial is doing, about once a second; the last one of a train segment has `ended`.
+
+    None: not measured, or no finite number; an evaluation without a finite loss is none.
+    """
+
+    steps: int                                  # of the trial's life, and so tokens and training_seconds
+    tokens: int                                 # target tokens seen, padding not counted
+    training_seconds: float                     # spent in steps
+    train_loss: float | None = None             # nats a token, un-smoothed, mean since the report before
+    learning_rate: float | None = None          # of the base shape
+    gradient_norm: float | None = None
+    tokens_per_second: float | None = None
+    step_seconds: float | None = None           # median
+    mfu: float | None = None                    # share of peak_flops that training took
+    peak_flops: float | None = None             # FLOP/s of the device at most
+    parameters: int = 0
+    memory_bytes: int = 0                       # peak, above what the process held before the trial
+    limited_bytes: int = 0                      # the same as the memory limit of its process counts it
+    micro_batches: int = 1                      # parts that a batch is cut into
+    ran_out: bool = False                       # of memory, on this segment; smaller parts helped
+    seconds: Mapping[str, float] = field(default_factory=dict)    # of the clock since the report before, by phase
+    valid: Evaluation | None = None             # of the fixed subset, always the same one: what a curve is made of
+    valid_subset: int | None = None             # about so many target tokens
+    whole: Evaluation | None = None             # of all of the validation split, and so test
+    test: Evaluation | None = None
+    ended: Ended | None = None
+    rung: int | None = None                     # that it completes, as the driver knows
+    checkpoint: str | None = None               # the newest of the trial, with `ended`; None where it diverged
+
+    def __post_init__(self) -> None:
+        _finite(self)
+        for split in SPLITS:
+            evaluation: Evaluation | None = getattr(self, split)
+            if evaluation is not None and not math.isfinite(evaluation.loss):
+                object.__setattr__(self, split, None)
+
+    @property
+    def final(self) -> bool:
+        """Whether it has what a trial came to after its decay."""
+        return self.ended == "final" and self.valid is not None
+
+
+def merge(before: Report | None, after: Report) -> Report:
+    """Two reports in a row as one: seconds add up, evaluations stay, all else is the later one's."""
+    if before is None:
+        return after
+    one, other = before.seconds, after.seconds
+    return replace(
+        after, valid=after.valid or before.valid, whole=after.whole or before.whole, test=after.test or before.test,
+        seconds={phase: one.get(phase, 0.0) + other.get(phase, 0.0) for phase in {**one, **other}},
+    )  # fmt: skip
+
+
+SPLITS = ("valid", "whole", "test")
+SECONDS = "seconds_"
+"""Before the name of a phase: the seconds are no columns of `reports`, as the journal has them as charges."""
+ELSEWHERE = "parameters"
+"""No column of `reports` either, but of `trials`."""
+_PLAIN = ("perplexity", "bits_per_character", "nats_per_word", "accuracy")
+_SCALARS = {each.name: each.name for each in fields(Report) if each.name not in (*SPLITS, "seconds")}
+
+
+def _columns(split: str, *derived: str) -> dict[str, str]:
+    """The column of each field of an evaluation: the subset's, which came first, are mostly without a prefix."""
+    names = (*(each.name for each in fields(Evaluation)), *derived)
+    return {name: name if split == "valid" and name in _PLAIN else f"{split}_{name}" for name in names}
+
+
+_READ = {split: _columns(split) for split in SPLITS}
+_WRITTEN = {split: _columns(split, "perplexity") for split in SPLITS}
+_OPTIONAL = {kind: [each.name for each in fields(kind) if each.default is None] for kind in (Evaluation, Report)}
+
+
+def _finite(told: Evaluation | Report) -> None:
+    for name in _OPTIONAL[type(told)]:
+        value = getattr(told, name)
+        if isinstance(value, float) and not math.isfinite(value):
+            object.__setattr__(told, name, None)
+
+
+def to_row(report: Report) -> dict[str, Value]:
+    """The report as plain values, as JSON and SQLite take them; what it lacks is None."""
+    row: dict[str, Value] = {name: getattr(report, name) for name in _SCALARS}
+    for split, columns in _WRITTEN.items():
+        evaluation: Evaluation | None = getattr(report, split)
+        row |= {column: getattr(evaluation, name, None) for name, column in columns.items()}
+    row |= {f"{SECONDS}{phase}": seconds for phase, seconds in report.seconds.items()}
+    return row | {"ran_out": int(report.ran_out), "final": int(report.final)}
+
+
+def journal_row(report: Report) -> dict[str, Value]:
+    """Of these, the columns of the journal's table `reports`."""
+    row = to_row(report)
+    return {column: row[column] for column in row if column != ELSEWHERE and not column.startswith(SECONDS)}
+
+
+def from_row(row: Row) -> Report:
+    """The report that a row was made of; other columns do not matter, nor do those that an earlier version had not.
+
+    TypeError, ValueError: the row is of no report.
+    """
+    ended = row.get("ended")
+    if ended not in (None, *get_args(Ended)):
+        raise ValueError(f"no segment ends with {ended!r}")
+    evaluations = {
+        split: _made(Evaluation, row, columns) for split, columns in _READ.items()
+        if row.get(columns["loss"]) is not None
+    }  # fmt: skip
+    seconds = {column.removeprefix(SECONDS): row[column] for column in row if column.startswith(SECONDS)}
+    return _made(Report, row, _SCALARS, **evaluations, seconds=seconds, ran_out=bool(row.get("ran_out")))
+
+
+T = TypeVar("T")
+
+
+def _made(make: Callable[..., T], row: Row, columns: Mapping[str, str], **more: object) -> T:
+    """What a row has of these columns, by the name of its field; what is NULL has its default."""
+    found = {name: row[column] for name, column in columns.items() if row.get(column) is not None}
+    return make(**found | more)
