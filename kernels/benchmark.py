@@ -17,7 +17,7 @@ from kernels.elementwise import COPY, numba_loop, numba_streaming
 from kernels.kernel import THREADS, Bind, Call, Implementation, Inputs, Kernel, UnavailableError, on_line
 from kernels.registry import KERNELS
 from kernels.timing import Values
-from model.cost.machine_peaks import cpu_name
+from tune.machine import cpu_name
 
 FILE = Path(__file__).resolve().parents[1] / "analysis" / "published" / "kernels.csv"
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}

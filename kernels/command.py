@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
-from kernels import machine_peaks
 from kernels.benchmark import Row, measure
 from kernels.settings import Settings, UnaffordableError, parse
 from kernels.table import show
@@ -22,8 +21,6 @@ def asked(argv: Sequence[str]) -> Settings:
 
 def in_process(settings: Settings) -> Iterator[list[Row]]:
     """The rows of each kernel, one after the other."""
-    if machine_peaks.wanted(settings):
-        machine_peaks.renew(machine_peaks.apart)
     for name in settings.kernels:
         yield measure(name, settings.sizes, settings.implementations, settings.seed)
 

@@ -1,24 +1,30 @@
-"""What this machine does at most, measured in a process of its own and kept for the searches on it."""
+"""What this machine does at most: its bandwidth and its products of matrices."""
 
-import multiprocessing
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from kernels import benchmark, timing
 from kernels.kernel import THREADS
 from kernels.machine import Watch, last_cache_bytes, memory_bytes
-from kernels.registry import KERNELS
-from kernels.settings import MEMORY_SHARE, Settings
-from model.cost.machine_peaks import Peaks, cpu_name, keep, kept
+from kernels.settings import MEMORY_SHARE
+from tune.machine import cpu_name
 
 TIMES_CACHES = 4
 """The arrays of the copies are together so many times the last cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peaks:
+    """Of one device, by threads of the process that drives it: a GPU does with one.
+
+    bytes_per_second: read and written by a copy; flops_per_second: of products of matrices, by precision.
+    """
+
+    bytes_per_second: Mapping[int, float]
+    flops_per_second: Mapping[str, Mapping[int, float]]
+
+
 Found = dict[str, Peaks]
-
-
-def wanted(settings: Settings) -> bool:
-    """Whether a run measures them: where none are kept, and where it is a run of all kernels."""
-    return kept(cpu_name()) is None or set(settings.kernels) == set(KERNELS)
 
 
 def measured() -> Found | None:
@@ -32,25 +38,6 @@ def measured() -> Found | None:
         if not timing.disturbed(watch):
             return found
     return None
-
-
-def apart() -> Found | None:
-    """The same, in a process of its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as process:
-        return process.apply(measured)
-
-
-def renew(measure: Callable[[], Found | None]) -> Found:
-    """Measure, keep, and say so; what is not known comes back as nothing."""
-    found = measure()
-    if found is None:
-        print("peaks: others took the machine, so none were kept: run this again when it is quiet", file=sys.stderr)
-        return {}
-    try:
-        print(f"peaks: kept in {keep(found)}", file=sys.stderr)
-    except OSError as error:
-        print(f"peaks: not kept: {error}", file=sys.stderr)
-    return found
 
 
 def _measured() -> Found:

@@ -13,14 +13,12 @@ from dataclasses import asdict, dataclass, field
 from types import ModuleType
 from typing import Any
 
-from kernels import machine_peaks
 from kernels.benchmark import Row
 from kernels.kernel import THREADS
 from kernels.registry import KERNELS
 from kernels.settings import Settings, UnaffordableError
 from kernels.tasks import ENDING_SECONDS, Cluster, OverdueError, cluster, peaks_of, rows_of, takes_gpu
 from kernels.timing import TRIES
-from model.cost.machine_peaks import cpu_name, kept
 
 TASK_SECONDS, BUILD_SECONDS, ROW_SECONDS, PEAKS_SECONDS = 4.0, 1.0, 0.5, 15.0
 """Expected on a quiet machine: of a task; of an implementation that is built and held against the reference; of one
@@ -121,18 +119,20 @@ class Study:
             self.journal.note(ended={"spent": self.ledger.spent})
 
     def _note_peaks(self, beside: float) -> None:
-        """The machine's peaks: measured where a run does so and the budget pays for that beside the first kernel."""
-        found: machine_peaks.Found = {}
+        """The machine's peaks, where the budget pays for them beside the first kernel."""
         lease = self._lease(PEAKS_SECONDS, beside=beside, on_gpu=True)
-        if lease is not None and machine_peaks.wanted(self.settings):
-            try:
-                with self._charged("peaks", lease, on_gpu=True):
-                    found = machine_peaks.renew(lambda: peaks_of(self.up, lease))
-            except OverdueError:
-                self._say("end", f"peaks: not known after the {lease:.0f} s of their lease")
-        known = kept(cpu_name())
-        found = found or ({cpu_name(): known} if known else {})
-        self.journal.note(peaks={device: asdict(peaks) for device, peaks in found.items()})
+        if lease is None:
+            return
+        try:
+            with self._charged("peaks", lease, on_gpu=True):
+                found = peaks_of(self.up, lease)
+        except OverdueError:
+            self._say("end", f"peaks: not known after the {lease:.0f} s of their lease")
+            return
+        if found is None:
+            self._say("end", "peaks: others took the machine, so none are known")
+        else:
+            self.journal.note(peaks={device: asdict(peaks) for device, peaks in found.items()})
 
     def _lease(self, price: float, *, on_gpu: bool, beside: float = 0.0) -> float | None:
         """Seconds that a task of that price may take; None where the budget does not pay for it, and `beside`."""

@@ -15,7 +15,7 @@ from kernels import machine_peaks
 from kernels.benchmark import Row, measure
 from kernels.kernel import THREADS
 from kernels.settings import Settings
-from tune.private import private_folder
+from tune.machine import private_folder
 
 RAY_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -114,7 +114,5 @@ def rows_of(up: Cluster, settings: Settings, name: str, seconds: float | None = 
 def in_tasks(ray: ModuleType, settings: Settings) -> Iterator[list[Row]]:
     """The rows of each kernel."""
     with cluster(ray) as up:
-        if machine_peaks.wanted(settings):
-            machine_peaks.renew(lambda: peaks_of(up))
         for name in settings.kernels:
             yield rows_of(up, settings, name)

@@ -11,7 +11,6 @@ import tune  # noqa: F401 - it makes Ray's settings, before a test imports Ray
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the hub, or takes from a cache of this machine's user
 os.environ["HF_HOME"] = "/proc/no/hub"
-os.environ["RATION_CACHE"] = "/proc/no/cache"  # nor finds the peaks of the user's machine, or changes them
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from model.cost.machine_peaks import Peaks, cpu_name, keep
 from tests.readme import of, run
 from tune.store.journal import connect
 
@@ -19,18 +18,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("user")
 
 
-@pytest.fixture(autouse=True)
-def cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache of the user's, where the machine's peaks are kept already."""
-    monkeypatch.setenv("RATION_CACHE", str(folder / "cache"))
-    keep({cpu_name(): Peaks(bytes_per_second={1: 1e10}, flops_per_second={"fp32": {1: 1e11}})})
-
-
 @pytest.mark.parametrize("command", sorted({*of("python kernels/run.py")} - {*BUDGETED}))
 def test_kernels_are_measured(command: str, folder: Path) -> None:
     said = run(f"{command} {FEW}", folder)
     assert "softmax" in said and "njit-parallel" in said and "FAIL" not in said
-    assert os.listdir(folder) == ["cache"]
+    assert os.listdir(folder) == []
 
 
 @pytest.mark.parametrize("command", BUDGETED)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from model.config import RECIPES, Data
-from model.cost.machine_peaks import cpu_name, kept
 from tune.backend.trainable import Place
 from tune.devices import Devices
 from tune.display.tensorboard import TensorBoard
+from tune.machine import cpu_name
 from tune.search.cost_model import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, Prices
 from tune.search.engine import Listener, Planner
 from tune.search.family import Family
@@ -124,7 +124,6 @@ def make_planner(
     families: dict[str, Family] = {}
     ledger = Ledger(cap=settings.budget, clock=clock, spent_before=spent(journal), share=grounds.devices.share)
     books = Books(journal, ledger, clock)
-    books.peak_flops |= kept_flops(grounds)
     planner = Planner(
         books=books,
         families=families,
@@ -145,8 +144,6 @@ def make_planner(
             name: [family.policy.rung_seconds(rung) for rung in range(12)] for name, family in families.items()
         },
     )
-    if books.peak_flops:
-        journal.note(peak_flops=books.peak_flops)
     return planner
 
 
@@ -192,15 +189,6 @@ def make_family(
             ),
         ),
     )  # fmt: skip
-
-
-def kept_flops(grounds: Grounds) -> dict[str, float]:
-    """FLOP/s of a slot by precision, as the kernels' benchmark found them on this machine; on a cluster none."""
-    devices = grounds.devices
-    peaks = kept(devices.model if devices.kind == "cuda" else cpu_name())
-    if peaks is None or grounds.settings.address is not None:
-        return {}
-    return {name: rates[THREADS] for name, rates in peaks.flops_per_second.items() if THREADS in rates}
 
 
 def make_place(grounds: Grounds, planner: Planner) -> Place:

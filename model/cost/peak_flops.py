@@ -11,7 +11,6 @@ import torch
 
 from model.config import Config, Data, model_config, pad_of
 from model.cost.estimates import flops_per_token
-from model.cost.machine_peaks import cpu_name, kept
 from model.data.dataset import PairData
 from model.nn.precision import compute_dtype, on_threads, prepare
 
@@ -48,15 +47,10 @@ def peak_flops(precision: str, device: torch.device | str) -> float:
     return products * 2 * size**3 / best
 
 
-def known_peak(precision: str, device: torch.device | str, threads: int) -> float:
-    """FLOP/s with so many threads: as this machine keeps them (model/cost/machine_peaks.py), else as measured now."""
-    place = torch.device(device)
-    peaks = kept(torch.cuda.get_device_name(place) if place.type == "cuda" else cpu_name())
-    rates = {} if peaks is None else peaks.flops_per_second.get(precision, {})
-    if threads in rates:
-        return rates[threads]
+def peak_on(threads: int, precision: str, device: torch.device | str) -> float:
+    """The same with so many threads."""
     with on_threads(threads):
-        return peak_flops(precision, place)
+        return peak_flops(precision, device)
 
 
 def flops_on(config: Config, data: Data) -> float:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from kernels import machine_peaks, timing
+from kernels import timing
 from kernels.command import asked, in_process, report
 from kernels.registry import KERNELS
 from kernels.settings import SMALL, parse
@@ -51,7 +51,6 @@ def test_the_kernels_of_the_published_report_and_of_the_models_are_there():
 @pytest.fixture
 def rows(monkeypatch):
     monkeypatch.setattr(timing, "VALUE_SECONDS", 1e-4)
-    monkeypatch.setattr(machine_peaks, "wanted", lambda settings: False)
     flags = ["--kernels=scalar_add,grid_stride_sum", "--sizes=1000", "--implementations=python,numpy,c"]
     settings = parse(["--local", *flags])
     return settings, list(in_process(settings))

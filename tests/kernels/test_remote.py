@@ -5,9 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernels import machine_peaks
 from kernels.settings import Settings
-from kernels.tasks import OverdueError, cluster, in_tasks, prepare_environment
+from kernels.tasks import OverdueError, cluster, in_tasks, peaks_of, prepare_environment
 
 SETTINGS = Settings(kernels=("copy", "hypotenuse_scalar"), sizes=(10,))
 
@@ -37,11 +36,6 @@ def ray_of(said, *, get=lambda waiting, timeout: [waiting]):
     )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def without_peaks(monkeypatch):
-    monkeypatch.setattr(machine_peaks, "wanted", lambda settings: False)
-
-
 def test_a_task_takes_the_whole_node_and_one_gpu_where_it_has_use_for_it():
     said = {}
     rows = list(in_tasks(ray_of(said), SETTINGS))
@@ -51,12 +45,11 @@ def test_a_task_takes_the_whole_node_and_one_gpu_where_it_has_use_for_it():
     assert said["cluster"]["address"] == "local" and said["gone"]
 
 
-def test_peaks_are_measured_in_a_process_that_ends_with_them(monkeypatch):
+def test_peaks_are_measured_in_a_process_that_ends_with_them():
     said = {}
-    monkeypatch.setattr(machine_peaks, "wanted", lambda settings: True)
-    monkeypatch.setattr(machine_peaks, "renew", lambda measure: measure())
-    list(in_tasks(ray_of(said), SETTINGS))
-    assert [each.get("max_calls") for each in said["resources"]] == [1, None, None]
+    with cluster(ray_of(said)) as up:
+        peaks_of(up)
+    assert [each["max_calls"] for each in said["resources"]] == [1]
 
 
 def test_ray_is_gone_after_a_failure_too():

@@ -1,6 +1,7 @@
 """A study of kernels: its cap holds, what was paid for is kept as data, and it ends in order."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -8,13 +9,13 @@ from typing import Any, cast
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from kernels import benchmark, machine_peaks, study, timing
+from kernels import benchmark, study, timing
 from kernels.kernel import THREADS
+from kernels.machine_peaks import Peaks
 from kernels.registry import KERNELS
 from kernels.settings import Settings, UnaffordableError
 from kernels.study import Study, check_first, expected
 from kernels.tasks import ENDING_SECONDS, OverdueError
-from model.cost.machine_peaks import Peaks
 from tune.display import tensorboard as event_file
 from tune.store import journal, ledger
 
@@ -51,7 +52,7 @@ def measured() -> Callable[[str], list[benchmark.Row]]:
 
 @pytest.fixture(autouse=True)
 def without_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_peaks, "wanted", lambda settings: False)
+    monkeypatch.setattr(study, "PEAKS_SECONDS", math.inf)
 
 
 @pytest.fixture
@@ -176,7 +177,7 @@ def test_peaks_that_were_measured_are_paid_for_and_kept_in_the_journal(
     begin: Callable[..., Study], measured: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peaks = Peaks(bytes_per_second={1: 1e10}, flops_per_second={"fp32": {1: 1e11}})
-    monkeypatch.setattr(machine_peaks, "wanted", lambda settings: True)
+    monkeypatch.setattr(study, "PEAKS_SECONDS", 15.0)
     up = Virtual(rows=lambda name: cast(Any, {"CPU": peaks}) if name == "peaks" else measured(name))
     made = begin(up, 1000.0)
     list(made.rows())

@@ -1,15 +1,13 @@
 """A share of the peak is of the products that a model needs, on a peak that products of matrices reach."""
 
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
 from model.config import Config, build_model, pad_of
 from model.cost.estimates import flops_per_token
-from model.cost.machine_peaks import Peaks, cpu_name, keep
-from model.cost.peak_flops import SECONDS, flops_on, known_peak, peak_flops
+from model.cost.peak_flops import SECONDS, flops_on, peak_flops, peak_on
 from model.data.dataset import PairData, TextData
 from model.nn.precision import native
 
@@ -30,13 +28,9 @@ def test_a_fast_dtype_has_a_higher_peak() -> None:
     assert peak_flops("bf16", "cpu") > 1.1 * peak_flops("fp32", "cpu")
 
 
-def test_a_peak_that_was_kept_is_not_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_threads_are_the_processs_again_afterwards() -> None:
     threads = torch.get_num_threads()
-    assert known_peak("fp32", "cpu", threads=1) > 1e8 and torch.get_num_threads() == threads
-    monkeypatch.setenv("RATION_CACHE", str(tmp_path))
-    keep({cpu_name(): Peaks(bytes_per_second={1: 1.0}, flops_per_second={"fp32": {1: 123.0}})})
-    assert known_peak("fp32", "cpu", threads=1) == 123.0
-    assert known_peak("fp32", "cpu", threads=2) > 1e8
+    assert peak_on(1, "fp32", "cpu") > 1e8 and torch.get_num_threads() == threads
 
 
 def test_a_text_is_as_long_as_its_context(small_text: Config, text_data: TextData) -> None:

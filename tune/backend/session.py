@@ -28,7 +28,7 @@ from tune.backend.trainable import Place, TrainingTrial
 from tune.devices import Devices, check_unshared
 from tune.errors import ROOT
 from tune.flags import invalid
-from tune.private import private_folder
+from tune.machine import private_folder
 from tune.registry import travelling
 from tune.search.engine import Planner
 from tune.settings import Settings

@@ -9,13 +9,13 @@ from typing import Any, Self
 
 from model.config import Config, model_config
 from model.cost.estimates import flops_per_token
-from model.cost.machine_peaks import cpu_name, kept
 from model.data.dataset import SMALL_VOCABULARY
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.learning_rates import BASE, EVALUATION_TOKENS, Valley, core_rates, work
 from tune.experiments.parallel_timing import Interval, interval
 from tune.experiments.tables import NOTHING
+from tune.experiments.whole_training import peak
 
 AXES = {"d_model": "layers", "layers": "d_model"}
 """What varies, and what is the base's meanwhile."""
@@ -187,9 +187,8 @@ LARGEST_SCALE = 0.05
 """From this share on the widest and the deepest shapes are there too."""
 BEYOND_CORE = 2
 """Rates that a shape is expected to need beyond those that all have in common."""
-FIRST_FLOPS = {"cpu": 1.5e11, "cuda": 1e13}
-"""A second, where no peak is known: guesses on the slow side, as the shares and the seconds below are."""
 PEAK_SHARE = 0.3
+"""A guess on the slow side, as the seconds below are."""
 LAYER_SECONDS = {"cpu": 5e-3, "cuda": 1.5e-3}
 """Of a step, for each layer, whatever its width."""
 LIFE_SECONDS = 0.1
@@ -223,12 +222,10 @@ def point(devices: Devices, settings: ExperimentSettings, shape: dict[str, int],
 
 
 def life_seconds(devices: Devices, config: Config, steps: int) -> float:
-    """What a life takes by its FLOPs on paper and the machine's peak, where that is known."""
+    """What a life takes by its FLOPs on paper and the machine's peak."""
     made = model_config(config, vocabulary=SMALL_VOCABULARY if config.family == "translation" else 128, pad=0)
     flops = flops_per_token(made, target=config.context, source=config.context)
-    peaks = kept(devices.model if devices.kind == "cuda" else cpu_name())
-    peak = peaks.flops_per_second.get(config.precision, {}).get(1) if peaks else None
-    rate = PEAK_SHARE * peak if peak else FIRST_FLOPS[devices.kind]
+    rate = PEAK_SHARE * peak(config.precision, devices.kind)
     tokens = steps * config.batch_tokens + EVALUATION_TOKENS / 3
     return LIFE_SECONDS + steps * config.layers * LAYER_SECONDS[devices.kind] + tokens * flops / rate
 

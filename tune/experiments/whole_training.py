@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from model.config import Config, Data, model_config
 from model.cost.estimates import flops_per_token, parameters
-from model.cost.peak_flops import known_peak
+from model.cost.peak_flops import peak_on
 from model.data.dataset import SMALL_VOCABULARY, PairData
 from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES
@@ -107,7 +107,7 @@ def train_whole(
     began, folder, where = time.monotonic(), place.folder / name, device or place.device
     config = replace(place.config, warm_up_steps=min(place.config.warm_up_steps, max(1, round(WARM_UP_SHARE * steps))))
     prepare_process(threads)
-    peak, memory = known_peak(config.precision, where, threads), step_bytes(config, place.data, where)
+    peak, memory = peak_on(threads, config.precision, where), step_bytes(config, place.data, where)
     yield Said(what="start")
     segment = Segment(
         device_seconds=(1 - AFTER_SHARE) * place.left(), steps=steps, final=True, whole=False, peak_flops=peak
@@ -239,7 +239,7 @@ class Prices:
 @cache
 def peak(precision: str, kind: str) -> float:
     """FLOP/s of one process: a price is asked for again and again, and measuring takes time."""
-    return known_peak(precision, kind, threads=1)
+    return peak_on(1, precision, kind)
 
 
 def _model(config: Config) -> GPTConfig | TranslatorConfig:

@@ -24,7 +24,7 @@ from tune.store.ledger import GRACE_SECONDS, Ledger
 class Books:
     """Slots, leases and charges of one study.
 
-    peak_flops: of a device by precision, as this machine keeps it, else as its first trial of this run measured it.
+    peak_flops: of a device by precision, as its first trial of this run measured it.
     """
 
     def __init__(self, journal: Journal, ledger: Ledger, clock: Callable[[], float]) -> None:

@@ -24,6 +24,11 @@ CONFIG = Config(
 )
 
 
+@pytest.fixture(autouse=True)
+def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tune.experiments.transfer.peak", lambda *_: 1e11)
+
+
 def asked(**more: Any) -> list[Any]:
     return points(CORES, ExperimentSettings(budget="1h", families="nanogpt", **more))
 

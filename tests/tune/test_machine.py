@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tune import private
-from tune.private import LONGEST, PREFIX, private_folder
+from tune import machine
+from tune.machine import LONGEST, PREFIX, private_folder
 
-HOLD = "from tune.private import private_folder\nwith private_folder() as held: print(held, flush=True); input()"
+HOLD = "from tune.machine import private_folder\nwith private_folder() as held: print(held, flush=True); input()"
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def test_it_is_closed_to_others_and_gone_afterwards(place: Path) -> None:
 def test_what_a_killed_process_left_is_swept_and_what_is_in_use_or_a_strangers_is_not(place: Path) -> None:
     strange = [place / f"{PREFIX}{name}" for name in ("open", "unlocked", "link")]
     strange[0].mkdir(mode=0o755)
-    (strange[0] / private.LOCK).touch()
+    (strange[0] / machine.LOCK).touch()
     strange[1].mkdir(mode=0o700)
     strange[2].symlink_to(strange[0])
     holders = [
@@ -57,7 +57,7 @@ def test_sockets_have_room_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Linux takes 107 bytes; where the usual place has too long a name it is /tmp."""
     for name in (LONGEST, LONGEST + 1):
         monkeypatch.setenv("RAY_TMPDIR", "/" + "x" * (name - 1))
-        folder = private.place() / f"{PREFIX}12345678"
+        folder = machine.place() / f"{PREFIX}12345678"
         session = "session_2026-01-01_00-00-00_000000_1234567"
         assert len(str(folder / "ray" / session / "sockets" / "plasma_store")) <= 107
         assert (folder.parent == Path("/tmp")) == (name > LONGEST)

@@ -1,11 +1,14 @@
-"""A folder of this user's alone, for as long as a process lives; standard library only.
+"""This machine to a process: its processor's name, and a folder of this user's alone for as long as the process lives;
+standard library only.
 
-Others may name what lies in it, but not enter it. It is known to be in use by a lock that ends with its process, so one
-that a SIGKILL left behind is told from one in use without a look at processes, which another container may hide.
+Others may name what lies in the folder, but not enter it. It is known to be in use by a lock that ends with its
+process, so one that a SIGKILL left behind is told from one in use without a look at processes, which another container
+may hide.
 """
 
 import fcntl
 import os
+import platform
 import shutil
 import stat
 import tempfile
@@ -17,6 +20,15 @@ PREFIX = "ration-ray-"
 LOCK = "lock"
 LONGEST = 107 - len("/12345678/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store") - len(PREFIX)
 """Bytes of a path in which Ray may put its sockets: Linux takes 107 for a socket's name."""
+
+
+def cpu_name() -> str:
+    """The processor's model, where the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 @contextmanager
