@@ -289,8 +289,8 @@ def winner_of(study: Path, families: Sequence[str]) -> dict[str, Any]:
             facts = {row["key"]: json.loads(row["value"]) for row in journal.execute("SELECT key, value FROM study")}
             best, asked, shares = best_so_far(journal), facts["settings"], facts["families"]
         found = {name: json.loads(best[name]["config"]) for name in shares if name in families and name in best}
-    except (sqlite3.Error, LookupError, TypeError, ValueError) as error:
-        raise invalid("of", f"'{study}' is no study of a search ({error}): name one, such as runs/NAME") from None
+    except (sqlite3.Error, LookupError, TypeError, ValueError):
+        raise invalid("of", f"'{study}' is no study of a search: name one, such as runs/NAME") from None
     if not found:
         rule = f"has no winner of {' or '.join(families)}, as no trial reached a rung"
         raise invalid("of", f"'{study}' {rule}: go on with it, or name another study")
