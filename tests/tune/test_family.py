@@ -19,9 +19,9 @@ def family(step_seconds: float | None) -> Family:
 @pytest.mark.parametrize("rung", [1, 2, 3])
 def test_a_fall_tells_once_the_rung_below_it_lies_behind_the_warm_up(rung: int) -> None:
     """Counted in steps of the family, so that all trials of a rung are compared in the same way."""
-    shortest = family(None).contest.rung_seconds(rung - 1) / (WARM_UPS_BEFORE_A_FALL_TELLS * WARM_UP_STEPS)
+    shortest = family(None).policy.rung_seconds(rung - 1) / (WARM_UPS_BEFORE_A_FALL_TELLS * WARM_UP_STEPS)
     for step_seconds, tells in ((0.99 * shortest, True), (1.01 * shortest, False)):
         judged = family(step_seconds)
-        judged.contest.started("t001")
+        judged.policy.started("t001")
         judged.reached("t001", rung, 2.0)
-        assert judged.contest.trials["t001"].telling == tells
+        assert judged.policy.trials["t001"].telling == tells

@@ -23,7 +23,7 @@ from tune.winners import PURPOSE as DECODING
 
 def contest_states(world: World) -> dict[str, Any]:
     return {
-        name: {trial: (standing.rung, dict(standing.losses)) for trial, standing in family.contest.trials.items()}
+        name: {trial: (standing.rung, dict(standing.losses)) for trial, standing in family.policy.trials.items()}
         for name, family in world.families.items()
     }
 
@@ -72,7 +72,7 @@ def test_an_extended_study_that_is_killed_is_still_extended(tmp_path: Path) -> N
     """Killed once before its first lease under the new cap and once after some: rungs, places and money stand."""
     world = World(tmp_path, cap=600, slots=2)
     world.run()
-    first_rungs = {name: family.contest.rung_seconds(0) for name, family in world.families.items()}
+    first_rungs = {name: family.policy.rung_seconds(0) for name, family in world.families.items()}
     for reports in (0, 7):
         world.journal.close()
         world = World(tmp_path, cap=1800, slots=2)
@@ -81,7 +81,7 @@ def test_an_extended_study_that_is_killed_is_still_extended(tmp_path: Path) -> N
         assert (reports == 0) == (contest_states(world) == before)
     world.journal.close()
     world = World(tmp_path, cap=1800, slots=2)
-    assert {name: family.contest.rung_seconds(0) for name, family in world.families.items()} == first_rungs
+    assert {name: family.policy.rung_seconds(0) for name, family in world.families.items()} == first_rungs
     world.run()
     assert 0.97 * 1800 <= world.books.ledger.spent <= 1800
     repeated = "SELECT trial FROM reports WHERE rung IS NOT NULL GROUP BY trial, rung HAVING COUNT(*) > 1"

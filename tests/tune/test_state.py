@@ -186,7 +186,7 @@ def test_on_another_machine_rungs_stay_and_prices_are_learned_anew_and_kept(tmp_
     assert len(second.told) == 1 and "another processor" in second.told[0]
     for name, family in second.families.items():
         before = first.families[name]
-        assert family.contest.ladder == before.contest.ladder
+        assert family.policy.ladder == before.policy.ladder
         assert family.step_seconds == before.step_seconds
         assert before.prices.start_up != family.prices.start_up == Prices().start_up
     second.run(6)

@@ -279,11 +279,12 @@ def _family(
     policy: Policy
     idea, price = cell.scheduler.removeprefix(WITHOUT), planner.price_of("replay")
     if cell.scheduler == "ration" or idea != cell.scheduler:
+        first = unit * step_seconds if math.isfinite(life) else None    # reports are as close as they are
         frame = Frame(
             slots=cell.workers, shortest=unit * step_seconds, overhead=settings.thaw, start_up=settings.start_up,
             life=life * step_seconds, rules=Rules(**IDEAS.get(idea, {})),
         )  # fmt: skip
-        policy = SuccessiveHalving(frame, frame.fit(cell.cap, deadline), price)
+        policy = SuccessiveHalving(frame, frame.fit(cell.cap, deadline, first), price)
         supply.steps_at = lambda rung: policy.rung_seconds(rung) / step_seconds
     else:
         from tune.curves.baselines import made  # Ray and Optuna come only with those of theirs
