@@ -176,6 +176,18 @@ def test_cut_at_any_point_it_makes_the_same_moves_for_the_same_events(
     assert compared > 1
 
 
+def test_rebuilt_after_memory_ran_out_in_parts_of_every_size_the_state_is_what_it_was(tmp_path: Path) -> None:
+    """Which was not foretold of the first trial."""
+    for _ in range(2):
+        world = World(tmp_path, cap=400, slots=2, memory_limit=0.9 * LIMIT, shares={"nanogpt": 1.0})
+        assert world.told == []
+        world.run(3)
+        world.journal.close()
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as journal:
+        (reason,) = journal.execute("SELECT reason FROM trials WHERE trial = 't001'").fetchone()
+    assert reason.startswith("memory: ran out")
+
+
 @pytest.mark.parametrize("slots", [1, 8])
 def test_on_another_machine_rungs_stay_and_prices_are_learned_anew_and_kept(tmp_path: Path, slots: int) -> None:
     """The third is on the second's machine, and knows what that one learned there."""

@@ -283,7 +283,7 @@ class Planner:
         self._wake()
         run = self.running[trial]
         with self.event():
-            self._footprints.hopeless(run)
+            self.trials[trial].micro_batches = self._footprints.hopeless(run)
             self._close(run, "lost", hand_back=True)
             self.end(trial, "memory: ran out of it, however small its batches were cut")
         return "ends"

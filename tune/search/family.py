@@ -178,10 +178,14 @@ class Footprints:
             self._note(run, report.micro_batches, report.limited_bytes)
         return report.micro_batches
 
-    def hopeless(self, run: Running) -> None:
-        """A trial ran out of memory, and smaller parts did not help or would not have."""
-        memory = self._families[run.assignment.family].memory
-        self._note(run, memory.most(run.assignment.config), None)
+    def hopeless(self, run: Running) -> int:
+        """A trial ran out of memory, and smaller parts did not help or would not have.
+
+        Returns into how many its batches would have to be cut, more than are of use.
+        """
+        most = self._families[run.assignment.family].memory.most(run.assignment.config)
+        self._note(run, most, None)
+        return 2 * most
 
     def _note(self, run: Running, micro_batches: int, measured: int | None) -> None:
         assignment = run.assignment
