@@ -16,7 +16,7 @@ Ended = Literal["rung", "lease", "final", "stopped", "diverged", "unmeasured"]
 """How a train segment ended: with its steps; with its lease, which was too short for them; after the decay; as it was
 told to; with a loss that exploded; without memory for the smallest evaluation at its end."""
 
-_LARGEST_EXPONENT = 700.0    # beyond it exp() is no float any more
+_LARGEST_EXPONENT = 700.0  # beyond it exp() is no float any more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,29 +49,29 @@ class Report:
     None: not measured, or no finite number; an evaluation without a finite loss is none.
     """
 
-    steps: int                                  # of the trial's life, and so tokens and training_seconds
-    tokens: int                                 # target tokens seen, padding not counted
-    training_seconds: float                     # spent in steps
-    train_loss: float | None = None             # nats a token, un-smoothed, mean since the report before
-    learning_rate: float | None = None          # of the base shape
+    steps: int  # of the trial's life, and so tokens and training_seconds
+    tokens: int  # target tokens seen, padding not counted
+    training_seconds: float  # spent in steps
+    train_loss: float | None = None  # nats a token, un-smoothed, mean since the report before
+    learning_rate: float | None = None  # of the base shape
     gradient_norm: float | None = None
     tokens_per_second: float | None = None
-    step_seconds: float | None = None           # median
-    mfu: float | None = None                    # share of peak_flops that training took
-    peak_flops: float | None = None             # FLOP/s of the device at most
+    step_seconds: float | None = None  # median
+    mfu: float | None = None  # share of peak_flops that training took
+    peak_flops: float | None = None  # FLOP/s of the device at most
     parameters: int = 0
-    memory_bytes: int = 0                       # peak, above what the process held before the trial
-    limited_bytes: int = 0                      # the same as the memory limit of its process counts it
-    micro_batches: int = 1                      # parts that a batch is cut into
-    ran_out: bool = False                       # of memory, on this segment; smaller parts helped
-    seconds: Mapping[str, float] = field(default_factory=dict)    # of the clock since the report before, by phase
-    valid: Evaluation | None = None             # of the fixed subset, always the same one: what a curve is made of
-    valid_subset: int | None = None             # about so many target tokens
-    whole: Evaluation | None = None             # of all of the validation split, and so test
+    memory_bytes: int = 0  # peak, above what the process held before the trial
+    limited_bytes: int = 0  # the same as the memory limit of its process counts it
+    micro_batches: int = 1  # parts that a batch is cut into
+    ran_out: bool = False  # of memory, on this segment; smaller parts helped
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of the clock since the report before, by phase
+    valid: Evaluation | None = None  # of the fixed subset, always the same one: what a curve is made of
+    valid_subset: int | None = None  # about so many target tokens
+    whole: Evaluation | None = None  # of all of the validation split, and so test
     test: Evaluation | None = None
     ended: Ended | None = None
-    rung: int | None = None                     # that it completes, as the driver knows
-    checkpoint: str | None = None               # the newest of the trial, with `ended`; None where it diverged
+    rung: int | None = None  # that it completes, as the driver knows
+    checkpoint: str | None = None  # the newest of the trial, with `ended`; None where it diverged
 
     def __post_init__(self) -> None:
         _finite(self)
@@ -99,9 +99,7 @@ def merge(before: Report | None, after: Report) -> Report:
 
 SPLITS = ("valid", "whole", "test")
 SECONDS = "seconds_"
-"""Before the name of a phase: the seconds are no columns of `reports`, as the journal has them as charges."""
-ELSEWHERE = "parameters"
-"""No column of `reports` either, but of `trials`."""
+"""Before the name of a phase."""
 _PLAIN = ("perplexity", "bits_per_character", "nats_per_word", "accuracy")
 _SCALARS = {each.name: each.name for each in fields(Report) if each.name not in (*SPLITS, "seconds")}
 
@@ -135,9 +133,10 @@ def to_row(report: Report) -> dict[str, Value]:
 
 
 def journal_row(report: Report) -> dict[str, Value]:
-    """Of these, the columns of the journal's table `reports`."""
-    row = to_row(report)
-    return {column: row[column] for column in row if column != ELSEWHERE and not column.startswith(SECONDS)}
+    """Of these, the columns of the journal's table `reports`: it has seconds as charges, parameters by trial."""
+    row = to_row(replace(report, seconds={}))
+    del row["parameters"]
+    return row
 
 
 def from_row(row: Row) -> Report:
