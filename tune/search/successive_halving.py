@@ -133,7 +133,8 @@ class Frame:
             eta=self.rules.eta, fall_kept=self.rules.fall_kept,
         )  # fmt: skip
         ladder = _grow(bare)
-        while first is None and ladder.first < self.life and ladder.starts > TRIALS_AT_600_SECONDS * math.sqrt(seconds / 600.0):
+        most = TRIALS_AT_600_SECONDS * math.sqrt(seconds / 600.0)
+        while first is None and ladder.first < self.life and ladder.starts > most:
             ladder = _grow(replace(bare, first=1.1 * ladder.first))
         return ladder
 
