@@ -55,6 +55,7 @@ def found(outcomes: Sequence[Outcome]) -> Row:
         "unfit": mean(lambda outcome: outcome.unfit),
         "trials": mean(lambda outcome: outcome.trials),
         "hypervolume": mean(lambda outcome: outcome.hypervolume),
+        "wall_seconds": mean(lambda outcome: outcome.wall),
     }
 
 
@@ -108,6 +109,7 @@ def _ratios(rows: Sequence[Row], title: str, key: str) -> str:
 
 
 def _means(rows: Sequence[Row]) -> str:
+    """wall: seconds from a search's start to its end, in multiples of cap / workers."""
     columns: dict[str, Callable[[Row], float]] = {
         "regret": lambda row: 100 * row["mean_regret"],
         "+-": lambda row: 100 * row["standard_error"],
@@ -117,6 +119,7 @@ def _means(rows: Sequence[Row]) -> str:
         "unfit %": lambda row: 100 * row["unfit"],
         "trials": lambda row: row["trials"],
         "hypervolume": lambda row: row["hypervolume"],
+        "wall": lambda row: row["wall_seconds"] * row["workers"] / row["cap_seconds"],
     }
     lines = [["means over all cells", *columns]]
     for scheduler in _names(rows, "scheduler"):
