@@ -132,7 +132,7 @@ class Family:
         """Expected device-seconds to bring a trial (None: a new one) from where it is to a rung."""
         seconds = self.policy.rung_seconds(rung)
         if record is not None and (steps := self.steps_at(record, rung)) is not None:
-            seconds = (steps - record.steps) * (record.step_seconds or self.step_seconds or 0.0)
+            seconds = max(1, steps - record.steps) * (record.step_seconds or self.step_seconds or 0.0)
         return self.prices.stretch(trial, max(0.0, seconds))
 
     def last_segment(self, record: TrialRecord, seconds: float) -> float:
