@@ -337,7 +337,7 @@ class SuccessiveHalving:
         room = self._free(left) if self._finisher is None else 0.0
         trial = self._standings.leader()
         if trial is None and self._affords_another(room if beside else seconds):
-            return Start("no trial that waits can get better")
+            return Start("no other trial can go on")
         trial = self._standings.leader(past_best=True) if trial is None else trial
         least = self.ladder.overhead + (self.ladder.first if beside else 0.0)
         if trial is None or seconds <= least:
