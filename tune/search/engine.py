@@ -161,7 +161,9 @@ class Planner:
         answer: HandBack | Wait = HandBack("there is no family")
         idle = [name for name in self.families if self._is_idle(name, wall)] if len(self.families) > 1 else []
         for name in sorted(self.families, key=self._shares.used_share):
-            move = self.families[name].decide(self._shares.left(name, self.slots.free, wall, idle))
+            left = self._shares.left(name, self.slots.free, wall, idle)
+            enough = left.seconds >= LEAST_LEASE_SECONDS
+            move = self.families[name].decide(left) if enough else HandBack("nothing is left")
             if not isinstance(move, HandBack | Wait):
                 return self._assign(name, move) or "again"
             answer = answer if isinstance(answer, Wait) else move
