@@ -1,4 +1,4 @@
-"""The kernels as Ray tasks, one at a time, on a Ray of their own. Ray itself is handed in: run.py alone imports it."""
+"""The kernels as Ray tasks, one at a time, on a Ray of their own. Ray itself is handed in: kernels/ imports none."""
 
 import logging
 import os
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from kernels import machine_peaks
 from kernels.benchmark import Row, measure
 from kernels.kernel import THREADS
+from kernels.registry import asked
 from kernels.settings import Settings
 from tune.machine import private_folder
 
@@ -97,7 +98,7 @@ def cluster(ray: ModuleType) -> Iterator[Cluster]:
 
 def takes_gpu(settings: Settings, name: str) -> bool:
     """Whether a kernel is to run on a GPU too."""
-    return any(each.device == "gpu" for each in settings.asked(name))
+    return any(each.device == "gpu" for each in asked(settings, name))
 
 
 def peaks_of(up: Cluster, seconds: float | None = None) -> machine_peaks.Found | None:

@@ -1,12 +1,10 @@
 """A trained model in use: translations, text that goes on where a prompt ends, and the commands for both."""
 
-import argparse
 import itertools
 import math
 import re
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,16 +16,14 @@ from model.data.packing import Shape
 from model.data.tokenizer import Tokenizer
 from model.nn.gpt import GPT
 from model.nn.translator import Translator
+from model.settings import BEAM_WIDTH, TEMPERATURE, TOP_K, GenerateSettings, TranslateSettings, UseSettings
 from model.training.checkpoint import load_model
-from tune.errors import UserError, called
+from tune.errors import UserError
 from tune.load import load
 
 SENTENCES_A_BATCH = 64
-BEAM_WIDTH = 4
 LEAST_LIMIT = 32
 TARGET_OVER_SOURCE = 2
-TEMPERATURE = 0.8
-TOP_K = 40
 
 
 def translations(
@@ -148,56 +144,28 @@ def _text(data: TextData, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]
         yield text[:PROMPT_TOKENS], text[PROMPT_TOKENS:]
 
 
-TOKENS = 500
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Characters that steer a terminal, the order of writing included; a new line and a tab may."""
 
 
-def translate(arguments: list[str]) -> None:
-    """Print a translation a line. UserError for a folder or flag that does not serve."""
-    made = _parser("translate", "Translate sentences with a study's best translation model.", "best-translation")
-    made.add_argument("sentences", nargs="*", metavar="SENTENCE", help="(default: one a line of standard input)")
-    made.add_argument("--beam", type=int, default=BEAM_WIDTH, help="texts kept at a time (default: %(default)s)")
-    flags = made.parse_args(arguments)
-    if flags.beam < 1:
-        raise UserError(f"--beam: {flags.beam}: at least one text is kept; write 1 for greedy decoding")
-    model, tokenizer = _opened(flags)
-    sentences = flags.sentences or [line.strip() for line in sys.stdin]
-    for text in translations(model, tokenizer, sentences, width=flags.beam):
+def translate(settings: TranslateSettings) -> int:
+    """Print a translation a line. UserError for a folder that does not serve."""
+    model, tokenizer = _opened(settings)
+    sentences = list(settings.sentences) or [line.strip() for line in sys.stdin]
+    for text in translations(model, tokenizer, sentences, width=settings.beam):
         _print(text)
+    return 0
 
 
-def generate(arguments: list[str]) -> None:
-    """Print a prompt and how it goes on. UserError for a folder or flag that does not serve."""
-    made = _parser("generate", "Go on with a text by a study's best nanoGPT.", "best-nanogpt")
-    made.add_argument("--prompt", default="\n", help="what to go on from (default: a new line)")
-    made.add_argument("--tokens", type=int, default=TOKENS, help="how many (default: %(default)s)")
-    made.add_argument(
-        "--temperature", type=float, default=TEMPERATURE, help="0 takes the likeliest (default: %(default)s)"
-    )
-    made.add_argument("--top-k", type=int, default=TOP_K, help="draw among these (default: %(default)s)")
-    made.add_argument("--seed", type=int, default=0, help="of the draws (default: %(default)s)")
-    flags = made.parse_args(arguments)
-    for name, least in (("tokens", 1), ("temperature", 0), ("top_k", 1)):
-        if not getattr(flags, name) >= least:
-            flag = name.replace("_", "-")
-            raise UserError(f"--{flag}: {getattr(flags, name)}: at least {least}; leave it out for the default")
+def generate(settings: GenerateSettings) -> int:
+    """Print a prompt and how it goes on. UserError for a folder or prompt that does not serve."""
     torch.set_num_threads(1)  # a token is too little work to share: on a busy machine its threads wait for each other
-    model, tokenizer = _opened(flags)
+    model, tokenizer = _opened(settings)
     text = continuation(
-        model, tokenizer, flags.prompt, flags.tokens,
-        temperature=flags.temperature, top_k=flags.top_k, seed=flags.seed,
+        model, tokenizer, settings.prompt, settings.tokens,
+        temperature=settings.temperature, top_k=settings.top_k, seed=settings.seed,
     )  # fmt: skip
-    _print(flags.prompt + text)
-
-
-def run(command: Callable[[list[str]], None]) -> int:
-    """0; 2 for input that the user can put right, with one line that says how."""
-    try:
-        command(sys.argv[1:])
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
+    _print(settings.prompt + text)
     return 0
 
 
@@ -208,14 +176,7 @@ def _print(text: str) -> None:
     print(text)
 
 
-def _parser(entry: str, summary: str, folder: str) -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog=called(f"model/{entry}.py"), description=summary)
-    made.add_argument("folder", type=Path, metavar=f"runs/STUDY/{folder}", help="the model, as a search left it")
-    made.add_argument("--load", type=Path, metavar="FILE", help="the Python file that registers its family, if need be")
-    return made
-
-
-def _opened(flags: argparse.Namespace) -> tuple[nn.Module, Tokenizer]:
-    if flags.load is not None:
-        load(flags.load.absolute())
-    return load_model(flags.folder)
+def _opened(settings: UseSettings) -> tuple[nn.Module, Tokenizer]:
+    if settings.load is not None:
+        load(settings.load.absolute())
+    return load_model(settings.folder)

@@ -1,11 +1,12 @@
-"""Entry: translate with a study's winner."""
+"""Translate with a study's winner: `python model/translate.py runs/STUDY/best-translation "How are you?"`."""
 
 import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from model.inference import run, translate
+from model.settings import TranslateSettings
+from tune.cli import main
 
 if __name__ == "__main__":
-    sys.exit(run(translate))
+    sys.exit(main(TranslateSettings))

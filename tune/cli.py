@@ -1,90 +1,47 @@
-"""Flags made of the settings' fields, and how a wrong one ends: one line on stderr, exit code 2, nothing written."""
+"""The one front of all entries: flags made of a dataclass of settings, and how a command ends.
+
+A wrong setting ends with one line on stderr and exit code 2, a signal as a shell tells of it; a fault of ours keeps its
+traceback. Standard library only: what does the work is imported once the flags are right.
+"""
 
 import argparse
 import logging
+import os
+import pkgutil
+import select
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Any, NoReturn, TypeVar
 
 from tune.errors import UserError, called
-from tune.flags import flag_name, flag_of, invalid, is_switch
-from tune.settings import Settings
+from tune.flags import Flags, flag_name, flag_of, is_switch
 from tune.signals import interruptible
 
-ABOUT = "Find the best small Transformer that a fixed number of device-hours can buy."
 log = logging.getLogger(__name__)
-S = TypeVar("S", bound=Settings)
+F = TypeVar("F", bound=Flags)
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse, with errors that the caller turns into one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message.removeprefix('argument ')}; --help lists the flags")
+def main(kind: type[Flags], argv: Sequence[str] | None = None) -> int:
+    """Do what the flags ask for; the exit code. SystemExit: --help."""
+    return ended(lambda: _main(kind, sys.argv[1:] if argv is None else argv), kind.command.early)
 
 
-def parser() -> argparse.ArgumentParser:
-    """One flag for each field of Settings; only flags that were given appear in the result."""
-    made = Parser(prog=called("tune/run.py"), description=ABOUT, allow_abbrev=False, argument_default=argparse.SUPPRESS)
-    add_flags(made, fields(Settings))
-    return made
+def _main(kind: type[Flags], argv: Sequence[str]) -> int:
+    settings = parse(kind, argv)
+    if line := settings.nothing_to_do():
+        print(line)
+        return 0
+    code: int = pkgutil.resolve_name(kind.command.does)(settings)
+    sys.stdout.flush()
+    return code
 
 
-def add_flags(made: argparse.ArgumentParser, settings: Iterable[Field[Any]]) -> None:
-    """A flag for each of these settings."""
-    for setting in settings:
-        flag = flag_of(setting)
-        if is_switch(setting):
-            made.add_argument(flag_name(setting.name), action="store_true", help=flag.about)
-        else:
-            form = flag.form or "|".join(flag.choices)
-            made.add_argument(flag_name(setting.name), metavar=form, help=flag.about + _default_text(setting))
+def ended(command: Callable[[], int], early: str = "") -> int:
+    """A command's exit code: 2, with one line, for what a user can put right; after a signal 128 and its number.
 
-
-def _default_text(setting: Field[Any]) -> str:
-    shown = setting.default is not MISSING and setting.default not in (None, ())
-    return f" (default: {flag_of(setting).show(setting.default)})" if shown else ""
-
-
-def parse(argv: Sequence[str]) -> Settings:
-    """Settings from flags. UserError: one line, nothing written. SystemExit: --help."""
-    return settings_of(Settings, vars(parser().parse_args(joined(argv))))
-
-
-def settings_of(kind: type[S], typed: dict[str, Any], experiment: str | None = None) -> S:
-    """Settings of a kind from what was typed; `experiment`: that the study is of. UserError as above."""
-    if "resume" in typed:
-        return kind.of_study(typed.pop("resume"), experiment=experiment, **typed)
-    if "budget" not in typed:
-        raise invalid("budget", "missing: a study needs a cap; write --budget 8h")
-    settings = kind(**typed)
-    settings.new_folder()
-    return settings
-
-
-def joined(argv: Sequence[str]) -> list[str]:
-    """`--budget -1h` as `--budget=-1h`: argparse would take the value for a flag, and not say what is wrong with it."""
-    with_value = {flag_name(setting.name) for setting in fields(Settings) if not is_switch(setting)}
-    words: list[str] = []
-    for word in argv:
-        if words and words[-1] in with_value and word.startswith("-") and not word.startswith("--"):
-            words[-1] += f"={word}"
-        else:
-            words.append(word)
-    return words
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a search; its exit code, or 2 for a wrong setting. Ray and torch come only once the settings are right."""
-    return told_in_words(lambda: _main(sys.argv[1:] if argv is None else argv))
-
-
-def told_in_words(command: Callable[[], int]) -> int:
-    """A command's exit code: 2, with one line, for what a user can put right; after a signal as a shell tells of it.
-
-    A fault of ours keeps its traceback.
+    early: how things stand after a signal of which KeyboardInterrupt does not say it.
     """
     try:
         with interruptible():
@@ -94,34 +51,73 @@ def told_in_words(command: Callable[[], int]) -> int:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
-        name, _, then = str(error).partition("; ")
-        print(f"ended by {name or 'SIGINT'}; {then or 'nothing was written'}", file=sys.stderr)
+        name, _, how = str(error).partition("; ")
+        print("; ".join(filter(None, (f"ended by {name or 'SIGINT'}", how or early))), file=sys.stderr)
         return 128 + signal.Signals.__members__.get(name, signal.SIGINT)
+    except BrokenPipeError:
+        if not _reader_gone():
+            raise
+        return 128 + signal.SIGPIPE
 
 
-def _main(argv: Sequence[str]) -> int:
-    """As above. UserError: a setting that cannot serve, or a disk that cannot be written on."""
-    settings = parse(argv)
-    settings.check_files()
-    if settings.plan:
-        return _plan(settings)
-    if over := settings.nothing_to_do():
-        print(over)
-        return 0
-    return _search(settings)
+def _reader_gone() -> bool:
+    """Whether who read what we print, such as `head`, had enough; what is left of it goes nowhere then."""
+    pipe = select.poll()
+    pipe.register(sys.stdout.fileno(), 0)
+    gone = any(event & select.POLLERR for _, event in pipe.poll(0))
+    if gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return gone
 
 
-def _plan(settings: Settings) -> int:
-    """0, with the plan printed. UserError: a setting that cannot serve."""
-    from tune.dry_run import make_plan, plan_lines
-
-    for line in plan_lines(make_plan(settings)):
-        print(line)
-    return 0
+def parse(kind: type[F], argv: Sequence[str]) -> F:
+    """Settings from flags. UserError: one line, nothing written. SystemExit: --help."""
+    return kind.from_flags(vars(parser(kind).parse_args(_joined(kind, argv))))
 
 
-def _search(settings: Settings) -> int:
-    """The search's exit code. UserError: a setting that cannot serve, or a disk that cannot be written on."""
-    from tune.study import run_study
+class Parser(argparse.ArgumentParser):
+    """argparse, with errors that the caller turns into one line."""
 
-    return run_study(settings).exit_code
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message.removeprefix('argument ')}; --help lists the flags")
+
+
+def parser(kind: type[Flags]) -> argparse.ArgumentParser:
+    """One flag for each setting; only what was typed appears in the result."""
+    about = kind.command
+    made = Parser(
+        prog=called(about.script), description=about.about, allow_abbrev=False, argument_default=argparse.SUPPRESS
+    )
+    for setting in _typed(kind):
+        flag = flag_of(setting)
+        form = flag.form or "|".join(flag.choices) or None
+        told = (flag.about + _default_text(setting)).replace("%", "%%")
+        if flag.places:
+            count: Any = int(flag.places) if flag.places.isdigit() else flag.places
+            made.add_argument(setting.name, metavar=form, help=told, nargs=None if count == 1 else count)
+        elif is_switch(setting):
+            made.add_argument(flag_name(setting.name), action="store_true", help=told)
+        else:
+            made.add_argument(flag_name(setting.name), metavar=form, help=told)
+    return made
+
+
+def _typed(kind: type[Flags]) -> list[Field[Any]]:
+    return [each for each in fields(kind) if each.name in (kind.command.flags or kind.__dataclass_fields__)]
+
+
+def _default_text(setting: Field[Any]) -> str:
+    shown = setting.default is not MISSING and setting.default not in (None, (), "")
+    return f" (default: {flag_of(setting).show(setting.default)})" if shown and not is_switch(setting) else ""
+
+
+def _joined(kind: type[Flags], argv: Sequence[str]) -> list[str]:
+    """`--budget -1h` as `--budget=-1h`: argparse would take the value for a flag, and not say what is wrong with it."""
+    with_value = {flag_name(each.name) for each in _typed(kind) if not is_switch(each) and not flag_of(each).places}
+    words: list[str] = []
+    for word in argv:
+        if words and words[-1] in with_value and word.startswith("-") and not word.startswith("--"):
+            words[-1] += f"={word}"
+        else:
+            words.append(word)
+    return words

@@ -3,7 +3,8 @@
 import runpy
 import sys
 
-from tune.errors import COMMANDS, INSTALLED
+from tune.cli import ended
+from tune.errors import COMMANDS, INSTALLED, UserError
 
 ABOUT = f"""usage: {INSTALLED} NAME FLAGS
 
@@ -23,13 +24,17 @@ WHAT = {
 
 def main() -> int:
     """Run what is named. 0, or 2 for a wrong name; SystemExit with the code of what ran."""
+    return ended(_main)
+
+
+def _main() -> int:
+    """As above. UserError: a name that is no command."""
     name, flags = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
     if name in ("-h", "--help"):
         print(ABOUT.format(names="\n".join(f"  {each:<12}{what}" for each, what in WHAT.items())))
         return 0
     if name not in COMMANDS:
-        print(f"NAME: {name!r} is no command: write one of {', '.join(COMMANDS)}", file=sys.stderr)
-        return 2
+        raise UserError(f"NAME: {name!r} is no command: write one of {', '.join(COMMANDS)}")
     sys.argv = [INSTALLED, *flags, *(["--plan"] if name == "plan" else [])]
     runpy.run_module(COMMANDS[name].removesuffix(".py").replace("/", "."), run_name="__main__")
     return 0

@@ -5,7 +5,8 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from tune.experiments.catalogue import main
+from tune.cli import main
+from tune.settings import ExperimentSettings
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(ExperimentSettings))

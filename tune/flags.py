@@ -1,23 +1,27 @@
 """A flag: how a setting is typed, read and shown, and the one line that says what is wrong; the forms that are more
-than a number. Standard library only.
+than a number; what settings of any command have in common. Standard library only.
 """
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass
+from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from tune.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """How a setting is typed: its help, `form` in the usage line, and the way from text to value and back."""
+    """How a setting is typed: its help, `form` in the usage line, and the way from text to value and back.
+
+    places: of what is typed without a flag, in how many places, as argparse's nargs: `1`, `2`, `?`, `*` or `+`.
+    """
 
     about: str
     form: str = ""
     choices: tuple[str, ...] = ()
+    places: str = ""
     parse: Callable[[str], Any] = str
     show: Callable[[Any], str] = str
     stored: bool = True  # kept in study.json
@@ -49,16 +53,63 @@ def invalid(name: str, sentence: str) -> UserError:
     return UserError(f"{flag_name(name)}: {sentence}")
 
 
-def parse_setting(setting: Field[Any], text: str | bool) -> Any:
-    """The value of a setting from what was typed. UserError under the flag's name."""
+NUMBERS: Mapping[Any, str] = {int: "is not a whole number: write 1 or another", float: "is not a number: write 0.5"}
+
+
+def parse_setting(setting: Field[Any], text: str | bool | list[str]) -> Any:
+    """The value of a setting from what was typed, in one place or in several. UserError under the flag's name."""
     if isinstance(text, bool):
         return text
+    if isinstance(text, list):
+        return tuple(parse_setting(setting, each) for each in text)
     parse = flag_of(setting).parse
     try:
         return parse(text)
     except ValueError as error:
-        sentence = f"{text!r} is not a whole number: write 1 or another" if parse is int else str(error)
+        sentence = f"{text!r} {NUMBERS[parse]}" if parse in NUMBERS else str(error)
         raise error if sentence.startswith("--") else invalid(setting.name, sentence) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What stands behind an entry: its script, what it is about, and the function `module:name` that does it.
+
+    The function gets the settings and returns the exit code; its module is imported only once all flags are right.
+    flags: of the settings those that are typed; empty: all. early: how things stand after a signal, as long as the
+    function does not say that with its KeyboardInterrupt.
+    """
+
+    script: str
+    about: str
+    does: str
+    flags: tuple[str, ...] = ()
+    early: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """What an entry can be asked for: one field a flag, its default written once. UserError for what cannot serve."""
+
+    command: ClassVar[Command]
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            choices, value = flag_of(each).choices, getattr(self, each.name)
+            if choices and value not in choices:
+                raise invalid(each.name, f"{value!r} is not there: choose {' or '.join(choices)}")
+
+    @classmethod
+    def from_flags(cls, typed: Mapping[str, Any]) -> Self:
+        """Of what was typed, by name; the rest has its default. UserError: a setting without one was not typed."""
+        known = {each.name: each for each in fields(cls)}
+        for name in known.keys() - typed.keys():
+            if known[name].default is known[name].default_factory is MISSING:
+                raise invalid(name, f"missing: write {flag_name(name)} {flag_of(known[name]).form}")
+        return cls(**{name: parse_setting(known[name], text) for name, text in typed.items()})
+
+    def nothing_to_do(self) -> str | None:
+        """A line that says so; else None."""
+        return None
 
 
 BUILTIN = "builtin"
@@ -85,6 +136,14 @@ def parse_families(text: str) -> dict[str, float]:
 def families_text(shares: Mapping[str, float]) -> str:
     """The inverse of parse_families, to ten digits."""
     return ",".join(f"{name}={100 * share:.10g}" for name, share in shares.items())
+
+
+def parse_share(text: str) -> float:
+    """`0.01` -> .01"""
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"{text!r} is no share: write a number above 0 and at most 1, such as 0.01") from None
 
 
 def parse_sharing(text: str) -> int | str:

@@ -2,17 +2,20 @@
 
 import json
 import math
+import pkgutil
 import shlex
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from tune.errors import UserError, called
 from tune.flags import (  # fmt: skip
+    Command,
+    Flags,
     families_text,
     flag_name,
     flag_of,
@@ -22,6 +25,7 @@ from tune.flags import (  # fmt: skip
     parse_families,
     parse_path,
     parse_setting,
+    parse_share,
     parse_sharing,
     typed,
 )
@@ -63,12 +67,16 @@ class UnknownFamily(UserError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Flags):
     """What a study was asked for; each setting may be given as its flag is typed, such as Settings(budget="2h").
 
     UserError: `--flag: value: rule: remedy`, in one line.
     """
 
+    command: ClassVar[Command] = Command(
+        script="tune/run.py", does="tune.study:run", early="nothing was written",
+        about="Find the best small Transformer that a fixed number of device-hours can buy.",
+    )  # fmt: skip
     budget: float = field(  # device-seconds, as all times here are seconds
         metadata=typed(
             f"the cap in device-hours, never exceeded: {DURATIONS}; with --resume the new total",
@@ -211,10 +219,21 @@ class Settings:
             raise invalid("trials_per_gpu", f"'{self.trials_per_gpu}' is too few: write 1 or more, or auto")
         if not 0 <= self.seed <= LARGEST_SEED:
             raise invalid("seed", f"'{self.seed}' is out of range: a seed is from 0 to {LARGEST_SEED}; write --seed 0")
-        for each in fields(self):
-            choices, value = flag_of(each).choices, getattr(self, each.name)
-            if choices and value not in choices:
-                raise invalid(each.name, f"{value!r} is not there: choose {' or '.join(choices)}")
+        super().__post_init__()
+
+    @classmethod
+    def from_flags(cls, typed: Mapping[str, Any], experiment: str | None = None) -> Self:
+        """As in Flags. experiment: the one that it is a study of; None: a search."""
+        if "resume" in typed:
+            changes = {name: text for name, text in typed.items() if name != "resume"}
+            settings = cls.of_study(typed["resume"], experiment=experiment, **changes)
+        elif "budget" in typed:
+            settings = cls(**typed)
+            settings.new_folder()
+        else:
+            raise invalid("budget", "missing: a study needs a cap; write --budget 8h")
+        settings.check_files()
+        return settings
 
     def new_folder(self) -> Path:
         """The folder that a new study would have. UserError: it is taken, or cannot be made. Leaves nothing behind."""
@@ -240,7 +259,7 @@ class Settings:
 
     def nothing_to_do(self) -> str | None:
         """A line that says so, where the study to go on with came to its own end under this very cap; else None."""
-        spent = None if self.resume is None else spent_at_its_end(self.resume, self.budget)
+        spent = None if self.resume is None or self.plan else spent_at_its_end(self.resume, self.budget)
         if spent is None:
             return None
         used, cap = duration_text(round(spent, 1)), duration_text(self.budget)
@@ -345,3 +364,102 @@ class Settings:
             names = ", ".join(others)
             raise UserError(f"{names}: not as in '{folder}', and a study keeps its own settings: leave {names} out")
         return changed
+
+
+def parse_recipe(text: str) -> dict[str, float]:
+    """`learning_rate=0.004` -> {"learning_rate": 0.004}. UserError: not of a recipe, or no number above 0."""
+    given = [part.partition("=") for part in text.split(",")]
+    recipe = {name: int(value) if value.isdecimal() else float(value) for name, _, value in given}
+    if not all(name in FREED and 0 < value < math.inf for name, value in recipe.items()):
+        raise UserError(f"{text!r} is no recipe: what there is of one is {', '.join(FREED)}")
+    return recipe
+
+
+EXPERIMENTS = {
+    "ablation": "translation",
+    **dict.fromkeys(("methods", "batch_size", "estimates", "loader", "stages", "precision", "transfer"), "nanogpt"),
+    **dict.fromkeys(("scaling", "large_batch", "data_parallel"), "nanogpt"),
+}
+"""The experiments, and the family that each is of unless another is asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentSettings(Settings):
+    """The search's settings, with one family, and which experiment it is."""
+
+    command: ClassVar[Command] = Command(
+        script="tune/experiment.py", does="tune.experiments.catalogue:run", early="nothing was written",
+        about="Repeat an experiment of the published reports, under a cap of device-hours.",
+        flags=(
+            *("name", "list", "budget", "families", "fix", "scale", "seeds", "devices", "oversubscribe"),
+            *("memory_limit", "seed", "out", "translation_corpus", "text_corpus", "skip_bad_lines", "plan", "resume"),
+            "of",
+        ),
+    )  # fmt: skip
+    name: str = field(
+        default="",
+        metadata=typed(f"of {', '.join(EXPERIMENTS)}", form="NAME", places="?", stored=False, on_resume=True),
+    )
+    list: bool = field(
+        default=False, metadata=typed("name the experiments, and what each is worth here", stored=False)
+    )
+    families: Mapping[str, float] = field(
+        metadata=typed(
+            "the model (default: the experiment's own)", form="translation|nanogpt", parse=parse_families,
+            show=families_text,
+        ),
+    )  # fmt: skip
+    scale: float = field(
+        default=1.0,
+        metadata=typed(
+            "the share of its training that an experiment does, such as 0.01", form="SHARE", parse=parse_share
+        ),
+    )
+    seeds: int = field(
+        default=1, metadata=typed("how often each training is repeated, with another seed", form="N", parse=int)
+    )
+    of: Path | None = field(
+        default=None,
+        metadata=typed(
+            "of scaling: a search's study, whose winner's family, configuration, text and seed it takes; of several "
+            "families that with the largest share, or the one that --families names",
+            form="FOLDER", parse=parse_path,
+        ),
+    )  # fmt: skip
+    recipe: Mapping[str, float] = field(  # what --vary chose for that winner; no flag of its own
+        default_factory=dict, metadata=typed("", parse=parse_recipe, show=fix_text)
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.families) > 1:
+            names = ",".join(self.families)
+            raise invalid("families", f"{names!r} are two, and an experiment is on one: write one of them")
+        if not 0 < self.scale <= 1:
+            raise invalid("scale", f"'{self.scale}' is out of range: write a share above 0 and at most 1")
+        if self.seeds < 1:
+            raise invalid("seeds", f"'{self.seeds}' is too few: write 1 or more")
+
+    @classmethod
+    def from_flags(cls, typed: Mapping[str, Any], experiment: str | None = None) -> Self:
+        """As above. With --of the winner that is meant is read first."""
+        if "list" in typed:
+            return cls(budget="1s", families="nanogpt", list=True)  # type: ignore[arg-type]
+        name = typed.get("name", "")
+        if name not in EXPERIMENTS:
+            raise UserError(f"NAME: {name!r} is no experiment: write one of {', '.join(EXPERIMENTS)}")
+        asked = {} if "resume" in typed else {"families": EXPERIMENTS[name]}
+        if "of" in typed and "resume" not in typed:
+            asked = pkgutil.resolve_name("tune.experiments.catalogue:of_winner")(name, dict(typed))
+        return super().from_flags({**typed, **asked} if "of" in typed else {**asked, **typed}, experiment=name)
+
+    @property
+    def family(self) -> str:
+        """The one there is."""
+        return next(iter(self.families))
+
+    def too_small_for(self, experiment: str, smallest: float, others: Sequence[str]) -> UserError:
+        """The error for a cap that does not pay for an experiment; `smallest` in device-seconds or `others` would."""
+        asked, least = duration_text(self.budget), duration_text(math.ceil(smallest))
+        remedy = ", or ".join([f"at least {least}", *others])
+        return invalid("budget", f"{asked!r} does not pay for {experiment}: write {remedy}")

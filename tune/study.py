@@ -28,7 +28,7 @@ from tune.devices import Devices, find_devices
 from tune.display.console import Screen, last_word, screen_apart
 from tune.display.panel import displayed
 from tune.display.tensorboard import TensorBoard
-from tune.dry_run import Plan, make_plan
+from tune.dry_run import Plan, make_plan, plan_lines
 from tune.errors import told_in_one_line
 from tune.ranking import ranking
 from tune.search.engine import Listener, Planner
@@ -74,6 +74,14 @@ def search(settings: Settings) -> pd.DataFrame | Plan:
     table = ranking(study)
     table.attrs["study"] = str(study)
     return table
+
+
+def run(settings: Settings) -> int:
+    """The exit code of a search, or of a plan that is printed. UserError as below."""
+    if settings.plan:
+        print(*plan_lines(make_plan(settings)), sep="\n")
+        return 0
+    return run_study(settings).exit_code
 
 
 def run_study(settings: Settings) -> Outcome:

@@ -16,7 +16,7 @@ from kernels import timing
 from kernels.kernel import Call
 from kernels.machine import Watch
 from kernels.registry import KERNELS
-from kernels.settings import sizes
+from kernels.settings import parse_sizes
 
 SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
 """Of one core that the process beside takes."""
@@ -48,7 +48,8 @@ def beside(share: float) -> Iterator[None]:
 def calls() -> dict[str, Call]:
     """In the caches, too large for them, and bound by arithmetic; on one thread and on all."""
     found = {}
-    for name, size in (("triad", sizes("full")[0]), ("triad", sizes("full")[1]), ("monte_carlo_pi", 1_000_000)):
+    small, large = parse_sizes("full")
+    for name, size in (("triad", small), ("triad", large), ("monte_carlo_pi", 1_000_000)):
         kernel = KERNELS[name]
         inputs, output = kernel.arrays(size, seed=0)
         for implementation in kernel.implementations:

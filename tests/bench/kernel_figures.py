@@ -9,7 +9,7 @@ from types import ModuleType
 from kernels import benchmark, timing
 from kernels.kernel import THREADS
 from kernels.registry import KERNELS
-from kernels.settings import sizes
+from kernels.settings import parse_sizes
 from kernels.tasks import cluster
 from tests.bench.table import Row
 
@@ -63,7 +63,7 @@ def figures(*, short: bool) -> Iterator[Row]:
     for name, group in groupby(FIGURES, key=lambda figure: figure.kernel):
         wanted = list(group)
         names = {each for figure in wanted for each in (figure.fast, figure.slow)} | {OF_THE_COPY.get(name, "njit")}
-        asked = (SAMPLES,) if name == "monte_carlo_pi" else (10_000,) if short else sizes("full")
+        asked = (SAMPLES,) if name == "monte_carlo_pi" else (10_000,) if short else parse_sizes("full")
         found = benchmark.measure(name, asked, sorted(names), SEED)
         for size in asked:
             rows = {row["implementation"]: row for row in found if row["size"] == size}
@@ -130,7 +130,7 @@ class Held:
 
 def inside_ray(ray: ModuleType, *, short: bool) -> Iterator[Row]:
     """The same call inside a Ray worker and outside, in turns."""
-    large = 10_000 if short else sizes("full")[-1]
+    large = 10_000 if short else parse_sizes("full")[-1]
     tried = ("triad", "njit-parallel", large), ("monte_carlo_pi", "njit", SAMPLES), ("softmax", "njit-parallel", large)
     with cluster(ray):
         for kernel, implementation, size in tried:

@@ -132,7 +132,7 @@ def test_what_would_take_minutes_is_skipped():
 
 @pytest.mark.parametrize(("function", "code"), [(np.add, 0), (misses_the_last, 1)])
 def test_a_failing_kernel_makes_the_exit_code(function, code, capsys):
-    settings = Settings(kernels=("vector_add",), sizes=(100,), as_json=True)
+    settings = Settings(kernels=("vector_add",), sizes=(100,), json=True)
     assert report(settings, [[row_of(with_one(ADD, function))]]) == code
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["kernel"], row["implementation"], row["size"]) == ("vector_add", "it", 100)

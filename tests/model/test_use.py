@@ -9,8 +9,10 @@ import torch
 from model import inference as use
 from model.config import Config, build_model
 from model.data.tokenizer import CharacterTokenizer, SubwordTokenizer, Tokenizer
-from model.inference import continuation, generate, run, translate, translations
+from model.inference import continuation, translations
+from model.settings import GenerateSettings, TranslateSettings
 from model.training.checkpoint import config_state, export, save
+from tune.cli import main
 
 SENTENCES = ["the cat sleeps", "a dog", "", "the small cat eats the fish that a dog left", "dog", "a fish sleeps"]
 CHARACTERS = CharacterTokenizer("abcdefgh \n")
@@ -89,13 +91,13 @@ def test_without_temperature_the_likeliest_token_is_taken_and_an_unknown_one_nev
 
 def test_the_commands_print_what_the_functions_give(tmp_path, monkeypatch, capsys):
     folder = exported(tmp_path, "translation", WORDS)
-    translate([str(folder), *SENTENCES])
+    main(TranslateSettings, [str(folder), *SENTENCES])
     given = capsys.readouterr().out
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(SENTENCES)))
-    translate([str(folder)])
+    main(TranslateSettings, [str(folder)])
     assert capsys.readouterr().out == given
     assert given == "\n".join(translations(built("translation", WORDS), WORDS, SENTENCES)) + "\n"
-    generate([str(exported(tmp_path, "nanogpt", CHARACTERS)), "--prompt", "abc", "--tokens", "5"])
+    main(GenerateSettings, [str(exported(tmp_path, "nanogpt", CHARACTERS)), "--prompt", "abc", "--tokens", "5"])
     assert capsys.readouterr().out == "abc" + continuation(built("nanogpt", CHARACTERS), CHARACTERS, "abc", 5) + "\n"
 
 
@@ -104,44 +106,43 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("command", [translate, generate])
+@pytest.mark.parametrize("command", [TranslateSettings, GenerateSettings])
 @pytest.mark.parametrize("screen", [Terminal, io.StringIO])
 def test_what_a_model_writes_cannot_steer_a_terminal_and_is_piped_as_it_is(tmp_path, monkeypatch, screen, command):
     written = "a\x1b]0;title\x07\x9b2J\rb\x7f\u202e\tñ\n\\x"
     monkeypatch.setattr(use, "translations", lambda *_, **__: [written, "second"])
     monkeypatch.setattr(use, "continuation", lambda *_, **__: written)
     monkeypatch.setattr("sys.stdout", shown := screen())
-    if command is translate:
-        translate([str(exported(tmp_path, "translation", WORDS)), "first", "second"])
+    if command is TranslateSettings:
+        main(TranslateSettings, [str(exported(tmp_path, "translation", WORDS)), "first", "second"])
     else:
-        generate([str(exported(tmp_path, "nanogpt", CHARACTERS)), "--prompt", "\x1b"])
+        main(GenerateSettings, [str(exported(tmp_path, "nanogpt", CHARACTERS)), "--prompt", "\x1b"])
     printed = shown.getvalue()
     if screen is Terminal:
         assert all(character.isprintable() or character in "\t\n" for character in printed)
         assert "a\\x1b]0;title\\x07\\x9b2J\\rb\\x7f\\u202e\tñ\n\\x" in printed
     else:
-        assert printed == (f"{written}\nsecond\n" if command is translate else f"\x1b{written}\n")
+        assert printed == (f"{written}\nsecond\n" if command is TranslateSettings else f"\x1b{written}\n")
 
 
 @pytest.mark.parametrize(
     ("command", "arguments", "said"),
     [
-        (translate, ["{gpt}", "a dog"], "best-translation"),
-        (generate, ["{translator}"], "best-nanogpt"),
-        (translate, ["{nowhere}", "a dog"], "best-<family>"),
-        (translate, ["{translator}", "a dog", "--beam", "0"], "--beam: 0"),
-        (generate, ["{gpt}", "--tokens", "0"], "--tokens: 0"),
-        (generate, ["{gpt}", "--temperature", "nan"], "--temperature: nan"),
-        (generate, ["{gpt}", "--prompt", ""], "prompt: ''"),
+        (TranslateSettings, ["{gpt}", "a dog"], "best-translation"),
+        (GenerateSettings, ["{translator}"], "best-nanogpt"),
+        (TranslateSettings, ["{nowhere}", "a dog"], "best-<family>"),
+        (TranslateSettings, ["{translator}", "a dog", "--beam", "0"], "--beam: 0"),
+        (GenerateSettings, ["{gpt}", "--tokens", "0"], "--tokens: 0"),
+        (GenerateSettings, ["{gpt}", "--temperature", "nan"], "--temperature: nan"),
+        (GenerateSettings, ["{gpt}", "--prompt", ""], "prompt: ''"),
     ],
 )
-def test_what_does_not_serve_ends_with_one_line(tmp_path, monkeypatch, capsys, command, arguments, said):
+def test_what_does_not_serve_ends_with_one_line(tmp_path, capsys, command, arguments, said):
     folders = {
         "gpt": exported(tmp_path, "nanogpt", CHARACTERS),
         "translator": exported(tmp_path, "translation", WORDS),
         "nowhere": tmp_path / "nowhere",
     }
-    monkeypatch.setattr("sys.argv", ["command", *(each.format(**folders) for each in arguments)])
-    assert run(command) == 2
+    assert main(command, [each.format(**folders) for each in arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1 and said in captured.err

@@ -19,6 +19,7 @@ import torch  # noqa: E402
 from model.training import learner  # noqa: E402
 from tune import cli  # noqa: E402
 from tune.backend import session, trainable  # noqa: E402
+from tune.settings import Settings  # noqa: E402
 
 FAULTS = json.loads(Path(sys.argv[1]).read_text())
 FROM_STEP = 30
@@ -67,4 +68,4 @@ class Faulty(trainable.TrainingTrial):
 
 if __name__ == "__main__":
     session.TrainingTrial = Faulty  # type: ignore[misc]
-    sys.exit(cli.main(sys.argv[2:]))
+    sys.exit(cli.main(Settings, sys.argv[2:]))

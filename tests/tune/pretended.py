@@ -35,4 +35,4 @@ def on_a_core(*about: Any) -> Place:
 
 if __name__ == "__main__":
     study.find_devices, study.make_place = one_gpu, on_a_core
-    sys.exit(cli.main(sys.argv[1:]))
+    sys.exit(cli.main(Settings, sys.argv[1:]))

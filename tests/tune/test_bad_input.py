@@ -7,16 +7,18 @@ import pytest
 
 from tests.model.stand_in import ask_python, fill, serving
 from tune import cli
+from tune.settings import Settings
 
 PAIRS = "Hello.\tHola.\n"
 MANY = """
 import contextlib, io, json, sys
 from tune import cli
+from tune.settings import Settings
 
 def answer(flags):
     out, error = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
-        code = cli.main(["--budget", "8h", *flags.split()])
+        code = cli.main(Settings, ["--budget", "8h", *flags.split()])
     return code, out.getvalue(), error.getvalue()
 
 print(json.dumps([answer(flags) for flags in sys.argv[1:]]))
@@ -77,7 +79,7 @@ def test_one_line_exit_2_nothing_written(
     folder: Path, capfd: pytest.CaptureFixture[str], flags: str, said: str
 ) -> None:
     before = sorted(folder.rglob("*"))
-    assert cli.main(flags.split()) == 2
+    assert cli.main(Settings, flags.split()) == 2
     out, error = capfd.readouterr()
     assert out == "" and error.count("\n") == 1
     assert re.search(said, error), error

@@ -54,7 +54,7 @@ def test_what_the_disk_does_not_take_is_one_line_and_code_2(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], study: Path
 ) -> None:
     fail_with(error, monkeypatch)
-    assert cli.main(FLAGS) == 2
+    assert cli.main(Settings, FLAGS) == 2
     printed = capsys.readouterr()
     assert printed.out == "" and printed.err.count("\n") == 1
     assert str(error.args[-1]) in printed.err and f"--resume {study}" in printed.err
@@ -63,7 +63,7 @@ def test_what_the_disk_does_not_take_is_one_line_and_code_2(
 def test_a_fault_of_ours_is_not_taken_for_the_disks(monkeypatch: pytest.MonkeyPatch, study: Path) -> None:
     fail_with(ConnectionError("Ray is gone"), monkeypatch)
     with pytest.raises(ConnectionError) as kept:
-        cli.main(FLAGS)
+        cli.main(Settings, FLAGS)
     with Journal(study, new=False) as journal:  # that nothing holds, though the error is kept, as in a notebook
         assert journal.rows("SELECT * FROM trials") == [] and kept.tb is not None
 

@@ -17,6 +17,7 @@ from tune import cli, study
 from tune.backend import session  # noqa: F401
 from tune.search.engine import Planner
 from tune.backend.trainable import STOP_FILE
+from tune.settings import Settings
 
 def waits(where):
     print(where, flush=True, file=SCREEN)
@@ -51,7 +52,7 @@ study.local_ray, study.run_trials = local_ray, run_trials
 if IN == "looks":
     from tune import search_context
     search_context.load_corpora = corpora
-sys.exit(cli.main(sys.argv[1:]))
+sys.exit(cli.main(Settings, sys.argv[1:]))
 """
 ASKED = ["--budget", "60s", "--families", "nanogpt", "--devices", "1", "--text-corpus", "builtin", "--out", "study"]
 

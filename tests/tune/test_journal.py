@@ -130,11 +130,12 @@ READ = """
 import locale, os, sys
 from pathlib import Path
 from tune import cli
+from tune.settings import Settings
 from tune.store.journal import Journal, connect
 if not os.getuid():
     os.setuid(65534)
 print(connect(sys.argv[1]).execute("SELECT COUNT(*) FROM trials").fetchone()[0], flush=True)
-print(cli.main(["--resume", sys.argv[1]]))
+print(cli.main(Settings, ["--resume", sys.argv[1]]))
 try:
     Journal(Path(sys.argv[1]), new=False)
 except ValueError as error:

@@ -1,6 +1,7 @@
 """`--load my_families.py`: on every command that opens a study of a family of a user's own, and never on its own."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import torch
 
 from model.config import RECIPES, Config
 from model.families import FAMILIES
-from model.inference import generate
+from model.settings import GenerateSettings
 from model.training.checkpoint import config_state, export, save
 from tests.model.test_use import CHARACTERS
 from tune import cli
@@ -42,7 +43,12 @@ class Mine(Family):
     def build(self, config, vocabulary, pad):
         return build_model(replace(config, family="nanogpt", d_model=config.own["width"]), vocabulary=vocabulary, pad=0)
 """
-PARSED = "import sys; from tune.cli import parse; print(dict(parse(sys.argv[1:]).families))"
+PARSED = """
+import sys
+from tune.cli import parse
+from tune.settings import Settings
+print(dict(parse(Settings, sys.argv[1:]).families))
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +79,7 @@ def study_of(settings: Settings, folder: Path) -> Path:
 
 
 def test_a_family_out_of_a_file_is_one_to_choose_and_to_fix(mine: Path) -> None:
-    settings = cli.parse(["--budget", "1h", "--load", str(mine), "--families", "mine", "--fix", "width=32"])
+    settings = cli.parse(Settings, ["--budget", "1h", "--load", str(mine), "--families", "mine", "--fix", "width=32"])
     assert settings.families == {"mine": 1.0} and settings.fix == {"width": 32}
     assert replace(settings, seed=1) == Settings(budget="1h", load=mine, families="mine", fix="width=32", seed=1)
 
@@ -106,9 +112,9 @@ def test_a_strangers_file_is_executed_only_where_it_is_typed_again(mine: Path, t
     (study / "study.json").write_text(json.dumps(facts))
     assert Settings.of_study(study).load is None
     assert Settings.from_stored(facts["settings"]).load is None
-    assert cli.parse(["--resume", str(study)]).load is None
+    assert cli.parse(Settings, ["--resume", str(study)]).load is None
     assert not mine.with_name("executed").exists()
-    assert cli.parse(["--resume", str(study), "--load", str(mine)]).load == mine
+    assert cli.parse(Settings, ["--resume", str(study), "--load", str(mine)]).load == mine
     assert mine.with_name("executed").exists()
 
 
@@ -143,7 +149,7 @@ def test_a_file_that_cannot_serve_is_told_in_one_line(source: str | None, said: 
     if source is not None:
         (tmp_path / "m.py").write_text(source)
     with pytest.raises(ValueError, match=f"^--load: '{tmp_path}/m.py' {said}$"):
-        cli.parse(["--budget", "1h", "--load", str(tmp_path / "m.py"), "--families", "mine"])
+        cli.parse(Settings, ["--budget", "1h", "--load", str(tmp_path / "m.py"), "--families", "mine"])
 
 
 def test_a_winner_of_it_writes_where_its_file_is_loaded(
@@ -152,14 +158,14 @@ def test_a_winner_of_it_writes_where_its_file_is_loaded(
     RECIPES["mine"] = RECIPES["nanogpt"]
     config = Config.at({"width": 16}, family="mine")
     del RECIPES["mine"]
-    cli.parse(["--budget", "1h", "--load", str(mine), "--families", "mine"])
+    cli.parse(Settings, ["--budget", "1h", "--load", str(mine), "--families", "mine"])
     model = FAMILIES["mine"].build(config, CHARACTERS.vocabulary, 0)
     state = {"steps": 1, "config": config_state(config)}
     checkpoint = save(tmp_path / "checkpoints", model, {"step": torch.zeros(1)}, state)
     folder = export(checkpoint, tmp_path / "best-mine", CHARACTERS.to_json())
     del SPACES["mine"], FAMILIES["mine"], RECIPES["mine"]
-    with pytest.raises(ValueError, match=r"^model: [^\n]* 'mine' is none of [^\n]*--load FILE"):
-        generate([str(folder), "--prompt", "abc", "--tokens", "3"])
+    assert cli.main(GenerateSettings, [str(folder), "--prompt", "abc", "--tokens", "3"]) == 2
+    assert re.match(r"model: [^\n]* 'mine' is none of [^\n]*--load FILE", capsys.readouterr().err)
     mine.write_text(f"{MINE}\n")
-    generate([str(folder), "--load", str(mine), "--prompt", "abc", "--tokens", "3"])
+    cli.main(GenerateSettings, [str(folder), "--load", str(mine), "--prompt", "abc", "--tokens", "3"])
     assert capsys.readouterr().out.startswith("abc")

@@ -125,7 +125,7 @@ def test_the_command_prints_it_in_lines_that_fit(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     flags = "--budget 8h --plan --families nanogpt --fix d_model=16,layers=2,precision=fp32 --devices 2 --oversubscribe"
-    assert cli.main([*flags.split(), "--text-corpus", str(texts / "text.txt")]) == 0
+    assert cli.main(Settings, [*flags.split(), "--text-corpus", str(texts / "text.txt")]) == 0
     printed = capsys.readouterr().out
     assert all(len(line) <= 120 for line in printed.splitlines())
     assert re.search(r"^started +6 trials", printed, re.MULTILINE)  # all that such a space has
@@ -146,7 +146,7 @@ def test_what_a_search_refuses_a_plan_refuses_in_the_same_line(
     monkeypatch.chdir(tmp_path)
     said = []
     for words in (flags, f"{flags} --plan"):
-        assert cli.main(words.split()) == 2
+        assert cli.main(Settings, words.split()) == 2
         printed = capsys.readouterr()
         assert printed.out == ""
         said.append(printed.err)
@@ -155,7 +155,7 @@ def test_what_a_search_refuses_a_plan_refuses_in_the_same_line(
 
 
 def test_a_cluster_is_not_planned_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert cli.main(f"--budget 8h --plan --address 127.0.0.1:1 --out {tmp_path / 'new'}".split()) == 2
+    assert cli.main(Settings, f"--budget 8h --plan --address 127.0.0.1:1 --out {tmp_path / 'new'}".split()) == 2
     printed = capsys.readouterr()
     assert re.fullmatch(r"--plan: looks at this machine, .*'127.0.0.1:1': leave --address out; .*\n", printed.err)
     assert printed.out == "" and list(tmp_path.iterdir()) == []

@@ -125,7 +125,7 @@ def test_without_a_gpu_it_is_refused_in_one_line_and_auto_is_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    assert cli.main(["--budget", "8h", "--trials-per-gpu", "2"]) == 2
+    assert cli.main(Settings, ["--budget", "8h", "--trials-per-gpu", "2"]) == 2
     printed = capsys.readouterr()
     assert re.fullmatch(r"--trials-per-gpu: '2' .* there is no GPU here: leave it out; .*\n", printed.err)
     assert printed.out == "" and list(tmp_path.iterdir()) == []

@@ -7,17 +7,19 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import product
 
-from tune.curves.benchmark import WITHOUT, Cell, Outcome, ReplaySettings, parse, search
+from tune.curves.asked import ALL, ReplaySettings
+from tune.curves.benchmark import IDEAS, WITHOUT, Cell, Outcome, search
 from tune.curves.recorded import Row, Rows, Table, load
-from tune.errors import UserError
+from tune.flags import invalid
 
 
 def replay(tables: Sequence[Table], settings: ReplaySettings) -> list[Row]:
     """A row for each table, budget, number of workers and scheduler."""
     kept = Rows(settings.rows)
-    schedulers = (*settings.schedulers, *(f"{WITHOUT}{idea}" for idea in settings.ablations))
+    without = IDEAS if ALL in settings.ablations else settings.ablations
+    schedulers = (*settings.schedulers, *(f"{WITHOUT}{idea}" for idea in without))
     rows = []
-    for table, budget, workers, scheduler in product(tables, settings.budgets, settings.workers, schedulers):
+    for table, budget, workers, scheduler in product(tables, settings.budget, settings.workers, schedulers):
         cell = Cell(table=table, scheduler=scheduler, budget=budget, workers=workers)
         row = kept.find(asked(cell, settings))
         if row is None:
@@ -165,20 +167,14 @@ CUT_SHORT = (
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Replay as the flags say and print what came out; exit code 2 and one line where they are wrong."""
-    try:
-        settings = parse(sys.argv[1:] if argv is None else argv)
-        tables = [table for path in settings.tables for table in load(path)]
-        for table in tables:
-            if table.cut_short:
-                print(CUT_SHORT.format(table=table, curves=len(table.curves)), file=sys.stderr)
-        rows = replay(tables, settings)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    if settings.json:
-        print(json.dumps(rows, indent=1))
-    else:
-        print(report(rows))
+def run(settings: ReplaySettings) -> int:
+    """Replay, and print what came out. UserError: a table that does not serve, an idea that nobody had."""
+    if unknown := [idea for idea in settings.ablations if idea not in (*IDEAS, ALL)]:
+        raise invalid("ablations", f"{unknown[0]!r} is not known: choose from {', '.join(IDEAS)}, or {ALL}")
+    tables = [table for path in settings.tables for table in load(path)]
+    for table in tables:
+        if table.cut_short:
+            print(CUT_SHORT.format(table=table, curves=len(table.curves)), file=sys.stderr)
+    rows = replay(tables, settings)
+    print(json.dumps(rows, indent=1) if settings.json else report(rows))
     return 0

@@ -1,4 +1,4 @@
-"""What an experiment is: its settings, points that are measured one by one, what they cost and what else would pay for
+"""What an experiment is: points that are measured one by one, what they cost and what else would pay for
 them, and the trials they are put down to.
 """
 
@@ -20,88 +20,11 @@ from tune.corpora import SETTINGS as CORPORA
 from tune.corpora import load_corpora, prepare
 from tune.devices import Devices, find_devices
 from tune.errors import UserError
-from tune.flags import families_text, invalid, parse_families, parse_path, typed
+from tune.flags import invalid
 from tune.search_space import DIMENSIONS, FREED, Dimensions, Space, Value, fix_text, label
-from tune.settings import Settings
+from tune.settings import ExperimentSettings
 from tune.store.journal import Journal, connect
 from tune.store.queries import best_so_far
-from tune.units import duration_text
-
-NAMES = (
-    *("budget", "families", "fix", "scale", "seeds", "devices", "oversubscribe", "memory_limit", "seed", "out"),
-    *("translation_corpus", "text_corpus", "skip_bad_lines", "plan", "resume", "of"),
-)
-
-
-def parse_recipe(text: str) -> dict[str, float]:
-    """`learning_rate=0.004` -> {"learning_rate": 0.004}. UserError: not of a recipe, or no number above 0."""
-    given = [part.partition("=") for part in text.split(",")]
-    recipe = {name: int(value) if value.isdecimal() else float(value) for name, _, value in given}
-    if not all(name in FREED and 0 < value < math.inf for name, value in recipe.items()):
-        raise UserError(f"{text!r} is no recipe: what there is of one is {', '.join(FREED)}")
-    return recipe
-
-
-def parse_share(text: str) -> float:
-    """`0.01` -> .01"""
-    try:
-        return float(text)
-    except ValueError:
-        raise UserError(f"{text!r} is no share: write a number above 0 and at most 1, such as 0.01") from None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExperimentSettings(Settings):
-    """The search's settings, with one family."""
-
-    families: Mapping[str, float] = field(
-        metadata=typed(
-            "the model (default: the experiment's own)", form="translation|nanogpt", parse=parse_families,
-            show=families_text,
-        ),
-    )  # fmt: skip
-    scale: float = field(
-        default=1.0,
-        metadata=typed(
-            "the share of its training that an experiment does, such as 0.01", form="SHARE", parse=parse_share
-        ),
-    )
-    seeds: int = field(
-        default=1, metadata=typed("how often each training is repeated, with another seed", form="N", parse=int)
-    )
-    of: Path | None = field(
-        default=None,
-        metadata=typed(
-            "of scaling: a search's study, whose winner's family, configuration, text and seed it takes; of several "
-            "families that with the largest share, or the one that --families names",
-            form="FOLDER", parse=parse_path,
-        ),
-    )  # fmt: skip
-    recipe: Mapping[str, float] = field(  # what --vary chose for that winner; no flag of its own
-        default_factory=dict, metadata=typed("", parse=parse_recipe, show=fix_text)
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.families) > 1:
-            names = ",".join(self.families)
-            raise invalid("families", f"{names!r} are two, and an experiment is on one: write one of them")
-        if not 0 < self.scale <= 1:
-            raise invalid("scale", f"'{self.scale}' is out of range: write a share above 0 and at most 1")
-        if self.seeds < 1:
-            raise invalid("seeds", f"'{self.seeds}' is too few: write 1 or more")
-
-    @property
-    def family(self) -> str:
-        """The one there is."""
-        return next(iter(self.families))
-
-    def too_small_for(self, experiment: str, smallest: float, others: Sequence[str]) -> UserError:
-        """The error for a cap that does not pay for an experiment; `smallest` in device-seconds or `others` would."""
-        asked, least = duration_text(self.budget), duration_text(math.ceil(smallest))
-        remedy = ", or ".join([f"at least {least}", *others])
-        return invalid("budget", f"{asked!r} does not pay for {experiment}: write {remedy}")
-
 
 Row = dict[str, Any]
 """JSON-able: what was `asked`, on how many `devices`, and what came of it; `skipped`: why nothing did."""

@@ -1,26 +1,13 @@
 """The experiments that there are, what one would do here, and the command behind experiment.py."""
 
-import argparse
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tune.cli import Parser, add_flags, joined, settings_of, told_in_words
 from tune.devices import find_devices
-from tune.errors import UserError, called
 from tune.experiments.ablation import ABLATION
-from tune.experiments.base import (
-    NAMES,
-    Experiment,
-    ExperimentSettings,
-    affordable_share,
-    crews,
-    price,
-    survey,
-    winner_of,
-)
+from tune.experiments.base import Experiment, affordable_share, crews, price, survey, winner_of
 from tune.experiments.batch_size import BATCH_SIZE
+from tune.experiments.conduct import run_experiment
 from tune.experiments.data_parallel import DATA_PARALLEL
 from tune.experiments.estimates import ESTIMATES
 from tune.experiments.large_batch import LARGE_BATCH
@@ -31,6 +18,7 @@ from tune.experiments.scaling import SCALING
 from tune.experiments.stages import STAGES_OF_A_TRAINING
 from tune.experiments.transfer import TRANSFER
 from tune.flags import invalid, parse_families, parse_path
+from tune.settings import ExperimentSettings
 from tune.units import duration_text
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -62,25 +50,6 @@ def plan_lines(experiment: Experiment, settings: ExperimentSettings) -> Iterator
     yield f"about {duration_text(round(price(grounds.points, share)))} of {duration_text(settings.budget)}"
 
 
-ABOUT = "Repeat an experiment of the published reports, under a cap of device-hours."
-
-
-def parser() -> argparse.ArgumentParser:
-    """Only flags that were given appear in the result."""
-    made = Parser(
-        prog=called("tune/experiment.py"), description=ABOUT, allow_abbrev=False, argument_default=argparse.SUPPRESS
-    )  # fmt: skip
-    made.add_argument("name", nargs="?", metavar="NAME", help="the experiment; --list names them")
-    made.add_argument("--list", action="store_true", help="name the experiments, and what each is worth here")
-    add_flags(made, [each for each in fields(ExperimentSettings) if each.name in NAMES])
-    return made
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run an experiment; its exit code, or 2 for a wrong flag. Ray and torch come only once the flags are read."""
-    return told_in_words(lambda: run(vars(parser().parse_args(joined(sys.argv[1:] if argv is None else argv)))))
-
-
 def of_winner(name: str, typed: dict[str, Any]) -> dict[str, Any]:
     """What was typed, and the rest from the winner of the study that --of names. UserError: it cannot be had."""
     if name != SCALING.name:
@@ -92,21 +61,12 @@ def of_winner(name: str, typed: dict[str, Any]) -> dict[str, Any]:
     return winner | typed | {"families": winner["families"]}
 
 
-def run(typed: dict[str, Any]) -> int:
-    """The exit code. UserError: something that was typed cannot serve."""
-    from tune.experiments.conduct import run_experiment
-
-    if typed.pop("list", False):
+def run(settings: ExperimentSettings) -> int:
+    """The exit code. UserError: something that was asked for cannot serve."""
+    if settings.list:
         print(*list_lines(EXPERIMENTS.values()), sep="\n")
-        return 0
-    name = str(typed.pop("name", ""))
-    if name not in EXPERIMENTS:
-        raise UserError(f"NAME: {name!r} is no experiment: write one of {', '.join(EXPERIMENTS)}")
-    if "resume" not in typed:
-        typed = of_winner(name, typed) if "of" in typed else {"families": EXPERIMENTS[name].families[0]} | typed
-    settings = settings_of(ExperimentSettings, typed, experiment=name)
-    settings.check_files()
-    if not settings.plan:
-        return run_experiment(EXPERIMENTS[name], settings)
-    print(*plan_lines(EXPERIMENTS[name], settings), sep="\n")
+    elif settings.plan:
+        print(*plan_lines(EXPERIMENTS[settings.name], settings), sep="\n")
+    else:
+        return run_experiment(EXPERIMENTS[settings.name], settings)
     return 0

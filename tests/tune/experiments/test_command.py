@@ -1,6 +1,7 @@
 """The command of experiments: what it lists and plans, and that a wrong word is one line and exit code 2."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,10 @@ import pytest
 from model.config import Config
 from tests.tune.board.conftest import Sampled
 from tests.tune.world import World
-from tune import cli
-from tune.experiments import catalogue as command
-from tune.experiments.base import ExperimentSettings, survey
+from tune import cli, settings
+from tune.experiments.base import survey
 from tune.experiments.catalogue import EXPERIMENTS
-from tune.settings import Settings
+from tune.settings import ExperimentSettings, Settings
 from tune.winners import winners
 
 HERE = ("--text-corpus", "builtin", "--devices", "2", "--oversubscribe")
@@ -44,20 +44,24 @@ WRONG = {
 
 @pytest.mark.parametrize("said", WRONG)
 def test_a_wrong_word_is_one_line_and_nothing_is_written(said, empty_folder, capsys):
-    assert command.main(WRONG[said]) == 2
+    assert cli.main(ExperimentSettings, WRONG[said]) == 2
     told = capsys.readouterr()
     assert told.out == "" and told.err.startswith(said) and told.err.count("\n") == 1
     assert list(empty_folder.iterdir()) == []
 
 
+def test_every_experiment_can_be_asked_for_and_is_of_its_own_family():
+    assert {each.name: each.families[0] for each in EXPERIMENTS.values()} == settings.EXPERIMENTS
+
+
 def test_the_list_names_every_experiment_with_its_price(capsys):
-    assert command.main(["--list"]) == 0
+    assert cli.main(ExperimentSettings, ["--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(EXPERIMENTS) and all(" here" in line for line in lines)
 
 
 def test_the_plan_shares_out_the_budget_and_writes_nothing(empty_folder, capsys):
-    assert command.main(["scaling", "--budget", "20m", "--plan", *HERE]) == 0
+    assert cli.main(ExperimentSettings, ["scaling", "--budget", "20m", "--plan", *HERE]) == 0
     first, *planned, last = capsys.readouterr().out.splitlines()
     assert first.startswith("scaling on 2 x") and last == "about 20m of 20m"
     assert len([line for line in planned if line.startswith("2 x measure steps")]) == 6
@@ -66,10 +70,10 @@ def test_the_plan_shares_out_the_budget_and_writes_nothing(empty_folder, capsys)
 
 def test_what_is_proposed_beside_a_larger_cap_is_within_it(capsys):
     asked = ["methods", "--budget", "30m", "--plan", *HERE]
-    assert command.main(asked) == 2
+    assert cli.main(ExperimentSettings, asked) == 2
     remedies = capsys.readouterr().err.strip().split(", or ")[1:]
     assert remedies and remedies[0].startswith("--scale 0.")
-    assert {command.main([*asked, *remedy.split()]) for remedy in remedies} == {0}
+    assert {cli.main(ExperimentSettings, [*asked, *remedy.split()]) for remedy in remedies} == {0}
 
 
 @pytest.fixture
@@ -81,11 +85,11 @@ def study(tmp_path: Path) -> Path:
 
 
 def test_a_study_is_resumed_as_what_it_is(study, capsys):
-    assert cli.main(["--resume", str(study)]) == 2
+    assert cli.main(Settings, ["--resume", str(study)]) == 2
     said = capsys.readouterr().err
     assert f"'{study}' is of the experiment scaling: write python tune/experiment.py scaling --resume {study}" in said
     (study / "study.json").write_text(json.dumps({"settings": {"budget": "1h", "families": "nanogpt,translation"}}))
-    assert command.main(["scaling", "--resume", str(study)]) == 2
+    assert cli.main(ExperimentSettings, ["scaling", "--resume", str(study)]) == 2
     assert f"is of a search: write python tune/run.py --resume {study}" in capsys.readouterr().err
 
 
@@ -107,18 +111,18 @@ def test_scaling_is_of_the_winner_of_a_search(searched, named, family, monkeypat
         config = {name: value for name, value in json.loads(row["config"]).items() if name != "number"}
         searched.journal.update("trials", row["trial"], {"config": json.dumps(config)})
     winner, asked = winners(searched.journal)[family], list[ExperimentSettings]()
-    monkeypatch.setattr("tune.experiments.conduct.run_experiment", lambda _, settings: asked.append(settings) or 0)
+    monkeypatch.setattr("tune.experiments.catalogue.run_experiment", lambda _, settings: asked.append(settings) or 0)
     of = ["scaling", "--of", str(searched.journal.folder), "--budget", "1h", *HERE[2:], *named]
-    assert command.main(of) == 0
-    (settings,) = asked
+    assert cli.main(ExperimentSettings, of) == 0
+    (found,) = asked
     assert "learning_rate" in winner.config
-    assert survey(EXPERIMENTS["scaling"], settings).config == Config.at(winner.config, family=family, seed=7)
-    assert {getattr(settings, name) for name in ("text_corpus", "translation_corpus")} == {"builtin", None}
-    assert ExperimentSettings.from_stored(settings.stored(), out=settings.out) == settings
+    assert survey(EXPERIMENTS["scaling"], found).config == Config.at(winner.config, family=family, seed=7)
+    assert {getattr(found, name) for name in ("text_corpus", "translation_corpus")} == {"builtin", None}
+    assert ExperimentSettings.from_stored(found.stored(), out=found.out) == replace(found, name="")
 
 
 def test_what_has_no_winner_is_one_line(searched, tmp_path, capsys):
     for folder, said in ((searched.journal.folder, "has no winner of "), (tmp_path, "is no study of a search")):
-        assert command.main(["scaling", "--of", str(folder), "--budget", "1h"]) == 2
+        assert cli.main(ExperimentSettings, ["scaling", "--of", str(folder), "--budget", "1h"]) == 2
         told = capsys.readouterr().err
         assert told.startswith(f"--of: '{folder}' {said}") and told.count("\n") == 1

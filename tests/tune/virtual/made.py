@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tune.curves.world import Machine, World
 
-from tune.curves.benchmark import Amount, ReplaySettings, player
+from tune.curves.asked import Amount, ReplaySettings
+from tune.curves.benchmark import player
 from tune.curves.recorded import Curve, Table
 from tune.curves.supply import Supply
 
@@ -39,7 +40,7 @@ def write(path: Path, made: Table) -> Path:
 
 
 def settings(**changes) -> ReplaySettings:
-    return ReplaySettings(**{"tables": (), "budgets": (Amount(text="20%", times=0.2),), "seeds": 3} | changes)
+    return ReplaySettings(**{"tables": (), "budget": (Amount(text="20%", times=0.2),), "seeds": 3} | changes)
 
 
 def play(made: Table, scheduler: str, *, share: float = 0.3, seed: int = 0, **machine) -> World:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tune.cli import main
+from tune.curves.asked import ReplaySettings
 from tune.curves.recorded import evenly, load
-from tune.curves.replay_command import main
 from tune.store.journal import SCHEMA
 
 REPORT = "INSERT INTO reports (trial, at, training_seconds, valid_loss, memory_bytes) VALUES (?, 0, ?, ?, ?)"
@@ -45,7 +46,7 @@ def test_a_replay_says_which_share_of_the_trials_could_have_gone_on(tmp_path, ca
     flags = ["--budget", "50%", "--seeds", "1", "--schedulers", "ration", "--json"]
     for name, trials, share in (("whole", whole, None), ("mixed", whole | cut_short | unmeasured, "2 of 4 trials")):
         path = journal(tmp_path / name / "journal.db", trials)
-        assert main([str(path), *flags]) == 0
+        assert main(ReplaySettings, [str(path), *flags]) == 0
         out, error = capsys.readouterr()
         assert json.loads(out) and error.count("\n") == (share is not None) and (share or "") in error
 

@@ -8,7 +8,7 @@ import ray
 from tune.curves.world import Machine, Stretch, World
 
 from tests.tune.virtual.made import curve, play, table
-from tune.curves.benchmark import SCHEDULERS
+from tune.curves.asked import SCHEDULERS
 from tune.curves.recorded import Table
 from tune.curves.supply import Supply
 

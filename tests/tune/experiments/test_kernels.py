@@ -9,14 +9,16 @@ from typing import Any, cast
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from kernels import benchmark, study, timing
+from kernels import benchmark, timing
 from kernels.kernel import THREADS
 from kernels.machine_peaks import Peaks
 from kernels.registry import KERNELS
-from kernels.settings import Settings, UnaffordableError
-from kernels.study import Study, check_first, expected
+from kernels.settings import Settings
 from kernels.tasks import ENDING_SECONDS, OverdueError
 from tune.display import tensorboard as event_file
+from tune.errors import UserError
+from tune.experiments import kernels as study_of_kernels
+from tune.experiments.kernels import COLUMNS, Study, check_first, expected
 from tune.store import journal, ledger
 
 NAMES = ("scalar_add", "hypotenuse_scalar", "grid_stride_sum")
@@ -52,7 +54,7 @@ def measured() -> Callable[[str], list[benchmark.Row]]:
 
 @pytest.fixture(autouse=True)
 def without_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study, "PEAKS_SECONDS", math.inf)
+    monkeypatch.setattr(study_of_kernels, "PEAKS_SECONDS", math.inf)
 
 
 @pytest.fixture
@@ -85,7 +87,7 @@ def test_rows_are_in_the_journal_as_they_were_shown(begin: Callable[..., Study],
         (row["kernel"], row["implementation"]) for row in shown
     ]
     for row, of in zip(kept, shown, strict=True):
-        assert {name: row[name] for name in study.COLUMNS} == {name: of.get(name) for name in study.COLUMNS}
+        assert {name: row[name] for name in COLUMNS} == {name: of.get(name) for name in COLUMNS}
         assert json.loads(row["values_seconds"]) == of.get("values_seconds", [])
     closeness = {(row["kernel"], row["implementation"]): row["correct"] for row in kept}
     assert closeness["scalar_add", "python"] == "exact" and closeness["hypotenuse_scalar", "python"] == "close"
@@ -152,13 +154,13 @@ def test_what_broke_is_charged_too(begin: Callable[..., Study]) -> None:
 
 def test_a_budget_below_the_first_kernel_is_refused_with_one_that_does(measured: Any) -> None:
     asked = Settings(kernels=NAMES, sizes=(100,), budget=5.0)
-    with pytest.raises(UnaffordableError, match=r"^--budget: '5s' does not pay for scalar_add: write at least \d+s"):
+    with pytest.raises(UserError, match=r"^--budget: '5s' does not pay for scalar_add: write at least \d+s"):
         check_first(asked, cast(Any, Virtual(rows=measured)), ledger.GRACE_SECONDS)
 
 
 def test_what_check_first_names_pays_for_the_first(begin: Callable[..., Study], measured: Any) -> None:
     up = Virtual(rows=measured)
-    with pytest.raises(UnaffordableError) as refused:
+    with pytest.raises(UserError) as refused:
         check_first(Settings(kernels=NAMES, sizes=(100,), budget=5.0), cast(Any, up), ledger.GRACE_SECONDS)
     made = begin(up, float(str(refused.value).split("at least ")[1].split("s")[0]))
     check_first(made.settings, cast(Any, up), ledger.GRACE_SECONDS)
@@ -177,7 +179,7 @@ def test_peaks_that_were_measured_are_paid_for_and_kept_in_the_journal(
     begin: Callable[..., Study], measured: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peaks = Peaks(bytes_per_second={1: 1e10}, flops_per_second={"fp32": {1: 1e11}})
-    monkeypatch.setattr(study, "PEAKS_SECONDS", 15.0)
+    monkeypatch.setattr(study_of_kernels, "PEAKS_SECONDS", 15.0)
     up = Virtual(rows=lambda name: cast(Any, {"CPU": peaks}) if name == "peaks" else measured(name))
     made = begin(up, 1000.0)
     list(made.rows())

@@ -1,6 +1,5 @@
-"""A study of kernels: its rows in a journal and on TensorBoard, its device-seconds in a ledger.
-
-Ray, journal, ledger and event files are handed in: run.py alone imports them.
+"""The kernels, measured: as Ray tasks, in this process, or in a study that keeps the rows in a journal and on
+TensorBoard, its device-seconds in a ledger.
 """
 
 import json
@@ -14,11 +13,25 @@ from types import ModuleType
 from typing import Any
 
 from kernels.benchmark import Row
+from kernels.command import in_process, report
 from kernels.kernel import THREADS
-from kernels.registry import KERNELS
-from kernels.settings import Settings, UnaffordableError
-from kernels.tasks import ENDING_SECONDS, Cluster, OverdueError, cluster, peaks_of, rows_of, takes_gpu
+from kernels.registry import KERNELS, asked, check_implementations
+from kernels.settings import Settings
+from kernels.tasks import (
+    ENDING_SECONDS,
+    Cluster,
+    OverdueError,
+    cluster,
+    in_tasks,
+    peaks_of,
+    prepare_environment,
+    rows_of,
+    takes_gpu,
+)
 from kernels.timing import TRIES
+from tune.errors import UserError
+from tune.store.journal import Journal
+from tune.store.ledger import GRACE_SECONDS, Ledger
 
 TASK_SECONDS, BUILD_SECONDS, ROW_SECONDS, PEAKS_SECONDS = 4.0, 1.0, 0.5, 15.0
 """Expected on a quiet machine: of a task; of an implementation that is built and held against the reference; of one
@@ -32,9 +45,20 @@ SCALARS = ("median_seconds", "end_to_end_seconds", "per_second", "gigabytes_per_
 """Of a row on TensorBoard."""
 
 
+def run(settings: Settings) -> int:
+    """Measure, print, and keep the rows where there is a budget; the exit code. UserError: a setting cannot serve."""
+    check_implementations(settings)
+    if settings.local:
+        return report(settings, in_process(settings))
+    prepare_environment()
+    import ray
+
+    return report(settings, in_tasks(ray, settings) if settings.budget is None else in_study(ray, settings))
+
+
 def expected(settings: Settings, name: str) -> float:
     """Seconds of a kernel's task."""
-    implementations, sizes = len(settings.asked(name)), len(settings.sizes) if KERNELS[name].sized else 1
+    implementations, sizes = len(asked(settings, name)), len(settings.sizes) if KERNELS[name].sized else 1
     return TASK_SECONDS + implementations * (BUILD_SECONDS + sizes * ROW_SECONDS)
 
 
@@ -43,21 +67,22 @@ def devices_of(up: Cluster, *, on_gpu: bool) -> int:
     return int(on_gpu) if up.gpus else THREADS
 
 
-def in_study(
-    ray: ModuleType, settings: Settings, *, journal: ModuleType, ledger: ModuleType, event_file: ModuleType
-) -> Iterator[list[Row]]:
+def in_study(ray: ModuleType, settings: Settings) -> Iterator[list[Row]]:
     """The rows of each kernel that the budget pays for, kept before they are shown.
 
-    UnaffordableError, with nothing written: not even the first is paid for.
+    UserError, with nothing written: not even the first is paid for.
     """
+    from tune.display import tensorboard
+
+    assert settings.budget is not None
     began = time.monotonic()
     with cluster(ray) as up:
-        check_first(settings, up, ledger.GRACE_SECONDS)
+        check_first(settings, up, GRACE_SECONDS)
         settings.out.mkdir(parents=True)
         study = Study(
             settings=settings, up=up, clock=lambda: time.monotonic() - began,
-            ledger=ledger.Ledger(cap=settings.budget, clock=lambda: time.monotonic() - began),
-            journal=journal.Journal(settings.out, new=True), event_file=event_file,
+            ledger=Ledger(cap=settings.budget, clock=lambda: time.monotonic() - began),
+            journal=Journal(settings.out, new=True), event_file=tensorboard,
         )  # fmt: skip
         try:
             yield from study.rows()
@@ -66,12 +91,12 @@ def in_study(
 
 
 def check_first(settings: Settings, up: Cluster, grace: float) -> None:
-    """UnaffordableError: the budget does not pay for the first kernel. grace: the ledger's, in seconds."""
+    """UserError: the budget does not pay for the first kernel. grace: the ledger's, in seconds."""
     first, budget = settings.kernels[0], settings.budget or 0.0
     seconds = expected(settings, first) + 2 * ENDING_SECONDS + grace
     least = devices_of(up, on_gpu=takes_gpu(settings, first)) * seconds + 1
     if budget < least:
-        raise UnaffordableError(
+        raise UserError(
             f"--budget: '{budget:g}s' does not pay for {first}: write at least {math.ceil(least)}s, "
             "or take fewer --implementations or --sizes"
         )
@@ -79,13 +104,13 @@ def check_first(settings: Settings, up: Cluster, grace: float) -> None:
 
 @dataclass(kw_only=True)
 class Study:
-    """A study that is written. `ledger`, `journal`: a Ledger and a Journal of tune.store on one clock."""
+    """A study that is written; ledger and journal are on one clock."""
 
     settings: Settings
     up: Cluster
     clock: Callable[[], float]
-    ledger: Any
-    journal: Any
+    ledger: Ledger
+    journal: Journal
     event_file: ModuleType
     _slots: int = 0
     _files: dict[str, Any] = field(default_factory=dict)

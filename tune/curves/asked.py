@@ -1,0 +1,171 @@
+"""What a replay can be asked for; standard library only."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+from tune.errors import UserError
+from tune.flags import Command, Flags, typed
+from tune.units import duration_text, parse_bytes, parse_duration
+
+SCHEDULERS = (
+    *("ration", "ray-asha", "ray-hyperband", "optuna-hyperband", "optuna-halving"),
+    *("promotion-asha", "one-report", "random", "oracle"),
+)
+SUGGESTIONS = ("order", "cheap", "tpe", "size-law")
+ALL = "all"
+"""Of the ideas that our own scheduler may do without."""
+MOST_WORKERS, MOST_SEEDS = 10_000, 1_000_000
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amount:
+    """A length of time in seconds, or a multiple of what a table or a cap makes it; `text` is as it was typed."""
+
+    text: str
+    seconds: float | None = None
+    times: float | None = None
+
+    def of(self, unit: float) -> float:
+        """Seconds, where `unit` is what the multiple is of."""
+        return self.seconds if self.seconds is not None else unit * (self.times or 0.0)
+
+
+def _many(one: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    def read(text: str) -> tuple[T, ...]:
+        return tuple(dict.fromkeys(one(part.strip()) for part in text.split(",")))
+
+    return read
+
+
+def _scheduler(text: str) -> str:
+    if text not in SCHEDULERS:
+        raise UserError(f"{text!r} is not known: choose from {', '.join(SCHEDULERS)}")
+    return text
+
+
+def _number(text: str, rule: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise UserError(f"{text!r} is not a number: write {rule}") from None
+    if not math.isfinite(number):
+        raise UserError(f"{text!r} is not finite: write {rule}")
+    return number
+
+
+def _budget(text: str) -> Amount:
+    if text.endswith("%"):
+        amount = Amount(text=text, times=_number(text[:-1], "a share such as 5%") / 100)
+    else:
+        amount = Amount(text=text, seconds=parse_duration(text))
+    if amount.of(1.0) <= 0:
+        raise UserError(f"{text!r} buys nothing: write more than 0, such as 5% or 8h")
+    return amount
+
+
+def _deadline(text: str) -> Amount:
+    if text.endswith("x"):
+        amount = Amount(text=text, times=_number(text[:-1], "a multiple such as 2x"))
+    else:
+        amount = Amount(text=text, seconds=parse_duration(text))
+    if amount.of(1.0) <= 0:
+        raise UserError(f"{text!r} leaves no time: write more than 0, such as 3h or 2x")
+    return amount
+
+
+def _whole(text: str, most: int) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= most:
+        raise UserError(f"{text!r} is not a whole number from 1 to {most}")
+    return int(text)
+
+
+def _diverge(text: str) -> float:
+    share = _number(text, "a share such as 0.25")
+    if not 0 <= share < 1:
+        raise UserError(f"{text!r} is not a share: write a number from 0 up to 1, such as 0.25")
+    return share
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplaySettings(Flags):
+    """One replay: every scheduler on every table, budget and number of workers, once a seed. Times are seconds."""
+
+    command: ClassVar[Command] = Command(
+        script="tune/replay.py", does="tune.curves.replay_command:run",
+        about="The search's own scheduler, and its peers, on recorded learning curves, in virtual time.",
+    )  # fmt: skip
+    tables: tuple[Path, ...] = field(
+        metadata=typed("recorded curves (.jsonl), or a study's journal.db", form="TABLE", places="+", parse=Path)
+    )
+    budget: tuple[Amount, ...] = field(
+        metadata=typed(
+            "caps: device time, or shares of what all curves cost", form="8h|5%,10%", parse=_many(_budget)
+        )
+    )
+    workers: tuple[int, ...] = field(
+        default=(1,),
+        metadata=typed(
+            "slots", form="1,2,4,8", parse=_many(lambda text: _whole(text, MOST_WORKERS)), show=lambda _: "1"
+        ),
+    )
+    deadline: Amount | None = field(
+        default=None,
+        metadata=typed(
+            "wall clock: a time, or a multiple of cap / workers (default: none)", form="3h|2x", parse=_deadline
+        ),
+    )
+    seeds: int = field(
+        default=100,
+        metadata=typed(
+            "searches a cell, each in its own order", form="N", parse=lambda text: _whole(text, MOST_SEEDS)
+        ),
+    )
+    schedulers: tuple[str, ...] = field(
+        default=SCHEDULERS,
+        metadata=typed(
+            "which to compare", form=",".join(SCHEDULERS), parse=_many(_scheduler),
+            show=lambda _: "all",
+        ),
+    )  # fmt: skip
+    ablations: tuple[str, ...] = field(
+        default=(), metadata=typed("also ration without one of its ideas", form=f"{ALL}|IDEA,...", parse=_many(str))
+    )
+    suggest: str = field(
+        default="order",
+        metadata=typed(
+            "how configurations are chosen, for all schedulers alike; order: a seeded one", choices=SUGGESTIONS
+        ),
+    )
+    memory_limit: float = field(
+        default=math.inf,
+        metadata=typed(
+            "configurations that need more run out of memory", form="8GB", parse=parse_bytes, show=lambda _: "none"
+        ),
+    )
+    diverge: float = field(
+        default=0.0,
+        metadata=typed(
+            "this share of the configurations turns NaN at a random report", form="0.25", parse=_diverge,
+            show=lambda _: "0",
+        ),
+    )  # fmt: skip
+    start_up: float = field(
+        default=5.0,
+        metadata=typed("device time before a slot trains", form="5s", parse=parse_duration, show=duration_text),
+    )
+    thaw: float = field(
+        default=1.0,
+        metadata=typed(
+            "device time to put another trial on a slot", form="1s", parse=parse_duration, show=duration_text
+        ),
+    )
+    rows: Path | None = field(
+        default=None,
+        metadata=typed("keep rows there, one a line, and take from there those that it has", form="FILE", parse=Path),
+    )
+    json: bool = field(default=False, metadata=typed("rows as JSON"))
