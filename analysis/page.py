@@ -1,12 +1,30 @@
-"""A page that stands alone: plain HTML and CSS, pictures inside, no script and no network."""
+"""A study's report: one page that stands alone, plain HTML and CSS, pictures inside, no script and no network; and each
+picture as PNG and CSV.
+"""
 
 import base64
-from collections.abc import Iterable
+import shlex
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from functools import partial
 from html import escape
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
+from analysis import tables
+from analysis.plots.budget import bills, burn_down, memory, prices, timeline
+from analysis.plots.dimensions import effects, precision
+from analysis.plots.search import curve, curves, front, outlook, parallel
+from analysis.ranking import answer_lines, answers, columns, ranking, section, where
+from analysis.settings import ReportSettings
+from analysis.spending import WHATS, Spending, spending
+from analysis.stability import ABOUT, stability
+from analysis.stability import columns as stability_columns
+from analysis.study import POOL, RUNS, Results, Study, newest, open_study
 from analysis.style import Picture
+from tune.errors import UserError, called
 
 WORDS = ("#", "trial", "config", "state", "what", "family", "measure")
 STYLE = """
@@ -113,3 +131,165 @@ def figure(picture: Picture) -> str:
     alt = escape(f"{picture.title}. {picture.text}")
     image = f'<div class="wide"><img alt="{alt}" src="data:image/svg+xml;base64,{data}"></div>'
     return f"<figure>{heading(picture.title, 3)}{image}<figcaption>{escape(picture.text)}</figcaption></figure>"
+
+
+OF_A_FAMILY = (front, curve, curves, effects, parallel, precision, outlook)
+OF_THE_BUDGET = (burn_down, bills, timeline, prices, memory)
+
+
+def report(settings: ReportSettings) -> int:
+    """Write the page and say where. UserError for a study that does not serve or a folder that cannot be written."""
+    study = open_study(settings.study or newest(RUNS))
+    folder = settings.out or tables.folder_in(study.folder, "report")
+    whole = page(f"Ration: {study.name}", parts(study, tables.folder_in(folder, "figures")))
+    print(tables.write(folder / "report.html", whole.encode()))
+    return 0
+
+
+def parts(study: Study, figures: Path) -> Iterator[str]:
+    """The page from top to bottom; each picture is also saved in `figures`."""
+
+    def drawn(draw: Callable[[], Picture]) -> str:
+        try:
+            picture = draw()
+        except UserError as reason:
+            return text(f"Not shown. {reason}", kind="note")
+        picture.save(figures)
+        return figure(picture)
+
+    results, spent = Results(studies=[study]), spending(study)
+    ranked = ranking(results)
+    families = list(ranked["family"].unique())
+    yield heading(study.name, 1)
+    yield head(study, spent)
+    yield contents(
+        {**{family: family for family in families}, "budget": "budget", "ranking": "ranking", "repeat": "repeat"}
+    )
+    for _, pool in ranked.groupby(POOL, sort=False, dropna=False):
+        yield answer(results, pool)
+    for family in families:
+        yield heading(family, anchor=family)
+        for draw in OF_A_FAMILY:
+            yield drawn(partial(draw, results, family))
+        yield from samples(study, family)
+    yield heading("Where the cap went", anchor="budget")
+    yield text(f"{spent.summary[0].upper()}{spent.summary[1:]}. {spent.overhead_text}")
+    yield spending_table(spent)
+    for draw_budget in OF_THE_BUDGET:
+        yield drawn(partial(draw_budget, study))
+    yield heading("Ranking", anchor="ranking")
+    yield from rankings(study, ranked)
+    yield from stability_part(study)
+    yield heading("How to repeat it", anchor="repeat")
+    yield from repeat(study)
+
+
+SAMPLES = 6
+TOP = 20
+
+
+def head(study: Study, spent: Spending) -> str:
+    """What study this is, and whether it is over."""
+    created = study.facts.get("created")
+    when = "" if created is None else f"{datetime.fromtimestamp(float(created), UTC):%Y-%m-%d %H:%M} UTC. "
+    ended = study.facts.get("ended")
+    how = "It has not ended (or was killed). " if ended is None else f"It ended: {ended.get('reason', 'in order')}. "
+    devices = study.facts.get("devices", {})
+    where = f"{devices.get('slots', '?')} x {study.device}. " if study.device else ""
+    return text(f"{when}{where}{how}{spent.summary[0].upper()}{spent.summary[1:]}.", kind="note")
+
+
+def answer(results: Results, pool: pd.DataFrame) -> str:
+    """Which config, why, and what it costs: one family."""
+    family = str(pool["family"].iloc[0])
+    found = answers(results, pool)
+    smoke = [text("Builtin text: a smoke test, not a result.", kind="note")] if pool["smoke_test"].any() else []
+    if found is None:
+        return box([heading(family, 3), *smoke, text("No trial has completed a rung yet.")])
+    best = found.winner
+    same = pool[(pool["group"] == best["group"]) & (pool["trial"] != best["trial"])]["perplexity"]
+    margin = "" if same.empty else f" the next there is {100 * (same.min() / best['perplexity'] - 1):.1f} % worse;"
+    why = (
+        f"Lowest validation perplexity {where(best)}, of {len(same) + 1} there and {len(pool)} in all;{margin} "
+        f"{'it is' if best['front'] else 'it is not'} on the front of size against perplexity."
+    )
+    shown = {
+        "validation perplexity": tables.number(best["perplexity"]),
+        "test perplexity": tables.number(best["test_perplexity"]),
+        "bits per character": tables.number(best["bits_per_character"]),
+        "parameters": f"{best['parameters']:,.0f}",
+        "memory to train": tables.memory(best["memory_bytes"]),
+        **({} if pd.isna(best["mfu"]) else {"of the device's peak (MFU)": tables.share(best["mfu"], 1)}),
+        "device time": tables.duration(best["device_seconds"]),
+        "device time of the family": tables.duration(pool["device_seconds"].sum()),
+    }
+    title = f"{family}: {best['config']}"
+    told = [text(line, kind="note") for line in answer_lines(results, pool)[1:]]
+    return box(
+        [heading(title, 3), *smoke, text(why), facts(shown), *told]
+    )
+
+
+def rankings(study: Study, ranked: pd.DataFrame) -> list[str]:
+    """Each section of the ranking, the first rows of it."""
+    parts = []
+    for _, group in ranked.groupby("group", sort=False):
+        left = len(group) - TOP
+        more = [text(f"and {left:,} more: {called('analysis/rank.py')} --top 0", kind="note")] if left > 0 else []
+        parts += [heading(section(group), 3), table(columns([study], group.head(TOP))), *more]
+    return parts
+
+
+def stability_part(study: Study) -> list[str]:
+    """How well the ranking at half of the spending foretold the end."""
+    try:
+        rows = stability_columns(stability(study))
+    except UserError as reason:
+        return [text(f"Not shown. {reason}", kind="note")]
+    title = "Kendall's tau between half of the spending and the end"
+    return [heading(title, 3), text(ABOUT, kind="note"), table(rows)]
+
+
+def spending_table(spent: Spending) -> str:
+    """The rows of spend.py."""
+    rows = [
+        {"what": what, **spent.table[what].map("{:,.1f}".format), "device-seconds": f"{spent.by[what]:,.1f}",
+         "share": tables.share(spent.by[what], spent.spent)}
+        for what in WHATS
+    ]  # fmt: skip
+    return table(pd.DataFrame(rows).rename(columns={"-": "no trial"}))
+
+
+def samples(study: Study, family: str) -> list[str]:
+    """What the winner makes of some texts, and how well it translates, where the search wrote it down."""
+    rows = study.facts.get("samples", {}).get(family, [])[:SAMPLES]
+    if not rows:
+        return []
+    shown = ({name: str(value) for name, value in row.items() if value is not None} for row in rows)
+    score = study.facts.get("bleu", {}).get(family)
+    scores = [] if score is None else [text(score_text(score))]
+    return [heading(f"{family}: what the winner writes", 3), *scores, *map(facts, shown)]
+
+
+def score_text(score: dict[str, Any]) -> str:
+    """t012 translates 128 sentences of the test split with BLEU 21.3 and chrF 45.0 (sacrebleu, nrefs:1|...)."""
+    bleu, chrf = (tables.number(score[name], 3) for name in ("bleu", "chrf"))
+    return (
+        f"{score['trial']} translates {score['sentences']} sentences of the test split with BLEU {bleu} and "
+        f"chrF {chrf} (sacrebleu, {score['signature']})."
+    )
+
+
+def repeat(study: Study) -> list[str]:
+    """The command, and what it ran on."""
+    words = shlex.split(called("tune/run.py"))
+    for name, value in study.facts.get("settings", {}).items():
+        flag = f"--{name.replace('_', '-')}"
+        words += [flag] if value is True else [] if value is False else [flag, str(value)]
+    corpora = {
+        f"text of {family}": f"{facts.get('name')}, sha256 {facts.get('sha256')}, vocabulary {facts.get('vocabulary')}"
+        for family, facts in study.facts.get("corpora", {}).items()
+    }
+    versions = ", ".join(f"{name} {version}" for name, version in study.facts.get("versions", {}).items())
+    ran = {"commit": str(study.facts.get("commit") or "unknown"), "versions": versions, "device": study.device}
+    return [code(shlex.join(words)), facts(ran | corpora)]

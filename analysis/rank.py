@@ -1,12 +1,12 @@
-"""Entry: rank what a study found."""
+"""The ranking of a study: `python analysis/rank.py`."""
 
 import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from analysis.rank_command import rank
-from analysis.tables import run
+from analysis.settings import RankSettings
+from tune.cli import main
 
 if __name__ == "__main__":
-    sys.exit(run(rank))
+    sys.exit(main(RankSettings))

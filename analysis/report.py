@@ -1,12 +1,12 @@
-"""Entry: one self-contained page of a study."""
+"""One page of a study: `python analysis/report.py`."""
 
 import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from analysis.report_command import report
-from analysis.tables import run
+from analysis.settings import ReportSettings
+from tune.cli import main
 
 if __name__ == "__main__":
-    sys.exit(run(report))
+    sys.exit(main(ReportSettings))

@@ -1,12 +1,12 @@
-"""Entry: where each device-second went."""
+"""Where each device-second went: `python analysis/spend.py`."""
 
 import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from analysis.spending import spend
-from analysis.tables import run
+from analysis.settings import SpendSettings
+from tune.cli import main
 
 if __name__ == "__main__":
-    sys.exit(run(spend))
+    sys.exit(main(SpendSettings))

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis import tables as cli
-from analysis import tables as formats
+from analysis import tables
+from analysis.settings import SpendSettings
 from analysis.study import RUNS, Study, newest, open_study
 from tune.store.journal import SHARE
 
@@ -36,9 +36,9 @@ class Spending:
     @property
     def summary(self) -> str:
         """spent 7h58m12s of 8h00m00s (99.6 %), 96.1 % of it in optimizer steps"""
-        spent, cap = formats.duration(self.spent), formats.duration(self.cap)
-        steps = formats.share(self.by["steps"], self.spent)
-        return f"spent {spent} of {cap} ({formats.share(self.spent, self.cap)}), {steps} of it in optimizer steps"
+        spent, cap = tables.duration(self.spent), tables.duration(self.cap)
+        steps = tables.share(self.by["steps"], self.spent)
+        return f"spent {spent} of {cap} ({tables.share(self.spent, self.cap)}), {steps} of it in optimizer steps"
 
     @property
     def overhead_text(self) -> str:
@@ -47,10 +47,10 @@ class Spending:
             return "What the journal and TensorBoard took is known of searches that ended in order."
         whole = self.overhead["search"]
         journal, board = (
-            f"{formats.duration(seconds)} ({formats.share(seconds, whole)})"
+            f"{tables.duration(seconds)} ({tables.share(seconds, whole)})"
             for seconds in (self.overhead["journal"], self.overhead["tensorboard"])
         )
-        return f"Of {formats.duration(whole)} of the driver the journal took {journal}, TensorBoard {board}."
+        return f"Of {tables.duration(whole)} of the driver the journal took {journal}, TensorBoard {board}."
 
 
 def spending(study: Study) -> Spending:
@@ -85,21 +85,17 @@ def held(study: Study) -> pd.DataFrame:
     ).astype({"opened": float, "until": float, "share": float})
 
 
-def spend(arguments: list[str]) -> None:
+def spend(settings: SpendSettings) -> int:
     """Print where the cap went. UserError for a study that does not serve."""
-    parser = cli.parser("spend", "Say where each device-second of a study went.", studies="?")
-    parser.add_argument(
-        "--json", action="store_true", help="cap, spent, in_steps, idle, by, by_family in device-seconds; overhead"
-    )
-    flags = parser.parse_args(arguments)
-    study = open_study(flags.studies or newest(RUNS))
+    study = open_study(settings.study or newest(RUNS))
     found = spending(study)
-    if flags.json:
+    if settings.json:
         figures = {"cap": found.cap, "spent": found.spent, "in_steps": found.by["steps"], "idle": found.by["idle"]}
         whole = {"by": found.by, "by_family": found.table.to_dict(orient="index"), "overhead": found.overhead}
         print(json.dumps(figures | whole, indent=1))
-        return
-    show(study, found)
+    else:
+        show(study, found)
+    return 0
 
 
 def show(study: Study, found: Spending) -> None:
@@ -107,11 +103,11 @@ def show(study: Study, found: Spending) -> None:
     table = found.table.T.rename(columns={NO_FAMILY: "no trial"})
     table.loc["all"] = table.sum()
     table["device-s"] = table.sum(axis=1)
-    of_spent = [formats.share(seconds, found.spent) for seconds in table["device-s"]]
+    of_spent = [tables.share(seconds, found.spent) for seconds in table["device-s"]]
     rows = table.map("{:,.1f}".format).assign(**{"of spent": of_spent})
     rows.insert(0, "", rows.index)
-    console = cli.console()
-    cli.draw(console, study.name, rows, words=("",), more="a wider terminal or --json has them")
+    console = tables.console()
+    tables.draw(console, study.name, rows, words=("",), more="a wider terminal or --json has them")
     console.print()
     console.print(found.summary, soft_wrap=True)
     console.print(found.overhead_text, soft_wrap=True)

@@ -1,12 +1,123 @@
-"""Entry: whether the ranking at half of a study's spending is that at its end."""
+"""A study at half of its spending against its end: which measure of worth ranks its trials alike at both."""
 
-import sys
-from pathlib import Path
+import json
+from dataclasses import replace
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
-from analysis.stability_command import stability
-from analysis.tables import run
+from analysis import tables
+from analysis.ranking import ranking
+from analysis.study import LEVEL, Results, Study
+from tune.errors import UserError
+from tune.store.queries import DECAY
 
-if __name__ == "__main__":
-    sys.exit(run(stability))
+FEWEST = 3  # trials that have an order
+MEASURES = {"efficiency": 1, "perplexity_per_million": -1, "perplexity": -1}
+"""Columns of what trials reached, and whether high is good."""
+COLUMNS = ["family", "measure", "then", "end", "trials", "tau", "tau_of_size", "leader", "leader_at_end"]
+
+
+def moment(study: Study, share: float) -> float:
+    """On the study's clock, when this share of what it was charged in all had been charged."""
+    charges = study.read("SELECT at, seconds FROM charges ORDER BY at, charge")
+    if charges.empty:
+        raise UserError(f"study: {str(study.folder)!r} was charged nothing yet; wait for its first stretch to end")
+    paid = charges["seconds"].cumsum()
+    return float(charges["at"][paid.searchsorted(share * paid.iloc[-1])])
+
+
+def stability(study: Study, share: float = 0.5) -> pd.DataFrame:
+    """A row a family and measure: COLUMNS. Does the order of the trials when this share of the device-seconds had been
+    charged (`then`) foretell that of those which were trained on?
+
+    end: the furthest level that FEWEST trials, or more, reached since then; then: the furthest at which as many of them
+    were compared already; trials: these; tau: Kendall's tau-b between their orders (NaN for too few trials);
+    tau_of_size: between the order at the end and that by size, largest best; leader: the best then, leader_at_end: its
+    place among the same trials at the end.
+    """
+    early, late = (_reached(each) for each in (replace(study, until=moment(study, share)), study))
+    rows: list[tuple[object, ...]] = []
+    for family in dict.fromkeys(ranking(Results(studies=[study]))["family"]):
+        for measure, sign in MEASURES.items():
+            known = (table[(table["family"] == family) & table[measure].notna()] for table in (early, late))
+            levels = _levels(*known)
+            if levels is None:
+                rows.append((family, measure, None, None, 0, np.nan, np.nan, None, None))
+                continue
+            first, last = (sign * levels[f"{measure}_{when}"].to_numpy(float) for when in ("then", "end"))
+            of_size = tau(last, levels["parameters_end"].to_numpy(float))
+            leader, place = levels.iloc[int(first.argmax())]["trial"], int((last > last[first.argmax()]).sum()) + 1
+            then, end = levels["level_then"].iloc[0], levels["level_end"].iloc[0]
+            rows.append((family, measure, then, end, len(levels), tau(first, last), of_size, leader, place))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _reached(study: Study) -> pd.DataFrame:
+    """A row a trial and level, the furthest first."""
+    table = Results(studies=[study]).reached.iloc[::-1]
+    return table.assign(perplexity_per_million=table["perplexity"] / (table["parameters"] / 1e6))
+
+
+def _levels(early: pd.DataFrame, late: pd.DataFrame) -> pd.DataFrame | None:
+    """The same trials at one level then and at one further level at the end, each the furthest that enough have."""
+    done = set(zip(early["trial"], early["level"], strict=True))
+    since = late[[key not in done for key in zip(late["trial"], late["level"], strict=True)] or slice(0)]
+    for _, end in since.groupby(LEVEL, sort=False, dropna=False):
+        both = early.merge(end, on="trial", suffixes=("_then", "_end"))
+        for _, then in both.groupby([f"{name}_then" for name in LEVEL], sort=False, dropna=False):
+            if len(then) >= FEWEST:
+                return then
+    return None
+
+
+def tau(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    """Kendall's tau-b (1945), by which ties count for neither side; NaN below FEWEST values or where all are tied."""
+    agreed = untied = untied_too = 0
+    for place in range(len(first) - 1):
+        one, two = (np.sign(values[place] - values[place + 1 :]) for values in (first, second))
+        agreed += int(one @ two)
+        untied += int(np.abs(one).sum())
+        untied_too += int(np.abs(two).sum())
+    return agreed / (untied * untied_too) ** 0.5 if len(first) >= FEWEST and untied * untied_too else float("nan")
+
+
+ABOUT = (
+    "The same trials at one rung then and at a further one that they reached since, as far as three of them or more "
+    "got. Tau of size: how far the order at the end is that by size alone, the largest first."
+)
+WORDS = ("family", "measure", "order then", "order at the end")
+
+
+def show_stability(study: Study, share: float, *, as_json: bool = False) -> int:
+    """Print the table, or its rows as JSON. UserError for a study that does not serve."""
+    found = stability(study, share)
+    if as_json:
+        print(json.dumps(json.loads(found.to_json(orient="records", double_precision=15)), indent=1))
+        return 0
+    console, title = tables.console(), f"{study.name}: after {share:.0%} of its spending, against its end"
+    tables.draw(console, title, columns(found), words=WORDS, more="a wider terminal or --json has them")
+    console.print(ABOUT, soft_wrap=True, style="dim")
+    return 0
+
+
+def columns(found: pd.DataFrame) -> pd.DataFrame:
+    """The rows as people read them."""
+    return pd.DataFrame(
+        {
+            "family": found["family"],
+            "measure": found["measure"].str.replace("_", " "),
+            "order then": found["then"].replace(DECAY, "the decay").fillna(tables.NOTHING),
+            "order at the end": found["end"].replace(DECAY, "the decay").fillna(tables.NOTHING),
+            "trials": found["trials"].astype(str),
+            "Kendall's tau": found["tau"].map(lambda value: tables.NOTHING if pd.isna(value) else f"{value:+.2f}"),
+            "tau of size": found["tau_of_size"].map(
+                lambda value: tables.NOTHING if pd.isna(value) else f"{value:+.2f}"
+            ),
+            "best then": [
+                tables.NOTHING if pd.isna(place) else f"{leader}, at the end {place:.0f}"
+                for leader, place in zip(found["leader"], found["leader_at_end"], strict=True)
+            ],
+        }
+    )

@@ -219,6 +219,14 @@ def _measurements(study: Study) -> pd.DataFrame:
     return table.drop(columns="family")
 
 
+def families(results: "Results", named: str | None) -> list[str]:
+    """The one that is named, else all. UserError: the studies do not have it."""
+    there = sorted(results.trials["family"].unique())
+    if named is not None and named not in there:
+        raise UserError(f"--family: {named!r} is not in the study: there are {', '.join(there)}")
+    return there if named is None else [named]
+
+
 EFFICIENCY = ["efficiency", "efficiency_low", "efficiency_high"]
 
 

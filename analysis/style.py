@@ -18,7 +18,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from numpy.typing import ArrayLike
 from PIL import Image
 
-from analysis import files, tables
+from analysis import tables
 from tune.store.queries import DECAY
 
 # Okabe and Ito's palette: told apart by colour-blind people too
@@ -88,7 +88,7 @@ class Picture:
         few_colors = Image.open(drawn).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
         few_colors.save(image, format="png", optimize=True)
         table = self.data.to_csv(index=False).encode()
-        return [files.write(folder / f"{stem}.png", image.getvalue()), files.write(folder / f"{stem}.csv", table)]
+        return [tables.write(folder / f"{stem}.png", image.getvalue()), tables.write(folder / f"{stem}.csv", table)]
 
     def svg(self) -> str:
         """The same picture for a page; equal for equal data."""

@@ -1,10 +1,8 @@
-"""Numbers and configurations as people read them, and the tables, flags and exit codes that the entries share."""
+"""Numbers and configurations as people read them; the tables that commands print, and the files that they write."""
 
-import argparse
 import math
-import os
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from tune.errors import UserError, called
+from tune.errors import UserError
 
 NOTHING = "-"
 SHORT = {
@@ -109,19 +107,6 @@ GAP = 2
 """Characters between two columns of a table."""
 
 
-def parser(entry: str, summary: str, *, studies: str | int = "*") -> argparse.ArgumentParser:
-    """A parser of the study folders; `studies` as argparse's nargs."""
-    made = argparse.ArgumentParser(prog=called(f"analysis/{entry}.py"), description=summary)
-    made.add_argument(
-        "studies",
-        nargs=studies,
-        type=Path,
-        metavar="runs/STUDY",
-        help="folder of a study (default: the newest in runs/)",
-    )
-    return made
-
-
 def console() -> Console:
     """Where tables go; lines are not folded where the output is not a terminal."""
     return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
@@ -161,14 +146,40 @@ def draw(
         console.print(f"no room in {console.width} columns for: {hidden} ({more})", soft_wrap=True, style="dim")
 
 
-def run(command: Callable[[list[str]], None]) -> int:
-    """0; 2 for input that the user can put right, with one line that says how."""
+REMEDY = "name another folder with --out"
+"""A study may come from a stranger, so nothing is written through a link that lies in it."""
+
+
+def folder_in(folder: Path, name: str) -> Path:
+    """A folder inside of one, made if it is not there. UserError: it is a link, or cannot be made."""
+    inside = folder / name
+    _refuse_link(inside)
     try:
-        command(sys.argv[1:])
-        sys.stdout.flush()
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # the reader, such as `head`, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+        inside.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _refused(inside, error) from None
+    return inside
+
+
+def write(file: Path, content: bytes) -> Path:
+    """The file, made anew, and its folder too. UserError: it is a link, or cannot be written."""
+    _refuse_link(file)
+    unfinished = file.with_name(f"{file.name}.part")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.unlink(missing_ok=True)
+        with unfinished.open("xb") as opened:
+            opened.write(content)
+        unfinished.replace(file)
+    except OSError as error:
+        raise _refused(file, error) from None
+    return file
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise UserError(f"--out: {str(path)!r} is a link, and what it points to is not written: remove it, or {REMEDY}")
+
+
+def _refused(path: Path, error: OSError) -> UserError:
+    return UserError(f"--out: {str(path)!r} cannot be written ({error.strerror}); {REMEDY}")

@@ -1,6 +1,7 @@
 """What import-linter's contracts (pyproject.toml) cannot say: how an entry begins, names of files, forms of imports."""
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,11 @@ FOLDERS = ("tune", "model", "kernels", "analysis")
 # Entries by name; beside them, every file that runs as a script is one.
 ENTRIES = (
     *("tune/run.py", "tune/experiment.py", "tune/replay.py", "model/translate.py", "model/generate.py"),
-    *("kernels/run.py", "analysis/rank.py", "analysis/spend.py"),
+    *("kernels/run.py", "analysis/rank.py", "analysis/report.py", "analysis/spend.py", "analysis/plot.py"),
 )
 IMPORT_PATH = "sys.path[0] = str(Path(__file__).resolve().parents[1])"
+CALL = re.compile(r"sys\.exit\(main\(\w+\)\)")
+"""Of the one front, with the settings that it reads."""
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -39,7 +42,7 @@ def is_guard(node: ast.stmt) -> bool:
 
 
 def entry_faults(path: str, tree: ast.Module) -> Iterator[str]:
-    """An entry sets the import path before it imports anything of ours, and defines nothing."""
+    """An entry sets the import path before it imports anything of ours, calls the front, and defines nothing."""
     if path not in ENTRIES and not any(map(is_guard, tree.body)):
         return
     statements = tree.body[1:] if ast.get_docstring(tree) else tree.body
@@ -50,6 +53,9 @@ def entry_faults(path: str, tree: ast.Module) -> Iterator[str]:
     for node in statements:
         if not isinstance(node, ast.Import | ast.ImportFrom | ast.Expr) and not is_guard(node) and node not in paths:
             yield f"defines something: {ast.unparse(node).splitlines()[0]}"
+    calls = [ast.unparse(each) for node in statements if isinstance(node, ast.If) for each in node.body]
+    if len(calls) != 1 or not CALL.fullmatch(calls[0]) or "tune.cli.main" not in imported(tree):
+        yield "does something else than to call the front"
 
 
 def faults(root: Path) -> list[str]:
@@ -77,16 +83,18 @@ def test_the_folders_are_really_read(repository):
     assert "tune.cli.main" in imported(ast.parse((repository / "tune" / "run.py").read_text()))
 
 
-ENTRY = f'"""Doc."""\nimport sys\nfrom pathlib import Path\n{IMPORT_PATH}\nfrom tune.cli import main\n'
+GUARD = 'if __name__ == "__main__":\n    sys.exit(main(Settings))\n'
+ENTRY = f'"""Doc."""\nimport sys\nfrom pathlib import Path\n{IMPORT_PATH}\nfrom tune.cli import main\n{GUARD}'
 
 BROKEN = {
     "tune/a.py": ("from ray import tune", "writes from ray import tune"),
     "tune/c.py": ("from . import space", "a relative name"),
-    "tune/d.py": ('if __name__ == "__main__":\n    pass', "does not set the import path"),
+    "tune/d.py": (f"from tune.cli import main\n{GUARD}", "does not set the import path"),
+    "tune/e.py": (ENTRY.replace("main(Settings)", "run(Settings)"), "does something else than to call the front"),
     "tune/run.py": (ENTRY + "def f():\n    pass", "defines something: def f():"),
     "tune/replay.py": (ENTRY + "x = 1", "defines something: x = 1"),
     "tune/experiment.py": (ENTRY.replace(IMPORT_PATH, ""), "does not set the import path"),
-    "model/generate.py": (f"import model.families\n{IMPORT_PATH}", "does not set the import path"),
+    "model/generate.py": (f"from tune.cli import main\n{IMPORT_PATH}\n{GUARD}", "does not set the import path"),
     "tests/model/__init__.py": ("", "is a package"),
 }
 
@@ -112,7 +120,7 @@ def test_two_files_of_one_name_are_found(tmp_path):
 
 
 def test_an_entry_that_keeps_the_rules_is_left_alone(tmp_path):
-    write(tmp_path / "tune" / "run.py", ENTRY + 'if __name__ == "__main__":\n    sys.exit(main())')
+    write(tmp_path / "tune" / "run.py", ENTRY)
     assert faults(tmp_path) == []
 
 

@@ -33,5 +33,5 @@ def test_a_study_is_kept_and_drawn(command: str, folder: Path) -> None:
     assert {row["implementation"] for row in rows} == {"python", "numpy"}
     assert list(folder.glob("runs/kernels/tensorboard/*")) or any(row["unstable"] for row in rows)
     if not all(row["unstable"] for row in rows):
-        (draw,) = of("python analysis/roofline.py")
+        (draw,) = of("python analysis/plot.py roofline")
         assert "grid_stride_sum" in run(draw, folder) and (folder / "roofline.png").exists()

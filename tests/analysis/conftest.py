@@ -1,7 +1,8 @@
 """Journals written by hand, with the journal's own schema."""
 
 import json
-from collections.abc import Callable, Iterator
+import pkgutil
+from collections.abc import Callable, Iterator, Sequence
 from math import exp
 from pathlib import Path
 from random import Random
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tune.cli import parse
+from tune.flags import Flags
 from tune.store.journal import Journal
 
 FACTS: dict[str, Any] = {
@@ -19,6 +22,11 @@ FACTS: dict[str, Any] = {
     "corpora": {"nanogpt": {"name": "shakespeare", "sha256": "a" * 64, "builtin": False, "vocabulary": 65}},
     "rung_seconds": {"nanogpt": [10.0, 20.0, 40.0]},
 }
+
+
+def do(kind: type[Flags], words: Sequence[str]) -> None:
+    """What an entry does with these flags, in this process; its UserError is raised."""
+    pkgutil.resolve_name(kind.command.does)(parse(kind, words))
 
 
 class Written:

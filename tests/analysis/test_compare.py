@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from analysis.compare_command import compare, lines
+from analysis.figures import lines
 from analysis.plots.search import progress
 from analysis.ranking import ranking
+from analysis.settings import PlotSettings
 from analysis.study import Results, open_studies
-from tests.analysis.conftest import FACTS, Written
+from tests.analysis.conftest import FACTS, Written, do
 
 
 def two(write: Callable[..., Written], **facts: object) -> tuple[Written, Written]:
@@ -51,7 +52,7 @@ def test_the_best_so_far_is_at_each_moment_the_first_of_the_ranking_then(searche
 def test_two_studies_are_printed_and_drawn(
     write: Callable[..., Written], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    compare([*(str(study.folder) for study in two(write)), "--out", str(tmp_path)])
+    do(PlotSettings, ["compare", *(str(study.folder) for study in two(write)), "--out", str(tmp_path)])
     assert "nanogpt: winner" in capsys.readouterr().out
     assert (tmp_path / "progress-nanogpt.png").exists()
 
@@ -60,6 +61,6 @@ def test_different_texts_are_said_not_drawn(
     write: Callable[..., Written], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = {"nanogpt": FACTS["corpora"]["nanogpt"] | {"sha256": "b" * 64}}
-    compare([*(str(study.folder) for study in two(write, corpora=other)), "--out", str(tmp_path)])
+    do(PlotSettings, ["compare", *(str(study.folder) for study in two(write, corpora=other)), "--out", str(tmp_path)])
     assert "do not compare" in capsys.readouterr().out
     assert not list(tmp_path.glob("*.png"))

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.early import moment, stability, tau
-from analysis.stability_command import stability as command
+from analysis.settings import RankSettings
+from analysis.stability import moment, stability, tau
 from analysis.study import open_study
-from tests.analysis.conftest import Written
+from tests.analysis.conftest import Written, do
 
 
 def test_tau_by_hand() -> None:
@@ -73,16 +73,16 @@ def test_what_failed_has_no_order(turned: Written) -> None:
 
 
 def test_the_command_says_it_in_a_table_and_as_json(turned: Written, capsys: pytest.CaptureFixture[str]) -> None:
-    command([str(turned.folder)])
+    do(RankSettings, [str(turned.folder), "--stability", "0.5"])
     assert "-1.00" in capsys.readouterr().out
-    command([str(turned.folder), "--json"])
+    do(RankSettings, [str(turned.folder), "--stability", "0.5", "--json"])
     assert '"tau":-1.0' in capsys.readouterr().out.replace(" ", "")
-    with pytest.raises(ValueError, match=r"^--at: "):
-        command([str(turned.folder), "--at", "1"])
+    with pytest.raises(ValueError, match=r"^--stability: "):
+        do(RankSettings, [str(turned.folder), "--stability", "1"])
 
 
 def test_a_study_that_was_charged_nothing_is_one_line(write: Callable[..., Written]) -> None:
     study = write()
     study.trial("t1")
     with pytest.raises(ValueError, match="charged nothing"):
-        command([str(study.folder)])
+        do(RankSettings, [str(study.folder), "--stability", "0.5"])

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from analysis import tables
-from analysis.rank_command import rank
-from analysis.spending import spend
-from tests.analysis.conftest import Written
+from analysis.figures import OF_A_FAMILY, PICTURES
+from analysis.ranking import ORDERS
+from analysis.settings import ORDERS as ASKED
+from analysis.settings import WHATS, PlotSettings, RankSettings, SpendSettings
+from tests.analysis.conftest import Written, do
+from tune.flags import Flags
 
 ANALYSIS = Path(__file__).parents[2] / "analysis"
 
@@ -28,26 +31,40 @@ def test_rank_takes_the_newest_study_from_anywhere(six: Written) -> None:
     assert [row["trial"] for row in json.loads(done.stdout)] == ["t3", "t2", "t5", "t1", "t4", "t6"]
 
 
+def test_what_can_be_asked_for_is_there() -> None:
+    assert tuple(ORDERS) == ASKED
+    assert set(WHATS) == {*OF_A_FAMILY, "compare", "experiment", "speedup", "roofline"} and "scaling" in PICTURES
+
+
 @pytest.mark.parametrize(
-    "entry",
-    [
-        *("rank.py", "spend.py", "report.py", "front.py", "curves.py", "effects.py", "stability.py", "roofline.py"),
-        *("speedup.py", "experiment.py"),
-    ],
+    "entry", ["rank.py", "spend.py", "report.py", "rank.py --stability 0.5", *(f"plot.py {what}" for what in WHATS)]
 )
 def test_a_wrong_folder_is_one_line_and_exit_code_2(entry: str, tmp_path: Path) -> None:
-    done = run(entry, "nowhere", folder=tmp_path)
+    done = run(*entry.split(), *["nowhere"] * (1 + ("compare" in entry)), folder=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "'nowhere'" in done.stderr
 
 
-def printed(capsys: pytest.CaptureFixture[str], command: Callable[[list[str]], None], *arguments: str | Path) -> str:
-    command([str(argument) for argument in arguments])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["art"], "WHAT: 'art' is not there: choose front or curves"),
+        (["compare", "a"], "study: compare is of two studies"),
+        (["experiment", "a", "b"], "study: 2 folders: experiment is of 1"),
+    ],
+)
+def test_a_picture_that_is_not_to_be_had(words: list[str], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}"):
+        do(PlotSettings, words)
+
+
+def printed(capsys: pytest.CaptureFixture[str], command: type[Flags], *arguments: str | Path) -> str:
+    do(command, [str(argument) for argument in arguments])
     return capsys.readouterr().out
 
 
 def test_json_is_strict_and_whole_numbers_are_whole(six: Written, capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, rank, six.folder, "--json")
+    text = printed(capsys, RankSettings, six.folder, "--json")
     rows = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert all(type(row["parameters"]) is int for row in rows)
     assert rows[-1]["perplexity"] is None
@@ -61,75 +78,71 @@ def test_a_strangers_names_are_data_and_steer_no_terminal(
     study.trial("t2'; DROP TABLE trials; --", family="[/red]nanogpt[red]")
     study.report("t2'; DROP TABLE trials; --", 2.0, checkpoint="../../../etc/passwd")
     for form in ((), ("--json",), ("--csv",), ("--markdown",)):
-        text = printed(capsys, rank, study.folder, *form)
+        text = printed(capsys, RankSettings, study.folder, *form)
         assert "DROP TABLE" in text
         assert not set(text) & {"\x1b", "\x07"}
     assert study.journal.rows("SELECT COUNT(*) FROM trials")[0][0] == 2
 
 
 def test_csv_has_the_rows_of_the_json(six: Written, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = list(csv.DictReader(printed(capsys, rank, six.folder, "--csv").splitlines()))
+    rows = list(csv.DictReader(printed(capsys, RankSettings, six.folder, "--csv").splitlines()))
     assert [row["trial"] for row in rows] == [
-        row["trial"] for row in json.loads(printed(capsys, rank, six.folder, "--json"))
+        row["trial"] for row in json.loads(printed(capsys, RankSettings, six.folder, "--json"))
     ]
 
 
 def test_the_table_says_what_the_order_rewards_and_three_answers(
     six: Written, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = printed(capsys, rank, six.folder).splitlines()
+    lines = printed(capsys, RankSettings, six.folder).splitlines()
     assert "rewards sheer size" in lines[-3] and "the winner is t2" in lines[-2]
     answers = "all at rung 0, of the 5 trials", "the quotient t5", "efficiency t", "perplexity t5"
     assert all(answer in lines[-1] for answer in answers)
 
 
 def test_selected_rows_keep_their_places(six: Written, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = json.loads(printed(capsys, rank, six.folder, "--json", "--front"))
+    rows = json.loads(printed(capsys, RankSettings, six.folder, "--json", "--front"))
     assert [(row["trial"], row["place"]) for row in rows] == [("t2", 2), ("t4", 2)]
-    rows = json.loads(printed(capsys, rank, six.folder, "--json", "--where", "parameters < 2e6 and section == 'rung'"))
+    where = "parameters < 2e6 and section == 'rung'"
+    rows = json.loads(printed(capsys, RankSettings, six.folder, "--json", "--where", where))
     assert [row["trial"] for row in rows] == ["t1", "t4"]
 
 
 def test_a_long_section_is_cut_and_says_so(six: Written, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "and 1 more (--top 0 shows all)" in printed(capsys, rank, six.folder, "--top", "1")
-    assert "more (" not in printed(capsys, rank, six.folder, "--top", "0")
+    assert "and 1 more (--top 0 shows all)" in printed(capsys, RankSettings, six.folder, "--top", "1")
+    assert "more (" not in printed(capsys, RankSettings, six.folder, "--top", "0")
 
 
 def test_markdown_rows_have_as_many_cells_as_their_head(six: Written, capsys: pytest.CaptureFixture[str]) -> None:
-    for section in printed(capsys, rank, six.folder, "--markdown").split("**\n\n")[1:]:
+    for section in printed(capsys, RankSettings, six.folder, "--markdown").split("**\n\n")[1:]:
         lines = [line for line in section.splitlines() if line.startswith("|")]
         assert len({line.count("|") for line in lines}) == 1 and len(lines) > 2
 
 
-@pytest.mark.parametrize("flags", [["--family", "none"], ["--top", "-1"], ["--where", "1"]])
+@pytest.mark.parametrize(
+    "flags", [["--family", "none"], ["--top", "-1"], ["--where", "1"], ["--json", "--csv"], ["--stability", "1"]]
+)
 def test_flags_that_do_not_serve(six: Written, flags: list[str]) -> None:
     with pytest.raises(ValueError, match=f"^{flags[0]}: "):
-        rank([str(six.folder), *flags])
+        do(RankSettings, [str(six.folder), *flags])
 
 
 def test_spend_adds_up(six: Written, capsys: pytest.CaptureFixture[str]) -> None:
-    figures = json.loads(printed(capsys, spend, six.folder, "--json"))
+    figures = json.loads(printed(capsys, SpendSettings, six.folder, "--json"))
     assert figures["spent"] == sum(figures["by"].values()) == 100
     assert (figures["cap"], figures["in_steps"], figures["idle"]) == (1000, 75, 25)
-    assert "spent 1m40s of 16m40s (10.0 %), 75.0 % of it in optimizer steps" in printed(capsys, spend, six.folder)
+    said = printed(capsys, SpendSettings, six.folder)
+    assert "spent 1m40s of 16m40s (10.0 %), 75.0 % of it in optimizer steps" in said
 
 
 def test_spend_tells_what_the_records_took_of_the_driver(six: Written, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "is known of searches that ended in order" in printed(capsys, spend, six.folder)
+    assert "is known of searches that ended in order" in printed(capsys, SpendSettings, six.folder)
     six.journal.note(overhead={"search": 50.0, "journal": 0.1, "tensorboard": 0.4})
-    assert "the journal took 0.1s (0.2 %), TensorBoard 0.4s (0.8 %)" in printed(capsys, spend, six.folder)
-    assert json.loads(printed(capsys, spend, six.folder, "--json"))["overhead"]["tensorboard"] == 0.4
+    assert "the journal took 0.1s (0.2 %), TensorBoard 0.4s (0.8 %)" in printed(capsys, SpendSettings, six.folder)
+    assert json.loads(printed(capsys, SpendSettings, six.folder, "--json"))["overhead"]["tensorboard"] == 0.4
 
 
 def test_a_reader_that_has_enough_is_no_error(six: Written) -> None:
     command = f"'{sys.executable}' '{ANALYSIS / 'rank.py'}' '{six.folder}' --json | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_errors_of_ours_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(arguments: list[str]) -> None:
-        raise KeyError("ours")
-
-    with pytest.raises(KeyError):
-        tables.run(broken)
+    assert done.returncode in (0, 128 + signal.SIGPIPE) and done.stderr == ""

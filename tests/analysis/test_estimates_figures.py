@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from analysis.experiment_command import draw_experiment
 from analysis.experiments.batch_size import batch_size
 from analysis.experiments.estimates import estimates
+from analysis.settings import PlotSettings
 from analysis.study import Study, open_study
 from tests import batch_size_rows, estimates_rows
-from tests.analysis.conftest import Written
+from tests.analysis.conftest import Written, do
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_batches_that_did_not_fit_have_no_time(made, tmp_path: Path, capsys):
     table = batch_size(study).data.set_index("batch")
     assert table["epoch_seconds"].dropna().index.to_list() == [32, 128, 512, 950]
     assert set(table.index[table["ended"] == "out of memory"]) == {955, 2048, 8192}
-    draw_experiment([str(study.folder), "--out", str(tmp_path / "here")])
+    do(PlotSettings, ["experiment", str(study.folder), "--out", str(tmp_path / "here")])
     assert {path.name for path in (tmp_path / "here").iterdir()} == {"batch-size.png", "batch-size.csv"}
     told = capsys.readouterr().out
     assert "fastest with 950 rows" in told and "Out of memory: 955, 2,048, 8,192." in told

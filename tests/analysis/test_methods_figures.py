@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from analysis.experiment_command import draw_experiment
 from analysis.experiments.methods import equal_flops, methods_scatter
 from analysis.experiments.stages import stage_bars, stage_pies
+from analysis.settings import PlotSettings
 from analysis.study import Study, open_study
-from tests.analysis.conftest import Written
+from tests.analysis.conftest import Written, do
 from tests.methods_rows import method_row, method_rows, stage_rows
 
 
@@ -30,7 +30,7 @@ def test_methods_are_drawn_with_all_that_was_measured(study, capsys):
     assert len(methods_scatter(found).data) == 48
     shapes = equal_flops(found).data
     assert len(shapes) == 6 and (shapes["times"] == 1).sum() == 4
-    draw_experiment([str(found.folder)])
+    do(PlotSettings, ["experiment", str(found.folder)])
     assert {path.stem for path in found.folder.glob("*.png")} == {"methods", "equal-flops"}
     assert "At equal FLOPs d_model 184, heads 4, layers 2 has the least loss, 0.050 nats" in capsys.readouterr().out
 
@@ -47,6 +47,6 @@ def test_stages_are_drawn_in_seconds_and_in_shares(study, capsys):
     assert stage_bars(found).data.drop(columns="way").sum(axis=1).to_list() == pytest.approx([21.0, 10.5, 5.25])
     shares = stage_pies(found).data
     assert shares.drop(columns="way").sum(axis=1).to_list() == pytest.approx([1.0] * 4)
-    draw_experiment([str(found.folder)])
+    do(PlotSettings, ["experiment", str(found.folder)])
     assert {path.stem for path in found.folder.glob("*.png")} == {"stages", "stages-bars"}
     assert "Times as fast as before, fp32: before, fp32 1.00, after, fp32 2.00" in capsys.readouterr().out

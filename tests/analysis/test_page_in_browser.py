@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from PIL import Image, ImageColor
 
-from analysis.report_command import report
-from tests.analysis.conftest import SEARCHED, Written, search
+from analysis.settings import ReportSettings
+from tests.analysis.conftest import SEARCHED, Written, do, search
 from tests.tune.board.browser import Page, browser, program
 
 pytestmark = pytest.mark.skipif(program() is None, reason="no Chromium is installed, and a page is looked at with one")
@@ -69,7 +69,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     samples = {"nanogpt": [{"input": "ROMEO:", "output": 60 * "a"}]}
     study.journal.note(bleu={"nanogpt": score}, samples=samples, commit=40 * "c")
     study.journal.close()
-    report([str(study.folder)])
+    do(ReportSettings, [str(study.folder)])
     with browser(folder / "profile") as opened:
         opened.open(f"file://{study.folder / 'report' / 'report.html'}")
         opened.wait_for("[...document.images].length && [...document.images].every((each) => each.naturalWidth)")

@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 
 from analysis import page
-from analysis.figure_command import draw_front
-from analysis.report_command import report
-from tests.analysis.conftest import SEARCHED, Written, search
+from analysis.settings import PlotSettings, ReportSettings
+from tests.analysis.conftest import SEARCHED, Written, do, search
 from tune.errors import UserError
 
 VOID = {"meta", "img"}
@@ -33,7 +32,7 @@ class Balance(HTMLParser):
 
 
 def written(study: Written) -> str:
-    report([str(study.folder)])
+    do(ReportSettings, [str(study.folder)])
     return (study.folder / "report" / "report.html").read_text(encoding="utf-8")
 
 
@@ -110,14 +109,14 @@ def test_nothing_of_a_journal_is_taken_for_html(write: Callable[..., Written]) -
 def test_a_folder_that_cannot_be_written_is_one_line(searched: Written, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"^--out: "):
-        report([str(searched.folder), "--out", str(tmp_path / "file" / "folder")])
+        do(ReportSettings, [str(searched.folder), "--out", str(tmp_path / "file" / "folder")])
 
 
 def test_single_figures_are_saved_where_asked(searched: Written, tmp_path: Path) -> None:
-    draw_front([str(searched.folder), "--out", str(tmp_path)])
+    do(PlotSettings, ["front", str(searched.folder), "--out", str(tmp_path)])
     assert sorted(path.name for path in tmp_path.glob("front*")) == ["front-nanogpt.csv", "front-nanogpt.png"]
     with pytest.raises(ValueError, match=r"^--family: "):
-        draw_front([str(searched.folder), "--family", "x"])
+        do(PlotSettings, ["front", str(searched.folder), "--family", "x"])
 
 
 @pytest.mark.parametrize(
@@ -132,10 +131,10 @@ def test_nothing_is_written_through_a_link_in_a_strangers_study(searched: Writte
     (searched.folder / link).parent.mkdir(parents=True, exist_ok=True)
     (searched.folder / link).symlink_to(outside)
     with pytest.raises(UserError, match=f"^--out: .*{link}' is a link") as error:
-        report([str(searched.folder)])
+        do(ReportSettings, [str(searched.folder)])
     assert "\n" not in str(error.value)
     assert outside.read_text() == "mine" if is_file else not any(outside.iterdir())
-    report([str(searched.folder), "--out", str(tmp_path / "elsewhere")])
+    do(ReportSettings, [str(searched.folder), "--out", str(tmp_path / "elsewhere")])
     assert (tmp_path / "elsewhere" / "report.html").exists()
 
 

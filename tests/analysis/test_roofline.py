@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from analysis.experiments.kernels import reached, roofline
-from analysis.roofline_command import draw_roofline
+from analysis.settings import PlotSettings
 from analysis.study import open_kernels
-from tests.analysis.conftest import Written
+from tests.analysis.conftest import Written, do
 
 PEAKS = {
     "bytes_per_second": {"1": 1e10, "2": 2e10},
@@ -77,7 +77,7 @@ def test_the_command_writes_a_picture_and_its_data(
     study: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     timed(study, "softmax", "cuda-shared", device="GPU", threads=None, flops=5000, bytes=8000)
-    draw_roofline([str(study.folder), "--out", str(tmp_path / "here")])
+    do(PlotSettings, ["roofline", str(study.folder), "--out", str(tmp_path / "here")])
     assert "CPU, 1 thread: vector_add 100.0 % (njit)" in capsys.readouterr().out
     assert (tmp_path / "here" / "roofline.png").stat().st_size > 10_000
     drawn = pd.read_csv(tmp_path / "here" / "roofline.csv")

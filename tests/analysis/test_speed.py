@@ -12,10 +12,10 @@ import pytest
 
 from analysis.plots.budget import burn_down
 from analysis.plots.search import curves, front, progress
-from analysis.rank_command import rank
+from analysis.settings import RankSettings
 from analysis.study import Results, open_studies
 from analysis.style import Picture
-from tests.analysis.conftest import Written
+from tests.analysis.conftest import Written, do
 
 TRIALS, REPORTS = 10_000, 10
 RANKING, READING = 5.0, 5.0
@@ -38,7 +38,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 def test_ten_thousand_trials_are_ranked(large: Written, capsys: pytest.CaptureFixture[str]) -> None:
     began = time.process_time()
-    rank([str(large.folder), "--top", "0", "--json"])
+    do(RankSettings, [str(large.folder), "--top", "0", "--json"])
     seconds = time.process_time() - began
     assert len(json.loads(capsys.readouterr().out)) == TRIALS
     assert seconds < RANKING

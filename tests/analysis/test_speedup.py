@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis.experiment_command import draw_experiment
 from analysis.experiments.scaling import communication, published_speed_ups, speed_up, speed_ups, steps_table
-from analysis.speedup_command import draw_speed_up
+from analysis.settings import PlotSettings
 from analysis.study import Study, open_study
-from tests.analysis.conftest import Written
+from tests.analysis.conftest import Written, do
 from tests.scaling_rows import all_rows, step
 from tune.errors import UserError
 
@@ -65,9 +64,9 @@ def test_one_line_where_there_is_nothing_to_draw(scaled, write):
     empty = write("empty")
     empty.trial("t001")
     with pytest.raises(ValueError, match=r"has no row of scaling; make one: python tune/experiment\.py scaling"):
-        draw_speed_up([str(empty.folder)])
+        do(PlotSettings, ["speedup", str(empty.folder)])
     with pytest.raises(ValueError, match=r"is a search, of which there is no such picture: name a study of .*scaling"):
-        draw_experiment([str(empty.folder)])
+        do(PlotSettings, ["experiment", str(empty.folder)])
     alone = scaled([row for row in all_rows() if row["devices"] == 1])
     for draw in (speed_up, communication):
         with pytest.raises(ValueError, match="measured one device only; measure more with --devices"):
@@ -76,7 +75,7 @@ def test_one_line_where_there_is_nothing_to_draw(scaled, write):
 
 def test_a_study_is_drawn_as_the_experiment_that_it_is(scaled, capsys):
     study = scaled(all_rows())
-    draw_experiment([str(study.folder)])
+    do(PlotSettings, ["experiment", str(study.folder)])
     assert {path.stem for path in study.folder.glob("*.png")} == {"speed-up", "communication"}
     assert "times as fast as on one" in capsys.readouterr().out
 
@@ -86,5 +85,5 @@ def test_a_picture_is_not_written_through_a_link_in_the_study(scaled, tmp_path):
     (tmp_path / "outside.csv").write_text("mine")
     (study.folder / "speed-up.csv").symlink_to(tmp_path / "outside.csv")
     with pytest.raises(UserError, match=r"^--out: .*speed-up\.csv' is a link"):
-        draw_experiment([str(study.folder)])
+        do(PlotSettings, ["experiment", str(study.folder)])
     assert (tmp_path / "outside.csv").read_text() == "mine"

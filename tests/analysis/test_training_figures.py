@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from analysis.experiment_command import draw_experiment
 from analysis.experiments.ablation import OURS, ablation_table, alike, main_effects, overfitting_table, sizes
 from analysis.experiments.precision import precisions
+from analysis.settings import PlotSettings
 from analysis.study import Study, open_study
-from tests.analysis.conftest import Written
+from tests.analysis.conftest import Written, do
 from tests.training_rows import precise, row
 
 REPORT, LONGER = {"set": "report", "steps": 100}, {"set": "longer", "steps": 400}
@@ -51,7 +51,7 @@ def test_only_what_differs_in_one_dimension_alone_is_compared(study):
 
 def test_pictures_are_drawn(study, tmp_path: Path, capsys):
     made = study("ablation", [*ablated(), row(LONGER, ablated()[0]["config"], 1.0)])
-    draw_experiment([str(made.folder)])
+    do(PlotSettings, ["experiment", str(made.folder)])
     assert {path.stem for path in made.folder.glob("*.png")} == {"main-effects", "perplexity-parameters", "overfitting"}
     assert "16 trainings here, 33 in the report" in capsys.readouterr().out
     assert len(sizes(made).data) == 33 + 16
@@ -66,7 +66,7 @@ def test_a_longer_training_is_drawn_beside_the_same_at_the_common_length(study):
 
 def test_what_cannot_be_drawn_says_why_and_the_rest_is_drawn(study, capsys):
     made = study("ablation", ablated())
-    draw_experiment([str(made.folder)])
+    do(PlotSettings, ["experiment", str(made.folder)])
     assert {path.stem for path in made.folder.glob("*.png")} == {"main-effects", "perplexity-parameters"}
     assert capsys.readouterr().out.splitlines()[-1].startswith("study: 'ablation' has no longer training")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis.experiment_command import draw_experiment
 from analysis.experiments.transfer import depth, line_of, losses_table, width
+from analysis.settings import PlotSettings
 from analysis.study import Study, open_study
-from tests.analysis.conftest import Written
+from tests.analysis.conftest import Written, do
 from tests.transfer_rows import all_rows
 
 
@@ -31,7 +31,7 @@ def test_each_panel_has_a_line_for_each_shape_and_the_base_is_in_both(transferre
         picture = draw(study)
         lines = [plot.get_lines() for plot in picture.figure.axes]
         assert [len(each) for each in lines] == [2 * sizes + 1] * 2, "each with its best rate marked, and the base's"
-    draw_experiment([str(study.folder), "--out", str(tmp_path / "drawn")])
+    do(PlotSettings, ["experiment", str(study.folder), "--out", str(tmp_path / "drawn")])
     assert {path.name for path in (tmp_path / "drawn").iterdir()} == {
         f"transfer-{name}.{kind}" for name in ("width", "depth") for kind in ("png", "csv")
     }

@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from analysis import rank_command, tables
-from analysis.rank_command import columns, rank, show
-from analysis.ranking import ranking
+from analysis import ranking as ranks
+from analysis import tables
+from analysis.ranking import columns, ranking, show
+from analysis.settings import RankSettings
 from analysis.study import Results, open_studies
-from tests.analysis.conftest import Written
+from tests.analysis.conftest import Written, do
 
 HEADS: dict[str, tuple[str, Callable[[float], str]]] = {
     "place": ("#", "{:.0f}".format),
@@ -62,7 +63,7 @@ def test_each_number_is_whole_or_its_column_is_named(
 ) -> None:
     results = Results(studies=open_studies([study.folder]))
     table = ranking(results, by=by)
-    rank([str(study.folder), "--csv", "--by", by])
+    do(RankSettings, [str(study.folder), "--csv", "--by", by])
     rows = {row["trial"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
     for width in (60, 80, 100, 160):
         check(results, table, rows, by=by, width=width)
@@ -80,7 +81,7 @@ def check(results: Results, table: pd.DataFrame, rows: dict[str, dict[str, str]]
         hidden = said.partition("for: ")[2].rpartition(" (")[0].split(", ") if "no room in" in said else []
         there = re.split(" {2,}", head.strip())
         assert {*there, *hidden} == {*columns(results.studies, group)} and not {*there} & {*hidden}
-        assert rank_command.HEADS[by] not in hidden
+        assert ranks.HEADS[by] not in hidden
         for trial in group["trial"]:
             (line,) = (line for line in lines if trial in line.split())
             for column, (name, write) in HEADS.items():

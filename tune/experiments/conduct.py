@@ -70,7 +70,7 @@ def conduct(experiment: Experiment, grounds: Grounds, study: Path, told: Told) -
         used = bench.books.ledger.spent
         journal.note(ended={"reason": ended, "spent": used})
         write(f"spent {duration_text(round(used, 1))} of {duration_text(settings.budget)}")
-        write(f"draw it: {called('analysis/experiment.py')} {study}")
+        write(f"draw it: {called('analysis/plot.py')} experiment {study}")
         if ended != "done":
             write(f"{ended}; {go_on(experiment, study)}")
     return {"done": 0, "interrupted": INTERRUPTED}.get(ended, 1)

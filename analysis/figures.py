@@ -1,0 +1,148 @@
+"""The command behind plot.py: pictures of studies, as PNG and CSV, and what is to be seen in words."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from analysis import tables
+from analysis.experiments.ablation import main_effects, overfitting, sizes
+from analysis.experiments.batch_size import batch_size
+from analysis.experiments.data_parallel import ways
+from analysis.experiments.estimates import estimates
+from analysis.experiments.kernels import roofline
+from analysis.experiments.large_batch import losses
+from analysis.experiments.loader import loading
+from analysis.experiments.methods import equal_flops, methods_scatter
+from analysis.experiments.precision import precisions
+from analysis.experiments.scaling import communication, speed_up
+from analysis.experiments.stages import stage_bars, stage_pies
+from analysis.experiments.transfer import depth, width
+from analysis.plots.dimensions import effects
+from analysis.plots.search import curve, curves, front, parallel, progress
+from analysis.ranking import answers, ranking, where
+from analysis.settings import PlotSettings
+from analysis.spending import spending
+from analysis.study import RUNS, Results, Study, families, newest, open_kernels, open_studies, open_study
+from analysis.style import Picture
+from tune.errors import UserError, called
+
+OF_A_FAMILY: Mapping[str, Sequence[Callable[[Results, str], Picture]]] = {
+    "front": (front, curve),
+    "curves": (curves,),
+    "effects": (effects, parallel),
+}
+PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {
+    "ablation": (main_effects, sizes, overfitting),
+    "methods": (methods_scatter, equal_flops),
+    "batch_size": (batch_size,),
+    "estimates": (estimates,),
+    "loader": (loading,),
+    "stages": (stage_pies, stage_bars),
+    "precision": (precisions,),
+    "transfer": (width, depth),
+    "scaling": (speed_up, communication),
+    "large_batch": (losses,),
+    "data_parallel": (ways,),
+}
+
+
+def plot(settings: PlotSettings) -> int:
+    """Draw, save, and say where and what is to be seen. UserError where nothing can be drawn."""
+    here = settings.out or Path()
+    if settings.what in OF_A_FAMILY:
+        results = Results(studies=open_studies(settings.studies))
+        for family in families(results, settings.family):
+            for draw in OF_A_FAMILY[settings.what]:
+                save(draw(results, family), here)
+    elif settings.what == "compare":
+        first, second = open_studies(settings.studies)
+        compare(first, second, here)
+    elif settings.what == "roofline":
+        save(roofline(open_kernels(*settings.studies or [newest(RUNS, kernels=True)])), here)
+    else:
+        study = open_study(*settings.studies or [newest(RUNS)])
+        if settings.what == "speedup":
+            draw_all(study, "scaling", here)
+        else:
+            draw_all(study, str(study.facts.get("experiment", "")), settings.out or study.folder)
+    return 0
+
+
+def save(picture: Picture, folder: Path) -> None:
+    """Write it, and say where and what is to be seen."""
+    print(*picture.save(folder), f"\n{picture.text}")
+
+
+def draw_all(study: Study, name: str, folder: Path) -> None:
+    """What can be drawn of an experiment, and why the rest cannot. UserError where nothing can."""
+    if name not in PICTURES:
+        named = f"of {name}" if name else "a search"
+        remedy = f"name a study of {', '.join(PICTURES)}; of a search: {called('analysis/report.py')} {study.folder}"
+        raise UserError(f"study: {study.name!r} is {named}, of which there is no such picture: {remedy}")
+    missing = []
+    for draw in PICTURES[name]:
+        try:
+            picture = draw(study)
+        except UserError as error:
+            missing.append(error)
+        else:
+            save(picture, folder)
+    if len(missing) == len(PICTURES[name]):
+        raise missing[0]
+    for why in missing:
+        print(why)
+
+
+def compare(first: Study, second: Study, folder: Path) -> None:
+    """Print what differs, and draw the best so far of each family in both."""
+    drawn, console, studies = tables.table(), tables.console(), (first, second)
+    for name in ("", *(study.name for study in studies)):
+        drawn.add_column(name)
+    for line in lines(*studies):
+        drawn.add_row(*line)
+    console.print(drawn, "")
+    both = [set(study.facts.get("families", {})) for study in studies]
+    for family in sorted(both[0] & both[1]):
+        try:
+            picture = progress(Results(studies=studies), family)
+        except UserError as reason:
+            console.print(f"{family}: {reason}", soft_wrap=True)
+            continue
+        console.print(*picture.save(folder), f"\n{family}: {picture.text}", soft_wrap=True)
+
+
+def lines(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
+    """Rows of three cells: settings where they differ, what was spent, the text and the winner of each family."""
+    both = (first, second)
+    settings = [study.facts.get("settings", {}) for study in both]
+    for name in sorted({*settings[0], *settings[1]}):
+        values = [str(each.get(name, "default")) for each in settings]
+        if values[0] != values[1]:
+            yield f"--{name.replace('_', '-')}", *values
+    yield "device", first.device, second.device
+    yield "spent", *(tables.duration(spending(study).spent) for study in both)
+    results = [Results(studies=[study]) for study in both]
+    rankings = [ranking(each) for each in results]
+    yield "trials", *(str(len(table)) for table in rankings)
+    for family in sorted({*rankings[0]["family"], *rankings[1]["family"]}):
+        yield f"{family}: text", *(text(study, family) for study in both)
+        pools = [table[table["family"] == family] for table in rankings]
+        found = [None if pool.empty else answers(each, pool) for each, pool in zip(results, pools, strict=True)]
+        best = [None if each is None else each.winner for each in found]
+        yield f"{family}: reached", *(tables.NOTHING if row is None else where(row) for row in best)
+        yield f"{family}: winner", *(tables.NOTHING if row is None else row["config"] for row in best)
+        for column, write in (
+            ("perplexity", tables.number),
+            ("test_perplexity", tables.number),
+            ("bits_per_character", tables.number),
+            ("parameters", tables.count),
+            ("device_seconds", tables.duration),
+        ):
+            name = column.replace("_", " ")
+            yield f"{family}: {name}", *(tables.NOTHING if row is None else write(row[column]) for row in best)
+
+
+def text(study: Study, family: str) -> str:
+    """The corpus of a family, so that two that differ are told apart."""
+    corpus = study.corpus(family)
+    words = f"vocabulary of {corpus.get('vocabulary', '?')}"
+    return f"{corpus.get('name', '?')} {str(corpus.get('sha256', ''))[:8]}, {words}"

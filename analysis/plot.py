@@ -1,0 +1,12 @@
+"""Pictures of a study: `python analysis/plot.py front`."""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from analysis.settings import PlotSettings
+from tune.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(PlotSettings))

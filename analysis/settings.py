@@ -1,0 +1,136 @@
+"""What the commands of analysis can be asked for; standard library only."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from tune.errors import UserError
+from tune.flags import Command, Flags, invalid, typed
+
+ORDERS = ("quotient", "perplexity", "parameters", "efficiency", "device-seconds", "memory")
+"""Of a ranking."""
+TOP = 20
+WHATS = {
+    "front": "of each family size against perplexity: the front, and the fitted curve",
+    "curves": "of each family the learning curves by rung, with stops marked",
+    "effects": "of each family the effect of each dimension with intervals, its importance, all configurations at once",
+    "compare": "two studies side by side: settings, spending, winners, progress",
+    "experiment": "what an experiment found",
+    "speedup": "what more devices gain, and what of a step is communication",
+    "roofline": "what kernels reach under the roofs of the machine",
+}
+"""What can be drawn."""
+STUDY = {"form": "runs/STUDY", "parse": Path}
+OUT = {"form": "FOLDER", "parse": Path}
+FAMILY = {"form": "NAME"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSettings(Flags):
+    """Which rows, in which order and form."""
+
+    command: ClassVar[Command] = Command(
+        script="analysis/rank.py", does="analysis.ranking:rank",
+        about="Rank the configurations of a study by perplexity per parameter.",
+    )  # fmt: skip
+    studies: tuple[Path, ...] = field(
+        default=(), metadata=typed("folder of a study (default: the newest in runs/)", places="*", **STUDY)
+    )
+    by: str = field(default="quotient", metadata=typed("the order inside a section", choices=ORDERS))
+    family: str | None = field(default=None, metadata=typed("this family only", **FAMILY))
+    front: bool = field(
+        default=False, metadata=typed("only configurations that none is both smaller and better than")
+    )
+    where: str | None = field(
+        default=None,
+        metadata=typed(
+            "only these, as in \"layers<=4 and precision=='bf16'\"", form="CONDITION"
+        ),
+    )
+    top: int = field(
+        default=TOP, metadata=typed("rows of a section in the table; 0 for all", form="N", parse=int)
+    )
+    stability: float | None = field(
+        default=None,
+        metadata=typed(
+            "instead: does the order when this share of the cap was spent foretell that at the end? 0.5 for half",
+            form="SHARE", parse=float,
+        ),
+    )  # fmt: skip
+    json: bool = field(default=False, metadata=typed("the rows as json instead of the table"))
+    csv: bool = field(default=False, metadata=typed("the rows as csv instead of the table"))
+    markdown: bool = field(default=False, metadata=typed("the rows as markdown instead of the table"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.top < 0:
+            raise invalid("top", f"{self.top}: at least 0; write 0 for all rows")
+        if self.stability is not None and not 0 < self.stability < 1:
+            rule = "is no share: it lies between 0 and 1; write 0.5 for half"
+            raise invalid("stability", f"{self.stability:g} {rule}")
+        if self.stability is not None and len(self.studies) > 1:
+            raise invalid("stability", f"{len(self.studies)} studies: it is of one: name one study")
+        if self.json + self.csv + self.markdown > 1:
+            raise invalid("json", "beside --csv or --markdown: the rows have one form: write one of the three")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneStudy(Flags):
+    """What takes one study."""
+
+    study: Path | None = field(
+        default=None, metadata=typed("folder of a study (default: the newest in runs/)", places="?", **STUDY)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpendSettings(OneStudy):
+    """In which form."""
+
+    command: ClassVar[Command] = Command(
+        script="analysis/spend.py", does="analysis.spending:spend",
+        about="Say where each device-second of a study went.",
+    )  # fmt: skip
+    json: bool = field(default=False, metadata=typed("the figures as json instead of the table"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportSettings(OneStudy):
+    """Where to write."""
+
+    command: ClassVar[Command] = Command(
+        script="analysis/report.py", does="analysis.page:report",
+        about="Write one self-contained page of a study, and each figure as PNG and CSV.",
+    )  # fmt: skip
+    out: Path | None = field(
+        default=None, metadata=typed("where to write (default: report/ in the study)", **OUT)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotSettings(Flags):
+    """What to draw, of which studies, and where to write."""
+
+    command: ClassVar[Command] = Command(
+        script="analysis/plot.py", does="analysis.figures:plot", about="Draw a study, as PNG with its data as CSV.",
+    )  # fmt: skip
+    what: str = field(
+        metadata=typed("; ".join(f"{name}: {what}" for name, what in WHATS.items()), form="WHAT", places="1")
+    )
+    studies: tuple[Path, ...] = field(
+        default=(), metadata=typed("folder of a study (default: the newest in runs/)", places="*", **STUDY)
+    )
+    family: str | None = field(default=None, metadata=typed("of front, curves, effects: this family only", **FAMILY))
+    out: Path | None = field(
+        default=None, metadata=typed("where to write (default: here; of an experiment its folder)", **OUT)
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.what not in WHATS:
+            raise UserError(f"WHAT: {self.what!r} is not there: choose {' or '.join(WHATS)}")
+        most = {"front": None, "curves": None, "effects": None, "compare": 2}.get(self.what, 1)
+        if most and len(self.studies) > most:
+            raise UserError(f"study: {len(self.studies)} folders: {self.what} is of {most}: name fewer")
+        if self.what == "compare" and len(self.studies) < 2:
+            raise UserError("study: compare is of two studies: name both folders")
