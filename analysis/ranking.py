@@ -5,6 +5,7 @@ What counts of a trial, and which of them compare, tune.store.queries says; here
 with what takes a curve fitted to all sizes.
 """
 
+import ast
 import json
 import sys
 from collections.abc import Sequence
@@ -15,9 +16,9 @@ from rich.console import Console
 
 from analysis import efficiency as sizes
 from analysis import tables
-from analysis.conditions import select
 from analysis.settings import RankSettings
 from analysis.study import EFFICIENCY, LEVEL, POOL, TRIAL, Results, Study, families, open_studies
+from tune.errors import UserError
 from tune.store.queries import DECAY, SECTIONS, level_text, measured_text
 
 ORDERS = {
@@ -135,6 +136,13 @@ def answers(results: Results, pool: pd.DataFrame) -> Answers | None:
     )
 
 
+PLAIN = (
+    *(ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare, ast.cmpop),
+    *(ast.Name, ast.Load, ast.Constant, ast.Tuple, ast.List),
+)
+"""What a condition is made of."""
+RULE = "compare columns with numbers or quoted words, as in \"layers<=4 and precision in ('fp32', 'bf16')\""
+LONGEST = 200
 WORDS = ("study", "trial", "config", "front", "state")
 HEADS = {
     **{"quotient": "perplexity /M", "perplexity": "perplexity", "parameters": "parameters"},
@@ -173,6 +181,24 @@ def rank(settings: RankSettings) -> int:
     else:
         show(tables.console(), results, table, shown, by=settings.by, top=settings.top or len(table))
     return 0
+
+
+def select(table: pd.DataFrame, condition: str) -> pd.DataFrame:
+    """The rows for which the condition holds, as pandas' query has it. UserError for one that is not understood.
+
+    Names, numbers, quoted words, comparisons, and, or, not and in: nothing that could call or reach anything.
+    """
+    try:
+        parts = ast.walk(ast.parse(condition.strip(), mode="eval"))
+        if unknown := [part for part in parts if not isinstance(part, PLAIN)]:
+            raise ValueError(f"{type(unknown[0]).__name__} has no place in it")
+        holds = table.eval(condition.strip(), engine="python")
+        if not isinstance(holds, pd.Series) or holds.dtype != bool:
+            raise ValueError("it is neither true nor false of a row")
+        return table[holds]
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"--where: {condition[:LONGEST]!r} is not a condition ({reason[:LONGEST]}); {RULE}") from None
 
 
 def records(table: pd.DataFrame) -> pd.DataFrame:

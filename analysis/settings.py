@@ -44,7 +44,7 @@ class RankSettings(Flags):
     where: str | None = field(
         default=None,
         metadata=typed(
-            "only these, as in \"layers<=4 and precision=='bf16'\"", form="CONDITION"
+            "only these, as pandas' query has it: \"layers<=4 and precision=='bf16'\"", form="CONDITION"
         ),
     )
     top: int = field(
