@@ -1,38 +1,50 @@
-# make run    install, then a search of four device-minutes
-# make test   install, then all tests
-# make check  install, then ruff, mypy and the arrows between folders
-# make bench  install, then the figures of the models and of the kernels; DATA=FOLDER with tatoeba/spa.txt and shakespeare/input.txt
-# make soak   install, then an hour of searches that are killed, resumed and held against the operating system's account
-# make results  RESULTS.md, from results/*.json; installs nothing
 # PYTHON=python3.12 takes another interpreter; TORCH_INDEX=URL takes torch, and torch alone, from another package index.
 
 PYTHON ?= python3
 TORCH_INDEX ?=
 VENV := .venv
 IN := $(VENV)/bin
+WITHOUT_RAY := $(wildcard tests/test_architecture.py tests/test_help.py tests/test_results.py $(patsubst %,tests/tune/test_%.py, \
+	duration family heartbeats holds leases ledger memory planner private queries rungs searcher settings space trial))
 
-.PHONY: run test check soak bench results
+.PHONY: help run test test-fast check format bench soak gpu results
 .DELETE_ON_ERROR:
 
-run: $(VENV)/installed
+help: ## this list; all but help and results install into .venv first
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(VENV)/installed ## a search of four device-minutes
 	$(IN)/python tune/run.py --budget 4m
 
-test: $(VENV)/installed-dev
+test: $(VENV)/installed-dev ## all tests
 	$(IN)/python -m pytest -n 2 --no-loadscope-reorder
 
-check: $(VENV)/installed-dev
+test-fast: $(VENV)/installed-dev ## the search and its store in virtual time, without Ray
+	$(IN)/python -m pytest -n 2 --no-loadscope-reorder $(WITHOUT_RAY)
+
+check: $(VENV)/installed-dev ## ruff, mypy and the arrows between folders
 	$(IN)/ruff check .
 	$(IN)/mypy
 	$(IN)/lint-imports
 
-soak: $(VENV)/installed-dev
-	$(IN)/python tests/soak/run.py
+format: $(VENV)/installed-dev ## the code as ruff writes it, and what it can mend
+	$(IN)/ruff format .
+	$(IN)/ruff check --fix .
 
-bench: $(VENV)/installed-dev
+bench: $(VENV)/installed-dev ## figures of models and kernels; DATA=FOLDER with tatoeba/spa.txt and shakespeare/input.txt
 	$(IN)/python tests/bench/run.py --data $(DATA)
 	$(IN)/python tests/bench/kernels.py
 
-results:
+soak: $(VENV)/installed-dev ## an hour of searches, killed, resumed and held against the operating system's account
+	$(IN)/python tests/soak/run.py
+
+gpu: $(VENV)/installed-dev ## on a machine with a GPU: kernels checked and timed on it, what is special to CUDA tested, a short search
+	$(IN)/pip install -e '.[dev,cuda]'
+	$(IN)/python -m pytest tests/kernels $(wildcard tests/cuda)
+	$(IN)/python kernels/run.py --sizes full
+	$(IN)/python tune/run.py --budget 2m
+
+results: ## RESULTS.md, from results/*.json
 	$(PYTHON) results/make.py
 
 $(VENV)/bin/pip:
