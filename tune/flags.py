@@ -102,7 +102,7 @@ class Flags:
     def from_flags(cls, typed: Mapping[str, Any]) -> Self:
         """Of what was typed, by name; the rest has its default. UserError: a setting without one was not typed."""
         known = {each.name: each for each in fields(cls)}
-        for name in known.keys() - typed.keys():
+        for name in (each for each in known if each not in typed):
             if known[name].default is known[name].default_factory is MISSING:
                 raise invalid(name, f"missing: write {flag_name(name)} {flag_of(known[name]).form}")
         return cls(**{name: parse_setting(known[name], text) for name, text in typed.items()})
