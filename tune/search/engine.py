@@ -147,6 +147,8 @@ class Planner:
                 return assignment
             else:
                 answer = self._ask_families(wall)
+                if isinstance(answer, Wait) and not self._can_wait():
+                    answer = HandBack("what is left does not pay for a slot that waits")
                 if isinstance(answer, HandBack):
                     self._hand_back(answer.reason)
                 elif not isinstance(answer, str):
@@ -168,6 +170,12 @@ class Planner:
                 return self._assign(name, move) or "again"
             answer = answer if isinstance(answer, Wait) else move
         return answer
+
+    def _can_wait(self) -> bool:
+        """Whether what is left pays for the idle slots until a lease ends: what runs has its own reserved."""
+        first = min((run.assignment.opened + run.assignment.seconds for run in self.running.values()), default=math.inf)
+        idle = self.books.idle_slots
+        return not idle or idle * (first - self.books.clock()) <= self.books.ledger.room
 
     def _is_idle(self, name: str, wall: float | None) -> bool:
         """Whether nothing of a family runs, and nothing can by its own share."""
