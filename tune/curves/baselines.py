@@ -19,6 +19,7 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, HyperBandScheduler, Tri
 from tune.curves.supply import Supply
 from tune.search.family import Policy
 from tune.search.forecast import Standing
+from tune.search.slots import with_margin
 from tune.search.successive_halving import HandBack, Ladder, Left, Move, Promote, Start, Wait
 
 ASHA_REDUCTION, ASHA_GRACE = 2, 2
@@ -99,8 +100,9 @@ class Baseline:
         self.failed(trial)
 
     def interrupted(self, trial: str) -> None:
-        """Its segment ended before its goal, and what is left does not pay for the rest."""
-        self._rests(trial, "ended")
+        """Its segment ended before its goal, and what is left now does not pay for the rest."""
+        self._rests(trial, "paused")
+        self.going[trial] = None
 
     def finishing(self, trial: str) -> None:
         """No baseline knows of a last segment."""
@@ -161,9 +163,12 @@ class Baseline:
         return Start("a slot is free")
 
     def _affordable(self, trial: str, rung: int, left: Left) -> int | None:
-        """A rung on the way to this one that a slot's even share of what is left pays for, at least the next one."""
-        before, even = self.trials[trial].rung, min(left.seconds / left.slots, left.wall)
-        while rung > before + 1 and self._price(trial, rung) > even:
+        """A rung on the way to this one whose lease is no more than a slot's even share of what is left, else the next
+        one if it can be paid: what one reserves for long is not there for the others, whose slots are charged idle."""
+        before, even = self.trials[trial].rung, left.seconds / (left.slots + left.running)
+        while rung > before + 1 and (
+            with_margin(self._price(trial, rung)) > even or self._price(trial, rung) > left.wall
+        ):
             rung = before + max(1, (rung - before) // 2)
         return rung if self._price(trial, rung) <= min(left.seconds, left.wall) else None
 
@@ -189,10 +194,10 @@ class RayAsha(Baseline):
     def __init__(self, *, reduction: float = ASHA_REDUCTION, grace: float = ASHA_GRACE, **common: Any) -> None:
         super().__init__(**common)
         self.reduction, self.grace = reduction, min(grace, self.longest)
+        self._judges: dict[str, tuple[AsyncHyperBandScheduler, Stub]] = {}
         self._restart()
 
     def _restart(self) -> None:
-        self._stubs: dict[str, Stub] = {}
         self._scheduler = AsyncHyperBandScheduler(
             time_attr="time",
             metric="loss",
@@ -210,16 +215,15 @@ class RayAsha(Baseline):
         return True
 
     def begin(self, trial: str) -> None:
-        self._stubs[trial] = Stub(trial)
-        self._scheduler.on_trial_add(None, self._stubs[trial])
+        self._judges[trial] = self._scheduler, Stub(trial)
+        self._scheduler.on_trial_add(None, self._judges[trial][1])
 
     def next_decision(self, trial: str, rung: int) -> int:
         return self.next_of(rung, self.grace, self.reduction)
 
     def goes_on(self, trial: str, time: float, loss: float, over: bool) -> bool:
-        if trial not in self._stubs:
-            return True
-        decision = self._scheduler.on_trial_result(None, self._stubs[trial], {"time": time, "loss": loss})
+        scheduler, stub = self._judges[trial]
+        decision = scheduler.on_trial_result(None, stub, {"time": time, "loss": loss})
         return bool(decision == TrialScheduler.CONTINUE)
 
 
@@ -300,6 +304,7 @@ class OptunaPruner(Baseline):
         warnings.filterwarnings("ignore", module="optuna")
         self.hyperband, self.reduction, self.least = hyperband, reduction, least
         self._rounds = 0
+        self._asked: dict[str, optuna.Trial] = {}
         self._restart()
 
     def _restart(self) -> None:
@@ -310,7 +315,6 @@ class OptunaPruner(Baseline):
             else optuna.pruners.SuccessiveHalvingPruner(**options)
         )
         self._study = optuna.create_study(study_name=f"round {self._rounds}", pruner=pruner)
-        self._asked: dict[str, optuna.Trial] = {}
 
     def again(self) -> bool:
         self.least *= self.reduction
@@ -327,9 +331,7 @@ class OptunaPruner(Baseline):
         return self.next_of(rung, self.least, self.reduction)
 
     def goes_on(self, trial: str, time: float, loss: float, over: bool) -> bool:
-        asked = self._asked.get(trial)
-        if asked is None:
-            return True
+        asked = self._asked[trial]
         asked.report(loss, math.floor(time + 1e-9))
         return not asked.should_prune()
 
