@@ -72,9 +72,7 @@ def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
     curves, cap, clock = diverging(cell.table.curves, settings.diverge, seed), cell.cap, Clock()
     deadline = settings.deadline.of(cap / cell.workers) if settings.deadline else math.inf
     best = min(range(len(curves)), key=lambda index: _alone(curves[index], cell, settings))
-    supply = Supply(
-        curves, suggest=settings.suggest, seed=seed, only=[best] if cell.scheduler == "oracle" else None
-    )
+    supply = Supply(curves, suggest=settings.suggest, seed=seed, only=[best] if cell.scheduler == "oracle" else None)
     with Journal(None, new=True) as journal:
         books = Books(journal, Ledger(cap=cap, clock=clock), clock)
         families: dict[str, Family] = {}
@@ -97,7 +95,7 @@ def _family(
     policy: Policy
     idea, price = cell.scheduler.removeprefix(WITHOUT), planner.price_of("replay")
     if cell.scheduler == "ration" or idea != cell.scheduler:
-        first = unit * step_seconds if math.isfinite(life) else None    # reports are as close as they are
+        first = unit * step_seconds if math.isfinite(life) else None  # reports are as close as they are
         frame = Frame(
             slots=cell.workers, shortest=unit * step_seconds, overhead=settings.thaw, start_up=settings.start_up,
             life=life * step_seconds, rules=Rules(**IDEAS.get(idea, {})),
@@ -130,7 +128,8 @@ def outcome(cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], plann
     steps = {trial: (curves[record.config["curve"]], record.steps) for trial, record in planner.trials.items()}
     reached = [(curve, curve.lowest(count)) for curve, count in steps.values()]
     query = "SELECT trial, steps, valid_loss FROM reports WHERE final AND valid_loss IS NOT NULL"
-    reached += [(steps[row["trial"]][0], row["valid_loss"]) for row in planner.books.journal.rows(query)]
+    finals = [(steps[row["trial"]][0], row["valid_loss"]) for row in planner.books.journal.rows(query)]
+    reached += [(curve, loss) for curve, loss in finals if curve.decayed]  # others were passed, or are between two
     found = min(min((loss for _, loss in reached), default=math.inf), max(curve.losses[0] for curve in fitting))
     diverged = [curve.seconds_per_report for curve, count in steps.values() if count >= curve.diverges]
     (lost,) = planner.books.journal.rows("SELECT TOTAL(seconds) FROM charges WHERE what = 'lost'")

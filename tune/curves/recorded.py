@@ -55,8 +55,11 @@ class Curve:
         return _between(self.losses, steps / self.steps_per_report)
 
     def final(self, steps: float) -> float:
-        """Of a training of so many steps that ends with a decay, where that was measured."""
-        return _between(self.decayed, steps / self.steps_per_report) if self.decayed else self.loss(steps)
+        """Of a training of so many steps that ends with a decay; of one shorter than any that was measured, as if it
+        had none."""
+        reports = steps / self.steps_per_report
+        measured = any(math.isfinite(loss) for loss in self.decayed[: int(reports + 1e-9)])
+        return _between(self.decayed, reports) if measured else self.loss(steps)
 
     def lowest(self, steps: float) -> float:
         """Of all reports that a training of so many steps passes; inf where it passes none."""
@@ -126,6 +129,7 @@ def _between(losses: Sequence[float], reports: float) -> float:
 
 
 MILLISECONDS = 1e3
+
 
 def from_journal(path: Path) -> list[Table]:
     """The trials of a study that measured a loss. UserError where there are none, or no journal.
@@ -217,9 +221,7 @@ def _curve(line: str, where: str) -> Curve:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
-        raise UserError(
-            f"{where} is not JSON ({error.msg}); write one object a line with {', '.join(KEYS)}"
-        ) from error
+        raise UserError(f"{where} is not JSON ({error.msg}); write one object a line with {', '.join(KEYS)}") from error
     missing = [key for key in KEYS if not isinstance(row, dict) or key not in row]
     if missing:
         raise UserError(f"{where} has no {missing[0]}; each line needs {', '.join(KEYS)}")

@@ -183,5 +183,5 @@ class Simulation:
             steps=whole, tokens=0, training_seconds=whole * step, train_loss=loss, step_seconds=step,
             memory_bytes=round(course.memory_bytes), micro_batches=assignment.micro_batches, ended=ended,
             seconds={"start": start, "steps": training, "evaluation": overhead},
-            valid=Evaluation(loss=loss) if whole >= course.report_every else None,
+            valid=Evaluation(loss=loss) if course.report_every <= whole < course.diverges else None,
         )  # fmt: skip
