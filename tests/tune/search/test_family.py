@@ -2,16 +2,15 @@
 
 import pytest
 
+from tests.tune.search.alone import bare
 from tests.tune.world import WARM_UP_STEPS, Numbered
 from tune.search.cost_model import Prices
 from tune.search.family import WARM_UPS_BEFORE_A_FALL_TELLS, Family
-from tune.search.successive_halving import Contest
 
 
 def family(step_seconds: float | None) -> Family:
-    contest = Contest(seconds=600, slots=1, price=lambda trial, rung: 1.0, shortest=4, overhead=1.5)
     return Family(
-        seconds=600, contest=contest, prices=Prices(), suggestions=Numbered(), step_seconds=step_seconds,
+        seconds=600, policy=bare(), prices=Prices(), suggestions=Numbered(), step_seconds=step_seconds,
         warm_up_steps=WARM_UP_STEPS,
     )  # fmt: skip
 
@@ -22,6 +21,6 @@ def test_a_fall_tells_once_the_rung_below_it_lies_behind_the_warm_up(rung: int) 
     shortest = family(None).policy.rung_seconds(rung - 1) / (WARM_UPS_BEFORE_A_FALL_TELLS * WARM_UP_STEPS)
     for step_seconds, tells in ((0.99 * shortest, True), (1.01 * shortest, False)):
         judged = family(step_seconds)
-        judged.policy.started("t001")
+        judged.policy.promoted("t001", 0, 1.0)
         judged.reached("t001", rung, 2.0)
         assert judged.policy.trials["t001"].telling == tells

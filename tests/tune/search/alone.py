@@ -1,0 +1,102 @@
+"""A search of one family in virtual time: its trials follow power laws, and some diverge; and its bare policy."""
+
+import math
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from tests.tune.world import Numbered
+from tune.search.cost_model import Prices
+from tune.search.engine import Planner
+from tune.search.family import Family
+from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
+from tune.search.successive_halving import Frame, Ladder, Rules, SuccessiveHalving
+from tune.store.accounting import Books
+from tune.store.journal import Journal
+from tune.store.ledger import Ledger
+
+STEP, OVERHEAD, START_UP = 0.05, 1.25, 6.0
+
+
+class Told(SuccessiveHalving):
+    """Keeps its events, (name, what was told)."""
+
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
+        self.events: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        for name in ("promoted", "finishing", "reported", "interrupted", "finished", "ended"):
+            setattr(self, name, self._keep(name, getattr(self, name)))
+
+    def _keep(self, name: str, tell: Any) -> Any:
+        def told(*what: Any, **more: Any) -> None:
+            self.events.append((name, what, more))
+            tell(*what, **more)
+
+        return told
+
+
+def framed(**about: Any) -> Frame:
+    """A family that has all slots."""
+    return Frame(**{"slots": 1} | about, shortest=5.0, overhead=OVERHEAD, start_up=START_UP)
+
+
+def bare(*, seconds: float = 600.0, more: bool = True, **frame: Any) -> SuccessiveHalving:
+    """A policy by itself, its prices those of its ladder. more: it may start trials."""
+
+    def price(trial: str | None, rung: int) -> float:
+        at = policy.trials[trial].rung if trial else -1
+        return OVERHEAD + policy.rung_seconds(rung) - (policy.rung_seconds(at) if at >= 0 else 0.0)
+
+    shape = framed(**frame)
+    policy = SuccessiveHalving(shape, shape.fit(seconds), price)
+    policy.more = more
+    return policy
+
+
+class Alone(Simulation):
+    """The search of one family under a cap in device-seconds, until it is over: `run`. life: seconds of training."""
+
+    def __init__(
+        self, *, seed: int = 0, seconds: float = 600.0, slots: int = 1, life: float = math.inf, diverging: float = 0.0,
+        deadline: float | None = None, configs: int = 10_000, costs: Costs | None = None, step: float = STEP,
+        rules: Rules = Rules(),  # noqa: B008 - it is frozen
+    ) -> None:  # fmt: skip
+        clock, self.seed, self.diverging, self.seconds, self.step = Clock(), seed, diverging, seconds, step
+        self.most = life / step
+        self.books = Books(Journal(None, new=True), Ledger(cap=seconds, clock=clock), clock)
+        self.families: dict[str, Family] = {}
+        self.frame = framed(slots=slots, life=life, rules=rules)
+        planner = Planner(
+            books=self.books, families=self.families, slots=slots,
+            wall_left=lambda: None if deadline is None else deadline - clock.now,
+        )  # fmt: skip
+        self.ladder: Ladder = self.frame.fit(seconds, deadline or math.inf)
+        self.policy = Told(self.frame, self.ladder, planner.price_of("alone"))
+        self.families["alone"] = Family(
+            seconds=seconds, policy=self.policy, prices=Prices(), suggestions=Numbered(configs), life_steps=self.most
+        )
+        super().__init__(planner, clock, costs or Costs(start_up=START_UP, overhead=OVERHEAD), self.course)
+
+    def course(self, trial: str, family: str, config: Mapping[str, Any]) -> PowerLaw:
+        """How a trial trains."""
+        rng = random.Random(f"{self.seed} {trial}")
+        sound = (
+            rng.randint(1, round(0.03 * self.seconds / self.step) + 1) if rng.random() < self.diverging else math.inf
+        )
+        return PowerLaw(
+            step_seconds=self.step, floor=rng.uniform(1, 2), nats=rng.uniform(1, 3), power=rng.uniform(0.2, 0.6),
+            most=self.most, diverges=sound,
+        )  # fmt: skip
+
+    @property
+    def spent(self) -> float:
+        """Device-seconds."""
+        return self.books.ledger.spent
+
+    def rows(self, query: str) -> list[Any]:
+        """Of its journal."""
+        return list(self.books.journal.rows(query))
+
+    def decided(self, *actions: str) -> list[Any]:
+        """The decisions of these kinds, in their order; all of them where none is named."""
+        return [row for row in self.rows("SELECT * FROM decisions") if not actions or row["action"] in actions]

@@ -1,0 +1,138 @@
+"""Laws of virtual time: it is charged as in a search, and no trial is told what it has not reached."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tune.search.alone import OVERHEAD, START_UP, STEP, Alone
+from tests.tune.world import OVERHEAD_SECONDS, START_UP_SECONDS, STEP_SECONDS, World
+from tune.search.simulator import Costs, PowerLaw, Simulation
+from tune.search.successive_halving import Rules
+
+FREE = Costs(start_up=0.0, overhead=0.0)
+DEAR = Costs(start_up=20.0, overhead=3.0, thaw=2.0)
+CASES = pytest.mark.parametrize(("cap", "slots"), [(60, 1), (240, 2), (1200, 2), (1200, 4), (7200, 8)])
+
+
+class Same(Alone):
+    """All its trials train alike."""
+
+    def __init__(self, like: PowerLaw, **about: Any) -> None:
+        self.like = like
+        super().__init__(step=like.step_seconds, **about)
+
+    def course(self, *_: Any) -> PowerLaw:
+        return self.like
+
+
+def played(like: PowerLaw, **about: Any) -> Same:
+    search = Same(like, **about)
+    search.run()
+    return search
+
+
+def total(search: Alone, query: str) -> float:
+    return float(search.rows(query)[0][0] or 0.0)
+
+
+@pytest.mark.parametrize("costs", [FREE, DEAR])
+@pytest.mark.parametrize("life", [math.inf, 150.0])
+@pytest.mark.parametrize(("cap", "slots"), [(100.0, 1), (900.0, 3), (3000.0, 8)])
+def test_what_slots_were_held_is_what_was_spent_and_charged_and_the_cap_holds(
+    costs: Costs, life: float, cap: float, slots: int
+) -> None:
+    search = Alone(seconds=cap, slots=slots, life=life, costs=costs, diverging=0.2)
+    search.run()
+    charged = {
+        row["what"]: row["seconds"]
+        for row in search.rows("SELECT what, SUM(seconds) AS seconds FROM charges GROUP BY 1")
+    }
+    held = total(search, "SELECT SUM(closed - opened) FROM slots")
+    assert 0 < search.spent <= cap
+    assert search.spent == pytest.approx(held) == pytest.approx(sum(charged.values()))
+    assert charged["start"] == pytest.approx(costs.start_up * total(search, "SELECT COUNT(*) FROM slots"), rel=0.2)
+    steps = sum(record.steps for record in search.planner.trials.values())
+    assert charged["steps"] == pytest.approx(steps * STEP)
+    if search.spent > 50:
+        leases = total(search, "SELECT COUNT(*) FROM leases")
+        assert charged["evaluation"] >= 0.9 * costs.overhead * leases
+
+
+def test_slots_wait_beside_the_last_segment_only_as_long_as_what_is_left_pays_for_them() -> None:
+    """Even where the policy would keep them: its lease has all of it reserved."""
+    search = Alone(seconds=900.0, slots=8, rules=Rules(narrow=False))
+    search.run()
+    assert 0.95 * 900.0 < search.spent <= 900.0
+
+
+def test_a_slot_is_charged_a_thaw_where_it_had_another_trial() -> None:
+    """One slot, and one trial that climbs on it alone: it is put there once."""
+    costs = Costs(start_up=START_UP, overhead=OVERHEAD, thaw=7.0)
+    search = played(PowerLaw(step_seconds=STEP, most=150 / STEP), life=150.0, seconds=400.0, configs=1, costs=costs)
+    leases = total(search, "SELECT COUNT(*) FROM leases")
+    assert leases > 1 and search.spent == pytest.approx(START_UP + 7.0 + leases * OVERHEAD + 150.0)
+
+
+def test_what_a_trial_passed_before_the_cap_cut_it_short_counts() -> None:
+    like = PowerLaw(step_seconds=1.0, most=1000.0, report_every=10.0)
+    search = played(like, life=1000.0, seconds=300.0, configs=1, costs=FREE)
+    (record,) = search.planner.trials.values()
+    assert 250 < record.steps < 300
+    assert total(search, "SELECT MAX(steps) FROM reports WHERE valid_loss IS NOT NULL") == record.steps
+    assert total(search, "SELECT MIN(valid_loss) FROM reports") == pytest.approx(like.loss(record.steps))
+
+
+def test_no_loss_is_told_before_the_first_report() -> None:
+    search = played(PowerLaw(step_seconds=0.01, report_every=2000.0), slots=2)
+    assert total(search, "SELECT MIN(steps) FROM reports WHERE valid_loss IS NOT NULL") >= 2000
+
+
+def test_what_does_not_fit_in_memory_is_found_out_once_and_costs_no_step() -> None:
+    like = PowerLaw(step_seconds=STEP, memory_bytes=2e9)
+    search = played(like, configs=4, costs=Costs(start_up=5.0, overhead=1.0, thaw=1.0, memory_limit=1e9))
+    assert {row["reason"].split(":")[0] for row in search.rows("SELECT reason FROM trials")} == {"memory"}
+    assert total(search, "SELECT COUNT(*) FROM leases") == 4
+    assert search.spent == pytest.approx(4 * (5.0 + 1.0))
+
+
+@pytest.mark.parametrize("life", [math.inf, 200.0])
+def test_divergence_ends_a_trial_at_its_first_report_that_is_not_finite(life: float) -> None:
+    search = played(PowerLaw(step_seconds=STEP, most=life / STEP, diverges=250.0), life=life, configs=5)
+    assert [record.steps for record in search.planner.trials.values()] == [250.0] * 5
+    assert [row["reason"] for row in search.rows("SELECT reason FROM trials")] == ["diverged"] * 5
+    assert total(search, "SELECT COUNT(*) FROM reports WHERE valid_loss IS NOT NULL AND steps >= 250") == 0
+
+
+def test_a_trial_ends_where_its_own_life_does_however_short() -> None:
+    like = PowerLaw(step_seconds=STEP, most=90 / STEP)
+    search = played(like, life=150.0, seconds=2000.0, configs=4)
+    assert [record.steps for record in search.planner.trials.values()] == [like.most] * 4
+    assert [row["state"] for row in search.rows("SELECT state FROM trials")] == ["finished"] * 4
+
+
+def test_a_last_segment_has_the_loss_that_its_decay_gives() -> None:
+    class Decays(PowerLaw):
+        def final(self, steps: float) -> float:
+            return 0.5
+
+    search = played(Decays(step_seconds=STEP))
+    assert [row["valid_loss"] for row in search.rows("SELECT valid_loss FROM reports WHERE final")] == [0.5]
+    assert total(search, "SELECT MIN(valid_loss) FROM reports WHERE NOT final") > 1
+
+
+@CASES
+def test_a_noisy_world_whose_prices_are_learned_comes_within_a_fifth(tmp_path: Path, cap: float, slots: int) -> None:
+    def world(name: str) -> World:
+        (tmp_path / name).mkdir()
+        return World(tmp_path / name, cap=cap, slots=slots, seed=7)
+
+    noisy, plain = world("noisy"), world("plain")
+    noisy.run()
+    costs = Costs(start_up=START_UP_SECONDS, overhead=OVERHEAD_SECONDS)
+    Simulation(plain.planner, plain.clock, costs, lambda *_: PowerLaw(step_seconds=STEP_SECONDS)).run()
+    assert len(plain.planner.trials) == pytest.approx(len(noisy.planner.trials), rel=0.2)
+    assert plain.books.ledger.spent == pytest.approx(noisy.books.ledger.spent, rel=0.2)
+    assert 0.85 * cap < plain.books.ledger.spent <= cap
+    assert plain.total("SELECT COUNT(*) FROM trials WHERE state IN ('running', 'failed')") == 0

@@ -1,0 +1,238 @@
+"""Laws of the policy: what it may never do, whatever the curves are."""
+
+import itertools
+import math
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.tune.search.alone import Alone, bare
+from tune.search.successive_halving import (
+    Finish,
+    HandBack,
+    Left,
+    Promote,
+    Rules,
+    Start,
+    SuccessiveHalving,
+    Wait,
+)
+
+SCENARIOS: list[dict[str, Any]] = [
+    {},
+    {"slots": 2, "diverging": 0.3},
+    {"seconds": 60.0},
+    {"seconds": 5000.0, "slots": 4, "diverging": 0.2, "deadline": 1500.0},
+    {"life": 100.0},
+    {"seconds": 3000.0, "slots": 8, "life": 200.0, "diverging": 0.3},
+    {"seconds": 3000.0, "slots": 8, "life": 200.0, "diverging": 0.3, "deadline": 750.0},
+    {"seconds": 900.0, "slots": 3, "life": 1000.0, "diverging": 0.5},
+]
+WITH_A_LIFE = [scenario for scenario in SCENARIOS if "life" in scenario]
+KEPT = [scenario for scenario in SCENARIOS if not {"life", "deadline"} & set(scenario)]
+everywhere = pytest.mark.parametrize("scenario", SCENARIOS)
+
+
+def played(**scenario: Any) -> Alone:
+    search = Alone(**scenario)
+    search.run()
+    return search
+
+
+def reach(policy: SuccessiveHalving, trial: str, *losses: float, telling: bool = True) -> None:
+    """A trial climbs on, one rung a loss."""
+    before = policy.trials[trial].rung if trial in policy.trials else -1
+    for rung, loss in enumerate(losses, before + 1):
+        policy.promoted(trial, rung, policy.ladder.cost(rung))
+        policy.reported(trial, rung, loss, telling=telling)
+
+
+def left(seconds: float = 500.0, running: int = 0) -> Left:
+    return Left(seconds=seconds, slots=1, running=running)
+
+
+# --- what it may spend
+
+
+@everywhere
+def test_the_cap_and_the_deadline_hold_and_something_starts(scenario: dict[str, Any]) -> None:
+    search = played(**scenario)
+    assert search.decided("start") and search.spent <= search.seconds
+    assert search.clock.now <= scenario.get("deadline", math.inf)
+
+
+@pytest.mark.parametrize("scenario", KEPT)
+def test_one_trial_finishes_with_what_was_kept_for_it_and_nothing_follows(scenario: dict[str, Any]) -> None:
+    search = played(**scenario)
+    (last,) = search.rows("SELECT * FROM leases WHERE rung IS NULL")
+    assert last["reserved"] >= search.ladder.kept - 1
+    after = itertools.dropwhile(lambda row: row["action"] != "finish", search.decided())
+    assert {row["action"] for row in list(after)[1:]} == {"hand back"}
+    assert search.spent >= 0.95 * search.seconds
+
+
+@pytest.mark.parametrize("seconds", [30.0, 60.0, 600.0, 7200.0, 14400.0])
+def test_a_cap_of_any_size_compares_trials_and_finishes_one(seconds: float) -> None:
+    search = played(seed=1, seconds=seconds)
+    assert 2 <= len(search.decided("start")) <= seconds / 10
+    (last,) = search.rows("SELECT * FROM leases WHERE rung IS NULL")
+    assert last["reserved"] >= 0.5 * seconds
+
+
+@pytest.mark.parametrize("slots", [1, 4, 8])
+def test_with_a_life_trials_climb_to_its_end_and_all_is_used_as_long_as_one_can_use_it(slots: int) -> None:
+    search = played(seconds=4000.0, slots=slots, life=200.0)
+    assert search.ladder.last == 0 and search.ladder.rung_seconds(search.ladder.top) == 200.0
+    assert search.spent >= 0.99 * search.seconds
+    assert any(record.steps == search.most for record in search.planner.trials.values())
+    few = played(seconds=4000.0, slots=slots, life=200.0, configs=5)
+    assert [record.steps for record in few.planner.trials.values()] == [few.most] * 5
+    assert {standing.state for standing in few.policy.trials.values()} == {"finished"}
+
+
+# --- whom it serves
+
+
+@everywhere
+def test_a_diverged_trial_gets_nothing_more(scenario: dict[str, Any]) -> None:
+    search = played(**scenario | {"diverging": 0.5})
+    over = {row["trial"]: row["at"] for row in search.decided("stop") if row["reason"] == "diverged"}
+    assert all(over.get(row["trial"], math.inf) > row["opened"] for row in search.rows("SELECT * FROM leases"))
+    assert over or search.seconds < 100
+
+
+def test_a_loss_that_is_not_finite_ends_a_trial_and_the_next_begins_as_long_as_it_can_be_paid() -> None:
+    policy = bare()
+    reach(policy, "a", math.nan)
+    assert policy.trials["a"].state == "ended"
+    assert isinstance(policy.decide(left(300.0)), Start) and isinstance(policy.decide(left(0.5)), HandBack)
+
+
+@pytest.mark.parametrize("seconds", [60.0, 600.0, 14_400.0])
+def test_half_of_the_places_of_a_rung_are_at_the_next(seconds: float) -> None:
+    ladder = bare(seconds=seconds).ladder
+    quotas = ladder.quotas([1.0] * (ladder.top + 1))
+    places = [quota / ladder.cost(rung) for rung, quota in enumerate(quotas)]
+    assert sum(quotas) == pytest.approx(ladder.explore)
+    assert all(above == pytest.approx(below / Rules.eta) for below, above in itertools.pairwise(places))
+
+
+def test_the_lowest_rung_below_its_quota_is_served_first_and_the_best_of_it() -> None:
+    policy = bare()
+    quota, cost = policy.ladder.quotas([1.0] * (policy.ladder.top + 1))[0], policy.ladder.cost(0)
+    started = 0
+    while isinstance(move := policy.decide(left(600.0 - started * cost)), Start):
+        reach(policy, f"t{started}", 3.0 - (started == 2))
+        started += 1
+    assert started == math.ceil(quota / cost) >= 12
+    assert isinstance(move, Promote) and (move.trial, move.rung) == ("t2", 1)
+
+
+def test_a_trial_that_waited_long_goes_on_when_better_ones_fall_behind() -> None:
+    policy = bare(more=False)
+    for trial, loss in (("a", 2.0), ("b", 2.1), ("c", 2.2)):
+        reach(policy, trial, loss)
+    for trial in "ab":
+        move = policy.decide(left())
+        assert isinstance(move, Promote) and (move.trial, move.rung) == (trial, 1)
+        reach(policy, trial, 2.5)
+    move = policy.decide(left())
+    assert isinstance(move, Promote | Finish) and move.trial == "c"
+
+
+@pytest.mark.parametrize(("telling", "leader"), [(True, "steep"), (False, "flat")])
+def test_a_trial_that_falls_faster_leads_where_its_fall_tells(telling: bool, leader: str) -> None:
+    policy = bare(more=False)
+    for trial, first, second in (("flat", 2.0, 1.95), ("steep", 2.5, 1.97)):
+        reach(policy, trial, first, second, telling=telling)
+    move = policy.decide(left())
+    assert isinstance(move, Promote | Finish) and move.trial == leader
+
+
+def test_a_trial_that_got_worse_goes_on_once_no_other_can() -> None:
+    policy = bare(more=False)
+    reach(policy, "risen", 1.0, 1.5)
+    reach(policy, "other", 4.0, 3.9)
+    move = policy.decide(left())
+    assert isinstance(move, Promote | Finish) and move.trial == "other"
+    policy.ended("other", "memory")
+    move = policy.decide(left())
+    assert isinstance(move, Promote | Finish) and move.trial == "risen"
+
+
+def test_while_the_leader_has_its_last_segment_nothing_else_is_begun() -> None:
+    policy = bare(slots=2)
+    reach(policy, "a", 2.0)
+    policy.finishing("a")
+    assert isinstance(policy.decide(left(running=1)), HandBack)
+
+
+# --- what its events make of it
+
+
+@everywhere
+@pytest.mark.parametrize("reports", [1, 5, 20, 40])
+def test_a_policy_rebuilt_from_the_same_events_decides_alike(scenario: dict[str, Any], reports: int) -> None:
+    search = Alone(**scenario)
+    search.run(reports)
+    rebuilt = SuccessiveHalving(search.frame, search.ladder, search.planner.price_of("alone"))
+    for name, what, more in search.policy.events:
+        getattr(rebuilt, name)(*what, **more)
+    assert rebuilt.state() == search.policy.state()
+    assert rebuilt.decide(left(search.books.affordable)) == search.policy.decide(left(search.books.affordable))
+
+
+def test_the_order_of_equal_reports_does_not_matter() -> None:
+    losses = {f"t{number}": loss for number, loss in enumerate([2.0, 2.0, 1.5, 1.5, 1.5, 3.0, 2.0, 1.0])}
+    answers = []
+    for seed in range(6):
+        policy = bare(slots=8, more=False)
+        for trial in losses:
+            policy.promoted(trial, 0, policy.ladder.cost(0))
+        for trial in random.Random(seed).sample(sorted(losses), len(losses)):
+            policy.reported(trial, 0, losses[trial])
+        answers.append(policy.decide(left()))
+    assert answers == [answers[0]] * 6
+
+
+def test_an_interrupted_segment_costs_its_rung_nothing_and_can_be_had_again() -> None:
+    policy = bare(more=False)
+    reach(policy, "a", 2.0)
+    moves = []
+    for _ in range(50):
+        moves.append(move := policy.decide(left()))
+        assert isinstance(move, Promote)
+        policy.promoted(move.trial, move.rung, policy.ladder.cost(move.rung))
+        policy.interrupted(move.trial)
+    assert moves == [moves[0]] * 50
+
+
+def test_a_share_that_grows_lets_the_finished_trial_go_on_at_the_same_rungs() -> None:
+    policy = played().policy
+    rungs = [policy.rung_seconds(rung) for rung in range(5)]
+    (finished,) = (trial for trial, standing in policy.trials.items() if standing.state == "finished")
+    policy.refit(policy.refitted(1200.0))
+    assert policy.trials[finished].state == "paused"
+    assert [policy.rung_seconds(rung) for rung in range(5)] == rungs
+    assert not isinstance(policy.decide(left(600.0)), HandBack | Wait)
+
+
+# --- its ladder
+
+
+def test_a_rung_that_makes_trials_worse_loses_its_share() -> None:
+    ladder = bare().ladder
+    even, worse = ladder.quotas([1.0] * (ladder.top + 1)), ladder.quotas([1.0, 0.2] + [1.0] * (ladder.top - 1))
+    assert worse[0] > even[0] and all(low < high for low, high in zip(worse[1:], even[1:], strict=True))
+    assert sum(worse) == pytest.approx(sum(even)) == pytest.approx(ladder.explore)
+
+
+def test_the_further_the_end_the_more_of_a_fall_is_still_to_come() -> None:
+    ladder = bare().ladder
+    falls = [ladder.falls(rung) for rung in range(ladder.top + 1)]
+    assert all(below > above > 0 for below, above in itertools.pairwise(falls))
+    assert replace(ladder, kept=ladder.rung_seconds(ladder.top)).falls(ladder.top) == pytest.approx(Rules.fall_kept)
+    at_its_end = bare(life=100.0).ladder
+    assert at_its_end.falls(at_its_end.top) == 0
