@@ -136,7 +136,7 @@ def outcome(cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], plann
     front = hypervolume([(curve, curve.best[-1]) for curve in curves], curves)
     return Outcome(
         regret=math.expm1(found - min(_alone(curve, cell, settings) for curve in fitting)),
-        unspent=max(0.0, 1 - planner.books.ledger.spent / cell.cap),
+        unspent=1 - planner.books.ledger.spent / cell.cap,
         after_divergence=sum(diverged) / cell.cap,
         unfit=lost[0] / cell.cap,
         trials=len(steps),
