@@ -1,6 +1,8 @@
-"""A study's journal is a table."""
+"""Recorded curves: files, a study's journal, and what is known of a loss between two reports and after a decay."""
 
+import itertools
 import json
+import math
 import sqlite3
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 
 from tune.cli import main
 from tune.curves.asked import ReplaySettings
-from tune.curves.recorded import evenly, load
+from tune.curves.recorded import Curve, evenly, load
 from tune.store.journal import SCHEMA
 
 REPORT = "INSERT INTO reports (trial, at, training_seconds, valid_loss, memory_bytes) VALUES (?, 0, ?, ?, ?)"
@@ -54,3 +56,41 @@ def test_a_replay_says_which_share_of_the_trials_could_have_gone_on(tmp_path, ca
 def test_between_two_measurements_equal_ratios_of_time_are_equal_falls():
     losses = evenly([(1.0, 6.0), (64.0, 0.0)], 1.0)
     assert [losses[seconds - 1] for seconds in (1, 2, 4, 8, 16, 32, 64)] == pytest.approx([6, 5, 4, 3, 2, 1, 0])
+
+
+ROW = {"config": {"width": 1}, "parameters": 9, "seconds_per_report": 2.0, "steps_per_report": 100}
+
+
+def test_a_row_of_a_file_is_a_curve_that_ends_where_its_reports_do_or_are_not_finite(tmp_path: Path) -> None:
+    rows = [ROW | {"valid_loss": [3, 2, 1], "memory_mb": 5}, ROW | {"valid_loss": [3, None, 1], "memory_mb": None}]
+    (tmp_path / "made.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (table,) = load(tmp_path / "made.jsonl")
+    whole, broken = table.curves
+    assert (whole.most, whole.diverges, whole.memory_bytes) == (300, math.inf, 5e6)
+    assert (broken.sound, broken.diverges, broken.memory_bytes) == (1, 200, 0)
+    assert table.exhaustive == 12 and not table.own_mode and not table.cut_short
+
+
+def test_a_loss_between_two_reports_lies_between_theirs_and_none_is_passed_before_its_report() -> None:
+    curve = Curve(config={}, parameters=1, seconds_per_report=1.0, steps_per_report=10.0, losses=(4.0, 2.0, 3.0, 1.0))
+    assert (
+        [curve.loss(10 * report) for report in (1, 2, 3, 4)]
+        == list(curve.losses)
+        == pytest.approx([curve.final(10 * report) for report in (1, 2, 3, 4)])
+    )
+    between = [curve.loss(steps) for steps in range(10, 21)]
+    assert all(high > low for high, low in itertools.pairwise(between))
+    assert curve.loss(math.sqrt(10 * 20)) == pytest.approx(3.0)
+    assert [curve.lowest(steps) for steps in (9, 19, 20, 39, 40)] == [math.inf, 4.0, 2.0, 2.0, 1.0]
+
+
+def test_in_own_mode_a_last_segment_has_the_decayed_loss_where_one_was_measured(tmp_path: Path) -> None:
+    decayed = [None, 2.5, None, 1.5]
+    row = ROW | {"valid_loss": [4.0, 3.5, 3.25, 3.0], "decayed_loss": decayed, "decay_share": 0.4}
+    (tmp_path / "own.jsonl").write_text(json.dumps(row) + "\n")
+    (table,) = load(tmp_path / "own.jsonl")
+    (curve,) = table.curves
+    assert table.own_mode and curve.most == 400
+    assert [curve.final(steps) for steps in (200, 400)] == [2.5, 1.5] and 1.5 < curve.final(300) < 2.5
+    assert [curve.final(steps) for steps in (100, 150)] == [curve.loss(steps) for steps in (100, 150)]
+    assert [curve.loss(steps) for steps in (200, 400)] == [3.5, 3.0]

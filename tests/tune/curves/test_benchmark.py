@@ -1,0 +1,105 @@
+"""Laws of one search on recorded curves: whose rules it plays, what it uses, and what counts as regret."""
+
+import math
+import random
+
+import pytest
+
+from tests.tune.curves.made import curve, played, search, table
+from tune.curves.benchmark import IDEAS, diverging, hypervolume
+from tune.curves.recorded import Curve, Table
+from tune.search.forecast import Standing
+from tune.search.successive_halving import Rules, SuccessiveHalving
+
+
+def test_ration_is_the_policy_of_the_search() -> None:
+    planner = played(table(), "ration", workers=2)
+    assert type(planner.families["replay"].policy) is SuccessiveHalving
+
+
+@pytest.mark.parametrize("idea", IDEAS)
+def test_each_idea_can_be_left_out_and_is_another_rule(idea: str) -> None:
+    some = table(30, reports=30)
+    before, without, after = (
+        search(some, name, share=0.1, workers=4) for name in ("ration", f"without {idea}", "ration")
+    )
+    assert before == after and 0 <= without.regret < math.inf
+    assert Rules(**IDEAS[idea]) != Rules() or not IDEAS[idea]
+
+
+@pytest.mark.parametrize("workers", [1, 4, 8])
+def test_nothing_is_left_unspent_that_a_trial_could_use(workers: int) -> None:
+    assert search(table(40, reports=40), "ration", share=0.2, workers=workers).unspent <= 0.01
+
+
+@pytest.mark.parametrize("scheduler", ["ration", "ray-asha", "random"])
+def test_divergence_is_seen_at_its_first_report_and_nothing_follows(scheduler: str) -> None:
+    some = table(40)
+    planner, broken = played(some, scheduler, diverge=0.25), diverging(some.curves, 0.25, seed=0)
+    ends = [(each.steps, broken[each.config["curve"]].diverges) for each in planner.trials.values()]
+    assert all(steps <= diverges for steps, diverges in ends) and any(steps == diverges for steps, diverges in ends)
+
+
+def test_what_ran_out_of_memory_is_never_tried_again() -> None:
+    some = Table(name="memory", curves=tuple(curve(number, memory=1e9 * (number % 2 + 1)) for number in range(10)))
+    found = search(some, "ration", share=2.0, memory_limit=1.5e9)
+    assert found.trials == 10 and 0 < found.unfit < 0.01
+    planner = played(some, "ration", share=2.0, memory_limit=1.5e9)
+    trained = {each.config["curve"] for each in planner.trials.values() if each.steps}
+    assert trained == {number for number in range(10) if some.curves[number].memory_bytes == 1e9}
+
+
+@pytest.mark.parametrize("scheduler", ["oracle", "random", "ration", "promotion-asha", "one-report"])
+def test_regret_is_nil_for_the_oracle_and_for_all_once_everything_fits(scheduler: str) -> None:
+    assert search(table(12), scheduler, share=3.0, workers=2).regret == pytest.approx(0.0)
+
+
+def own_mode(configs: int, reports: int = 60) -> Table:
+    """A decay brings a loss half of the way down to 1."""
+    rng, curves = random.Random(0), []
+    for number in range(configs):
+        low, power = rng.uniform(1.5, 2.5), rng.uniform(0.3, 0.6)
+        losses = tuple(low + 3 * (report + 1) ** -power for report in range(reports))
+        decayed = tuple(1 + (loss - 1) / 2 if report % 10 == 9 else math.nan for report, loss in enumerate(losses))
+        steps: dict[str, float] = {"seconds_per_report": 20.0, "steps_per_report": 100.0}
+        config = {"number": number}
+        curves.append(Curve(config=config, parameters=1000 + number, losses=losses, decayed=decayed, **steps))
+    return Table(name="own", curves=tuple(curves))
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_in_own_mode_the_last_segment_ends_with_the_decay_and_takes_what_was_kept(workers: int) -> None:
+    """What counts is the decayed loss; regret is against the best curve, trained alone for the whole cap."""
+    some = own_mode(12)
+    planner = played(some, "ration", share=0.08, workers=workers)
+    ladder, standings = planner.families["replay"].policy.ladder, planner.families["replay"].policy.trials
+    assert ladder.last > 0 and [each.state for each in standings.values()].count("finished") == 1
+    found = search(some, "ration", share=0.08, workers=workers)
+    assert found.regret < math.expm1(0.2) and found.unspent < 0.02
+    alone = search(Table(name="one", curves=some.curves[:1]), "ration", share=0.5)
+    assert 0 <= alone.regret < 0.02
+
+
+def test_a_decision_looks_at_few_trials_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, expected = [0], Standing.expected
+
+    def counted(standing: Standing, falls: float) -> float:
+        looks[0] += 1
+        return expected(standing, falls)
+
+    monkeypatch.setattr(Standing, "expected", counted)
+
+    def looks_a_trial(trials: int) -> float:
+        looks[0] = 0
+        planner = played(table(trials, reports=10), "ration", share=0.5, workers=trials // 10)
+        return looks[0] / len(planner.trials)
+
+    assert looks_a_trial(1500) < 2 * looks_a_trial(150)
+
+
+def test_hypervolume_of_two_points_by_hand() -> None:
+    small = Curve(config={}, parameters=99, seconds_per_report=1.0, losses=(3.0,))
+    large = Curve(config={}, parameters=9999, seconds_per_report=1.0, losses=(2.0,))
+    widest = Curve(config={}, parameters=999999, seconds_per_report=1.0, losses=(4.0,))
+    area = hypervolume([(small, 3.0), (large, 2.0)], [small, large, widest])
+    assert area == pytest.approx(math.log(1e4) * 1.0 + math.log(1e2) * 1.0)
