@@ -89,15 +89,17 @@ class Shares:
 
     def left(self, name: str, slots: int, wall: float | None, idle: Collection[str] = ()) -> Left:
         """What a family may still use: its own share, and what the `idle` ones of the others left over."""
-        family = self._families[name]
+        family, now = self._families[name], self._books.clock()
+        leases = [run.assignment for run in self.leases(name)]
         left_over = sum(max(0.0, self._families[each].seconds - self._used(each)) for each in idle if each != name)
         own = family.seconds - self._used(name)
         start_up = 0.0 if self._books.idle_slots else family.prices.start_up
         return Left(
             seconds=min(own + left_over, self._books.affordable) - start_up,
             slots=slots,
-            running=len(self.leases(name)),
+            running=len(leases),
             wall=math.inf if wall is None else wall,
+            reserved=sum(to.opened + to.seconds - now for to in leases if to.rung is not None),
         )
 
     def _used(self, name: str) -> float:

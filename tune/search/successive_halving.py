@@ -152,12 +152,14 @@ def _grow(ladder: Ladder) -> Ladder:
 
 @dataclass(frozen=True, kw_only=True)
 class Left:
-    """What a free slot finds: device-seconds neither spent nor reserved, slots, trials, seconds to the deadline."""
+    """What a free slot finds: device-seconds neither spent nor reserved, slots, trials, seconds to the deadline, and
+    those that trials on their way to a rung have reserved."""
 
     seconds: float
     slots: int
     running: int
     wall: float = math.inf
+    reserved: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -355,7 +357,7 @@ class SuccessiveHalving:
 
     def _money_lies_idle(self, left: Left) -> bool:
         """Before a deadline: the trials that climb cannot spend what is left. A last segment has its part already."""
-        return self._rules.rush and left.seconds > self._standings.climbing * left.wall
+        return self._rules.rush and left.seconds + left.reserved > self._standings.climbing * left.wall
 
     def _affords_another(self, seconds: float) -> bool:
         return self.more and self._price(None, 0) <= seconds

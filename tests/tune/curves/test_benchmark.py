@@ -6,6 +6,7 @@ import random
 import pytest
 
 from tests.tune.curves.made import curve, played, search, table
+from tune.curves.asked import Amount
 from tune.curves.benchmark import IDEAS, diverging, hypervolume
 from tune.curves.recorded import Curve, Table
 from tune.search.forecast import Standing
@@ -29,7 +30,10 @@ def test_each_idea_can_be_left_out_and_is_another_rule(idea: str) -> None:
 
 @pytest.mark.parametrize("workers", [1, 4, 8])
 def test_nothing_is_left_unspent_that_a_trial_could_use(workers: int) -> None:
-    assert search(table(40, reports=40), "ration", share=0.2, workers=workers).unspent <= 0.01
+    some = table(40, reports=40)
+    assert search(some, "ration", share=0.2, workers=workers).unspent <= 0.01
+    in_time = search(some, "ration", share=0.2, workers=workers, deadline=Amount(text="", times=1.0))
+    assert in_time.unspent <= 0.05
 
 
 @pytest.mark.parametrize("scheduler", ["ration", "ray-asha", "random"])
