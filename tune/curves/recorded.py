@@ -55,11 +55,15 @@ class Curve:
         return _between(self.losses, steps / self.steps_per_report)
 
     def final(self, steps: float) -> float:
-        """Of a training of so many steps that ends with a decay; of one shorter than any that was measured, as if it
-        had none."""
+        """Of a training of so many steps that ends with a decay: between two that were measured a line, log over log;
+        of one shorter than any that was measured, as if it had none."""
         reports = steps / self.steps_per_report
         measured = any(math.isfinite(loss) for loss in self.decayed[: int(reports + 1e-9)])
-        return _between(self.decayed, reports) if measured else self.loss(steps)
+        return math.exp(_between(self._log_decayed, reports)) if measured else self.loss(steps)
+
+    @cached_property
+    def _log_decayed(self) -> tuple[float, ...]:
+        return tuple(math.log(loss) if loss > 0 else math.nan for loss in self.decayed)
 
     def lowest(self, steps: float) -> float:
         """Of all reports that a training of so many steps passes; inf where it passes none."""
