@@ -4,8 +4,6 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 VENV := .venv
 IN := $(VENV)/bin
-WITHOUT_RAY := $(wildcard tests/test_architecture.py tests/test_help.py tests/test_results.py $(patsubst %,tests/tune/test_%.py, \
-	duration family heartbeats holds leases ledger memory planner private queries rungs searcher settings space trial))
 
 .PHONY: help run test test-fast check format bench soak gpu results
 .DELETE_ON_ERROR:
@@ -19,8 +17,8 @@ run: $(VENV)/installed ## a search of four device-minutes
 test: $(VENV)/installed-dev ## all tests
 	$(IN)/python -m pytest -n 2 --no-loadscope-reorder
 
-test-fast: $(VENV)/installed-dev ## the search and its store in virtual time, without Ray
-	$(IN)/python -m pytest -n 2 --no-loadscope-reorder $(WITHOUT_RAY)
+test-fast: $(VENV)/installed-dev ## those without Ray that take a core no seconds
+	$(IN)/python -m pytest -n 2 --no-loadscope-reorder -m 'not ray and not slow'
 
 check: $(VENV)/installed-dev ## ruff, mypy and the arrows between folders
 	$(IN)/ruff check .

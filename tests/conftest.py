@@ -1,14 +1,23 @@
 """What tests of several folders share."""
 
+from __future__ import annotations
+
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 import tune  # noqa: F401 - it makes Ray's settings, before a test imports Ray
 
+if TYPE_CHECKING:
+    from tests.searches import Searched
+    from tests.soak.observer import Observer
+
+os.environ["OMP_NUM_THREADS"] = "1"  # on a busy machine two threads wait for each other, and that loudly
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the hub, or takes from a cache of this machine's user
 os.environ["HF_HOME"] = "/proc/no/hub"
 
@@ -19,23 +28,67 @@ def repository() -> Path:
     return Path(__file__).resolve().parents[1]
 
 
-SEARCHES = {"test_readme", "test_readme_python", "test_cluster", "test_soak"}
-"""Files with real searches: each wants two cores, and its seconds are the clock's, not a core's."""
-LAST = "test_search"
-"""One more, for the worker that is done with all else: the searches take longer."""
+@pytest.fixture(scope="session")
+def observer() -> Iterator[Observer]:
+    """Looks at the processes of real searches while they run."""
+    from tests.soak.observer import Observer
+
+    looking = Observer()
+    looking.start()
+    yield looking
+    looking.end()
+
+
+@pytest.fixture(scope="session")
+def searched(observer: Observer, tmp_path_factory: pytest.TempPathFactory) -> Searched:
+    """README's first search, the cap made small, in a user's folder with no other study."""
+    from tests.searches import search_until_found
+
+    return search_until_found(observer, tmp_path_factory.mktemp("user") / "runs" / "search")
+
+
+WITH_RAY = {
+    *("test_readme", "test_readme_python", "test_readme_kernels", "test_search", "test_cluster"),
+    *("test_runner", "test_ray_run", "test_scheduler", "test_distributed"),
+}
+"""Files whose tests start a Ray: most of them search, for which they want two cores."""
+SLOW = {
+    *("test_compiled", "test_ends", "test_fitting", "test_memory", "test_methods", "test_parallel", "test_sleep"),
+    *("test_training", "test_training_time", "test_wheel", "test_simulator", "test_page_in_browser", "test_browser"),
+    *("test_figures", "test_report", "test_entries", "test_speed", "test_widths", "test_tensorboard", "test_hparams"),
+    *("test_corpora", "test_bad_input", "test_hub", "test_plan", "test_ablation", "test_batch_size", "test_searcher"),
+    *("test_ration", "test_state", "test_queries", "test_implementations"),
+}
+"""Files that take a core some seconds: they train or draw for long, compile, or begin processes."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "ray: it starts a Ray")
+    config.addinivalue_line("markers", "slow: it takes seconds")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Searches first."""
-    items.sort(key=lambda item: (item.path.stem == LAST, item.path.stem not in SEARCHES))
+    """Those with Ray first: they take longest, and wait more than they work."""
+    for item in items:
+        if item.path.stem in WITH_RAY:
+            item.add_marker("ray")
+        elif item.path.stem in SLOW:
+            item.add_marker("slow")
+    items.sort(key=lambda item: item.get_closest_marker("ray") is None)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: looking through it each time that a training collects garbage takes half a second."""
+    gc.collect()
+    gc.freeze()
 
 
 class Scheduling(LoadScopeScheduling):
-    """Of two workers (see the Makefile) one runs the searches, one after the other, and the other all else, by file."""
+    """Of two workers (see the Makefile) one runs what has a Ray, one after the other, the other all else, by file."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "searches" if Path(file).stem in SEARCHES else file
+        return "ray" if Path(file).stem in WITH_RAY else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:

@@ -40,6 +40,6 @@ def run(command: str, folder: Path, budget: str = SMALL_BUDGET) -> str:
     words = [str(REPOSITORY / word) if word.endswith(".py") else word for word in words]
     if "--budget" in words:
         words[words.index("--budget") + 1] = budget
-    ran = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    ran = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 0, f"{command}\n{ran.stdout}{ran.stderr}"
     return ran.stdout

@@ -4,14 +4,15 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.readme import REPOSITORY, commands, of, run
+from tests.searches import Searched, comes
+from tune.cli import main
+from tune.settings import Settings
 
 WINNER = "python examples/use_winner.py"
 
@@ -29,6 +30,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def here(searched: Searched) -> Path:
+    """The folder of a user whose only study is README's first search."""
+    return searched.study.parents[1]
+
+
 def test_there_is_nothing_but_what_is_tried_here() -> None:
     scripts = ("python tune/", "python analysis/", "python model/", "python kernels/run.py", WINNER)
     tried = ("make ", *scripts, "tensorboard --logdir runs")
@@ -40,23 +47,28 @@ def test_make_knows_the_target(command: str) -> None:
     subprocess.run([*shlex.split(command), "--dry-run"], cwd=REPOSITORY, capture_output=True, check=True)
 
 
-@pytest.fixture(scope="module")
-def searched(folder: Path) -> dict[str, str]:
-    """What each search printed; two run at a time."""
-    commands = {command: f"{command} --out runs/{number}" for number, command in enumerate(of("python tune/run.py"))}
-    with ThreadPoolExecutor(2) as together:
-        printed = together.map(lambda command: run(command, folder), commands.values())
-        return dict(zip(commands, printed, strict=True))
+SEARCHES = [command for command in of("python tune/run.py") if not command.endswith(("--plan", "--help"))]
 
 
-@pytest.mark.parametrize("command", of("python tune/run.py"))
-def test_searches(command: str, searched: dict[str, str]) -> None:
-    assert "usage" in searched[command] if "--help" in command else "spent " in searched[command]
+@pytest.mark.parametrize("command", SEARCHES[1:])
+def test_what_a_search_is_asked_for_serves(
+    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Up to Ray a plan is the search. The first of them runs to its end in tests/tune/test_search.py."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("tune.dry_run.MEASURED_STEPS", 1)
+    assert main(Settings, [*shlex.split(command.replace("8h", "10m", 1))[2:], "--plan"]) == 0
+    assert "of 10m" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", sorted({*of("python tune/run.py")} - {*SEARCHES}))
+def test_a_plan_and_help_are_told(command: str, folder: Path) -> None:
+    assert ("usage" if "--help" in command else "of 44s") in run(command, folder)
 
 
 @pytest.mark.parametrize("command", sorted({*of("python analysis/")} - {*of("python analysis/plot.py roofline")}))
-def test_analysis_of_the_newest_study(command: str, folder: Path, searched: dict[str, str]) -> None:
-    assert run(command.replace("[runs/<study>]", ""), folder)
+def test_analysis_of_the_newest_study(command: str, here: Path) -> None:
+    assert run(command.replace("[runs/<study>]", ""), here)
 
 
 @pytest.mark.parametrize("command", of("python tune/experiment.py"))
@@ -65,30 +77,24 @@ def test_experiments_are_told_and_planned(command: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [*of("python model/"), *of(WINNER)])
-def test_winners_are_of_use(command: str, folder: Path, searched: dict[str, str]) -> None:
-    family = re.search(r"best-\w+", command)
-    assert family is not None
-    study = next(folder.glob(f"runs/*/{family[0]}")).parent.name
-    written = run(command.replace("STUDY", study), folder)
+def test_winners_are_of_use(command: str, here: Path, searched: Searched) -> None:
+    written = run(command.replace("STUDY", searched.study.name), here)
     assert written.count("\n") >= command.count('"') // 2  # a line each; so young a winner may write empty ones
 
 
 @pytest.mark.parametrize("command", of("tensorboard"))
-def test_tensorboard_serves_the_studies(command: str, folder: Path, searched: dict[str, str]) -> None:
+def test_tensorboard_serves_the_studies(command: str, here: Path) -> None:
     program = str(Path(sys.executable).parent / "tensorboard")
     words = [program, *shlex.split(command)[1:], "--port", "0", "--host", "127.0.0.1"]
-    with subprocess.Popen(words, cwd=folder, stderr=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(words, cwd=here, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stderr is not None
             address = next(found[1] for line in server.stderr if (found := re.search(r"at (http://\S+)", line)))
-            deadline = time.monotonic() + 60
-            while "nanogpt/t" not in (page := get(f"{address}data/runs")) and time.monotonic() < deadline:
-                pass
-            assert "nanogpt/t" in page and "ledger" in page
+            assert comes(lambda: "nanogpt/t" in get(f"{address}data/runs") and "ledger" in get(f"{address}data/runs"))
         finally:
             server.kill()
 
 
 def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return str(answer.read().decode())

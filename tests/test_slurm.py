@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "slurm.sbatch"
-PATIENCE = 60.0
+PATIENCE = 600.0
 """Seconds that a driver may be silent."""
 # It writes down its flags; told to end, it keeps what it has once it is let.
 DRIVER = f"""#!{sys.executable}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from analysis.settings import ReportSettings
 from tune.cli import parse
 from tune.flags import Flags
 from tune.store.journal import Journal
@@ -123,6 +124,24 @@ def searched(write: Callable[..., Written]) -> Written:
     study = write("searched", **SEARCHED)
     search(study)
     return study
+
+
+UNBROKEN = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
+"""How sacrebleu signs: wider than a phone."""
+
+
+@pytest.fixture(scope="session")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a study of some size, with texts as long as they come."""
+    study = Written(tmp_path_factory.mktemp("runs") / "searched", **SEARCHED)
+    search(study)
+    study.journal.update("trials", "t000", {"reason": "decayed, and it is told at such length that it takes two lines"})
+    score = {"trial": "t001", "bleu": 21.3, "chrf": 45.0, "sentences": 128, "signature": UNBROKEN}
+    samples = {"nanogpt": [{"input": "ROMEO:", "output": 60 * "a"}]}
+    study.journal.note(bleu={"nanogpt": score}, samples=samples, commit=40 * "c")
+    study.journal.close()
+    do(ReportSettings, [str(study.folder)])
+    return study.folder / "report"
 
 
 def search(study: Written) -> None:

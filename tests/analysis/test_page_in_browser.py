@@ -4,12 +4,11 @@ import base64
 import io
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from PIL import Image, ImageColor
 
-from analysis.settings import ReportSettings
-from tests.analysis.conftest import SEARCHED, Written, do, search
 from tests.tune.board.browser import Page, browser, program
 
 pytestmark = pytest.mark.skipif(program() is None, reason="no Chromium is installed, and a page is looked at with one")
@@ -42,8 +41,6 @@ PICTURES = """
 """
 READABLE = 4.5
 """The least contrast of a text, of WCAG 2.2."""
-UNBROKEN = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
-"""How sacrebleu signs: wider than a phone."""
 Rgb = tuple[int, int, int]
 
 
@@ -59,19 +56,10 @@ def contrast(first: Rgb, second: Rgb) -> float:
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+def page(reported: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """The report of a study of some size, in a browser."""
-    folder = tmp_path_factory.mktemp("seen")
-    study = Written(folder / "runs" / "searched", **SEARCHED)
-    search(study)
-    study.journal.update("trials", "t000", {"reason": "decayed, and it is told at such length that it takes two lines"})
-    score = {"trial": "t001", "bleu": 21.3, "chrf": 45.0, "sentences": 128, "signature": UNBROKEN}
-    samples = {"nanogpt": [{"input": "ROMEO:", "output": 60 * "a"}]}
-    study.journal.note(bleu={"nanogpt": score}, samples=samples, commit=40 * "c")
-    study.journal.close()
-    do(ReportSettings, [str(study.folder)])
-    with browser(folder / "profile") as opened:
-        opened.open(f"file://{study.folder / 'report' / 'report.html'}")
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        opened.open(f"file://{reported / 'report.html'}")
         opened.wait_for("[...document.images].length && [...document.images].every((each) => each.naturalWidth)")
         yield opened
 

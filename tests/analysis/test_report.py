@@ -8,7 +8,7 @@ import pytest
 
 from analysis import page
 from analysis.settings import PlotSettings, ReportSettings
-from tests.analysis.conftest import SEARCHED, Written, do, search
+from tests.analysis.conftest import Written, do
 from tune.errors import UserError
 
 VOID = {"meta", "img"}
@@ -36,19 +36,9 @@ def written(study: Written) -> str:
     return (study.folder / "report" / "report.html").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study of some size with its report."""
-    study = Written(tmp_path_factory.mktemp("runs") / "searched", **SEARCHED)
-    search(study)
-    written(study)
-    study.journal.close()
-    return study.folder / "report"
-
-
 @pytest.fixture
-def html(folder: Path) -> str:
-    return (folder / "report.html").read_text(encoding="utf-8")
+def html(reported: Path) -> str:
+    return (reported / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_page_stands_alone_and_is_whole(html: str) -> None:
@@ -67,8 +57,8 @@ def test_the_answer_comes_first(html: str) -> None:
     assert "python tune/run.py --budget 1000s --seed 3 --oversubscribe" in html
 
 
-def test_each_figure_is_also_a_png_and_a_table(folder: Path, html: str) -> None:
-    files = sorted(path.name for path in (folder / "figures").iterdir())
+def test_each_figure_is_also_a_png_and_a_table(reported: Path, html: str) -> None:
+    files = sorted(path.name for path in (reported / "figures").iterdir())
     stems = {name.rpartition(".")[0] for name in files}
     assert len(files) == 2 * len(stems) and len(stems) == html.count("<figure>") == 12
 
@@ -119,30 +109,43 @@ def test_single_figures_are_saved_where_asked(searched: Written, tmp_path: Path)
         do(PlotSettings, ["front", str(searched.folder), "--family", "x"])
 
 
+@pytest.fixture
+def small(write: Callable[..., Written]) -> Written:
+    """A study of one trial, of which few figures can be drawn."""
+    study = write("small")
+    study.trial("t1")
+    study.report("t1", 5.0, training_seconds=1.0, valid_loss=1.6)
+    return study
+
+
 @pytest.mark.parametrize(
     "link", ["report", "report/figures", "report/report.html", "report/figures/curves-nanogpt.csv"]
 )
-def test_nothing_is_written_through_a_link_in_a_strangers_study(searched: Written, tmp_path: Path, link: str) -> None:
+def test_nothing_is_written_through_a_link_in_a_strangers_study(small: Written, tmp_path: Path, link: str) -> None:
     outside = tmp_path / "outside"
     if is_file := "." in link:
         outside.write_text("mine")
     else:
         outside.mkdir()
-    (searched.folder / link).parent.mkdir(parents=True, exist_ok=True)
-    (searched.folder / link).symlink_to(outside)
+    (small.folder / link).parent.mkdir(parents=True, exist_ok=True)
+    (small.folder / link).symlink_to(outside)
     with pytest.raises(UserError, match=f"^--out: .*{link}' is a link") as error:
-        do(ReportSettings, [str(searched.folder)])
+        do(ReportSettings, [str(small.folder)])
     assert "\n" not in str(error.value)
     assert outside.read_text() == "mine" if is_file else not any(outside.iterdir())
-    do(ReportSettings, [str(searched.folder), "--out", str(tmp_path / "elsewhere")])
+
+
+def test_a_strangers_study_with_links_is_reported_elsewhere(small: Written, tmp_path: Path) -> None:
+    (small.folder / "report").symlink_to(tmp_path)
+    do(ReportSettings, [str(small.folder), "--out", str(tmp_path / "elsewhere")])
     assert (tmp_path / "elsewhere" / "report.html").exists()
 
 
-def test_a_file_that_is_elsewhere_too_keeps_what_it_says_there(searched: Written, tmp_path: Path) -> None:
-    (searched.folder / "report").mkdir()
+def test_a_file_that_is_elsewhere_too_keeps_what_it_says_there(small: Written, tmp_path: Path) -> None:
+    (small.folder / "report").mkdir()
     (tmp_path / "outside").write_text("mine")
-    (searched.folder / "report" / "report.html").hardlink_to(tmp_path / "outside")
-    assert "<html" in written(searched)
+    (small.folder / "report" / "report.html").hardlink_to(tmp_path / "outside")
+    assert "<html" in written(small)
     assert (tmp_path / "outside").read_text() == "mine"
 
 

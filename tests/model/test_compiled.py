@@ -9,27 +9,35 @@ import pytest
 import torch
 
 from model.config import Config
-from model.data.corpus import load_text
-from model.data.dataset import PairData, TextData, prepare_text
+from model.data.dataset import PairData, TextData
 from model.nn.attention import _pool
 from model.training.learner import Learner
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 
 
-def test_a_compiled_step_leaves_the_dropout_masks_as_they_are() -> None:
+def test_a_compiled_step_learns_what_an_eager_one_does_and_leaves_the_dropout_masks_as_they_are(
+    small_text: Config, text_data: TextData
+) -> None:
     """A compiled graph writes into buffers that it takes for its own: the resident mask must not be one of them."""
-    config = Config(family="nanogpt", d_model=16, heads=2, layers=1, dropout=0.1, batch_tokens=128, context=32)
-    learner = Learner(config, prepare_text(load_text(None)), torch.device("cpu"))
+    config = replace(small_text, layers=1, dropout=0.1)
+    eager, learner = (Learner(config, text_data, torch.device("cpu")) for _ in range(2))
     before = _pool(0.1, torch.float32).clone()
     learner.compile()
-    for _ in range(3):
-        learner.step(1.0)
+    expected, found = [], []
+    for losses, each in ((expected, eager), (found, learner)):
+        torch.manual_seed(0)
+        losses += [each.step(1.0).loss.item() for _ in range(3)]
     assert learner._loss != learner._loss_of, "it fell back to eager"
+    assert found == pytest.approx(expected, rel=1e-4)
     assert torch.equal(_pool(0.1, torch.float32), before)
 
 
-def test_a_compiled_translator_learns_what_an_eager_one_does(small_pairs: Config, pair_data: PairData) -> None:
+def test_a_compiled_translator_learns_what_an_eager_one_does(
+    small_pairs: Config, pair_data: PairData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its graphs and their gradients, that is, without the minute that C++ takes."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     config = replace(small_pairs, dropout=0.0, layers=1)
     eager, compiled = (Learner(config, pair_data, torch.device("cpu")) for _ in range(2))
     compiled.compile()

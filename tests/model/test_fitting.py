@@ -3,7 +3,9 @@
 import os
 import random
 import signal
+from multiprocessing import active_children
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -33,7 +35,7 @@ def test_a_batch_that_fits_tells_its_epoch_and_its_memory(data):
     found = try_batch(order(32, share=0.5), data)
     assert found["ended"] == FITS and found["share"] == pytest.approx(0.5, abs=0.05)
     assert 0 < found["tensor_bytes"] < found["memory_bytes"] < 300_000_000
-    assert found["epoch_seconds"] * found["share"] < found["seconds"] < 60
+    assert found["epoch_seconds"] * found["share"] < found["seconds"]
 
 
 def test_memory_that_runs_out_is_no_error(data):
@@ -51,9 +53,10 @@ def die(*_: Any) -> None:
 
 def test_a_process_that_was_killed_is_told_apart(data, monkeypatch):
     monkeypatch.setattr(fitting, "_life", die)
-    assert try_batch(order(4), data) == {"ended": KILLED, "why": "SIGKILL"} | {"seconds": pytest.approx(5, abs=20)}
+    assert try_batch(order(4), data) == {"ended": KILLED, "why": "SIGKILL", "seconds": ANY}
 
 
 def test_no_process_outlives_its_time(data):
+    before = active_children()
     found = try_batch(order(4, seconds=0.2), data)
-    assert found["ended"] == TOO_LATE and found["seconds"] < 5
+    assert found["ended"] == TOO_LATE and {*active_children()} <= {*before}

@@ -13,7 +13,6 @@ from model.config import Config
 from model.data.dataset import TextData
 from model.training import checkpoint as checkpoints
 from model.training import learner
-from model.training import train as training
 from model.training.learner import Learner
 from model.training.schedule import Decay, warm_up
 from model.training.segment import Segment
@@ -58,18 +57,6 @@ def test_a_lease_too_short_begins_nothing(
     last = run(small_text, text_data, tmp_path, clock, steps=100, device_seconds=1.01)[-1]
     assert (last.ended, last.steps, last.valid, last.checkpoint) == ("lease", 0, None, None)
     assert last.seconds["start"] == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("seconds", [1.5, 3.0])
-def test_the_lease_holds_on_the_real_clock(
-    seconds: float, small_text: Config, text_data: TextData, tmp_path: Path, run: Run,
-) -> None:
-    began = training.time.monotonic()
-    reports = run(small_text, text_data, tmp_path, device_seconds=seconds, final=True)
-    took = training.time.monotonic() - began
-    assert took <= seconds
-    assert sum(sum(report.seconds.values()) for report in reports) == pytest.approx(took, abs=0.05)
-    assert reports[-1].steps == 0 or reports[-1].ended == "final"
 
 
 def test_a_final_stretch_fills_its_lease_with_a_decay_to_zero(

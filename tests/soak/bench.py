@@ -24,7 +24,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """What the parts of a soak share. short: the small form; `make test` runs some of them."""
+    """What the parts of a soak share. short: the small form."""
 
     folder: Path
     chance: random.Random

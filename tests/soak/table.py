@@ -64,7 +64,7 @@ def main() -> int:
     """0 where every row is as it is asked to be, else 1."""
     parser = argparse.ArgumentParser(prog="python tests/soak/run.py", description=__doc__)
     parser.add_argument("--rows", default=",".join(ROWS), help="which, and in which order (default: %(default)s)")
-    parser.add_argument("--short", action="store_true", help="each in its small form; `make test` has two of them")
+    parser.add_argument("--short", action="store_true", help="each in its small form")
     parser.add_argument("--seed", type=int, default=0, help="for every random moment (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="where studies and soak.json go (default: a temporary folder)")
     flags = parser.parse_args()

@@ -1,19 +1,42 @@
 """A search on a Ray cluster of two real nodes on this machine, and what is asked of each node before."""
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.soak.table import line, measured
+from tests.searches import LONG
+from tests.soak.accounts import adds_up, number, rows
+from tests.soak.nodes import RUNNING, two_nodes
+from tests.soak.observer import Observer
+from tests.soak.search import Search
 from tune.backend import session
+from tune.search.engine import MACHINE_GONE
 from tune.settings import Settings
 
 
-def test_a_search_runs_on_both_nodes_of_a_cluster_and_goes_on_where_one_is_lost(tmp_path: Path) -> None:
-    for row in measured(["nodes"], tmp_path, short=True):
-        assert row.kept, f"{line(row)}\n{row.details}"
+def test_a_search_runs_on_both_nodes_of_a_cluster_and_goes_on_where_one_is_lost(
+    observer: Observer, tmp_path: Path
+) -> None:
+    """The trial that was on it is not blamed, and has another lease on the other."""
+    study, gone = tmp_path / "study", f"FROM decisions WHERE reason = '{MACHINE_GONE}'"
+    later = f"SELECT COUNT(*) FROM leases WHERE trial IN (SELECT trial {gone}) AND opened > (SELECT MIN(at) {gone})"
+    with two_nodes() as nodes:
+        search = Search(observer, "--address", nodes.address, "--budget", LONG, "--report-every", "1s", "--out", study)
+        assert search.wait_for("at rung 0"), search.printed
+        while number(study, RUNNING) < 2 and not search.ends_within(0.1):
+            pass
+        assert "2 x CPU core" in search.lines[0]
+        nodes.lose_the_worker()
+        while not number(study, later) and not search.ends_within(0.1):
+            pass
+        search.tell(signal.SIGTERM)
+        assert search.finish() == 128 + signal.SIGTERM, search.printed
+    paused = {row["trial"] for row in rows(study, f"SELECT trial {gone} AND action = 'pause'")}
+    assert len(paused) == 1 and number(study, later) == 1
+    assert not rows(study, "SELECT trial FROM trials WHERE state IN ('running', 'failed')") and adds_up(study)
 
 
 def test_a_place_that_a_node_does_not_see_is_refused_and_nothing_is_left(

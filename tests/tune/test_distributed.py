@@ -27,7 +27,7 @@ from tune.store.heartbeat import boot
 from tune.store.journal import Journal
 from tune.store.ledger import Ledger
 
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 600.0
 """Within which a process that ends itself has done so, on any machine."""
 CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, batch_tokens=128, dropout=0.0)
 NETWORK, TRAINING = {"measure": "network"}, {"measure": "training", "steps": 6, "every": 2}

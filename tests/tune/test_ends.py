@@ -37,8 +37,6 @@ def run_trials(planner, *rest):
         waits(IN)
     if IN == "is killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    if IN == "exits":
-        os._exit(1)
     if IN == "fails":
         raise ValueError("cannot reshape")
     print("searching", file=SCREEN, flush=True)
@@ -75,11 +73,11 @@ def told(folder: Path, where: str, *signals: int) -> tuple[int, list[str], list[
             pass
         for number in signals:
             process.send_signal(number)
-        out, error = process.communicate("\n", timeout=120)
+        out, error = process.communicate("\n", timeout=600)
     return process.returncode, out.splitlines(), error.splitlines()
 
 
-IN_ORDER = [("starts", signal.SIGINT), ("starts", signal.SIGTERM), ("runs", signal.SIGINT)]
+IN_ORDER = [("starts", signal.SIGTERM), ("runs", signal.SIGINT)]
 
 
 @pytest.mark.parametrize(("where", "number"), IN_ORDER)
@@ -100,7 +98,7 @@ def test_told_twice_while_ray_starts_it_ends_at_once_and_can_be_gone_on_with(tmp
     how = f"go on with: python tune/run.py --resume {tmp_path / 'study'}"
     assert code == 128 + signal.SIGTERM and error[-1] == f"ended by SIGTERM; {how}"
     with search(tmp_path, "", "--resume", str(tmp_path / "study")) as again:
-        out, _ = again.communicate(timeout=120)
+        out, _ = again.communicate(timeout=600)
     assert "searching" in out.splitlines(), "it cannot be gone on with"
 
 
@@ -109,18 +107,17 @@ def test_a_signal_before_anything_was_written_says_so(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("where", "code"), [("is killed", -signal.SIGKILL), ("exits", 1)])
-def test_an_end_from_outside_of_python_says_how_to_go_on(tmp_path: Path, where: str, code: int) -> None:
-    """So does Ray end its driver where its raylet was killed."""
-    with search(tmp_path, where) as process:
-        _, error = process.communicate(timeout=120)
-    assert process.returncode == code
+def test_an_end_from_outside_of_python_says_how_to_go_on(tmp_path: Path) -> None:
+    """Ray ends its driver so too, where its raylet was killed."""
+    with search(tmp_path, "is killed") as process:
+        _, error = process.communicate(timeout=600)
+    assert process.returncode == -signal.SIGKILL
     assert error.count("\n") == 1 and error.endswith(f"--resume {tmp_path / 'study'}\n")
 
 
 def test_a_fault_of_ours_keeps_its_traceback_on_the_screen_and_in_the_log(tmp_path: Path) -> None:
     with search(tmp_path, "fails") as process:
-        _, error = process.communicate(timeout=120)
+        _, error = process.communicate(timeout=600)
     assert process.returncode == 1
     for text in (error, (tmp_path / "study" / "log.txt").read_text()):
         assert "Traceback (most recent call last)" in text and "ValueError: cannot reshape" in text

@@ -20,7 +20,7 @@ def join(address: str, **token: str) -> subprocess.CompletedProcess[str]:
     """What a process says that knows the address, and has this token."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")} | token
     return subprocess.run(
-        [sys.executable, "-c", JOIN, address], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", JOIN, address], env=environment, capture_output=True, text=True, timeout=600, check=False
     )
 
 

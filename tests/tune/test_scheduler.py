@@ -43,7 +43,7 @@ def test_a_process_that_was_replaced_while_it_started_is_ended_and_no_other() ->
         assert ray.get([live["busy"].here.remote(), live["idle"].here.remote()]) == [True, True]
         waiting = live["replaced"].here.remote()
         keeper.on_step_end(0, [])
-        ended, _ = ray.wait([waiting], timeout=60)
+        ended, _ = ray.wait([waiting], timeout=600)
         assert ended == [waiting]
         assert ray.get([live["busy"].here.remote(), live["idle"].here.remote()]) == [True, True]
 
@@ -77,7 +77,7 @@ def test_a_process_that_has_not_started_within_its_lease_is_ended_and_not_the_on
         waiting = starting.here.remote()
         keeper = late(tmp_path, {"starting": starting})
         keeper.on_step_begin(0, [])
-        assert ray.wait([waiting], timeout=60)[0] == [waiting]
+        assert ray.wait([waiting], timeout=600)[0] == [waiting]
     assert keeper._desk.killed == {"t001": NOT_STARTED}
 
 

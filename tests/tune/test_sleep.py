@@ -24,7 +24,7 @@ from tune.search.records import Assignment
 from tune.store.heartbeat import DRIVER, FOLDER, IDLE, WORKING, Driver, Pulse, beating, boot, last_beat, started
 from tune.store.ledger import GRACE_SECONDS
 
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 600.0
 """Within which a process that ends itself has done so, on any machine."""
 
 

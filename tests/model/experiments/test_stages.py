@@ -1,6 +1,8 @@
-"""The stages of a training: they add up to its wall time, and watching them changes nothing."""
+"""The stages of a training: they add up to its time, and watching them changes nothing."""
 
+import itertools
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,27 +34,40 @@ def config(small_text: Config) -> Config:
     return replace(small_text, architecture="nanogpt", dropout=0.0, d_model=64)
 
 
-def check(stages: dict[str, float], wall: float) -> None:
-    """They add up, and each but the rest is a part that a training has."""
-    assert sum(stages.values()) == pytest.approx(wall, rel=0.02)
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A clock that moves by a second each time that it is read."""
+    readings = itertools.count()
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(readings)))
+    return readings
+
+
+def check(clock: StageClock, began: float) -> None:
+    """They add up, and each is a part that a training has."""
+    stages = clock.seconds()
+    assert sum(stages.values()) == time.perf_counter() - 1 - began
     assert list(stages) == list(STAGES) and min(stages.values()) > 0
-    assert stages["loss and backward"] > stages["data"]
 
 
-def test_stages_of_a_stretch_add_up_to_its_wall_time(config: Config, text_data: TextData, tmp_path: Path) -> None:
-    clock, began = StageClock(CPU), time.perf_counter()
+def test_stages_of_a_stretch_add_up_to_its_time(
+    config: Config, text_data: TextData, tmp_path: Path, readings: Iterator[int]
+) -> None:
+    clock = StageClock(CPU)
     clock.enter("rest")
+    began = time.perf_counter() - 1
     make, segment = partial(StagedLearner, clock=clock), Segment(device_seconds=1e6, steps=60)
-    *_, last = train(config, text_data, segment, folder=tmp_path, evaluation_tokens=2_048, make=make)
-    check(clock.seconds(), time.perf_counter() - began)
-    assert clock.seconds()["evaluation"] == pytest.approx(last.seconds["evaluation"], rel=0.3)
+    assert list(train(config, text_data, segment, folder=tmp_path, evaluation_tokens=2_048, make=make))
+    check(clock, began)
 
 
-def test_stages_of_upstreams_loop_add_up_to_its_wall_time(config: Config, text_data: TextData, tmp_path: Path) -> None:
-    clock, began = StageClock(CPU), time.perf_counter()
+def test_stages_of_upstreams_loop_add_up_to_its_time(
+    config: Config, text_data: TextData, tmp_path: Path, readings: Iterator[int]
+) -> None:
+    clock = StageClock(CPU)
     clock.enter("rest")
+    began = time.perf_counter() - 1
     losses = list(UpstreamTraining(config, text_data, CPU, tmp_path, clock).steps(200))
-    check(clock.seconds(), time.perf_counter() - began)
+    check(clock, began)
     assert np.mean(losses[-20:]) < 0.8 * np.mean(losses[:20])
 
 

@@ -21,7 +21,7 @@ FLAGS = (
 )  # fmt: skip
 START = "import os, sys; [os.dup2(int(sys.argv[n]), n + 2) for n in (1, 2)]; os.execv(sys.argv[3], sys.argv[3:])"
 """The browser reads orders from file descriptor 3 and answers on 4."""
-PATIENCE = 90.0
+PATIENCE = 600.0
 """Seconds that a page may take."""
 LIBRARY = """
 const inside = (root) => [...root.querySelectorAll('*')].flatMap(

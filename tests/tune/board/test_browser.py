@@ -4,13 +4,13 @@ import json
 import re
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.searches import comes
 from tests.tune.board.browser import Page, browser, program
 from tests.tune.board.conftest import trial_runs, watched
 from tune.display.tensorboard import METRICS
@@ -36,16 +36,14 @@ def address(folder: Path) -> Iterator[str]:
         try:
             assert server.stderr is not None
             address = next(found[1] for line in server.stderr if (found := re.search(r"at (http://\S+)", line)))
-            deadline = time.monotonic() + 60
-            while len(runs(address)) <= len(list(trial_runs(folder))) and time.monotonic() < deadline:
-                pass
+            assert comes(lambda: len(runs(address)) > len(list(trial_runs(folder))))
             yield address
         finally:
             server.kill()
 
 
 def runs(address: str) -> list[str]:
-    with urllib.request.urlopen(f"{address}data/runs", timeout=10) as answer:
+    with urllib.request.urlopen(f"{address}data/runs", timeout=60) as answer:
         return list(json.loads(answer.read()))
 
 

@@ -1,0 +1,93 @@
+"""A study of scaling with real processes, one of which is killed: what it writes, charges, and what a death costs."""
+
+import dataclasses
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from analysis.experiments.scaling import communication
+from analysis.study import open_study
+from tests.soak.accounts import number
+from tune.backend.worker_group import Place, Said
+from tune.experiments import parallel_timing
+from tune.experiments.base import ExperimentSettings, Point
+from tune.experiments.conduct import run_experiment
+from tune.experiments.scaling import SCALING, work
+from tune.store.journal import connect
+
+CAP, PATIENCE_SECONDS = 7200.0, 600.0
+STEPS, EVERY = 30, 10
+POINTS = [
+    Point(devices=2, asked=asked, seconds=PATIENCE_SECONDS, least=PATIENCE_SECONDS)
+    for asked in ({"measure": "steps", "rows": 16}, {"measure": "training", "steps": STEPS, "every": EVERY})
+]
+"""With far more seconds than they need: what is not used is released."""
+
+
+def dies_once(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+    """Of two ranks that train the second is killed after the first checkpoint, in its first life; the first keeps what
+    it says in a file.
+    """
+    parallel_timing.TURN_SECONDS, parallel_timing.MOST_ROUNDS = 0.01, 5
+    for said in work(place, asked):
+        if dist.get_rank() == 0:
+            place.folder.mkdir(parents=True, exist_ok=True)
+            with (place.folder / "said").open("a") as file:
+                file.write(f"{said.what}\n")
+        yield said
+        mark = place.folder / "died"
+        if asked["measure"] == "training" and dist.get_rank() == 1 and said.what == "steps" and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def settings(out: Path, **more: Any) -> ExperimentSettings:
+    asked = {"budget": CAP, "families": "nanogpt", "fix": {"d_model": 16, "heads": 4, "layers": 2}, "devices": 2}
+    asked |= {"oversubscribe": True, "text_corpus": "builtin", "out": out}
+    return ExperimentSettings(**(asked | more))
+
+
+def rows(study: Path) -> list[dict[str, Any]]:
+    return [json.loads(row["value"]) for row in connect(study).execute("SELECT value FROM rows ORDER BY row")]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("scaling") / "study"
+    mortal = dataclasses.replace(SCALING, points=lambda *_: POINTS, work=dies_once)
+    assert run_experiment(mortal, settings(out)) == 0
+    return out
+
+
+def test_each_point_has_its_row_and_processes_serve_one_after_the_other(study: Path) -> None:
+    steps, trained = rows(study)
+    assert "skipped" not in steps and steps["start_up_seconds"] > 0
+    assert trained["steps"] == STEPS
+    assert number(study, "SELECT COUNT(*) FROM leases") == 2, "a lease for each device"
+    assert len(communication(open_study(study)).data) == 1
+
+
+def test_a_death_is_charged_and_training_goes_on_from_its_checkpoint(study: Path) -> None:
+    (lives,) = [file.read_text() for file in study.glob("checkpoints/*/said") if "evaluation" in file.read_text()]
+    first, *_, last = lives.split("start\n")[1:]
+    assert first and 0 < last.count("steps") < STEPS / EVERY and list(study.glob("checkpoints/*/died"))
+    assert number(study, "SELECT TOTAL(seconds) FROM charges WHERE what = 'lost'") > 0
+
+
+def test_every_device_second_is_charged_once_on_every_device_alike_and_inside_the_cap(study: Path) -> None:
+    held = number(study, "SELECT SUM(closed - opened) FROM slots")
+    assert number(study, "SELECT SUM(seconds) FROM charges") == pytest.approx(held, abs=0.1) and held <= CAP
+    assert number(study, "SELECT COUNT(*) % 2 FROM charges") == 0
+
+
+def test_what_has_a_row_is_not_measured_again(study: Path) -> None:
+    before = rows(study)
+    again = dataclasses.replace(SCALING, points=lambda *_: POINTS, work=dies_once)
+    assert run_experiment(again, settings(study, resume=study)) == 0
+    assert rows(study) == before
