@@ -48,16 +48,17 @@ def searched(observer: Observer, tmp_path_factory: pytest.TempPathFactory) -> Se
 
 
 WITH_RAY = {
-    *("test_readme", "test_readme_python", "test_readme_kernels", "test_search", "test_cluster"),
-    *("test_runner", "test_ray_run", "test_scheduler", "test_distributed"),
+    *("test_readme", "test_readme_kernels", "test_examples", "test_search", "test_cluster", "test_session"),
+    *("test_scheduler", "test_worker_group", "test_runner"),
 }
 """Files whose tests start a Ray: most of them search, for which they want two cores."""
 SLOW = {
-    *("test_compiled", "test_ends", "test_fitting", "test_memory", "test_methods", "test_parallel", "test_sleep"),
-    *("test_training", "test_training_time", "test_wheel", "test_simulator", "test_page_in_browser", "test_browser"),
-    *("test_figures", "test_report", "test_entries", "test_speed", "test_widths", "test_tensorboard", "test_hparams"),
-    *("test_corpora", "test_bad_input", "test_hub", "test_plan", "test_ablation", "test_batch_size", "test_searcher"),
-    *("test_ration", "test_state", "test_queries", "test_implementations"),
+    *("test_compiled", "test_ddp", "test_probe", "test_short_life", "test_time_budget", "test_train"),
+    *("test_training_memory", "test_method_learner", "test_methods", "test_ablation", "test_batch_size"),
+    *("test_cuda_simulator", "test_implementations", "test_wheel", "test_ends", "test_sleep", "test_bad_input"),
+    *("test_corpora", "test_hub", "test_plan", "test_ration", "test_state", "test_suggest", "test_queries"),
+    *("test_browser", "test_hparams", "test_tensorboard", "test_page_in_browser", "test_report", "test_figures"),
+    *("test_entries", "test_speed", "test_widths", "test_documents", "test_large_batch"),
 }
 """Files that take a core some seconds: they train or draw for long, compile, or begin processes."""
 

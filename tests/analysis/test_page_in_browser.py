@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageColor
 
-from tests.tune.board.browser import Page, browser, program
+from tests.tune.display.browser import Page, browser, program
 
 pytestmark = pytest.mark.skipif(program() is None, reason="no Chromium is installed, and a page is looked at with one")
 

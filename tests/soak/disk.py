@@ -9,7 +9,10 @@ from pathlib import Path
 from tests.soak.bench import Bench, Row
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-LAWS = ("tests/tune/test_disk_faults.py", "tests/tune/test_journal.py", "tests/model/test_checkpoint.py")
+LAWS = (
+    *("tests/tune/store/test_disk_faults.py", "tests/tune/store/test_journal.py"),
+    "tests/model/training/test_checkpoint.py",
+)
 
 
 def measure(bench: Bench) -> Iterator[Row]:

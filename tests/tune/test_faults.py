@@ -14,8 +14,8 @@ import torch
 
 from model.config import RECIPES
 from model.families import FAMILIES
-from tests.model.test_family import Bigrams, Guess
-from tests.tune.world import World
+from tests.model.test_families import Bigrams, Guess
+from tests.tune.search.world import World
 from tune import search_context as grounds_file
 from tune.backend.scheduler import why
 from tune.devices import Devices

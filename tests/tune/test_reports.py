@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
-from tests.tune.world import LIMIT, World
+from tests.tune.search.world import LIMIT, World
 from tune.reports import SPLITS, Evaluation, Report, from_row, journal_row, merge, to_row
 from tune.search.engine import Planner
 from tune.search.resume import events

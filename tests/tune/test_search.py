@@ -19,7 +19,7 @@ from tests.soak.accounts import adds_up, number, rows, spent
 from tests.soak.kill import ASTRAY, TOLD, is_in
 from tests.soak.observer import Observer
 from tests.soak.search import Search
-from tests.tune.board.conftest import check_all_are_complete
+from tests.tune.display.conftest import check_all_are_complete
 from tune.ranking import ranking
 from tune.search.resume import close_what_a_kill_left_open
 from tune.store.journal import Journal

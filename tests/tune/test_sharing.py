@@ -11,8 +11,8 @@ import pytest
 
 from analysis.spending import spending
 from analysis.study import open_study
-from tests.tune.board.conftest import Sampled
-from tests.tune.world import SHARES, World
+from tests.tune.display.conftest import Sampled
+from tests.tune.search.world import SHARES, World
 from tune import cli
 from tune.devices import CONTEXT_BYTES, RAYS_UNIT, Devices, find_devices
 from tune.display.panel import look

@@ -5,7 +5,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from tests.tune.world import Numbered
+from tests.tune.search.world import Numbered
 from tune.search.cost_model import Prices
 from tune.search.engine import Planner
 from tune.search.family import Family

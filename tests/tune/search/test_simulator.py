@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.tune.search.alone import OVERHEAD, START_UP, STEP, Alone
-from tests.tune.world import OVERHEAD_SECONDS, START_UP_SECONDS, STEP_SECONDS, World
+from tests.tune.search.world import OVERHEAD_SECONDS, START_UP_SECONDS, STEP_SECONDS, World
 from tune.search.simulator import Costs, PowerLaw, Simulation
 from tune.search.successive_halving import Rules
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.tune.board.conftest import ENDED, check_all_are_complete, hparams_table, watched
+from tests.tune.display.conftest import ENDED, check_all_are_complete, hparams_table, watched
 from tune.display.tensorboard import REASONS
 from tune.reports import Report
 from tune.search_space import DIMENSIONS, FREED, freed
@@ -13,7 +13,7 @@ from tune.search_space import DIMENSIONS, FREED, freed
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.tune.board.conftest import watched
+from tests.tune.display.conftest import watched
 world, _ = watched(Path(sys.argv[1]))
 world.run(reports=9)
 os.kill(os.getpid(), signal.SIGKILL)

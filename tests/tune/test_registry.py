@@ -10,7 +10,7 @@ import ray.cloudpickle
 
 from model.config import RECIPES, Config
 from model.families import FAMILIES, Family
-from tests.model.test_family import Bigrams
+from tests.model.test_families import Bigrams
 from tune.devices import Devices
 from tune.dry_run import make_plan
 from tune.registry import register, travelling

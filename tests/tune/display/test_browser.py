@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.searches import comes
-from tests.tune.board.browser import Page, browser, program
-from tests.tune.board.conftest import trial_runs, watched
+from tests.tune.display.browser import Page, browser, program
+from tests.tune.display.conftest import trial_runs, watched
 from tune.display.tensorboard import METRICS
 from tune.search_space import DIMENSIONS
 

@@ -19,7 +19,7 @@ from model.nn.translator import Translator
 from model.training.checkpoint import config_state, save
 from model.training.evaluation import Score
 from model.training.time_budget import Lease
-from tests.tune.world import World
+from tests.tune.search.world import World
 from tune import winners as samples_file
 from tune.search.engine import Planner
 from tune.settings import Settings

@@ -10,8 +10,8 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
 from model.training.evaluation import Score
-from tests.tune.board.conftest import read, trial_runs, watched
-from tests.tune.world import MFU
+from tests.tune.display.conftest import read, trial_runs, watched
+from tests.tune.search.world import MFU
 from tune.assembly import overhead_noted
 from tune.display import tensorboard as ledger_run
 from tune.display.tensorboard import EventFile, TrialRun, begun_row, scalar

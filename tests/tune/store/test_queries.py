@@ -11,7 +11,7 @@ from analysis.ranking import answers
 from analysis.ranking import ranking as ranked_by_analysis
 from analysis.study import Results, open_study
 from tests.analysis.conftest import Written
-from tests.tune.board.conftest import read, watched
+from tests.tune.display.conftest import read, watched
 from tune.display.panel import look
 from tune.display.standings import table
 from tune.ranking import ranking as returned

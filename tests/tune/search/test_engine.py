@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tune.world import Numbered, World
+from tests.tune.search.world import Numbered, World
 from tune.reports import Report
 from tune.search.engine import Planner
 from tune.search.records import Assignment

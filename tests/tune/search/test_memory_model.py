@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tune.world import (
+from tests.tune.search.world import (
     LIMIT,
     RUNS_OUT_SECONDS,
     START_UP_SECONDS,

@@ -17,7 +17,7 @@ import pytest
 
 from model.data.corpus import TextCorpus
 from model.data.dataset import prepare_text
-from tests.tune.world import World
+from tests.tune.search.world import World
 from tune.backend import trainable as trial
 from tune.backend.trainable import Place, TrainingTrial
 from tune.search.records import Assignment

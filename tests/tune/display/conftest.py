@@ -15,7 +15,7 @@ from tensorboard.plugins.hparams.api_pb2 import ListSessionGroupsRequest, Status
 from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
 
-from tests.tune.world import Numbered, World
+from tests.tune.search.world import Numbered, World
 from tune.display.tensorboard import METRICS, TensorBoard, number_of
 from tune.search.engine import Listener
 from tune.search_space import DIMENSIONS, PRECISIONS, Dimensions, Space, label

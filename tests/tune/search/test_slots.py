@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tune.world import World
+from tests.tune.search.world import World
 from tune.search.slots import with_start_up
 
 

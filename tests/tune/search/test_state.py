@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.tune.world import LIMIT, STEP_SECONDS, Numbered, World
+from tests.tune.search.world import LIMIT, STEP_SECONDS, Numbered, World
 from tune.assembly import make_place, make_planner
 from tune.devices import find_devices
 from tune.search.cost_model import Prices

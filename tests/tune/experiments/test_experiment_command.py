@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from model.config import Config
-from tests.tune.board.conftest import Sampled
-from tests.tune.world import World
+from tests.tune.display.conftest import Sampled
+from tests.tune.search.world import World
 from tune import cli, settings
 from tune.experiments.base import survey
 from tune.experiments.catalogue import EXPERIMENTS

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.tune.board.conftest import Sampled
-from tests.tune.world import World
+from tests.tune.display.conftest import Sampled
+from tests.tune.search.world import World
 from tune.display.console import Voice
 from tune.display.panel import BLOCKS, Best, FamilyView, Panel, View, displayed, look, sparkline
 from tune.settings import Settings

@@ -9,8 +9,8 @@ import pytest
 from analysis.ranking import ranking as ranked_by_analysis
 from analysis.study import Results, open_study
 from tests.analysis.conftest import Written
-from tests.tune.board.conftest import Sampled
-from tests.tune.world import World
+from tests.tune.display.conftest import Sampled
+from tests.tune.search.world import World
 from tune.ranking import ranking
 from tune.winners import winners
 

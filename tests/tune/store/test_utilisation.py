@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.tune.world import Numbered, World
+from tests.tune.search.world import Numbered, World
 from tune.reports import Report
 
 FLOPS = 20.0

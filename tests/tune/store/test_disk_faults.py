@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.tune.world import World
+from tests.tune.search.world import World
 from tune import cli
 from tune.search.resume import check_plain
 from tune.settings import Settings
