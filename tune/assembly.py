@@ -23,14 +23,13 @@ from tune.search.engine import Listener, Planner
 from tune.search.family import Family
 from tune.search.records import Terms
 from tune.search.resume import agreed, last_moment, spent, spent_beside
-from tune.search.state import ladder_of
 from tune.search.successive_halving import Frame, Ladder, SuccessiveHalving
 from tune.search.suggest import Suggester, prior
 from tune.search_context import SHORTEST_RUNG_SECONDS, Grounds
 from tune.settings import Settings
 from tune.store import heartbeat
 from tune.store.accounting import Books
-from tune.store.journal import Journal, Stopwatch
+from tune.store.journal import Journal, Stopwatch, named
 from tune.store.ledger import Ledger
 from tune.winners import decoding_seconds
 
@@ -73,10 +72,10 @@ def note_facts(facts: Mapping[str, Any], journal: Journal) -> None:
 def age_of(journal: Journal, ago: float) -> float:
     """Seconds since a study began, whoever ran meanwhile, by the system's clock; a new one began so long `ago`."""
     created = journal.facts().get("created")
-    if created is None:
-        journal.note(created=time.time() - ago)
-        return ago
-    return max(0.0, time.time() - float(created))
+    if isinstance(created, int | float):
+        return max(0.0, time.time() - created)
+    journal.note(created=time.time() - ago)
+    return ago
 
 
 @contextmanager
@@ -132,10 +131,10 @@ def make_planner(
         wall_left=wall_left,
         listeners=listeners,
     )
-    first = terms[0]["seconds"] if terms else settings.budget
+    first = terms[0].seconds if terms else settings.budget
     by_now = settings.budget - spent_beside(journal)
     for name in settings.families:
-        ladder = ladder_of(terms[0].get("families", {}).get(name)) if terms else None
+        _, ladder = terms[0].families.get(name, (0.0, None)) if terms else (0.0, None)
         families[name] = make_family(grounds, name, first, by_now, planner.price_of(name), ladder)
     if not terms:
         planner.agree(make_terms(grounds, planner))
@@ -196,7 +195,7 @@ def make_place(grounds: Grounds, planner: Planner) -> Place:
     settings, kind, study = grounds.settings, grounds.devices.kind, planner.books.journal.folder
     (study / heartbeat.FOLDER).mkdir(exist_ok=True)
     per_second = EVALUATION_TOKENS_PER_RUNG_SECOND[kind]
-    before = planner.books.journal.facts().get("evaluation_tokens", {})
+    before: dict[str, Any] = {**named(planner.books.journal.facts().get("evaluation_tokens"))}
     tokens = {
         name: before.get(name) or max(SMALLEST_EVALUATION_TOKENS, int(per_second * family.policy.rung_seconds(0)))
         for name, family in planner.families.items()

@@ -35,7 +35,8 @@ def typed(about: str, **rest: Any) -> dict[str, Flag]:
 
 def flag_of(setting: Field[Any]) -> Flag:
     """The flag that a field is typed as."""
-    return setting.metadata["flag"]
+    flag: Flag = setting.metadata["flag"]
+    return flag
 
 
 def is_switch(setting: Field[Any]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from tune.errors import UserError
 
 Value = int | float | str
-Config = dict[str, Any]  # a value for each dimension of its space; the family stands beside it
+Config = dict[str, Value]  # a value for each dimension of its space; the family stands beside it
 Dimensions = Mapping[str, tuple[Value, ...]]
 
 FAMILIES = ("translation", "nanogpt")

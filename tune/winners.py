@@ -27,7 +27,7 @@ from tune.errors import UserError
 from tune.search.engine import Planner
 from tune.search_space import label
 from tune.store.accounting import Hold, affordable
-from tune.store.journal import Journal
+from tune.store.journal import Journal, named
 from tune.store.queries import measured_text, ranking
 from tune.units import duration_text
 
@@ -88,7 +88,7 @@ def why_none(journal: Journal, family: str) -> str:
     (first, most), *rest = kinds.most_common()
     told = ", ".join([f"{most} of {len(rows)} {said[first]}", *(f"{count} {said[kind]}" for kind, count in rest)])
     vary = "" if "learning_rate" in json.loads(rows[0]["config"]) else ": --vary learning_rate tries some"
-    limited = "memory_limit" in facts.get("settings", {})
+    limited = "memory_limit" in named(facts.get("settings"))
     helps = {
         "error": "; see log.txt, mend that and begin a new study",
         "diverged": f"; lower learning rates may help{vary}",

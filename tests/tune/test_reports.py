@@ -16,7 +16,8 @@ import pytest
 from tests.tune.search.world import LIMIT, World
 from tune.reports import SPLITS, Evaluation, Report, from_row, journal_row, merge, to_row
 from tune.search.engine import Planner
-from tune.search.resume import events
+from tune.search.resume import events, report_of
+from tune.search.state import Agreed
 from tune.store.journal import SCHEMA, Journal
 
 NO_NUMBERS = (math.nan, math.inf, -math.inf)
@@ -127,5 +128,9 @@ def test_a_study_that_goes_on_hears_the_same_reports(tmp_path: Path, seed: int) 
     world = World(tmp_path, cap=400, slots=3, seed=seed, memory_limit=LIMIT, listen=lambda journal: [told])
     world.diverging, world.dying = {1: 1.0}, {"t003": 1}
     world.run()
-    again = [(event["trial"], from_row(event)) for event in events(world.journal) if "valid_loss" in event]
+    again = [
+        (event["trial"], report_of(event))
+        for event in events(world.journal)
+        if not isinstance(event, Agreed) and event["action"] is None
+    ]
     assert {report.ended for _, report in told.reports} >= {"rung", "final", "diverged"} and again == told.reports

@@ -218,7 +218,7 @@ class SlotKeeper(Callback):
         ray.kill(live[0])
         beat = last_beat(self._desk.planner.books.journal.folder, name_of(trial))
         if started and beat is not None and still_there(beat):
-            os.kill(beat["pid"], signal.SIGKILL)
+            os.kill(beat.pid, signal.SIGKILL)
         return True
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:

@@ -227,9 +227,9 @@ class TrainingTrial(ray.tune.Trainable):
         if self._place.driver.boot != this_boot():
             return math.inf
         driver = last_beat(self._place.folder, DRIVER)
-        return max(life.idle_since, driver["at"] if driver else -math.inf) + GRACE_SECONDS
+        return max(life.idle_since, driver.at if driver else -math.inf) + GRACE_SECONDS
 
     def _has_next(self, life: Life) -> bool:
         """Whether the trial of an idle process has a lease elsewhere by now, whose signs of life are to be read."""
         last = last_beat(self._place.folder, life.trial) if life.idle_since is not None else None
-        return last is not None and last["lease"] > life.lease
+        return last is not None and last.lease > life.lease

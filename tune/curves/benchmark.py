@@ -82,7 +82,7 @@ def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
         )  # fmt: skip
         families["replay"] = _family(cell, settings, curves, supply, planner, deadline)
         costs = Costs(start_up=settings.start_up, overhead=0.0, thaw=settings.thaw, memory_limit=settings.memory_limit)
-        Simulation(planner, clock, costs, lambda trial, family, config: curves[config["curve"]]).run()
+        Simulation(planner, clock, costs, lambda trial, family, config: curves[int(config["curve"])]).run()
         return outcome(cell, settings, curves, planner, clock)
 
 
@@ -125,7 +125,7 @@ def outcome(cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], plann
     fitting = [curve for curve in curves if math.isfinite(_alone(curve, cell, settings))]
     if not fitting:
         raise UserError("--memory-limit: no configuration fits and trains; allow more memory")
-    steps = {trial: (curves[record.config["curve"]], record.steps) for trial, record in planner.trials.items()}
+    steps = {trial: (curves[int(record.config["curve"])], record.steps) for trial, record in planner.trials.items()}
     reached = [(curve, curve.lowest(count)) for curve, count in steps.values()]
     query = "SELECT trial, steps, valid_loss FROM reports WHERE final AND valid_loss IS NOT NULL"
     finals = [(steps[row["trial"]][0], row["valid_loss"]) for row in planner.books.journal.rows(query)]

@@ -9,6 +9,7 @@ from typing import TypeVar
 import optuna
 
 from tune.curves.recorded import Curve
+from tune.search_space import Value
 
 Config = TypeVar("Config")
 
@@ -152,13 +153,13 @@ class Supply:
         """The curve that is handed out first."""
         return self._curves[self._next()]
 
-    def suggest(self, trial: str) -> dict[str, int]:
+    def suggest(self, trial: str) -> dict[str, Value]:
         """The next curve's number."""
         self._given[trial] = index = self._next()
         del self._left[index]
         return {"curve": index}
 
-    def tried(self, trial: str, config: dict[str, int]) -> None:
+    def tried(self, trial: str, config: dict[str, Value]) -> None:
         """Nothing goes on from an earlier run here."""
 
     def tell(self, trial: str, rung: int, loss: float | None) -> None:

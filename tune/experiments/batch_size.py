@@ -258,7 +258,7 @@ def foretold(place: Place, trials: Trials) -> dict[str, Any]:
     limit = min([*free, *([trials.limit] if trials.limit is not None else [])], default=math.inf)
     on_gpu = place.device.type == "cuda"
     overhead = GPU_OVERHEAD_BYTES if on_gpu else OVERHEAD_BYTES[place.config.family]
-    rule = Memory(overhead=overhead, paper=lambda config, parts: on_paper(config["rows"]))
+    rule = Memory(overhead=overhead, paper=lambda config, parts: on_paper(int(config["rows"])))
     found = {"limit_bytes": limit, "by_rule": largest_rows(lambda rows: rule.predicted({"rows": rows}, 1), limit, MOST)}
     if small:
         found["foretold"] = largest_rows(fitted(small, on_paper), limit, MOST)

@@ -165,8 +165,8 @@ class Bench:
     def _keep(self, point: Point, row: Row) -> None:
         known = {"key": point.key, "devices": point.devices, "asked": point.asked, "config": dict(point.config)}
         whole = known | {"trial": self.trials.of(point)} | row
-        value = {"at": self.books.clock(), "experiment": self.experiment.name, "value": json.dumps(whole)}
-        self.books.journal.insert("rows", value)
+        named = {"experiment": self.experiment.name, "value": json.dumps(whole)}
+        self.books.journal.insert("rows", {"at": self.books.clock(), **named})
         self.board.measured(whole)
         told = f"skipped: {row['skipped']}" if "skipped" in row else self.experiment.line(whole)
         self.write(f"{point.devices} x {point.text}: {told}")

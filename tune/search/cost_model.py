@@ -1,7 +1,6 @@
 """Prices: what the next stretch of a trial will cost, learned from what the stretches before it did cost."""
 
 import statistics
-from typing import Any
 
 from tune.search.records import Running
 
@@ -37,7 +36,7 @@ class Prices:
         for known in (self._overheads, self._slowdowns, self._start_ups):
             known.clear()
 
-    def state(self) -> list[Any]:
+    def state(self) -> list[object]:
         """All that was learned, as plain data."""
         return [self._overheads, self._slowdowns, self._start_ups]
 

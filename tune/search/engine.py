@@ -8,14 +8,14 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from tune.reports import Report
 from tune.search.family import MOST_REFUSALS, Family, Footprints
 from tune.search.records import Assignment, Running, Terms, TrialRecord
 from tune.search.slots import Shares, Slots, with_margin, with_start_up
-from tune.search.state import State
-from tune.search.successive_halving import ALIKE, Finish, HandBack, Promote, Start, Wait
+from tune.search.state import Agreed, State, agreed_in
+from tune.search.successive_halving import ALIKE, Finish, HandBack, Ladder, Promote, Start, Wait
 from tune.store.accounting import Books
 from tune.store.heartbeat import IDLE, WORKING
 from tune.store.ledger import GRACE_SECONDS
@@ -85,10 +85,10 @@ class Planner:
         late = self.books.clock() - OVERDUE_SECONDS
         return [name for name, run in self.running.items() if late > run.assignment.opened + run.assignment.seconds]
 
-    def price_of(self, name: str) -> Callable[[Any, int], float]:
+    def price_of(self, name: str) -> Callable[[str | None, int], float]:
         """The prices of a family as its policy asks for them: of a trial (None: a new one) and a rung."""
 
-        return lambda trial, rung: self.families[name].price(trial, self.trials.get(trial), rung)
+        return lambda trial, rung: self.families[name].price(trial, self.trials.get(trial or ""), rung)
 
     @contextmanager
     def event(self, *, changes: bool = True) -> Iterator[None]:
@@ -106,29 +106,34 @@ class Planner:
         Returns what a user should know of it.
         """
         journal = self.books.journal
-        agreed: list[dict[str, Any]] = journal.facts().get("caps", [])
-        now = {"seconds": terms.cap, "deadline": terms.deadline, "processor": terms.processor}
-        before = now | agreed[-1] if agreed else {}
-        if before == before | now:
+        agreed = agreed_in(journal.facts())
+        before = agreed[-1] if agreed else None
+        refitted = before is None or (before.seconds, before.deadline) != (terms.cap, terms.deadline)
+        other = before is not None and before.processor not in (None, terms.processor)
+        if not refitted and not other:
             return []
-        last = {"decision": "SELECT MAX(decision) FROM decisions", "report": "SELECT MAX(report) FROM reports"}
-        row = now | {"at": self.books.clock()} | {what: journal.rows(query)[0][0] or 0 for what, query in last.items()}
-        if (before.get("seconds"), before.get("deadline")) != (terms.cap, terms.deadline):
-            row["families"] = {
-                name: {"seconds": seconds, "ladder": self._ladder(name, seconds, terms.deadline, new=not agreed)}
-                for name, seconds in terms.families.items()
-            }
+        (last,) = journal.rows("""
+            SELECT (SELECT IFNULL(MAX(decision), 0) FROM decisions) AS decision,
+                   (SELECT IFNULL(MAX(report), 0) FROM reports) AS report""")
+        now = Agreed(
+            at=self.books.clock(), seconds=terms.cap, deadline=terms.deadline, processor=terms.processor,
+            families={
+                name: (seconds, self._ladder(name, seconds, terms.deadline, new=before is None))
+                for name, seconds in (terms.families.items() if refitted else ())
+            },
+            decision=last["decision"], report=last["report"],
+        )  # fmt: skip
         with self.event():
-            self.state.agreed(row, new=not agreed)
-            journal.note(caps=[*agreed, row], slots_kept=None)
-        if not agreed or before["processor"] == terms.processor:
+            self.state.agreed(now, new=before is None)
+            journal.note(caps=[each.told() for each in (*agreed, now)], slots_kept=None)
+        if before is None or not other:
             return []
-        other = f"{terms.processor}, where the study had {before['processor']}"
-        return [f"another processor: {other}: prices are learned anew; rungs and what is measured on stay the study's"]
+        which = f"{terms.processor}, where the study had {before.processor}"
+        return [f"another processor: {which}: prices are learned anew; rungs and what is measured on stay the study's"]
 
-    def _ladder(self, name: str, seconds: float, deadline: float | None, *, new: bool) -> dict[str, float]:
+    def _ladder(self, name: str, seconds: float, deadline: float | None, *, new: bool) -> Ladder:
         policy = self.families[name].policy
-        return (policy.ladder if new else policy.refitted(seconds, deadline or math.inf)).told()
+        return policy.ladder if new else policy.refitted(seconds, deadline or math.inf)
 
     # What a free slot does next
 
@@ -190,8 +195,8 @@ class Planner:
         with self.event():
             for run in self.running.values():
                 last = self.books.last_sign(run)
-                if last is not None and last["ended"] is not None:
-                    self.books.note_gone(run, last["at"])
+                if last is not None and last.ended is not None:
+                    self.books.note_gone(run, last.at)
                 elif self.books.clock() > run.assignment.opened + run.assignment.seconds + GRACE_SECONDS:
                     self.books.note_gone(run, math.inf)
             while self.books.idle_slots:
@@ -243,8 +248,8 @@ class Planner:
         family = self.families[name]
         while family.refusals < MOST_REFUSALS and family.suggestions.more:
             config, created = family.suggestions.suggest(trial := f"t{len(self.trials) + 1:03d}"), self.books.clock()
-            row = {"trial": trial, "family": name, "config": json.dumps(config), "state": "paused", "created": created}
-            self.books.journal.insert("trials", row)
+            row = {"trial": trial, "family": name, "config": json.dumps(config), "state": "paused"}
+            self.books.journal.insert("trials", {**row, "created": created})
             self.trials[trial] = TrialRecord(family=name, config=config)
             if (refusal := family.memory.refusal(config)) is None:
                 return trial
@@ -338,14 +343,14 @@ class Planner:
         self._wake()
         run, record = self.running[trial], self.trials[trial]
         last = self.books.last_sign(run)
-        ended, before = last and last["ended"], last is None and not run.fresh_slot
+        ended, before = last and last.ended, last is None and not run.fresh_slot
         lost, slept = self.slots.there() < run.there, ended == IDLE or before
         blameless = lost or slept
         reason = MACHINE_GONE if lost else DRIVER_SLEPT if slept else f"error: {HUNG}" if ended == WORKING else reason
         with self.event():
             if run.gone is None:
                 now = run.assignment.opened if before else self.books.clock()
-                self.books.note_gone(run, last["at"] if last and ended else now)
+                self.books.note_gone(run, last.at if last and ended else now)
             self._close(run, "lost", hand_back=True)
             if not blameless:
                 record.deaths += 1

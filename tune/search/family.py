@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from tune.reports import Report
 from tune.search.cost_model import Prices
@@ -11,6 +11,7 @@ from tune.search.forecast import Standing
 from tune.search.memory_model import Memory
 from tune.search.records import Running, TrialRecord
 from tune.search.successive_halving import Ladder, Left, Move
+from tune.search_space import Config
 from tune.store.accounting import Books
 
 MOST_REFUSALS = 50
@@ -30,10 +31,10 @@ class Suggestions(Protocol):
     def more(self) -> bool:
         """Whether there is a configuration that was not tried yet."""
 
-    def suggest(self, trial: str) -> dict[str, Any]:
+    def suggest(self, trial: str) -> Config:
         """One of these."""
 
-    def tried(self, trial: str, config: dict[str, Any]) -> None:
+    def tried(self, trial: str, config: Config) -> None:
         """A configuration was given to a trial by an earlier run."""
 
     def tell(self, trial: str, rung: int, loss: float | None) -> None:
@@ -152,7 +153,7 @@ class Family:
             self.policy.more = False
         return self.policy.decide(left)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """All that its events made of it, as plain data; what was suggested follows from that."""
         account = [self.charged, self.refusals, self.step_seconds]
         return self.policy.state() | {

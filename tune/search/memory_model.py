@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
+from tune.search_space import Value
 from tune.units import bytes_text
 
 OVERHEAD_BYTES = {"translation": 800e6, "nanogpt": 200e6}
@@ -28,8 +28,8 @@ class Memory:
         self,
         limit: float = math.inf,
         overhead: float = 0.0,
-        paper: Callable[[Mapping[str, Any], int], float] = lambda config, micro_batches: 0.0,
-        most: Callable[[Mapping[str, Any]], int] = lambda config: 1,
+        paper: Callable[[Mapping[str, Value], int], float] = lambda config, micro_batches: 0.0,
+        most: Callable[[Mapping[str, Value]], int] = lambda config: 1,
     ) -> None:
         self.limit, self.most, self._overhead, self._paper = limit, most, overhead, paper
 
@@ -37,11 +37,11 @@ class Memory:
         """What was learned: bytes that trials take beside their models."""
         return self._overhead
 
-    def predicted(self, config: Mapping[str, Any], micro_batches: int) -> float:
+    def predicted(self, config: Mapping[str, Value], micro_batches: int) -> float:
         """Bytes that a trial will take above what its process holds without it."""
         return self._overhead + FACTOR * self._paper(config, micro_batches)
 
-    def micro_batches(self, config: Mapping[str, Any]) -> int | None:
+    def micro_batches(self, config: Mapping[str, Value]) -> int | None:
         """Into how few parts a batch must be cut to fit, a power of two; None where no number will do."""
         micro_batches = 1
         while self.predicted(config, micro_batches) >= self.limit:
@@ -50,18 +50,18 @@ class Memory:
             micro_batches *= 2
         return micro_batches
 
-    def smallest(self, config: Mapping[str, Any]) -> float:
+    def smallest(self, config: Mapping[str, Value]) -> float:
         """Bytes that a trial will take in the smallest parts."""
         return self.predicted(config, self.most(config))
 
-    def refusal(self, config: Mapping[str, Any]) -> str | None:
+    def refusal(self, config: Mapping[str, Value]) -> str | None:
         """Why a config is not launched, if it is not."""
         if self.micro_batches(config) is not None:
             return None
         needed = f"needs about {bytes_text(self.smallest(config))} however small its batches are cut"
         return f"memory: {needed}, and the limit is {bytes_text(self.limit)}"
 
-    def learn(self, config: Mapping[str, Any], micro_batches: int, measured: float | None) -> None:
+    def learn(self, config: Mapping[str, Value], micro_batches: int, measured: float | None) -> None:
         """What a trial took at most; None: it ran out."""
         taken = BEYOND * self.limit if measured is None else measured
         if math.isfinite(taken):

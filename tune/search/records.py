@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from tune.search_space import Config
 
 
 @dataclass(kw_only=True)
@@ -15,7 +16,7 @@ class TrialRecord:
     """
 
     family: str
-    config: dict[str, Any]
+    config: Config
     steps: int = 0
     step_seconds: float | None = None
     checkpoint: str | None = None
@@ -34,7 +35,7 @@ class Assignment:
 
     trial: str
     family: str
-    config: dict[str, Any]
+    config: Config
     slot: int
     lease: int
     rung: int | None

@@ -5,23 +5,22 @@ The journal is read as a stranger's: trials have names of one form, and paths ar
 
 import contextlib
 import json
-import math
 import os
 import re
 import signal
+import sqlite3
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from model.training import checkpoint as checkpoints
 from tune.errors import UserError
-from tune.reports import from_row
+from tune.reports import Report, from_row
 from tune.search.engine import GO_ON, Planner
 from tune.search.records import Running, Terms, TrialRecord
-from tune.search.state import State, ladder_of
+from tune.search.state import Agreed, State, agreed_in
 from tune.store.heartbeat import DRIVER, last_beat, still_there
-from tune.store.journal import SHARE, Journal
+from tune.store.journal import SHARE, Journal, named
 from tune.store.ledger import GRACE_SECONDS
 from tune.winners import PURPOSE as DECODING
 
@@ -88,32 +87,32 @@ def end_orphans(journal: Journal) -> None:
         beat = last_beat(journal.folder, row["trial"]) if TRIAL_NAME.fullmatch(row["trial"]) else None
         if beat and still_there(beat):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(beat["pid"], signal.SIGKILL)
+                os.kill(beat.pid, signal.SIGKILL)
 
 
-def driver_end(journal: Journal, leases: list[Any]) -> float:
+def driver_end(journal: Journal, leases: Sequence[sqlite3.Row]) -> float:
     """Until when the driver held what was open: its last sign of life, or what it wrote last; not past all leases, nor
     past the cap where there are none."""
     last, beat = last_moment(journal), last_beat(journal.folder, DRIVER)
     caps = agreed(journal)
-    latest = max((lease["until"] for lease in leases), default=last + (caps[-1]["seconds"] if caps else 0.0))
-    return max(last, min(beat["at"], latest)) if beat else last
+    latest = max((lease["until"] for lease in leases), default=last + (caps[-1].seconds if caps else 0.0))
+    return max(last, min(beat.at, latest)) if beat else last
 
 
-def trial_end(journal: Journal, lease: Any, end: float) -> float:
+def trial_end(journal: Journal, lease: sqlite3.Row, end: float) -> float:
     """Until when a lease was used: the last sign of life of its trial, where that is after its driver's `end`.
 
     What the driver itself decodes ends with it.
     """
     lives_on = 0.0 if lease["purpose"] == DECODING else LIVES_ON_SECONDS
-    return max(end, min(last_sign(journal, lease, end + lives_on), lease["until"]))
+    return max(end, min(last_sign(journal, lease, end + lives_on), float(lease["until"])))
 
 
-def last_sign(journal: Journal, lease: Any, unknown: float) -> float:
+def last_sign(journal: Journal, lease: sqlite3.Row, unknown: float) -> float:
     """When the trial of a lease gave its last sign of life on it; `unknown` where it gave none."""
     named = lease["trial"] is not None and TRIAL_NAME.fullmatch(lease["trial"])
     beat = last_beat(journal.folder, lease["trial"]) if named else None
-    return beat["at"] if beat is not None and beat["lease"] == lease["lease"] else unknown
+    return beat.at if beat is not None and beat.lease == lease["lease"] else unknown
 
 
 def charged_to(journal: Journal, what: str, number: int) -> float:
@@ -125,7 +124,7 @@ def last_moment(journal: Journal) -> float:
     """The study's clock at the last thing that was written down."""
     columns = {"reports": "at", "charges": "at", "decisions": "at", "leases": "closed", "slots": "closed"}
     return max(
-        journal.rows(f"SELECT IFNULL(MAX({column}), 0) AS at FROM {table}")[0]["at"]
+        float(journal.rows(f"SELECT IFNULL(MAX({column}), 0) AS at FROM {table}")[0]["at"])
         for table, column in columns.items()
     )
 
@@ -172,7 +171,9 @@ def restore(planner: Planner, journal: Journal, terms: Terms) -> list[str]:
     with undamaged(journal):
         _replay(planner, journal)
     notes = [*astray(planner.state, journal), *planner.agree(terms)]
-    planner.slots.most = min(planner.slots.most, journal.facts().get("slots_kept") or planner.slots.most)
+    kept = journal.facts().get("slots_kept")
+    if isinstance(kept, int) and kept:
+        planner.slots.most = min(planner.slots.most, kept)
     for row in journal.rows(f"SELECT trial, MAX(lease), closed, charged FROM leases WHERE {STRETCHES} GROUP BY trial"):
         if row["trial"] in planner.running and row["closed"] is not None:
             planner.killed(row["trial"], row["charged"])
@@ -193,49 +194,43 @@ def _replay(planner: Planner, journal: Journal) -> None:
         record = TrialRecord(family=row["family"], config=dict(json.loads(row["config"])))
         planner.trials[row["trial"]] = record
         planner.families[row["family"]].suggestions.tried(row["trial"], record.config)
-    replay(planner.state, journal, planner.books.ledger.cap)
+    replay(planner.state, journal)
     for row in journal.rows("SELECT * FROM memory ORDER BY event"):
         remember_memory(planner, row["trial"], row["micro_batches"], row["measured"])
 
 
 def astray(state: State, journal: Journal) -> Iterator[str]:
     """Where the journal tells of another state than the one that it was written in, a line that says in what."""
-    before, now = journal.facts().get("state", {}), state.digest()
+    before, now = named(journal.facts().get("state")), state.digest()
     parts = sorted(part for part in before.keys() | now.keys() if before and before.get(part) != now.get(part))
     if parts:
         rule = "a fault of this program, unless it is another version than before; please report it"
         yield f"warning: the journal does not tell all that the search knew ({', '.join(parts)}): {rule}. It goes on."
 
 
-def agreed(journal: Journal) -> list[dict[str, Any]]:
+def agreed(journal: Journal) -> list[Agreed]:
     """The terms that a study had, the first ones first; none where it is new. UserError: they are damaged."""
     with undamaged(journal):
-        terms = list(journal.facts().get("caps", []))
-        if not all(0 <= each["at"] < math.inf and 0 < each["seconds"] < math.inf for each in terms):
-            raise ValueError(f"caps of {terms}")
-        for each in terms:
-            for family in each.get("families", {}).values():
-                ladder_of(family)
-    return terms
+        return agreed_in(journal.facts())
 
 
 def note_cap(journal: Journal, seconds: float) -> float:
     """Write down the cap from now on, where it is another than before. Returns the first that the study had."""
     caps = agreed(journal)
-    if not caps or caps[-1]["seconds"] != seconds:
-        caps.append({"at": last_moment(journal), "seconds": seconds})
-        journal.note(caps=caps)
-    return float(caps[0]["seconds"])
+    if not caps or caps[-1].seconds != seconds:
+        caps.append(Agreed(at=last_moment(journal), seconds=seconds))
+        journal.note(caps=[each.told() for each in caps])
+    return caps[0].seconds
 
 
-def replay(state: State, journal: Journal, cap: float) -> None:
+def replay(state: State, journal: Journal) -> None:
     """Tell a new state all that the journal says happened."""
-    leases = {row["lease"]: dict(row) for row in journal.rows("SELECT * FROM leases")}
+    leases = {row["lease"]: row for row in journal.rows("SELECT * FROM leases ORDER BY lease")}
     charges: dict[int, dict[str, float]] = {}
     for row in journal.rows("SELECT lease, what, seconds FROM charges WHERE lease IS NOT NULL ORDER BY charge"):
         of = charges.setdefault(row["lease"], {})
         of[row["what"]] = of.get(row["what"], 0.0) + row["seconds"] / state.share
-    stretches = (lease for _, lease in sorted(leases.items()) if lease["purpose"] in ("rung", "final"))
+    stretches = (lease for lease in leases.values() if lease["purpose"] in ("rung", "final"))
 
     def close(trial: str) -> Running:
         lease = leases[state.running[trial].assignment.lease]
@@ -243,13 +238,14 @@ def replay(state: State, journal: Journal, cap: float) -> None:
 
     state.agreed(agreed(journal)[0], new=True)
     for event in events(journal):
-        trial, action = str(event.get("trial")), event.get("action")
-        if "seconds" in event:
-            state.agreed(event | of_an_earlier_version(event, state, cap), new=False)
-        elif action is None:
+        if isinstance(event, Agreed):
+            state.agreed(event, new=False)
+            continue
+        trial, action = event["trial"], event["action"]
+        if action is None:
             run = close(trial)
             run.charged = charges.get(run.assignment.lease, {})
-            state.ended(run, from_row(event))
+            state.ended(run, report_of(event))
         elif trial in state.running:
             close(trial)
         if action in LEASES:
@@ -264,36 +260,34 @@ def replay(state: State, journal: Journal, cap: float) -> None:
             state.stopped(trial, event["reason"])
 
 
-def of_an_earlier_version(terms: Mapping[str, Any], state: State, cap: float) -> dict[str, Any]:
-    """What new terms made of the contests, where an earlier version wrote no more down than the new cap."""
-    if "decision" in terms:
-        return {}
-    share = terms["seconds"] / cap
-    return {"families": {name: {"seconds": share * each.seconds} for name, each in state.families.items()}}
-
-
-def events(journal: Journal) -> list[dict[str, Any]]:
-    """Decisions, reports that ended a lease, and new terms, in the order in which they came about.
+def events(journal: Journal) -> list[sqlite3.Row | Agreed]:
+    """Decisions, reports that ended a lease (rows without an `action`), and new terms, in the order in which they came
+    about.
 
     A decision and new terms know the last report before them. What an earlier version wrote tells only when it was.
     """
     reports = journal.rows("""
-        SELECT reports.*, parameters, report AS after, -1 AS place FROM reports JOIN trials USING (trial)
+        SELECT reports.*, parameters, report AS after, -1 AS place, NULL AS action
+        FROM reports JOIN trials USING (trial)
         WHERE ended IS NOT NULL OR rung IS NOT NULL OR final ORDER BY report""")
     before = "(SELECT IFNULL(MAX(report), 0) FROM reports WHERE reports.at <= decisions.at)"
     decisions = journal.rows(
         f"SELECT trial, action, reason, at, IFNULL(report, {before}) AS after, decision AS place FROM decisions"
     )
-    found = [dict(row) for row in (*reports, *decisions)]
-    for row in found:
-        if "ended" in row and row["ended"] is None:
-            row["ended"] = "final" if row["final"] else "rung"
+    rows = [*reports, *decisions]
+    found: list[tuple[float, float, sqlite3.Row | Agreed]] = [(row["after"], row["place"], row) for row in rows]
     for terms in agreed(journal)[1:]:
-        earlier = [row for row in found if row["at"] <= terms["at"]]
-        after, place = (max((row[key] for row in earlier), default=0) for key in ("after", "place"))
-        after, place = terms.get("report", after), terms.get("decision", place) + 0.5
-        found.append(terms | {"after": after, "place": place})
-    return sorted(found, key=lambda row: (row["after"], row["place"]))
+        after, place = terms.report, terms.decision
+        if after is None or place is None:
+            earlier = [row for row in rows if row["at"] <= terms.at]
+            after, place = (max((row[key] for row in earlier), default=0) for key in ("after", "place"))
+        found.append((after, place + 0.5, terms))
+    return [event for _, _, event in sorted(found, key=lambda each: each[:2])]
+
+
+def report_of(row: sqlite3.Row) -> Report:
+    """A report that ended a lease, of which an earlier version did not write how."""
+    return from_row({**dict(row), "ended": row["ended"] or ("final" if row["final"] else "rung")})
 
 
 def remember_memory(planner: Planner, trial: str, micro_batches: int, measured: int | None) -> None:
@@ -304,7 +298,7 @@ def remember_memory(planner: Planner, trial: str, micro_batches: int, measured: 
     record.micro_batches = micro_batches * (2 if measured is None else 1)
 
 
-def check_parts(trial: str, micro_batches: Any) -> None:
+def check_parts(trial: str, micro_batches: object) -> None:
     """UserError: so many no trial can have."""
     if not isinstance(micro_batches, int) or not 1 <= micro_batches <= MOST_MICRO_BATCHES:
         raise UserError(f"--resume: damaged journal: {trial} cannot have cut its batches into {micro_batches!r} parts")

@@ -8,11 +8,12 @@ import heapq
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from tune.reports import Ended, Evaluation, Report
 from tune.search.engine import Planner
 from tune.search.records import Assignment
+from tune.search_space import Value
 
 
 class Course(Protocol):
@@ -60,7 +61,7 @@ class PowerLaw:
 
     def loss(self, steps: float) -> float:
         """A plausible one: it gets better, and by less and less."""
-        return self.floor + self.nats * (1.0 + steps * self.step_seconds) ** -self.power
+        return self.floor + self.nats * math.pow(1.0 + steps * self.step_seconds, -self.power)
 
     def final(self, steps: float) -> float:
         """The same: what a decay gives is no part of it."""
@@ -88,7 +89,7 @@ class Costs:
     memory_limit: float = math.inf
 
 
-CourseOf = Callable[[str, str, Mapping[str, Any]], Course]
+CourseOf = Callable[[str, str, Mapping[str, Value]], Course]
 """Of a trial, its family and its configuration."""
 
 

@@ -7,19 +7,73 @@ replaying. Events are told as reports and as rows of the journal, in device-seco
 import hashlib
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import fields
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 from tune.errors import UserError
 from tune.reports import Report
 from tune.search.family import Family
 from tune.search.records import Assignment, Running, TrialRecord
 from tune.search.successive_halving import Ladder
+from tune.store.journal import Fact, named
 
 MOST_RUNGS = 64
 """Of a ladder: each doubles what the one below takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreed:
+    """The terms of a study from a moment on, as `caps` of its journal has them.
+
+    seconds: the cap; families: where cap or deadline are others than before, what each may use, in seconds of a slot,
+    and its ladder; decision, report: the last ones before. None: not known, of what an earlier version wrote.
+    """
+
+    at: float
+    seconds: float
+    deadline: float | None = None
+    processor: str | None = None
+    families: Mapping[str, tuple[float, Ladder | None]] = field(default_factory=dict)
+    decision: float | None = None
+    report: float | None = None
+
+    @classmethod
+    def read(cls, fact: Fact) -> Self:
+        """The inverse of `told`. LookupError, TypeError, ValueError: it says what cannot be."""
+        terms = named(fact)
+        numbers = ("at", "seconds", "deadline", "decision", "report")
+        known = {name: _number(terms[name]) for name in numbers if terms.get(name) is not None}
+        if not known["seconds"]:
+            raise ValueError(f"a cap of {terms}")
+        processor = terms.get("processor")
+        return cls(
+            at=known["at"], seconds=known["seconds"], deadline=known.get("deadline"),
+            processor=None if processor is None else str(processor),
+            families={
+                name: (_number(named(each)["seconds"]), ladder_of(named(each)))
+                for name, each in named(terms.get("families")).items()
+            },
+            decision=known.get("decision"), report=known.get("report"),
+        )  # fmt: skip
+
+    def told(self) -> dict[str, Fact]:
+        """As plain data; what is not known is left out."""
+        families: dict[str, Fact] = {}
+        for name, (seconds, ladder) in self.families.items():
+            families[name] = {"seconds": seconds, "ladder": ladder.told()} if ladder else {"seconds": seconds}
+        known = {name: value for name, value in vars(self).items() if value is not None}
+        return known | {"families": families}
+
+
+def agreed_in(facts: Mapping[str, Fact]) -> list[Agreed]:
+    """The terms that a study had, the first ones first. As `Agreed.read` where they are damaged."""
+    caps = facts.get("caps") or ()
+    if not isinstance(caps, Sequence):
+        raise TypeError(f"caps of {caps!r}")
+    return [Agreed.read(each) for each in caps]
 
 
 class State:
@@ -36,7 +90,7 @@ class State:
         self._slots: set[int] = set()
         self._processor: str | None = None
 
-    def leased(self, row: Mapping[str, Any]) -> Running:
+    def leased(self, row: sqlite3.Row) -> Running:
         """A trial was given a lease: its first, for its next rung or its last stretch, or to go on with what it had."""
         trial, rung, slot = row["trial"], row["rung"], row["slot"]
         record = self.trials[trial]
@@ -111,16 +165,16 @@ class State:
             family.refusals += 1
         family.suggestions.tell(trial, 0, None)
 
-    def agreed(self, row: Mapping[str, Any], *, new: bool) -> None:
-        """From now on the study has another cap or deadline (in `families`: what that makes of each contest; one of a
-        `new` study was made so), or another processor, of which no price is known."""
-        for name, terms in row.get("families", {}).items() if not new else ():
-            if ladder := ladder_of(terms):
+    def agreed(self, now: Agreed, *, new: bool) -> None:
+        """From now on the study has another cap or deadline (in `families`: what that makes of each; one of a `new`
+        study was made so), or another processor, of which no price is known."""
+        for name, (_, ladder) in now.families.items() if not new else ():
+            if ladder is not None:
                 self.families[name].policy.refit(ladder)
-        if row.get("processor") != self._processor and self._processor is not None:
+        if now.processor != self._processor and self._processor is not None:
             for family in self.families.values():
                 family.prices.forget()
-        self._processor = row.get("processor")
+        self._processor = now.processor
 
     def digest(self) -> dict[str, str]:
         """A digest of each part of the state. Steps and checkpoints of trials are the disk's to tell."""
@@ -129,24 +183,30 @@ class State:
             trial: [each.family, each.step_seconds, each.goal, each.deaths, each.micro_batches]
             for trial, each in self.trials.items()
         }
-        parts: dict[str, Any] = {"trials": records, "on their way": on_their_way}
+        parts: dict[str, object] = {"trials": records, "on their way": on_their_way}
         for name, family in self.families.items():
             parts |= {f"{part} of {name}": value for part, value in family.state().items()}
         return {part: _hash(value) for part, value in parts.items()}
 
 
-def ladder_of(terms: Mapping[str, Any] | None) -> Ladder | None:
+def ladder_of(terms: Mapping[str, Fact]) -> Ladder | None:
     """Of what was agreed for a family; None where an earlier version left the ladder out. UserError: it is none."""
-    if not terms or "ladder" not in terms:
+    if "ladder" not in terms:
         return None
-    told = terms["ladder"]
-    names = {each.name for each in fields(Ladder)}
-    whole = isinstance(told, dict) and {*told, "life"} == names
-    sound = whole and isinstance(told["top"], int) and told["top"] <= MOST_RUNGS
-    if not sound or not all(0 <= value < math.inf for value in told.values()) or told["first"] == 0:
+    told = named(terms["ladder"])
+    known = {name: _number(value) for name, value in told.items() if name != "top"}
+    top, whole = told.get("top"), {*told, "life"} == {each.name for each in fields(Ladder)}
+    if not whole or not isinstance(top, int) or not 0 <= top <= MOST_RUNGS or known["first"] == 0:
         raise UserError("--resume: damaged journal: a ladder that it tells of cannot be climbed: begin anew")
-    return Ladder(**told)
+    return Ladder(top=top, **known)
 
 
-def _hash(value: Any) -> str:
+def _number(fact: Fact) -> float:
+    """ValueError: it is none, or none that a study can have."""
+    if not isinstance(fact, int | float) or not 0 <= fact < math.inf:
+        raise ValueError(f"{fact!r} cannot be")
+    return fact
+
+
+def _hash(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

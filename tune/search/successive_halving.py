@@ -86,7 +86,7 @@ class Ladder:
     def falls(self, rung: int) -> float:
         """How many times its drop over a rung a loss is expected to fall still, to its end."""
         rungs = math.log(self.end / self.rung_seconds(rung), self.eta)
-        return self.fall_kept * (1 - self.fall_kept ** max(0.0, rungs)) / (1 - self.fall_kept)
+        return self.fall_kept * (1 - math.pow(self.fall_kept, max(0.0, rungs))) / (1 - self.fall_kept)
 
     @property
     def starts(self) -> float:

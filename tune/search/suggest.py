@@ -4,12 +4,11 @@ import math
 import random
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import optuna
 
 from tune.errors import UserError
-from tune.search_space import CENTRE, FREED, Config, Space
+from tune.search_space import CENTRE, FREED, Config, Space, Value
 
 ENOUGH_RESULTS = 20
 """The sampler learns from the highest rung that has at least this many; from fewer, five dimensions teach it noise."""
@@ -52,7 +51,7 @@ class Suggester:
         self._whole_space = space.whole
         self._seed = seed
         self._given: dict[str, Config] = {}
-        self._keys: set[tuple[Any, ...]] = set()
+        self._keys: set[frozenset[tuple[str, Value]]] = set()
         self._results: dict[int, dict[str, float]] = {}
 
     @property
@@ -159,11 +158,11 @@ def prior(default: Config, *, family: str, seconds: float, kind: str, tokens: in
 
     def promise(config: Config) -> float:
         size = math.log(_size(family, config) / centre) / SIZE_SPREAD
-        aspect = math.log(config["d_model"] / config["layers"] / ASPECT) / ASPECT_SPREAD
+        aspect = math.log(float(config["d_model"]) / float(config["layers"]) / ASPECT) / ASPECT_SPREAD
         width = math.log(_head_width(config) / _head_width(CENTRE)) / HEAD_WIDTH_SPREAD
         dropout = float(config["dropout"]) / dropout_spread
         precision = 1.0 if config["precision"] == default["precision"] else SLOWER_PRECISION
-        recipe = sum((math.log(config[name] / default[name]) / RECIPE_SPREAD) ** 2 for name in freed)
+        recipe = sum((math.log(float(config[name]) / float(default[name])) / RECIPE_SPREAD) ** 2 for name in freed)
         return precision * math.exp(-(size**2 + aspect**2 + width**2 + dropout**2 + recipe) / 2)
 
     return promise
@@ -177,5 +176,5 @@ def _head_width(config: Config) -> float:
     return float(config["d_model"]) / float(config["heads"])
 
 
-def _key(config: Config) -> tuple[Any, ...]:
-    return tuple(sorted(config.items()))
+def _key(config: Config) -> frozenset[tuple[str, Value]]:
+    return frozenset(config.items())

@@ -6,17 +6,18 @@ What is reserved is written down before it is used. A slot is open while a proce
 another, and what lies between them is idle time, charged like the rest. A hold is several slots for one trial.
 """
 
+import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from tune.errors import UserError
-from tune.reports import Report, journal_row
+from tune.reports import Report, Value, journal_row
 from tune.search.records import Assignment, Running
 from tune.search_space import precision_of
-from tune.store.heartbeat import boot, last_beat
+from tune.store.heartbeat import Beat, boot, last_beat
 from tune.store.journal import Journal
 from tune.store.ledger import GRACE_SECONDS, Ledger
 
@@ -46,7 +47,7 @@ class Books:
     def open_lease(
         self, trial: str, rung: int | None, goal: int | None, price: float, wanted: float, wall: float,
         micro_batches: int,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> sqlite3.Row:  # fmt: skip
         """Reserve up to `wanted` seconds for a trial, within the cap and `wall`, on an idle slot or a new one.
 
         Returns the row of `leases`.
@@ -54,7 +55,7 @@ class Books:
         slot = self._take_slot()
         seconds = min(wanted, self.ledger.room - 0.01, wall)
         self.ledger.reserve(slot, seconds)
-        row = {
+        row: dict[str, Value] = {
             "trial": trial,
             "slot": slot,
             "purpose": "final" if rung is None else "rung",
@@ -65,7 +66,8 @@ class Books:
             "opened": self.clock(),
             "micro_batches": micro_batches,
         }
-        return row | {"lease": self.journal.insert("leases", row)}
+        (lease,) = self.journal.rows("SELECT * FROM leases WHERE lease = ?", self.journal.insert("leases", row))
+        return lease
 
     def _take_slot(self) -> int:
         if self._idle_since:
@@ -98,7 +100,7 @@ class Books:
         if report.mfu is not None and report.peak_flops is not None:
             peak = self._peak(precision_of(to.config), report.peak_flops)
             report = replace(report, mfu=report.mfu * report.peak_flops / peak, peak_flops=peak)
-        row = {"trial": to.trial, "lease": to.lease, "at": self.clock()}
+        row: dict[str, Value] = {"trial": to.trial, "lease": to.lease, "at": self.clock()}
         self.journal.insert("reports", row | journal_row(report))
         self.journal.update("trials", to.trial, {"parameters": report.parameters})
         return report
@@ -112,8 +114,8 @@ class Books:
 
     def note_memory(self, to: Assignment, micro_batches: int, predicted: float, measured: int | None) -> None:
         """What a trial took of memory at most, with its batches cut into so many parts; measured None: it ran out."""
-        row = {"at": self.clock(), "trial": to.trial, "lease": to.lease, "micro_batches": micro_batches}
-        self.journal.insert("memory", row | {"predicted": round(predicted), "measured": measured})
+        taken = {"micro_batches": micro_batches, "predicted": round(predicted), "measured": measured}
+        self.journal.insert("memory", {"at": self.clock(), "trial": to.trial, "lease": to.lease, **taken})
 
     def close_lease(self, run: Running, rest: str) -> float:
         """End a lease: what the trial did not account for itself is charged as `rest`, what it did not use is released.
@@ -129,10 +131,10 @@ class Books:
         self._idle_since[assignment.slot] = now
         return charged
 
-    def last_sign(self, run: Running) -> dict[str, Any] | None:
+    def last_sign(self, run: Running) -> Beat | None:
         """The last sign of life that a worker gave on this lease."""
         last = last_beat(self.journal.folder, run.assignment.trial)
-        return last if last is not None and last["lease"] == run.assignment.lease else None
+        return last if last is not None and last.lease == run.assignment.lease else None
 
     def note_gone(self, run: Running, at: float) -> None:
         """The worker of a lease is gone since then, or since its grace was over: its slot is charged no longer."""
@@ -158,9 +160,10 @@ class Books:
 
     def _write_charge(self, slot: int, what: str, seconds: float, to: Assignment | None = None) -> float:
         """Returns the device-seconds that were written down."""
-        row: dict[str, Any] = {"at": self.clock(), "slot": slot, "what": what, "seconds": seconds * self.ledger.share}
+        charged = seconds * self.ledger.share
+        row: dict[str, Value] = {"at": self.clock(), "slot": slot, "what": what, "seconds": charged}
         self.journal.insert("charges", row | ({"trial": to.trial, "lease": to.lease} if to else {}))
-        return float(row["seconds"])
+        return charged
 
 
 OPENING_SECONDS = 0.1
@@ -188,8 +191,8 @@ class Hold:
                 slot = books.open_slot()
                 books.ledger.reserve(slot, seconds)
                 books.journal.update("slots", slot, {"opened": self._opened})
-                row = {"trial": trial, "slot": slot, "purpose": purpose, "price": reserved, "reserved": reserved}
-                self._leases[slot] = books.journal.insert("leases", row | {"opened": self._opened})
+                row: dict[str, Value] = {"trial": trial, "slot": slot, "purpose": purpose, "opened": self._opened}
+                self._leases[slot] = books.journal.insert("leases", row | {"price": reserved, "reserved": reserved})
         self._ends = self._opened + seconds
 
     @property
@@ -198,7 +201,7 @@ class Hold:
         return self._ends - self._books.clock()
 
     @property
-    def moment(self) -> dict[str, Any]:
+    def moment(self) -> dict[str, float | str]:
         """When the leases end, by the study's clock and by the monotonic one of this machine since its start."""
         return {"opened": self._ends, "boot": boot(), "monotonic": time.monotonic() + self.left}
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tune.store.ledger import GRACE_SECONDS
 
@@ -99,6 +98,18 @@ def beating(folder: Path, clock: Callable[[], float]) -> Iterator[Pulse]:
         heart.stop()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Beat:
+    """A sign of life: of which process, on which lease until when, on the study's clock; ended: as in `beat`."""
+
+    lease: int
+    at: float
+    ended: str | None
+    pid: int
+    started: int
+    boot: str
+
+
 def beat(folder: Path, name: str, lease: int, at: float, ended: str | None = None) -> None:
     """Write down that a trial, or the driver, used its lease until `at`, on the study's clock.
 
@@ -123,14 +134,13 @@ def live_on() -> None:
     signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
-def last_beat(folder: Path, name: str) -> dict[str, Any] | None:
+def last_beat(folder: Path, name: str) -> Beat | None:
     """The last sign of life of a trial, or of the driver; None where there is none that can be read."""
     try:
         found = json.loads((folder / FOLDER / name).read_text())
-        at = float(found["at"])
         whole = {key: int(found[key]) for key in ("lease", "pid", "started")}
-        said = {"boot": str(found["boot"]), "ended": found.get("ended")}
-        return {"at": at} | said | whole if math.isfinite(at) else None
+        sign = Beat(at=float(found["at"]), boot=str(found["boot"]), ended=found.get("ended"), **whole)
+        return sign if math.isfinite(sign.at) else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
 
@@ -144,12 +154,12 @@ def started(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def still_there(found: dict[str, Any]) -> bool:
+def still_there(found: Beat) -> bool:
     """Whether the very process that gave this sign of life lives on this machine, and is a worker of Ray's."""
-    if found["boot"] != boot() or started(found["pid"]) != found["started"]:
+    if found.boot != boot() or started(found.pid) != found.started:
         return False
     try:
-        return b"ray::" in Path(f"/proc/{found['pid']}/cmdline").read_bytes()
+        return b"ray::" in Path(f"/proc/{found.pid}/cmdline").read_bytes()
     except OSError:
         return False
 
@@ -171,7 +181,7 @@ def opened_here(folder: Path, opened: float, *, boot: str, monotonic: float) -> 
     if boot == this_boot():
         return monotonic
     driver = last_beat(folder, DRIVER)
-    return time.monotonic() - max(0.0, driver["at"] - opened if driver else 0.0)
+    return time.monotonic() - max(0.0, driver.at - opened if driver else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,9 +218,9 @@ class DriverWatch:
 
     def _look(self) -> None:
         found = last_beat(self._folder, DRIVER)
-        if found is None or found["at"] == self._at:
+        if found is None or found.at == self._at:
             return
-        self._replaced = (found["boot"], found["pid"], found["started"]) != (
+        self._replaced = (found.boot, found.pid, found.started) != (
             self._driver.boot, self._driver.pid, self._driver.started
         )  # fmt: skip
-        self._at, self._heard = found["at"], self._looked
+        self._at, self._heard = found.at, self._looked

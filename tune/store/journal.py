@@ -8,13 +8,14 @@ import fcntl
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Self
+from typing import Self
 
 from tune.errors import UserError
+from tune.reports import Row, Value
 
 
 class Stopwatch:
@@ -35,6 +36,8 @@ FILE = "journal.db"
 LOCK = "journal.lock"
 CAP = "cap"
 """The reason that the fact `ended` gives for an end that nobody asked for."""
+Fact = Value | Sequence["Fact"] | Mapping[str, "Fact"]
+"""Of a study, as JSON has it."""
 
 SCHEMA = """
 CREATE TABLE study (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -117,6 +120,13 @@ SENSE = {
 }
 """What is true of each row: times are finite, in order and not to come, and to a second no more is charged to a slot
 than it was held. What was not measured is NULL."""
+
+
+def named(fact: Fact) -> Mapping[str, Fact]:
+    """What a fact has by name; nothing where there is none. TypeError: it has no names."""
+    if not isinstance(fact, Mapping | None):
+        raise TypeError(f"{fact!r} has no names")
+    return fact or {}
 
 
 def connect(folder: Path) -> sqlite3.Connection:
@@ -256,35 +266,35 @@ class Journal:
                 what = f"in {table}, number {row['number']} has a time, share or sum that cannot be"
                 raise UserError(f"--resume: {str(self.folder)!r} has a damaged {FILE} ({what}): begin a new study")
 
-    def insert(self, table: str, values: Mapping[str, Any]) -> int:
+    def insert(self, table: str, values: Row) -> int:
         """Write one row; columns are the keys of `values`. Returns the row's number."""
         columns = ", ".join(values)
         marks = ", ".join("?" * len(values))
         cursor = self._execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", *values.values())
         return int(cursor.lastrowid or 0)
 
-    def update(self, table: str, key: Any, values: Mapping[str, Any]) -> None:
+    def update(self, table: str, key: Value, values: Row) -> None:
         """Change the row of `table` whose primary key is `key`; the key's column bears the table's name less its s."""
         assignments = ", ".join(f"{column} = ?" for column in values)
         key_column = table.removesuffix("s")
         self._execute(f"UPDATE {table} SET {assignments} WHERE {key_column} = ?", *values.values(), key)
 
-    def note(self, **facts: Any) -> None:
+    def note(self, **facts: Fact) -> None:
         """Write facts of the study, each as JSON; a fact that is there already is replaced."""
         rows = [(key, json.dumps(value)) for key, value in facts.items()]
         with self.watch:
             self._db.executemany("INSERT OR REPLACE INTO study (key, value) VALUES (?, ?)", rows)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Fact]:
         """The facts of the study."""
         return {row["key"]: json.loads(row["value"]) for row in self.rows("SELECT key, value FROM study")}
 
-    def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
+    def rows(self, query: str, *values: Value) -> list[sqlite3.Row]:
         """The rows of a query."""
         with self.watch:
             return self._db.execute(query, values).fetchall()
 
-    def _execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+    def _execute(self, statement: str, *values: Value) -> sqlite3.Cursor:
         with self.watch:
             return self._db.execute(statement, values)
 

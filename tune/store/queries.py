@@ -7,9 +7,9 @@ after the decay the whole split, where all decayed trials of its family were mea
 
 import math
 import sqlite3
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
+from tune.reports import Row
 from tune.store.journal import Journal
 
 DECAY = "decay"
@@ -88,12 +88,12 @@ def best_so_far(journal: Reader) -> dict[str, sqlite3.Row]:
     return {row["family"]: row for row in _rows(journal, query)}
 
 
-def level_text(row: Mapping[str, Any] | sqlite3.Row) -> str:
+def level_text(row: Row | sqlite3.Row) -> str:
     """at rung 2, or after its decay"""
     return "after its decay" if row["final"] else f"at rung {row['rung']:.0f}"
 
 
-def measured_text(row: Mapping[str, Any] | sqlite3.Row) -> str:
+def measured_text(row: Row | sqlite3.Row) -> str:
     """on the whole validation split, or on 3,872 validation tokens; nothing where an earlier version wrote neither."""
     if row["on_whole"]:
         return "on the whole validation split"

@@ -235,14 +235,14 @@ def test_a_worker_without_a_lease_ends_itself_when_its_driver_is_stopped(ended):
     assert workers[None].exitcode == 1
     last, silent = last_beat(folder, "None"), last_beat(folder, DRIVER)
     assert last is not None and silent is not None
-    assert last["ended"] == IDLE and last["at"] >= silent["at"] + GRACE_SECONDS
+    assert last.ended == IDLE and last.at >= silent.at + GRACE_SECONDS
 
 
 def test_a_worker_that_hangs_on_its_lease_ends_itself_when_its_grace_is_over(ended):
     folder, workers, _ = ended
     assert workers["sleeps"].exitcode == 1
     last = last_beat(folder, "sleeps")
-    assert last is not None and last["ended"] == WORKING
+    assert last is not None and last.ended == WORKING
 
 
 def test_where_python_does_not_run_the_system_ends_it(ended):

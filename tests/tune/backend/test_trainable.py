@@ -80,7 +80,7 @@ def test_without_a_driver_the_last_sign_of_life_is_the_end(
 
     def end(code: int) -> None:
         found = last_beat(tmp_path, "t001")
-        ends.append(found["at"] if found else 0.0)
+        ends.append(found.at if found else 0.0)
 
     monkeypatch.setattr(trial.os, "_exit", end)
     if disk_is_full:

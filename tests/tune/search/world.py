@@ -16,7 +16,6 @@ from tune.search.memory_model import FACTOR, OVERHEAD_BYTES, Memory
 from tune.search.records import Assignment, Terms
 from tune.search.resume import agreed, close_what_a_kill_left_open, last_moment, restore, spent, spent_beside
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
-from tune.search.state import ladder_of
 from tune.search.successive_halving import Frame, SuccessiveHalving
 from tune.store.accounting import Books
 from tune.store.heartbeat import FOLDER, beat
@@ -112,9 +111,9 @@ class World(Simulation):
         terms, wall = agreed(self.journal), math.inf if deadline is None else deadline
         by_now = cap - spent_beside(self.journal)
         for name, share in (shares or SHARES).items():
-            ladder = ladder_of(terms[0].get("families", {}).get(name)) if terms else None
+            _, ladder = terms[0].families.get(name, (0.0, None)) if terms else (0.0, None)
             frame = Frame(slots=slots, shortest=4, overhead=1.5, start_up=6, part=share)
-            first = share * trials_each * (terms[0]["seconds"] if terms else cap)
+            first = share * trials_each * (terms[0].seconds if terms else cap)
             self.families[name] = Family(
                 seconds=share * trials_each * by_now, prices=Prices(), suggestions=suggestions(),
                 policy=SuccessiveHalving(frame, ladder or frame.fit(first, wall), planner.price_of(name)),

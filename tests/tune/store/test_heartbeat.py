@@ -65,5 +65,5 @@ def test_a_process_of_another_machine_is_never_taken_for_one_of_this(tmp_path: P
     (tmp_path / heartbeats.FOLDER).mkdir()
     beat(tmp_path, "t001", 1, 1.0)
     found = heartbeats.last_beat(tmp_path, "t001")
-    assert found is not None and found["boot"] == heartbeats.boot()
-    assert not heartbeats.still_there(found | {"boot": "elsewhere"})
+    assert found is not None and found.boot == heartbeats.boot()
+    assert not heartbeats.still_there(replace(found, boot="elsewhere"))
