@@ -18,19 +18,17 @@ from tune.backend.trainable import Place
 from tune.devices import Devices
 from tune.display.tensorboard import TensorBoard
 from tune.machine import cpu_name
-from tune.search.cost_model import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, Prices
 from tune.search.engine import Listener, Planner
-from tune.search.family import Family
-from tune.search.records import Terms
+from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, Family, Prices
 from tune.search.resume import agreed, last_moment, spent, spent_beside
+from tune.search.state import Terms
 from tune.search.successive_halving import Frame, Ladder, SuccessiveHalving
 from tune.search.suggest import Suggester, prior
 from tune.search_context import SHORTEST_RUNG_SECONDS, Grounds
 from tune.settings import Settings
 from tune.store import heartbeat
-from tune.store.accounting import Books
+from tune.store.accounting import Books, Ledger
 from tune.store.journal import Journal, Stopwatch, named
-from tune.store.ledger import Ledger
 from tune.winners import decoding_seconds
 
 PACKAGES = ("ray", "torch", "numpy", "optuna", "tokenizers", "tensorboard")

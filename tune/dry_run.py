@@ -19,11 +19,9 @@ from model.training.learner import Learner
 from tune.assembly import make_family, make_planner
 from tune.devices import find_devices
 from tune.flags import invalid
-from tune.search.cost_model import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.engine import Planner
-from tune.search.family import Family
+from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, Family, TrialRecord
 from tune.search.memory_model import Memory
-from tune.search.records import TrialRecord
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search.suggest import first_search
 from tune.search_context import Grounds, survey

@@ -15,7 +15,7 @@ from model.training.memory import machine_bytes
 from tune.corpora import FLAGS, load_corpora, prepare
 from tune.devices import Devices
 from tune.errors import UserError, told_of
-from tune.search.cost_model import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
+from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.memory_model import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
 from tune.search_space import SPACES, Space, freed
 from tune.settings import Settings

@@ -175,7 +175,7 @@ def test_the_driver_gives_signs_of_life_until_the_last_winner_has_written(
 ) -> None:
     def write(found: object, planner: Planner, data: object, kind: str) -> dict[str, Score]:
         now, patience = planner.books.clock(), time.monotonic() + 300
-        while (at := beat.at if (beat := last_beat(planner.books.journal.folder, DRIVER)) else 0.0) < now:
+        while (at := last.at if (last := last_beat(planner.books.journal.folder, DRIVER)) else 0.0) < now:
             assert time.monotonic() < patience, "the driver gives no sign of life"
             time.sleep(0.01)
         beats.append(at)

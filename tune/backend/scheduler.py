@@ -27,9 +27,9 @@ from ray.tune.search import Searcher
 from tune.errors import UserError, told
 from tune.reports import from_row
 from tune.search.engine import HUNG, Planner
-from tune.search.records import Assignment
 from tune.search.resume import take_up_checkpoint
 from tune.search_space import precision_of
+from tune.store.accounting import Assignment
 from tune.store.heartbeat import boot, last_beat, still_there
 
 log = logging.getLogger(__name__)

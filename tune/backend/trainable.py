@@ -24,6 +24,7 @@ from tune.errors import refused
 from tune.reports import Report, merge, to_row
 from tune.store.heartbeat import (  # fmt: skip
     DRIVER,
+    GRACE_SECONDS,
     IDLE,
     WORKING,
     Driver,
@@ -36,7 +37,6 @@ from tune.store.heartbeat import (  # fmt: skip
     opened_here,
 )
 from tune.store.heartbeat import boot as this_boot
-from tune.store.ledger import GRACE_SECONDS
 
 STOP_FILE = "stop"
 """Where it appears in the study's folder, every trial closes its segment at once."""

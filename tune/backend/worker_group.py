@@ -27,8 +27,7 @@ from model.training.ddp import ranks
 from model.training.memory import prepare_process
 from tune.errors import UserError
 from tune.store.accounting import Hold
-from tune.store.heartbeat import end_within, opened_here
-from tune.store.ledger import GRACE_SECONDS
+from tune.store.heartbeat import GRACE_SECONDS, end_within, opened_here
 
 LOOK_SECONDS = 0.02
 """Between two looks of the first rank at the desk, while it has nothing to do."""

@@ -17,9 +17,8 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, HyperBandScheduler, TrialScheduler
 
 from tune.curves.supply import Supply
-from tune.search.family import Policy
+from tune.search.family import Policy, with_margin
 from tune.search.forecast import Standing
-from tune.search.slots import with_margin
 from tune.search.successive_halving import HandBack, Ladder, Left, Move, Promote, Start, Wait
 
 ASHA_REDUCTION, ASHA_GRACE = 2, 2

@@ -10,14 +10,12 @@ from tune.curves.asked import Amount, ReplaySettings
 from tune.curves.recorded import Curve, Table
 from tune.curves.supply import Supply
 from tune.errors import UserError
-from tune.search.cost_model import Prices
 from tune.search.engine import Planner
-from tune.search.family import Family, Policy
+from tune.search.family import Family, Policy, Prices
 from tune.search.simulator import Clock, Costs, Simulation
 from tune.search.successive_halving import Frame, Rules, SuccessiveHalving
-from tune.store.accounting import Books
+from tune.store.accounting import Books, Ledger
 from tune.store.journal import Journal
-from tune.store.ledger import Ledger
 
 EQUAL_TOKENS = "equal-tokens"
 IDEAS: dict[str, dict[str, Any]] = {

@@ -24,8 +24,8 @@ from rich.text import Text
 from tune.display.console import Voice
 from tune.search_space import label
 from tune.settings import Settings
+from tune.store.heartbeat import GRACE_SECONDS
 from tune.store.journal import SHARE, connect
-from tune.store.ledger import GRACE_SECONDS
 from tune.store.queries import best_so_far, level_text
 from tune.units import duration_text
 

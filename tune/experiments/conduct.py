@@ -15,9 +15,8 @@ from tune.search.resume import last_moment, note_cap, spent, undamaged
 from tune.search_context import check_same_text
 from tune.signals import Told, ended_in_order, interruptible
 from tune.store import heartbeat
-from tune.store.accounting import Books
+from tune.store.accounting import Books, Ledger
 from tune.store.journal import Journal
-from tune.store.ledger import Ledger
 from tune.study import SILENT_END, interrupted_at_once, open_journal
 from tune.units import duration_text
 

@@ -30,8 +30,9 @@ from kernels.tasks import (
 )
 from kernels.timing import TRIES
 from tune.errors import UserError
+from tune.store.accounting import Ledger
+from tune.store.heartbeat import GRACE_SECONDS
 from tune.store.journal import Journal
-from tune.store.ledger import GRACE_SECONDS, Ledger
 
 TASK_SECONDS, BUILD_SECONDS, ROW_SECONDS, PEAKS_SECONDS = 4.0, 1.0, 0.5, 15.0
 """Expected on a quiet machine: of a task; of an implementation that is built and held against the reference; of one

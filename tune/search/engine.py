@@ -11,14 +11,20 @@ from contextlib import contextmanager
 from typing import Literal, Protocol
 
 from tune.reports import Report
-from tune.search.family import MOST_REFUSALS, Family, Footprints
-from tune.search.records import Assignment, Running, Terms, TrialRecord
-from tune.search.slots import Shares, Slots, with_margin, with_start_up
-from tune.search.state import Agreed, State, agreed_in
+from tune.search.family import (  # fmt: skip
+    MOST_REFUSALS,
+    Family,
+    Footprints,
+    Shares,
+    Slots,
+    TrialRecord,
+    with_margin,
+    with_start_up,
+)
+from tune.search.state import Agreed, State, Terms, agreed_in
 from tune.search.successive_halving import ALIKE, Finish, HandBack, Ladder, Promote, Start, Wait
-from tune.store.accounting import Books
-from tune.store.heartbeat import IDLE, WORKING
-from tune.store.ledger import GRACE_SECONDS
+from tune.store.accounting import Assignment, Books, Running
+from tune.store.heartbeat import GRACE_SECONDS, IDLE, WORKING
 
 
 class Listener(Protocol):

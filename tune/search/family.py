@@ -1,18 +1,19 @@
-"""One family of models in a study: its share of the cap, who decides about it, and what its trials took of memory."""
+"""One family of models in a study: its trials, its share of the cap, what its segments cost, who decides about it and
+what its trials took of memory; and what the engine counts with: slots, how long a lease is, what each may still use.
+"""
 
 import math
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from tune.reports import Report
-from tune.search.cost_model import Prices
 from tune.search.forecast import Standing
 from tune.search.memory_model import Memory
-from tune.search.records import Running, TrialRecord
 from tune.search.successive_halving import Ladder, Left, Move
 from tune.search_space import Config
-from tune.store.accounting import Books
+from tune.store.accounting import Books, Running
 
 MOST_REFUSALS = 50
 """Where so many configurations in a row do not fit in memory, a family has no more of them."""
@@ -22,6 +23,75 @@ DECODING_SHARE = 0.01
 WARM_UPS_BEFORE_A_FALL_TELLS = 2.0
 """A loss falls steeply with the rate's warm-up, for slow trials most of all: until so many of it no fall tells how a
 trial will go on. Counted in steps of the family's first trial, so that all at a rung are compared in the same way."""
+
+FIRST_OVERHEAD_SECONDS = 1.5
+"""Of a stretch, until the first one was paid: loading, hand-over, evaluation and checkpoint."""
+FIRST_START_UP_SECONDS = 6.0
+"""Of a slot, until the first one came up: the process, its imports, its first batch."""
+
+
+@dataclass(kw_only=True)
+class TrialRecord:
+    """One configuration in training.
+
+    step_seconds: median seconds of a step by which its rungs were fixed, None before that; goal: steps of its life that
+    its last lease was for, None where only seconds counted; deaths: how often its process died; micro_batches: into how
+    many parts its batches were cut, None before it ran.
+    """
+
+    family: str
+    config: Config
+    steps: int = 0
+    step_seconds: float | None = None
+    checkpoint: str | None = None
+    goal: int | None = None
+    deaths: int = 0
+    micro_batches: int | None = None
+
+
+class Prices:
+    """What stretches of one family cost, in device-seconds.
+
+    A stretch costs its training (the ladder says how long) and an overhead: loading, evaluation, checkpoint. A trial's
+    own last overhead is the best guess of its next; for a new trial it is the median of the others' last ones.
+    """
+
+    def __init__(self) -> None:
+        self._overheads: dict[str, float] = {}
+        self._slowdowns: dict[str, float] = {}
+        self._start_ups: list[float] = []
+
+    def learn(self, run: Running, *, slowdown: float) -> None:
+        """What a lease was charged; `slowdown`: its seconds a step over those that fixed the trial's rungs."""
+        trial, start_up = run.assignment.trial, 0.0
+        if run.fresh_slot:
+            start_up = run.charged.get("start", 0.0)
+            self._start_ups.append(start_up)
+        self._overheads[trial] = sum(run.charged.values()) - run.charged.get("steps", 0.0) - start_up
+        self._slowdowns[trial] = slowdown
+
+    def forget(self) -> None:
+        """What was learned was of another processor."""
+        for known in (self._overheads, self._slowdowns, self._start_ups):
+            known.clear()
+
+    def state(self) -> list[object]:
+        """All that was learned, as plain data."""
+        return [self._overheads, self._slowdowns, self._start_ups]
+
+    @property
+    def start_up(self) -> float:
+        """Device-seconds until a new slot trains."""
+        return statistics.median(self._start_ups) if self._start_ups else FIRST_START_UP_SECONDS
+
+    def stretch(self, trial: str | None, training_seconds: float) -> float:
+        """Expected device-seconds of a stretch that trains a trial (None: a new one) for `training_seconds` more."""
+        return training_seconds * self._slowdowns.get(trial or "", 1.0) + self._overhead(trial)
+
+    def _overhead(self, trial: str | None) -> float:
+        if trial in self._overheads:
+            return self._overheads[trial]
+        return statistics.median(self._overheads.values()) if self._overheads else FIRST_OVERHEAD_SECONDS
 
 
 class Suggestions(Protocol):
@@ -194,3 +264,100 @@ class Footprints:
         predicted = memory.predicted(assignment.config, micro_batches)
         self._books.note_memory(assignment, micro_batches, predicted, measured)
         memory.learn(assignment.config, micro_batches, measured)
+
+
+MARGIN, SLACK_SECONDS = 2.0, 3.0
+"""Of a lease over its price, where the cap allows: neither a noisy neighbour nor the first, slow steps of a new shape
+may cut a stretch short. What it does not use is released."""
+START_UP_MARGIN = 4.0
+"""The same for the start-up of a slot, which a busy machine can stretch by much."""
+
+
+def with_margin(price: float) -> float:
+    """Seconds to reserve for a stretch of this price."""
+    return price * MARGIN + SLACK_SECONDS
+
+
+def with_start_up(seconds: float, start_up: float, even_share: float) -> float:
+    """Seconds to reserve for a slot that must start first.
+
+    The margin of the start-up may not take more than the slot's even share of what is left: the next slot could not
+    start.
+    """
+    return max(seconds + start_up, min(seconds + START_UP_MARGIN * start_up, even_share))
+
+
+class Slots:
+    """most: how many trials may run at once; there: how many slots there are just now, where machines may be lost."""
+
+    def __init__(self, most: int, there: Callable[[], int] | None, running: Sized, books: Books) -> None:
+        self.most, self.there = most, there or (lambda: most)
+        self._running, self._books = running, books
+        self._handed_back = 0
+
+    @property
+    def kept(self) -> int:
+        """Those that were not handed back for good."""
+        return self.most - self._handed_back
+
+    @property
+    def free(self) -> int:
+        """That can take work: those held and idle, and those not opened yet."""
+        return max(0, self._in_use() - len(self._running))
+
+    @property
+    def idle_and_lost(self) -> bool:
+        """Whether one is held idle whose machine is gone."""
+        idle = self._books.idle_slots
+        return idle > 0 and idle + len(self._running) > self._in_use()
+
+    @property
+    def all_gone(self) -> bool:
+        """Every one was handed back, or is lost."""
+        return not self._running and self._in_use() <= 0
+
+    def hand_back(self) -> bool:
+        """Give up a free slot for good: an idle one, else one that was never opened. Whether it was open."""
+        self._handed_back += 1
+        held = self._books.idle_slots > 0
+        if held:
+            self._books.hand_back()
+        return held
+
+    def _in_use(self) -> int:
+        """Those that were not handed back for good, as far as they are there."""
+        return min(self.kept, self.there())
+
+
+class Shares:
+    """Each family's part of the cap, what it was charged of it and what its leases may still use."""
+
+    def __init__(self, families: Mapping[str, Family], running: Mapping[str, Running], books: Books) -> None:
+        self._families, self._running, self._books = families, running, books
+
+    def leases(self, name: str) -> list[Running]:
+        """The leases that trials of a family run on."""
+        return [run for run in self._running.values() if run.assignment.family == name]
+
+    def used_share(self, name: str) -> float:
+        """How much of its part a family was charged, or has reserved."""
+        return self._used(name) / self._families[name].seconds
+
+    def left(self, name: str, slots: int, wall: float | None, idle: Collection[str] = ()) -> Left:
+        """What a family may still use: its own share, and what the `idle` ones of the others left over."""
+        family, now = self._families[name], self._books.clock()
+        leases = [run.assignment for run in self.leases(name)]
+        left_over = sum(max(0.0, self._families[each].seconds - self._used(each)) for each in idle if each != name)
+        own = family.seconds - self._used(name)
+        start_up = 0.0 if self._books.idle_slots else family.prices.start_up
+        return Left(
+            seconds=min(own + left_over, self._books.affordable) - start_up,
+            slots=slots,
+            running=len(leases),
+            wall=math.inf if wall is None else wall,
+            reserved=sum(to.opened + to.seconds - now for to in leases if to.rung is not None),
+        )
+
+    def _used(self, name: str) -> float:
+        """Device-seconds a family was charged, and those its leases may still use."""
+        return self._families[name].charged + sum(run.assignment.seconds for run in self.leases(name))

@@ -17,11 +17,11 @@ from model.training import checkpoint as checkpoints
 from tune.errors import UserError
 from tune.reports import Report, from_row
 from tune.search.engine import GO_ON, Planner
-from tune.search.records import Running, Terms, TrialRecord
-from tune.search.state import Agreed, State, agreed_in
-from tune.store.heartbeat import DRIVER, last_beat, still_there
+from tune.search.family import TrialRecord
+from tune.search.state import Agreed, State, Terms, agreed_in
+from tune.store.accounting import Running
+from tune.store.heartbeat import DRIVER, GRACE_SECONDS, last_beat, still_there
 from tune.store.journal import SHARE, Journal, named
-from tune.store.ledger import GRACE_SECONDS
 from tune.winners import PURPOSE as DECODING
 
 MOST_MICRO_BATCHES = 2**20

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from tune.reports import Ended, Evaluation, Report
 from tune.search.engine import Planner
-from tune.search.records import Assignment
 from tune.search_space import Value
+from tune.store.accounting import Assignment
 
 
 class Course(Protocol):

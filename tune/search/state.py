@@ -15,13 +15,24 @@ from typing import Self
 
 from tune.errors import UserError
 from tune.reports import Report
-from tune.search.family import Family
-from tune.search.records import Assignment, Running, TrialRecord
+from tune.search.family import Family, TrialRecord
 from tune.search.successive_halving import Ladder
+from tune.store.accounting import Assignment, Running
 from tune.store.journal import Fact, named
 
 MOST_RUNGS = 64
 """Of a ladder: each doubles what the one below takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a study runs under from a moment on: its cap in device-seconds, its deadline in seconds from its start, its
+    processor, and, by family, the seconds of a slot that it has of the cap."""
+
+    cap: float
+    deadline: float | None
+    processor: str
+    families: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)

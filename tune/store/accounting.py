@@ -1,6 +1,13 @@
-"""Accounting: every movement of device-seconds, in the ledger and in the journal at once.
+"""Accounting: the account of a study's cap, the leases that it is used by, and every movement of device-seconds, in the
+ledger and in the journal at once.
 
-Leases and what is charged to them are told in seconds of their slot; the journal has them in device-seconds.
+A slot is charged from the moment it is opened until it is handed back, whatever happens on it. What runs on a slot runs
+on a lease: time that was reserved before it began, and with it a grace in which whoever works there ends himself. So
+the cap holds by construction: the ledger never lets the ends of all leases, graces included, add up to more than the
+cap.
+
+Leases and what is charged to them are told in seconds of their slot, of which one is 1 / k of a device-second where k
+slots share a device; the journal has them in device-seconds.
 
 What is reserved is written down before it is used. A slot is open while a process holds it; on it one lease follows
 another, and what lies between them is idle time, charged like the rest. A hold is several slots for one trial.
@@ -9,17 +16,141 @@ another, and what lies between them is idle time, charged like the rest. A hold 
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
 from tune.errors import UserError
 from tune.reports import Report, Value, journal_row
-from tune.search.records import Assignment, Running
-from tune.search_space import precision_of
-from tune.store.heartbeat import Beat, boot, last_beat
+from tune.search_space import Config, precision_of
+from tune.store.heartbeat import GRACE_SECONDS, Beat, boot, last_beat
 from tune.store.journal import Journal
-from tune.store.ledger import GRACE_SECONDS, Ledger
+
+
+@dataclass(kw_only=True)
+class Slot:
+    """A place where one trial runs, held from `opened` until `closed`, on a lease `until` then."""
+
+    opened: float
+    until: float
+    closed: float | None = None
+
+    def held(self, now: float) -> float:
+        """Seconds charged so far."""
+        return (now if self.closed is None else self.closed) - self.opened
+
+    def committed(self, now: float) -> float:
+        """Seconds charged so far and those that its lease may still use."""
+        return self.held(now) if self.closed is not None else max(now, self.until) - self.opened + GRACE_SECONDS
+
+
+class Ledger:
+    """The account of one cap. `clock` gives the study's seconds; `spent_before` is what earlier runs of it spent.
+
+    share: the device-seconds in a second of a slot.
+    """
+
+    def __init__(
+        self, *, cap: float, clock: Callable[[], float], spent_before: float = 0.0, share: float = 1.0
+    ) -> None:
+        self.cap, self.share = cap, share
+        self._clock = clock
+        self._before = spent_before
+        self._slots: dict[int, Slot] = {}
+
+    @property
+    def spent(self) -> float:
+        """Device-seconds charged until now."""
+        now = self._clock()
+        return self._before + self.share * sum(slot.held(now) for slot in self._slots.values())
+
+    @property
+    def reserved(self) -> float:
+        """Device-seconds that running leases may still use, and the graces of open slots."""
+        now = self._clock()
+        return self.share * sum(slot.committed(now) - slot.held(now) for slot in self._slots.values())
+
+    @property
+    def left(self) -> float:
+        """Device-seconds neither spent nor reserved."""
+        return self.cap - self.spent - self.reserved
+
+    @property
+    def open_slots(self) -> list[int]:
+        """The slots held now."""
+        return [number for number, slot in self._slots.items() if slot.closed is None]
+
+    @property
+    def room(self) -> float:
+        """What is left, in seconds of a slot."""
+        return self.left / self.share
+
+    def affordable(self, slot: int | None, slots: int = 1) -> float:
+        """The longest lease that could be reserved now on `slot`, or on each of so many new ones (None)."""
+        return self.room if slot is not None else self.room / slots - GRACE_SECONDS
+
+    def open(self, slot: int) -> None:
+        """Begin to charge a new slot; a lease on it must be reserved at once."""
+        assert slot not in self._slots, f"slot {slot} was opened before"
+        now = self._clock()
+        self._slots[slot] = Slot(opened=now, until=now)
+
+    def reserve(self, slot: int, seconds: float) -> None:
+        """Let what runs on `slot` use `seconds` from now. Raises ValueError where the cap does not hold them."""
+        assert seconds > 0, f"a lease of {seconds} s"
+        if seconds > self.room:
+            raise ValueError(
+                f"lease: {seconds:.1f} s do not fit: only {max(self.room, 0):.1f} s are neither spent nor reserved"
+            )
+        self._slots[slot].until = self._clock() + seconds
+
+    def release(self, slot: int) -> None:
+        """The lease on `slot` is over; what it did not use is free again."""
+        self._slots[slot].until = self._clock()
+
+    def hand_back(self, slot: int, at: float | None = None) -> float:
+        """End the charging of `slot` for good, as of `at` (None: now); returns the seconds it was held."""
+        closed = self._clock() if at is None else at
+        self._slots[slot].until = self._slots[slot].closed = closed
+        return self._slots[slot].held(closed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """What a slot is to do next: a trial and its lease, reserved already.
+
+    rung: None for the last stretch; seconds: device-seconds from `opened` (the study's clock) on; steps and
+    training_seconds: as in model.training.train.Stretch, and so micro_batches.
+    """
+
+    trial: str
+    family: str
+    config: Config
+    slot: int
+    lease: int
+    rung: int | None
+    opened: float
+    seconds: float
+    steps: int | None
+    training_seconds: float | None
+    checkpoint: str | None
+    micro_batches: int
+
+
+@dataclass(kw_only=True)
+class Running:
+    """A lease in use: into how many parts batches are cut on it, how many slots were there when it was opened, what it
+    was charged so far, by what; since when its worker is gone, where the driver slept and came too late; and whether
+    the deadline made it shorter than its stretch may need."""
+
+    assignment: Assignment
+    fresh_slot: bool
+    steps_before: int
+    micro_batches: int
+    there: int = 0
+    charged: dict[str, float] = field(default_factory=dict)
+    gone: float | None = None
+    hurried: bool = False
 
 
 class Books:

@@ -13,12 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tune.store.ledger import GRACE_SECONDS
-
 FOLDER = "heartbeats"
 DRIVER = "driver"
 BEAT_SECONDS = 0.5
 """Between two signs of life: no charge after a kill is off by more than about this."""
+
+GRACE_SECONDS = 0.8
+"""Kept aside for each open slot beyond its lease: for the last report, and until its worker has ended itself where
+nobody answers; as much for one without a lease."""
 
 SILENCE_SECONDS = 10.0
 """A driver on another machine that gave no sign of life for so long is gone."""

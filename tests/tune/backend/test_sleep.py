@@ -20,9 +20,20 @@ from model.data.dataset import prepare_text
 from tests.tune.search.world import World
 from tune.backend import trainable as trial
 from tune.backend.trainable import Place, TrainingTrial
-from tune.search.records import Assignment
-from tune.store.heartbeat import DRIVER, FOLDER, IDLE, WORKING, Driver, Pulse, beating, boot, last_beat, started
-from tune.store.ledger import GRACE_SECONDS
+from tune.store.accounting import Assignment
+from tune.store.heartbeat import (
+    DRIVER,
+    FOLDER,
+    GRACE_SECONDS,
+    IDLE,
+    WORKING,
+    Driver,
+    Pulse,
+    beating,
+    boot,
+    last_beat,
+    started,
+)
 
 PATIENCE_SECONDS = 600.0
 """Within which a process that ends itself has done so, on any machine."""

@@ -18,7 +18,7 @@ from model.data.dataset import TextData, prepare_text
 from tune.backend import trainable as trial
 from tune.backend.trainable import Life, Place, TrainingTrial
 from tune.reports import from_row
-from tune.search.records import Assignment
+from tune.store.accounting import Assignment
 from tune.store.heartbeat import DRIVER, FOLDER, Driver, beat, boot, last_beat, opened_here
 
 POINT = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"}

@@ -22,10 +22,9 @@ from tune.backend.session import local_ray
 from tune.backend.worker_group import DISMISSED, SHUTDOWN_SECONDS, Crew, LeaseOver, Orders, Said, Task, new_desk
 from tune.experiments import parallel_timing
 from tune.experiments.scaling import work
-from tune.store.accounting import Books, Hold
+from tune.store.accounting import Books, Hold, Ledger
 from tune.store.heartbeat import boot
 from tune.store.journal import Journal
-from tune.store.ledger import Ledger
 
 PATIENCE_SECONDS = 600.0
 """Within which a process that ends itself has done so, on any machine."""

@@ -19,7 +19,9 @@ from tune.display import tensorboard as event_file
 from tune.errors import UserError
 from tune.experiments import kernels as study_of_kernels
 from tune.experiments.kernels import COLUMNS, Study, check_first, expected
-from tune.store import journal, ledger
+from tune.store import journal
+from tune.store.accounting import Ledger
+from tune.store.heartbeat import GRACE_SECONDS
 
 NAMES = ("scalar_add", "hypotenuse_scalar", "grid_stride_sum")
 
@@ -66,7 +68,7 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., Study]]:
         (tmp_path / "study").mkdir()
         begun.append(Study(
             settings=asked, up=cast(Any, up), clock=lambda: up.now, event_file=event_file,
-            ledger=ledger.Ledger(cap=budget, clock=lambda: up.now), journal=journal.Journal(asked.out, new=True),
+            ledger=Ledger(cap=budget, clock=lambda: up.now), journal=journal.Journal(asked.out, new=True),
         ))  # fmt: skip
         return begun[-1]
 
@@ -155,15 +157,15 @@ def test_what_broke_is_charged_too(begin: Callable[..., Study]) -> None:
 def test_a_budget_below_the_first_kernel_is_refused_with_one_that_does(measured: Any) -> None:
     asked = Settings(kernels=NAMES, sizes=(100,), budget=5.0)
     with pytest.raises(UserError, match=r"^--budget: '5s' does not pay for scalar_add: write at least \d+s"):
-        check_first(asked, cast(Any, Virtual(rows=measured)), ledger.GRACE_SECONDS)
+        check_first(asked, cast(Any, Virtual(rows=measured)), GRACE_SECONDS)
 
 
 def test_what_check_first_names_pays_for_the_first(begin: Callable[..., Study], measured: Any) -> None:
     up = Virtual(rows=measured)
     with pytest.raises(UserError) as refused:
-        check_first(Settings(kernels=NAMES, sizes=(100,), budget=5.0), cast(Any, up), ledger.GRACE_SECONDS)
+        check_first(Settings(kernels=NAMES, sizes=(100,), budget=5.0), cast(Any, up), GRACE_SECONDS)
     made = begin(up, float(str(refused.value).split("at least ")[1].split("s")[0]))
-    check_first(made.settings, cast(Any, up), ledger.GRACE_SECONDS)
+    check_first(made.settings, cast(Any, up), GRACE_SECONDS)
     next(made.rows())
 
 

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.tune.search.world import Numbered
-from tune.search.cost_model import Prices
 from tune.search.engine import Planner
-from tune.search.family import Family
+from tune.search.family import Family, Prices
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search.successive_halving import Frame, Ladder, Rules, SuccessiveHalving
-from tune.store.accounting import Books
+from tune.store.accounting import Books, Ledger
 from tune.store.journal import Journal
-from tune.store.ledger import Ledger
 
 STEP, OVERHEAD, START_UP = 0.05, 1.25, 6.0
 

@@ -9,7 +9,7 @@ import pytest
 from tests.tune.search.world import Numbered, World
 from tune.reports import Report
 from tune.search.engine import Planner
-from tune.search.records import Assignment
+from tune.store.accounting import Assignment
 
 STOPPED = Report(
     steps=0, tokens=0, training_seconds=0.0, parameters=1000, seconds={"start": 2.0}, ended="stopped"

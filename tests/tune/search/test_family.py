@@ -4,8 +4,7 @@ import pytest
 
 from tests.tune.search.alone import bare
 from tests.tune.search.world import WARM_UP_STEPS, Numbered
-from tune.search.cost_model import Prices
-from tune.search.family import WARM_UPS_BEFORE_A_FALL_TELLS, Family
+from tune.search.family import WARM_UPS_BEFORE_A_FALL_TELLS, Family, Prices
 
 
 def family(step_seconds: float | None) -> Family:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.tune.search.world import World
-from tune.search.slots import with_start_up
+from tune.search.family import with_start_up
 
 
 @pytest.mark.parametrize("cap", [40, 44])

@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from tune.reports import Ended, Evaluation, Report
-from tune.search.cost_model import Prices
 from tune.search.engine import Listener, Planner
-from tune.search.family import Family
+from tune.search.family import Family, Prices
 from tune.search.memory_model import FACTOR, OVERHEAD_BYTES, Memory
-from tune.search.records import Assignment, Terms
 from tune.search.resume import agreed, close_what_a_kill_left_open, last_moment, restore, spent, spent_beside
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
+from tune.search.state import Terms
 from tune.search.successive_halving import Frame, SuccessiveHalving
-from tune.store.accounting import Books
+from tune.store.accounting import Assignment, Books, Ledger
 from tune.store.heartbeat import FOLDER, beat
 from tune.store.journal import Journal
-from tune.store.ledger import Ledger
 
 STEP_SECONDS = 0.05
 WARM_UP_STEPS = 100

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tune.search.resume import close_what_a_kill_left_open
-from tune.store.accounting import OPENING_SECONDS, Books, Hold, affordable
+from tune.store.accounting import OPENING_SECONDS, Books, Hold, Ledger, affordable
+from tune.store.heartbeat import GRACE_SECONDS
 from tune.store.journal import Journal
-from tune.store.ledger import GRACE_SECONDS, Ledger
 
 
 class Clock:

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from tune.store.ledger import GRACE_SECONDS, Ledger
+from tune.store.accounting import Ledger
+from tune.store.heartbeat import GRACE_SECONDS
 
 
 class Clock:
