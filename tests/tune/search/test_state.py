@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from tests.tune.search.world import LIMIT, STEP_SECONDS, Numbered, World
-from tune.assembly import make_place, make_planner
+from tune.assembly import check_same_kind, make_place, make_planner, survey
 from tune.devices import find_devices
 from tune.search.family import Prices
-from tune.search_context import check_same_kind, survey
 from tune.settings import Settings
 from tune.store.accounting import Assignment
 from tune.store.heartbeat import DRIVER, FOLDER, beat

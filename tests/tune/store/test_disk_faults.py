@@ -111,9 +111,8 @@ def test_a_journal_that_another_program_writes_on_is_left_as_it_is(tmp_path: Pat
 
 
 def test_a_clock_set_back_an_hour_changes_no_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tune.assembly import make_planner
+    from tune.assembly import make_planner, survey
     from tune.devices import find_devices
-    from tune.search_context import survey
 
     settings = Settings(budget=600, families={"nanogpt": 1.0}, devices=1, out=tmp_path / "new")
     planner = make_planner(survey(settings, find_devices(settings)), Journal(tmp_path, new=True), [])
