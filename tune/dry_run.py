@@ -16,7 +16,6 @@ import torch
 from model.config import Config, Data, pad_of
 from model.families import FAMILIES
 from model.training.learner import Learner
-from tune.assembly import Grounds, make_family, make_planner, survey
 from tune.devices import find_devices
 from tune.flags import invalid
 from tune.search.engine import Planner
@@ -24,6 +23,7 @@ from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, F
 from tune.search.memory_model import Memory
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search.suggest import first_search
+from tune.search_context import Grounds, make_family, make_planner, survey
 from tune.search_space import Space, label
 from tune.settings import Settings
 from tune.store.journal import Journal

@@ -13,19 +13,6 @@ import pandas as pd
 from model.config import Data
 from model.training.checkpoint import DamagedCheckpoint
 from model.training.evaluation import Score
-from tune.assembly import (
-    Grounds,
-    check_same_kind,
-    check_same_text,
-    facts_of,
-    make_place,
-    make_planner,
-    make_terms,
-    note_facts,
-    overhead_noted,
-    survey,
-    write_facts,
-)
 from tune.backend.session import (
     capacity,
     check_folder,
@@ -45,6 +32,19 @@ from tune.errors import told_in_one_line
 from tune.ranking import ranking
 from tune.search.engine import Listener, Planner
 from tune.search.resume import check_plain, close_what_a_kill_left_open, restore, spent, undamaged
+from tune.search_context import (
+    Grounds,
+    check_same_kind,
+    check_same_text,
+    facts_of,
+    make_place,
+    make_planner,
+    make_terms,
+    note_facts,
+    overhead_noted,
+    survey,
+    write_facts,
+)
 from tune.search_space import merged
 from tune.settings import Settings
 from tune.signals import Told, ended_in_order, interruptible

@@ -29,9 +29,9 @@ from model.training.memory import prepare_process
 from model.training.segment import Segment
 from model.training.train import train
 from tests.bench.contenders import pairs, text
-from tune.assembly import SMALLEST_EVALUATION_TOKENS
 from tune.backend.session import local_ray
 from tune.reports import Report
+from tune.search_context import SMALLEST_EVALUATION_TOKENS
 from tune.search_space import Space, label
 from tune.units import parse_duration
 

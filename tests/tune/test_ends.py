@@ -48,8 +48,8 @@ def corpora(settings):
 
 study.local_ray, study.run_trials = local_ray, run_trials
 if IN == "looks":
-    from tune import assembly
-    assembly.load_corpora = corpora
+    from tune import search_context
+    search_context.load_corpora = corpora
 sys.exit(cli.main(Settings, sys.argv[1:]))
 """
 ASKED = ["--budget", "60s", "--families", "nanogpt", "--devices", "1", "--text-corpus", "builtin", "--out", "study"]

@@ -16,14 +16,14 @@ from model.config import RECIPES
 from model.families import FAMILIES
 from tests.model.test_families import Bigrams, Guess
 from tests.tune.search.world import World
-from tune import assembly as grounds_file
-from tune.assembly import survey
+from tune import search_context as grounds_file
 from tune.backend.scheduler import why
 from tune.devices import Devices
 from tune.display.console import budget_line
 from tune.registry import register
 from tune.reports import Report
 from tune.search.engine import Planner
+from tune.search_context import survey
 from tune.search_space import SPACES
 from tune.settings import Settings
 from tune.study import Outcome

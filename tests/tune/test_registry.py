@@ -11,10 +11,10 @@ import ray.cloudpickle
 from model.config import RECIPES, Config
 from model.families import FAMILIES, Family
 from tests.model.test_families import Bigrams
-from tune.assembly import survey
 from tune.devices import Devices
 from tune.dry_run import make_plan
 from tune.registry import register, travelling
+from tune.search_context import survey
 from tune.search_space import SPACES, Space
 from tune.settings import Settings
 

@@ -14,10 +14,10 @@ from analysis.study import open_study
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import SHARES, World
 from tune import cli
-from tune.assembly import survey
 from tune.devices import CONTEXT_BYTES, RAYS_UNIT, Devices, find_devices
 from tune.display.panel import look
 from tune.flags import AUTO
+from tune.search_context import survey
 from tune.settings import Settings
 from tune.store.journal import connect
 

@@ -4,7 +4,6 @@ import signal
 import time
 from pathlib import Path
 
-from tune.assembly import check_same_text, facts_of, note_facts, write_facts
 from tune.backend.session import local_ray
 from tune.backend.worker_group import LeaseOver
 from tune.display.console import Voice, last_word, screen_apart
@@ -12,6 +11,7 @@ from tune.errors import called, told_in_one_line
 from tune.experiments.base import Experiment, ExperimentSettings, Grounds, Trials, survey
 from tune.experiments.runner import Bench
 from tune.search.resume import last_moment, note_cap, spent, undamaged
+from tune.search_context import check_same_text, facts_of, note_facts, write_facts
 from tune.signals import Told, ended_in_order, interruptible
 from tune.store import heartbeat
 from tune.store.accounting import Books, Ledger

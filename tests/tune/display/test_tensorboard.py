@@ -12,10 +12,10 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from model.training.evaluation import Score
 from tests.tune.display.conftest import read, trial_runs, watched
 from tests.tune.search.world import MFU
-from tune.assembly import overhead_noted
 from tune.display import tensorboard as ledger_run
 from tune.display.tensorboard import EventFile, TrialRun, begun_row, scalar
 from tune.reports import Evaluation, Report, journal_row
+from tune.search_context import overhead_noted
 from tune.store.journal import Journal
 from tune.winners import winners
 

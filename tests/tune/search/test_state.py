@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.tune.search.world import LIMIT, STEP_SECONDS, Numbered, World
-from tune.assembly import check_same_kind, make_place, make_planner, survey
 from tune.devices import find_devices
 from tune.search.family import Prices
+from tune.search_context import check_same_kind, make_place, make_planner, survey
 from tune.settings import Settings
 from tune.store.accounting import Assignment
 from tune.store.heartbeat import DRIVER, FOLDER, beat
@@ -260,7 +260,7 @@ def test_what_is_measured_on_stays_the_studys_and_another_kind_of_device_is_refu
         tokens.append(make_place(grounds, planner).evaluation_tokens)
         rungs.append(journal.facts()["rung_seconds"])
         journal.close()
-        monkeypatch.setattr("tune.assembly.EVALUATION_TOKENS_PER_RUNG_SECOND", {"cpu": 2_000})
+        monkeypatch.setattr("tune.search_context.EVALUATION_TOKENS_PER_RUNG_SECOND", {"cpu": 2_000})
     assert tokens[0] == tokens[1] and rungs[0] == rungs[1]
     check_same_kind(cores, {"devices": {"kind": "cpu"}})
     with pytest.raises(ValueError, match=r"^--resume: the study runs on GPUs, and here are CPU cores: [^\n]+$"):

@@ -111,8 +111,8 @@ def test_a_journal_that_another_program_writes_on_is_left_as_it_is(tmp_path: Pat
 
 
 def test_a_clock_set_back_an_hour_changes_no_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tune.assembly import make_planner, survey
     from tune.devices import find_devices
+    from tune.search_context import make_planner, survey
 
     settings = Settings(budget=600, families={"nanogpt": 1.0}, devices=1, out=tmp_path / "new")
     planner = make_planner(survey(settings, find_devices(settings)), Journal(tmp_path, new=True), [])
@@ -133,7 +133,7 @@ def test_no_device_second_is_counted_by_a_clock_that_can_be_set(repository: Path
             if isinstance(node, ast.Attribute) and ast.unparse(node) in ("time.time", "time.time_ns", "datetime.now"):
                 users.add(path.relative_to(repository).as_posix())
     boards = {"tune/display/tensorboard.py"}
-    assert users == {"tune/assembly.py", "tune/settings.py", "tune/dry_run.py", "tune/experiments/kernels.py"} | boards
+    assert users == {"tune/search_context.py", "tune/settings.py", "tune/dry_run.py", "tune/experiments/kernels.py"} | boards
 
 
 @pytest.mark.parametrize("name", ["log.txt", "study.json", LOCK, "checkpoints", "best-nanogpt/config.json"])
