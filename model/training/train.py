@@ -16,8 +16,7 @@ from model.training.evaluation import evaluate
 from model.training.learner import Learner, MakeLearner, Step
 from model.training.memory import PeakMemory, give_back_freed, prepare_process, ran_out
 from model.training.schedule import Decay, warm_up
-from model.training.segment import Segment
-from model.training.time_budget import MARGIN, WARM, Forecast, Lease, Pace
+from model.training.time_budget import MARGIN, WARM, Forecast, Lease, Pace, Segment
 from tune.errors import UserError
 from tune.reports import Ended, Evaluation, Report
 

@@ -26,7 +26,7 @@ from model.config import FAMILIES, Config, Data
 from model.nn.precision import native
 from model.training import train as training
 from model.training.memory import prepare_process
-from model.training.segment import Segment
+from model.training.time_budget import Segment
 from model.training.train import train
 from tests.bench.contenders import pairs, text
 from tune.backend.session import local_ray

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from model.config import Config
 from model.data.dataset import TextData
 from model.training.memory import prepare_process
-from model.training.segment import Segment
+from model.training.time_budget import Segment
 from model.training.train import train
 from tests.bench import peers
 from tests.bench.contenders import ROWS, SMALL, best_precision, gpt_config, runs_here, text

@@ -22,7 +22,7 @@ from model.inference import spread, translations
 from model.training import checkpoint as checkpoints
 from model.training.evaluation import Score, score
 from model.training.memory import prepare_process
-from model.training.segment import Segment
+from model.training.time_budget import Segment
 from model.training.train import train
 from tests.bench import peers
 from tests.bench.contenders import TRANSLATOR, best_precision, pairs

@@ -18,7 +18,7 @@ from model.config import Config, Data
 from model.cost.peak_flops import peak_flops
 from model.families import FAMILIES, Family, add
 from model.training.memory import MemoryLimit, prepare_process, ran_out
-from model.training.segment import Segment
+from model.training.time_budget import Segment
 from model.training.train import train
 from tune.errors import refused
 from tune.reports import Report, merge, to_row

@@ -21,7 +21,7 @@ from model.families import FAMILIES
 from model.nn.gpt import GPT, GPTConfig
 from model.nn.precision import native
 from model.training.learner import Learner
-from model.training.segment import Segment
+from model.training.time_budget import Segment
 from model.training.train import train
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices

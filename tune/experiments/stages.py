@@ -23,7 +23,7 @@ from model.data.batches import Batch
 from model.data.dataset import TextData
 from model.nn.precision import native
 from model.training.learner import Learner, Step
-from model.training.segment import Segment
+from model.training.time_budget import Segment
 from model.training.train import train
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices

@@ -27,7 +27,7 @@ from model.training.ddp import as_first, mean_over_ranks, ranks
 from model.training.evaluation import CHUNK, evaluate, score, translated_of
 from model.training.learner import Learner
 from model.training.memory import prepare_process
-from model.training.segment import Segment
+from model.training.time_budget import Segment
 from model.training.train import train
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices

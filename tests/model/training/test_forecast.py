@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from model.training.segment import Segment
-from model.training.time_budget import FIRST_SECONDS, Forecast, Lease, Pace
+from model.training.time_budget import FIRST_SECONDS, Forecast, Lease, Pace, Segment
 
 
 def forecast(peak_flops: float | None) -> Forecast:

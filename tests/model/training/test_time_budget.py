@@ -15,8 +15,7 @@ from model.training import checkpoint as checkpoints
 from model.training import learner
 from model.training.learner import Learner
 from model.training.schedule import Decay, warm_up
-from model.training.segment import Segment
-from model.training.time_budget import WARM, Pace
+from model.training.time_budget import WARM, Pace, Segment
 from model.training.train import train
 from tune.reports import Report
 

@@ -15,7 +15,7 @@ from model.data.dataset import PairData, TextData
 from model.training import checkpoint as checkpoints
 from model.training import train as training
 from model.training.learner import Learner
-from model.training.segment import Segment
+from model.training.time_budget import Segment
 from model.training.train import train
 from tune.reports import Report
 

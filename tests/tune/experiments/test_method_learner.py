@@ -12,7 +12,7 @@ from torch import Tensor
 from model.config import Config
 from model.data.dataset import TextData
 from model.training import checkpoint as checkpoints
-from model.training.segment import Segment
+from model.training.time_budget import Segment
 from model.training.train import train
 from tune.experiments.methods import MOMENTUM, MethodLearner, count_allocations
 

@@ -14,7 +14,7 @@ import torch
 from model.config import Config
 from model.data.dataset import TextData
 from model.training.learner import Learner
-from model.training.segment import Segment
+from model.training.time_budget import Segment
 from model.training.train import train
 from tune.experiments.stages import (
     EVALUATION_EVERY,
