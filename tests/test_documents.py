@@ -11,6 +11,7 @@ from tests.readme import DIARY, DOCUMENTS, REPOSITORY, blocks
 from tune.store.journal import FILE, Journal
 
 README_LINES = 150
+WAY_FILES = 12
 
 
 def test_the_readme_is_short():
@@ -24,6 +25,14 @@ def test_links_lead_somewhere(document):
     assert [link for link in links if not (document.parent / link).exists()] == []
     shown = re.findall(r"`((?:docs|examples|results)/[\w.-]+\.\w+)`", text)
     assert [path for path in shown if not (REPOSITORY / path).exists()] == []
+
+
+def test_the_way_of_the_budget_is_short():
+    """From the flag to the charge: files that are there, each named once."""
+    way = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8").split("\n## ")[1]
+    files = re.findall(r"^\| .* \| `([\w/]+\.py)` \|$", way, re.MULTILINE)
+    assert files and len(files) == len(set(files)) <= WAY_FILES
+    assert [path for path in files if not (REPOSITORY / path).exists()] == []
 
 
 def test_python_stands_in_the_examples():
