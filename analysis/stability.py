@@ -23,7 +23,7 @@ def moment(study: Study, share: float) -> float:
     """On the study's clock, when this share of what it was charged in all had been charged."""
     charges = study.read("SELECT at, seconds FROM charges ORDER BY at, charge")
     if charges.empty:
-        raise UserError(f"study: {str(study.folder)!r} was charged nothing yet; wait for its first stretch to end")
+        raise UserError(f"study: {str(study.folder)!r} was charged nothing yet; wait for its first segment to end")
     paid = charges["seconds"].cumsum()
     return float(charges["at"][paid.searchsorted(share * paid.iloc[-1])])
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from model.config import RECIPES, Config, Data, build_model, model_config, pad_of
 from model.cost.estimates import STATE_BYTES, flops_per_token, parameters
-from model.cost.footprint import footprint, most_micro_batches
+from model.cost.memory import memory_estimate, most_micro_batches
 from model.cost.peak_flops import flops_on
 from model.data.batches import (
     IGNORED,
@@ -100,7 +100,7 @@ class Family:
         """Training FLOPs of a step, padding included."""
         return self.flops_per_token(config, data) * self.batches(config, data, "train")[0].tokens
 
-    def footprint(self, config: Config, data: Data, *, micro_batches: int, device: torch.device) -> int:
+    def memory_estimate(self, config: Config, data: Data, *, micro_batches: int, device: torch.device) -> int:
         """Bytes on paper of a trial whose batches are cut into so many parts: here of its weights and their moments."""
         return STATE_BYTES * self.parameters(config, data.vocabulary, pad_of(data))
 
@@ -181,8 +181,8 @@ class Transformers(Family):
         shape = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context)
         return shape.rows * shape.target * flops_per_token(made, target=shape.target, source=shape.source)
 
-    def footprint(self, config: Config, data: Data, *, micro_batches: int, device: torch.device) -> int:
-        return footprint(config, data, micro_batches=micro_batches, device=device)
+    def memory_estimate(self, config: Config, data: Data, *, micro_batches: int, device: torch.device) -> int:
+        return memory_estimate(config, data, micro_batches=micro_batches, device=device)
 
     def most_micro_batches(self, config: Config, data: Data) -> int:
         return most_micro_batches(config, data)

@@ -18,12 +18,12 @@ from model.families import FAMILIES
 from model.training.learner import Learner
 from tune.devices import find_devices
 from tune.flags import invalid
-from tune.search.engine import Planner
+from tune.search.engine import Engine
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, Family, TrialRecord
 from tune.search.memory_model import Memory
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search.suggest import first_search
-from tune.search_context import Grounds, make_family, make_planner, survey
+from tune.search_context import SearchContext, make_engine, make_family, survey
 from tune.search_space import Space, label
 from tune.settings import Settings
 from tune.store.journal import Journal
@@ -81,7 +81,7 @@ SIZED = 12
 
 @dataclass(frozen=True, kw_only=True)
 class RungPlan:
-    """A rung: training seconds of a trial's life there, the price of a stretch to it (device-seconds) for a trial like
+    """A rung: training seconds of a trial's life there, the price of a segment to it (device-seconds) for a trial like
     the first, how many such the rung's quota pays for, and how many trials would really go, for how much in all."""
 
     training: float
@@ -93,7 +93,7 @@ class RungPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class SizePlan:
-    """A config that would start early: seconds of a step, measured; for each rung its steps and its stretch's price."""
+    """A config that would start early: seconds of a step, measured; for each rung its steps and its segment's price."""
 
     config: Mapping[str, Any]
     parameters: int
@@ -115,7 +115,7 @@ class MemoryPlan:
 @dataclass(frozen=True, kw_only=True)
 class FamilyPlan:
     """One family. Its share of the cap is explore + kept + start_up + beside, in device-seconds: beside is what a
-    deadline leaves for last stretches of others than the leader, or unspent. finish: so many `finishers` had theirs."""
+    deadline leaves for last segments of others than the leader, or unspent. finish: so many `finishers` had theirs."""
 
     started: int
     explore: float
@@ -150,10 +150,10 @@ def make_plan(settings: Settings) -> Plan:
         remedy = "leave --address out; --devices N --oversubscribe plans for N devices like this machine's"
         raise invalid("plan", f"looks at this machine, not at the cluster at {settings.address!r}: {remedy}")
     began = time.monotonic()
-    grounds = survey(replace(settings, search=first_search(settings.search)), find_devices(settings))
+    context = survey(replace(settings, search=first_search(settings.search)), find_devices(settings))
     prepared = time.monotonic() - began
-    speeds = {name: Speeds(name, grounds.data[name], grounds.devices.kind) for name in settings.families}
-    sizes = {name: _measure(grounds, name, each) for name, each in speeds.items()}
+    speeds = {name: Speeds(name, context.data[name], context.devices.kind) for name in settings.families}
+    sizes = {name: _measure(context, name, each) for name, each in speeds.items()}
     costs = Costs(start_up=FIRST_START_UP_SECONDS, overhead=FIRST_OVERHEAD_SECONDS)
 
     def course(trial: str, name: str, config: Mapping[str, Any]) -> PowerLaw:
@@ -162,47 +162,47 @@ def make_plan(settings: Settings) -> Plan:
 
     clock = Clock()
     with Journal(None, new=True) as journal:
-        planner = make_planner(grounds, journal, [], now=clock, elapsed=prepared + RAY_UP_SECONDS)
-        Simulation(planner, clock, costs, course).run()
+        engine = make_engine(context, journal, [], now=clock, elapsed=prepared + RAY_UP_SECONDS)
+        Simulation(engine, clock, costs, course).run()
         plan = Plan(
-            settings=settings, slots=grounds.devices.slots, device=grounds.devices.name,
-            families={name: _family(planner, grounds, name, sizes[name]) for name in settings.families},
-            spending=spending(planner), wall=prepared + RAY_UP_SECONDS + clock.now,
+            settings=settings, slots=context.devices.slots, device=context.devices.name,
+            families={name: _family(engine, context, name, sizes[name]) for name in settings.families},
+            spending=spending(engine), wall=prepared + RAY_UP_SECONDS + clock.now,
         )  # fmt: skip
     return plan
 
 
-def spending(planner: Planner) -> dict[str, float]:
+def spending(engine: Engine) -> dict[str, float]:
     """Device-seconds of a search that has ended, by what for; with those left over they add up to the cap."""
-    rows = planner.books.journal.rows("""
+    rows = engine.accounting.journal.rows("""
         SELECT CASE WHEN what IN ('start', 'idle') THEN what ELSE purpose END AS what, SUM(seconds) AS seconds
         FROM charges LEFT JOIN leases USING (lease) GROUP BY 1""")
     found = {row["what"]: row["seconds"] for row in rows}
-    names = {"rungs": "rung", "last stretches": "final", "start-up": "start", "idle": "idle"}
-    ledger = planner.books.ledger
+    names = {"rungs": "rung", "last segments": "final", "start-up": "start", "idle": "idle"}
+    ledger = engine.accounting.ledger
     spent = {name: found.get(what, 0.0) for name, what in names.items()}
     return spent | {"left over": ledger.cap - ledger.spent}
 
 
-def _measure(grounds: Grounds, name: str, speeds: Speeds) -> list[tuple[Mapping[str, Any], float]]:
+def _measure(context: SearchContext, name: str, speeds: Speeds) -> list[tuple[Mapping[str, Any], float]]:
     """The smallest, the first and the largest config that a search begins with, and seconds of a step of each."""
-    cap = grounds.settings.budget
-    family = make_family(grounds, name, cap, cap, lambda trial, rung: 0.0)
+    cap = context.settings.budget
+    family = make_family(context, name, cap, cap, lambda trial, rung: 0.0)
     begun = (f"t{number + 1:03d}" for number in range(SIZED))
     suggested = [family.suggestions.suggest(trial) for trial in begun if family.suggestions.more]
     configs = [config for config in suggested if family.memory.refusal(config) is None]
-    configs = configs or [min(grounds.spaces[name].configs(), key=family.memory.smallest)]
+    configs = configs or [min(context.spaces[name].configs(), key=family.memory.smallest)]
     chosen = sorted([min(configs, key=speeds.flops), configs[0], max(configs, key=speeds.flops)], key=speeds.flops)
     different = {label(config): config for config in chosen}.values()
     return [(config, speeds.measure(config, family.memory.micro_batches(config) or 1)) for config in different]
 
 
 def _family(
-    planner: Planner, grounds: Grounds, name: str, sizes: list[tuple[Mapping[str, Any], float]]
+    engine: Engine, context: SearchContext, name: str, sizes: list[tuple[Mapping[str, Any], float]]
 ) -> FamilyPlan:
-    family = planner.families[name]
+    family = engine.families[name]
     ladder = family.policy.ladder
-    rows = planner.books.journal.rows(
+    rows = engine.accounting.journal.rows(
         """
         SELECT rung, COUNT(DISTINCT leases.trial) AS trials, SUM(seconds) AS seconds
         FROM charges JOIN leases USING (lease) JOIN trials ON trials.trial = leases.trial
@@ -210,9 +210,9 @@ def _family(
         name,
     )
     went = {row["rung"]: (row["trials"], row["seconds"]) for row in rows}
-    quotas, share = ladder.quotas([1.0] * (ladder.top + 1)), planner.books.ledger.share
-    started = [record.config for record in planner.trials.values() if record.family == name and record.micro_batches]
-    made = [_size(family, grounds, name, config, step) for config, step in sizes]
+    quotas, share = ladder.quotas([1.0] * (ladder.top + 1)), engine.accounting.ledger.share
+    started = [record.config for record in engine.trials.values() if record.family == name and record.micro_batches]
+    made = [_size(family, context, name, config, step) for config, step in sizes]
     return FamilyPlan(
         started=len(started), explore=share * ladder.explore, kept=share * ladder.kept,
         start_up=share * ladder.start_up,
@@ -225,16 +225,16 @@ def _family(
             for rung, quota in enumerate(quotas)
         ),
         finish=went.get(None, (0, 0.0))[1], finishers=went.get(None, (0, 0.0))[0], sizes=tuple(made),
-        memory=_memory(family.memory, grounds.spaces[name], started),
+        memory=_memory(family.memory, context.spaces[name], started),
     )  # fmt: skip
 
 
-def _size(family: Family, grounds: Grounds, name: str, config: Mapping[str, Any], step: float) -> SizePlan:
+def _size(family: Family, context: SearchContext, name: str, config: Mapping[str, Any], step: float) -> SizePlan:
     """A config's steps and prices, as the family counts them for a trial whose steps take that long."""
-    data, at = grounds.data[name], TrialRecord(family=name, config=dict(config), step_seconds=step)
+    data, at = context.data[name], TrialRecord(family=name, config=dict(config), step_seconds=step)
     steps, prices = [], []
     for rung in range(family.policy.ladder.top + 1):
-        prices.append(grounds.devices.share * family.price(None, at, rung))
+        prices.append(context.devices.share * family.price(None, at, rung))
         at.steps = family.steps_at(at, rung) or 0
         steps.append(at.steps)
     parameters = FAMILIES[name].parameters(Config.at(config, family=name), data.vocabulary, pad_of(data))
@@ -262,14 +262,14 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield ""
         yield from _family_lines(name, family, by_price=settings.rungs == "tokens")
     yield ""
-    beside = f"a stretch costs {FIRST_OVERHEAD_SECONDS:g}s beside its steps, a slot's start {FIRST_START_UP_SECONDS:g}s"
+    beside = f"a segment costs {FIRST_OVERHEAD_SECONDS:g}s beside its steps, a slot's start {FIRST_START_UP_SECONDS:g}s"
     yield "Steps were measured here, a few of each size; beside other work on the machine they take longer."
     yield f"As a search expects at first, {beside}."
 
 
 def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[str]:
     share = family.explore + family.kept + family.start_up + family.beside
-    parts = f"{_whole(family.explore)} for rungs, {_whole(family.kept)} kept for the last stretch"
+    parts = f"{_whole(family.explore)} for rungs, {_whole(family.kept)} kept for the last segment"
     beside = f", {_whole(family.beside)} beside them by the deadline" if family.beside >= 1 else ""
     yield f"{name}: {_whole(share)} = {parts}, {_whole(family.start_up)} for start-up{beside}; {family.started} trials"
     yield f"  {'rung':<12} {'training':>10} {'price':>10} {'pays for':>10} {'trials':>10} {'in all':>10}"
@@ -278,7 +278,7 @@ def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[
             f"  {number:<12} {_tenths(rung.training):>10} {_tenths(rung.price):>10} {rung.pays_for:>10.1f} "
             f"{rung.trials:>10} {_whole(rung.seconds):>10}"
         )
-    yield f"  {'last stretch':<12} {'':>10} {'':>10} {'':>10} {family.finishers:>10} {_whole(family.finish):>10}"
+    yield f"  {'last segment':<12} {'':>10} {'':>10} {'':>10} {family.finishers:>10} {_whole(family.finish):>10}"
     what = "price" if by_price else "steps"
     titles = "".join(f"{f'{what} {number}':>10}" for number in range(len(family.rungs)))
     yield f"  {'size':<24} {'parameters':>12} {'a step':>10}{titles}"

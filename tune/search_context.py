@@ -26,8 +26,8 @@ from tune.devices import Devices
 from tune.display.tensorboard import TensorBoard
 from tune.errors import UserError, told_of
 from tune.machine import cpu_name
-from tune.search.engine import Listener, Planner
-from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, Family, Prices
+from tune.search.engine import Engine, Listener
+from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, CostModel, Family
 from tune.search.memory_model import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
 from tune.search.resume import agreed, last_moment, spent, spent_beside
 from tune.search.state import Terms
@@ -36,7 +36,7 @@ from tune.search.suggest import Suggester, prior
 from tune.search_space import SPACES, Space, freed
 from tune.settings import Settings
 from tune.store import heartbeat
-from tune.store.accounting import Books, Ledger
+from tune.store.accounting import Accounting, Ledger
 from tune.store.journal import Journal, Stopwatch, named
 from tune.units import bytes_text
 from tune.winners import decoding_seconds
@@ -46,7 +46,7 @@ SHORTEST_RUNG_SECONDS = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grounds:
+class SearchContext:
     """What a search stands on; each mapping is by family.
 
     settings: each corpus is named. devices: shared as the settings ask for. held_to: bytes that a trial is held to.
@@ -64,8 +64,8 @@ class Grounds:
     begun: float
 
 
-def survey(settings: Settings, devices: Devices) -> Grounds:
-    """The grounds of a search on these devices. UserError: a setting that cannot serve."""
+def survey(settings: Settings, devices: Devices) -> SearchContext:
+    """The context of a search on these devices. UserError: a setting that cannot serve."""
     begun = time.monotonic()
     spaces = {
         name: Space(
@@ -87,7 +87,7 @@ def survey(settings: Settings, devices: Devices) -> Grounds:
     for memory in memories.values():
         memory.limit = min(limits, default=math.inf)
     check_memory(settings, spaces, memories)
-    return Grounds(
+    return SearchContext(
         settings=texts.settings, devices=devices, spaces=spaces, data=data, memories=memories,
         held_to=asked if devices.trials_each == 1 else min(limits), notes=[*texts.notes, *notes],
         begun=begun,
@@ -108,7 +108,7 @@ def check_learns(config: Config, data: Data) -> None:
 
 
 def check_cap(settings: Settings) -> None:
-    """UserError: a cap that pays for no rung and last stretch of one trial of each family."""
+    """UserError: a cap that pays for no rung and last segment of one trial of each family."""
     least = FIRST_START_UP_SECONDS + 2 * (FIRST_OVERHEAD_SECONDS + SHORTEST_RUNG_SECONDS)
     smallest = max(least / share for share in settings.families.values())
     if settings.budget < smallest:
@@ -128,7 +128,7 @@ def make_memory(family: str, data: Data, kind: str) -> Memory:
 
     def paper(config: Mapping[str, Any], micro_batches: int) -> int:
         whole = Config.at(config, family=family)
-        return FAMILIES[family].footprint(whole, data, micro_batches=micro_batches, device=torch.device(kind))
+        return FAMILIES[family].memory_estimate(whole, data, micro_batches=micro_batches, device=torch.device(kind))
 
     def most(config: Mapping[str, Any]) -> int:
         return FAMILIES[family].most_micro_batches(Config.at(config, family=family), data)
@@ -163,23 +163,23 @@ def check_same_kind(devices: Devices, facts: Mapping[str, Any]) -> None:
 
 
 EVALUATION_TOKENS_PER_RUNG_SECOND = {"cpu": 800, "cuda": 50_000}
-"""Size of the fixed validation subset: its evaluation takes at most about 2 % of the shortest stretch."""
+"""Size of the fixed validation subset: its evaluation takes at most about 2 % of the shortest segment."""
 SMALLEST_EVALUATION_TOKENS = 2_048
 THREADS = 1
 """Of a trial."""
 
 
-def make_planner(
-    grounds: Grounds, journal: Journal, listeners: list[Listener], *, there: Callable[[], int] | None = None,
+def make_engine(
+    context: SearchContext, journal: Journal, listeners: list[Listener], *, there: Callable[[], int] | None = None,
     now: Callable[[], float] = time.monotonic, elapsed: float | None = None,
-) -> Planner:  # fmt: skip
+) -> Engine:  # fmt: skip
     """The ledger, and each family's policy, prices and suggestions, on a clock that goes on where the journal ends.
 
     there: how many devices there are just now, where some may be lost; now: the seconds by which that clock goes on;
     elapsed: seconds since the study began, whoever ran meanwhile (None: as the real clock has it).
     """
-    settings, begun, before, terms = grounds.settings, now(), last_moment(journal), agreed(journal)
-    age = age_of(journal, time.monotonic() - grounds.begun) if elapsed is None else elapsed
+    settings, begun, before, terms = context.settings, now(), last_moment(journal), agreed(journal)
+    age = age_of(journal, time.monotonic() - context.begun) if elapsed is None else elapsed
 
     def clock() -> float:
         return before + now() - begun
@@ -188,12 +188,12 @@ def make_planner(
         return None if settings.deadline is None else settings.deadline - age - (now() - begun)
 
     families: dict[str, Family] = {}
-    ledger = Ledger(cap=settings.budget, clock=clock, spent_before=spent(journal), share=grounds.devices.share)
-    books = Books(journal, ledger, clock)
-    planner = Planner(
-        books=books,
+    ledger = Ledger(cap=settings.budget, clock=clock, spent_before=spent(journal), share=context.devices.share)
+    accounting = Accounting(journal, ledger, clock)
+    engine = Engine(
+        accounting=accounting,
         families=families,
-        slots=grounds.devices.slots,
+        slots=context.devices.slots,
         there=there,
         wall_left=wall_left,
         listeners=listeners,
@@ -202,29 +202,29 @@ def make_planner(
     by_now = settings.budget - spent_beside(journal)
     for name in settings.families:
         _, ladder = terms[0].families.get(name, (0.0, None)) if terms else (0.0, None)
-        families[name] = make_family(grounds, name, first, by_now, planner.price_of(name), ladder)
+        families[name] = make_family(context, name, first, by_now, engine.price_of(name), ladder)
     if not terms:
-        planner.agree(make_terms(grounds, planner))
+        engine.agree(make_terms(context, engine))
     journal.note(
         rung_seconds={
             name: [family.policy.rung_seconds(rung) for rung in range(12)] for name, family in families.items()
         },
     )
-    return planner
+    return engine
 
 
-def make_terms(grounds: Grounds, planner: Planner) -> Terms:
+def make_terms(context: SearchContext, engine: Engine) -> Terms:
     """What the study runs under now."""
-    settings, devices = grounds.settings, grounds.devices
+    settings, devices = context.settings, context.devices
     return Terms(
         cap=settings.budget, deadline=settings.deadline,
         processor=devices.model if devices.kind == "cuda" or settings.address else cpu_name(),
-        families={name: family.seconds for name, family in planner.families.items()},
+        families={name: family.seconds for name, family in engine.families.items()},
     )  # fmt: skip
 
 
 def make_family(
-    grounds: Grounds, name: str, first: float, by_now: float, price_of: Callable[[str | None, int], float],
+    context: SearchContext, name: str, first: float, by_now: float, price_of: Callable[[str | None, int], float],
     ladder: Ladder | None = None,
 ) -> Family:  # fmt: skip
     """One family: its policy on the study's first `ladder`, which is made for a new one, what it may spend by now, and
@@ -233,45 +233,45 @@ def make_family(
     first, by_now: device-seconds that the search had of the first cap, and has of the present one. What a family has is
     in seconds of a slot, as are the prices.
     """
-    settings, space = grounds.settings, grounds.spaces[name]
-    seconds, share = settings.families[name] * first, grounds.devices.share
+    settings, space = context.settings, context.spaces[name]
+    seconds, share = settings.families[name] * first, context.devices.share
     frame = Frame(
-        slots=grounds.devices.slots, shortest=SHORTEST_RUNG_SECONDS, part=settings.families[name],
+        slots=context.devices.slots, shortest=SHORTEST_RUNG_SECONDS, part=settings.families[name],
         overhead=FIRST_OVERHEAD_SECONDS, start_up=FIRST_START_UP_SECONDS,
     )  # fmt: skip
     return Family(
         seconds=settings.families[name] * by_now / share,
         policy=SuccessiveHalving(frame, ladder or frame.fit(seconds / share, settings.deadline or math.inf), price_of),
-        prices=Prices(),
-        memory=grounds.memories[name],
+        cost_model=CostModel(),
+        memory=context.memories[name],
         equal_tokens=settings.rungs == "tokens",
         warm_up_steps=RECIPES[name]["warm_up_steps"],
-        decoding=decoding_seconds if grounds.devices.kind == "cpu" else lambda step_seconds: 0.0,
+        decoding=decoding_seconds if context.devices.kind == "cpu" else lambda step_seconds: 0.0,
         suggestions=Suggester(
             space, seed=settings.seed, search=settings.search,
             prior=prior(
-                space.default(), family=name, seconds=seconds, kind=grounds.devices.kind,
-                tokens=grounds.data[name].training_tokens,
+                space.default(), family=name, seconds=seconds, kind=context.devices.kind,
+                tokens=context.data[name].training_tokens,
             ),
         ),
     )  # fmt: skip
 
 
-def make_place(grounds: Grounds, planner: Planner) -> Place:
+def make_place(context: SearchContext, engine: Engine) -> Place:
     """Where and how the trials run."""
-    settings, kind, study = grounds.settings, grounds.devices.kind, planner.books.journal.folder
+    settings, kind, study = context.settings, context.devices.kind, engine.accounting.journal.folder
     (study / heartbeat.FOLDER).mkdir(exist_ok=True)
     per_second = EVALUATION_TOKENS_PER_RUNG_SECOND[kind]
-    before: dict[str, Any] = {**named(planner.books.journal.facts().get("evaluation_tokens"))}
+    before: dict[str, Any] = {**named(engine.accounting.journal.facts().get("evaluation_tokens"))}
     tokens = {
         name: before.get(name) or max(SMALLEST_EVALUATION_TOKENS, int(per_second * family.policy.rung_seconds(0)))
-        for name, family in planner.families.items()
+        for name, family in engine.families.items()
     }
-    planner.books.journal.note(evaluation_tokens=tokens)
+    engine.accounting.journal.note(evaluation_tokens=tokens)
     return Place(
         folder=study, device=kind, threads=THREADS, seed=settings.seed, evaluation_tokens=tokens,
         report_every=settings.report_every, driver=heartbeat.Driver.here(),
-        memory_limit=grounds.held_to,
+        memory_limit=context.held_to,
     )  # fmt: skip
 
 

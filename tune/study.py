@@ -30,15 +30,15 @@ from tune.display.tensorboard import TensorBoard
 from tune.dry_run import Plan, make_plan, plan_lines
 from tune.errors import told_in_one_line
 from tune.ranking import ranking
-from tune.search.engine import Listener, Planner
+from tune.search.engine import Engine, Listener
 from tune.search.resume import check_plain, close_what_a_kill_left_open, restore, spent, undamaged
 from tune.search_context import (
-    Grounds,
+    SearchContext,
     check_same_kind,
     check_same_text,
     facts_of,
+    make_engine,
     make_place,
-    make_planner,
     make_terms,
     note_facts,
     overhead_noted,
@@ -109,9 +109,9 @@ def run_study(settings: Settings) -> Outcome:
         return search_on(settings, cluster_devices(settings), lambda _: nullcontext(), slots_there)
 
 
-def own_ray(grounds: Grounds) -> AbstractContextManager[None]:
+def own_ray(context: SearchContext) -> AbstractContextManager[None]:
     """A Ray for this search alone."""
-    return local_ray(grounds.devices.slots, grounds.devices.gpus)
+    return local_ray(context.devices.slots, context.devices.gpus)
 
 
 def slots_there(devices: Devices) -> int:
@@ -120,20 +120,20 @@ def slots_there(devices: Devices) -> int:
 
 
 def search_on(
-    settings: Settings, devices: Devices, up: Callable[[Grounds], AbstractContextManager[None]],
+    settings: Settings, devices: Devices, up: Callable[[SearchContext], AbstractContextManager[None]],
     there: Callable[[Devices], int] | None = None,
 ) -> Outcome:  # fmt: skip
     """Run a search on these devices. up: a Ray while trials run; there: how many slots there are just now."""
-    grounds = survey(settings, devices)
-    facts, ray = facts_of(grounds.settings, grounds.devices, grounds.data), up(grounds)
+    context = survey(settings, devices)
+    facts, ray = facts_of(context.settings, context.devices, context.data), up(context)
     with ended_in_order() as told:
-        study = grounds.settings.resume or grounds.settings.make_folder()
-        how = grounds.settings.to_go_on(study)
+        study = context.settings.resume or context.settings.make_folder()
+        how = context.settings.to_go_on(study)
         last = last_word(f"{study}: {SILENT_END}; go on with: {how}")
         with told_in_one_line(how), interrupted_at_once(f"go on with: {how}"), last:
-            if not grounds.settings.resume:
+            if not context.settings.resume:
                 write_facts(facts, study)
-            return conduct(grounds, study, ray, partial(there, grounds.devices) if there else None, told)
+            return conduct(context, study, ray, partial(there, context.devices) if there else None, told)
 
 
 @contextmanager
@@ -146,46 +146,46 @@ def interrupted_at_once(how: str) -> Iterator[None]:
 
 
 def conduct(
-    grounds: Grounds, study: Path, up: AbstractContextManager[None], there: Callable[[], int] | None, told: Told
+    context: SearchContext, study: Path, up: AbstractContextManager[None], there: Callable[[], int] | None, told: Told
 ) -> Outcome:
-    """Run a search on its grounds, in a folder that was made for it or that it has, until it ends or is told to."""
-    settings, devices, data = grounds.settings, grounds.devices, grounds.data
+    """Run a search on its context, in a folder that was made for it or that it has, until it ends or is told to."""
+    settings, devices, data = context.settings, context.devices, context.data
     with open_journal(study, settings) as journal, screen_apart(study / "log.txt") as write:
-        check_same(grounds, journal)
+        check_same(context, journal)
         place_text = f"{devices.slots} x {devices.name}, precisions {', '.join(devices.precisions)}"
         write(f"{study}: {duration_text(settings.budget)} on {place_text}")
-        for note in grounds.notes:
+        for note in context.notes:
             write(note)
-        dimensions = merged(space.whole.dimensions for space in grounds.spaces.values())
+        dimensions = merged(space.whole.dimensions for space in context.spaces.values())
         tensorboard = TensorBoard(study / "tensorboard", journal, settings, dimensions)
         listeners: list[Listener] = [tensorboard, Screen(write)]
-        planner = make_planner(grounds, journal, listeners, there=there)
-        for line in restore(planner, journal, make_terms(grounds, planner)) if settings.resume else ():
+        engine = make_engine(context, journal, listeners, there=there)
+        for line in restore(engine, journal, make_terms(context, engine)) if settings.resume else ():
             write(line)
         note_facts(facts_of(settings, devices, data), journal)
         if settings.memory_limit:
             keep_fewer_kernels()
-        place = make_place(grounds, planner)
-        alive, noted = beating(study, planner.books.clock), overhead_noted(journal, tensorboard)
-        shown = displayed(write, study, settings, planner.books.clock, planner.wall_left)
+        place = make_place(context, engine)
+        alive, noted = beating(study, engine.accounting.clock), overhead_noted(journal, tensorboard)
+        shown = displayed(write, study, settings, engine.accounting.clock, engine.wall_left)
         with alive as pulse:
-            planner.silence = pulse.silence
-            with trials_told(told, planner, study, write), shown, nullcontext() if told.name else up, noted:
+            engine.silence = pulse.silence
+            with trials_told(told, engine, study, write), shown, nullcontext() if told.name else up, noted:
                 if not told.name:
-                    run_trials(planner, data, place, devices.needs)
-            tensorboard.close(planner)
-            for line in conclude(settings, planner, data, devices.kind, tensorboard):
+                    run_trials(engine, data, place, devices.needs)
+            tensorboard.close(engine)
+            for line in conclude(settings, engine, data, devices.kind, tensorboard):
                 write(line)
-        return Outcome(folder=study, found=bool(winners(journal)), interrupted=planner.stopping)
+        return Outcome(folder=study, found=bool(winners(journal)), interrupted=engine.stopping)
 
 
 @contextmanager
-def trials_told(told: Told, planner: Planner, study: Path, write: Callable[[str], None]) -> Iterator[None]:
-    """A signal, also one that came before, ends the search: trials close their stretches and keep their checkpoints."""
+def trials_told(told: Told, engine: Engine, study: Path, write: Callable[[str], None]) -> Iterator[None]:
+    """A signal, also one that came before, ends the search: trials close their segments and keep their checkpoints."""
     said: list[Thread] = []
 
     def note(name: str) -> None:
-        planner.stopping = planner.stopping or name
+        engine.stopping = engine.stopping or name
 
     def stop(name: str) -> None:
         note(name)
@@ -205,11 +205,11 @@ def trials_told(told: Told, planner: Planner, study: Path, write: Callable[[str]
             each.join()
 
 
-def check_same(grounds: Grounds, journal: Journal) -> None:
+def check_same(context: SearchContext, journal: Journal) -> None:
     """UserError: text or kind of device are not those that the study began with, or its facts are damaged."""
     with undamaged(journal):
-        check_same_text(grounds.data, journal.facts())
-        check_same_kind(grounds.devices, journal.facts())
+        check_same_text(context.data, journal.facts())
+        check_same_kind(context.devices, journal.facts())
 
 
 @contextmanager
@@ -225,10 +225,10 @@ def open_journal(study: Path, settings: Settings) -> Iterator[Journal]:
 
 
 def conclude(
-    settings: Settings, planner: Planner, data: Mapping[str, Data], kind: str, tensorboard: TensorBoard
+    settings: Settings, engine: Engine, data: Mapping[str, Data], kind: str, tensorboard: TensorBoard
 ) -> Iterator[str]:
     """Keep the winners where people look for them, let them translate and write, and tell what was found."""
-    journal, ledger = planner.books.journal, planner.books.ledger
+    journal, ledger = engine.accounting.journal, engine.accounting.ledger
     study, found, kept = journal.folder, winners(journal), {}
     for family, winner in found.items():
         try:
@@ -237,18 +237,18 @@ def conclude(
         except DamagedCheckpoint as error:
             yield f"{family}: the best trial cannot be kept in best-{family}: {error}"
     scores: Mapping[str, Score] = {}
-    if not planner.stopping:
+    if not engine.stopping:
         try:
             with interruptible():
-                scores = write_samples(kept, planner, data, kind=kind)
+                scores = write_samples(kept, engine, data, kind=kind)
         except KeyboardInterrupt as told:
-            planner.stopping = str(told)
+            engine.stopping = str(told)
     for family, score in scores.items():
-        tensorboard.translated(planner, found[family].trial, score)
-    journal.note(ended={"reason": planner.stopping or CAP, "spent": ledger.spent, "cap": settings.budget})
-    told_to_end = planner.stopping in signal.Signals.__members__
+        tensorboard.translated(engine, found[family].trial, score)
+    journal.note(ended={"reason": engine.stopping or CAP, "spent": ledger.spent, "cap": settings.budget})
+    told_to_end = engine.stopping in signal.Signals.__members__
     families = [name for name in settings.families if name in found or not told_to_end]
     yield from last_lines(journal, found, scores, families, cap=settings.budget, spent=ledger.spent)
-    if planner.stopping:
-        later = " --deadline LATER" if planner.stopping == "deadline" else ""
-        yield f"ended by {planner.stopping}; go on with: {settings.to_go_on(study)}{later}"
+    if engine.stopping:
+        later = " --deadline LATER" if engine.stopping == "deadline" else ""
+        yield f"ended by {engine.stopping}; go on with: {settings.to_go_on(study)}{later}"

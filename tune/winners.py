@@ -24,7 +24,7 @@ from model.training.checkpoint import load_model
 from model.training.evaluation import CHUNK, Score, chunks, score, translated
 from model.training.time_budget import MARGIN, Lease
 from tune.errors import UserError
-from tune.search.engine import Planner
+from tune.search.engine import Engine
 from tune.search_space import label
 from tune.store.accounting import Hold, affordable
 from tune.store.journal import Journal, named
@@ -160,7 +160,7 @@ class TimeIsUp(Exception):
 
 
 def write_samples(
-    found: Mapping[str, Winner], planner: Planner, data: Mapping[str, Data], *, kind: str
+    found: Mapping[str, Winner], engine: Engine, data: Mapping[str, Data], *, kind: str
 ) -> dict[str, Score]:
     """Of each winner that had its decay, as many as the rest of the cap pays for; the driver's core writes them.
 
@@ -168,19 +168,19 @@ def write_samples(
     deadline. Returns the scores of those that translate, where the rest pays for these too.
     """
     torch.set_num_threads(1)
-    books = planner.books
+    accounting = engine.accounting
     kept: dict[str, list[Sample]] = {}
     scores: dict[str, Score] = {}
     for family, winner in found.items():
-        (row,) = books.journal.rows("SELECT MAX(step_seconds) AS step FROM reports WHERE trial = ?", winner.trial)
+        (row,) = accounting.journal.rows("SELECT MAX(step_seconds) AS step FROM reports WHERE trial = ?", winner.trial)
         price = sample_seconds(row["step"] or 0.0)
-        charged, wall = kind != "cuda", planner.wall_left()
-        seconds = min(affordable(books, 1) if charged else math.inf, math.inf if wall is None else wall)
+        charged, wall = kind != "cuda", engine.wall_left()
+        seconds = min(affordable(accounting, 1) if charged else math.inf, math.inf if wall is None else wall)
         if not winner.decayed or seconds <= decoding_seconds(row["step"] or 0.0):
             continue
-        with Hold(books, winner.trial, PURPOSE, devices=1, seconds=seconds) if charged else nullcontext() as hold:
-            lease = Lease(seconds, books.clock)
-            model, tokenizer = load_model(books.journal.folder / f"best-{family}")
+        with Hold(accounting, winner.trial, PURPOSE, devices=1, seconds=seconds) if charged else nullcontext() as hold:
+            lease = Lease(seconds, accounting.clock)
+            model, tokenizer = load_model(accounting.journal.folder / f"best-{family}")
             written = samples(model, tokenizer, data[family], MOST, asking(lease))
             kept[family], price = taken(written, lease, price, MOST)
             score_of_all = scored(model, tokenizer, data[family], lease, price)
@@ -189,7 +189,7 @@ def write_samples(
         if score_of_all is not None:
             scores[family] = score_of_all
     bleu = {family: {"trial": found[family].trial} | asdict(each) for family, each in scores.items()}
-    books.journal.note(samples=kept, bleu=bleu)
+    accounting.journal.note(samples=kept, bleu=bleu)
     return scores
 
 

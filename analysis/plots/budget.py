@@ -27,7 +27,7 @@ from tune.store.queries import DECAY
 MOMENTS = 400  # points of the burn-down
 BILLS = 20  # trials with a bar of their own
 MOST_SLOTS = 32
-NOTHING_YET = "budget: nothing was charged yet; wait for the first stretch of a trial to end"
+NOTHING_YET = "budget: nothing was charged yet; wait for the first segment of a trial to end"
 
 
 def burn_down(study: Study) -> Picture:
@@ -127,7 +127,7 @@ def timeline(study: Study) -> Picture:
     return Picture(
         name="timeline",
         title="Who ran when",
-        text=f"{len(table)} stretches on {len(slots)} slots: wide and short at first, narrow and long at the end.",
+        text=f"{len(table)} segments on {len(slots)} slots: wide and short at first, narrow and long at the end.",
         figure=figure,
         data=table,
     )
@@ -175,7 +175,7 @@ def memory(study: Study) -> Picture:
            FROM memory JOIN trials USING (trial) WHERE predicted > 0"""
     ).astype({"predicted": float, "measured": float})
     if table.empty:
-        raise UserError("memory: nothing was predicted yet; wait for the first stretch of a trial to end")
+        raise UserError("memory: nothing was predicted yet; wait for the first segment of a trial to end")
     fitted, out = table[table["measured"] > 0], table[table["measured"].isna()]
     figure, (plot,) = axes(height=4.0)
     for rows, heights, color, marker, label in (

@@ -151,7 +151,7 @@ def search(study: Written) -> None:
     for slot in (0, 1):
         study.slot(slot)
 
-    def stretch(trial: str, *, rung: int | None, since: float, until: float, loss: Callable[[float], float]) -> None:
+    def segment(trial: str, *, rung: int | None, since: float, until: float, loss: Callable[[float], float]) -> None:
         slot = clock.index(min(clock))
         price = until - since + 1
         lease = study.lease(trial, slot, rung=rung, price=price, opened=clock[slot], charged=price * 1.1)
@@ -183,12 +183,12 @@ def search(study: Written) -> None:
             "measured": 1.2 * 2**20 * width,
         }
         study.journal.insert("memory", taken)
-        stretch(trial, rung=0, since=0, until=10, loss=loss)
+        segment(trial, rung=0, since=0, until=10, loss=loss)
         if number < 8:
-            stretch(trial, rung=1, since=10, until=20, loss=loss)
+            segment(trial, rung=1, since=10, until=20, loss=loss)
         if number < 3:
-            stretch(trial, rung=2, since=20, until=40, loss=loss)
+            segment(trial, rung=2, since=20, until=40, loss=loss)
         if number < 2:
-            stretch(trial, rung=None, since=40, until=60, loss=loss)
+            segment(trial, rung=None, since=40, until=60, loss=loss)
     for slot in (0, 1):
         study.journal.update("slots", slot, {"closed": clock[slot]})

@@ -15,7 +15,7 @@ SHORT_KILLS, SHORT_CAP_SECONDS = 1, 48
 SOONEST_SECONDS, LATEST_SECONDS = 1.0, 24.0
 """After the start of a run it is killed at a moment between these, by chance."""
 CHECKPOINT_SECONDS = 60.0
-"""The interval between two checkpoints of a stretch, and so the training that a kill may cost."""
+"""The interval between two checkpoints of a segment, and so the training that a kill may cost."""
 HEARTBEAT_SECONDS = 1.0
 """How far the charge of a trial, or of a slot between two, may be off after a kill."""
 BUSY = 2.5

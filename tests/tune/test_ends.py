@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from tune import cli, study
 from tune.backend import session  # noqa: F401
-from tune.search.engine import Planner
+from tune.search.engine import Engine
 from tune.backend.trainable import STOP_FILE
 from tune.settings import Settings
 
@@ -32,7 +32,7 @@ def local_ray(slots, gpus):
         waits(IN)
     yield
 
-def run_trials(planner, *rest):
+def run_trials(engine, *rest):
     if IN == "runs":
         waits(IN)
     if IN == "is killed":
@@ -40,7 +40,7 @@ def run_trials(planner, *rest):
     if IN == "fails":
         raise ValueError("cannot reshape")
     print("searching", file=SCREEN, flush=True)
-    while planner.next():
+    while engine.next():
         raise AssertionError("a trial begins though all is to end")
 
 def corpora(settings):

@@ -16,13 +16,13 @@ from model.config import RECIPES
 from model.families import FAMILIES
 from tests.model.test_families import Bigrams, Guess
 from tests.tune.search.world import World
-from tune import search_context as grounds_file
+from tune import search_context as context_file
 from tune.backend.scheduler import why
 from tune.devices import Devices
 from tune.display.console import budget_line
 from tune.registry import register
 from tune.reports import Report
-from tune.search.engine import Planner
+from tune.search.engine import Engine
 from tune.search_context import survey
 from tune.search_space import SPACES
 from tune.settings import Settings
@@ -114,7 +114,7 @@ def test_a_family_whose_trials_all_raise_one_error_ends_after_three_of_them(tmp_
     world.raising = lambda assignment: RAISED.format(assignment.config["number"])
     world.run()
     assert len(world.assignments) <= 2 + slots
-    assert world.books.ledger.spent < 0.1 * 1200
+    assert world.accounting.ledger.spent < 0.1 * 1200
     assert world.total("SELECT COUNT(*) FROM trials WHERE state = 'failed'") == len(world.assignments)
     assert world.total("SELECT COUNT(*) FROM decisions WHERE action = 'give up'") == 1
 
@@ -175,11 +175,11 @@ def test_a_trial_that_raises_is_not_tried_again_and_one_whose_process_dies_is(tm
 def test_an_error_beside_a_machine_that_is_lost_fails_no_trial(tmp_path: Path) -> None:
     world = World(tmp_path, cap=600, slots=2)
     there = 2
-    world.planner.slots.there = lambda: there
-    first, second = world.planner.next(), world.planner.next()
+    world.engine.slots.there = lambda: there
+    first, second = world.engine.next(), world.engine.next()
     assert first is not None and second is not None
     there = 1
-    world.planner.raised(second.trial, "error: it raised ObjectLostError")
+    world.engine.raised(second.trial, "error: it raised ObjectLostError")
     assert [row["state"] for row in world.journal.rows("SELECT state FROM trials ORDER BY trial")][1] == "paused"
 
 
@@ -263,7 +263,7 @@ def test_where_nothing_was_found_the_exit_code_is_1(found: bool, interrupted: st
 def test_a_memory_limit_above_the_machine_s_memory_is_bounded_in_one_line(
     text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grounds_file, "machine_bytes", lambda: 16_000_000_000)
+    monkeypatch.setattr(context_file, "machine_bytes", lambda: 16_000_000_000)
     asked = Settings(budget="1h", families="nanogpt", text_corpus=text, memory_limit="99999999999GB")
     found = survey(asked, CORE)
     assert found.held_to == found.memories["nanogpt"].limit == 16_000_000_000
@@ -284,8 +284,8 @@ def test_the_budget_line_never_says_that_nothing_runs_while_a_slot_is_held(tmp_p
     class Told:
         def decided(self, *_: object) -> None: ...
 
-        def reported(self, planner: Planner, trial: str, report: Report) -> None:
-            held.append((budget_line(planner), world.total("SELECT COUNT(*) FROM slots WHERE closed IS NULL")))
+        def reported(self, engine: Engine, trial: str, report: Report) -> None:
+            held.append((budget_line(engine), world.total("SELECT COUNT(*) FROM slots WHERE closed IS NULL")))
 
     world = World(tmp_path, cap=240, slots=slots, listen=lambda journal: [Told()])
     world.run()

@@ -79,7 +79,7 @@ def test_it_adds_up_to_the_cap(planned: Callable[..., Plan], changes: dict[str, 
     families = plan.families.values()
     assert sum(each.explore + each.kept + each.start_up for each in families) == pytest.approx(cap)
     assert sum(rung.seconds for each in families for rung in each.rungs) == pytest.approx(plan.spending["rungs"])
-    assert sum(each.finish for each in families) == pytest.approx(plan.spending["last stretches"])
+    assert sum(each.finish for each in families) == pytest.approx(plan.spending["last segments"])
     assert plan.wall >= cap / plan.slots
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.tune.search.world import LIMIT, World
 from tune.reports import SPLITS, Evaluation, Report, from_row, journal_row, merge, to_row
-from tune.search.engine import Planner
+from tune.search.engine import Engine
 from tune.search.resume import events, report_of
 from tune.search.state import Agreed
 from tune.store.journal import SCHEMA, Journal
@@ -116,7 +116,7 @@ class Told:
 
     def decided(self, *_: object) -> None: ...
 
-    def reported(self, planner: Planner, trial: str, report: Report) -> None:
+    def reported(self, engine: Engine, trial: str, report: Report) -> None:
         if report.ended:
             self.reports.append((trial, replace(report, seconds={})))
 

@@ -51,7 +51,7 @@ def test_the_first_of_each_family_is_its_winner(found: tuple[World, pd.DataFrame
 def test_it_is_the_ranking_of_the_analysis(found: tuple[World, pd.DataFrame]) -> None:
     world, table = found
     theirs = ranked_by_analysis(Results(studies=[open_study(world.journal.folder)]), by="perplexity")
-    assert {"failed", "decayed" if world.planner.done else "rung"} <= set(table["section"])
+    assert {"failed", "decayed" if world.engine.done else "rung"} <= set(table["section"])
     for name, family in table.groupby("family"):
         other = theirs[theirs["family"] == name][list(table)].astype(dict(table.dtypes))
         pd.testing.assert_frame_equal(family.reset_index(drop=True), other.reset_index(drop=True))

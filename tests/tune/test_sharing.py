@@ -37,7 +37,7 @@ def world(folder: Path, each: int, **changes: float) -> World:
 def test_the_cap_holds_and_is_used_and_every_device_second_is_charged_once(tmp_path: Path, each: int) -> None:
     shared = world(tmp_path, each)
     shared.run()
-    ledger = shared.books.ledger
+    ledger = shared.accounting.ledger
     assert 0.97 * CAP <= ledger.spent <= CAP
     assert shared.total("SELECT SUM(closed - opened) FROM slots") / each == pytest.approx(ledger.spent)
     assert shared.total("SELECT SUM(seconds) FROM charges") == pytest.approx(ledger.spent)
@@ -64,7 +64,7 @@ def test_what_is_decided_is_what_so_many_times_the_cap_decides_on_as_many_whole_
         rows = study.journal.rows("SELECT trial, action, rung FROM decisions ORDER BY decision")
         decided.append([tuple(row) for row in rows])
     assert decided[0] == decided[1]
-    assert whole.books.ledger.spent == pytest.approx(each * shared.books.ledger.spent, rel=1e-3)
+    assert whole.accounting.ledger.spent == pytest.approx(each * shared.accounting.ledger.spent, rel=1e-3)
 
 
 @EACH
@@ -72,7 +72,7 @@ def test_what_is_decided_is_what_so_many_times_the_cap_decides_on_as_many_whole_
 def test_the_live_view_knows_the_account(tmp_path: Path, each: int, reports: int) -> None:
     shared = world(tmp_path, each)
     shared.run(reports)
-    ledger = shared.books.ledger
+    ledger = shared.accounting.ledger
     view = look(connect(tmp_path), SHARES, cap=CAP, now=shared.now)
     assert view.spent == pytest.approx(ledger.spent, abs=0.01)
     assert view.reserved == pytest.approx(ledger.reserved, abs=1)
@@ -86,17 +86,17 @@ def test_a_study_that_was_killed_goes_on_with_what_it_has_left_however_many_shar
 ) -> None:
     killed = world(tmp_path, 3)
     killed.run(reports=25)
-    spent = killed.books.ledger.spent
+    spent = killed.accounting.ledger.spent
     killed.journal.close()
     again = world(tmp_path, after)
-    assert again.books.ledger.spent == pytest.approx(spent, abs=2 * 1.0)  # until a process ends that gave no sign yet
-    assert again.total("SELECT SUM(seconds) FROM charges") == pytest.approx(again.books.ledger.spent)
+    assert again.accounting.ledger.spent == pytest.approx(spent, abs=2 * 1.0)  # until a process ends that gave no sign yet
+    assert again.total("SELECT SUM(seconds) FROM charges") == pytest.approx(again.accounting.ledger.spent)
     for name, family in again.families.items():
         paid = f"SELECT TOTAL(charged) FROM leases JOIN trials USING (trial) WHERE family = '{name}'"
         assert family.charged == pytest.approx(after * again.total(paid))
     again.run()
-    assert 0.97 * CAP <= again.books.ledger.spent <= CAP
-    assert spending(open_study(tmp_path)).spent == pytest.approx(again.books.ledger.spent)
+    assert 0.97 * CAP <= again.accounting.ledger.spent <= CAP
+    assert spending(open_study(tmp_path)).spent == pytest.approx(again.accounting.ledger.spent)
 
 
 @pytest.mark.parametrize("each", range(1, 65))

@@ -21,7 +21,7 @@ from model.training.evaluation import Score
 from model.training.time_budget import Lease
 from tests.tune.search.world import World
 from tune import winners as samples_file
-from tune.search.engine import Planner
+from tune.search.engine import Engine
 from tune.settings import Settings
 from tune.store.heartbeat import DRIVER, FOLDER, beat, last_beat
 from tune.study import run_study
@@ -55,7 +55,7 @@ def test_what_is_of_use_as_a_whole_only_is_given_up_as_soon_as_it_might_not_fit(
         assert len(items) == count
 
 
-def test_samples_are_in_the_journal_and_every_device_second_in_the_books(
+def test_samples_are_in_the_journal_and_every_device_second_in_the_accounting(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     score = Score(bleu=12.34, chrf=30.0, sentences=128, signature="nrefs:1")
@@ -66,14 +66,14 @@ def test_samples_are_in_the_journal_and_every_device_second_in_the_books(
     monkeypatch.setattr(samples_file, "scored", lambda model, tokenizer, data, lease, price: score if data else None)
     config = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"}
     found = {family: replace(winner, config=config) for family, winner in winners(world.journal).items()}
-    scores = write_samples(found, world.planner, {"nanogpt": None, "translation": "pairs"}, kind="cpu")
+    scores = write_samples(found, world.engine, {"nanogpt": None, "translation": "pairs"}, kind="cpu")
     facts = world.journal.facts()
     assert facts["samples"]["nanogpt"][0] == {"input": "a", "output": "b", "reference": "c"}
     assert facts["bleu"] == {"translation": {"trial": found["translation"].trial} | asdict(score)}
     (line, _) = last_lines(world.journal, found, scores, ["translation"], cap=1200, spent=1)
     assert line.endswith("BLEU 12.3 on 128 test sentences")
     held = world.total("SELECT SUM(closed - opened) FROM slots")
-    assert world.total("SELECT SUM(seconds) FROM charges") == pytest.approx(held) == world.books.ledger.spent <= 1200
+    assert world.total("SELECT SUM(seconds) FROM charges") == pytest.approx(held) == world.accounting.ledger.spent <= 1200
     assert world.total("SELECT COUNT(*) FROM slots WHERE closed IS NULL") == 0
 
 
@@ -117,7 +117,7 @@ class Slow:
     def write(self, kind: str = "cpu") -> dict[str, Score]:
         """What the end of a search has its winner do."""
         found = {"translation": self.winner}
-        return write_samples(found, self.world.planner, {"translation": self.data}, kind=kind)
+        return write_samples(found, self.world.engine, {"translation": self.data}, kind=kind)
 
 
 @pytest.fixture
@@ -133,22 +133,22 @@ def test_decoding_ends_inside_the_cap_whatever_a_step_takes_and_is_charged_to_it
     slow.seconds = seconds
     scores = slow.write()
     world, used = slow.world, slow.world.now
-    assert 0 < world.books.ledger.spent <= LEFT and bool(scores) == (seconds < 0.1)
+    assert 0 < world.accounting.ledger.spent <= LEFT and bool(scores) == (seconds < 0.1)
     (lease,) = world.journal.rows("SELECT trial, purpose, closed - opened AS held, charged, reserved FROM leases")
     assert (lease["trial"], lease["purpose"]) == ("t001", "decoding") and lease["reserved"] <= LEFT
     assert lease["charged"] == pytest.approx(lease["held"]) == pytest.approx(used)
     charged = world.total("SELECT SUM(seconds) FROM charges WHERE what = 'evaluation' AND trial = 't001' AND lease = 1")
-    assert charged == pytest.approx(world.books.ledger.spent)
+    assert charged == pytest.approx(world.accounting.ledger.spent)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 def test_decoding_ends_before_the_deadline(slow: Slow, kind: str) -> None:
-    slow.world.planner.wall_left = lambda: 5.0 - slow.world.now
+    slow.world.engine.wall_left = lambda: 5.0 - slow.world.now
     assert slow.write(kind) == {} and 0 < slow.world.now <= 5.0
 
 
 def test_after_the_deadline_nothing_is_decoded(slow: Slow) -> None:
-    slow.world.planner.wall_left = lambda: -1.0
+    slow.world.engine.wall_left = lambda: -1.0
     assert slow.write("cuda") == {} and slow.world.now < 1
 
 
@@ -165,17 +165,17 @@ def test_killed_while_a_winner_writes_it_is_charged_to_its_last_sign_of_life(slo
     slow.seconds, slow.stepped = 0.7, [killed]
     slow.write()
     again = World(left, cap=LEFT, slots=1)
-    assert again.books.ledger.spent == pytest.approx(4.2)
-    assert again.total("SELECT SUM(seconds) FROM charges") == pytest.approx(again.books.ledger.spent)
+    assert again.accounting.ledger.spent == pytest.approx(4.2)
+    assert again.total("SELECT SUM(seconds) FROM charges") == pytest.approx(again.accounting.ledger.spent)
     assert again.total("SELECT COUNT(*) FROM leases WHERE closed IS NULL") == 0
 
 
 def test_the_driver_gives_signs_of_life_until_the_last_winner_has_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(found: object, planner: Planner, data: object, kind: str) -> dict[str, Score]:
-        now, patience = planner.books.clock(), time.monotonic() + 300
-        while (at := last.at if (last := last_beat(planner.books.journal.folder, DRIVER)) else 0.0) < now:
+    def write(found: object, engine: Engine, data: object, kind: str) -> dict[str, Score]:
+        now, patience = engine.accounting.clock(), time.monotonic() + 300
+        while (at := last.at if (last := last_beat(engine.accounting.journal.folder, DRIVER)) else 0.0) < now:
             assert time.monotonic() < patience, "the driver gives no sign of life"
             time.sleep(0.01)
         beats.append(at)

@@ -1,7 +1,7 @@
-"""The Ray side of the planner: what it decides, told to Ray Tune; what Ray Tune reports, told to it.
+"""The Ray side of the engine: what it decides, told to Ray Tune; what Ray Tune reports, told to it.
 
 Ray starts every pending trial, whatever its scheduler says, so admission is the searcher's (`AdmittingSearcher`): it
-hands out a trial when the planner has a slot and money for it. A trial that Ray knows already is paused, and the
+hands out a trial when the engine has a slot and money for it. A trial that Ray knows already is paused, and the
 scheduler (`BudgetScheduler`) chooses it again with a new lease. Processes stay warm: one for each slot held,
 ended when the slot is handed back.
 """
@@ -26,7 +26,7 @@ from ray.tune.search import Searcher
 
 from tune.errors import UserError, told
 from tune.reports import from_row
-from tune.search.engine import HUNG, Planner
+from tune.search.engine import HUNG, Engine
 from tune.search.resume import take_up_checkpoint
 from tune.search_space import precision_of
 from tune.store.accounting import Assignment
@@ -39,10 +39,10 @@ LONGEST_REASON = 160
 
 
 class Desk:
-    """What searcher, scheduler and callback share: the planner, and which of Ray's trials is which of ours."""
+    """What searcher, scheduler and callback share: the engine, and which of Ray's trials is which of ours."""
 
-    def __init__(self, planner: Planner) -> None:
-        self.planner = planner
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
         self.known: dict[str, Trial] = {}
         self.new: dict[str, str] = {}
         self.waiting: deque[Assignment] = deque()
@@ -66,10 +66,10 @@ class Desk:
         """What a trial's process is told: its assignment; when that was made, on clocks that it may share; what its
         device does at most, where that is known.
         """
-        books = self.planner.books
-        age = books.clock() - assignment.opened
+        accounting = self.engine.accounting
+        age = accounting.clock() - assignment.opened
         opened = {"boot": boot(), "monotonic": time.monotonic() - age}
-        peak = books.peak_flops.get(precision_of(assignment.config))
+        peak = accounting.peak_flops.get(precision_of(assignment.config))
         return {"assignment": dataclasses.asdict(assignment), "opened": opened, "peak_flops": peak}
 
 
@@ -83,17 +83,17 @@ class AdmittingSearcher(Searcher):
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """A new trial of Ray's, None to wait, FINISHED when every slot was handed back."""
         with self._desk.failing():
-            assignment = self._desk.planner.next()
+            assignment = self._desk.engine.next()
             while assignment is not None and assignment.trial in self._desk.known:
                 self._desk.waiting.append(assignment)
-                assignment = self._desk.planner.next()
+                assignment = self._desk.engine.next()
         if assignment is None:
-            return Searcher.FINISHED if self._desk.planner.done else None
+            return Searcher.FINISHED if self._desk.engine.done else None
         self._desk.new[trial_id] = assignment.trial
         return self._desk.config(assignment)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """The planner knows already."""
+        """The engine knows already."""
 
     def save(self, checkpoint_path: str) -> None:
         """The journal has everything."""
@@ -103,7 +103,7 @@ class AdmittingSearcher(Searcher):
 
 
 class BudgetScheduler(FIFOScheduler):
-    """Pauses a trial at the end of each lease, and chooses whom the planner gave the next one."""
+    """Pauses a trial at the end of each lease, and chooses whom the engine gave the next one."""
 
     def __init__(self, desk: Desk) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class BudgetScheduler(FIFOScheduler):
         self.controller: Any = None
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """The planner judges by what the report says, not by a metric of Ray's."""
+        """The engine judges by what the report says, not by a metric of Ray's."""
         return True
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
@@ -124,9 +124,9 @@ class BudgetScheduler(FIFOScheduler):
         with self._desk.failing():
             if "refused" in result:
                 raise OSError(*result["refused"])
-            planner, name = self._desk.planner, name_of(trial)
+            engine, name = self._desk.engine, name_of(trial)
             told = "report" in result
-            afterwards = planner.report(name, from_row(json.loads(result["report"]))) if told else planner.ran_out(name)
+            afterwards = engine.report(name, from_row(json.loads(result["report"]))) if told else engine.ran_out(name)
         if afterwards == "goes on":
             return TrialScheduler.CONTINUE
         process = self.controller._trial_to_actor[trial]
@@ -148,15 +148,15 @@ class BudgetScheduler(FIFOScheduler):
         """It raised an exception, or its process died. Should it go on, it does so as a new trial of Ray's."""
         name = name_of(trial)
         self._desk.known.pop(name, None)
-        planner = self._desk.planner
-        if name in planner.running:
+        engine = self._desk.engine
+        if name in engine.running:
             with self._desk.failing():
                 killed, (its_own, reason) = self._desk.killed.pop(name, None), why(trial)
-                (planner.raised if its_own and not killed else planner.died)(name, f"error: {killed or reason}")
-                take_up_checkpoint(planner.books.journal.folder / "checkpoints" / name, planner.trials[name])
+                (engine.raised if its_own and not killed else engine.died)(name, f"error: {killed or reason}")
+                take_up_checkpoint(engine.accounting.journal.folder / "checkpoints" / name, engine.trials[name])
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Whom the planner gave a lease; when all is over, nobody, and those that wait are ended."""
+        """Whom the engine gave a lease; when all is over, nobody, and those that wait are ended."""
         if self.controller is None:
             self.controller = tune_controller._tune_controller
             self.controller._actor_cache._may_keep_one = False
@@ -168,7 +168,7 @@ class BudgetScheduler(FIFOScheduler):
         pending = [trial for trial in self._desk.known.values() if trial.status == Trial.PENDING]
         if pending and self.controller._actor_cache.num_cached_objects:
             return next((trial for trial in pending if trial not in self.controller._staged_trials), None)
-        if self._desk.planner.done:
+        if self._desk.engine.done:
             for trial in list(self._desk.known.values()):
                 if trial.status == Trial.PAUSED:
                     self.controller.stop_trial(trial)
@@ -190,7 +190,7 @@ class SlotKeeper(Callback):
         """A trial that does not come back is ended by force; its failure then reaches the scheduler. And what has ended
         while the driver slept is not used again.
         """
-        for name in self._desk.planner.overdue():
+        for name in self._desk.engine.overdue():
             if name in self._desk.killed or name not in self._desk.known:
                 continue
             trial = self._desk.known[name]
@@ -216,7 +216,7 @@ class SlotKeeper(Callback):
         if live is None:
             return False
         ray.kill(live[0])
-        beat = last_beat(self._desk.planner.books.journal.folder, name_of(trial))
+        beat = last_beat(self._desk.engine.accounting.journal.folder, name_of(trial))
         if started and beat is not None and still_there(beat):
             os.kill(beat.pid, signal.SIGKILL)
         return True
@@ -236,7 +236,7 @@ class SlotKeeper(Callback):
     def _end_surplus(self) -> None:
         controller = self._scheduler.controller
         cache = controller._actor_cache
-        surplus = cache.num_cached_objects - self._desk.planner.books.idle_slots - len(self._desk.waiting)
+        surplus = cache.num_cached_objects - self._desk.engine.accounting.idle_slots - len(self._desk.waiting)
         for resources in self._kept:
             while surplus > 0 and (process := cache.pop_cached_object(resources)) is not None:
                 end_process(controller, process)

@@ -30,7 +30,7 @@ from tune.errors import ROOT
 from tune.flags import invalid
 from tune.machine import private_folder
 from tune.registry import travelling
-from tune.search.engine import Planner
+from tune.search.engine import Engine
 from tune.settings import Settings
 
 KERNELS_KEPT = "512"
@@ -86,9 +86,9 @@ class Silent(ray.tune.ProgressReporter):
         """Nothing."""
 
 
-def run_trials(planner: Planner, data: Mapping[str, Data], place: Place, needs: Mapping[str, float]) -> None:
-    """Let Ray Tune run trials until the planner has handed back every slot; needs: what of Ray's each one takes."""
-    desk, slots = Desk(planner), planner.slots.most
+def run_trials(engine: Engine, data: Mapping[str, Data], place: Place, needs: Mapping[str, float]) -> None:
+    """Let Ray Tune run trials until the engine has handed back every slot; needs: what of Ray's each one takes."""
+    desk, slots = Desk(engine), engine.slots.most
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(slots)
     scheduler = BudgetScheduler(desk)
     trainable = ray.tune.with_resources(

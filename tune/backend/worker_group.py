@@ -36,7 +36,7 @@ PATIENCE_SECONDS = 1.0
 SHUTDOWN_SECONDS = 3.0
 """Of a lease, kept to end processes that are still at work."""
 DEATHS = 2
-"""So often processes of one crew are started anew."""
+"""So often processes of one group are started anew."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """asked: JSON-able; changes: what of the crew's configuration; trial: its name; seconds: to be over within."""
+    """asked: JSON-able; changes: what of the group's configuration; trial: its name; seconds: to be over within."""
 
     asked: dict[str, Any]
     trial: str
@@ -128,7 +128,7 @@ def new_desk() -> tuple[Any, RemoteLine]:
 
 @dataclass(frozen=True, kw_only=True)
 class Orders:
-    """What each process of a crew is told when it starts. data: a reference into the object store.
+    """What each process of a group is told when it starts. data: a reference into the object store.
 
     folder: the study's, of checkpoints; each trial has its own in it; families: a user's; ends: the moment of the
     hold, as Hold.moment has it, when a process ends itself that nobody dismissed; None: it has no hold.
@@ -188,7 +188,7 @@ class LeaseOver(Exception):
 
 
 @dataclass
-class Crew:
+class WorkerGroup:
     """So many processes on a hold of as many devices, which is charged what they say.
 
     gpus: that there are for all of them; none: they work on CPUs. Where ranks must share a GPU they talk by gloo.

@@ -97,7 +97,7 @@ class ReplaySettings(Flags):
 
     command: ClassVar[Command] = Command(
         script="tune/replay.py", does="tune.curves.replay_command:run",
-        about="The search's own scheduler, and its peers, on recorded learning curves, in virtual time.",
+        about="The search's own scheduler, and its baselines, on recorded learning curves, in virtual time.",
     )  # fmt: skip
     tables: tuple[Path, ...] = field(
         metadata=typed("recorded curves (.jsonl), or a study's journal.db", form="TABLE", places="+", parse=Path)

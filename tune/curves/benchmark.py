@@ -10,11 +10,11 @@ from tune.curves.asked import Amount, ReplaySettings
 from tune.curves.recorded import Curve, Table
 from tune.curves.supply import Supply
 from tune.errors import UserError
-from tune.search.engine import Planner
-from tune.search.family import Family, Policy, Prices
+from tune.search.engine import Engine
+from tune.search.family import CostModel, Family, Policy
 from tune.search.simulator import Clock, Costs, Simulation
 from tune.search.successive_halving import Frame, Rules, SuccessiveHalving
-from tune.store.accounting import Books, Ledger
+from tune.store.accounting import Accounting, Ledger
 from tune.store.journal import Journal
 
 EQUAL_TOKENS = "equal-tokens"
@@ -72,26 +72,26 @@ def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
     best = min(range(len(curves)), key=lambda index: _alone(curves[index], cell, settings))
     supply = Supply(curves, suggest=settings.suggest, seed=seed, only=[best] if cell.scheduler == "oracle" else None)
     with Journal(None, new=True) as journal:
-        books = Books(journal, Ledger(cap=cap, clock=clock), clock)
+        accounting = Accounting(journal, Ledger(cap=cap, clock=clock), clock)
         families: dict[str, Family] = {}
-        planner = Planner(
-            books=books, families=families, slots=cell.workers,
+        engine = Engine(
+            accounting=accounting, families=families, slots=cell.workers,
             wall_left=lambda: None if math.isinf(deadline) else deadline - clock.now,
         )  # fmt: skip
-        families["replay"] = _family(cell, settings, curves, supply, planner, deadline)
+        families["replay"] = _family(cell, settings, curves, supply, engine, deadline)
         costs = Costs(start_up=settings.start_up, overhead=0.0, thaw=settings.thaw, memory_limit=settings.memory_limit)
-        Simulation(planner, clock, costs, lambda trial, family, config: curves[int(config["curve"])]).run()
-        return outcome(cell, settings, curves, planner, clock)
+        Simulation(engine, clock, costs, lambda trial, family, config: curves[int(config["curve"])]).run()
+        return outcome(cell, settings, curves, engine, clock)
 
 
 def _family(
-    cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], supply: Supply, planner: Planner, deadline: float
+    cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], supply: Supply, engine: Engine, deadline: float
 ) -> Family:  # fmt: skip
     """As a search has it. What a step takes of the configuration that comes first is known, of no other."""
     steps, unit = max(curve.most for curve in curves), max(curve.report_every for curve in curves)
     step_seconds, life = supply.first().step_seconds, math.inf if cell.table.own_mode else steps
     policy: Policy
-    idea, price = cell.scheduler.removeprefix(WITHOUT), planner.price_of("replay")
+    idea, price = cell.scheduler.removeprefix(WITHOUT), engine.price_of("replay")
     if cell.scheduler == "ration" or idea != cell.scheduler:
         first = unit * step_seconds if math.isfinite(life) else None  # reports are as close as they are
         frame = Frame(
@@ -106,7 +106,7 @@ def _family(
         policy = made(cell.scheduler, supply=supply, price=price, unit=unit, steps=steps, step_seconds=step_seconds)
         supply.steps_at = lambda rung: policy.rung_seconds(rung) / step_seconds
     return Family(
-        seconds=cell.cap, policy=policy, prices=Prices(), suggestions=supply, equal_tokens=idea != EQUAL_TOKENS,
+        seconds=cell.cap, policy=policy, cost_model=CostModel(), suggestions=supply, equal_tokens=idea != EQUAL_TOKENS,
         step_seconds=step_seconds, life_steps=life,
     )  # fmt: skip
 
@@ -118,23 +118,23 @@ def _alone(curve: Curve, cell: Cell, settings: ReplaySettings) -> float:
     return curve.final(cell.cap / curve.step_seconds) if curve.decayed else curve.best[-1]
 
 
-def outcome(cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], planner: Planner, clock: Clock) -> Outcome:
+def outcome(cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], engine: Engine, clock: Clock) -> Outcome:
     """What a search found, of all losses that its trials passed. With nothing in hand it has the worst first one."""
     fitting = [curve for curve in curves if math.isfinite(_alone(curve, cell, settings))]
     if not fitting:
         raise UserError("--memory-limit: no configuration fits and trains; allow more memory")
-    steps = {trial: (curves[int(record.config["curve"])], record.steps) for trial, record in planner.trials.items()}
+    steps = {trial: (curves[int(record.config["curve"])], record.steps) for trial, record in engine.trials.items()}
     reached = [(curve, curve.lowest(count)) for curve, count in steps.values()]
     query = "SELECT trial, steps, valid_loss FROM reports WHERE final AND valid_loss IS NOT NULL"
-    finals = [(steps[row["trial"]][0], row["valid_loss"]) for row in planner.books.journal.rows(query)]
+    finals = [(steps[row["trial"]][0], row["valid_loss"]) for row in engine.accounting.journal.rows(query)]
     reached += [(curve, loss) for curve, loss in finals if curve.decayed]  # others were passed, or are between two
     found = min(min((loss for _, loss in reached), default=math.inf), max(curve.losses[0] for curve in fitting))
     diverged = [curve.seconds_per_report for curve, count in steps.values() if count >= curve.diverges]
-    (lost,) = planner.books.journal.rows("SELECT TOTAL(seconds) FROM charges WHERE what = 'lost'")
+    (lost,) = engine.accounting.journal.rows("SELECT TOTAL(seconds) FROM charges WHERE what = 'lost'")
     front = hypervolume([(curve, curve.best[-1]) for curve in curves], curves)
     return Outcome(
         regret=math.expm1(found - min(_alone(curve, cell, settings) for curve in fitting)),
-        unspent=1 - planner.books.ledger.spent / cell.cap,
+        unspent=1 - engine.accounting.ledger.spent / cell.cap,
         after_divergence=sum(diverged) / cell.cap,
         unfit=lost[0] / cell.cap,
         trials=len(steps),

@@ -71,7 +71,7 @@ def report(rows: Sequence[Row]) -> str:
     parts = [f"mean regret in % of the best perplexity, {seeds} search{'es' if seeds > 1 else ''} a cell"]
     parts += [_regrets(rows, key) for key in GRIDS]
     parts.append(_means(rows))
-    if OURS in _names(rows, "scheduler") and _peers(rows):
+    if OURS in _names(rows, "scheduler") and _baselines(rows):
         parts += [_ratios(rows, f"{OURS}'s regret / by {key}", key) for key in GRIDS]
         if at_half := _with_half(rows):
             parts.append(_ratios(at_half, f"{OURS}'s regret with half the budget / by budget", "budget"))
@@ -88,25 +88,25 @@ def _regrets(rows: Sequence[Row], key: str) -> str:
 
 
 def _with_half(rows: Sequence[Row]) -> list[Row]:
-    """The peers' rows, and ours with half of their budgets in the place of ours, where both are there."""
+    """The baselines' rows, and ours with half of their budgets in the place of ours, where both are there."""
 
     def place(row: Row, times: float) -> tuple[str, int, str]:
         return row["table"], row["workers"], f"{times * row['cap_seconds']:.6g}"
 
     halves = {place(row, 2.0): row for row in rows if row["scheduler"] == OURS}
-    peers = [row for row in rows if row["scheduler"] in _peers(rows) and place(row, 1.0) in halves]
-    ours = {place(row, 1.0): halves[place(row, 1.0)] | {"budget": row["budget"]} for row in peers}
-    return [*ours.values(), *peers]
+    baselines = [row for row in rows if row["scheduler"] in _baselines(rows) and place(row, 1.0) in halves]
+    ours = {place(row, 1.0): halves[place(row, 1.0)] | {"budget": row["budget"]} for row in baselines}
+    return [*ours.values(), *baselines]
 
 
 def _ratios(rows: Sequence[Row], title: str, key: str) -> str:
-    """Our regret over each peer's, and over that of the best peer in each column; below 1 is a win."""
+    """Our regret over each baseline's, and over that of the best baseline in each column; below 1 is a win."""
     parts = [*_parts(rows, key), rows]
     lines = [[title, *map(str, _names(rows, key)), "all"]]
-    for peer in _peers(rows):
-        lines.append([peer, *(_ratio(_regret(part, OURS), _regret(part, peer)) for part in parts)])
-    best = [min(_regret(part, peer) for peer in _peers(rows)) for part in parts]
-    lines.append(["best peer", *(_ratio(_regret(part, OURS), of) for part, of in zip(parts, best, strict=True))])
+    for baseline in _baselines(rows):
+        lines.append([baseline, *(_ratio(_regret(part, OURS), _regret(part, baseline)) for part in parts)])
+    best = [min(_regret(part, baseline) for baseline in _baselines(rows)) for part in parts]
+    lines.append(["best baseline", *(_ratio(_regret(part, OURS), of) for part, of in zip(parts, best, strict=True))])
     return _align(lines)
 
 
@@ -138,7 +138,7 @@ def _ratio(ours: float, theirs: float) -> str:
     return f"{ours / theirs:.2f}" if theirs else "-"
 
 
-def _peers(rows: Sequence[Row]) -> list[str]:
+def _baselines(rows: Sequence[Row]) -> list[str]:
     return [name for name in _names(rows, "scheduler") if name not in (OURS, BOUND) and not name.startswith(WITHOUT)]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from tune.reports import Report
-from tune.search.engine import Planner
+from tune.search.engine import Engine
 from tune.search_space import label
 from tune.units import duration_text
 
@@ -92,33 +92,33 @@ class Screen:
         self._write = write
         self._next_budget_line = time.monotonic() + BUDGET_LINE_SECONDS
 
-    def decided(self, planner: Planner, trial: str | None, action: str, reason: str) -> None:
+    def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
         """t003 nanogpt d128 h4 l4 p.1 bf16: promote: place 1 of 5 at rung 0"""
-        record = planner.trials.get(trial or "")
+        record = engine.trials.get(trial or "")
         who = f"{trial} {record.family} {label(record.config)}" if record else "slot"
-        self._write(f"{_clock(planner.books.clock())} {who}: {action}: {reason}")
+        self._write(f"{_clock(engine.accounting.clock())} {who}: {action}: {reason}")
 
-    def reported(self, planner: Planner, trial: str, report: Report) -> None:
+    def reported(self, engine: Engine, trial: str, report: Report) -> None:
         """The result of a rung or of a last segment; and the budget, when it was not shown for a while."""
         if report.valid is not None and (report.rung is not None or report.final):
             where = "after its decay" if report.final else f"at rung {report.rung}"
-            family, shown = planner.trials[trial].family, report.whole or report.valid
+            family, shown = engine.trials[trial].family, report.whole or report.valid
             measured = f"{shown.perplexity:.4g}{' on the whole split' if report.whole else ''}"
             result = f"perplexity {measured} after {report.steps:,} steps"
-            self._write(f"{_clock(planner.books.clock())} {trial} {family} {where}: {result}")
+            self._write(f"{_clock(engine.accounting.clock())} {trial} {family} {where}: {result}")
         if time.monotonic() >= self._next_budget_line:
             self._next_budget_line = time.monotonic() + BUDGET_LINE_SECONDS
-            self._write(budget_line(planner))
+            self._write(budget_line(engine))
 
 
-def budget_line(planner: Planner) -> str:
+def budget_line(engine: Engine) -> str:
     """What is spent, reserved and left, how many slots are held, and by whom; one of nobody is between two leases."""
-    ledger, held = planner.books.ledger, planner.books.idle_slots + len(planner.running)
+    ledger, held = engine.accounting.ledger, engine.accounting.idle_slots + len(engine.running)
     money = f"spent {_whole(ledger.spent)} of {duration_text(ledger.cap)} ({100 * ledger.spent / ledger.cap:.0f} %)"
     rest = f"reserved {_whole(ledger.reserved)}, left {_whole(max(0.0, ledger.left))}"
-    names = ", ".join(planner.running)
+    names = ", ".join(engine.running)
     holds = f"{held} {'slot' if held == 1 else 'slots'} held{f', by {names}' if names else ''}"
-    return f"{_clock(planner.books.clock())} budget: {money}, {rest}; {holds}"
+    return f"{_clock(engine.accounting.clock())} budget: {money}, {rest}; {holds}"
 
 
 def _clock(seconds: float) -> str:

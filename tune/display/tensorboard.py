@@ -34,7 +34,7 @@ from torch.utils.tensorboard.summary import custom_scalars
 from model.training.evaluation import Score
 from tune.display.standings import picture, table
 from tune.reports import Report, to_row
-from tune.search.engine import Planner
+from tune.search.engine import Engine
 from tune.search_space import Dimensions, label
 from tune.settings import Settings
 from tune.store.journal import SHARE, Journal, Stopwatch
@@ -234,32 +234,32 @@ class LedgerRun:
         layout = custom_scalars(charts(list(settings.families))).value
         self._file.add(*about, *layout, columns(dimensions, settings.families), step=0)
 
-    def write(self, planner: Planner) -> None:
+    def write(self, engine: Engine) -> None:
         """The account as it stands."""
-        ledger = planner.books.ledger
+        ledger = engine.accounting.ledger
         account = {"spent": ledger.spent, "reserved": ledger.reserved, "left": ledger.left}
         values = {f"{BUDGET}/{name}": seconds for name, seconds in account.items()}
-        values[f"{BUDGET}/running"] = len(planner.running)
+        values[f"{BUDGET}/running"] = len(engine.running)
         values |= {f"{BEST}/{family}": row["subset_loss"] for family, row in self._best.items()}
         for family, rungs in self._completed.items():
             values |= {f"{RUNGS}/{family} rung {rung}": len(trials) for rung, trials in sorted(rungs.items())}
         numbers = (scalar(tag, value) for tag, value in values.items())
         self._file.add(*numbers, step=int(ledger.spent), at=ledger.spent)
 
-    def reported(self, planner: Planner, trial: str, report: Report) -> None:
+    def reported(self, engine: Engine, trial: str, report: Report) -> None:
         """A report. A new leader's front is drawn, if that is cheap."""
-        family, spent = planner.trials[trial].family, planner.books.ledger.spent
+        family, spent = engine.trials[trial].family, engine.accounting.ledger.spent
         if report.rung is not None:
             self._completed[family][report.rung].add(trial)
         if self._leads(family, trial, report) and self._drawing + self._picture_price <= PICTURE_SHARE * spent:
             self._show(family, int(spent))
-        self.write(planner)
+        self.write(engine)
 
-    def close(self, planner: Planner) -> None:
+    def close(self, engine: Engine) -> None:
         """The fronts and the final ranking."""
-        self.write(planner)
+        self.write(engine)
         for family in self._best:
-            self._show(family, int(planner.books.ledger.spent))
+            self._show(family, int(engine.accounting.ledger.spent))
 
     def ended(self, trial: str) -> None:
         """A trial is over: where it was a best so far and failed, another is."""
@@ -309,33 +309,33 @@ class TensorBoard:
         self._ledger = LedgerRun(folder, journal, settings, dimensions)
         self._trials: dict[str, TrialRun] = {}
 
-    def decided(self, planner: Planner, trial: str | None, action: str, reason: str) -> None:
+    def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
         """A trial that starts has its row of HParams at once, so that no end can lose it."""
         with self.watch:
             if trial is not None:
-                self._run(planner, trial).decided(action, reason, planner.books.clock())
+                self._run(engine, trial).decided(action, reason, engine.accounting.clock())
             if trial is not None and action == "stop":
                 self._ledger.ended(trial)
-            self._ledger.write(planner)
+            self._ledger.write(engine)
 
-    def reported(self, planner: Planner, trial: str, report: Report) -> None:
+    def reported(self, engine: Engine, trial: str, report: Report) -> None:
         """A report, once it is in the journal."""
         with self.watch:
-            self._trials[trial].reported(report, planner.books.clock())
-            self._ledger.reported(planner, trial, report)
+            self._trials[trial].reported(report, engine.accounting.clock())
+            self._ledger.reported(engine, trial, report)
 
-    def close(self, planner: Planner) -> None:
+    def close(self, engine: Engine) -> None:
         """The last pictures and the final ranking."""
-        self._ledger.close(planner)
+        self._ledger.close(engine)
 
-    def translated(self, planner: Planner, trial: str, score: Score) -> None:
+    def translated(self, engine: Engine, trial: str, score: Score) -> None:
         """How well a winner translates."""
-        self._run(planner, trial).translated(score)
+        self._run(engine, trial).translated(score)
 
-    def _run(self, planner: Planner, trial: str) -> TrialRun:
+    def _run(self, engine: Engine, trial: str) -> TrialRun:
         """That of a trial; a new one begins with its row of HParams."""
         if trial not in self._trials:
-            record = planner.trials[trial]
+            record = engine.trials[trial]
             begun = begun_row(self._dimensions, record.family, record.config)
             name = f"{record.family}/{trial} {label(record.config)}"
             self._trials[trial] = TrialRun(self._folder / name, self._journal, trial, begun)

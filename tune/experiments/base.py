@@ -163,11 +163,11 @@ class _TooDear:
 
 
 START_SECONDS, END_SECONDS = 15.0, 5.0
-"""Of each device of a crew, kept for its processes to come up and to end."""
+"""Of each device of a group, kept for its processes to come up and to end."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grounds:
+class SearchContext:
     """One configuration, its text, the devices, and what is to be measured. notes: for the user."""
 
     settings: ExperimentSettings
@@ -178,7 +178,7 @@ class Grounds:
     notes: Sequence[str]
 
 
-def survey(experiment: Experiment, settings: ExperimentSettings) -> Grounds:
+def survey(experiment: Experiment, settings: ExperimentSettings) -> SearchContext:
     """UserError: a setting that cannot serve."""
     devices, family = find_devices(settings), settings.family
     if family not in experiment.families:
@@ -196,7 +196,7 @@ def survey(experiment: Experiment, settings: ExperimentSettings) -> Grounds:
     (corpus,) = texts.corpora.values()
     named = {name: getattr(texts.settings, name) for name in CORPORA.values()}
     winner = [f"on the winner of {settings.of}: {family} {label(fixed)}"] if settings.of else []
-    return Grounds(
+    return SearchContext(
         settings=replace(settings, **named), devices=devices, data=prepare(corpus), points=points,
         config=Config(family=family, seed=settings.seed, **fixed), notes=[*winner, *texts.notes],
     )  # fmt: skip
@@ -231,7 +231,7 @@ def check_fixed(experiment: Experiment, fix: Mapping[str, Value]) -> None:
             raise invalid("fix", f"'{fix_text({name: fix[name]})}' {rule}")
 
 
-def crews(points: Sequence[Point]) -> list[list[Point]]:
+def groups(points: Sequence[Point]) -> list[list[Point]]:
     """The points of each number of devices: their processes stay up from one to the next."""
     ordered = sorted(points, key=lambda point: point.devices)
     return [list(group) for _, group in itertools.groupby(ordered, key=lambda point: point.devices)]
@@ -239,7 +239,7 @@ def crews(points: Sequence[Point]) -> list[list[Point]]:
 
 def price(points: Sequence[Point], share: float = 1.0) -> float:
     """Device-seconds of the points: with a share of 1 what they are worth, with 0 the least that they must have."""
-    fixed = sum(group[0].devices * (START_SECONDS + END_SECONDS) for group in crews(points))
+    fixed = sum(group[0].devices * (START_SECONDS + END_SECONDS) for group in groups(points))
     return fixed + sum(point.devices * point.given(share) for point in points)
 
 

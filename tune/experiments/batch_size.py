@@ -212,7 +212,7 @@ def epoch_rows(config: Config, data: Data) -> int:
 def paper(place: Place) -> Callable[[int], float]:
     """Bytes on paper of a step with so many rows."""
     family, data, device = FAMILIES[place.config.family], place.data, place.device
-    return lambda rows: family.footprint(of_rows(place.config, data, rows), data, micro_batches=1, device=device)
+    return lambda rows: family.memory_estimate(of_rows(place.config, data, rows), data, micro_batches=1, device=device)
 
 
 def measure_batch(place: Place, asked: dict[str, Any]) -> Iterator[Said]:

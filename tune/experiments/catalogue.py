@@ -5,7 +5,7 @@ from typing import Any
 
 from tune.devices import find_devices
 from tune.experiments.ablation import ABLATION
-from tune.experiments.base import Experiment, affordable_share, crews, price, survey, winner_of
+from tune.experiments.base import Experiment, affordable_share, groups, price, survey, winner_of
 from tune.experiments.batch_size import BATCH_SIZE
 from tune.experiments.conduct import run_experiment
 from tune.experiments.data_parallel import DATA_PARALLEL
@@ -41,13 +41,13 @@ def list_lines(experiments: Iterable[Experiment]) -> Iterator[str]:
 
 def plan_lines(experiment: Experiment, settings: ExperimentSettings) -> Iterator[str]:
     """A line for each point, with its seconds on each device."""
-    grounds = survey(experiment, settings)
-    share = affordable_share(grounds.points, settings.budget)
-    yield f"{experiment.name} on {grounds.devices.slots} x {grounds.devices.name}"
-    for group in crews(grounds.points):
+    context = survey(experiment, settings)
+    share = affordable_share(context.points, settings.budget)
+    yield f"{experiment.name} on {context.devices.slots} x {context.devices.name}"
+    for group in groups(context.points):
         for point in group:
             yield f"{point.devices} x {point.text}: {point.given(share):.0f} s"
-    yield f"about {duration_text(round(price(grounds.points, share)))} of {duration_text(settings.budget)}"
+    yield f"about {duration_text(round(price(context.points, share)))} of {duration_text(settings.budget)}"
 
 
 def of_winner(name: str, typed: dict[str, Any]) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from tune.backend.session import local_ray
 from tune.backend.worker_group import LeaseOver
 from tune.display.console import Voice, last_word, screen_apart
 from tune.errors import called, told_in_one_line
-from tune.experiments.base import Experiment, ExperimentSettings, Grounds, Trials, survey
+from tune.experiments.base import Experiment, ExperimentSettings, SearchContext, Trials, survey
 from tune.experiments.runner import Bench
 from tune.search.resume import last_moment, note_cap, spent, undamaged
 from tune.search_context import check_same_text, facts_of, note_facts, write_facts
 from tune.signals import Told, ended_in_order, interruptible
 from tune.store import heartbeat
-from tune.store.accounting import Books, Ledger
+from tune.store.accounting import Accounting, Ledger
 from tune.store.journal import Journal
 from tune.study import SILENT_END, interrupted_at_once, open_journal
 from tune.units import duration_text
@@ -26,17 +26,17 @@ INTERRUPTED = 128 + signal.SIGINT
 def run_experiment(experiment: Experiment, settings: ExperimentSettings) -> int:
     """The exit code. UserError, with nothing written: a setting that cannot serve."""
     assert not settings.plan, "a plan spends nothing"
-    grounds = survey(experiment, settings)
-    text = {grounds.settings.family: grounds.data}
-    facts = facts_of(grounds.settings, grounds.devices, text, experiment=experiment.name)
+    context = survey(experiment, settings)
+    text = {context.settings.family: context.data}
+    facts = facts_of(context.settings, context.devices, text, experiment=experiment.name)
     with ended_in_order() as told:
-        study = grounds.settings.resume or grounds.settings.make_folder()
+        study = context.settings.resume or context.settings.make_folder()
         how = go_on(experiment, study)
         last = last_word(f"{study}: {SILENT_END}; {how}")
         with told_in_one_line(f"--resume {study}"), interrupted_at_once(how), last:
-            if not grounds.settings.resume:
+            if not context.settings.resume:
                 write_facts(facts, study)
-            return conduct(experiment, grounds, study, told)
+            return conduct(experiment, context, study, told)
 
 
 def go_on(experiment: Experiment, study: Path) -> str:
@@ -44,18 +44,18 @@ def go_on(experiment: Experiment, study: Path) -> str:
     return f"go on with: {called('tune/experiment.py')} {experiment.name} --resume {study}"
 
 
-def conduct(experiment: Experiment, grounds: Grounds, study: Path, told: Told) -> int:
+def conduct(experiment: Experiment, context: SearchContext, study: Path, told: Told) -> int:
     """As run_experiment, in a folder that was made for it or that it has."""
-    settings, devices, ended = grounds.settings, grounds.devices, "done"
+    settings, devices, ended = context.settings, context.devices, "done"
     with open_journal(study, settings) as journal, screen_apart(study / "log.txt") as write:
         with undamaged(journal):
-            check_same_text({settings.family: grounds.data}, journal.facts())
+            check_same_text({settings.family: context.data}, journal.facts())
         write(f"{study}: {duration_text(settings.budget)} on {devices.slots} x {devices.name}")
-        for note in grounds.notes:
+        for note in context.notes:
             write(note)
-        bench = make_bench(experiment, grounds, journal, write)
+        bench = make_bench(experiment, context, journal, write)
         try:
-            with heartbeat.beating(study, bench.books.clock), local_ray(devices.slots, devices.gpus):
+            with heartbeat.beating(study, bench.accounting.clock), local_ray(devices.slots, devices.gpus):
                 if told.name:
                     raise KeyboardInterrupt(told.name)
                 with interruptible():
@@ -65,7 +65,7 @@ def conduct(experiment: Experiment, grounds: Grounds, study: Path, told: Told) -
         except LeaseOver:
             ended = "overdue: the processes were still at work when their lease ended"
         bench.conclude()
-        used = bench.books.ledger.spent
+        used = bench.accounting.ledger.spent
         journal.note(ended={"reason": ended, "spent": used})
         write(f"spent {duration_text(round(used, 1))} of {duration_text(settings.budget)}")
         write(f"draw it: {called('analysis/plot.py')} experiment {study}")
@@ -74,20 +74,20 @@ def conduct(experiment: Experiment, grounds: Grounds, study: Path, told: Told) -
     return {"done": 0, "interrupted": INTERRUPTED}.get(ended, 1)
 
 
-def make_bench(experiment: Experiment, grounds: Grounds, journal: Journal, write: Voice) -> Bench:
+def make_bench(experiment: Experiment, context: SearchContext, journal: Journal, write: Voice) -> Bench:
     """On a clock that goes on where the journal ends."""
-    settings, begun, before = grounds.settings, time.monotonic(), last_moment(journal)
+    settings, begun, before = context.settings, time.monotonic(), last_moment(journal)
 
     def clock() -> float:
         return before + time.monotonic() - begun
 
-    ledger = Ledger(cap=settings.budget, clock=clock, spent_before=spent(journal), share=grounds.devices.share)
+    ledger = Ledger(cap=settings.budget, clock=clock, spent_before=spent(journal), share=context.devices.share)
     note_cap(journal, settings.budget)
-    text = {settings.family: grounds.data}
-    note_facts(facts_of(settings, grounds.devices, text, experiment=experiment.name), journal)
+    text = {settings.family: context.data}
+    note_facts(facts_of(settings, context.devices, text, experiment=experiment.name), journal)
     (journal.folder / heartbeat.FOLDER).mkdir(exist_ok=True)
     return Bench(
-        experiment=experiment, points=grounds.points, config=grounds.config, data=grounds.data,
-        devices=grounds.devices, books=Books(journal, ledger, clock),
-        trials=Trials(journal, grounds.config, clock), folder=journal.folder, write=write,
+        experiment=experiment, points=context.points, config=context.config, data=context.data,
+        devices=context.devices, accounting=Accounting(journal, ledger, clock),
+        trials=Trials(journal, context.config, clock), folder=journal.folder, write=write,
     )  # fmt: skip

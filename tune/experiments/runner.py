@@ -14,7 +14,7 @@ import ray
 from tensorboard.plugins.text.summary_v2 import text_pb
 
 from model.config import Config, Data
-from tune.backend.worker_group import Crew, Orders, Task, new_desk
+from tune.backend.worker_group import Orders, Task, WorkerGroup, new_desk
 from tune.devices import Devices
 from tune.display.tensorboard import EventFile, scalar
 from tune.experiments.base import (
@@ -27,11 +27,11 @@ from tune.experiments.base import (
     Trials,
     affordable_points,
     affordable_share,
-    crews,
+    groups,
 )
 from tune.experiments.tables import show
 from tune.registry import travelling
-from tune.store.accounting import Books, Hold, affordable
+from tune.store.accounting import Accounting, Hold, affordable
 from tune.store.journal import Journal
 
 
@@ -65,7 +65,7 @@ def markdown(table: Table) -> str:
 
 
 LATE_SECONDS = 60.0
-"""Of a lease beyond what a crew should take, where the cap has them: on a busy machine processes start late."""
+"""Of a lease beyond what a group should take, where the cap has them: on a busy machine processes start late."""
 TOO_LATE = "the cap was spent before: give a larger --budget with --resume"
 
 
@@ -78,7 +78,7 @@ class Bench:
     config: Config
     data: Data
     devices: Devices
-    books: Books
+    accounting: Accounting
     trials: Trials
     folder: Path
     write: Callable[[str], None]
@@ -89,21 +89,21 @@ class Bench:
 
     @cached_property
     def _shared(self) -> Any:
-        """The data, once for all crews."""
+        """The data, once for all groups."""
         return ray.put(self.data)
 
     def rows(self) -> list[Row]:
         """The last row of each point, in the order of the points."""
-        found = last_rows(self.books.journal, self.experiment.name)
+        found = last_rows(self.accounting.journal, self.experiment.name)
         return [found[point.key] for point in self.points if point.key in found]
 
     def measure(self) -> None:
         """Give each point its row."""
-        in_turn = [point for group in crews(self.points) for point in group]
-        left = unmeasured(in_turn, self.books.journal, self.experiment.name)
-        while count := affordable_points(left, self.books.ledger.left):
-            share = affordable_share(left[:count], self.books.ledger.left)
-            left = left[self._measured(crews(left[:count])[0], share):]
+        in_turn = [point for group in groups(self.points) for point in group]
+        left = unmeasured(in_turn, self.accounting.journal, self.experiment.name)
+        while count := affordable_points(left, self.accounting.ledger.left):
+            share = affordable_share(left[:count], self.accounting.ledger.left)
+            left = left[self._measured(groups(left[:count])[0], share):]
         for point in left:
             self._keep(point, {"skipped": TOO_LATE})
 
@@ -119,15 +119,15 @@ class Bench:
         devices, done = group[0].devices, 0
         slots = self.devices.slots_of(devices)
         seconds = START_SECONDS + END_SECONDS + sum(point.given(share) for point in group) + LATE_SECONDS
-        seconds = min(seconds, affordable(self.books, slots))
+        seconds = min(seconds, affordable(self.accounting, slots))
         first = self.trials.of(group[0])
-        with Hold(self.books, first, self.experiment.name, devices=slots, seconds=seconds) as hold:
+        with Hold(self.accounting, first, self.experiment.name, devices=slots, seconds=seconds) as hold:
             try:
-                with self._crew(devices, hold) as crew:
-                    crew.come_up()
+                with self._group(devices, hold) as workers:
+                    workers.come_up()
                     while done < len(group):
                         seconds = min(group[done].given(share), hold.left - END_SECONDS)
-                        self._ask(crew, group[done], seconds)
+                        self._ask(workers, group[done], seconds)
                         done += 1
             except RuntimeError as error:
                 hold.charge("lost")
@@ -135,16 +135,16 @@ class Bench:
                 done += 1
         return done
 
-    def _ask(self, crew: Crew, point: Point, seconds: float) -> None:
+    def _ask(self, group: WorkerGroup, point: Point, seconds: float) -> None:
         if seconds < point.least:
             self._keep(point, {"skipped": TOO_LATE})
             return
-        trial = crew.hold.trial = self.trials.of(point)
-        row = crew.do(Task(asked=point.asked, changes=point.config, trial=trial, seconds=seconds))
-        self._keep(point, row | {"start_up_seconds": crew.start_up_seconds})
+        trial = group.hold.trial = self.trials.of(point)
+        row = group.do(Task(asked=point.asked, changes=point.config, trial=trial, seconds=seconds))
+        self._keep(point, row | {"start_up_seconds": group.start_up_seconds})
 
     @contextmanager
-    def _crew(self, devices: int, hold: Hold) -> Iterator[Crew]:
+    def _group(self, devices: int, hold: Hold) -> Iterator[WorkerGroup]:
         """Processes on a hold, gone before it ends: dismissed, or with their Ray where they do not listen."""
         desk, line = new_desk()
         folder = self.folder / "checkpoints"
@@ -152,10 +152,10 @@ class Bench:
             work=self.experiment.work, line=line, config=self.config, data=self._shared, folder=folder,
             families=travelling(), ends=hold.moment,
         )  # fmt: skip
-        crew = Crew(devices, orders, desk, self.devices.gpus, hold)
+        group = WorkerGroup(devices, orders, desk, self.devices.gpus, hold)
         try:
-            yield crew
-            crew.dismiss()
+            yield group
+            group.dismiss()
         except RuntimeError:
             raise
         except BaseException:
@@ -166,7 +166,7 @@ class Bench:
         known = {"key": point.key, "devices": point.devices, "asked": point.asked, "config": dict(point.config)}
         whole = known | {"trial": self.trials.of(point)} | row
         named = {"experiment": self.experiment.name, "value": json.dumps(whole)}
-        self.books.journal.insert("rows", {"at": self.books.clock(), **named})
+        self.accounting.journal.insert("rows", {"at": self.accounting.clock(), **named})
         self.board.measured(whole)
         told = f"skipped: {row['skipped']}" if "skipped" in row else self.experiment.line(whole)
         self.write(f"{point.devices} x {point.text}: {told}")

@@ -167,7 +167,7 @@ def costs(config: Config, data: Data, last: Report, peak: float, device: torch.d
         "epochs": last.tokens / data.training_tokens, "training_seconds": last.training_seconds,
         "step_seconds": last.step_seconds, "tokens_per_second": rate, "micro_batches": last.micro_batches,
         "peak_flops": peak, "mfu": rate * family.flops_per_token(config, data) / peak,
-        "paper_bytes": family.footprint(config, data, micro_batches=last.micro_batches, device=device),
+        "paper_bytes": family.memory_estimate(config, data, micro_batches=last.micro_batches, device=device),
         "stored_bytes": (Path(last.checkpoint) / checkpoints.WEIGHTS).stat().st_size,
     }  # fmt: skip
 

@@ -14,7 +14,7 @@ from tune.reports import Report
 from tune.search.family import (  # fmt: skip
     MOST_REFUSALS,
     Family,
-    Footprints,
+    MemoryNotes,
     Shares,
     Slots,
     TrialRecord,
@@ -23,17 +23,17 @@ from tune.search.family import (  # fmt: skip
 )
 from tune.search.state import Agreed, State, Terms, agreed_in
 from tune.search.successive_halving import ALIKE, Finish, HandBack, Ladder, Promote, Start, Wait
-from tune.store.accounting import Assignment, Books, Running
+from tune.store.accounting import Accounting, Assignment, Running
 from tune.store.heartbeat import GRACE_SECONDS, IDLE, WORKING
 
 
 class Listener(Protocol):
     """Hears of every decision and report, after it was written down."""
 
-    def decided(self, planner: "Planner", trial: str | None, action: str, reason: str) -> None:
+    def decided(self, engine: "Engine", trial: str | None, action: str, reason: str) -> None:
         """A decision, with its reason."""
 
-    def reported(self, planner: "Planner", trial: str, report: Report) -> None:
+    def reported(self, engine: "Engine", trial: str, report: Report) -> None:
         """A report, as the journal has it now."""
 
 
@@ -53,7 +53,7 @@ Afterwards = Literal["goes on", "waits", "ends"]
 """What becomes of a trial's process after a report."""
 
 
-class Planner:
+class Engine:
     """The search as far as it is not Ray's.
 
     slots: how many trials may run at once; there: how many of them there are just now, where machines may be lost;
@@ -64,21 +64,21 @@ class Planner:
     def __init__(
         self,
         *,
-        books: Books,
+        accounting: Accounting,
         families: dict[str, Family],
         slots: int,
         there: Callable[[], int] | None = None,
         wall_left: Callable[[], float | None] = lambda: None,
         listeners: Sequence[Listener] = (),
     ) -> None:
-        self.books, self.families = books, families
+        self.accounting, self.families = accounting, families
         self.wall_left, self._listeners = wall_left, listeners
-        self.state = State(families, books.journal.folder, books.ledger.share)
+        self.state = State(families, accounting.journal.folder, accounting.ledger.share)
         self.trials, self.running, self.cut_short = self.state.trials, self.state.running, self.state.cut_short
         self.stopping: str | None = None
-        self.slots = Slots(slots, there, self.running, books)
+        self.slots = Slots(slots, there, self.running, accounting)
         self.silence: Callable[[], float | None] = lambda: None
-        self._shares, self._footprints = Shares(families, self.running, books), Footprints(families, books)
+        self._shares, self._memory_notes = Shares(families, self.running, accounting), MemoryNotes(families, accounting)
 
     @property
     def done(self) -> bool:
@@ -88,7 +88,7 @@ class Planner:
     def overdue(self) -> list[str]:
         """Running trials that outstay their lease."""
         self._wake()
-        late = self.books.clock() - OVERDUE_SECONDS
+        late = self.accounting.clock() - OVERDUE_SECONDS
         return [name for name, run in self.running.items() if late > run.assignment.opened + run.assignment.seconds]
 
     def price_of(self, name: str) -> Callable[[str | None, int], float]:
@@ -99,10 +99,10 @@ class Planner:
     @contextmanager
     def event(self, *, changes: bool = True) -> Iterator[None]:
         """What happens inside is written down as a whole or not at all; on a disk with a digest of the state."""
-        with self.books.journal.transaction():
+        with self.accounting.journal.transaction():
             yield
-            if changes and self.books.journal.on_disk:
-                self.books.journal.note(state=self.state.digest())
+            if changes and self.accounting.journal.on_disk:
+                self.accounting.journal.note(state=self.state.digest())
 
     # Under what terms it runs
 
@@ -111,7 +111,7 @@ class Planner:
 
         Returns what a user should know of it.
         """
-        journal = self.books.journal
+        journal = self.accounting.journal
         agreed = agreed_in(journal.facts())
         before = agreed[-1] if agreed else None
         refitted = before is None or (before.seconds, before.deadline) != (terms.cap, terms.deadline)
@@ -122,7 +122,7 @@ class Planner:
             SELECT (SELECT IFNULL(MAX(decision), 0) FROM decisions) AS decision,
                    (SELECT IFNULL(MAX(report), 0) FROM reports) AS report""")
         now = Agreed(
-            at=self.books.clock(), seconds=terms.cap, deadline=terms.deadline, processor=terms.processor,
+            at=self.accounting.clock(), seconds=terms.cap, deadline=terms.deadline, processor=terms.processor,
             families={
                 name: (seconds, self._ladder(name, seconds, terms.deadline, new=before is None))
                 for name, seconds in (terms.families.items() if refitted else ())
@@ -185,8 +185,8 @@ class Planner:
     def _can_wait(self) -> bool:
         """Whether what is left pays for the idle slots until a lease ends: what runs has its own reserved."""
         first = min((run.assignment.opened + run.assignment.seconds for run in self.running.values()), default=math.inf)
-        idle = self.books.idle_slots
-        return not idle or idle * (first - self.books.clock()) <= self.books.ledger.room
+        idle = self.accounting.idle_slots
+        return not idle or idle * (first - self.accounting.clock()) <= self.accounting.ledger.room
 
     def _is_idle(self, name: str, wall: float | None) -> bool:
         """Whether nothing of a family runs, and nothing can by its own share."""
@@ -200,13 +200,13 @@ class Planner:
             return False
         with self.event():
             for run in self.running.values():
-                last = self.books.last_sign(run)
+                last = self.accounting.last_sign(run)
                 if last is not None and last.ended is not None:
-                    self.books.note_gone(run, last.at)
-                elif self.books.clock() > run.assignment.opened + run.assignment.seconds + GRACE_SECONDS:
-                    self.books.note_gone(run, math.inf)
-            while self.books.idle_slots:
-                self.books.hand_back_slept(since)
+                    self.accounting.note_gone(run, last.at)
+                elif self.accounting.clock() > run.assignment.opened + run.assignment.seconds + GRACE_SECONDS:
+                    self.accounting.note_gone(run, math.inf)
+            while self.accounting.idle_slots:
+                self.accounting.hand_back_slept(since)
                 self._decide(None, "hand back", DRIVER_SLEPT)
         return True
 
@@ -214,7 +214,7 @@ class Planner:
         """Idle slots whose machine is gone are charged no more."""
         while self.slots.idle_and_lost:
             with self.event():
-                self.books.hand_back()
+                self.accounting.hand_back()
                 self._decide(None, "hand back", MACHINE_GONE)
 
     def _hand_back(self, reason: str) -> None:
@@ -222,7 +222,7 @@ class Planner:
             if self.slots.hand_back():
                 self._decide(None, "hand back", reason)
             if not self.stopping:
-                self.books.journal.note(slots_kept=self.slots.kept)
+                self.accounting.journal.note(slots_kept=self.slots.kept)
 
     def _go_on_with_cut_short(self) -> Assignment | None:
         """Another lease for a trial whose last one ended before its goal; to its policy it is still on its way."""
@@ -233,9 +233,9 @@ class Planner:
             price = left if rung is None else self.price_of(name)(trial, rung)
             with self.event():
                 if left >= LEAST_LEASE_SECONDS and price <= left and not family.policy.hopeless:
-                    return self._lease(trial, rung, price, GO_ON, "its stretch was cut short")
+                    return self._lease(trial, rung, price, GO_ON, "its segment was cut short")
                 self.state.waits(trial)
-                self._decide(trial, "wait", "what is left does not pay for the rest of its stretch", rung)
+                self._decide(trial, "wait", "what is left does not pay for the rest of its segment", rung)
         return None
 
     def _assign(self, name: str, move: Start | Promote | Finish) -> Assignment | None:
@@ -253,9 +253,9 @@ class Planner:
         """A configuration that was not tried yet and will fit in memory; those that will not are written down too."""
         family = self.families[name]
         while family.refusals < MOST_REFUSALS and family.suggestions.more:
-            config, created = family.suggestions.suggest(trial := f"t{len(self.trials) + 1:03d}"), self.books.clock()
+            config, created = family.suggestions.suggest(trial := f"t{len(self.trials) + 1:03d}"), self.accounting.clock()
             row = {"trial": trial, "family": name, "config": json.dumps(config), "state": "paused"}
-            self.books.journal.insert("trials", {**row, "created": created})
+            self.accounting.journal.insert("trials", {**row, "created": created})
             self.trials[trial] = TrialRecord(family=name, config=config)
             if (refusal := family.memory.refusal(config)) is None:
                 return trial
@@ -263,15 +263,15 @@ class Planner:
         return None
 
     def _lease(self, trial: str, rung: int | None, price: float, action: str, reason: str) -> Assignment:
-        """Reserve what a stretch needs and write it down, before it happens. rung None: the last stretch."""
+        """Reserve what a segment needs and write it down, before it happens. rung None: the last segment."""
         record, again, wall = self.trials[trial], action == GO_ON, self.wall_left()
         family = self.families[record.family]
         wanted = family.last_segment(record, price) if rung is None else with_margin(price)
-        if not self.books.idle_slots:
-            wanted = with_start_up(wanted, family.prices.start_up, self.books.affordable / self.slots.free)
+        if not self.accounting.idle_slots:
+            wanted = with_start_up(wanted, family.cost_model.start_up, self.accounting.affordable / self.slots.free)
         goal = record.goal if again and record.goal is not None else family.goal(record, rung)
         micro_batches = record.micro_batches or family.memory.micro_batches(record.config) or 1
-        row = self.books.open_lease(
+        row = self.accounting.open_lease(
             trial, rung, goal, price, wanted, math.inf if wall is None else wall, micro_batches
         )  # fmt: skip
         run = self.state.leased(row)
@@ -288,13 +288,13 @@ class Planner:
         run = self.running[trial]
         changes = report.ended is not None or report.micro_batches != run.micro_batches
         with self.event(changes=changes):
-            self.books.charge(run, report.seconds)
-            report = self.books.report(run, report)
-            self.trials[trial].micro_batches = self._footprints.learn(run, report)
+            self.accounting.charge(run, report.seconds)
+            report = self.accounting.report(run, report)
+            self.trials[trial].micro_batches = self._memory_notes.learn(run, report)
             ends = report.ran_out or run.gone is not None
             if report.ended:
                 self._close(run, "start" if run.fresh_slot else "idle", hand_back=ends)
-                self._end_stretch(run, report)
+                self._end_segment(run, report)
         for listener in self._listeners:
             listener.reported(self, trial, report)
         return "goes on" if not report.ended else "ends" if ends else "waits"
@@ -304,17 +304,17 @@ class Planner:
         self._wake()
         run = self.running[trial]
         with self.event():
-            self.trials[trial].micro_batches = self._footprints.hopeless(run)
+            self.trials[trial].micro_batches = self._memory_notes.hopeless(run)
             self._close(run, "lost", hand_back=True)
             self.end(trial, "memory: ran out of it, however small its batches were cut")
         return "ends"
 
     def _close(self, run: Running, rest: str, *, hand_back: bool = False) -> None:
-        self.state.closed(run.assignment.trial, self.books.close_lease(run, rest))
+        self.state.closed(run.assignment.trial, self.accounting.close_lease(run, rest))
         if hand_back:
-            self.books.hand_back(run.assignment.slot, run.gone)
+            self.accounting.hand_back(run.assignment.slot, run.gone)
 
-    def _end_stretch(self, run: Running, report: Report) -> None:
+    def _end_segment(self, run: Running, report: Report) -> None:
         """What the last report of a lease makes of its trial. A deadline ends none: it goes on under a later one."""
         trial, reason = run.assignment.trial, self.state.ended(run, report)
         if reason is not None and not (reason.startswith("price") and run.hurried):
@@ -348,15 +348,15 @@ class Planner:
         """
         self._wake()
         run, record = self.running[trial], self.trials[trial]
-        last = self.books.last_sign(run)
+        last = self.accounting.last_sign(run)
         ended, before = last and last.ended, last is None and not run.fresh_slot
         lost, slept = self.slots.there() < run.there, ended == IDLE or before
         blameless = lost or slept
         reason = MACHINE_GONE if lost else DRIVER_SLEPT if slept else f"error: {HUNG}" if ended == WORKING else reason
         with self.event():
             if run.gone is None:
-                now = run.assignment.opened if before else self.books.clock()
-                self.books.note_gone(run, last.at if last and ended else now)
+                now = run.assignment.opened if before else self.accounting.clock()
+                self.accounting.note_gone(run, last.at if last and ended else now)
             self._close(run, "lost", hand_back=True)
             if not blameless:
                 record.deaths += 1
@@ -386,12 +386,12 @@ class Planner:
             self._decide(trial, "give up", f"{rule}: no other of {self.trials[trial].family} is started")
 
     def _settle(self, trial: str, state: str, reason: str | None) -> None:
-        self.books.journal.update("trials", trial, {"state": state, "reason": reason})
+        self.accounting.journal.update("trials", trial, {"state": state, "reason": reason})
 
     def _decide(self, trial: str | None, action: str, reason: str, rung: int | None = None) -> None:
-        journal = self.books.journal
+        journal = self.accounting.journal
         (last,) = journal.rows("SELECT IFNULL(MAX(report), 0) AS report FROM reports")
-        row = {"at": self.books.clock(), "trial": trial, "action": action, "rung": rung, "reason": reason}
+        row = {"at": self.accounting.clock(), "trial": trial, "action": action, "rung": rung, "reason": reason}
         journal.insert("decisions", row | {"report": last["report"]})
         for listener in self._listeners:
             listener.decided(self, trial, action, reason)

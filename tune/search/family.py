@@ -13,7 +13,7 @@ from tune.search.forecast import Standing
 from tune.search.memory_model import Memory
 from tune.search.successive_halving import Ladder, Left, Move
 from tune.search_space import Config
-from tune.store.accounting import Books, Running
+from tune.store.accounting import Accounting, Running
 
 MOST_REFUSALS = 50
 """Where so many configurations in a row do not fit in memory, a family has no more of them."""
@@ -25,7 +25,7 @@ WARM_UPS_BEFORE_A_FALL_TELLS = 2.0
 trial will go on. Counted in steps of the family's first trial, so that all at a rung are compared in the same way."""
 
 FIRST_OVERHEAD_SECONDS = 1.5
-"""Of a stretch, until the first one was paid: loading, hand-over, evaluation and checkpoint."""
+"""Of a segment, until the first one was paid: loading, hand-over, evaluation and checkpoint."""
 FIRST_START_UP_SECONDS = 6.0
 """Of a slot, until the first one came up: the process, its imports, its first batch."""
 
@@ -49,10 +49,10 @@ class TrialRecord:
     micro_batches: int | None = None
 
 
-class Prices:
-    """What stretches of one family cost, in device-seconds.
+class CostModel:
+    """What segments of one family cost, in device-seconds.
 
-    A stretch costs its training (the ladder says how long) and an overhead: loading, evaluation, checkpoint. A trial's
+    A segment costs its training (the ladder says how long) and an overhead: loading, evaluation, checkpoint. A trial's
     own last overhead is the best guess of its next; for a new trial it is the median of the others' last ones.
     """
 
@@ -84,8 +84,8 @@ class Prices:
         """Device-seconds until a new slot trains."""
         return statistics.median(self._start_ups) if self._start_ups else FIRST_START_UP_SECONDS
 
-    def stretch(self, trial: str | None, training_seconds: float) -> float:
-        """Expected device-seconds of a stretch that trains a trial (None: a new one) for `training_seconds` more."""
+    def segment(self, trial: str | None, training_seconds: float) -> float:
+        """Expected device-seconds of a segment that trains a trial (None: a new one) for `training_seconds` more."""
         return training_seconds * self._slowdowns.get(trial or "", 1.0) + self._overhead(trial)
 
     def _overhead(self, trial: str | None) -> float:
@@ -174,7 +174,7 @@ class Family:
 
     seconds: float
     policy: Policy
-    prices: Prices
+    cost_model: CostModel
     suggestions: Suggestions
     memory: Memory = field(default_factory=Memory)
     charged: float = 0.0
@@ -194,7 +194,7 @@ class Family:
         return round(min(steps, self.life_steps))
 
     def goal(self, record: TrialRecord, rung: int | None) -> int | None:
-        """Steps of a trial's life at the end of a stretch; None where only seconds count, as on the last one (rung
+        """Steps of a trial's life at the end of a segment; None where only seconds count, as on the last one (rung
         None)."""
         steps = None if rung is None else self.steps_at(record, rung)
         return None if steps is None else max(record.steps + 1, steps)
@@ -204,7 +204,7 @@ class Family:
         seconds = self.policy.rung_seconds(rung)
         if record is not None and (steps := self.steps_at(record, rung)) is not None:
             seconds = max(1, steps - record.steps) * (record.step_seconds or self.step_seconds or 0.0)
-        return self.prices.stretch(trial, max(0.0, seconds))
+        return self.cost_model.segment(trial, max(0.0, seconds))
 
     def last_segment(self, record: TrialRecord, seconds: float) -> float:
         """How much of so many seconds a last segment gets, so that its trial, should it win, can decode."""
@@ -227,15 +227,15 @@ class Family:
         """All that its events made of it, as plain data; what was suggested follows from that."""
         account = [self.charged, self.refusals, self.step_seconds]
         return self.policy.state() | {
-            "prices": self.prices.state(), "memory": self.memory.state(), "account": account
+            "prices": self.cost_model.state(), "memory": self.memory.state(), "account": account
         }  # fmt: skip
 
 
-class Footprints:
+class MemoryNotes:
     """What each lease tells of memory."""
 
-    def __init__(self, families: Mapping[str, Family], books: Books) -> None:
-        self._families, self._books = families, books
+    def __init__(self, families: Mapping[str, Family], accounting: Accounting) -> None:
+        self._families, self._accounting = families, accounting
 
     def learn(self, run: Running, report: Report) -> int:
         """In how large parts memory ran out, and at the end of a lease on which it did not what the trial took.
@@ -262,19 +262,19 @@ class Footprints:
         assignment = run.assignment
         memory = self._families[assignment.family].memory
         predicted = memory.predicted(assignment.config, micro_batches)
-        self._books.note_memory(assignment, micro_batches, predicted, measured)
+        self._accounting.note_memory(assignment, micro_batches, predicted, measured)
         memory.learn(assignment.config, micro_batches, measured)
 
 
 MARGIN, SLACK_SECONDS = 2.0, 3.0
 """Of a lease over its price, where the cap allows: neither a noisy neighbour nor the first, slow steps of a new shape
-may cut a stretch short. What it does not use is released."""
+may cut a segment short. What it does not use is released."""
 START_UP_MARGIN = 4.0
-"""The same for the start-up of a slot, which a busy machine can stretch by much."""
+"""The same for the start-up of a slot, which a busy machine can segment by much."""
 
 
 def with_margin(price: float) -> float:
-    """Seconds to reserve for a stretch of this price."""
+    """Seconds to reserve for a segment of this price."""
     return price * MARGIN + SLACK_SECONDS
 
 
@@ -290,9 +290,9 @@ def with_start_up(seconds: float, start_up: float, even_share: float) -> float:
 class Slots:
     """most: how many trials may run at once; there: how many slots there are just now, where machines may be lost."""
 
-    def __init__(self, most: int, there: Callable[[], int] | None, running: Sized, books: Books) -> None:
+    def __init__(self, most: int, there: Callable[[], int] | None, running: Sized, accounting: Accounting) -> None:
         self.most, self.there = most, there or (lambda: most)
-        self._running, self._books = running, books
+        self._running, self._accounting = running, accounting
         self._handed_back = 0
 
     @property
@@ -308,7 +308,7 @@ class Slots:
     @property
     def idle_and_lost(self) -> bool:
         """Whether one is held idle whose machine is gone."""
-        idle = self._books.idle_slots
+        idle = self._accounting.idle_slots
         return idle > 0 and idle + len(self._running) > self._in_use()
 
     @property
@@ -319,9 +319,9 @@ class Slots:
     def hand_back(self) -> bool:
         """Give up a free slot for good: an idle one, else one that was never opened. Whether it was open."""
         self._handed_back += 1
-        held = self._books.idle_slots > 0
+        held = self._accounting.idle_slots > 0
         if held:
-            self._books.hand_back()
+            self._accounting.hand_back()
         return held
 
     def _in_use(self) -> int:
@@ -332,8 +332,8 @@ class Slots:
 class Shares:
     """Each family's part of the cap, what it was charged of it and what its leases may still use."""
 
-    def __init__(self, families: Mapping[str, Family], running: Mapping[str, Running], books: Books) -> None:
-        self._families, self._running, self._books = families, running, books
+    def __init__(self, families: Mapping[str, Family], running: Mapping[str, Running], accounting: Accounting) -> None:
+        self._families, self._running, self._accounting = families, running, accounting
 
     def leases(self, name: str) -> list[Running]:
         """The leases that trials of a family run on."""
@@ -345,13 +345,13 @@ class Shares:
 
     def left(self, name: str, slots: int, wall: float | None, idle: Collection[str] = ()) -> Left:
         """What a family may still use: its own share, and what the `idle` ones of the others left over."""
-        family, now = self._families[name], self._books.clock()
+        family, now = self._families[name], self._accounting.clock()
         leases = [run.assignment for run in self.leases(name)]
         left_over = sum(max(0.0, self._families[each].seconds - self._used(each)) for each in idle if each != name)
         own = family.seconds - self._used(name)
-        start_up = 0.0 if self._books.idle_slots else family.prices.start_up
+        start_up = 0.0 if self._accounting.idle_slots else family.cost_model.start_up
         return Left(
-            seconds=min(own + left_over, self._books.affordable) - start_up,
+            seconds=min(own + left_over, self._accounting.affordable) - start_up,
             slots=slots,
             running=len(leases),
             wall=math.inf if wall is None else wall,

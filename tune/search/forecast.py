@@ -49,7 +49,7 @@ class Standings:
         self._waiting: dict[int, list[Entry]] = {}
 
     def depart(self, trial: str, goal: int | None) -> bool:
-        """A trial is on its way to a rung (None: on its last stretch). False where it already was."""
+        """A trial is on its way to a rung (None: on its last segment). False where it already was."""
         standing = self.trials.setdefault(trial, Standing())
         if standing.state == "running" and standing.goal == goal:
             return False
@@ -82,7 +82,7 @@ class Standings:
         self.pause(trial)
 
     def close(self, trial: str, state: Literal["finished", "ended"]) -> None:
-        """A trial had its last stretch, or is over."""
+        """A trial had its last segment, or is over."""
         self._arrive(self.trials[trial])
         self.trials[trial].state = state
 

@@ -1,4 +1,4 @@
-"""Going on with a study: what its journal says happened, told again to a new planner.
+"""Going on with a study: what its journal says happened, told again to a new engine.
 
 The journal is read as a stranger's: trials have names of one form, and paths are made of them, never read.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from model.training import checkpoint as checkpoints
 from tune.errors import UserError
 from tune.reports import Report, from_row
-from tune.search.engine import GO_ON, Planner
+from tune.search.engine import GO_ON, Engine
 from tune.search.family import TrialRecord
 from tune.search.state import Agreed, State, Terms, agreed_in
 from tune.store.accounting import Running
@@ -38,7 +38,7 @@ OPEN_SLOTS = f"""
     SELECT slot, opened, {SHARE} AS share, MAX(lease) AS lease, trial
     FROM slots LEFT JOIN (SELECT lease, slot, trial FROM leases) USING (slot) WHERE closed IS NULL GROUP BY slot"""
 """With the last lease of each."""
-STRETCHES = "purpose IN ('rung', 'final')"
+SEGMENTS = "purpose IN ('rung', 'final')"
 """Of leases, those that trials train on."""
 LONGEST_REASON = 160
 LEASES = ("start", "promote", "finish", GO_ON)
@@ -135,8 +135,8 @@ def spent(journal: Journal) -> float:
 
 
 def spent_beside(journal: Journal) -> float:
-    """Of these, those on leases that were no stretch of a trial."""
-    query = f"SELECT TOTAL(charged) AS charged FROM leases WHERE NOT {STRETCHES}"
+    """Of these, those on leases that were no segment of a trial."""
+    query = f"SELECT TOTAL(charged) AS charged FROM leases WHERE NOT {SEGMENTS}"
     return float(journal.rows(query)[0]["charged"])
 
 
@@ -163,40 +163,40 @@ def undamaged(journal: Journal) -> Iterator[None]:
         raise UserError(f"--resume: {str(journal.folder)!r} has a damaged journal ({what}): begin anew") from error
 
 
-def restore(planner: Planner, journal: Journal, terms: Terms) -> list[str]:
-    """Bring a new planner to where the study stood, and on under these terms. Returns what a user should know of it.
+def restore(engine: Engine, journal: Journal, terms: Terms) -> list[str]:
+    """Bring a new engine to where the study stood, and on under these terms. Returns what a user should know of it.
 
     UserError: its journal says what cannot be.
     """
     with undamaged(journal):
-        _replay(planner, journal)
-    notes = [*astray(planner.state, journal), *planner.agree(terms)]
+        _replay(engine, journal)
+    notes = [*astray(engine.state, journal), *engine.agree(terms)]
     kept = journal.facts().get("slots_kept")
     if isinstance(kept, int) and kept:
-        planner.slots.most = min(planner.slots.most, kept)
-    for row in journal.rows(f"SELECT trial, MAX(lease), closed, charged FROM leases WHERE {STRETCHES} GROUP BY trial"):
-        if row["trial"] in planner.running and row["closed"] is not None:
-            planner.killed(row["trial"], row["charged"])
+        engine.slots.most = min(engine.slots.most, kept)
+    for row in journal.rows(f"SELECT trial, MAX(lease), closed, charged FROM leases WHERE {SEGMENTS} GROUP BY trial"):
+        if row["trial"] in engine.running and row["closed"] is not None:
+            engine.killed(row["trial"], row["charged"])
     finished = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'finished'")}
-    for trial, record in planner.trials.items():
+    for trial, record in engine.trials.items():
         folder = journal.folder / "checkpoints" / trial
-        if trial in finished and planner.families[record.family].policy.trials[trial].state == "paused":
+        if trial in finished and engine.families[record.family].policy.trials[trial].state == "paused":
             checkpoints.forget_decay(folder)
         take_up_checkpoint(folder, record)
     return notes
 
 
-def _replay(planner: Planner, journal: Journal) -> None:
-    """Every event that changed the planner's state, in the order in which they came about."""
+def _replay(engine: Engine, journal: Journal) -> None:
+    """Every event that changed the engine's state, in the order in which they came about."""
     for row in journal.rows("SELECT * FROM trials ORDER BY trial"):
-        if not TRIAL_NAME.fullmatch(row["trial"]) or row["family"] not in planner.families:
+        if not TRIAL_NAME.fullmatch(row["trial"]) or row["family"] not in engine.families:
             raise ValueError(f"no trial is named {row['trial']!r}")
         record = TrialRecord(family=row["family"], config=dict(json.loads(row["config"])))
-        planner.trials[row["trial"]] = record
-        planner.families[row["family"]].suggestions.tried(row["trial"], record.config)
-    replay(planner.state, journal)
+        engine.trials[row["trial"]] = record
+        engine.families[row["family"]].suggestions.tried(row["trial"], record.config)
+    replay(engine.state, journal)
     for row in journal.rows("SELECT * FROM memory ORDER BY event"):
-        remember_memory(planner, row["trial"], row["micro_batches"], row["measured"])
+        remember_memory(engine, row["trial"], row["micro_batches"], row["measured"])
 
 
 def astray(state: State, journal: Journal) -> Iterator[str]:
@@ -230,7 +230,7 @@ def replay(state: State, journal: Journal) -> None:
     for row in journal.rows("SELECT lease, what, seconds FROM charges WHERE lease IS NOT NULL ORDER BY charge"):
         of = charges.setdefault(row["lease"], {})
         of[row["what"]] = of.get(row["what"], 0.0) + row["seconds"] / state.share
-    stretches = (lease for lease in leases.values() if lease["purpose"] in ("rung", "final"))
+    segments = (lease for lease in leases.values() if lease["purpose"] in ("rung", "final"))
 
     def close(trial: str) -> Running:
         lease = leases[state.running[trial].assignment.lease]
@@ -249,7 +249,7 @@ def replay(state: State, journal: Journal) -> None:
         elif trial in state.running:
             close(trial)
         if action in LEASES:
-            lease = next(stretches)
+            lease = next(segments)
             check_parts(trial, lease["micro_batches"] or 1)
             state.leased(lease)
         elif action == "died":
@@ -290,11 +290,11 @@ def report_of(row: sqlite3.Row) -> Report:
     return from_row({**dict(row), "ended": row["ended"] or ("final" if row["final"] else "rung")})
 
 
-def remember_memory(planner: Planner, trial: str, micro_batches: int, measured: int | None) -> None:
+def remember_memory(engine: Engine, trial: str, micro_batches: int, measured: int | None) -> None:
     """What a trial took of memory, or that it ran out of it and its batches are to be cut smaller."""
-    record = planner.trials[trial]
+    record = engine.trials[trial]
     check_parts(trial, micro_batches)
-    planner.families[record.family].memory.learn(record.config, micro_batches, measured)
+    engine.families[record.family].memory.learn(record.config, micro_batches, measured)
     record.micro_batches = micro_batches * (2 if measured is None else 1)
 
 
@@ -305,7 +305,7 @@ def check_parts(trial: str, micro_batches: object) -> None:
 
 
 def take_up_checkpoint(folder: Path, record: TrialRecord) -> None:
-    """The newest sound checkpoint of a trial: there its next stretch begins."""
+    """The newest sound checkpoint of a trial: there its next segment begins."""
     path = checkpoints.latest(folder)
     if path is not None:
         record.checkpoint, record.steps = str(path), checkpoints.load(path).state["steps"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tune.reports import Ended, Evaluation, Report
-from tune.search.engine import Planner
+from tune.search.engine import Engine
 from tune.search_space import Value
 from tune.store.accounting import Assignment
 
@@ -100,8 +100,8 @@ class Simulation:
     subclass may say otherwise what becomes of a lease.
     """
 
-    def __init__(self, planner: Planner, clock: Clock, costs: Costs, course_of: CourseOf) -> None:
-        self.planner, self.clock, self.costs, self.course_of = planner, clock, costs, course_of
+    def __init__(self, engine: Engine, clock: Clock, costs: Costs, course_of: CourseOf) -> None:
+        self.engine, self.clock, self.costs, self.course_of = engine, clock, costs, course_of
         self.assignments: list[Assignment] = []
         self.events: list[tuple[float, int, Assignment]] = []
         self._on_slot: dict[int, str] = {}
@@ -112,14 +112,14 @@ class Simulation:
         while reports > 0:
             while self.begin():
                 pass
-            if self.planner.done:
+            if self.engine.done:
                 return
             self.go_on()
             reports -= 1
 
     def begin(self) -> bool:
         """Begin what the engine decides for a free slot, if anything."""
-        if (assignment := self.planner.next()) is None:
+        if (assignment := self.engine.next()) is None:
             return False
         self.assignments.append(assignment)
         end = self.clock.now + self.length(assignment)
@@ -136,18 +136,18 @@ class Simulation:
         report, costs = self.segment(assignment), self.costs
         self._outcomes[assignment.lease], self._on_slot[assignment.slot] = report, assignment.trial
         if report is None:
-            fresh = self.planner.running[assignment.trial].fresh_slot
+            fresh = self.engine.running[assignment.trial].fresh_slot
             return min(assignment.seconds, costs.thaw + (costs.start_up if fresh else 0.0))
         return min(assignment.seconds, sum(report.seconds.values()))
 
     def end(self, assignment: Assignment) -> None:
         """What the process of a lease says at its end."""
-        report, memory = self._outcomes.pop(assignment.lease), self.planner.families[assignment.family].memory
+        report, memory = self._outcomes.pop(assignment.lease), self.engine.families[assignment.family].memory
         if report is None:
-            self.planner.ran_out(assignment.trial)
+            self.engine.ran_out(assignment.trial)
         else:
             predicted = memory.predicted(assignment.config, assignment.micro_batches)
-            self.planner.report(assignment.trial, replace(report, limited_bytes=round(predicted)))
+            self.engine.report(assignment.trial, replace(report, limited_bytes=round(predicted)))
 
     def segment(self, assignment: Assignment) -> Report | None:
         """How a lease ends: at its goal, at its own end where that comes first, or, for a last segment, there anyway;
@@ -158,7 +158,7 @@ class Simulation:
         course, costs = self.course_of(assignment.trial, assignment.family, assignment.config), self.costs
         if course.memory_bytes > costs.memory_limit:
             return None
-        run, step = self.planner.running[assignment.trial], course.step_seconds
+        run, step = self.engine.running[assignment.trial], course.step_seconds
         start = costs.start_up if run.fresh_slot else 0.0
         overhead = costs.overhead + (0.0 if self._on_slot.get(assignment.slot) == assignment.trial else costs.thaw)
         room = max(0, int((assignment.seconds - start - overhead) / step + 1e-9))

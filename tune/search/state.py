@@ -102,7 +102,7 @@ class State:
         self._processor: str | None = None
 
     def leased(self, row: sqlite3.Row) -> Running:
-        """A trial was given a lease: its first, for its next rung or its last stretch, or to go on with what it had."""
+        """A trial was given a lease: its first, for its next rung or its last segment, or to go on with what it had."""
         trial, rung, slot = row["trial"], row["rung"], row["slot"]
         record = self.trials[trial]
         family = self.families[record.family]
@@ -146,7 +146,7 @@ class State:
         record.step_seconds = record.step_seconds or report.step_seconds
         family.step_seconds = family.step_seconds or report.step_seconds
         if report.step_seconds:
-            family.prices.learn(run, slowdown=report.step_seconds / (record.step_seconds or 1.0))
+            family.cost_model.learn(run, slowdown=report.step_seconds / (record.step_seconds or 1.0))
         if report.ended == "rung" and valid is not None:
             del self.cut_short[trial]
             family.reached(trial, assignment.rung or 0, valid.loss)
@@ -184,7 +184,7 @@ class State:
                 self.families[name].policy.refit(ladder)
         if now.processor != self._processor and self._processor is not None:
             for family in self.families.values():
-                family.prices.forget()
+                family.cost_model.forget()
         self._processor = now.processor
 
     def digest(self) -> dict[str, str]:

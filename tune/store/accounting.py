@@ -119,8 +119,8 @@ class Ledger:
 class Assignment:
     """What a slot is to do next: a trial and its lease, reserved already.
 
-    rung: None for the last stretch; seconds: device-seconds from `opened` (the study's clock) on; steps and
-    training_seconds: as in model.training.train.Stretch, and so micro_batches.
+    rung: None for the last segment; seconds: device-seconds from `opened` (the study's clock) on; steps and
+    training_seconds: as in model.training.train.Segment, and so micro_batches.
     """
 
     trial: str
@@ -141,7 +141,7 @@ class Assignment:
 class Running:
     """A lease in use: into how many parts batches are cut on it, how many slots were there when it was opened, what it
     was charged so far, by what; since when its worker is gone, where the driver slept and came too late; and whether
-    the deadline made it shorter than its stretch may need."""
+    the deadline made it shorter than its segment may need."""
 
     assignment: Assignment
     fresh_slot: bool
@@ -153,7 +153,7 @@ class Running:
     hurried: bool = False
 
 
-class Books:
+class Accounting:
     """Slots, leases and charges of one study.
 
     peak_flops: of a device by precision, as its first trial of this run measured it.
@@ -307,29 +307,29 @@ class Hold:
     trial: whose the next charges are; None: no trial's.
     """
 
-    def __init__(self, books: Books, trial: str, purpose: str, *, devices: int, seconds: float) -> None:
+    def __init__(self, accounting: Accounting, trial: str, purpose: str, *, devices: int, seconds: float) -> None:
         """Reserve `seconds` on each. UserError: the cap does not hold them."""
-        most = affordable(books, devices)
+        most = affordable(accounting, devices)
         if seconds > most:
             raise UserError(f"lease: {devices} x {seconds:.1f} s do not fit: only {devices} x {max(most, 0):.1f} s do")
-        self._books = books
+        self._accounting = accounting
         self.trial: str | None = trial
         self._leases: dict[int, int] = {}
-        self._opened = self._charged = books.clock()
-        reserved = seconds * books.ledger.share
-        with books.journal.transaction():
+        self._opened = self._charged = accounting.clock()
+        reserved = seconds * accounting.ledger.share
+        with accounting.journal.transaction():
             for _ in range(devices):
-                slot = books.open_slot()
-                books.ledger.reserve(slot, seconds)
-                books.journal.update("slots", slot, {"opened": self._opened})
+                slot = accounting.open_slot()
+                accounting.ledger.reserve(slot, seconds)
+                accounting.journal.update("slots", slot, {"opened": self._opened})
                 row: dict[str, Value] = {"trial": trial, "slot": slot, "purpose": purpose, "opened": self._opened}
-                self._leases[slot] = books.journal.insert("leases", row | {"price": reserved, "reserved": reserved})
+                self._leases[slot] = accounting.journal.insert("leases", row | {"price": reserved, "reserved": reserved})
         self._ends = self._opened + seconds
 
     @property
     def left(self) -> float:
         """Seconds until the leases end."""
-        return self._ends - self._books.clock()
+        return self._ends - self._accounting.clock()
 
     @property
     def moment(self) -> dict[str, float | str]:
@@ -339,11 +339,11 @@ class Hold:
     def charge(self, what: str) -> None:
         """The seconds since the last charge went to this, on each slot; none after the grace, in which all that works
         on them has ended itself, however late the driver comes."""
-        now = min(self._books.clock(), self._ends + GRACE_SECONDS)
-        seconds = (now - self._charged) * self._books.ledger.share
+        now = min(self._accounting.clock(), self._ends + GRACE_SECONDS)
+        seconds = (now - self._charged) * self._accounting.ledger.share
         for slot, lease in self._leases.items():
             row = {"at": now, "slot": slot, "trial": self.trial, "lease": lease, "what": what}
-            self._books.journal.insert("charges", row | {"seconds": seconds})
+            self._accounting.journal.insert("charges", row | {"seconds": seconds})
         self._charged = now
 
     def __enter__(self) -> Self:
@@ -351,15 +351,15 @@ class Hold:
 
     def __exit__(self, kind: object, *_: object) -> None:
         """What was not charged yet is lost where an error ends it, else idle; the slots are handed back."""
-        with self._books.journal.transaction():
+        with self._accounting.journal.transaction():
             self.charge("idle" if kind is None else "lost")
-            charged = (self._charged - self._opened) * self._books.ledger.share
+            charged = (self._charged - self._opened) * self._accounting.ledger.share
             for slot, lease in self._leases.items():
-                self._books.ledger.hand_back(slot, self._charged)
-                self._books.journal.update("leases", lease, {"closed": self._charged, "charged": charged})
-                self._books.journal.update("slots", slot, {"closed": self._charged})
+                self._accounting.ledger.hand_back(slot, self._charged)
+                self._accounting.journal.update("leases", lease, {"closed": self._charged, "charged": charged})
+                self._accounting.journal.update("slots", slot, {"closed": self._charged})
 
 
-def affordable(books: Books, devices: int) -> float:
+def affordable(accounting: Accounting, devices: int) -> float:
     """The longest lease that could be reserved on each of so many new slots at once."""
-    return books.ledger.affordable(None, devices) - OPENING_SECONDS
+    return accounting.ledger.affordable(None, devices) - OPENING_SECONDS

@@ -58,7 +58,7 @@ def test_a_lease_too_short_begins_nothing(
     assert last.seconds["start"] == pytest.approx(1.0)
 
 
-def test_a_final_stretch_fills_its_lease_with_a_decay_to_zero(
+def test_a_final_segment_fills_its_lease_with_a_decay_to_zero(
     small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
 ) -> None:
     clock.learns = False
@@ -76,7 +76,7 @@ def test_a_final_stretch_fills_its_lease_with_a_decay_to_zero(
     assert 0 < checkpoints.load(tmp_path / checkpoints.BEFORE_DECAY).state["steps"] < last.steps
 
 
-def test_a_final_stretch_of_steps_has_exactly_them(
+def test_a_final_segment_of_steps_has_exactly_them(
     small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rates = []
@@ -93,7 +93,7 @@ def test_a_final_stretch_of_steps_has_exactly_them(
     assert np.allclose(rates[30:], np.arange(20, 0, -1) / 20)
 
 
-def test_an_earlier_stretch_keeps_the_rate_and_the_decay_takes_at_most_the_last(
+def test_an_earlier_segment_keeps_the_rate_and_the_decay_takes_at_most_the_last(
     small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
 ) -> None:
     rung = run(small_text, text_data, tmp_path, clock, steps=100)[-1]
@@ -171,7 +171,7 @@ def test_the_decay_reaches_zero_and_goes_on_where_it_was() -> None:
     assert [moved.factor(left) for left in (500, 250, 0)] == [0.5, 0.25, 0.0]
 
 
-def test_a_final_stretch_takes_no_training_seconds() -> None:
+def test_a_final_segment_takes_no_training_seconds() -> None:
     with pytest.raises(ValueError, match="training_seconds"):
         Segment(device_seconds=1.0, training_seconds=1.0, final=True)
 
@@ -191,7 +191,7 @@ def _begun(length: float) -> Decay:
     return decay
 
 
-def test_one_slow_evaluation_does_not_cost_a_final_stretch_its_time(
+def test_one_slow_evaluation_does_not_cost_a_final_segment_its_time(
     small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
 ) -> None:
     clock.learns = False
@@ -226,7 +226,7 @@ def test_a_curve_ends_on_the_subset_that_it_began_with_and_the_whole_split_is_be
     assert last.whole.tokens == len(text_data.valid) - 1 > SUBSET
 
 
-def test_a_final_stretch_closes_with_the_subset_alone_where_it_is_told_to(
+def test_a_final_segment_closes_with_the_subset_alone_where_it_is_told_to(
     small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run
 ) -> None:
     last = run(small_text, text_data, tmp_path, clock, steps=20, final=True, whole=False)[-1]
@@ -234,7 +234,7 @@ def test_a_final_stretch_closes_with_the_subset_alone_where_it_is_told_to(
     assert last.valid is not None and last.valid.tokens <= SUBSET
 
 
-def test_where_whole_splits_would_take_most_of_a_final_stretch_it_trains_and_closes_with_the_subset(
+def test_where_whole_splits_would_take_most_of_a_final_segment_it_trains_and_closes_with_the_subset(
     small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
 ) -> None:
     clock.learns = False

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from model.config import Config
-from model.cost.footprint import footprint, most_micro_batches
+from model.cost.memory import memory_estimate, most_micro_batches
 from model.data.batches import batch_shape
 from model.data.dataset import PairData, TextData
 from model.training import checkpoint as checkpoints
@@ -173,7 +173,7 @@ def test_a_rehearsal_changes_nothing(small_pairs: Config, pair_data: PairData, t
     assert not rehearsed.ran_out and rehearsed.micro_batches == 1
 
 
-def test_a_stretch_tells_that_it_ran_out_and_how_it_went_on(
+def test_a_segment_tells_that_it_ran_out_and_how_it_went_on(
     small_text: Config, text_data: TextData, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short_of_memory(monkeypatch, most_rows=2)
@@ -207,7 +207,7 @@ def test_an_evaluation_that_memory_does_not_suffice_for_costs_itself_alone(
 
 
 @pytest.mark.parametrize("final", [True, False])
-def test_without_memory_for_the_smallest_evaluation_a_stretch_says_so_and_leaves_its_checkpoint(
+def test_without_memory_for_the_smallest_evaluation_a_segment_says_so_and_leaves_its_checkpoint(
     case: tuple[Config, Any], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, final: bool
 ) -> None:
     asked = short_in_evaluations(monkeypatch, MemoryError(), whole=False)
@@ -230,7 +230,7 @@ def test_on_paper_smaller_parts_need_less_down_to_single_rows(small_text: Config
     most = most_micro_batches(config, text_data)
     shape = batch_shape(text_data, batch_tokens=config.batch_tokens, context=config.context)
     assert most >= shape.rows > most // 2
-    sizes = [footprint(config, text_data, micro_batches=parts, device=CPU) for parts in (1, 4, 16)]
+    sizes = [memory_estimate(config, text_data, micro_batches=parts, device=CPU) for parts in (1, 4, 16)]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > 2 * sizes[2]
 
 

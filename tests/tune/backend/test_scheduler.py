@@ -36,8 +36,8 @@ def test_a_process_that_was_replaced_while_it_started_is_ended_and_no_other() ->
             ),
             _actor_to_trial={"busy": "t001"},
         )
-        books = SimpleNamespace(idle_slots=1)
-        desk = SimpleNamespace(planner=SimpleNamespace(books=books), waiting=[])
+        accounting = SimpleNamespace(idle_slots=1)
+        desk = SimpleNamespace(engine=SimpleNamespace(accounting=accounting), waiting=[])
         keeper = SlotKeeper(desk, SimpleNamespace(controller=controller), slots=3)  # type: ignore[arg-type]
         keeper._kept = {"slot"}
         assert ray.get([live["busy"].here.remote(), live["idle"].here.remote()]) == [True, True]
@@ -51,10 +51,10 @@ def test_a_process_that_was_replaced_while_it_started_is_ended_and_no_other() ->
 def late(folder: Path, live: dict[str, Any]) -> SlotKeeper:
     """Of a trial whose lease is over, and whose process Ray has not heard of yet; `live`: those that Ray began."""
     trial = SimpleNamespace(temporary_state=SimpleNamespace(ray_actor=None), config={"assignment": {"trial": "t001"}})
-    planner = SimpleNamespace(
-        overdue=lambda: ["t001"], books=SimpleNamespace(journal=SimpleNamespace(folder=folder), idle_slots=0)
+    engine = SimpleNamespace(
+        overdue=lambda: ["t001"], accounting=SimpleNamespace(journal=SimpleNamespace(folder=folder), idle_slots=0)
     )
-    desk = Desk(planner)  # type: ignore[arg-type]
+    desk = Desk(engine)  # type: ignore[arg-type]
     desk.known["t001"] = trial  # type: ignore[assignment]
     controller = SimpleNamespace(
         _actor_cache=SimpleNamespace(num_cached_objects=0),

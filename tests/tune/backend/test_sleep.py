@@ -49,7 +49,7 @@ class Sleepy:
         self.world, self.chance = world, chance
         (world.journal.folder / FOLDER).mkdir()
         self.pulse = Pulse(world.journal.folder, world.clock)
-        world.planner.silence = self.pulse.silence
+        world.engine.silence = self.pulse.silence
         self.gone: dict[int, float] = {}
         self.slept = 0
 
@@ -58,7 +58,7 @@ class Sleepy:
         while True:
             self.pulse.beat()
             self.decide()
-            if self.world.planner.done:
+            if self.world.engine.done:
                 return
             if not self.slept or self.chance.random() < share:
                 self.sleep(self.chance.choice((0.3, 3.0, 12.0, 600.0)))
@@ -72,10 +72,10 @@ class Sleepy:
     def decide(self) -> None:
         """What a free slot does next, as often as there is one."""
         world = self.world
-        while (assignment := world.planner.next()) is not None:
+        while (assignment := world.engine.next()) is not None:
             world.live(assignment)
             heapq.heappush(world.events, (world.now + world.length(assignment), assignment.lease, assignment))
-        assert world.books.ledger.spent <= world.books.ledger.cap
+        assert world.accounting.ledger.spent <= world.accounting.ledger.cap
 
     def sleep(self, seconds: float) -> None:
         """Stopped anywhere, and woken: what its workers did and said meanwhile is heard in any order."""
@@ -99,15 +99,15 @@ class Sleepy:
         heapq.heapify(world.events)
         world.now = awake
         if self.chance.random() < 0.5:
-            world.planner.overdue()
+            world.engine.overdue()
         self.decide()
         self.chance.shuffle(late)
         for to, ended_at in late:
             if ended_at is None:
-                world.planner.died(to.trial, "error: ActorDiedError")
+                world.engine.died(to.trial, "error: ActorDiedError")
             else:
                 world.end(to, ended_at)
-            assert world.books.ledger.spent <= world.books.ledger.cap
+            assert world.accounting.ledger.spent <= world.accounting.ledger.cap
 
 
 @pytest.mark.parametrize("cap, slots", [(60, 1), (240, 2), (1200, 4)])
@@ -119,11 +119,11 @@ def test_however_long_and_often_the_driver_sleeps_the_cap_holds(
     world = World(tmp_path, cap=cap, slots=slots, seed=seed)
     sleepy = Sleepy(world, random.Random(seed))
     sleepy.run(0.3)
-    assert 0.85 * cap <= world.books.ledger.spent <= cap
+    assert 0.85 * cap <= world.accounting.ledger.spent <= cap
     closed = {row["slot"]: row["closed"] for row in world.journal.rows("SELECT slot, closed FROM slots")}
     assert {slot: closed[slot] for slot in sleepy.gone} == pytest.approx(sleepy.gone)
     held = world.total("SELECT TOTAL(closed - opened) FROM slots")
-    assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(held) == world.books.ledger.spent
+    assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(held) == world.accounting.ledger.spent
     assert world.total("SELECT COUNT(*) FROM decisions WHERE action = 'died'") == 0
     assert world.total("SELECT COUNT(*) FROM charges WHERE seconds < -1e-6") == 0
     assert world.total("SELECT COUNT(*) FROM trials WHERE state = 'failed'") == 0
@@ -131,14 +131,14 @@ def test_however_long_and_often_the_driver_sleeps_the_cap_holds(
 
 def test_a_trial_that_hung_while_the_driver_slept_has_hung(tmp_path: Path) -> None:
     world = World(tmp_path, cap=600, slots=1)
-    assignment = world.planner.next()
+    assignment = world.engine.next()
     assert assignment is not None
     world.now += assignment.seconds + GRACE_SECONDS / 2
     world.live(assignment, ended=WORKING)
     gone, world.now = world.now, world.now + 600
-    world.planner.died(assignment.trial, "error: ActorDiedError")
-    assert world.books.ledger.spent == pytest.approx(gone)
-    assert world.planner.trials[assignment.trial].deaths == 1
+    world.engine.died(assignment.trial, "error: ActorDiedError")
+    assert world.accounting.ledger.spent == pytest.approx(gone)
+    assert world.engine.trials[assignment.trial].deaths == 1
     (row,) = world.journal.rows("SELECT reason FROM decisions WHERE action = 'pause'")
     assert row["reason"].startswith("error: hung")
 
@@ -146,16 +146,16 @@ def test_a_trial_that_hung_while_the_driver_slept_has_hung(tmp_path: Path) -> No
 def test_a_worker_that_was_gone_before_its_lease_began_is_not_put_down_to_the_trial(tmp_path: Path) -> None:
     """The driver's disk was slow, not the driver: it took an idle worker for one that was still there."""
     world = World(tmp_path, cap=600, slots=1)
-    first = world.planner.next()
+    first = world.engine.next()
     assert first is not None
     world.live(first)
     world.now += world.length(first)
     world.end(first)
-    second = world.planner.next()
+    second = world.engine.next()
     assert second is not None and second.slot == first.slot
     world.now += 2
-    world.planner.died(second.trial, "error: ActorDiedError")
-    assert world.planner.trials[second.trial].deaths == 0
+    world.engine.died(second.trial, "error: ActorDiedError")
+    assert world.engine.trials[second.trial].deaths == 0
     assert world.total("SELECT TOTAL(charged) FROM leases WHERE lease = 2") == pytest.approx(0, abs=1e-6)
 
 

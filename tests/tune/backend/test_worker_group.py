@@ -19,10 +19,10 @@ from model.data.corpus import TextCorpus
 from model.data.dataset import TextData, prepare_text
 from tune.backend import worker_group as distributed
 from tune.backend.session import local_ray
-from tune.backend.worker_group import DISMISSED, SHUTDOWN_SECONDS, Crew, LeaseOver, Orders, Said, Task, new_desk
+from tune.backend.worker_group import DISMISSED, SHUTDOWN_SECONDS, LeaseOver, Orders, Said, Task, WorkerGroup, new_desk
 from tune.experiments import parallel_timing
 from tune.experiments.scaling import work
-from tune.store.accounting import Books, Hold, Ledger
+from tune.store.accounting import Accounting, Hold, Ledger
 from tune.store.heartbeat import boot
 from tune.store.journal import Journal
 
@@ -174,15 +174,15 @@ def test_processes_that_hang_at_their_end_are_waited_for_no_longer_than_their_le
     hung = threading.Event()
     trainer = SimpleNamespace(fit=lambda: hung.wait(PATIENCE_SECONDS))
     monkeypatch.setattr(distributed, "TorchTrainer", lambda *_, **__: trainer)
-    books = Books(journal, Ledger(cap=900, clock=time.monotonic), time.monotonic)
+    accounting = Accounting(journal, Ledger(cap=900, clock=time.monotonic), time.monotonic)
     with local_ray(slots=1, gpus=0):
         desk, line = new_desk()
         orders = Orders(work=work, line=line, config=CONFIG, data=None, folder=tmp_path)
         line.say(None)
         with (
             pytest.raises(LeaseOver),
-            Hold(books, "t001", "scaling", devices=1, seconds=SHUTDOWN_SECONDS + 5) as hold,
+            Hold(accounting, "t001", "scaling", devices=1, seconds=SHUTDOWN_SECONDS + 5) as hold,
         ):
-            Crew(1, orders, desk, 0, hold).dismiss()
+            WorkerGroup(1, orders, desk, 0, hold).dismiss()
     hung.set()
     journal.close()

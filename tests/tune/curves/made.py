@@ -11,7 +11,7 @@ from tune.curves import benchmark
 from tune.curves.asked import Amount, ReplaySettings
 from tune.curves.benchmark import Cell, Outcome
 from tune.curves.recorded import Curve, Table
-from tune.search.engine import Planner
+from tune.search.engine import Engine
 
 
 def curve(number: int, *, reports: int = 8, seed: int = 0, memory: float = 0.0) -> Curve:
@@ -51,10 +51,10 @@ def search(
     return benchmark.search(cell, settings(**changes), seed)
 
 
-def played(made: Table, scheduler: str, **about: Any) -> Planner:
+def played(made: Table, scheduler: str, **about: Any) -> Engine:
     """The engine after a search."""
-    planners: list[Planner] = []
+    planners: list[Engine] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(benchmark, "outcome", lambda cell, settings, curves, planner, clock: planners.append(planner))
+        patch.setattr(benchmark, "outcome", lambda cell, settings, curves, engine, clock: planners.append(engine))
         search(made, scheduler, **about)
     return planners[0]

@@ -48,8 +48,8 @@ def test_every_scheduler_keeps_the_cap_and_the_deadline(scheduler: str, workers:
 def test_no_slot_idles_beside_a_lease_that_reserved_for_long(scheduler: str, workers: int) -> None:
     """Where there is always another configuration, or another report of one, all of the cap buys steps."""
     some = table(60, reports=40)
-    planner = played(some, scheduler, share=0.2, workers=workers, thaw=0.0)
-    steps = sum(some.curves[each.config["curve"]].step_seconds * each.steps for each in planner.trials.values())
+    engine = played(some, scheduler, share=0.2, workers=workers, thaw=0.0)
+    steps = sum(some.curves[each.config["curve"]].step_seconds * each.steps for each in engine.trials.values())
     assert steps >= 0.93 * 0.2 * some.exhaustive
 
 

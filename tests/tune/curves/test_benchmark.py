@@ -14,8 +14,8 @@ from tune.search.successive_halving import Rules, SuccessiveHalving
 
 
 def test_ration_is_the_policy_of_the_search() -> None:
-    planner = played(table(), "ration", workers=2)
-    assert type(planner.families["replay"].policy) is SuccessiveHalving
+    engine = played(table(), "ration", workers=2)
+    assert type(engine.families["replay"].policy) is SuccessiveHalving
 
 
 @pytest.mark.parametrize("idea", IDEAS)
@@ -39,8 +39,8 @@ def test_nothing_is_left_unspent_that_a_trial_could_use(workers: int) -> None:
 @pytest.mark.parametrize("scheduler", ["ration", "ray-asha", "random"])
 def test_divergence_is_seen_at_its_first_report_and_nothing_follows(scheduler: str) -> None:
     some = table(40)
-    planner, broken = played(some, scheduler, diverge=0.25), diverging(some.curves, 0.25, seed=0)
-    ends = [(each.steps, broken[each.config["curve"]].diverges) for each in planner.trials.values()]
+    engine, broken = played(some, scheduler, diverge=0.25), diverging(some.curves, 0.25, seed=0)
+    ends = [(each.steps, broken[each.config["curve"]].diverges) for each in engine.trials.values()]
     assert all(steps <= diverges for steps, diverges in ends) and any(steps == diverges for steps, diverges in ends)
 
 
@@ -48,8 +48,8 @@ def test_what_ran_out_of_memory_is_never_tried_again() -> None:
     some = Table(name="memory", curves=tuple(curve(number, memory=1e9 * (number % 2 + 1)) for number in range(10)))
     found = search(some, "ration", share=2.0, memory_limit=1.5e9)
     assert found.trials == 10 and 0 < found.unfit < 0.01
-    planner = played(some, "ration", share=2.0, memory_limit=1.5e9)
-    trained = {each.config["curve"] for each in planner.trials.values() if each.steps}
+    engine = played(some, "ration", share=2.0, memory_limit=1.5e9)
+    trained = {each.config["curve"] for each in engine.trials.values() if each.steps}
     assert trained == {number for number in range(10) if some.curves[number].memory_bytes == 1e9}
 
 
@@ -75,8 +75,8 @@ def own_mode(configs: int, reports: int = 60) -> Table:
 def test_in_own_mode_the_last_segment_ends_with_the_decay_and_takes_what_was_kept(workers: int) -> None:
     """What counts is the decayed loss; regret is against the best curve, trained alone for the whole cap."""
     some = own_mode(12)
-    planner = played(some, "ration", share=0.08, workers=workers)
-    ladder, standings = planner.families["replay"].policy.ladder, planner.families["replay"].policy.trials
+    engine = played(some, "ration", share=0.08, workers=workers)
+    ladder, standings = engine.families["replay"].policy.ladder, engine.families["replay"].policy.trials
     assert ladder.last > 0 and [each.state for each in standings.values()].count("finished") == 1
     found = search(some, "ration", share=0.08, workers=workers)
     assert found.regret < math.expm1(0.2) and found.unspent < 0.02
@@ -95,8 +95,8 @@ def test_a_decision_looks_at_few_trials_however_many_there_are(monkeypatch: pyte
 
     def looks_a_trial(trials: int) -> float:
         looks[0] = 0
-        planner = played(table(trials, reports=10), "ration", share=0.5, workers=trials // 10)
-        return looks[0] / len(planner.trials)
+        engine = played(table(trials, reports=10), "ration", share=0.5, workers=trials // 10)
+        return looks[0] / len(engine.trials)
 
     assert looks_a_trial(1500) < 2 * looks_a_trial(150)
 

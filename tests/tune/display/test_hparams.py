@@ -23,7 +23,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_after_the_cap(tmp_path: Path) -> None:
     world, board = watched(tmp_path)
     world.run()
-    board.close(world.planner)
+    board.close(world.engine)
     check_all_are_complete(tmp_path)
     paid = world.journal.rows("SELECT trial, TOTAL(charged) AS seconds FROM leases GROUP BY trial")
     shown = {run.partition("/")[2].split()[0]: row["device-seconds"] for run, row in hparams_table(tmp_path)[1].items()}
@@ -35,7 +35,7 @@ def test_what_is_freed_of_the_recipe_has_columns_too(tmp_path: Path) -> None:
     vary = freed(FREED, {"learning_rate": 3e-3, "batch_tokens": 768, "weight_decay": 0.1})
     world, board = watched(tmp_path, vary=vary)
     world.run()
-    board.close(world.planner)
+    board.close(world.engine)
     check_all_are_complete(tmp_path, [*DIMENSIONS, *FREED])
 
 
@@ -45,7 +45,7 @@ def test_after_a_sigkill_and_after_going_on(tmp_path: Path, repository: Path) ->
     check_all_are_complete(tmp_path)
     world, board = watched(tmp_path)
     world.run()
-    board.close(world.planner)
+    board.close(world.engine)
     check_all_are_complete(tmp_path)
 
 
@@ -53,7 +53,7 @@ def test_after_divergence_out_of_memory_and_the_death_of_its_process(tmp_path: P
     world, _ = watched(tmp_path)
     world.diverging, world.dying = {2: 0.0}, {"t003": 2}
     world.run(reports=12)
-    world.planner.end("t001", "memory")
+    world.engine.end("t001", "memory")
     check_all_are_complete(tmp_path)
     ends = {run.partition("/")[2].split()[0]: row[ENDED] for run, row in hparams_table(tmp_path)[1].items()}
     assert ends["t001"] == REASONS["memory"] and ends["t003"] == REASONS["error"]
@@ -63,11 +63,11 @@ def test_after_divergence_out_of_memory_and_the_death_of_its_process(tmp_path: P
 def test_after_a_lease_in_which_no_step_fitted(tmp_path: Path) -> None:
     """Its report is of as many tokens as the one before, and is told after what was decided for it."""
     world, _ = watched(tmp_path)
-    while not (again := [run.assignment.trial for run in world.planner.running.values() if run.steps_before]):
+    while not (again := [run.assignment.trial for run in world.engine.running.values() if run.steps_before]):
         world.run(reports=1)
     trial = again[0]
-    steps = world.planner.trials[trial].steps
-    world.planner.report(
+    steps = world.engine.trials[trial].steps
+    world.engine.report(
         trial, Report(steps=steps, tokens=steps, training_seconds=0.0, parameters=1000, ended="lease")
     )
     check_all_are_complete(tmp_path)

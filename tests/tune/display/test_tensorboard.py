@@ -29,7 +29,7 @@ def text(run: Any, tag: str) -> str:
 def finished(folder: Path, cap: float = 600) -> Path:
     world, board = watched(folder, cap=cap)
     world.run()
-    board.close(world.planner)
+    board.close(world.engine)
     world.journal.close()
     return folder
 
@@ -105,7 +105,7 @@ def test_how_a_winner_translates_is_in_its_run(tmp_path: Path) -> None:
     world.journal.close()
     again, board = watched(tmp_path)
     trial = winners(again.journal)["translation"].trial
-    board.translated(again.planner, trial, Score(bleu=12.5, chrf=40.0, sentences=128, signature=""))
+    board.translated(again.engine, trial, Score(bleu=12.5, chrf=40.0, sentences=128, signature=""))
     shown = {name: read(folder).Tags()["scalars"] for name, _, folder in trial_runs(tmp_path)}
     assert [name for name, tags in shown.items() if "7 trial/test_bleu" in tags] == [trial]
 
@@ -124,11 +124,11 @@ def test_what_it_takes_of_a_search_is_written_down(tmp_path: Path) -> None:
         assert max(taken.values()) == taken["search"] > 0
 
 
-def test_the_ledger_ends_as_the_books_do(tmp_path: Path) -> None:
+def test_the_ledger_ends_as_the_accounting_do(tmp_path: Path) -> None:
     world, board = watched(tmp_path)
     world.run()
-    board.close(world.planner)
-    run, ledger = read(tmp_path / "tensorboard" / "ledger"), world.books.ledger
+    board.close(world.engine)
+    run, ledger = read(tmp_path / "tensorboard" / "ledger"), world.accounting.ledger
     last = {tag: run.Scalars(tag)[-1] for tag in run.Tags()["scalars"]}
     assert last["1 budget/spent"].value == pytest.approx(ledger.spent)
     assert last["1 budget/left"].value == pytest.approx(ledger.left)

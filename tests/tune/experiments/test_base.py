@@ -21,7 +21,7 @@ from tune.experiments.base import (  # fmt: skip
 from tune.experiments.catalogue import EXPERIMENTS
 from tune.search_space import PRECISIONS
 
-CREW = START_SECONDS + END_SECONDS
+GROUP = START_SECONDS + END_SECONDS
 
 
 def fixed(name: str, seconds: float) -> Point:
@@ -31,7 +31,7 @@ def fixed(name: str, seconds: float) -> Point:
 POINTS = [fixed("a", 10.0), fixed("b", 20.0), fixed("c", 40.0)]
 
 
-PAID = [(0, 0), (CREW + 9, 0), (CREW + 10, 1), (CREW + 69, 2), (CREW + 70, 3), (1e9, 3)]
+PAID = [(0, 0), (GROUP + 9, 0), (GROUP + 10, 1), (GROUP + 69, 2), (GROUP + 70, 3), (1e9, 3)]
 
 
 @pytest.mark.parametrize(("left", "paid"), PAID)
@@ -41,8 +41,8 @@ def test_as_many_of_the_first_points_as_the_cap_pays_for(left, paid):
 
 
 def test_where_a_point_is_worth_what_it_must_have_there_is_nothing_to_share_out():
-    assert [affordable_share(POINTS, left) for left in (CREW + 70, 1e9)] == [1.0, 1.0]
-    assert affordable_share(POINTS, CREW + 69) < 0
+    assert [affordable_share(POINTS, left) for left in (GROUP + 70, 1e9)] == [1.0, 1.0]
+    assert affordable_share(POINTS, GROUP + 69) < 0
 
 
 def test_the_share_spends_what_is_left_and_no_more():

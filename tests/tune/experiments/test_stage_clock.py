@@ -49,7 +49,7 @@ def check(clock: StageClock, began: float) -> None:
     assert list(stages) == list(STAGES) and min(stages.values()) > 0
 
 
-def test_stages_of_a_stretch_add_up_to_its_time(
+def test_stages_of_a_segment_add_up_to_its_time(
     config: Config, text_data: TextData, tmp_path: Path, readings: Iterator[int]
 ) -> None:
     clock = StageClock(CPU)

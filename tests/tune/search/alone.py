@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.tune.search.world import Numbered
-from tune.search.engine import Planner
-from tune.search.family import Family, Prices
+from tune.search.engine import Engine
+from tune.search.family import CostModel, Family
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search.successive_halving import Frame, Ladder, Rules, SuccessiveHalving
-from tune.store.accounting import Books, Ledger
+from tune.store.accounting import Accounting, Ledger
 from tune.store.journal import Journal
 
 STEP, OVERHEAD, START_UP = 0.05, 1.25, 6.0
@@ -61,19 +61,19 @@ class Alone(Simulation):
     ) -> None:  # fmt: skip
         clock, self.seed, self.diverging, self.seconds, self.step = Clock(), seed, diverging, seconds, step
         self.most = life / step
-        self.books = Books(Journal(None, new=True), Ledger(cap=seconds, clock=clock), clock)
+        self.accounting = Accounting(Journal(None, new=True), Ledger(cap=seconds, clock=clock), clock)
         self.families: dict[str, Family] = {}
         self.frame = framed(slots=slots, life=life, rules=rules)
-        planner = Planner(
-            books=self.books, families=self.families, slots=slots,
+        engine = Engine(
+            accounting=self.accounting, families=self.families, slots=slots,
             wall_left=lambda: None if deadline is None else deadline - clock.now,
         )  # fmt: skip
         self.ladder: Ladder = self.frame.fit(seconds, deadline or math.inf)
-        self.policy = Told(self.frame, self.ladder, planner.price_of("alone"))
+        self.policy = Told(self.frame, self.ladder, engine.price_of("alone"))
         self.families["alone"] = Family(
-            seconds=seconds, policy=self.policy, prices=Prices(), suggestions=Numbered(configs), life_steps=self.most
+            seconds=seconds, policy=self.policy, cost_model=CostModel(), suggestions=Numbered(configs), life_steps=self.most
         )
-        super().__init__(planner, clock, costs or Costs(start_up=START_UP, overhead=OVERHEAD), self.course)
+        super().__init__(engine, clock, costs or Costs(start_up=START_UP, overhead=OVERHEAD), self.course)
 
     def course(self, trial: str, family: str, config: Mapping[str, Any]) -> PowerLaw:
         """How a trial trains."""
@@ -89,11 +89,11 @@ class Alone(Simulation):
     @property
     def spent(self) -> float:
         """Device-seconds."""
-        return self.books.ledger.spent
+        return self.accounting.ledger.spent
 
     def rows(self, query: str) -> list[Any]:
         """Of its journal."""
-        return list(self.books.journal.rows(query))
+        return list(self.accounting.journal.rows(query))
 
     def decided(self, *actions: str) -> list[Any]:
         """The decisions of these kinds, in their order; all of them where none is named."""

@@ -1,4 +1,4 @@
-"""The planner's laws, in virtual time: nothing is lost, nothing overspent, and every charge is in the journal."""
+"""The engine's laws, in virtual time: nothing is lost, nothing overspent, and every charge is in the journal."""
 
 import random
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 
 from tests.tune.search.world import Numbered, World
 from tune.reports import Report
-from tune.search.engine import Planner
+from tune.search.engine import Engine
 from tune.store.accounting import Assignment
 
 STOPPED = Report(
@@ -27,7 +27,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 
 def test_the_cap_holds_and_is_used(world: World) -> None:
     world.run()
-    ledger = world.books.ledger
+    ledger = world.accounting.ledger
     assert ledger.spent <= ledger.cap
     assert ledger.spent >= (0.97 if ledger.cap >= 120 else 0.85) * ledger.cap
 
@@ -35,7 +35,7 @@ def test_the_cap_holds_and_is_used(world: World) -> None:
 def test_every_device_second_is_charged_once(world: World) -> None:
     world.run()
     held = world.total("SELECT SUM(closed - opened) FROM slots")
-    assert held == pytest.approx(world.books.ledger.spent)
+    assert held == pytest.approx(world.accounting.ledger.spent)
     assert world.total("SELECT SUM(seconds) FROM charges") == pytest.approx(held)
     assert world.total("SELECT SUM(charged) FROM leases") == pytest.approx(
         world.total("SELECT SUM(seconds) FROM charges WHERE lease IS NOT NULL")
@@ -128,7 +128,7 @@ def test_where_the_deadline_binds_runners_up_finish_on_the_free_slots(
     world = World(tmp_path, cap=cap, slots=slots, shares={"nanogpt": 1.0}, deadline=deadline)
     world.run()
     assert world.now <= deadline
-    assert world.books.ledger.spent >= 0.85 * min(cap, slots * deadline)
+    assert world.accounting.ledger.spent >= 0.85 * min(cap, slots * deadline)
     ends = "SELECT COUNT(*) FROM reports WHERE final"
     assert 1 < world.total(ends) <= slots and world.total("SELECT MAX(rung) FROM reports") >= 2
 
@@ -141,10 +141,10 @@ def test_a_deadline_ends_no_trial_that_had_no_time_for_a_step(
     tmp_path: Path, deadline: float | None, states: tuple[str, str]
 ) -> None:
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, deadline=deadline)
-    assignment = world.planner.next()
+    assignment = world.engine.next()
     assert assignment is not None
     world.now += 7.5
-    world.planner.report(assignment.trial, replace(STOPPED, ended="lease"))
+    world.engine.report(assignment.trial, replace(STOPPED, ended="lease"))
     world.run()
     query = "SELECT state, reason FROM trials WHERE trial = ?"
     assert tuple(world.journal.rows(query, assignment.trial)[0]) == states
@@ -156,69 +156,69 @@ def test_a_deadline_ends_no_trial_that_had_no_time_for_a_step(
 
 def test_a_trial_that_was_stopped_before_its_first_step_goes_on_later(tmp_path: Path) -> None:
     world = World(tmp_path, cap=1200, slots=2)
-    assignment = world.planner.next()
+    assignment = world.engine.next()
     assert assignment is not None
-    world.planner.stopping = "SIGTERM"
-    world.planner.report(assignment.trial, STOPPED)
-    assert world.planner.trials[assignment.trial].steps == 0
+    world.engine.stopping = "SIGTERM"
+    world.engine.report(assignment.trial, STOPPED)
+    assert world.engine.trials[assignment.trial].steps == 0
     assert [row["state"] for row in world.journal.rows("SELECT state FROM trials")] == ["paused"]
-    assert world.planner.cut_short == {assignment.trial: 0}
+    assert world.engine.cut_short == {assignment.trial: 0}
 
 
 def test_a_search_told_to_stop_starts_nothing_more(tmp_path: Path) -> None:
     world = World(tmp_path, cap=1200, slots=2)
-    assert world.planner.next() is not None
-    world.planner.stopping = "SIGTERM"
-    assert world.planner.next() is None
-    assert len(world.planner.running) == 1
+    assert world.engine.next() is not None
+    world.engine.stopping = "SIGTERM"
+    assert world.engine.next() is None
+    assert len(world.engine.running) == 1
 
 
-def two_running(planner: Planner) -> tuple[Assignment, Assignment]:
+def two_running(engine: Engine) -> tuple[Assignment, Assignment]:
     """The first two assignments."""
-    first, second = planner.next(), planner.next()
+    first, second = engine.next(), engine.next()
     assert first is not None and second is not None
     return first, second
 
 
 def test_a_machine_that_is_lost_takes_its_slot_along_and_blames_no_trial(tmp_path: Path) -> None:
     world = World(tmp_path, cap=600, slots=2)
-    planner, there = world.planner, 2
-    planner.slots.there = lambda: there
-    first, second = two_running(planner)
+    engine, there = world.engine, 2
+    engine.slots.there = lambda: there
+    first, second = two_running(engine)
     there = 1
-    planner.died(second.trial, "error")
-    assert planner.next() is None and not planner.done
+    engine.died(second.trial, "error")
+    assert engine.next() is None and not engine.done
     there = 0
-    planner.died(first.trial, "error")
-    assert planner.next() is None and planner.done
+    engine.died(first.trial, "error")
+    assert engine.next() is None and engine.done
     there = 2
-    assert {again.trial for _ in range(2) if (again := planner.next())} == {first.trial, second.trial}
-    assert [planner.trials[each.trial].deaths for each in (first, second)] == [0, 0]
+    assert {again.trial for _ in range(2) if (again := engine.next())} == {first.trial, second.trial}
+    assert [engine.trials[each.trial].deaths for each in (first, second)] == [0, 0]
 
 
 def test_no_trial_is_blamed_where_an_idle_slot_was_given_up_before_its_death_was_heard_of(tmp_path: Path) -> None:
     world = World(tmp_path, cap=600, slots=2)
-    planner, there = world.planner, 2
-    planner.slots.there = lambda: there
-    first, second = two_running(planner)
+    engine, there = world.engine, 2
+    engine.slots.there = lambda: there
+    first, second = two_running(engine)
     with world.journal.transaction():
-        planner._close(planner.running[first.trial], "idle")
+        engine._close(engine.running[first.trial], "idle")
     there = 1
-    assert planner.next() is None and world.books.idle_slots == 0
-    planner.died(second.trial, "error")
-    assert planner.trials[second.trial].deaths == 0
+    assert engine.next() is None and world.accounting.idle_slots == 0
+    engine.died(second.trial, "error")
+    assert engine.trials[second.trial].deaths == 0
 
 
 def test_an_idle_slot_whose_machine_is_lost_is_charged_no_more(tmp_path: Path) -> None:
     world = World(tmp_path, cap=600, slots=1)
-    assignment = world.planner.next()
+    assignment = world.engine.next()
     assert assignment is not None
-    world.planner.died(assignment.trial, "error")
-    again = world.planner.next()
+    world.engine.died(assignment.trial, "error")
+    again = world.engine.next()
     assert again is not None
     with world.journal.transaction():
-        world.planner._close(world.planner.running[again.trial], "idle")
-    assert world.books.idle_slots == 1
-    world.planner.slots.there = lambda: 0
-    assert world.planner.next() is None
-    assert world.books.idle_slots == 0 and world.total("SELECT COUNT(*) FROM slots WHERE closed IS NULL") == 0
+        world.engine._close(world.engine.running[again.trial], "idle")
+    assert world.accounting.idle_slots == 1
+    world.engine.slots.there = lambda: 0
+    assert world.engine.next() is None
+    assert world.accounting.idle_slots == 0 and world.total("SELECT COUNT(*) FROM slots WHERE closed IS NULL") == 0

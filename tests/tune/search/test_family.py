@@ -4,12 +4,12 @@ import pytest
 
 from tests.tune.search.alone import bare
 from tests.tune.search.world import WARM_UP_STEPS, Numbered
-from tune.search.family import WARM_UPS_BEFORE_A_FALL_TELLS, Family, Prices
+from tune.search.family import WARM_UPS_BEFORE_A_FALL_TELLS, CostModel, Family
 
 
 def family(step_seconds: float | None) -> Family:
     return Family(
-        seconds=600, policy=bare(), prices=Prices(), suggestions=Numbered(), step_seconds=step_seconds,
+        seconds=600, policy=bare(), cost_model=CostModel(), suggestions=Numbered(), step_seconds=step_seconds,
         warm_up_steps=WARM_UP_STEPS,
     )  # fmt: skip
 

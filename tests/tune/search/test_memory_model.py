@@ -101,7 +101,7 @@ def test_almost_nothing_is_lost_to_it_and_the_rest_goes_on(world: World) -> None
     lost = world.total(f"SELECT TOTAL(seconds) FROM charges WHERE trial IN ({hopeless})")
     lost += len(out_of_memory(world)) * (START_UP_SECONDS + RUNS_OUT_SECONDS)
     assert 0 < lost <= 0.02 * CAP
-    assert 0.97 * CAP <= world.books.ledger.spent <= CAP
+    assert 0.97 * CAP <= world.accounting.ledger.spent <= CAP
     assert world.total("SELECT COUNT(*) FROM reports WHERE final") == 2
 
 

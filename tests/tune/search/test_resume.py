@@ -33,13 +33,13 @@ def test_killed_at_any_moment_it_goes_on_and_the_cap_holds(tmp_path: Path, seed:
     world = World(tmp_path, cap=1200, slots=2, seed=seed)
     for kill in range(3):
         world.run(reports=chance.randrange(1, 15))
-        before, held = contest_states(world), world.books.ledger.spent
+        before, held = contest_states(world), world.accounting.ledger.spent
         world.journal.close()
         world = World(tmp_path, cap=1200, slots=2, seed=seed + 10 * kill)
         assert contest_states(world) == before
-        assert held <= world.books.ledger.spent <= held + 2 * LIVES_ON_SECONDS + 1e-6
+        assert held <= world.accounting.ledger.spent <= held + 2 * LIVES_ON_SECONDS + 1e-6
     world.run()
-    assert world.books.ledger.spent <= 1200
+    assert world.accounting.ledger.spent <= 1200
     assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(
         world.total("SELECT TOTAL(closed - opened) FROM slots")
     )
@@ -63,7 +63,7 @@ def test_with_a_larger_cap_trials_are_taken_up_and_not_begun_again(tmp_path: Pat
     world.journal.close()
     larger = World(tmp_path, cap=1800, slots=2)
     larger.run()
-    assert 0.97 * 1800 <= larger.books.ledger.spent <= 1800
+    assert 0.97 * 1800 <= larger.accounting.ledger.spent <= 1800
     assert larger.total("SELECT MAX(n) FROM (SELECT COUNT(*) AS n FROM leases WHERE rung = 0 GROUP BY trial)") == 1
 
 
@@ -82,7 +82,7 @@ def test_an_extended_study_that_is_killed_is_still_extended(tmp_path: Path) -> N
     world = World(tmp_path, cap=1800, slots=2)
     assert {name: family.policy.rung_seconds(0) for name, family in world.families.items()} == first_rungs
     world.run()
-    assert 0.97 * 1800 <= world.books.ledger.spent <= 1800
+    assert 0.97 * 1800 <= world.accounting.ledger.spent <= 1800
     repeated = "SELECT trial FROM reports WHERE rung IS NOT NULL GROUP BY trial, rung HAVING COUNT(*) > 1"
     assert world.journal.rows(repeated) == []
     assert world.total("SELECT COUNT(*) FROM reports WHERE final") == 4
@@ -100,7 +100,7 @@ def test_deaths_are_counted_across_runs(tmp_path: Path) -> None:
 
 
 def test_a_trial_goes_on_from_its_newest_checkpoint_and_after_its_decay_from_before_it(tmp_path: Path) -> None:
-    """Killed inside its last stretch it goes on falling; once finished, a larger cap forgets the fall."""
+    """Killed inside its last segment it goes on falling; once finished, a larger cap forgets the fall."""
 
     def saved(name: str, steps: int) -> None:
         save(folder, torch.nn.Linear(1, 1), {"random": torch.zeros(1)}, {"steps": steps}, name)
@@ -114,23 +114,23 @@ def test_a_trial_goes_on_from_its_newest_checkpoint_and_after_its_decay_from_bef
         saved(name, steps)
     world.journal.close()
     inside = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
-    assert inside.planner.trials[winner].steps == 150
+    assert inside.engine.trials[winner].steps == 150
     inside.journal.update("trials", winner, {"state": "finished"})
     inside.journal.close()
     extended = World(tmp_path, cap=1800, slots=1, shares={"nanogpt": 1.0})
-    assert extended.planner.trials[winner].steps == 120
+    assert extended.engine.trials[winner].steps == 120
     saved("", 130)
     extended.journal.update("trials", winner, {"state": "paused"})
     extended.journal.close()
     later = World(tmp_path, cap=1800, slots=1, shares={"nanogpt": 1.0})
-    assert later.planner.trials[winner].steps == 130
+    assert later.engine.trials[winner].steps == 130
     assert (folder / f"{AFTER_DECAY}-000200").is_dir()
 
 
 def test_a_heartbeat_tells_what_was_used_after_the_last_report(tmp_path: Path) -> None:
     """A driver killed 3 s into a lease whose trial lived for 7 s: 7 s are charged, as lost."""
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
-    assignment = world.planner.next()
+    assignment = world.engine.next()
     assert assignment is not None
     (tmp_path / FOLDER).mkdir()
     beat(tmp_path, assignment.trial, assignment.lease, assignment.opened + 7)
@@ -145,7 +145,7 @@ def test_a_heartbeat_tells_what_was_used_after_the_last_report(tmp_path: Path) -
 def test_a_process_that_never_gave_a_sign_of_life_is_charged_for_a_moment_more_than_its_driver(tmp_path: Path) -> None:
     """Two slots, killed 5 s into their start-up; one trial gave a sign of life since and is charged up to that."""
     world = World(tmp_path, cap=600, slots=2)
-    first, second = world.planner.next(), world.planner.next()
+    first, second = world.engine.next(), world.engine.next()
     assert first is not None and second is not None
     (tmp_path / FOLDER).mkdir()
     beat(tmp_path, DRIVER, 0, first.opened + 5)
@@ -158,7 +158,7 @@ def test_a_process_that_never_gave_a_sign_of_life_is_charged_for_a_moment_more_t
 
 def test_no_sign_of_life_charges_no_more_than_was_reserved(tmp_path: Path) -> None:
     world = World(tmp_path, cap=600, slots=1)
-    assignment = world.planner.next()
+    assignment = world.engine.next()
     assert assignment is not None
     (tmp_path / FOLDER).mkdir()
     beat(tmp_path, DRIVER, 0, assignment.opened + assignment.seconds + GRACE_SECONDS - LIVES_ON_SECONDS / 2)
@@ -168,7 +168,7 @@ def test_no_sign_of_life_charges_no_more_than_was_reserved(tmp_path: Path) -> No
 
 def test_a_strangers_sign_of_life_charges_no_more_than_was_reserved(tmp_path: Path) -> None:
     world = World(tmp_path, cap=600, slots=1)
-    assignment = world.planner.next()
+    assignment = world.engine.next()
     assert assignment is not None
     (tmp_path / FOLDER).mkdir()
     for name in (DRIVER, assignment.trial):
@@ -182,7 +182,7 @@ def test_what_the_driver_does_itself_is_charged_up_to_its_own_last_sign_of_life_
     world = World(tmp_path, cap=600, slots=1)
     row = {"trial": "t001", "family": "nanogpt", "config": "{}", "state": "finished", "created": 0}
     world.journal.insert("trials", row)
-    Hold(world.books, "t001", DECODING, devices=1, seconds=60)
+    Hold(world.accounting, "t001", DECODING, devices=1, seconds=60)
     (tmp_path / FOLDER).mkdir()
     beat(tmp_path, "t001", 7, world.now + 9)
     beat(tmp_path, DRIVER, 0, world.now + 4.2)
@@ -193,7 +193,7 @@ def test_what_the_driver_does_itself_is_charged_up_to_its_own_last_sign_of_life_
 
 def test_a_slot_without_a_lease_is_charged_up_to_the_last_sign_of_life_of_its_driver(tmp_path: Path) -> None:
     world = World(tmp_path, cap=600, slots=1)
-    world.books.ledger.reserve(world.books.open_slot(), 60)
+    world.accounting.ledger.reserve(world.accounting.open_slot(), 60)
     (tmp_path / FOLDER).mkdir()
     beat(tmp_path, DRIVER, 0, world.now + 4.2)
     close_what_a_kill_left_open(world.journal)
@@ -202,10 +202,10 @@ def test_a_slot_without_a_lease_is_charged_up_to_the_last_sign_of_life_of_its_dr
 
 def test_a_worker_that_waited_when_its_driver_died_is_charged_up_to_its_own_last_sign_of_life(tmp_path: Path) -> None:
     world = World(tmp_path, cap=600, slots=1)
-    assignment = world.planner.next()
+    assignment = world.engine.next()
     assert assignment is not None
     world.now += 5
-    world.books.close_lease(world.planner.running[assignment.trial], "steps")
+    world.accounting.close_lease(world.engine.running[assignment.trial], "steps")
     (tmp_path / FOLDER).mkdir()
     beat(tmp_path, DRIVER, 0, world.now + 0.3)
     beat(tmp_path, assignment.trial, assignment.lease, world.now + 0.7, IDLE)

@@ -53,7 +53,7 @@ def test_what_slots_were_held_is_what_was_spent_and_charged_and_the_cap_holds(
     assert 0 < search.spent <= cap
     assert search.spent == pytest.approx(held) == pytest.approx(sum(charged.values()))
     assert charged["start"] == pytest.approx(costs.start_up * total(search, "SELECT COUNT(*) FROM slots"), rel=0.2)
-    steps = sum(record.steps for record in search.planner.trials.values())
+    steps = sum(record.steps for record in search.engine.trials.values())
     assert charged["steps"] == pytest.approx(steps * STEP)
     if search.spent > 50:
         leases = total(search, "SELECT COUNT(*) FROM leases")
@@ -78,7 +78,7 @@ def test_a_slot_is_charged_a_thaw_where_it_had_another_trial() -> None:
 def test_what_a_trial_passed_before_the_cap_cut_it_short_counts() -> None:
     like = PowerLaw(step_seconds=1.0, most=1000.0, report_every=10.0)
     search = played(like, life=1000.0, seconds=300.0, configs=1, costs=FREE)
-    (record,) = search.planner.trials.values()
+    (record,) = search.engine.trials.values()
     assert 250 < record.steps < 300
     assert total(search, "SELECT MAX(steps) FROM reports WHERE valid_loss IS NOT NULL") == record.steps
     assert total(search, "SELECT MIN(valid_loss) FROM reports") == pytest.approx(like.loss(record.steps))
@@ -100,7 +100,7 @@ def test_what_does_not_fit_in_memory_is_found_out_once_and_costs_no_step() -> No
 @pytest.mark.parametrize("life", [math.inf, 200.0])
 def test_divergence_ends_a_trial_at_its_first_report_that_is_not_finite(life: float) -> None:
     search = played(PowerLaw(step_seconds=STEP, most=life / STEP, diverges=250.0), life=life, configs=5)
-    assert [record.steps for record in search.planner.trials.values()] == [250.0] * 5
+    assert [record.steps for record in search.engine.trials.values()] == [250.0] * 5
     assert [row["reason"] for row in search.rows("SELECT reason FROM trials")] == ["diverged"] * 5
     assert total(search, "SELECT COUNT(*) FROM reports WHERE valid_loss IS NOT NULL AND steps >= 250") == 0
 
@@ -108,7 +108,7 @@ def test_divergence_ends_a_trial_at_its_first_report_that_is_not_finite(life: fl
 def test_a_trial_ends_where_its_own_life_does_however_short() -> None:
     like = PowerLaw(step_seconds=STEP, most=90 / STEP)
     search = played(like, life=150.0, seconds=2000.0, configs=4)
-    assert [record.steps for record in search.planner.trials.values()] == [like.most] * 4
+    assert [record.steps for record in search.engine.trials.values()] == [like.most] * 4
     assert [row["state"] for row in search.rows("SELECT state FROM trials")] == ["finished"] * 4
 
 
@@ -131,8 +131,8 @@ def test_a_noisy_world_whose_prices_are_learned_comes_within_a_fifth(tmp_path: P
     noisy, plain = world("noisy"), world("plain")
     noisy.run()
     costs = Costs(start_up=START_UP_SECONDS, overhead=OVERHEAD_SECONDS)
-    Simulation(plain.planner, plain.clock, costs, lambda *_: PowerLaw(step_seconds=STEP_SECONDS)).run()
-    assert len(plain.planner.trials) == pytest.approx(len(noisy.planner.trials), rel=0.2)
-    assert plain.books.ledger.spent == pytest.approx(noisy.books.ledger.spent, rel=0.2)
-    assert 0.85 * cap < plain.books.ledger.spent <= cap
+    Simulation(plain.engine, plain.clock, costs, lambda *_: PowerLaw(step_seconds=STEP_SECONDS)).run()
+    assert len(plain.engine.trials) == pytest.approx(len(noisy.engine.trials), rel=0.2)
+    assert plain.accounting.ledger.spent == pytest.approx(noisy.accounting.ledger.spent, rel=0.2)
+    assert 0.85 * cap < plain.accounting.ledger.spent <= cap
     assert plain.total("SELECT COUNT(*) FROM trials WHERE state IN ('running', 'failed')") == 0

@@ -12,7 +12,7 @@ from tune.search.family import with_start_up
 def test_the_first_slot_leaves_the_second_as_much_to_start_with(tmp_path: Path, cap: float) -> None:
     """In a cap so small that one start with its whole margin would take most of it."""
     world = World(tmp_path, cap=cap, slots=2)
-    first, second = world.planner.next(), world.planner.next()
+    first, second = world.engine.next(), world.engine.next()
     assert first is not None and second is not None
     assert second.seconds > 0.9 * first.seconds
 

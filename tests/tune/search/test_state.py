@@ -13,8 +13,8 @@ import pytest
 
 from tests.tune.search.world import LIMIT, STEP_SECONDS, Numbered, World
 from tune.devices import find_devices
-from tune.search.family import Prices
-from tune.search_context import check_same_kind, make_place, make_planner, survey
+from tune.search.family import CostModel
+from tune.search_context import check_same_kind, make_engine, make_place, survey
 from tune.settings import Settings
 from tune.store.accounting import Assignment
 from tune.store.heartbeat import DRIVER, FOLDER, beat
@@ -63,9 +63,9 @@ class Uneven(World):
         """One decision or one event further. False at the end."""
         if self.begin():
             return True
-        if not self.planner.done:
+        if not self.engine.done:
             self.go_on()
-        return not self.planner.done
+        return not self.engine.done
 
     def goes_on_like(self, other: "Uneven") -> None:
         """What is no part of the search: the noise to come, and which processes will die."""
@@ -80,20 +80,20 @@ def copied(world: World, folder: Path) -> Path:
     with closing(journals[0]) as there, closing(journals[1]) as here:
         there.backup(here)
     beat(folder, DRIVER, 0, world.now)
-    for name, run in world.planner.running.items():
+    for name, run in world.engine.running.items():
         beat(folder, name, run.assignment.lease, world.now)
     return folder
 
 
 def all_machines_lost(world: World) -> None:
     """What a kill does to a search, done to one whose driver lives."""
-    slots = world.planner.slots
+    slots = world.engine.slots
     there, slots.there = slots.there, lambda: 0
-    for name, run in list(world.planner.running.items()):
+    for name, run in list(world.engine.running.items()):
         world.live(run.assignment)
-        world.planner.died(name, "")
+        world.engine.died(name, "")
         world.diverged_at.pop(name, None)
-    assert world.planner.next() is None
+    assert world.engine.next() is None
     slots.there = there
     world.events.clear()
 
@@ -109,8 +109,8 @@ def moves(world: Uneven) -> list[Any]:
 
 def known(world: World) -> list[Any]:
     """What the search knows, prices included."""
-    trials = {name: (each.deaths, each.micro_batches, each.goal) for name, each in world.planner.trials.items()}
-    return [trials, world.planner.cut_short, {name: each.state() for name, each in world.families.items()}]
+    trials = {name: (each.deaths, each.micro_batches, each.goal) for name, each in world.engine.trials.items()}
+    return [trials, world.engine.cut_short, {name: each.state() for name, each in world.families.items()}]
 
 
 def apart(one: Any, other: Any, where: str = "") -> Iterator[str]:
@@ -163,7 +163,7 @@ def test_cut_at_any_point_it_makes_the_same_moves_for_the_same_events(
     for _ in range(offset):
         lives.step()
     compared = 0
-    while not lives.planner.done:
+    while not lives.engine.done:
         killed = Uneven(copied(lives, tmp_path / str(compared)), seed=seed, cap=cap)
         all_machines_lost(lives)
         killed.goes_on_like(lives)
@@ -199,13 +199,13 @@ def test_on_another_machine_rungs_stay_and_prices_are_learned_anew_and_kept(tmp_
         before = first.families[name]
         assert family.policy.ladder == before.policy.ladder
         assert family.step_seconds == before.step_seconds
-        assert before.prices.start_up != family.prices.start_up == Prices().start_up
+        assert before.cost_model.start_up != family.cost_model.start_up == CostModel().start_up
     second.run(6)
     second.journal.close()
     third = Uneven(tmp_path, seed=0, slots=slots, processor="another")
     assert third.told == []
-    assert [each.prices.state() for each in third.families.values()] == [
-        each.prices.state() for each in second.families.values()
+    assert [each.cost_model.state() for each in third.families.values()] == [
+        each.cost_model.state() for each in second.families.values()
     ]
 
 
@@ -219,29 +219,29 @@ def test_a_state_that_the_journal_does_not_tell_of_is_named_and_the_study_goes_o
     again = Uneven(tmp_path, seed=2)
     assert len(again.told) == 1 and "prices of nanogpt" in again.told[0] and "ladder" not in again.told[0]
     again.run()
-    assert again.books.ledger.spent <= again.books.ledger.cap
+    assert again.accounting.ledger.spent <= again.accounting.ledger.cap
 
 
 def test_a_deadline_counts_from_the_start_of_the_study_whoever_ran_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """40 s after it was asked for it has its planner, and 300 s later another one goes on with it."""
+    """40 s after it was asked for it has its engine, and 300 s later another one goes on with it."""
     (tmp_path / "text.txt").write_text("to be or not to be\n" * 2000)
     now = 1e9
     monkeypatch.setattr("time.time", lambda: now)
     monkeypatch.setattr("time.monotonic", lambda: now)
     settings = Settings(budget=600.0, families="nanogpt", devices=1, deadline=500.0, text_corpus=tmp_path / "text.txt")
-    grounds = survey(settings, find_devices(settings))
+    context = survey(settings, find_devices(settings))
     now += 40
     journal = Journal(tmp_path, new=True)
-    assert make_planner(grounds, journal, [], now=lambda: now).wall_left() == 460
+    assert make_engine(context, journal, [], now=lambda: now).wall_left() == 460
     now += 300
     again = survey(settings, find_devices(settings))
     now += 10
-    planner = make_planner(again, journal, [], now=lambda: now)
-    assert planner.wall_left() == 150
+    engine = make_engine(again, journal, [], now=lambda: now)
+    assert engine.wall_left() == 150
     now += 200
-    assert planner.next() is None and planner.stopping == "deadline"
+    assert engine.next() is None and engine.stopping == "deadline"
     journal.close()
 
 
@@ -254,10 +254,10 @@ def test_what_is_measured_on_stays_the_studys_and_another_kind_of_device_is_refu
     tokens, rungs = [], []
     for devices in (1, 8):
         cores = find_devices(replace(settings, devices=devices))
-        grounds = survey(settings, cores)
+        context = survey(settings, cores)
         journal = Journal(tmp_path, new=devices == 1)
-        planner = make_planner(grounds, journal, [])
-        tokens.append(make_place(grounds, planner).evaluation_tokens)
+        engine = make_engine(context, journal, [])
+        tokens.append(make_place(context, engine).evaluation_tokens)
         rungs.append(journal.facts()["rung_seconds"])
         journal.close()
         monkeypatch.setattr("tune.search_context.EVALUATION_TOKENS_PER_RUNG_SECOND", {"cpu": 2_000})

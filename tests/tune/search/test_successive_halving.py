@@ -86,9 +86,9 @@ def test_with_a_life_trials_climb_to_its_end_and_all_is_used_as_long_as_one_can_
     search = played(seconds=4000.0, slots=slots, life=200.0)
     assert search.ladder.last == 0 and search.ladder.rung_seconds(search.ladder.top) == 200.0
     assert search.spent >= 0.99 * search.seconds
-    assert any(record.steps == search.most for record in search.planner.trials.values())
+    assert any(record.steps == search.most for record in search.engine.trials.values())
     few = played(seconds=4000.0, slots=slots, life=200.0, configs=5)
-    assert [record.steps for record in few.planner.trials.values()] == [few.most] * 5
+    assert [record.steps for record in few.engine.trials.values()] == [few.most] * 5
     assert {standing.state for standing in few.policy.trials.values()} == {"finished"}
 
 
@@ -177,11 +177,11 @@ def test_while_the_leader_has_its_last_segment_nothing_else_is_begun() -> None:
 def test_a_policy_rebuilt_from_the_same_events_decides_alike(scenario: dict[str, Any], reports: int) -> None:
     search = Alone(**scenario)
     search.run(reports)
-    rebuilt = SuccessiveHalving(search.frame, search.ladder, search.planner.price_of("alone"))
+    rebuilt = SuccessiveHalving(search.frame, search.ladder, search.engine.price_of("alone"))
     for name, what, more in search.policy.events:
         getattr(rebuilt, name)(*what, **more)
     assert rebuilt.state() == search.policy.state()
-    assert rebuilt.decide(left(search.books.affordable)) == search.policy.decide(left(search.books.affordable))
+    assert rebuilt.decide(left(search.accounting.affordable)) == search.policy.decide(left(search.accounting.affordable))
 
 
 def test_the_order_of_equal_reports_does_not_matter() -> None:

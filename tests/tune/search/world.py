@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from tune.reports import Ended, Evaluation, Report
-from tune.search.engine import Listener, Planner
-from tune.search.family import Family, Prices
+from tune.search.engine import Engine, Listener
+from tune.search.family import CostModel, Family
 from tune.search.memory_model import FACTOR, OVERHEAD_BYTES, Memory
 from tune.search.resume import agreed, close_what_a_kill_left_open, last_moment, restore, spent, spent_beside
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search.state import Terms
 from tune.search.successive_halving import Frame, SuccessiveHalving
-from tune.store.accounting import Assignment, Books, Ledger
+from tune.store.accounting import Accounting, Assignment, Ledger
 from tune.store.heartbeat import FOLDER, beat
 from tune.store.journal import Journal
 
@@ -99,13 +99,13 @@ class World(Simulation):
         clock.now = last_moment(self.journal)
         self.families: dict[str, Family] = {}
         ledger = Ledger(cap=cap, clock=clock, spent_before=spent(self.journal), share=1 / trials_each)
-        self.books = Books(self.journal, ledger, clock)
-        planner = Planner(
-            books=self.books, families=self.families, slots=slots, listeners=listen(self.journal),
+        self.accounting = Accounting(self.journal, ledger, clock)
+        engine = Engine(
+            accounting=self.accounting, families=self.families, slots=slots, listeners=listen(self.journal),
             wall_left=lambda: None if deadline is None else deadline - self.now,
         )  # fmt: skip
         costs = Costs(start_up=START_UP_SECONDS, overhead=OVERHEAD_SECONDS)
-        super().__init__(planner, clock, costs, lambda trial, family, config: PowerLaw(step_seconds=STEP_SECONDS))
+        super().__init__(engine, clock, costs, lambda trial, family, config: PowerLaw(step_seconds=STEP_SECONDS))
         terms, wall = agreed(self.journal), math.inf if deadline is None else deadline
         by_now = cap - spent_beside(self.journal)
         for name, share in (shares or SHARES).items():
@@ -113,13 +113,13 @@ class World(Simulation):
             frame = Frame(slots=slots, shortest=4, overhead=1.5, start_up=6, part=share)
             first = share * trials_each * (terms[0].seconds if terms else cap)
             self.families[name] = Family(
-                seconds=share * trials_each * by_now, prices=Prices(), suggestions=suggestions(),
-                policy=SuccessiveHalving(frame, ladder or frame.fit(first, wall), planner.price_of(name)),
+                seconds=share * trials_each * by_now, cost_model=CostModel(), suggestions=suggestions(),
+                policy=SuccessiveHalving(frame, ladder or frame.fit(first, wall), engine.price_of(name)),
                 memory=known_memory(memory_limit), warm_up_steps=WARM_UP_STEPS,
             )  # fmt: skip
         seconds = {name: family.seconds for name, family in self.families.items()}
         now = Terms(cap=cap, deadline=deadline, processor=processor, families=seconds)
-        self.told = restore(planner, self.journal, now) if resumed else planner.agree(now)
+        self.told = restore(engine, self.journal, now) if resumed else engine.agree(now)
         if resumed:
             self.take_up()
         self.journal.note(cap_seconds=cap)
@@ -140,7 +140,7 @@ class World(Simulation):
 
     def take_up(self) -> None:
         """Every trial where its last report left it: there are no files here to say so."""
-        for trial, record in self.planner.trials.items():
+        for trial, record in self.engine.trials.items():
             if record.checkpoint is None:
                 query = "SELECT IFNULL(MAX(steps), 0) AS steps FROM reports WHERE trial = ? AND checkpoint IS NOT NULL"
                 record.steps = self.journal.rows(query, trial)[0]["steps"]
@@ -158,7 +158,7 @@ class World(Simulation):
         """Steps of the trial's life that the lease is for."""
         if assignment.steps is not None:
             return assignment.steps
-        before, step = self.planner.trials[assignment.trial].steps, self.step_seconds(assignment)
+        before, step = self.engine.trials[assignment.trial].steps, self.step_seconds(assignment)
         seconds = assignment.training_seconds
         return (
             before + max(1, int(assignment.seconds / step)) if seconds is None else int(seconds / step)
@@ -184,11 +184,11 @@ class World(Simulation):
         return min(assignment.seconds, start + training)
 
     def steps_to_go(self, assignment: Assignment) -> int:
-        return self.goal(assignment) - self.planner.trials[assignment.trial].steps
+        return self.goal(assignment) - self.engine.trials[assignment.trial].steps
 
     def sound_seconds(self, assignment: Assignment) -> float:
         """Training on this lease before the trial diverges."""
-        done = self.planner.trials[assignment.trial].steps * self.step_seconds(assignment)
+        done = self.engine.trials[assignment.trial].steps * self.step_seconds(assignment)
         return max(0.0, self.diverging.get(assignment.config["number"], math.inf) - done)
 
     def end(self, assignment: Assignment, ended_at: float | None = None) -> None:
@@ -196,28 +196,28 @@ class World(Simulation):
         if self.dying.get(assignment.trial, 0) > 0:
             self.dying[assignment.trial] -= 1
             self.live(assignment)
-            self.planner.died(assignment.trial, "error: KilledError: it was")
+            self.engine.died(assignment.trial, "error: KilledError: it was")
             return
         if reason := self.raising(assignment):
-            self.planner.raised(assignment.trial, reason)
+            self.engine.raised(assignment.trial, reason)
             return
         memory, micro_batches = self.families[assignment.family].memory, assignment.micro_batches
         while needed(assignment.config, micro_batches) > memory.limit and micro_batches < MOST_MICRO_BATCHES:
             micro_batches *= 2
         if needed(assignment.config, micro_batches) > memory.limit:
-            self.planner.ran_out(assignment.trial)
+            self.engine.ran_out(assignment.trial)
             return
         step = self.step_seconds(assignment)
         used, steps = (ended_at or self.now) - assignment.opened, self.goal(assignment)
         short = assignment.rung is not None and used >= assignment.seconds
         if short:
-            steps = self.planner.trials[assignment.trial].steps + max(1, int(used / step / 2))
+            steps = self.engine.trials[assignment.trial].steps + max(1, int(used / step / 2))
         ended: Ended = "lease" if short else "final" if assignment.rung is None else "rung"
         if assignment.trial in self.diverged_at:
             ended = "diverged"
         loss = 5 / math.log(steps + 3) + 0.01 * assignment.config["number"]
         measured = "precision" in assignment.config
-        self.planner.report(
+        self.engine.report(
             assignment.trial,
             Report(
                 steps=steps, tokens=steps, training_seconds=steps * step, train_loss=1.0, learning_rate=1.0,

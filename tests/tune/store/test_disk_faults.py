@@ -80,7 +80,7 @@ def test_a_journal_on_a_full_disk_keeps_what_was_told_and_goes_on_when_there_is_
     again = World(tmp_path, cap=1200, slots=2)
     assert reports(again) == told and len(told) >= 5
     again.run()
-    assert again.books.ledger.spent <= 1200
+    assert again.accounting.ledger.spent <= 1200
     assert again.total("SELECT COUNT(*) FROM reports WHERE final") == 2
 
 
@@ -112,16 +112,16 @@ def test_a_journal_that_another_program_writes_on_is_left_as_it_is(tmp_path: Pat
 
 def test_a_clock_set_back_an_hour_changes_no_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tune.devices import find_devices
-    from tune.search_context import make_planner, survey
+    from tune.search_context import make_engine, survey
 
     settings = Settings(budget=600, families={"nanogpt": 1.0}, devices=1, out=tmp_path / "new")
-    planner = make_planner(survey(settings, find_devices(settings)), Journal(tmp_path, new=True), [])
-    assert planner.next() is not None
+    engine = make_engine(survey(settings, find_devices(settings)), Journal(tmp_path, new=True), [])
+    assert engine.next() is not None
     monkeypatch.setattr(time, "time", lambda: 0.0)
     monkeypatch.setattr(time, "time_ns", lambda: 0)
-    begun, before = time.monotonic(), planner.books.ledger.spent
+    begun, before = time.monotonic(), engine.accounting.ledger.spent
     time.sleep(0.01)
-    assert 0 < planner.books.ledger.spent - before <= time.monotonic() - begun
+    assert 0 < engine.accounting.ledger.spent - before <= time.monotonic() - begun
 
 
 def test_no_device_second_is_counted_by_a_clock_that_can_be_set(repository: Path) -> None:
@@ -217,9 +217,9 @@ def test_damaged_facts_are_one_line(tmp_path: Path, fact: str) -> None:
     with sqlite3.connect(tmp_path / "journal.db") as stranger:
         stranger.execute("INSERT INTO study VALUES ('corpora', ?)", (fact,))
     stranger.close()
-    grounds: Any = SimpleNamespace(data={"nanogpt": SimpleNamespace(sha256="", name="")})
+    context: Any = SimpleNamespace(data={"nanogpt": SimpleNamespace(sha256="", name="")})
     with Journal(tmp_path, new=False) as journal, pytest.raises(ValueError, match=r"^--resume: .* damaged") as refused:
-        check_same(grounds, journal)
+        check_same(context, journal)
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 400
 
 

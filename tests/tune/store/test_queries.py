@@ -83,7 +83,7 @@ def test_all_that_show_a_best_show_the_first_of_the_ranking(tmp_path: Path, repo
     world, board = watched(tmp_path, cap=900)
     world.diverging = {1: 3.0, 5: 6.0}
     world.run(reports)
-    board.close(world.planner)
+    board.close(world.engine)
     results = Results(studies=[open_study(tmp_path)])
     theirs, frame = ranked_by_analysis(results), returned(tmp_path)
     firsts = {row["family"]: row for row in reversed(ranking(world.journal)) if row["level"] is not None}
@@ -114,7 +114,7 @@ def test_tensorboard_knows_when_what_led_has_diverged(tmp_path: Path) -> None:
     led = {family: row["trial"] for family, row in before.items() if row["trial"] in paused}
     assert led
     for trial in led.values():
-        world.planner.end(trial, "diverged")
+        world.engine.end(trial, "diverged")
     after, ledger = best_so_far(world.journal), read(tmp_path / "tensorboard" / "ledger")
     for family, trial in led.items():
         assert after[family]["trial"] != trial

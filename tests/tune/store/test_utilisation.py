@@ -22,10 +22,10 @@ class InTurns(Numbered):
 def shares(world: World, *peaks: float | None) -> list[float | None]:
     """What the journal says of new trials, by the peak that each measured; their precisions alternate, fp32 first."""
     for peak in peaks:
-        assignment = world.planner.next()
+        assignment = world.engine.next()
         assert assignment is not None
         report = Report(steps=40, tokens=40, training_seconds=2.0, mfu=peak and FLOPS / peak, peak_flops=peak)
-        world.planner.report(assignment.trial, report)
+        world.engine.report(assignment.trial, report)
     return [row["mfu"] for row in world.journal.rows("SELECT mfu FROM reports ORDER BY report")]
 
 

@@ -19,7 +19,7 @@ from model.data.batches import EVALUATION_TOKENS, batch_shape
 _LOGIT_BYTES = 12    # of an evaluation: in the compute dtype, in fp32, and the logarithms
 
 
-def footprint(config: Config, data: Data, *, micro_batches: int, device: torch.device) -> int:
+def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: torch.device) -> int:
     """Bytes on paper of a trial's step, its batch cut into so many parts, or of its evaluation where that takes more.
 
     Attention that may not be fused counts as not fused, which takes more.
