@@ -22,6 +22,7 @@ test-fast: $(VENV)/installed-dev ## those without Ray that take a core no second
 
 check: $(VENV)/installed-dev ## ruff, mypy and the arrows between folders
 	$(IN)/ruff check .
+	$(IN)/ruff format --check .
 	$(IN)/mypy
 	$(IN)/lint-imports
 

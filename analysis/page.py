@@ -225,9 +225,7 @@ def answer(results: Results, pool: pd.DataFrame) -> str:
     }
     title = f"{family}: {best['config']}"
     told = [text(line, kind="note") for line in answer_lines(results, pool)[1:]]
-    return box(
-        [heading(title, 3), *smoke, text(why), facts(shown), *told]
-    )
+    return box([heading(title, 3), *smoke, text(why), facts(shown), *told])
 
 
 def rankings(study: Study, ranked: pd.DataFrame) -> list[str]:

@@ -206,9 +206,7 @@ def records(table: pd.DataFrame) -> pd.DataFrame:
     return table.drop(columns=["group", "final"]).astype(dict.fromkeys(WHOLE, "Int64"))
 
 
-def show(
-    console: Console, results: Results, table: pd.DataFrame, shown: pd.DataFrame, *, by: str, top: int
-) -> None:
+def show(console: Console, results: Results, table: pd.DataFrame, shown: pd.DataFrame, *, by: str, top: int) -> None:
     """The sections, then for each family and text the winner and the three answers."""
     for _, group in shown.groupby("group", sort=False):
         rows = columns(results.studies, group.head(top))

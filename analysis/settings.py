@@ -38,18 +38,12 @@ class RankSettings(Flags):
     )
     by: str = field(default="quotient", metadata=typed("the order inside a section", choices=ORDERS))
     family: str | None = field(default=None, metadata=typed("this family only", **FAMILY))
-    front: bool = field(
-        default=False, metadata=typed("only configurations that none is both smaller and better than")
-    )
+    front: bool = field(default=False, metadata=typed("only configurations that none is both smaller and better than"))
     where: str | None = field(
         default=None,
-        metadata=typed(
-            "only these, as pandas' query has it: \"layers<=4 and precision=='bf16'\"", form="CONDITION"
-        ),
+        metadata=typed("only these, as pandas' query has it: \"layers<=4 and precision=='bf16'\"", form="CONDITION"),
     )
-    top: int = field(
-        default=TOP, metadata=typed("rows of a section in the table; 0 for all", form="N", parse=int)
-    )
+    top: int = field(default=TOP, metadata=typed("rows of a section in the table; 0 for all", form="N", parse=int))
     stability: float | None = field(
         default=None,
         metadata=typed(
@@ -102,9 +96,7 @@ class ReportSettings(OneStudy):
         script="analysis/report.py", does="analysis.page:report",
         about="Write one self-contained page of a study, and each figure as PNG and CSV.",
     )  # fmt: skip
-    out: Path | None = field(
-        default=None, metadata=typed("where to write (default: report/ in the study)", **OUT)
-    )
+    out: Path | None = field(default=None, metadata=typed("where to write (default: report/ in the study)", **OUT))
 
 
 @dataclass(frozen=True, kw_only=True)

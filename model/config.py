@@ -15,18 +15,28 @@ Data = TextData | PairData
 
 RECIPES: dict[str, dict[str, Any]] = {
     "translation": {
-        "learning_rate": 3e-3, "batch_tokens": 1024, "context": 64, "warm_up_steps": 100,
-        "label_smoothing": 0.1, "weight_decay": 0.01, "betas": (0.9, 0.98),
+        "learning_rate": 3e-3,
+        "batch_tokens": 1024,
+        "context": 64,
+        "warm_up_steps": 100,
+        "label_smoothing": 0.1,
+        "weight_decay": 0.01,
+        "betas": (0.9, 0.98),
     },
     "nanogpt": {
-        "learning_rate": 2e-3, "batch_tokens": 768, "context": 64, "warm_up_steps": 100,
-        "label_smoothing": 0.0, "weight_decay": 0.1, "betas": (0.9, 0.99),
+        "learning_rate": 2e-3,
+        "batch_tokens": 768,
+        "context": 64,
+        "warm_up_steps": 100,
+        "label_smoothing": 0.0,
+        "weight_decay": 0.1,
+        "betas": (0.9, 0.99),
     },
 }
-OF_ARCHITECTURE: dict[str, dict[str, Any]] = {"nanogpt": {"learning_rate": 4e-3}}    # what differs from the family's
+OF_ARCHITECTURE: dict[str, dict[str, Any]] = {"nanogpt": {"learning_rate": 4e-3}}  # what differs from the family's
 FAMILIES = tuple(RECIPES)
 
-_FAMILYS_OWN: Any = None    # replaced by the family's value in RECIPES
+_FAMILYS_OWN: Any = None  # replaced by the family's value in RECIPES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,18 +50,18 @@ class Config:
     dropout: float = 0.1
     precision: str = "fp32"
     seed: int = 0
-    architecture: str = "modern"                 # nanogpt only
-    learning_rate: float = _FAMILYS_OWN          # base rate; scaling_rules makes it each tensor's
-    batch_tokens: int = _FAMILYS_OWN             # target tokens a step
-    context: int = _FAMILYS_OWN                  # longest sequence
+    architecture: str = "modern"  # nanogpt only
+    learning_rate: float = _FAMILYS_OWN  # base rate; scaling_rules makes it each tensor's
+    batch_tokens: int = _FAMILYS_OWN  # target tokens a step
+    context: int = _FAMILYS_OWN  # longest sequence
     warm_up_steps: int = _FAMILYS_OWN
-    label_smoothing: float = _FAMILYS_OWN        # training only
-    weight_decay: float = _FAMILYS_OWN           # matrices only
+    label_smoothing: float = _FAMILYS_OWN  # training only
+    weight_decay: float = _FAMILYS_OWN  # matrices only
     betas: tuple[float, float] = _FAMILYS_OWN
-    clip: float = 1.0                            # norm of all gradients together
-    decay_share: float = 0.4                     # of the life's training, the part in which the rate falls to zero
-    scaling_rules: bool = True                   # else one rate for all tensors: the standard parametrization
-    own: Mapping[str, Any] = field(default_factory=dict)    # dimensions that only a user's own family has
+    clip: float = 1.0  # norm of all gradients together
+    decay_share: float = 0.4  # of the life's training, the part in which the rate falls to zero
+    scaling_rules: bool = True  # else one rate for all tensors: the standard parametrization
+    own: Mapping[str, Any] = field(default_factory=dict)  # dimensions that only a user's own family has
 
     def __post_init__(self) -> None:
         if self.family not in RECIPES:
@@ -60,7 +70,7 @@ class Config:
         for name, value in (RECIPES[self.family] | OF_ARCHITECTURE.get(self.architecture, {})).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        object.__setattr__(self, "betas", tuple(self.betas))    # JSON knows lists only
+        object.__setattr__(self, "betas", tuple(self.betas))  # JSON knows lists only
         if self.d_model % self.heads:
             raise UserError(f"heads: {self.heads} does not divide d_model {self.d_model}; choose a divisor")
 
@@ -76,13 +86,23 @@ def model_config(config: Config, *, vocabulary: int, pad: int) -> GPTConfig | Tr
     """What a config says of its model."""
     if config.family == "nanogpt":
         return GPTConfig(
-            vocabulary=vocabulary, context=config.context, d_model=config.d_model, heads=config.heads,
-            layers=config.layers, dropout=config.dropout, architecture=config.architecture,
+            vocabulary=vocabulary,
+            context=config.context,
+            d_model=config.d_model,
+            heads=config.heads,
+            layers=config.layers,
+            dropout=config.dropout,
+            architecture=config.architecture,
             scaling_rules=config.scaling_rules,
         )
     return TranslatorConfig(
-        vocabulary=vocabulary, pad=pad, d_model=config.d_model, heads=config.heads, layers=config.layers,
-        dropout=config.dropout, scaling_rules=config.scaling_rules,
+        vocabulary=vocabulary,
+        pad=pad,
+        d_model=config.d_model,
+        heads=config.heads,
+        layers=config.layers,
+        dropout=config.dropout,
+        scaling_rules=config.scaling_rules,
     )
 
 

@@ -152,7 +152,8 @@ class Transformers(Family):
 
     def training_batches(self, config: Config, data: Data, device: torch.device) -> EndlessBatches:
         return TrainBatches(
-            data, batch_tokens=config.batch_tokens, context=config.context, seed=config.seed, device=device)
+            data, batch_tokens=config.batch_tokens, context=config.context, seed=config.seed, device=device
+        )
 
     def evaluation_batches(
         self, config: Config, data: Data, split: str, tokens: int | None, device: torch.device | str
@@ -167,7 +168,7 @@ class Transformers(Family):
 
     def sums(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         logits, targets = _logits(model, batch.inputs), batch.targets.flatten()
-        right = (logits.argmax(-1) == targets).sum()           # IGNORED is no token's number
+        right = (logits.argmax(-1) == targets).sum()  # IGNORED is no token's number
         return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum"), right
 
     def parameters(self, config: Config, vocabulary: int, pad: int) -> int:

@@ -57,12 +57,8 @@ class GenerateSettings(UseSettings):
         about="Go on with a text by a study's best nanoGPT.",
     )  # fmt: skip
     least: ClassVar[dict[str, int]] = {"tokens": 1, "temperature": 0, "top_k": 1}
-    prompt: str = field(
-        default="\n", metadata=typed("what to go on from", form="TEXT", show=lambda _: "a new line")
-    )
+    prompt: str = field(default="\n", metadata=typed("what to go on from", form="TEXT", show=lambda _: "a new line"))
     tokens: int = field(default=TOKENS, metadata=typed("how many", form="N", parse=int))
-    temperature: float = field(
-        default=TEMPERATURE, metadata=typed("0 takes the likeliest", form="NUMBER", parse=float)
-    )
+    temperature: float = field(default=TEMPERATURE, metadata=typed("0 takes the likeliest", form="NUMBER", parse=float))
     top_k: int = field(default=TOP_K, metadata=typed("draw among these", form="N", parse=int))
     seed: int = field(default=0, metadata=typed("of the draws", form="N", parse=int))

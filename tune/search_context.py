@@ -69,7 +69,9 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     begun = time.monotonic()
     spaces = {
         name: Space(
-            family=name, precisions=devices.precisions, fix=settings.fix,
+            family=name,
+            precisions=devices.precisions,
+            fix=settings.fix,
             vary=freed(tuple(each for each in settings.vary if each not in SPACES[name]), RECIPES[name]),
         )
         for name in settings.families

@@ -80,7 +80,8 @@ class Settings(Flags):
     budget: float = field(  # device-seconds, as all times here are seconds
         metadata=typed(
             f"the cap in device-hours, never exceeded: {DURATIONS}; with --resume the new total",
-            **TIME, on_resume=True,
+            **TIME,
+            on_resume=True,
         )
     )
     families: Mapping[str, float] = field(  # shares of the cap that add up to 1
@@ -88,7 +89,9 @@ class Settings(Flags):
         metadata=typed(
             "what to search and each share of the cap in per cent; what one leaves over goes to the other "
             "(default: half each)",
-            form="NAME[=SHARE],...", parse=parse_families, show=families_text,
+            form="NAME[=SHARE],...",
+            parse=parse_families,
+            show=families_text,
         ),
     )
     load: Path | None = field(
@@ -96,21 +99,26 @@ class Settings(Flags):
         metadata=typed(
             "a Python file of yours that registers families; it is executed, and with --resume only where it is typed "
             "again",
-            **FILE, on_resume=True,
+            **FILE,
+            on_resume=True,
         ),
     )
     fix: Mapping[str, Value] = field(
         default_factory=dict,
         metadata=typed(
             "dimensions of the space not to vary, such as precision=bf16,heads=4",
-            form="NAME=VALUE,...", parse=parse_fix, show=fix_text,
+            form="NAME=VALUE,...",
+            parse=parse_fix,
+            show=fix_text,
         ),
     )
     vary: tuple[str, ...] = field(
         default=(),
         metadata=typed(
             f"what of the recipe to vary too, from a quarter of its own value to four times it: {', '.join(FREED)}",
-            form="NAME,...", parse=parse_vary, show=",".join,
+            form="NAME,...",
+            parse=parse_vary,
+            show=",".join,
         ),
     )
     devices: int | None = field(
@@ -121,14 +129,17 @@ class Settings(Flags):
         default=1,
         metadata=typed(
             "trials that share a GPU, each charged its part of it; auto: as many as its memory and the CPU cores hold",
-            form="N|auto", parse=parse_sharing,
+            form="N|auto",
+            parse=parse_sharing,
         ),
     )
     address: str | None = field(
         default=None,
         metadata=typed(
             "the Ray cluster to run on, as `ray start --head` printed it (default: a Ray of its own on this machine)",
-            form="HOST:PORT", stored=False, on_resume=True,
+            form="HOST:PORT",
+            stored=False,
+            on_resume=True,
         ),
     )
     oversubscribe: bool = field(default=False, metadata=typed("let more devices be asked for than there are"))
@@ -157,7 +168,9 @@ class Settings(Flags):
         metadata=typed(
             f"memory a trial may take beside what its process holds without it: {MEMORY_FORMS}; what will not fit is "
             "not launched (default: none on a CPU, all there is on a GPU)",
-            form="SIZE", parse=parse_bytes, show=bytes_text,
+            form="SIZE",
+            parse=parse_bytes,
+            show=bytes_text,
         ),
     )
     report_every: float = field(default=5.0, metadata=typed("training between two reports of a trial", **TIME))
@@ -400,9 +413,7 @@ class ExperimentSettings(Settings):
         default="",
         metadata=typed(f"of {', '.join(EXPERIMENTS)}", form="NAME", places="?", stored=False, on_resume=True),
     )
-    list: bool = field(
-        default=False, metadata=typed("name the experiments, and what each is worth here", stored=False)
-    )
+    list: bool = field(default=False, metadata=typed("name the experiments, and what each is worth here", stored=False))
     families: Mapping[str, float] = field(
         metadata=typed(
             "the model (default: the experiment's own)", form="translation|nanogpt", parse=parse_families,

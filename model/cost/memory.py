@@ -16,7 +16,7 @@ from model.config import Config, Data, model_config, pad_of
 from model.cost.estimates import STATE_BYTES, parameters, step_memory_bytes
 from model.data.batches import EVALUATION_TOKENS, batch_shape
 
-_LOGIT_BYTES = 12    # of an evaluation: in the compute dtype, in fp32, and the logarithms
+_LOGIT_BYTES = 12  # of an evaluation: in the compute dtype, in fp32, and the logarithms
 
 
 def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: torch.device) -> int:
@@ -28,8 +28,13 @@ def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: t
     made = model_config(config, vocabulary=data.vocabulary, pad=pad_of(data))
     evaluation = STATE_BYTES * parameters(made) + _LOGIT_BYTES * EVALUATION_TOKENS * data.vocabulary
     step = step_memory_bytes(
-        made, batch=-(-shape.rows // micro_batches), target=shape.target, source=shape.source,
-        precision=config.precision, fused=device.type != "cpu")
+        made,
+        batch=-(-shape.rows // micro_batches),
+        target=shape.target,
+        source=shape.source,
+        precision=config.precision,
+        fused=device.type != "cpu",
+    )
     return max(evaluation, step)
 
 

@@ -82,7 +82,7 @@ def try_batch(order: Order, data: Data) -> Outcome:
     end.close()
     try:
         found = line.recv() if line.poll(order.seconds) else {"ended": TOO_LATE}
-    except EOFError:    # it died before it said anything
+    except EOFError:  # it died before it said anything
         process.join()
         found = _death(process.exitcode or 0)
     finally:
@@ -108,7 +108,7 @@ def _life(line: Connection, order: Order, data: Data, ends: float) -> None:
     try:
         found = _steps(order, data, limit, ends)
     except Exception as error:
-        ended = isinstance(error, TooLarge) or ran_out(error)    # under the limit, where more errors mean that
+        ended = isinstance(error, TooLarge) or ran_out(error)  # under the limit, where more errors mean that
         limit.lift()
         found = {"ended": RAN_OUT} if ended else {"error": f"{type(error).__name__}: {error}"}
     limit.lift()

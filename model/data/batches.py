@@ -17,8 +17,6 @@ from tune.errors import UserError
 # Shapes: B batch, T target length, S source length.
 
 
-
-
 IGNORED = -1
 OUTSIDE = -1
 
@@ -121,7 +119,7 @@ def _resident(array: np.ndarray, device: torch.device | str) -> Tensor:
         return torch.from_numpy(array.view(np.int16) if array.dtype == np.uint16 else array).to(device)
 
 
-EVALUATION_TOKENS = 2_048    # of an evaluation batch on either side, padding included, unless it is a single row
+EVALUATION_TOKENS = 2_048  # of an evaluation batch on either side, padding included, unless it is a single row
 
 
 class BatchShape(NamedTuple):
@@ -199,7 +197,12 @@ class TrainBatches(EndlessBatches):
     """
 
     def __init__(
-        self, data: TextData | PairData, *, batch_tokens: int, context: int, seed: int,
+        self,
+        data: TextData | PairData,
+        *,
+        batch_tokens: int,
+        context: int,
+        seed: int,
         device: torch.device | str = "cpu",
     ) -> None:
         shape = batch_shape(data, batch_tokens=batch_tokens, context=context)
@@ -214,8 +217,10 @@ class _TextFeed:
         self._shape = shape
         self._windows = (len(data.train) - shape.target) // shape.target
         if self._windows < shape.rows:
-            raise UserError(f"--text-corpus: {data.name!r} has {len(data.train)} training tokens, fewer than a batch; "
-                             f"give a text of at least {(shape.rows + 1) * shape.target} tokens")
+            raise UserError(
+                f"--text-corpus: {data.name!r} has {len(data.train)} training tokens, fewer than a batch; "
+                f"give a text of at least {(shape.rows + 1) * shape.target} tokens"
+            )
         self._text = ResidentText(data.train, device)
 
     def plan(self, generator: np.random.Generator) -> np.ndarray:
@@ -233,8 +238,10 @@ class _PairFeed:
     def __init__(self, data: PairData, shape: BatchShape, device: torch.device | str) -> None:
         self._shape, self._rows = shape, data.rows
         if len(data.rows) < shape.rows:
-            raise UserError(f"--translation-corpus: {data.name!r} has {len(data.train)} training pairs, "
-                             f"fewer than a batch; give a file with at least {shape.rows * shape.target} words")
+            raise UserError(
+                f"--translation-corpus: {data.name!r} has {len(data.train)} training pairs, "
+                f"fewer than a batch; give a file with at least {shape.rows * shape.target} words"
+            )
         self._pairs = ResidentPairs(data, data.train, device)
 
     def plan(self, generator: np.random.Generator) -> np.ndarray:
@@ -248,11 +255,16 @@ class _PairFeed:
 def _drawn(count: int, rows: int, generator: np.random.Generator) -> np.ndarray:
     """Numbers below `count` in a new order, by batches (batches, rows); what does not fill one has to wait."""
     batches = count // rows
-    return generator.permutation(count)[:batches * rows].reshape(batches, rows)
+    return generator.permutation(count)[: batches * rows].reshape(batches, rows)
 
 
 def evaluation_batches(
-    data: TextData | PairData, split: str, *, tokens: int | None, context: int, device: torch.device | str = "cpu",
+    data: TextData | PairData,
+    split: str,
+    *,
+    tokens: int | None,
+    context: int,
+    device: torch.device | str = "cpu",
 ) -> Iterator[Batch]:
     """All of `split` or its fixed subset of about `tokens` target tokens, spread over it.
 
@@ -266,7 +278,7 @@ def evaluation_batches(
     begins, rest = _windows(len(getattr(data, split)), tokens, context)
     rows = max(1, EVALUATION_TOKENS // context)
     for some in range(0, len(begins), rows):
-        yield text.batch(begins[some:some + rows], context)
+        yield text.batch(begins[some : some + rows], context)
     if rest:
         yield text.batch(np.array([len(getattr(data, split)) - 1 - rest]), rest)
 
@@ -281,10 +293,11 @@ def span(data: TextData | PairData, split: str, tokens: int | None, *, context: 
     tokenizer = Tokenizer.from_json(data.tokenizer)
     begins, rest = _windows(len(ids), tokens, context)
     windows = [(begin, context) for begin in begins.tolist()] + [(len(ids) - 1 - rest, rest)] * (rest > 0)
-    texts = [tokenizer.decode(ids[begin:begin + length + 1]) for begin, length in windows]
-    firsts = [tokenizer.decode(ids[begin:begin + 1]) for begin, _ in windows]
-    return Span(sum(length for _, length in windows), sum(map(len, texts)) - sum(map(len, firsts)),
-                sum(map(count_words, texts)))
+    texts = [tokenizer.decode(ids[begin : begin + length + 1]) for begin, length in windows]
+    firsts = [tokenizer.decode(ids[begin : begin + 1]) for begin, _ in windows]
+    return Span(
+        sum(length for _, length in windows), sum(map(len, texts)) - sum(map(len, firsts)), sum(map(count_words, texts))
+    )
 
 
 def _windows(length: int, tokens: int | None, context: int) -> tuple[np.ndarray, int]:
@@ -308,7 +321,10 @@ def spread(count: int, whole: int) -> np.ndarray:
 
 
 def _pair_evaluation(
-    data: PairData, split: PairSplit, tokens: int | None, device: torch.device | str,
+    data: PairData,
+    split: PairSplit,
+    tokens: int | None,
+    device: torch.device | str,
 ) -> Iterator[Batch]:
     """Packed as in training; what is longer than that has rows of its own."""
     pairs, some = ResidentPairs(data, split, device), _subset(split, tokens)

@@ -35,7 +35,7 @@ def untracked(items: Iterable[T], about: str, total: int) -> Iterable[T]:
 def chunks(items: list[T], track: Track, about: str) -> Iterator[list[T]]:
     """The items, CHUNK at a time."""
     for start in track(range(0, len(items), CHUNK), about, math.ceil(len(items) / CHUNK)):
-        yield items[start:start + CHUNK]
+        yield items[start : start + CHUNK]
 
 
 CORPORA = ("text", "pairs")
@@ -81,7 +81,11 @@ class TextCorpus:
 
 
 def load_pairs(
-    path: Path | None, *, skip_bad_lines: bool = False, seed: int = 0, track: Track = untracked,
+    path: Path | None,
+    *,
+    skip_bad_lines: bool = False,
+    seed: int = 0,
+    track: Track = untracked,
 ) -> PairCorpus:
     """Read `source<TAB>target[<TAB>ignored]` lines (None: the builtin grammar); UserError says what is wrong where.
 
@@ -99,13 +103,25 @@ def load_pairs(
     left = len(train) + len(valid) + len(test)
     if left < LEAST_PAIRS:
         short = f" of at most {LONGEST_CHARACTERS:,} characters a side" if left < len(pairs) else ""
-        raise UserError(f"{PAIRS_FLAG}: {str(path)!r} has {left} pairs{short}, fewer than a batch; "
-                         f"give a file of at least {LEAST_PAIRS} pairs")
+        raise UserError(
+            f"{PAIRS_FLAG}: {str(path)!r} has {left} pairs{short}, fewer than a batch; "
+            f"give a file of at least {LEAST_PAIRS} pairs"
+        )
     if not (train and valid and test):
-        raise UserError(f"{PAIRS_FLAG}: {str(path)!r} repeats its sentences so much that train, valid and test would "
-                         f"share some; give a file with more distinct sentences")
-    return PairCorpus(name=name, sha256=digest, builtin=path is None, skipped=skipped, too_long=len(pairs) - left,
-                      train=train, valid=valid, test=test)
+        raise UserError(
+            f"{PAIRS_FLAG}: {str(path)!r} repeats its sentences so much that train, valid and test would "
+            f"share some; give a file with more distinct sentences"
+        )
+    return PairCorpus(
+        name=name,
+        sha256=digest,
+        builtin=path is None,
+        skipped=skipped,
+        too_long=len(pairs) - left,
+        train=train,
+        valid=valid,
+        test=test,
+    )
 
 
 def short_pairs(pairs: list[Pair]) -> list[Pair]:
@@ -122,8 +138,10 @@ def load_text(path: Path | None) -> TextCorpus:
         text, digest = _read(path, TEXT_FLAG)
         name = path.name
     if len(text) < LEAST_CHARACTERS:
-        raise UserError(f"{TEXT_FLAG}: {str(path)!r} has {len(text)} characters, fewer than a batch; "
-                         f"give a file of at least {LEAST_CHARACTERS} characters")
+        raise UserError(
+            f"{TEXT_FLAG}: {str(path)!r} has {len(text)} characters, fewer than a batch; "
+            f"give a file of at least {LEAST_CHARACTERS} characters"
+        )
     train, valid, test = cut_text(text)
     return TextCorpus(name=name, sha256=digest, builtin=path is None, train=train, valid=valid, test=test)
 
@@ -196,14 +214,16 @@ def _read(path: Path, flag: str) -> tuple[str, str]:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise UserError(f"{flag}: {str(path)!r} cannot be read ({error.strerror}); "
-                         f"give the path of a text file") from None
+        raise UserError(
+            f"{flag}: {str(path)!r} cannot be read ({error.strerror}); give the path of a text file"
+        ) from None
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{flag}: {str(path)!r} is not UTF-8 at line {line}; "
-                         f"convert it, for example with iconv -t UTF-8") from None
+        raise UserError(
+            f"{flag}: {str(path)!r} is not UTF-8 at line {line}; convert it, for example with iconv -t UTF-8"
+        ) from None
     if not text.strip():
         raise UserError(f"{flag}: {str(path)!r} is empty; give a file with text in it")
     return unicodedata.normalize("NFC", text.replace("\r\n", "\n")), hashlib.sha256(raw).hexdigest()

@@ -95,14 +95,26 @@ def prepare_pairs(corpus: PairCorpus, track: Track = untracked) -> PairData:
     texts = chunks(corpus.train, track, "learning a vocabulary")
     tokenizer = SubwordTokenizer.train(
         (sentence for chunk in texts for pair in chunk for sentence in pair),
-        SMALL_VOCABULARY if pairs < SMALL_CORPUS_PAIRS else LARGE_VOCABULARY, marks=True)
+        SMALL_VOCABULARY if pairs < SMALL_CORPUS_PAIRS else LARGE_VOCABULARY,
+        marks=True,
+    )
     assert tokenizer.pad is not None and tokenizer.bos is not None and tokenizer.eos is not None
     train, valid, test = (_pair_split(split, tokenizer, track) for split in (corpus.train, corpus.valid, corpus.test))
     row = row_shape(train.lengths)
     return PairData(
-        name=corpus.name, sha256=corpus.sha256, builtin=corpus.builtin, tokenizer=tokenizer.to_json(),
-        vocabulary=tokenizer.vocabulary, pad=tokenizer.pad, bos=tokenizer.bos, eos=tokenizer.eos,
-        row=row, rows=pack(train.lengths, row), train=train, valid=valid, test=test,
+        name=corpus.name,
+        sha256=corpus.sha256,
+        builtin=corpus.builtin,
+        tokenizer=tokenizer.to_json(),
+        vocabulary=tokenizer.vocabulary,
+        pad=tokenizer.pad,
+        bos=tokenizer.bos,
+        eos=tokenizer.eos,
+        row=row,
+        rows=pack(train.lengths, row),
+        train=train,
+        valid=valid,
+        test=test,
     )
 
 
@@ -116,8 +128,14 @@ def prepare_text(corpus: TextCorpus, track: Track = untracked) -> TextData:
         tokenizer = SubwordTokenizer.train(corpus.train.splitlines(keepends=True), LARGE_VOCABULARY, marks=False)
     train, valid, test = (_tokens(text, tokenizer, track) for text in (corpus.train, corpus.valid, corpus.test))
     return TextData(
-        name=corpus.name, sha256=corpus.sha256, builtin=corpus.builtin, tokenizer=tokenizer.to_json(),
-        vocabulary=tokenizer.vocabulary, train=train, valid=valid, test=test,
+        name=corpus.name,
+        sha256=corpus.sha256,
+        builtin=corpus.builtin,
+        tokenizer=tokenizer.to_json(),
+        vocabulary=tokenizer.vocabulary,
+        train=train,
+        valid=valid,
+        test=test,
     )
 
 

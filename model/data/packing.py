@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-ROW_TOKENS = 64         # of target in a row, at least; longer rows have more attention for nothing
-PACKED_SHARE = 0.999    # of the pairs' lengths; the longest few fit in no row of training
+ROW_TOKENS = 64  # of target in a row, at least; longer rows have more attention for nothing
+PACKED_SHARE = 0.999  # of the pairs' lengths; the longest few fit in no row of training
 
 Shape = tuple[int, int]
 
@@ -23,7 +23,7 @@ class Rows:
 
     def of(self, rows: np.ndarray) -> list[np.ndarray]:
         """The pairs of each of these rows."""
-        return [self.pairs[self.offsets[row]:self.offsets[row + 1]] for row in rows]
+        return [self.pairs[self.offsets[row] : self.offsets[row + 1]] for row in rows]
 
 
 def row_shape(lengths: np.ndarray) -> Shape:
@@ -43,7 +43,7 @@ def pack(lengths: np.ndarray, shape: Shape) -> Rows:
     that fill it to the last token on both sides as soon as there are such.
     """
     fitting = np.random.default_rng(0).permutation(np.flatnonzero((lengths <= shape).all(axis=1)))
-    kinds = np.ravel_multi_index(tuple(lengths[fitting].T), (shape[0] + 1, shape[1] + 1))    # equal lengths, one kind
+    kinds = np.ravel_multi_index(tuple(lengths[fitting].T), (shape[0] + 1, shape[1] + 1))  # equal lengths, one kind
     rows = list(_Stock(lengths[fitting], shape).rows())
     taken = np.concatenate([np.tile(row, times) for row, times in rows]) if rows else kinds
     pairs = np.empty(len(fitting), dtype=np.int32)
@@ -60,7 +60,7 @@ class _Stock:
         self._left = np.zeros(self._shape + 1, dtype=np.int64)
         np.add.at(self._left, tuple(lengths.T), 1)
         kinds = np.argwhere(self._left)
-        self._kinds = kinds[np.argsort(-(kinds / self._shape).max(axis=1), kind="stable")]    # the longest first
+        self._kinds = kinds[np.argsort(-(kinds / self._shape).max(axis=1), kind="stable")]  # the longest first
 
     def rows(self) -> Iterator[tuple[np.ndarray, int]]:
         """The kinds in a row, as places in the table of all lengths, and how many rows have just these."""
@@ -88,8 +88,8 @@ class _Stock:
             return None
         counts, rests = self._left[tuple(fits.T)], room - fits
         alike = (rests == fits).all(axis=1)
-        closing = np.minimum(counts, self._left[tuple(rests.T)] - alike)    # with another pair that takes the rest
-        closing[(rests == 0).all(axis=1)] = counts.sum()                    # alone
+        closing = np.minimum(counts, self._left[tuple(rests.T)] - alike)  # with another pair that takes the rest
+        closing[(rests == 0).all(axis=1)] = counts.sum()  # alone
         best = closing if closing.max() > 0 else counts * (fits / self._shape).sum(axis=1)
         chosen: np.ndarray = fits[best.argmax()]
         return chosen

@@ -91,9 +91,15 @@ class SubwordTokenizer(Tokenizer):
         bpe = tokenizers.Tokenizer(models.BPE())
         bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         bpe.decoder = decoders.ByteLevel()
-        bpe.train_from_iterator(texts, trainers.BpeTrainer(
-            vocab_size=vocabulary - 3 * marks, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-            special_tokens=[], show_progress=False))
+        bpe.train_from_iterator(
+            texts,
+            trainers.BpeTrainer(
+                vocab_size=vocabulary - 3 * marks,
+                initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+                special_tokens=[],
+                show_progress=False,
+            ),
+        )
         return cls(bpe, marks=marks)
 
     def encode_all(self, texts: list[str]) -> list[np.ndarray]:

@@ -39,7 +39,11 @@ DETERMINERS = words.DEFINITE + words.INDEFINITE
 _PRONOUNS = [
     Phrase(english=english, spanish=spanish, person=person, feminine=spanish == "ella")
     for english, spanish, person in (
-        ("I", "yo", 0), ("you", "tú", 1), ("he", "él", 2), ("she", "ella", 2), ("we", "nosotros", 3),
+        ("I", "yo", 0),
+        ("you", "tú", 1),
+        ("he", "él", 2),
+        ("she", "ella", 2),
+        ("we", "nosotros", 3),
         ("they", "ellos", 4),
     )
 ]
@@ -63,7 +67,11 @@ def names(random: Random) -> Phrase:
 
 
 def noun_phrase(
-    random: Random, kinds: Sequence[str], determiners: Sequence[Determiner], *, adjectives: bool = True,
+    random: Random,
+    kinds: Sequence[str],
+    determiners: Sequence[Determiner],
+    *,
+    adjectives: bool = True,
 ) -> Phrase:
     """Determiner, noun and perhaps adjectives, most of which stand after the Spanish noun."""
     kind, determiner = choose(random, kinds), choose(random, determiners)
@@ -84,8 +92,14 @@ def noun_phrase(
     if noun.stressed and not plural and not early[1]:
         spanish = {"la": "el", "una": "un"}.get(spanish, spanish)
     spanish = " ".join(filter(None, (spanish, early[1], noun.spanish[plural], late[1])))
-    return Phrase(english=f"{article} {described}", spanish=spanish, person=4 if plural else 2,
-                  feminine=noun.feminine, kind=kind, noun=noun)
+    return Phrase(
+        english=f"{article} {described}",
+        spanish=spanish,
+        person=4 if plural else 2,
+        feminine=noun.feminine,
+        kind=kind,
+        noun=noun,
+    )
 
 
 def choose(random: Random, items: Sequence[Item]) -> Item:
@@ -100,12 +114,16 @@ _ACTIVE_TENSES = ("present", "past", "future", "progressive", "perfect", "going"
 _STATIVE_TENSES = ("present", "past", "future")
 _MODES = ("statement",) * 8 + ("negative",) * 4 + ("never",) * 2 + ("question",) * 3 + ("doubt", "who", "what", "why")
 _BE = {
-    "present": ("am", "are", "is", "are", "are"), "past": ("was", "were", "was", "were", "were"),
+    "present": ("am", "are", "is", "are", "are"),
+    "past": ("was", "were", "was", "were", "were"),
     "future": ("will",) * 5,
 }
 _DESCRIBED = {"present": "present", "past": "imperfect", "future": "future"}
 _AUXILIARIES = {
-    "going": (words.IR, "a "), "can": (words.PODER, ""), "must": (words.DEBER, ""), "want": (words.QUERER, ""),
+    "going": (words.IR, "a "),
+    "can": (words.PODER, ""),
+    "must": (words.DEBER, ""),
+    "want": (words.QUERER, ""),
 }
 _PLEASES = ("me gusta", "te gusta", "le gusta", "nos gusta", "les gusta")
 
@@ -151,14 +169,17 @@ def _action(random: Random) -> tuple[str, str]:
         case "who":
             return _ask("who", plain, *english_end), _ask_spanish("quién", group, *spanish_end)
         case "what":
-            return (_ask("what", auxiliary, who, rest, place[0], time[0]),
-                    _ask_spanish("qué", group, actor, place[1], time[1]))
+            return (
+                _ask("what", auxiliary, who, rest, place[0], time[0]),
+                _ask_spanish("qué", group, actor, place[1], time[1]),
+            )
         case "why":
-            return (_ask("why", auxiliary, who, rest, *english_end),
-                    _ask_spanish("por qué", group, actor, *spanish_end))
+            return (
+                _ask("why", auxiliary, who, rest, *english_end),
+                _ask_spanish("por qué", group, actor, *spanish_end),
+            )
         case "doubt":
-            return (_ask(auxiliary, who, "not", rest, *english_end),
-                    _ask_spanish("no", group, actor, *spanish_end))
+            return (_ask(auxiliary, who, "not", rest, *english_end), _ask_spanish("no", group, actor, *spanish_end))
         case _:
             return _ask(auxiliary, who, rest, *english_end), _ask_spanish(group, actor, *spanish_end)
 
@@ -167,8 +188,14 @@ def _quality(random: Random) -> tuple[str, str]:
     """`The girls were tired.`: ser for what they are, estar for how they are."""
     subject = anyone(random, KINDS, adjectives=False)
     adjective = choose(random, words.ADJECTIVES[subject.kind])
-    return _being(random, subject, adjective.english, adjective.spanish[subject.form],
-                  words.ESTAR if adjective.passing else words.SER, subject_last=True)
+    return _being(
+        random,
+        subject,
+        adjective.english,
+        adjective.spanish[subject.form],
+        words.ESTAR if adjective.passing else words.SER,
+        subject_last=True,
+    )
 
 
 def _comparison(random: Random) -> tuple[str, str]:
@@ -176,8 +203,13 @@ def _comparison(random: Random) -> tuple[str, str]:
     subject = anyone(random, KINDS, adjectives=False)
     other = noun_phrase(random, (subject.kind,), words.DEFINITE, adjectives=False)
     adjective = choose(random, [adjective for adjective in words.ADJECTIVES[subject.kind] if not adjective.passing])
-    return _being(random, subject, f"{adjective.comparative} than {other.english}",
-                  f"más {adjective.spanish[subject.form]} que {other.spanish}", words.SER)
+    return _being(
+        random,
+        subject,
+        f"{adjective.comparative} than {other.english}",
+        f"más {adjective.spanish[subject.form]} que {other.spanish}",
+        words.SER,
+    )
 
 
 def _location(random: Random) -> tuple[str, str]:
@@ -186,8 +218,15 @@ def _location(random: Random) -> tuple[str, str]:
     return _being(random, anyone(random, KINDS), place[0], place[1], words.ESTAR)
 
 
-def _being(random: Random, subject: Phrase, english: str, spanish: str, verb: dict[str, list[str]], *,
-           subject_last: bool = False) -> tuple[str, str]:
+def _being(
+    random: Random,
+    subject: Phrase,
+    english: str,
+    spanish: str,
+    verb: dict[str, list[str]],
+    *,
+    subject_last: bool = False,
+) -> tuple[str, str]:
     """Subject, ser or estar, and what follows, as statement, negative or question."""
     tense = choose(random, tuple(_BE))
     be, rest = _BE[tense][subject.person], "be" * (tense == "future")
@@ -231,7 +270,14 @@ def _liking(random: Random) -> tuple[str, str]:
 
 
 _SENTENCES: Sequence[Callable[[Random], tuple[str, str]]] = (
-    *[_action] * 12, _quality, _quality, _comparison, _location, _existence, _liking)
+    *[_action] * 12,
+    _quality,
+    _quality,
+    _comparison,
+    _location,
+    _existence,
+    _liking,
+)
 
 
 def _object(random: Random, verb: Verb, subject: Phrase) -> Phrase | None:
@@ -257,8 +303,11 @@ def _english_verb(verb: Verb, tense: str, person: int) -> tuple[str, str, str]:
             return do, f"want to {base}", f"{'wants' if he else 'want'} to {base}"
         case _:
             auxiliary, rest = {
-                "future": ("will", base), "can": ("can", base), "must": ("must", base),
-                "progressive": (be, progressive), "going": (be, f"going to {base}"),
+                "future": ("will", base),
+                "can": ("can", base),
+                "must": ("must", base),
+                "progressive": (be, progressive),
+                "going": (be, f"going to {base}"),
                 "perfect": ("has" if he else "have", participle),
             }[tense]
             return auxiliary, rest, f"{auxiliary} {rest}"

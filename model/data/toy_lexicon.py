@@ -164,8 +164,11 @@ def _nouns() -> list[Noun]:
         kind, gender = head.split(" ")
         for entry in entries.split(", "):
             english, spanish = (_plural(side) for side in entry.lstrip("*").split(" "))
-            nouns.append(Noun(
-                english=english, spanish=spanish, kind=kind, feminine=gender == "f", stressed=entry.startswith("*")))
+            nouns.append(
+                Noun(
+                    english=english, spanish=spanish, kind=kind, feminine=gender == "f", stressed=entry.startswith("*")
+                )
+            )
     return nouns
 
 
@@ -186,8 +189,12 @@ def _adjectives() -> dict[str, list[Adjective]]:
         for entry in entries.split(", "):
             words, spanish = entry.split(" ")
             english, _, comparative = words.partition("/")
-            adjective = Adjective(english=english, comparative=comparative or "more " + english,
-                                  spanish=agree(spanish), passing=verb == "estar")
+            adjective = Adjective(
+                english=english,
+                comparative=comparative or "more " + english,
+                spanish=agree(spanish),
+                passing=verb == "estar",
+            )
             for kind in kinds.split("+"):
                 adjectives.setdefault(kind, []).append(adjective)
     return adjectives
@@ -199,30 +206,43 @@ def _determiners(listed: str, *, definite: bool) -> list[Determiner]:
         english, spanish = line.split(": ")
         singular, plural = english.split("/")
         one, two, three, four = spanish.split(" ")
-        determiners.append(Determiner(
-            english=(singular, plural), spanish=(one, two, three, four), definite=definite))
+        determiners.append(Determiner(english=(singular, plural), spanish=(one, two, three, four), definite=definite))
     return determiners
 
 
-def _verb(english: str, infinitive: str, subjects: str, objects: str = "", *, stative: bool = False,
-          **irregular: str) -> Verb:
+def _verb(
+    english: str, infinitive: str, subjects: str, objects: str = "", *, stative: bool = False, **irregular: str
+) -> Verb:
     base, third, past, participle, progressive = english.split(" ")
-    return Verb(english=(base, third, past, participle, progressive), spanish=conjugate(infinitive, irregular),
-                subjects=tuple(subjects.split()), objects=tuple(objects.split()), stative=stative)
+    return Verb(
+        english=(base, third, past, participle, progressive),
+        spanish=conjugate(infinitive, irregular),
+        subjects=tuple(subjects.split()),
+        objects=tuple(objects.split()),
+        stative=stative,
+    )
 
 
 NOUNS = _nouns()
-ADJECTIVES = _adjectives()    # after the noun in Spanish
-EARLY_ADJECTIVES = [          # (English, before the Spanish noun: bueno is buen there, grande is gran)
-    ("good", ("buen", "buena", "buenos", "buenas")), ("bad", ("mal", "mala", "malos", "malas")),
-    ("great", ("gran", "gran", "grandes", "grandes")), ("new", agree("nuevo")), ("beautiful", agree("hermoso")),
+ADJECTIVES = _adjectives()  # after the noun in Spanish
+EARLY_ADJECTIVES = [  # (English, before the Spanish noun: bueno is buen there, grande is gran)
+    ("good", ("buen", "buena", "buenos", "buenas")),
+    ("bad", ("mal", "mala", "malos", "malas")),
+    ("great", ("gran", "gran", "grandes", "grandes")),
+    ("new", agree("nuevo")),
+    ("beautiful", agree("hermoso")),
 ]
 DEFINITE = _determiners(_DEFINITE, definite=True)
 INDEFINITE = _determiners(_INDEFINITE, definite=False)
 NO = Determiner(english=("", "no"), spanish=("", "", "", ""), definite=False)
-NAMES = [    # (name, feminine)
-    ("Ana", True), ("María", True), ("Lucía", True), ("Irene", True),
-    ("Pedro", False), ("Juan", False), ("Carlos", False),
+NAMES = [  # (name, feminine)
+    ("Ana", True),
+    ("María", True),
+    ("Lucía", True),
+    ("Irene", True),
+    ("Pedro", False),
+    ("Juan", False),
+    ("Carlos", False),
 ]
 
 _GOODS = "food reading clothing thing instrument"
@@ -230,39 +250,92 @@ _ALL = _GOODS + " person animal opening"
 VERBS = [
     _verb("eat eats ate eaten eating", "comer", "person animal", "food"),
     _verb("cook cooks cooked cooked cooking", "cocinar", "person", "food"),
-    _verb("read reads read read reading", "leer", "person", "reading",
-          preterite="leí leíste leyó leímos leyeron", gerund="leyendo", participle="leído"),
+    _verb(
+        "read reads read read reading",
+        "leer",
+        "person",
+        "reading",
+        preterite="leí leíste leyó leímos leyeron",
+        gerund="leyendo",
+        participle="leído",
+    ),
     _verb("write writes wrote written writing", "escribir", "person", "reading", participle="escrito"),
     _verb("buy buys bought bought buying", "comprar", "person", _GOODS),
     _verb("sell sells sold sold selling", "vender", "person", _GOODS),
-    _verb("see sees saw seen seeing", "ver", "person animal", _ALL,
-          present="veo ves ve vemos ven", preterite="vi viste vio vimos vieron",
-          imperfect="veía veías veía veíamos veían", participle="visto"),
-    _verb("find finds found found finding", "encontrar", "person animal", _ALL,
-          present="encuentro encuentras encuentra encontramos encuentran"),
+    _verb(
+        "see sees saw seen seeing",
+        "ver",
+        "person animal",
+        _ALL,
+        present="veo ves ve vemos ven",
+        preterite="vi viste vio vimos vieron",
+        imperfect="veía veías veía veíamos veían",
+        participle="visto",
+    ),
+    _verb(
+        "find finds found found finding",
+        "encontrar",
+        "person animal",
+        _ALL,
+        present="encuentro encuentras encuentra encontramos encuentran",
+    ),
     _verb("draw draws drew drawn drawing", "dibujar", "person", "animal thing"),
     _verb("paint paints painted painted painting", "pintar", "person", "opening thing"),
     _verb("open opens opened opened opening", "abrir", "person", "opening", participle="abierto"),
-    _verb("close closes closed closed closing", "cerrar", "person", "opening",
-          present="cierro cierras cierra cerramos cierran"),
+    _verb(
+        "close closes closed closed closing",
+        "cerrar",
+        "person",
+        "opening",
+        present="cierro cierras cierra cerramos cierran",
+    ),
     _verb("clean cleans cleaned cleaned cleaning", "limpiar", "person", "opening thing instrument"),
     _verb("wash washes washed washed washing", "lavar", "person", "clothing"),
     _verb("break breaks broke broken breaking", "romper", "person", "thing instrument", participle="roto"),
-    _verb("lose loses lost lost losing", "perder", "person", "thing clothing reading",
-          present="pierdo pierdes pierde perdemos pierden"),
-    _verb("play plays played played playing", "tocar", "person", "instrument",
-          preterite="toqué tocaste tocó tocamos tocaron"),
+    _verb(
+        "lose loses lost lost losing",
+        "perder",
+        "person",
+        "thing clothing reading",
+        present="pierdo pierdes pierde perdemos pierden",
+    ),
+    _verb(
+        "play plays played played playing",
+        "tocar",
+        "person",
+        "instrument",
+        preterite="toqué tocaste tocó tocamos tocaron",
+    ),
     _verb("help helps helped helped helping", "ayudar", "person", "person"),
     _verb("visit visits visited visited visiting", "visitar", "person", "person"),
     _verb("call calls called called calling", "llamar", "person", "person"),
-    _verb("have has had had having", "tener", "person", _GOODS + " animal", stative=True,
-          present="tengo tienes tiene tenemos tienen", stem="tendr"),
-    _verb("want wants wanted wanted wanting", "querer", "person", "food reading clothing thing", stative=True,
-          present="quiero quieres quiere queremos quieren", stem="querr"),
+    _verb(
+        "have has had had having",
+        "tener",
+        "person",
+        _GOODS + " animal",
+        stative=True,
+        present="tengo tienes tiene tenemos tienen",
+        stem="tendr",
+    ),
+    _verb(
+        "want wants wanted wanted wanting",
+        "querer",
+        "person",
+        "food reading clothing thing",
+        stative=True,
+        present="quiero quieres quiere queremos quieren",
+        stem="querr",
+    ),
     _verb("need needs needed needed needing", "necesitar", "person", "clothing thing reading", stative=True),
-    _verb("sleep sleeps slept slept sleeping", "dormir", "person animal",
-          present="duermo duermes duerme dormimos duermen", gerund="durmiendo",
-          preterite="dormí dormiste durmió dormimos durmieron"),
+    _verb(
+        "sleep sleeps slept slept sleeping",
+        "dormir",
+        "person animal",
+        present="duermo duermes duerme dormimos duermen",
+        gerund="durmiendo",
+        preterite="dormí dormiste durmió dormimos durmieron",
+    ),
     _verb("run runs ran run running", "correr", "person animal"),
     _verb("swim swims swam swum swimming", "nadar", "person animal"),
     _verb("work works worked worked working", "trabajar", "person"),
@@ -281,9 +354,15 @@ DEBER = conjugate("deber", {})
 QUERER = conjugate("querer", {"present": "quiero quieres quiere queremos quieren"})
 
 PLACES = [
-    ("in the garden", "en el jardín"), ("at school", "en la escuela"), ("at home", "en casa"),
-    ("in the kitchen", "en la cocina"), ("in the park", "en el parque"), ("in the city", "en la ciudad"),
-    ("on the beach", "en la playa"), ("near the river", "cerca del río"), ("behind the church", "detrás de la iglesia"),
+    ("in the garden", "en el jardín"),
+    ("at school", "en la escuela"),
+    ("at home", "en casa"),
+    ("in the kitchen", "en la cocina"),
+    ("in the park", "en el parque"),
+    ("in the city", "en la ciudad"),
+    ("on the beach", "en la playa"),
+    ("near the river", "cerca del río"),
+    ("behind the church", "detrás de la iglesia"),
     ("under the bridge", "debajo del puente"),
 ]
 _NEXT = [("tomorrow", "mañana"), ("next week", "la semana que viene"), ("tonight", "esta noche")]
@@ -291,7 +370,12 @@ _SOON = [("today", "hoy"), ("tomorrow", "mañana")]
 TIMES = {
     "present": [("every day", "todos los días"), ("on Mondays", "los lunes"), ("in the morning", "por la mañana")],
     "past": [("yesterday", "ayer"), ("last night", "anoche"), ("last week", "la semana pasada")],
-    "progressive": [("now", "ahora")], "perfect": [("today", "hoy"), ("this week", "esta semana")],
+    "progressive": [("now", "ahora")],
+    "perfect": [("today", "hoy"), ("this week", "esta semana")],
     "used": [("every summer", "cada verano"), ("on Mondays", "los lunes")],
-    "future": _NEXT, "going": _NEXT, "can": _SOON, "must": _SOON, "want": _SOON,
+    "future": _NEXT,
+    "going": _NEXT,
+    "can": _SOON,
+    "must": _SOON,
+    "want": _SOON,
 }

@@ -24,8 +24,8 @@ class _Smoothed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
         counts = targets != IGNORED
-        weight = counts / counts.sum()                                         # (N,)
-        places = targets.clamp(min=0)[:, None]                                 # (N, 1)
+        weight = counts / counts.sum()  # (N,)
+        places = targets.clamp(min=0)[:, None]  # (N, 1)
         norm = logits.logsumexp(-1)
         plain = ((norm - logits.gather(1, places)[:, 0]) * weight).sum()
         uniform = ((norm - logits.mean(-1)) * weight).sum()

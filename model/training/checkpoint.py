@@ -25,9 +25,9 @@ from tune.errors import UserError
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 BEFORE_DECAY, AFTER_DECAY = "before-decay", "after-decay"
-KEPT = 2    # the newest, and one to fall back to
+KEPT = 2  # the newest, and one to fall back to
 _UNFINISHED = ".unfinished-"
-_LATER: dict[str, Any] = {"own": {}, "scaling_rules": True}    # fields that were none once
+_LATER: dict[str, Any] = {"own": {}, "scaling_rules": True}  # fields that were none once
 
 
 class DamagedCheckpoint(UserError):
@@ -54,10 +54,10 @@ def save(folder: Path, model: nn.Module, tensors: dict[str, Tensor], state: dict
         try:
             save_model(model, str(place / WEIGHTS))
             save_file(tensors, place / OPTIMIZER)
-        except SafetensorError as error:    # how it tells of a full disk
+        except SafetensorError as error:  # how it tells of a full disk
             raise OSError(errno.EIO, str(error), str(place)) from error
         files = {file: _digest(place / file) for file in (WEIGHTS, OPTIMIZER)}
-        body = json.loads(json.dumps({**state, "files": files}))    # as it will be read
+        body = json.loads(json.dumps({**state, "files": files}))  # as it will be read
         (place / STATE).write_text(json.dumps({"checksum": _checksum(body), **body}))
 
     path = _write_whole(folder / name, fill)
@@ -159,7 +159,7 @@ def _write_whole(path: Path, fill: Callable[[Path], None]) -> Path:
         for file in [*place.iterdir(), place]:
             _sync(file)
     except OSError:
-        shutil.rmtree(place, ignore_errors=True)    # the disk may be full
+        shutil.rmtree(place, ignore_errors=True)  # the disk may be full
         raise
     if path.exists():
         path.rename(path.with_name(f"{_UNFINISHED}replaced-{path.name}"))

@@ -23,7 +23,9 @@ from model.training.learner import Learner
 from tune.errors import UserError
 
 COMPRESSIONS: dict[str, Callable[..., Any]] = {
-    "bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
+    "bf16": default_hooks.bf16_compress_hook,
+    "fp16": default_hooks.fp16_compress_hook,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +56,9 @@ class SharedBatches(EndlessBatches):
         some = whole.some()
         if (rows := len(some.targets)) < ranks:
             row = some.targets[0].numel()
-            raise UserError(f"batch_tokens: {rows * row} are {rows} rows, too few for {ranks} devices; "
-                             f"take at least {ranks * row}")
+            raise UserError(
+                f"batch_tokens: {rows * row} are {rows} rows, too few for {ranks} devices; take at least {ranks * row}"
+            )
 
     def __next__(self) -> Batch:
         return self._share(next(self._whole))
@@ -85,18 +88,27 @@ class ParallelLearner(Learner):
     """
 
     def __init__(
-        self, config: Config, data: Data, device: torch.device, micro_batches: int = 1, levers: Levers = PLAIN,
+        self,
+        config: Config,
+        data: Data,
+        device: torch.device,
+        micro_batches: int = 1,
+        levers: Levers = PLAIN,
     ):
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         super().__init__(config, data, device, micro_batches)
         self.together = DistributedDataParallel(
-            self.model, bucket_cap_mb=levers.bucket_megabytes, gradient_as_bucket_view=levers.gradient_as_bucket_view,
-            static_graph=levers.static_graph, forward_sync_buffers=False)
+            self.model,
+            bucket_cap_mb=levers.bucket_megabytes,
+            gradient_as_bucket_view=levers.gradient_as_bucket_view,
+            static_graph=levers.static_graph,
+            forward_sync_buffers=False,
+        )
         if levers.compression is not None:
             self.together.register_comm_hook(None, COMPRESSIONS[levers.compression])
         self.forward = self.together
         if self.rank:
-            torch.manual_seed(config.seed + self.rank)    # for dropout of its own
+            torch.manual_seed(config.seed + self.rank)  # for dropout of its own
 
     def feed(self, config: Config) -> EndlessBatches:
         """This rank's share of them."""
@@ -184,7 +196,9 @@ def agreement(learner: ParallelLearner, parts: tuple[int, ...] = (2, 4, 8)) -> A
         learner.micro_batches = 1
         return Agreement(
             across_ranks=bool((gathered(together, learner.device) == together.cpu()).all()),
-            whole_batch=distance(together, flat_gradient(learner, lambda: _alone(learner))), accumulated=cut)
+            whole_batch=distance(together, flat_gradient(learner, lambda: _alone(learner))),
+            accumulated=cut,
+        )
     finally:
         learner.model.train()
 
@@ -226,7 +240,7 @@ class SampledBatches(EndlessBatches):
         self._samplers: list[DistributedSampler[int]] = [
             DistributedSampler(range(len(self._samples)), count, rank, seed=whole._seed)    # type: ignore[arg-type]
             for rank in range(count)
-        ]    # fmt: skip
+        ]  # fmt: skip
         super().__init__(whole._feed, whole._seed)
 
     def order(self, epoch: int) -> np.ndarray:
@@ -236,7 +250,7 @@ class SampledBatches(EndlessBatches):
                 sampler.set_epoch(epoch)
         shares = [np.array(list(sampler)) for sampler in self._samplers]
         rows = len(shares[0]) // self._batches
-        drawn = np.concatenate([share[:self._batches * rows].reshape(-1, rows) for share in shares], axis=1)
+        drawn = np.concatenate([share[: self._batches * rows].reshape(-1, rows) for share in shares], axis=1)
         return self._samples[drawn]
 
     def _begin(self, *, epoch: int, batch: int) -> None:

@@ -19,8 +19,14 @@ from tune.reports import Evaluation
 
 @torch.inference_mode()
 def evaluate(
-    model: nn.Module, config: Config, data: Data, split: str, *, tokens: int | None = None,
-    device: torch.device | str = "cpu", go_on: Callable[[], bool] = lambda: True,
+    model: nn.Module,
+    config: Config,
+    data: Data,
+    split: str,
+    *,
+    tokens: int | None = None,
+    device: torch.device | str = "cpu",
+    go_on: Callable[[], bool] = lambda: True,
     clock: Callable[[], float] = time.monotonic,
 ) -> Evaluation | None:
     """Measure `split` ("train", "valid", "test"), all of it or its fixed subset of about `tokens` target tokens.
@@ -46,8 +52,12 @@ def evaluate(
 def of_totals(nats: float, hits: float, tokens: int, characters: int, words: int, seconds: float) -> Evaluation:
     """The figures that follow from sums over a split."""
     return Evaluation(
-        loss=nats / tokens, bits_per_character=nats / math.log(2) / max(characters, 1),
-        nats_per_word=nats / max(words, 1), accuracy=hits / tokens, tokens=tokens, seconds=seconds,
+        loss=nats / tokens,
+        bits_per_character=nats / math.log(2) / max(characters, 1),
+        nats_per_word=nats / max(words, 1),
+        accuracy=hits / tokens,
+        tokens=tokens,
+        seconds=seconds,
     )
 
 

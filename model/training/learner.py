@@ -22,7 +22,7 @@ from model.training.memory import give_back_freed, ran_out
 class Step:
     """Scalars on the device; reading them waits for it."""
 
-    loss: Tensor    # un-smoothed
+    loss: Tensor  # un-smoothed
     gradient_norm: Tensor
     tokens: int
 
@@ -76,7 +76,8 @@ class Learner:
         """Of groups that each have a `peak_rate`."""
         config = self.config
         return torch.optim.AdamW(
-            parameter_groups(self.model, config.learning_rate, config.weight_decay), betas=config.betas, fused=True)
+            parameter_groups(self.model, config.learning_rate, config.weight_decay), betas=config.betas, fused=True
+        )
 
     def feed(self, config: Config) -> EndlessBatches:
         """The batches of a config, from the beginning."""
@@ -115,7 +116,7 @@ class Learner:
             random_state = None if self._loss == self._loss_of else self.random_state()
             try:
                 return self._by_parts(batch)
-            except Exception as error:    # a compiler has many ways to fail; eager works, or fails with its own reason
+            except Exception as error:  # a compiler has many ways to fail; eager works, or fails with its own reason
                 short = ran_out(error)
                 if random_state is None and not (short and self.micro_batches < len(batch.targets)):
                     raise
@@ -146,14 +147,18 @@ class Learner:
         """The optimizer's own beginning, but now: every step then needs the memory that the first one needs."""
         for parameter in self.names:
             self.optimizer.state[parameter] = {
-                moment: torch.zeros((), device=self.device) if moment == "step"
-                else torch.zeros_like(parameter, memory_format=torch.preserve_format) for moment in self.moments}
+                moment: torch.zeros((), device=self.device)
+                if moment == "step"
+                else torch.zeros_like(parameter, memory_format=torch.preserve_format)
+                for moment in self.moments
+            }
 
     def tensors(self) -> dict[str, Tensor]:
         """The optimizer's moments by parameter name, and the random states."""
         moments = {
             f"{self.names[parameter]}.{moment}": values[moment]
-            for parameter, values in self.optimizer.state.items() if isinstance(parameter, nn.Parameter)
+            for parameter, values in self.optimizer.state.items()
+            if isinstance(parameter, nn.Parameter)
             for moment in self.moments
         }
         return moments | self.random_state()
@@ -161,7 +166,9 @@ class Learner:
     def state(self) -> dict[str, Any]:
         """The rest of what `restore` needs, JSON-able."""
         return {
-            "steps": self.steps, "tokens": self.tokens, "batches": self.batches.state(),
+            "steps": self.steps,
+            "tokens": self.tokens,
+            "batches": self.batches.state(),
             "scaler": self.scaler.state_dict(),
         }
 
@@ -197,7 +204,7 @@ def dry_batch(config: Config, data: Data) -> Iterator[str]:
     torch's generators stay as they are.
     """
     family, device = FAMILIES[config.family], torch.device("cpu")
-    with torch.random.fork_rng(devices=[]), precision.on_threads(1):    # many wait for each other on a busy machine
+    with torch.random.fork_rng(devices=[]), precision.on_threads(1):  # many wait for each other on a busy machine
         torch.manual_seed(config.seed)
         yield "build"
         model = family.build(config, data.vocabulary, pad_of(data))

@@ -38,7 +38,7 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats(self.device)
             return
         with contextlib.suppress(OSError):
-            _CLEAR_REFS.write_text("5")    # resets VmHWM, see proc(5)
+            _CLEAR_REFS.write_text("5")  # resets VmHWM, see proc(5)
 
     def bytes(self) -> int:
         if self.device.type == "cuda":
@@ -49,10 +49,15 @@ class PeakMemory:
 _STATUS = Path("/proc/self/status")
 _SYSTEM = Path("/proc/meminfo")
 _SAID = (
-    "can't allocate memory", "not enough memory", "cannot allocate memory", "std::bad_alloc", "out of memory",
-    "alloc_failed", "could not create a memory object",
-)    # by torch's allocators, the C++ library, the system, CUDA, cuBLAS and oneDNN
-_SAID_UNDER_A_LIMIT = ("could not create a primitive", "could not execute a primitive")    # by oneDNN, of much else too
+    "can't allocate memory",
+    "not enough memory",
+    "cannot allocate memory",
+    "std::bad_alloc",
+    "out of memory",
+    "alloc_failed",
+    "could not create a memory object",
+)  # by torch's allocators, the C++ library, the system, CUDA, cuBLAS and oneDNN
+_SAID_UNDER_A_LIMIT = ("could not create a primitive", "could not execute a primitive")  # by oneDNN, of much else too
 
 
 def ran_out(error: BaseException | None) -> bool:
@@ -116,7 +121,7 @@ class MemoryLimit:
 def give_back_freed() -> None:
     """Give the system what this process freed but kept."""
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)    # glibc only
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
     if trim is not None:
         trim(0)
 

@@ -17,7 +17,7 @@ class Decay:
     def __init__(self, share: float, fraction: float = 1.0, length: float | None = None):
         """fraction, length: what `state` gave in the checkpoint that the segment goes on from"""
         self.share = share
-        self.fraction = fraction or 1.0    # one that had ended starts anew
+        self.fraction = fraction or 1.0  # one that had ended starts anew
         self.length = length if 0 < fraction < 1 else None
         self.begun = False
 

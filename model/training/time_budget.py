@@ -18,23 +18,25 @@ from tune.reports import Evaluation
 class Segment:
     """How far to train on one lease; with neither `steps` nor `training_seconds`, to the lease's end."""
 
-    device_seconds: float                   # the lease: everything from the call of train() on ends inside it
-    steps: int | None = None                # of the trial's life
-    training_seconds: float | None = None   # of the trial's life, spent in steps; a fixed number of steps once measured
-    micro_batches: int = 1                  # parts of a batch, to begin with; doubled where memory runs out
-    rehearse: bool = False                  # memory is scarce: try a batch before the first step
-    final: bool = False                     # decay to zero; then the subset of valid, and all of valid and test
-    whole: bool = True                      # those two where they fit; without it the subset alone
-    peak_flops: float | None = None         # of the device a second, where known: the price of a first step
+    device_seconds: float  # the lease: everything from the call of train() on ends inside it
+    steps: int | None = None  # of the trial's life
+    training_seconds: float | None = None  # of the trial's life, spent in steps; a fixed number of steps once measured
+    micro_batches: int = 1  # parts of a batch, to begin with; doubled where memory runs out
+    rehearse: bool = False  # memory is scarce: try a batch before the first step
+    final: bool = False  # decay to zero; then the subset of valid, and all of valid and test
+    whole: bool = True  # those two where they fit; without it the subset alone
+    peak_flops: float | None = None  # of the device a second, where known: the price of a first step
 
     def __post_init__(self) -> None:
         if self.final and self.training_seconds is not None:
-            raise UserError(f"training_seconds: {self.training_seconds} with final: a final segment fills its lease; "
-                             "give steps or nothing")
+            raise UserError(
+                f"training_seconds: {self.training_seconds} with final: a final segment fills its lease; "
+                "give steps or nothing"
+            )
 
 
 PHASES = ("start", "compile", "steps", "evaluation", "checkpoint", "idle")
-MARGIN = 1.5    # nothing begins unless this many times its longest duration so far is left
+MARGIN = 1.5  # nothing begins unless this many times its longest duration so far is left
 
 
 class Lease:
@@ -46,7 +48,7 @@ class Lease:
         self.ends = self.mark + seconds
         self.phase = PHASES[0]
         self.used = dict.fromkeys(PHASES, 0.0)
-        self.hints: dict[str, float] = {}    # longest, on earlier leases: until this one has measured its own
+        self.hints: dict[str, float] = {}  # longest, on earlier leases: until this one has measured its own
         self.longest: dict[str, float] = {}
 
     def enter(self, phase: str) -> None:
@@ -86,8 +88,8 @@ class Lease:
             self.enter(before)
 
 
-SETTLED, WARM = 20, 5    # after so many steps a trial's rungs are fixed numbers of steps; the first few are slow
-SETTLED_SECONDS = 1.0    # of steps at least: a neighbour's burst may last as long as twenty small ones
+SETTLED, WARM = 20, 5  # after so many steps a trial's rungs are fixed numbers of steps; the first few are slow
+SETTLED_SECONDS = 1.0  # of steps at least: a neighbour's burst may last as long as twenty small ones
 
 
 class Pace:
@@ -122,13 +124,13 @@ class Pace:
         return {"training_seconds": self.training_seconds, "settled": self.settled, "early": early}
 
 
-WHOLE_MARGIN = 1.3                            # of the time kept for valid and test; each stops in time by itself
-WHOLE_SHARE = 0.5                             # of a final segment for them, at most: else the small subset closes it
+WHOLE_MARGIN = 1.3  # of the time kept for valid and test; each stops in time by itself
+WHOLE_SHARE = 0.5  # of a final segment for them, at most: else the small subset closes it
 # Guesses before anything was measured, on the slow side: a search's trials on an AMD reached 17 to 48 % of its peak
-FIRST_SHARE = 0.1                             # of the device's peak
-FIRST_FLOPS = {"cpu": 4e10, "cuda": 4e12}     # where no peak is known
+FIRST_SHARE = 0.1  # of the device's peak
+FIRST_FLOPS = {"cpu": 4e10, "cuda": 4e12}  # where no peak is known
 FIRST_SECONDS = 0.2
-DISK_BYTES = 1e8                              # a second
+DISK_BYTES = 1e8  # a second
 
 
 class Forecast:
@@ -137,13 +139,19 @@ class Forecast:
     """
 
     def __init__(
-        self, segment: Segment, lease: Lease, learner: Learner, pace: Pace, *, evaluation_tokens: int,
+        self,
+        segment: Segment,
+        lease: Lease,
+        learner: Learner,
+        pace: Pace,
+        *,
+        evaluation_tokens: int,
         whole_tokens: int,
     ):
         self.segment, self.lease, self.learner, self.pace = segment, lease, learner, pace
         self.evaluation_tokens, self.whole_tokens = evaluation_tokens, whole_tokens
         self.flops = FIRST_SHARE * segment.peak_flops if segment.peak_flops else FIRST_FLOPS[learner.device.type]
-        self.paces: list[float] = []    # seconds a token, of each evaluation on this lease
+        self.paces: list[float] = []  # seconds a token, of each evaluation on this lease
         self.closes_whole = segment.final and segment.whole and self._affords_whole()
 
     def steps_left(self) -> int | None:

@@ -73,16 +73,24 @@ class Recent:
 
 
 YIELD_SECONDS = 1.0
-CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 0.01    # between checkpoints in a long segment; their share of it, at most
-CURVE_POINTS, CURVE_SHARE = 10, 0.02                 # evaluations of a final segment; their share of it, at most
-COMPILE_REPAYS = {"cpu": 240.0, "cuda": 60.0}        # training seconds ahead that make torch.compile worth its time
-QUEUED_SECONDS = 0.1                                 # of work that a GPU is given before it is waited for
+CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 0.01  # between checkpoints in a long segment; their share of it, at most
+CURVE_POINTS, CURVE_SHARE = 10, 0.02  # evaluations of a final segment; their share of it, at most
+COMPILE_REPAYS = {"cpu": 240.0, "cuda": 60.0}  # training seconds ahead that make torch.compile worth its time
+QUEUED_SECONDS = 0.1  # of work that a GPU is given before it is waited for
 
 
 def train(
-    config: Config, data: Data, segment: Segment, *, folder: Path, checkpoint: Path | None = None,
-    evaluation_tokens: int, device: torch.device | str = "cpu", threads: int = 1,
-    clock: Callable[[], float] = time.monotonic, stop: Callable[[], bool] = lambda: False,
+    config: Config,
+    data: Data,
+    segment: Segment,
+    *,
+    folder: Path,
+    checkpoint: Path | None = None,
+    evaluation_tokens: int,
+    device: torch.device | str = "cpu",
+    threads: int = 1,
+    clock: Callable[[], float] = time.monotonic,
+    stop: Callable[[], bool] = lambda: False,
     make: MakeLearner = Learner,
 ) -> Generator[Report, None, None]:
     """Train one segment, from `checkpoint` if given, and leave checkpoints in `folder`.
@@ -101,8 +109,17 @@ class _Training:
     """One call of train()."""
 
     def __init__(
-        self, config: Config, data: Data, segment: Segment, lease: Lease, folder: Path, checkpoint: Path | None,
-        evaluation_tokens: int, device: torch.device, stop: Callable[[], bool], make: MakeLearner,
+        self,
+        config: Config,
+        data: Data,
+        segment: Segment,
+        lease: Lease,
+        folder: Path,
+        checkpoint: Path | None,
+        evaluation_tokens: int,
+        device: torch.device,
+        stop: Callable[[], bool],
+        make: MakeLearner,
     ):
         self.stop, self.stopped, self.make = stop, False, make
         self.config, self.data, self.segment, self.lease, self.folder = config, data, segment, lease, folder
@@ -112,7 +129,7 @@ class _Training:
         self.next_yield = lease.clock() + YIELD_SECONDS
         self.next_save = lease.clock() + CHECKPOINT_SECONDS
         self.next_point, self.points = math.inf, CURVE_POINTS
-        self.too_large: set[tuple[str, int | None]] = set()    # evaluations for which memory did not suffice
+        self.too_large: set[tuple[str, int | None]] = set()  # evaluations for which memory did not suffice
 
     def run(self) -> Generator[Report, None, None]:
         self._start()
@@ -140,10 +157,16 @@ class _Training:
             self.learner.rehearse()
         self.began, self.micro_batches = self.learner.steps, self.segment.micro_batches
         self.sizes = {
-            split: self.learner.family.span(self.config, self.data, split, None).tokens for split in ("valid", "test")}
+            split: self.learner.family.span(self.config, self.data, split, None).tokens for split in ("valid", "test")
+        }
         self.forecast = Forecast(
-            self.segment, self.lease, self.learner, self.pace, evaluation_tokens=self.evaluation_tokens,
-            whole_tokens=sum(self.sizes.values()))
+            self.segment,
+            self.lease,
+            self.learner,
+            self.pace,
+            evaluation_tokens=self.evaluation_tokens,
+            whole_tokens=sum(self.sizes.values()),
+        )
         self.lease.enter("steps")
 
     def _restore(self) -> None:
@@ -253,8 +276,10 @@ class _Training:
         if (split, tokens) in self.too_large:
             return None
         expected = (
-            self.forecast.whole_seconds(self.sizes[split]) if tokens is None
-            else MARGIN * self.forecast.evaluation_seconds(tokens))
+            self.forecast.whole_seconds(self.sizes[split])
+            if tokens is None
+            else MARGIN * self.forecast.evaluation_seconds(tokens)
+        )
         if self.lease.left() < expected + after:
             return None
         before = self.lease.clock()
@@ -270,13 +295,20 @@ class _Training:
         with self.lease.spent_on("evaluation"):
             try:
                 evaluation = evaluate(
-                    self.learner.model, self.config, self.data, split, tokens=tokens, device=self.device, go_on=go_on,
-                    clock=self.lease.clock)
+                    self.learner.model,
+                    self.config,
+                    self.data,
+                    split,
+                    tokens=tokens,
+                    device=self.device,
+                    go_on=go_on,
+                    clock=self.lease.clock,
+                )
             except Exception as error:
                 if not ran_out(error):
                     raise
                 self.too_large.add((split, tokens))
-            go_on()    # takes note of the last batch
+            go_on()  # takes note of the last batch
             if (split, tokens) in self.too_large:
                 give_back_freed()
         if evaluation is not None:
@@ -302,9 +334,12 @@ class _Training:
 
     def _state(self) -> dict[str, Any]:
         return self.learner.state() | {
-            "config": checkpoints.config_state(self.config), "pace": self.pace.state(),
-            "first_loss": self.recent.first_loss, "train_loss": self.recent.train_loss,
-            "decay": self.decay.state(self._ahead()), "measured": self.lease.measured(),
+            "config": checkpoints.config_state(self.config),
+            "pace": self.pace.state(),
+            "first_loss": self.recent.first_loss,
+            "train_loss": self.recent.train_loss,
+            "decay": self.decay.state(self._ahead()),
+            "measured": self.lease.measured(),
         }
 
     # The end
@@ -337,18 +372,33 @@ class _Training:
         return self._report(ended, valid, whole, test)
 
     def _report(
-        self, ended: Ended | None = None, valid: Evaluation | None = None, whole: Evaluation | None = None,
+        self,
+        ended: Ended | None = None,
+        valid: Evaluation | None = None,
+        whole: Evaluation | None = None,
         test: Evaluation | None = None,
     ) -> Report:
         """What follows until the generator goes on is idle time."""
         self.lease.enter("idle")
         learner, checkpoint = self.learner, str(self.written) if ended and self.written else None
         return Report(
-            steps=learner.steps, tokens=learner.tokens, parameters=learner.parameters,
-            train_loss=self.recent.train_loss, learning_rate=self.config.learning_rate * self._factor(),
-            gradient_norm=self.recent.gradient_norm, tokens_per_second=self.recent.tokens_per_second,
-            step_seconds=self.pace.median() or None, training_seconds=self.pace.training_seconds,
-            memory_bytes=self.memory.bytes(), seconds=self.lease.take(), micro_batches=learner.micro_batches,
-            ran_out=learner.ran_out, valid=valid, valid_subset=self.evaluation_tokens, whole=whole, test=test,
-            ended=ended, checkpoint=checkpoint,
+            steps=learner.steps,
+            tokens=learner.tokens,
+            parameters=learner.parameters,
+            train_loss=self.recent.train_loss,
+            learning_rate=self.config.learning_rate * self._factor(),
+            gradient_norm=self.recent.gradient_norm,
+            tokens_per_second=self.recent.tokens_per_second,
+            step_seconds=self.pace.median() or None,
+            training_seconds=self.pace.training_seconds,
+            memory_bytes=self.memory.bytes(),
+            seconds=self.lease.take(),
+            micro_batches=learner.micro_batches,
+            ran_out=learner.ran_out,
+            valid=valid,
+            valid_subset=self.evaluation_tokens,
+            whole=whole,
+            test=test,
+            ended=ended,
+            checkpoint=checkpoint,
         )

@@ -64,9 +64,9 @@ def test_the_three_answers_are_of_one_level_and_nobody_there_is_better(searched:
     assert len(there) == found.among
     assert found.perplexity["perplexity"] == there["perplexity"].min()
     assert found.efficiency is not None and found.efficiency["efficiency"] == there["efficiency"].max()
-    assert found.quotient["perplexity"] / found.quotient["parameters"] == (
-        there["perplexity"] / there["parameters"]
-    ).min()
+    assert (
+        found.quotient["perplexity"] / found.quotient["parameters"] == (there["perplexity"] / there["parameters"]).min()
+    )
 
 
 def test_without_a_curve_the_answers_are_of_the_winners_level(write: Callable[..., Written]) -> None:

@@ -87,4 +87,3 @@ def check(results: Results, table: pd.DataFrame, rows: dict[str, dict[str, str]]
             for column, (name, write) in HEADS.items():
                 if name in there and rows[trial][column]:
                     assert f" {write(float(rows[trial][column]))} " in f" {line} ", (trial, name)
-

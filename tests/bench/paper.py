@@ -52,8 +52,7 @@ def configurations(data: Path, *, short: bool) -> Iterator[tuple[str, Config, Da
             continue
         yield f"modern d384 l6 {precision}", gpt_config("modern", precision, LARGE), text(data)
         for d_model, layers, dropout in ((128, 2, 0.0), (64, 8, 0.1), (256, 4, 0.1), (512, 2, 0.0)):
-            config = Config(
-                family="translation", d_model=d_model, layers=layers, dropout=dropout, precision=precision)
+            config = Config(family="translation", d_model=d_model, layers=layers, dropout=dropout, precision=precision)
             yield f"translation d{d_model} l{layers} p{dropout:g} {precision}", config, pairs(data)
 
 
@@ -63,8 +62,13 @@ def on_paper(learner: Learner, data: Data) -> int:
     shape = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context)
     fused = next(bool(module.fused) for module in learner.model.modules() if hasattr(module, "fused"))
     return step_memory_bytes(
-        model_config(config, vocabulary=data.vocabulary, pad=pad_of(data)), batch=shape.rows, target=shape.target,
-        source=shape.source, precision=config.precision, fused=fused)
+        model_config(config, vocabulary=data.vocabulary, pad=pad_of(data)),
+        batch=shape.rows,
+        target=shape.target,
+        source=shape.source,
+        precision=config.precision,
+        fused=fused,
+    )
 
 
 def timed(run: Callable[[], object]) -> float:

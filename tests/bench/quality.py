@@ -31,7 +31,8 @@ def loss_at_equal_tokens(data: Path, *, short: bool) -> Iterator[Row]:
     for architecture, asked in (("nanogpt", 1.755), ("modern", 1.655)):
         losses = {
             precision: [
-                trained(gpt_config(architecture, precision, SMALL, seed), text(data), steps)[0] for seed in seeds]
+                trained(gpt_config(architecture, precision, SMALL, seed), text(data), steps)[0] for seed in seeds
+            ]
             for precision in filter(runs_here, ("fp32", "bf16"))
         }
         for precision, found in losses.items():

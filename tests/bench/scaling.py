@@ -66,7 +66,7 @@ def ray_train_against_torchrun(data: Path, *, short: bool) -> Iterator[Row]:
             line.send("stop")
         thread.join()
     times, low, high = interval(lambda median: median["ray"] / median["torchrun"], rounds)
-    steps = {name: interval(lambda median: median[name], rounds)[0] for name in rounds}    # noqa: B023
+    steps = {name: interval(lambda median: median[name], rounds)[0] for name in rounds}  # noqa: B023
     yield Row(
         what=f"a step of {RANKS} gloo ranks under Ray Train: {1e3 * steps['ray']:.1f} ms",
         against=f"the same function under torchrun: {1e3 * steps['torchrun']:.1f} ms",

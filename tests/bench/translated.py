@@ -88,9 +88,7 @@ def _plain(data: Path, seconds: float) -> Score:
     began = time.monotonic()
     prepare_process(1)
     prepared = pairs(data)
-    model, step = peers.plain_translator(
-        prepared.train, vocabulary=prepared.vocabulary, pad=prepared.pad, **TRANSLATOR
-    )
+    model, step = peers.plain_translator(prepared.train, vocabulary=prepared.vocabulary, pad=prepared.pad, **TRANSLATOR)
     steps = 0
     while time.monotonic() - began < seconds:
         steps += 1

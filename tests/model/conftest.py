@@ -21,20 +21,28 @@ from model.training.time_budget import Segment
 from model.training.train import train
 from tune.reports import Report
 
-SUBSET = 256    # target tokens of the fixed subset
+SUBSET = 256  # target tokens of the fixed subset
 
 
 @pytest.fixture(scope="session")
 def small_text() -> Config:
     return Config(
-        family="nanogpt", d_model=16, heads=4, layers=2, batch_tokens=128, context=16, warm_up_steps=5,
-        learning_rate=1e-2)
+        family="nanogpt",
+        d_model=16,
+        heads=4,
+        layers=2,
+        batch_tokens=128,
+        context=16,
+        warm_up_steps=5,
+        learning_rate=1e-2,
+    )
 
 
 @pytest.fixture(scope="session")
 def small_pairs() -> Config:
     return Config(
-        family="translation", d_model=16, heads=4, layers=2, batch_tokens=256, warm_up_steps=5, learning_rate=1e-2)
+        family="translation", d_model=16, heads=4, layers=2, batch_tokens=256, warm_up_steps=5, learning_rate=1e-2
+    )
 
 
 @pytest.fixture(scope="session")
@@ -42,9 +50,16 @@ def text_data() -> TextData:
     words = random.Random(0).choices(["the", "cat", "sat", "on", "a", "mat", "and", "saw", "another", "bird"], k=8000)
     whole = " ".join(words)
     held_out = len(whole) // 20
-    return prepare_text(TextCorpus(
-        name="text", sha256="", builtin=True, train=whole[:-2 * held_out], valid=whole[-2 * held_out:-held_out],
-        test=whole[-held_out:]))
+    return prepare_text(
+        TextCorpus(
+            name="text",
+            sha256="",
+            builtin=True,
+            train=whole[: -2 * held_out],
+            valid=whole[-2 * held_out : -held_out],
+            test=whole[-held_out:],
+        )
+    )
 
 
 @pytest.fixture(scope="session")
@@ -53,8 +68,9 @@ def pair_data() -> PairData:
     english, spanish = ["one", "two", "three", "four", "five"], ["uno", "dos", "tres", "cuatro", "cinco"]
     numbers = [chooser.choices(range(5), k=chooser.randint(1, 8)) for _ in range(1200)]
     made = [(" ".join(english[i] for i in some), " ".join(spanish[i] for i in some)) for some in numbers]
-    return prepare_pairs(PairCorpus(
-        name="pairs", sha256="", builtin=True, train=made[:1000], valid=made[1000:1100], test=made[1100:]))
+    return prepare_pairs(
+        PairCorpus(name="pairs", sha256="", builtin=True, train=made[:1000], valid=made[1000:1100], test=made[1100:])
+    )
 
 
 @pytest.fixture
@@ -70,7 +86,7 @@ class Script:
         self.now = 100.0
         self.start, self.step, self.batch, self.save = (itertools.repeat(x) for x in (1.0, 0.1, 0.02, 0.1))
         self.compiles = False
-        self.learns = True    # else steps are counted only
+        self.learns = True  # else steps are counted only
 
     def __call__(self) -> float:
         return self.now
@@ -80,12 +96,13 @@ class Script:
             def wrapped(*arguments, **named):
                 self.now += next(getattr(self, durations))
                 return function(*arguments, **named)
+
             return wrapped
 
         def slow_batches(*arguments, **named):
             for batch in evaluation_batches(*arguments, **named):
                 yield batch
-                self.now += next(self.batch)    # while the batch is worked on
+                self.now += next(self.batch)  # while the batch is worked on
 
         def step(learner_: Learner, factor: float) -> learner.Step:
             if self.learns:
@@ -112,8 +129,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
 
 
 def _run(
-    config: Config, data: TextData | PairData, folder: Path, clock: Script | None = None,
-    checkpoint: Path | None = None, **asked: object,
+    config: Config,
+    data: TextData | PairData,
+    folder: Path,
+    clock: Script | None = None,
+    checkpoint: Path | None = None,
+    **asked: object,
 ) -> list[Report]:
     segment = Segment(**{"device_seconds": 1e6} | asked)
     timed = {} if clock is None else {"clock": clock}

@@ -127,7 +127,7 @@ def communications(config: Config, data: Data, micro_batches: int) -> int:
 
     made.together.register_comm_hook(None, counted)
     made.micro_batches = micro_batches
-    trained(made, 2)    # after the first step buckets are laid out anew
+    trained(made, 2)  # after the first step buckets are laid out anew
     sent.clear()
     trained(made, 1)
     return len(sent)

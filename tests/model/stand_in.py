@@ -60,10 +60,14 @@ def fill(folder: Path) -> None:
     files = {f"en-es/{part}-00000-of-00001.parquet": translations(rows) for part, rows in splits.items()}
     write({"README.md": CONFIGS, **files}, folder / "Helsinki-NLP/opus-100/main")
     write({"tiny_shakespeare.py": "raise SystemExit"}, folder / "karpathy/tiny_shakespeare/main")
-    texts = {part: pa.table({"text": [f"{part}:\nspeak! " * size]}) for part, size in
-             {"train": 2000, "validation": 100, "test": 100}.items()}
-    write({f"default/{part}/0000.parquet": text for part, text in texts.items()},
-          folder / "karpathy/tiny_shakespeare/export")
+    texts = {
+        part: pa.table({"text": [f"{part}:\nspeak! " * size]})
+        for part, size in {"train": 2000, "validation": 100, "test": 100}.items()
+    }
+    write(
+        {f"default/{part}/0000.parquet": text for part, text in texts.items()},
+        folder / "karpathy/tiny_shakespeare/export",
+    )
     write({"train.parquet": pa.table({"score": [1, 2, 3]})}, folder / "some/scores/main")
     write({"train.parquet": pa.table({"text": [""] * 9_000})}, folder / "some/silence/main")
 

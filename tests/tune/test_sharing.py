@@ -89,7 +89,9 @@ def test_a_study_that_was_killed_goes_on_with_what_it_has_left_however_many_shar
     spent = killed.accounting.ledger.spent
     killed.journal.close()
     again = world(tmp_path, after)
-    assert again.accounting.ledger.spent == pytest.approx(spent, abs=2 * 1.0)  # until a process ends that gave no sign yet
+    assert again.accounting.ledger.spent == pytest.approx(
+        spent, abs=2 * 1.0
+    )  # until a process ends that gave no sign yet
     assert again.total("SELECT SUM(seconds) FROM charges") == pytest.approx(again.accounting.ledger.spent)
     for name, family in again.families.items():
         paid = f"SELECT TOTAL(charged) FROM leases JOIN trials USING (trial) WHERE family = '{name}'"

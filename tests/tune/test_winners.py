@@ -73,7 +73,9 @@ def test_samples_are_in_the_journal_and_every_device_second_in_the_accounting(
     (line, _) = last_lines(world.journal, found, scores, ["translation"], cap=1200, spent=1)
     assert line.endswith("BLEU 12.3 on 128 test sentences")
     held = world.total("SELECT SUM(closed - opened) FROM slots")
-    assert world.total("SELECT SUM(seconds) FROM charges") == pytest.approx(held) == world.accounting.ledger.spent <= 1200
+    assert (
+        world.total("SELECT SUM(seconds) FROM charges") == pytest.approx(held) == world.accounting.ledger.spent <= 1200
+    )
     assert world.total("SELECT COUNT(*) FROM slots WHERE closed IS NULL") == 0
 
 

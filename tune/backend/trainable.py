@@ -144,7 +144,9 @@ class TrainingTrial(ray.tune.Trainable):
         """With what this process knows of its device and of its memory limit."""
         rate = report.tokens_per_second
         return dataclasses.replace(
-            report, limited_bytes=max(report.memory_bytes, self._limit.counted()), peak_flops=self._peak,
+            report,
+            limited_bytes=max(report.memory_bytes, self._limit.counted()),
+            peak_flops=self._peak,
             mfu=rate * self._flops_per_token / self._peak if rate else None,
         )
 

@@ -103,9 +103,7 @@ class ReplaySettings(Flags):
         metadata=typed("recorded curves (.jsonl), or a study's journal.db", form="TABLE", places="+", parse=Path)
     )
     budget: tuple[Amount, ...] = field(
-        metadata=typed(
-            "caps: device time, or shares of what all curves cost", form="8h|5%,10%", parse=_many(_budget)
-        )
+        metadata=typed("caps: device time, or shares of what all curves cost", form="8h|5%,10%", parse=_many(_budget))
     )
     workers: tuple[int, ...] = field(
         default=(1,),
@@ -121,9 +119,7 @@ class ReplaySettings(Flags):
     )
     seeds: int = field(
         default=100,
-        metadata=typed(
-            "searches a cell, each in its own order", form="N", parse=lambda text: _whole(text, MOST_SEEDS)
-        ),
+        metadata=typed("searches a cell, each in its own order", form="N", parse=lambda text: _whole(text, MOST_SEEDS)),
     )
     schedulers: tuple[str, ...] = field(
         default=SCHEDULERS,

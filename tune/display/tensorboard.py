@@ -207,6 +207,7 @@ class TrialRun:
             FROM leases JOIN slots USING (slot) WHERE trial = ?"""
         return float(self._journal.rows(query, now, self._trial)[0]["seconds"])
 
+
 PICTURE_SHARE = 0.005
 """Of the device-seconds spent so far, what drawing may have taken: it keeps a core from its trial."""
 FIRST_PICTURE_SECONDS = 0.4

@@ -54,7 +54,7 @@ def largest_rows(bytes_of: Callable[[int], float], limit: float, most: int) -> i
 
 def fitted(measured: Mapping[int, float], paper: Callable[[int], float]) -> Callable[[int], float]:
     """Bytes of a batch of so many rows: a line through what batches took, over what they take on paper."""
-    x = np.array([paper(rows) for rows in measured], dtype=float)    # of integers a product of bytes would overflow
+    x = np.array([paper(rows) for rows in measured], dtype=float)  # of integers a product of bytes would overflow
     y = np.array(list(measured.values()), dtype=float)
     if len(measured) < 2:
         return lambda rows: float(y[0] * paper(rows) / x[0])
@@ -183,7 +183,7 @@ class Trials:
             share=share, seconds=self.place.left() - END_SECONDS,
         )  # fmt: skip
         found = try_batch(order, self.place.data)
-        if found["ended"] != TOO_LATE and rows not in self.known():    # at the edge a second time may end otherwise
+        if found["ended"] != TOO_LATE and rows not in self.known():  # at the edge a second time may end otherwise
             keep(self.place.folder / FILE, self.known() | {rows: found})
         return found
 

@@ -18,7 +18,7 @@ from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Ta
 from tune.experiments.parallel_timing import Reading, Ways, gradient_bytes, in_turns, interval, plain_steps
 from tune.experiments.tables import NOTHING, with_interval
 
-FIRST_STEPS = 3    # before gradients are compared: at first most of them are zero, and buckets are laid out anew
+FIRST_STEPS = 3  # before gradients are compared: at first most of them are zero, and buckets are laid out anew
 
 
 def ready_learner(config: Config, data: Data, device: torch.device, **levers: Any) -> ParallelLearner:

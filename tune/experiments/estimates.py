@@ -62,8 +62,10 @@ def _reported(rows: Sequence[Row]) -> list[str]:
     ours, own = (slope(series[name][0], series[name][2]) for name in (STEP, PUBLISHED))
     formula, _, counted = series["forward, FlopCounterMode"]
     over = formula[0] / counted[0]
-    return [f"The report's formula is of a forward ({over:.2f} times what is counted of one), and what it measured is "
-            f"a training step: the slope against it is {ours:.2f} here, {own:.2f} there ({REPORTED_SLOPES})."]
+    return [
+        f"The report's formula is of a forward ({over:.2f} times what is counted of one), and what it measured is "
+        f"a training step: the slope against it is {ours:.2f} here, {own:.2f} there ({REPORTED_SLOPES})."
+    ]
 
 
 def _memory(rows: Sequence[Row]) -> list[str]:

@@ -22,8 +22,8 @@ from model.training.learner import Learner, Step
 from model.training.schedule import warm_up
 from tune.experiments.parallel_timing import Interval
 
-BASE_RATE = 0.05    # of .01 to .1, tried on nanoGPT with the recipe's batch
-WEIGHT_DECAY = 5e-4    # the paper's
+BASE_RATE = 0.05  # of .01 to .1, tried on nanoGPT with the recipe's batch
+WEIGHT_DECAY = 5e-4  # the paper's
 
 
 def take_lars(learner: Learner, rate: float) -> None:
@@ -54,7 +54,7 @@ class RateRule:
 
     def rate(self, base: float, times: int) -> float:
         """The peak rate of a batch so many times as large."""
-        return base * times ** self.power
+        return base * times**self.power
 
     def factor(self, step: int, *, steps: int, times: int, warm_up_steps: int, decay_share: float) -> float:
         """The share of the peak rate at a step of so many: warm-up over the small batch's samples, decay at the end."""
@@ -64,7 +64,7 @@ class RateRule:
 
     def _grown(self, after: int, steps: int, times: int) -> float:
         """From the small batch's rate to all of the large one's; after: steps since the warm-up."""
-        small = times ** -self.power
+        small = times**-self.power
         return small + (1 - small) * min(1.0, max(0.0, (after + 1) / (GRADUAL_SHARE * steps)))
 
 
@@ -77,7 +77,7 @@ RULES = {
 """linear: Goyal et al. 2017 (arXiv:1706.02677); square root: for Adam, Malladi et al. 2022 (arXiv:2205.10287)."""
 
 
-PARTS = 2    # of a batch on one device
+PARTS = 2  # of a batch on one device
 RESAMPLES = 1000
 
 
@@ -86,9 +86,9 @@ class WatchedLearner(Learner):
 
     def __init__(self, config: Config, data: Data, device: torch.device, micro_batches: int = PARTS):
         super().__init__(config, data, device, micro_batches)
-        self._squares: list[Tensor] = []    # of the part that is under way, one a tensor
-        self._parts: list[Tensor] = []      # squared norm of the mean gradient, and 1 / tokens
-        self._seen: list[Tensor] = []       # the means of these, the same of the whole batch: one row a step
+        self._squares: list[Tensor] = []  # of the part that is under way, one a tensor
+        self._parts: list[Tensor] = []  # squared norm of the mean gradient, and 1 / tokens
+        self._seen: list[Tensor] = []  # the means of these, the same of the whole batch: one row a step
         for parameter in self.names:
             parameter.register_hook(self._note)
 
@@ -97,7 +97,7 @@ class WatchedLearner(Learner):
         taken = super().step(factor)
         small, fewness = torch.stack(self._parts).mean(0)
         whole = torch.tensor(1 / taken.tokens, device=self.device)
-        self._seen.append(torch.stack([small / scale ** 2, fewness, taken.gradient_norm ** 2, whole]))
+        self._seen.append(torch.stack([small / scale**2, fewness, taken.gradient_norm**2, whole]))
         return taken
 
     def estimates(self) -> tuple[np.ndarray, np.ndarray]:
@@ -119,7 +119,7 @@ class WatchedLearner(Learner):
         loss = super()._backward(batch, share)
         weight = torch.ones((), device=self.device) if share is None else share
         tokens = (batch.targets != IGNORED).sum()
-        self._parts.append(torch.stack([torch.stack(self._squares).sum() / weight ** 2, 1 / tokens]))
+        self._parts.append(torch.stack([torch.stack(self._squares).sum() / weight**2, 1 / tokens]))
         return loss
 
 

@@ -26,9 +26,9 @@ from model.training.learner import Learner
 from tune.backend.worker_group import Place
 from tune.errors import UserError
 
-SIZE, CHANNELS, CLASSES = 32, 3, 10    # CIFAR-10's (Krizhevsky 2009)
+SIZE, CHANNELS, CLASSES = 32, 3, 10  # CIFAR-10's (Krizhevsky 2009)
 PADDING = 4
-QUALITY = 90    # of the JPEG
+QUALITY = 90  # of the JPEG
 
 
 class Images(Dataset[tuple[Tensor, Tensor]]):
@@ -53,7 +53,7 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
         padded = np.pad(pixels, ((PADDING, PADDING), (PADDING, PADDING), (0, 0)))
         generator = np.random.default_rng([self._seed, number])
         top, left = generator.integers(2 * PADDING + 1, size=2)
-        cut = padded[top:top + SIZE, left:left + SIZE]
+        cut = padded[top : top + SIZE, left : left + SIZE]
         if generator.random() < 0.5:
             cut = cut[:, ::-1]
         image = torch.from_numpy(cut.transpose(2, 0, 1).astype(np.float32) / 127.5 - 1)
@@ -126,8 +126,15 @@ def together(rows: Sequence[Batch]) -> Batch:
 
 
 def make_loader(
-    dataset: Dataset[Any], *, rows: int, batches: int, workers: int, seed: int, prefetch: int = 2,
-    persistent: bool = True, collate: Callable[[Sequence[Any]], Any] | None = None,
+    dataset: Dataset[Any],
+    *,
+    rows: int,
+    batches: int,
+    workers: int,
+    seed: int,
+    prefetch: int = 2,
+    persistent: bool = True,
+    collate: Callable[[Sequence[Any]], Any] | None = None,
 ) -> DataLoader[Any]:
     """Epochs of so many batches of so many items, drawn anew for each; prefetch: batches ahead, for each worker.
 

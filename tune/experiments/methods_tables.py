@@ -174,7 +174,8 @@ def against_baseline(runs: Sequence[Run]) -> Table:
             quotient(theirs, first, "allocations"), difference(theirs, first, "loss_at_2000"),
         ])  # fmt: skip
     columns = (
-        *("method", "s", "peak", "allocations", "loss"), *("published s", "allocations", "loss"),
+        *("method", "s", "peak", "allocations", "loss"),
+        *("published s", "allocations", "loss"),
     )
     note = "times the baseline's, of losses the difference; published: times those of full precision"
     return Table(title="Against the baseline, without checkpointing", columns=columns, rows=rows, note=note)

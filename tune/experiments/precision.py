@@ -84,7 +84,6 @@ def took(found: dict[str, list[Row]]) -> Table:
     return Table(title="What each precision took", columns=columns, rows=cells, note=note)
 
 
-
 def paired(found: dict[str, list[Row]], precision: str, of: Callable[[Row, Row], float]) -> list[float]:
     """A figure of each seed that both this precision and fp32 were trained with: of(fp32's row, its row)."""
     bases = {row["config"]["seed"]: row for row in found.get(BASE, ())}

@@ -103,7 +103,7 @@ class Bench:
         left = unmeasured(in_turn, self.accounting.journal, self.experiment.name)
         while count := affordable_points(left, self.accounting.ledger.left):
             share = affordable_share(left[:count], self.accounting.ledger.left)
-            left = left[self._measured(groups(left[:count])[0], share):]
+            left = left[self._measured(groups(left[:count])[0], share) :]
         for point in left:
             self._keep(point, {"skipped": TOO_LATE})
 

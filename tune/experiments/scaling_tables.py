@@ -31,7 +31,12 @@ class StepModel:
 
     @classmethod
     def fitted(
-        cls, *, compute: Mapping[int, float], alone: Mapping[int, float], exposed: Mapping[int, float], size: int,
+        cls,
+        *,
+        compute: Mapping[int, float],
+        alone: Mapping[int, float],
+        exposed: Mapping[int, float],
+        size: int,
         ranks: int,
     ) -> Self:
         """From seconds as measured on these ranks.

@@ -71,9 +71,7 @@ class StageClock:
 class StagedLearner(Learner):
     """A Learner that tells a clock where it is; never compiled, as forward and loss are one then."""
 
-    def __init__(
-        self, config: Config, data: Data, device: torch.device, micro_batches: int = 1, *, clock: StageClock
-    ):
+    def __init__(self, config: Config, data: Data, device: torch.device, micro_batches: int = 1, *, clock: StageClock):
         self.clock = clock
         super().__init__(config, data, device, micro_batches)
         tell_stages(self.model, clock)
@@ -151,7 +149,7 @@ class UpstreamTraining:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         with self.products():
-            logits = self.model(tokens)    # the clock enters "loss and backward" at its end
+            logits = self.model(tokens)  # the clock enters "loss and backward" at its end
             loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
         loss.backward()
         self.clock.enter("optimizer")

@@ -35,7 +35,7 @@ from tune.experiments.base import Row
 from tune.experiments.counters import step_bytes
 from tune.reports import Report
 
-MARGIN = 1.5    # nothing begins unless so many times the longest of its kind is left
+MARGIN = 1.5  # nothing begins unless so many times the longest of its kind is left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +45,17 @@ class Trained:
     steps: int
     tokens: int
     loss: float
-    seconds: float    # of the steps since the one before
+    seconds: float  # of the steps since the one before
     checkpoint: Path
 
 
 def train_together(
-    learner: Learner, *, steps: int, every: int, factor: Callable[[int], float], folder: Path,
+    learner: Learner,
+    *,
+    steps: int,
+    every: int,
+    factor: Callable[[int], float],
+    folder: Path,
     left: Callable[[], float],
 ) -> Iterator[Trained]:
     """From the newest checkpoint in `folder`, if there is one, to so many steps of a life, as far as seconds are left.

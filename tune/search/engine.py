@@ -253,7 +253,10 @@ class Engine:
         """A configuration that was not tried yet and will fit in memory; those that will not are written down too."""
         family = self.families[name]
         while family.refusals < MOST_REFUSALS and family.suggestions.more:
-            config, created = family.suggestions.suggest(trial := f"t{len(self.trials) + 1:03d}"), self.accounting.clock()
+            config, created = (
+                family.suggestions.suggest(trial := f"t{len(self.trials) + 1:03d}"),
+                self.accounting.clock(),
+            )
             row = {"trial": trial, "family": name, "config": json.dumps(config), "state": "paused"}
             self.accounting.journal.insert("trials", {**row, "created": created})
             self.trials[trial] = TrialRecord(family=name, config=config)

@@ -323,7 +323,9 @@ class Hold:
                 accounting.ledger.reserve(slot, seconds)
                 accounting.journal.update("slots", slot, {"opened": self._opened})
                 row: dict[str, Value] = {"trial": trial, "slot": slot, "purpose": purpose, "opened": self._opened}
-                self._leases[slot] = accounting.journal.insert("leases", row | {"price": reserved, "reserved": reserved})
+                self._leases[slot] = accounting.journal.insert(
+                    "leases", row | {"price": reserved, "reserved": reserved}
+                )
         self._ends = self._opened + seconds
 
     @property

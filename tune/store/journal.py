@@ -86,12 +86,15 @@ UPGRADES = (
     "ALTER TABLE reports ADD COLUMN ended TEXT",
     "ALTER TABLE decisions ADD COLUMN report INTEGER",
     "ALTER TABLE leases ADD COLUMN micro_batches INTEGER",
-    *(f"ALTER TABLE reports ADD COLUMN {column}" for column in (
-        *("valid_tokens INTEGER", "valid_seconds REAL"),
-        *("whole_nats_per_word REAL", "whole_accuracy REAL", "whole_tokens INTEGER", "whole_seconds REAL"),
-        *("test_nats_per_word REAL", "test_accuracy REAL", "test_tokens INTEGER", "test_seconds REAL"),
-        *("micro_batches INTEGER", "ran_out INTEGER", "limited_bytes INTEGER", "peak_flops REAL"),
-    )),
+    *(
+        f"ALTER TABLE reports ADD COLUMN {column}"
+        for column in (
+            *("valid_tokens INTEGER", "valid_seconds REAL"),
+            *("whole_nats_per_word REAL", "whole_accuracy REAL", "whole_tokens INTEGER", "whole_seconds REAL"),
+            *("test_nats_per_word REAL", "test_accuracy REAL", "test_tokens INTEGER", "test_seconds REAL"),
+            *("micro_batches INTEGER", "ran_out INTEGER", "limited_bytes INTEGER", "peak_flops REAL"),
+        )
+    ),
 )
 """What came to the schema since, in order: a study that was begun before gets it when it goes on."""
 STEPS = (SCHEMA, *UPGRADES)
@@ -148,7 +151,7 @@ def connect(folder: Path) -> sqlite3.Connection:
 
 def _with_columns_of_now(connection: sqlite3.Connection) -> None:
     """Of a journal that an earlier version wrote, what its tables lack is read as NULL."""
-    with suppress(sqlite3.Error), closing(sqlite3.connect(":memory:")) as now:    # who reads a damaged one, says so
+    with suppress(sqlite3.Error), closing(sqlite3.connect(":memory:")) as now:  # who reads a damaged one, says so
         for statement in (*SCHEMA.split(";"), *UPGRADES):
             now.execute(statement)
         for (table,) in now.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():

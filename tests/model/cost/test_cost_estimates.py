@@ -13,12 +13,17 @@ from model.nn.precision import set_compute
 from model.nn.translator import Translator, TranslatorConfig
 
 B, S, T = 3, 6, 9
-SHAPES = [{"d_model": d, "heads": heads, "layers": layers} for d, heads, layers in
-          ((16, 4, 2), (32, 8, 3), (64, 4, 1), (128, 32, 2))]
+SHAPES = [
+    {"d_model": d, "heads": heads, "layers": layers}
+    for d, heads, layers in ((16, 4, 2), (32, 8, 3), (64, 4, 1), (128, 32, 2))
+]
 CONFIGS = [
-    *(GPTConfig(vocabulary=vocabulary, context=T, architecture=architecture, bias=bias, **shape)
-      for shape, vocabulary, (architecture, bias)
-      in product(SHAPES, (11, 40), (("nanogpt", False), ("nanogpt", True), ("modern", False)))),
+    *(
+        GPTConfig(vocabulary=vocabulary, context=T, architecture=architecture, bias=bias, **shape)
+        for shape, vocabulary, (architecture, bias) in product(
+            SHAPES, (11, 40), (("nanogpt", False), ("nanogpt", True), ("modern", False))
+        )
+    ),
     *(TranslatorConfig(vocabulary=vocabulary, pad=3, **shape) for shape, vocabulary in product(SHAPES, (11, 40))),
 ]
 

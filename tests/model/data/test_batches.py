@@ -45,16 +45,26 @@ def made_pairs(count: int) -> list[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def pairs() -> PairData:
     made = made_pairs(4_000)
-    return prepare_pairs(PairCorpus(
-        name="pairs", sha256="", builtin=False, train=made[:3_000], valid=made[3_000:3_500], test=made[3_500:]))
+    return prepare_pairs(
+        PairCorpus(
+            name="pairs", sha256="", builtin=False, train=made[:3_000], valid=made[3_000:3_500], test=made[3_500:]
+        )
+    )
 
 
 @pytest.fixture(scope="module")
 def text() -> TextData:
     whole = " ".join(random.Random(0).choices(WORDS, k=3_000))
-    return prepare_text(TextCorpus(
-        name="text", sha256="", builtin=False,
-        train=whole[:10_000], valid=whole[10_000:11_111], test=whole[11_111:12_345]))
+    return prepare_text(
+        TextCorpus(
+            name="text",
+            sha256="",
+            builtin=False,
+            train=whole[:10_000],
+            valid=whole[10_000:11_111],
+            test=whole[11_111:12_345],
+        )
+    )
 
 
 @pytest.fixture(params=["pairs", "text"])
@@ -82,7 +92,7 @@ def pairs_of(data: PairData, batch: Batch) -> list[tuple[str, str]]:
     for i, of in enumerate(target_of):
         for places in (of, source_of[i]):
             inside = places[places != OUTSIDE]
-            assert torch.equal(inside, places[:len(inside)]) and set(inside.diff().tolist()) <= {0, 1}
+            assert torch.equal(inside, places[: len(inside)]) and set(inside.diff().tolist()) <= {0, 1}
             assert inside[0] == 0 and inside[-1] == of.max()
         for sentence in range(int(of.max()) + 1):
             targets = batch.targets[i, of == sentence].tolist()
@@ -132,7 +142,8 @@ def test_batches_are_int64_and_count_their_targets(data: Data) -> None:
 
 def test_the_order_follows_from_the_seed(data: Data) -> None:
     one, same, other = (
-        [content(batch) for batch in itertools.islice(batches_of(data, seed=seed), 20)] for seed in (1, 1, 2))
+        [content(batch) for batch in itertools.islice(batches_of(data, seed=seed), 20)] for seed in (1, 1, 2)
+    )
     assert one == same != other
 
 
@@ -209,8 +220,11 @@ def test_a_whole_evaluation_has_every_pair_once(pairs: PairData, split: str) -> 
 def test_no_batch_of_an_evaluation_is_large_on_either_side_however_long_a_few_sources_are(pairs: PairData) -> None:
     long = [(" ".join([word] * 300), word) for word in WORDS]
     made = made_pairs(4_000)
-    data = prepare_pairs(PairCorpus(
-        name="pairs", sha256="", builtin=False, train=made[:3_000], valid=made[3_000:3_500] + long, test=long))
+    data = prepare_pairs(
+        PairCorpus(
+            name="pairs", sha256="", builtin=False, train=made[:3_000], valid=made[3_000:3_500] + long, test=long
+        )
+    )
     for batch in evaluated(data, None):
         sides = [side.numel() for side in (*batch.inputs, batch.targets) if side is not None]
         assert max(sides) <= EVALUATION_TOKENS or len(batch.targets) == 1
@@ -232,7 +246,7 @@ def test_an_evaluation_is_the_same_for_everyone(data: Data) -> None:
 @pytest.mark.parametrize("tokens", [300, 900])
 def test_a_subset_has_about_its_tokens_spread_over_the_split(pairs: PairData, text: TextData, tokens: int) -> None:
     for data in (pairs, text):
-        assert abs(sum(batch.tokens for batch in evaluated(data, tokens)) - tokens) <= 5 * tokens ** 0.5
+        assert abs(sum(batch.tokens for batch in evaluated(data, tokens)) - tokens) <= 5 * tokens**0.5
     order = {pair: i for i, pair in enumerate(made_pairs(4_000)[3_000:3_500])}
     rows = [order[row] for batch in evaluated(pairs, tokens) for row in pairs_of(pairs, batch)]
     assert len(set(rows)) == len(rows)
@@ -250,7 +264,7 @@ def test_a_split_shorter_than_a_window_is_evaluated_whole(text: TextData) -> Non
     assert span(short, "valid", 5, context=CONTEXT).tokens == batch.tokens == CONTEXT - 1
 
 
-@pytest.mark.parametrize("tokens", [1, 300, 900, 10 ** 9, None])
+@pytest.mark.parametrize("tokens", [1, 300, 900, 10**9, None])
 def test_a_span_counts_what_an_evaluation_predicts(pairs: PairData, text: TextData, tokens: int | None) -> None:
     rows = [row for batch in evaluated(pairs, tokens) for row in pairs_of(pairs, batch)]
     counted = span(pairs, "valid", tokens, context=CONTEXT)

@@ -80,8 +80,9 @@ def test_held_out_pairs_are_at_most_5000_a_split() -> None:
     assert (len(train), len(valid), len(test)) == (110_000, 5_000, 5_000)
 
 
-@pytest.mark.parametrize("same", [
-    ("Go.", "go"), ("¿Qué?", "QUÉ"), ("It's  so", "it's so!"), ("cafe\u0301", "CAFÉ"), ("«Ven»", "ven...")])
+@pytest.mark.parametrize(
+    "same", [("Go.", "go"), ("¿Qué?", "QUÉ"), ("It's  so", "it's so!"), ("cafe\u0301", "CAFÉ"), ("«Ven»", "ven...")]
+)
 def test_sentences_are_the_same_but_for_case_spaces_and_outer_punctuation(same: tuple[str, str]) -> None:
     assert normalised(same[0]) == normalised(same[1])
     assert normalised(normalised(same[0])) == normalised(same[0])
@@ -102,9 +103,15 @@ def test_lines_are_read_literally(tmp_path: Path) -> None:
     assert all(unicodedata.is_normalized("NFC", source + target) for source, target in pairs)
 
 
-@pytest.mark.parametrize(("bad", "said"), [
-    ("no tab", "line 3 has no tab"), ("\tonly target", "line 3 has nothing"), ("only source\t ", "line 3 has nothing"),
-    ("", "line 3 has no tab")])
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ("no tab", "line 3 has no tab"),
+        ("\tonly target", "line 3 has nothing"),
+        ("only source\t ", "line 3 has nothing"),
+        ("", "line 3 has no tab"),
+    ],
+)
 def test_bad_lines_are_named_or_counted(tmp_path: Path, bad: str, said: str) -> None:
     lines = [f"hello {i}\thola {i}" for i in range(400)]
     lines[2:2] = [bad]
@@ -127,10 +134,18 @@ def test_pairs_that_are_too_long_are_left_out_and_counted_and_the_others_stay_in
     assert [short_pairs(split) for split in splits] == [getattr(corpus, name) for name in SPLITS]
 
 
-@pytest.mark.parametrize(("content", "said"), [
-    (None, "cannot be read"), (b"", "is empty"), (b" \n\n", "is empty"), (b"a\tb\nc\t\xff\n", "not UTF-8 at line 2"),
-    (b"a\tb\n", "fewer than a batch"), (b"a\tb\n" * 1000, "share"),
-    (b"a\t" + b"b" * 9_999 + b"\n", "0 pairs of at most .*fewer than a batch")])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot be read"),
+        (b"", "is empty"),
+        (b" \n\n", "is empty"),
+        (b"a\tb\nc\t\xff\n", "not UTF-8 at line 2"),
+        (b"a\tb\n", "fewer than a batch"),
+        (b"a\tb\n" * 1000, "share"),
+        (b"a\t" + b"b" * 9_999 + b"\n", "0 pairs of at most .*fewer than a batch"),
+    ],
+)
 def test_a_file_of_pairs_that_cannot_serve_is_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
     path = tmp_path / "pairs.txt"
     if content is not None:
@@ -140,9 +155,15 @@ def test_a_file_of_pairs_that_cannot_serve_is_refused(tmp_path: Path, content: b
     assert str(error.value).startswith("--translation-corpus: ") and "pairs.txt" in str(error.value)
 
 
-@pytest.mark.parametrize(("content", "said"), [
-    (None, "cannot be read"), (b"", "is empty"), (b"abc\n\xff", "not UTF-8 at line 2"),
-    (b"abc\n", "fewer than a batch")])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot be read"),
+        (b"", "is empty"),
+        (b"abc\n\xff", "not UTF-8 at line 2"),
+        (b"abc\n", "fewer than a batch"),
+    ],
+)
 def test_a_text_that_cannot_serve_is_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
     path = tmp_path / "text.txt"
     if content is not None:
@@ -162,7 +183,7 @@ def test_text_is_cut_where_nanogpt_cuts_it(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text(whole, encoding="utf-8")
     corpus = load_text(path)
-    assert corpus.train == whole[:int(len(whole) * 0.9)]
+    assert corpus.train == whole[: int(len(whole) * 0.9)]
     assert corpus.train + corpus.valid + corpus.test == whole
     assert abs(len(corpus.valid) - len(corpus.test)) <= 1
     assert not corpus.builtin and corpus.name == "text.txt"

@@ -51,9 +51,16 @@ def test_english_has_an_before_vowels_only(pairs: list[tuple[str, str]]) -> None
 def test_every_determiner_agrees_with_its_noun(pairs: list[tuple[str, str]]) -> None:
     forms = {form: 2 * plural + noun.feminine for noun in lexicon.NOUNS for plural, form in enumerate(noun.spanish)}
     stressed = {noun.spanish[0] for noun in lexicon.NOUNS if noun.stressed}
-    allowed = {word: {form for determiner in lexicon.DEFINITE + lexicon.INDEFINITE
-                      for form, spanish in enumerate(determiner.spanish) if spanish == word}
-               for determiner in lexicon.DEFINITE + lexicon.INDEFINITE for word in determiner.spanish}
+    allowed = {
+        word: {
+            form
+            for determiner in lexicon.DEFINITE + lexicon.INDEFINITE
+            for form, spanish in enumerate(determiner.spanish)
+            if spanish == word
+        }
+        for determiner in lexicon.DEFINITE + lexicon.INDEFINITE
+        for word in determiner.spanish
+    }
     checked = 0
     for _, spanish in pairs:
         words = re.findall(r"\w+", spanish.lower())
@@ -66,19 +73,31 @@ def test_every_determiner_agrees_with_its_noun(pairs: list[tuple[str, str]]) -> 
 
 def test_every_phenomenon_is_there(pairs: list[tuple[str, str]]) -> None:
     text = "\n".join(f"{english}\t{spanish}" for english, spanish in pairs)
-    for example in (r"white \w+s\b.*\tL[oa]s .* blanc[oa]s", r"\tNo .* gustan? ", r"^Who .*\t¿Quién ", r" nunca ",
-                    r" más \w+ que ", r"\t¿?(Hay|Había) ", r" great (\w+ )?woman.*gran mujer", r" to help .* al? "):
+    for example in (
+        r"white \w+s\b.*\tL[oa]s .* blanc[oa]s",
+        r"\tNo .* gustan? ",
+        r"^Who .*\t¿Quién ",
+        r" nunca ",
+        r" más \w+ que ",
+        r"\t¿?(Hay|Había) ",
+        r" great (\w+ )?woman.*gran mujer",
+        r" to help .* al? ",
+    ):
         assert re.search(example, text, re.MULTILINE), example
 
 
-@pytest.mark.parametrize(("infinitive", "tense", "forms"), [
-    ("hablar", "present", "hablo hablas habla hablamos hablan"),
-    ("comer", "preterite", "comí comiste comió comimos comieron"),
-    ("vivir", "present", "vivo vives vive vivimos viven"),
-    ("hablar", "imperfect", "hablaba hablabas hablaba hablábamos hablaban"),
-    ("vivir", "future", "viviré vivirás vivirá viviremos vivirán"),
-    ("comer", "gerund", "comiendo"), ("hablar", "participle", "hablado"),
-])
+@pytest.mark.parametrize(
+    ("infinitive", "tense", "forms"),
+    [
+        ("hablar", "present", "hablo hablas habla hablamos hablan"),
+        ("comer", "preterite", "comí comiste comió comimos comieron"),
+        ("vivir", "present", "vivo vives vive vivimos viven"),
+        ("hablar", "imperfect", "hablaba hablabas hablaba hablábamos hablaban"),
+        ("vivir", "future", "viviré vivirás vivirá viviremos vivirán"),
+        ("comer", "gerund", "comiendo"),
+        ("hablar", "participle", "hablado"),
+    ],
+)
 def test_regular_verbs_by_hand(infinitive: str, tense: str, forms: str) -> None:
     assert conjugate(infinitive, {})[tense] == forms.split()
 
@@ -88,10 +107,17 @@ def test_irregular_forms_override_and_the_stem_bends_the_future() -> None:
     assert forms["present"][0] == "tengo" and forms["future"][3] == "tendremos" and forms["imperfect"][0] == "tenía"
 
 
-@pytest.mark.parametrize(("masculine", "others"), [
-    ("alto", "alta altos altas"), ("verde", "verde verdes verdes"), ("azul", "azul azules azules"),
-    ("feliz", "feliz felices felices"), ("trabajador", "trabajadora trabajadores trabajadoras"),
-    ("joven", "joven jóvenes jóvenes")])
+@pytest.mark.parametrize(
+    ("masculine", "others"),
+    [
+        ("alto", "alta altos altas"),
+        ("verde", "verde verdes verdes"),
+        ("azul", "azul azules azules"),
+        ("feliz", "feliz felices felices"),
+        ("trabajador", "trabajadora trabajadores trabajadoras"),
+        ("joven", "joven jóvenes jóvenes"),
+    ],
+)
 def test_adjectives_by_hand(masculine: str, others: str) -> None:
     assert agree(masculine) == (masculine, *others.split())
 

@@ -61,26 +61,27 @@ def test_a_dataset_that_is_a_script_is_loaded_as_the_parquet_that_the_hub_made_o
     assert corpus["train"] == "train:\nspeak! " * 2000 and corpus["valid"].startswith("validation:\nspeak!")
 
 
-@pytest.mark.parametrize(("name", "said"), [
-    ("hub:no/opus", "is not on the hub.*correct the name"),
-    ("hub:no--such/opus", "is not on the hub.*correct the name"),
-    ("hub:Helsinki-NLP/opus-100", "has several configurations: write .*:CONFIG with one of en-es, en-fr"),
-    ("hub:Helsinki-NLP/opus-100:en-xx", "has no configuration 'en-xx': write .* one of en-es, en-fr"),
-    ("hub:karpathy/tiny_shakespeare:other", "has no configuration 'other': write .* one of default"),
-    ("hub:Helsinki-NLP/opus-100:en-fr", "has no split 'train', only test: name another"),
-    ("hub:Helsinki-NLP/opus-100:en-es#en,de", "has no field 'de' with text in it: name of the text fields en, es"),
-    ("hub:some/scores", "has no text field, .*name it"),
-    ("hub:some/silence", "has too little text .*at least 8192"),
-])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("hub:no/opus", "is not on the hub.*correct the name"),
+        ("hub:no--such/opus", "is not on the hub.*correct the name"),
+        ("hub:Helsinki-NLP/opus-100", "has several configurations: write .*:CONFIG with one of en-es, en-fr"),
+        ("hub:Helsinki-NLP/opus-100:en-xx", "has no configuration 'en-xx': write .* one of en-es, en-fr"),
+        ("hub:karpathy/tiny_shakespeare:other", "has no configuration 'other': write .* one of default"),
+        ("hub:Helsinki-NLP/opus-100:en-fr", "has no split 'train', only test: name another"),
+        ("hub:Helsinki-NLP/opus-100:en-es#en,de", "has no field 'de' with text in it: name of the text fields en, es"),
+        ("hub:some/scores", "has no text field, .*name it"),
+        ("hub:some/silence", "has too little text .*at least 8192"),
+    ],
+)
 def test_what_cannot_serve_is_refused_in_one_line(online: dict[str, Any], name: str, said: str) -> None:
     refusal = online[name]
     assert refusal.startswith(f"--corpus: {name!r} ") and "\n" not in refusal
     assert re.search(said, refusal), refusal
 
 
-def test_where_the_hub_is_gone_the_cache_serves_the_same_and_nothing_else(
-    folder: Path, online: dict[str, Any]
-) -> None:
+def test_where_the_hub_is_gone_the_cache_serves_the_same_and_nothing_else(folder: Path, online: dict[str, Any]) -> None:
     names = (*NAMES[:2], "hub:Helsinki-NLP/opus-100:en-de", "hub:some/thing")
     *kept, never_loaded, unknown = ask_python(LOAD, *names, endpoint=NOWHERE, home=folder / "home")
     assert kept == [online[name] for name in NAMES[:2]]

@@ -132,37 +132,48 @@ def test_missing_text_is_cut_from_the_end_of_train(
     assert [len(part) for part in cut] == [pytest.approx(11_000 * share, abs=1) for share in shares]
 
 
-@pytest.mark.parametrize(("schema", "fields", "found"), [
-    ({"id": NUMBER, "translation": BOTH}, "", [("translation", "en"), ("translation", "es")]),
-    ({"translation": BOTH}, "#es,en", [("translation", "es"), ("translation", "en")]),
-    ({"Spanish": TEXT, "English": LARGE, "id": NUMBER}, "", [("English",), ("Spanish",)]),
-    ({"source": TEXT, "target": TEXT}, "", [("source",), ("target",)]),
-    ({"note": TEXT, "a": TEXT, "b": TEXT}, "#b,a", [("b",), ("a",)]),
-    ({"meta": pa.struct([("en", TEXT)]), "en": TEXT, "es": TEXT}, "#en,es", [("en",), ("es",)]),
-])
+@pytest.mark.parametrize(
+    ("schema", "fields", "found"),
+    [
+        ({"id": NUMBER, "translation": BOTH}, "", [("translation", "en"), ("translation", "es")]),
+        ({"translation": BOTH}, "#es,en", [("translation", "es"), ("translation", "en")]),
+        ({"Spanish": TEXT, "English": LARGE, "id": NUMBER}, "", [("English",), ("Spanish",)]),
+        ({"source": TEXT, "target": TEXT}, "", [("source",), ("target",)]),
+        ({"note": TEXT, "a": TEXT, "b": TEXT}, "#b,a", [("b",), ("a",)]),
+        ({"meta": pa.struct([("en", TEXT)]), "en": TEXT, "es": TEXT}, "#en,es", [("en",), ("es",)]),
+    ],
+)
 def test_the_fields_of_pairs_are_found_or_taken_as_named(
     schema: dict[str, pa.DataType], fields: str, found: list[tuple[str, ...]]
 ) -> None:
     assert find_pair_fields(HubName.parse(f"hub:a/b{fields}", "--corpus"), pa.schema(schema)) == found
 
 
-@pytest.mark.parametrize(("schema", "fields", "found"), [
-    ({"text": TEXT, "title": TEXT}, "", ("text",)), ({"story": TEXT, "id": NUMBER}, "", ("story",)),
-    ({"text": TEXT, "title": TEXT}, "#title", ("title",))])
+@pytest.mark.parametrize(
+    ("schema", "fields", "found"),
+    [
+        ({"text": TEXT, "title": TEXT}, "", ("text",)),
+        ({"story": TEXT, "id": NUMBER}, "", ("story",)),
+        ({"text": TEXT, "title": TEXT}, "#title", ("title",)),
+    ],
+)
 def test_the_field_of_text_is_found_or_taken_as_named(
     schema: dict[str, pa.DataType], fields: str, found: tuple[str, ...]
 ) -> None:
     assert find_text_field(HubName.parse(f"hub:a/b{fields}", "--corpus"), pa.schema(schema)) == found
 
 
-@pytest.mark.parametrize(("schema", "fields", "said"), [
-    ({"a": TEXT, "b": TEXT, "c": TEXT}, "", "has the text fields a, b, c, of which two .*such as #en,es"),
-    ({"a": TEXT, "b": NUMBER}, "", "has the text fields a, of which two"),
-    ({"a": TEXT, "b": TEXT}, "#a", "has the text fields a, b, of which two"),
-    ({"a": TEXT, "b": TEXT}, "#a,en", "has no field 'en' with text in it: name of the text fields a, b"),
-    ({"a": TEXT, "b": NUMBER}, "#a,b", "has no field 'b' with text in it"),
-    ({"b": NUMBER}, "", "has no text field"),
-])
+@pytest.mark.parametrize(
+    ("schema", "fields", "said"),
+    [
+        ({"a": TEXT, "b": TEXT, "c": TEXT}, "", "has the text fields a, b, c, of which two .*such as #en,es"),
+        ({"a": TEXT, "b": NUMBER}, "", "has the text fields a, of which two"),
+        ({"a": TEXT, "b": TEXT}, "#a", "has the text fields a, b, of which two"),
+        ({"a": TEXT, "b": TEXT}, "#a,en", "has no field 'en' with text in it: name of the text fields a, b"),
+        ({"a": TEXT, "b": NUMBER}, "#a,b", "has no field 'b' with text in it"),
+        ({"b": NUMBER}, "", "has no text field"),
+    ],
+)
 def test_fields_that_are_not_two_texts_are_refused(schema: dict[str, pa.DataType], fields: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         find_pair_fields(HubName.parse(f"hub:a/b{fields}", "--corpus"), pa.schema(schema))

@@ -16,10 +16,18 @@ TRAINED_ON = ["The boy does not eat.", "El niño no come.", "¿Qué come la niñ
 def wild_texts(count: int = 300) -> list[str]:
     """Texts of any characters but surrogates, seen in training or not."""
     chooser = random.Random(0)
-    pools = ["abc no come ", " \t\n\r\u2028\u00a0", "<pad><bos></s>[UNK]Ġ", "éñ¿¡e\u0301", "日本語😀\u200d",
-             "\x00\x7f\ufffd"]
-    return ["".join(chooser.choices(chooser.choice(pools) + chooser.choice(pools), k=chooser.randrange(40)))
-            for _ in range(count)] + ["", *TRAINED_ON, *pools]
+    pools = [
+        "abc no come ",
+        " \t\n\r\u2028\u00a0",
+        "<pad><bos></s>[UNK]Ġ",
+        "éñ¿¡e\u0301",
+        "日本語😀\u200d",
+        "\x00\x7f\ufffd",
+    ]
+    return [
+        "".join(chooser.choices(chooser.choice(pools) + chooser.choice(pools), k=chooser.randrange(40)))
+        for _ in range(count)
+    ] + ["", *TRAINED_ON, *pools]
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["marks", "no marks"])
@@ -118,7 +126,8 @@ def test_pairs_keep_their_sentences_and_counts(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr("model.data.corpus.CHUNK", chunk)
     pairs = [(f"the boy {i}", f"¿el niño {i}?") for i in range(300)]
     data = prepare_pairs(
-        PairCorpus(name="", sha256="", builtin=False, train=pairs, valid=pairs[:50], test=pairs[50:80]))
+        PairCorpus(name="", sha256="", builtin=False, train=pairs, valid=pairs[:50], test=pairs[50:80])
+    )
     tokenizer = Tokenizer.from_json(data.tokenizer)
     assert (data.pad, data.bos, data.eos) == (tokenizer.pad, tokenizer.bos, tokenizer.eos)
     assert data.vocabulary <= SMALL_VOCABULARY

@@ -37,8 +37,12 @@ def reference_logits(weights, tokens, heads):
         return x @ weights[f"{name}.weight"].T + weights.get(f"{name}.bias", 0)
 
     layers = 1 + max(int(name.split(".")[2]) for name in weights if name.startswith("transformer.h."))
-    x = torch.stack([weights["transformer.wte.weight"][token] + weights["transformer.wpe.weight"][place]
-                     for place, token in enumerate(tokens)])  # (T, D)
+    x = torch.stack(
+        [
+            weights["transformer.wte.weight"][token] + weights["transformer.wpe.weight"][place]
+            for place, token in enumerate(tokens)
+        ]
+    )  # (T, D)
     width = x.shape[1] // heads
     for layer in range(layers):
         block = f"transformer.h.{layer}"
@@ -58,21 +62,26 @@ def reference_logits(weights, tokens, heads):
 def upstream_checkpoint(*, bias):
     """A checkpoint with upstream's names and arguments, made without our model."""
     weights = {
-        "transformer.wte.weight": torch.randn(V, D), "transformer.wpe.weight": torch.randn(C, D),
+        "transformer.wte.weight": torch.randn(V, D),
+        "transformer.wpe.weight": torch.randn(C, D),
         "transformer.ln_f.weight": torch.randn(D),
     }
     for layer in range(L):
         block = f"transformer.h.{layer}"
         weights |= {
-            f"{block}.ln_1.weight": torch.randn(D), f"{block}.ln_2.weight": torch.randn(D),
+            f"{block}.ln_1.weight": torch.randn(D),
+            f"{block}.ln_2.weight": torch.randn(D),
             f"{block}.attn.c_attn.weight": torch.randn(3 * D, D) / 4,
             f"{block}.attn.c_proj.weight": torch.randn(D, D) / 4,
             f"{block}.mlp.c_fc.weight": torch.randn(4 * D, D) / 4,
             f"{block}.mlp.c_proj.weight": torch.randn(D, 4 * D) / 8,
         }
     if bias:
-        weights |= {name.replace("weight", "bias"): torch.randn(len(weights[name]))
-                    for name in list(weights) if "wte" not in name and "wpe" not in name}
+        weights |= {
+            name.replace("weight", "bias"): torch.randn(len(weights[name]))
+            for name in list(weights)
+            if "wte" not in name and "wpe" not in name
+        }
     weights["lm_head.weight"] = weights["transformer.wte.weight"]
     arguments = {"vocab_size": V, "block_size": C, "n_embd": D, "n_head": H, "n_layer": L, "bias": bias, "dropout": 0.0}
     return {"model": weights, "model_args": arguments}

@@ -55,12 +55,15 @@ def test_a_cpu_has_fp32_always_and_never_two_names_for_it():
     assert list(names) == [name for name in PRECISIONS if name in names]
 
 
-@pytest.mark.parametrize(("speed_up", "flags", "expected"), [
-    (2.0, {"avx512_bf16": True}, True),
-    (1.1, {"avx512_bf16": True}, False),
-    (2.0, {"avx512_fp16": True}, False),
-    (2.0, {}, False),
-])
+@pytest.mark.parametrize(
+    ("speed_up", "flags", "expected"),
+    [
+        (2.0, {"avx512_bf16": True}, True),
+        (1.1, {"avx512_bf16": True}, False),
+        (2.0, {"avx512_fp16": True}, False),
+        (2.0, {}, False),
+    ],
+)
 def test_bf16_is_native_where_the_flag_and_the_clock_say_so(monkeypatch, speed_up, flags, expected):
     monkeypatch.setattr(precision, "_speed_up", lambda slow, fast: speed_up)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: flags, raising=False)
@@ -103,7 +106,8 @@ def test_only_fp16_scales_its_gradients(name):
 
 
 @pytest.mark.parametrize(
-    "ask", [compute_dtype, lambda name: prepare(name, "cpu"), lambda name: set_compute(small_model(), name)])
+    "ask", [compute_dtype, lambda name: prepare(name, "cpu"), lambda name: set_compute(small_model(), name)]
+)
 def test_an_unknown_precision_lists_the_choices(ask):
     with pytest.raises(ValueError, match="precision: 'fp8' is unknown; choose one of fp32, tf32, bf16, fp16"):
         ask("fp8")

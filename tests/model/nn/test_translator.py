@@ -43,8 +43,10 @@ def test_pairs_beside_each_other_in_a_row_know_nothing_of_each_other():
     model = translator()
     lengths = [(3, 2), (1, 4), (2, 1)]
     pairs = [(torch.randint(WORDS, (1, s)), torch.randint(WORDS, (1, t))) for s, t in lengths]
-    rows = [(torch.cat(side, 1), torch.repeat_interleave(torch.arange(3), torch.tensor(counts))[None])
-            for side, counts in zip(zip(*pairs, strict=True), zip(*lengths, strict=True), strict=True)]
+    rows = [
+        (torch.cat(side, 1), torch.repeat_interleave(torch.arange(3), torch.tensor(counts))[None])
+        for side, counts in zip(zip(*pairs, strict=True), zip(*lengths, strict=True), strict=True)
+    ]
     (source, source_of), (target, target_of) = [
         (F.pad(tokens, (0, 2), value=PAD), F.pad(of, (0, 2), value=-1)) for tokens, of in rows
     ]
@@ -152,8 +154,11 @@ def reference_beam(model, source, width, limit):
         for tokens, total, finished in kept:
             if not finished:
                 gains = whole(model, source, None, torch.tensor([[BOS, *tokens]]))[0, -1].float().log_softmax(-1)
-                longer += [([*tokens, token], total + gain, token == EOS)
-                           for token, gain in enumerate(gains.tolist()) if token != PAD]
+                longer += [
+                    ([*tokens, token], total + gain, token == EOS)
+                    for token, gain in enumerate(gains.tolist())
+                    if token != PAD
+                ]
         kept = sorted(longer, key=score, reverse=True)[:width]
     return [token for token in max(kept, key=score)[0] if token != EOS]
 

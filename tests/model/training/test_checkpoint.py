@@ -116,6 +116,7 @@ def test_a_kill_at_any_moment_leaves_the_one_before(at: int, tmp_path: Path, mon
             if next(left, None) is None:
                 raise Killed
             return function(*arguments, **named)
+
         return call
 
     with monkeypatch.context() as patch:
@@ -209,7 +210,7 @@ def test_nothing_is_pickled(tmp_path: Path) -> None:
 def test_an_exported_text_model_gives_the_same_logits(architecture: str, tmp_path: Path) -> None:
     config = replace(CONFIG, architecture=architecture)
     path = saved(tmp_path / "trial", 7, config=config)
-    for _ in range(2):    # the second replaces the first
+    for _ in range(2):  # the second replaces the first
         folder = export(path, tmp_path / "best-nanogpt", TOKENIZER.to_json())
     loaded, tokenizer = load_model(folder)
     tokens = torch.tensor([tokenizer.encode("abcabcdefgh")])

@@ -21,18 +21,22 @@ DATA = ("text", "pairs")
 @pytest.fixture(scope="module")
 def text() -> TextData:
     whole = "".join(random.Random(0).choices("abcde \n", k=6000))
-    return prepare_text(TextCorpus(
-        name="text", sha256="", builtin=True, train=whole[:5000], valid=whole[5000:5500], test=whole[5500:]))
+    return prepare_text(
+        TextCorpus(name="text", sha256="", builtin=True, train=whole[:5000], valid=whole[5000:5500], test=whole[5500:])
+    )
 
 
 @pytest.fixture(scope="module")
 def pairs() -> PairData:
     chooser = random.Random(0)
     words = ["uno", "dos", "tres", "cuatro", "cinco", "seis"]
-    made = [(" ".join(some), " ".join(reversed(some)))
-            for some in (chooser.choices(words, k=chooser.randint(1, 7)) for _ in range(300))]
-    return prepare_pairs(PairCorpus(
-        name="pairs", sha256="", builtin=True, train=made[:200], valid=made[200:250], test=made[250:]))
+    made = [
+        (" ".join(some), " ".join(reversed(some)))
+        for some in (chooser.choices(words, k=chooser.randint(1, 7)) for _ in range(300))
+    ]
+    return prepare_pairs(
+        PairCorpus(name="pairs", sha256="", builtin=True, train=made[:200], valid=made[200:250], test=made[250:])
+    )
 
 
 def trained(config: Config, data: TextData | PairData) -> torch.nn.Module:
@@ -96,7 +100,7 @@ def test_refused_before_a_batch_it_gives_nothing(text: TextData) -> None:
 def test_bits_and_words_are_counted_in_the_text(text: TextData) -> None:
     found = evaluate(trained(TEXT, text), TEXT, text, "valid")
     assert found is not None
-    assert found.bits_per_character == pytest.approx(found.loss / math.log(2))    # one token a character
+    assert found.bits_per_character == pytest.approx(found.loss / math.log(2))  # one token a character
 
 
 def test_figures_follow_from_sums() -> None:

@@ -43,7 +43,7 @@ def test_each_ranks_share_is_its_samplers(whole):
     drawn = [DistributedSampler(range(len(samples)), 2, rank, seed=3) for rank in range(2)]
     order = SampledBatches(whole, BATCHES, 2, set_epoch=False).order(4)
     for rank, sampler in enumerate(drawn):
-        assert order[:, rank * 4:(rank + 1) * 4].ravel().tolist() == samples[list(sampler)].tolist()
+        assert order[:, rank * 4 : (rank + 1) * 4].ravel().tolist() == samples[list(sampler)].tolist()
 
 
 def test_nine_samples_on_two_ranks_are_padded_to_ten():

@@ -26,7 +26,12 @@ pytestmark = pytest.mark.usefixtures("eager")
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_lease_is_never_overrun(
-    seed: int, small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+    seed: int,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    clock: Any,
+    run: Run,
 ) -> None:
     chance = random.Random(seed)
 
@@ -51,7 +56,11 @@ def test_the_lease_is_never_overrun(
 
 
 def test_a_lease_too_short_begins_nothing(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    clock: Any,
+    run: Run,
 ) -> None:
     last = run(small_text, text_data, tmp_path, clock, steps=100, device_seconds=1.01)[-1]
     assert (last.ended, last.steps, last.valid, last.checkpoint) == ("lease", 0, None, None)
@@ -59,14 +68,18 @@ def test_a_lease_too_short_begins_nothing(
 
 
 def test_a_final_segment_fills_its_lease_with_a_decay_to_zero(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    clock: Any,
+    run: Run,
 ) -> None:
     clock.learns = False
     reports = run(small_text, text_data, tmp_path, clock, device_seconds=60.0, final=True)
     last = reports[-1]
     rates = [report.learning_rate for report in reports]
     constant = [rate for rate in rates if rate == small_text.learning_rate]
-    falling = rates[len(constant):]
+    falling = rates[len(constant) :]
     assert falling == sorted(falling, reverse=True) and falling[-1] < 0.02 * small_text.learning_rate
     share = len(falling) / len(rates)
     assert abs(share - small_text.decay_share) < 0.1
@@ -77,7 +90,12 @@ def test_a_final_segment_fills_its_lease_with_a_decay_to_zero(
 
 
 def test_a_final_segment_of_steps_has_exactly_them(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run, monkeypatch: pytest.MonkeyPatch,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    clock: Any,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rates = []
     step = Learner.step
@@ -94,7 +112,11 @@ def test_a_final_segment_of_steps_has_exactly_them(
 
 
 def test_an_earlier_segment_keeps_the_rate_and_the_decay_takes_at_most_the_last(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    clock: Any,
+    run: Run,
 ) -> None:
     rung = run(small_text, text_data, tmp_path, clock, steps=100)[-1]
     assert rung.learning_rate == small_text.learning_rate
@@ -107,7 +129,11 @@ def test_an_earlier_segment_keeps_the_rate_and_the_decay_takes_at_most_the_last(
 
 
 def test_training_seconds_become_a_fixed_number_of_steps(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    clock: Any,
+    run: Run,
 ) -> None:
     clock.learns = False
     clock.step = itertools.chain([2.0, 2.0, 1.0], itertools.repeat(0.1, 17), itertools.repeat(0.4))
@@ -119,7 +145,11 @@ def test_training_seconds_become_a_fixed_number_of_steps(
 
 
 def test_seconds_count_until_the_step_time_is_settled(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    clock: Any,
+    run: Run,
 ) -> None:
     clock.learns = False
     first = run(small_text, text_data, tmp_path, clock, training_seconds=1.0)[-1]
@@ -136,7 +166,11 @@ def test_pace_ignores_the_first_steps_and_later_noise() -> None:
 
 
 def test_it_yields_about_once_a_second(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    clock: Any,
+    run: Run,
 ) -> None:
     clock.learns = False
     reports = run(small_text, text_data, tmp_path, clock, steps=100)
@@ -147,7 +181,10 @@ def test_it_yields_about_once_a_second(
 
 
 def test_what_the_consumer_takes_is_charged_too(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    clock: Any,
 ) -> None:
     clock.learns = False
     charged = 0.0
@@ -192,7 +229,11 @@ def _begun(length: float) -> Decay:
 
 
 def test_one_slow_evaluation_does_not_cost_a_final_segment_its_time(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    clock: Any,
+    run: Run,
 ) -> None:
     clock.learns = False
     clock.batch = itertools.chain([0.15] * 3, itertools.repeat(0.05))
@@ -203,7 +244,11 @@ def test_one_slow_evaluation_does_not_cost_a_final_segment_its_time(
 
 
 def test_an_evaluation_that_becomes_slow_is_given_up(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    clock: Any,
+    run: Run,
 ) -> None:
     clock.learns = False
     clock.batch = itertools.chain(itertools.repeat(0.02, 30), (0.02 * 1.4**i for i in itertools.count()))
@@ -214,7 +259,11 @@ def test_an_evaluation_that_becomes_slow_is_given_up(
 
 
 def test_a_curve_ends_on_the_subset_that_it_began_with_and_the_whole_split_is_beside_it(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    clock: Any,
+    run: Run,
 ) -> None:
     rung = run(small_text, text_data, tmp_path, clock, steps=100)
     checkpoint = Path(str(rung[-1].checkpoint))
@@ -235,7 +284,11 @@ def test_a_final_segment_closes_with_the_subset_alone_where_it_is_told_to(
 
 
 def test_where_whole_splits_would_take_most_of_a_final_segment_it_trains_and_closes_with_the_subset(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    clock: Any,
+    run: Run,
 ) -> None:
     clock.learns = False
     clock.batch = itertools.repeat(1.0)

@@ -32,7 +32,11 @@ def weights(path: str | None) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("family", ["text", "pairs"])
 @pytest.mark.parametrize("architecture", ["modern", "nanogpt"])
 def test_resumed_equals_uninterrupted_bit_for_bit(
-    family: str, architecture: str, request: pytest.FixtureRequest, tmp_path: Path, run: Run,
+    family: str,
+    architecture: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    run: Run,
 ) -> None:
     config, data = (request.getfixturevalue(name) for name in (f"small_{family}", f"{family.removesuffix('s')}_data"))
     config = replace(config, architecture=architecture)
@@ -47,12 +51,22 @@ def test_resumed_equals_uninterrupted_bit_for_bit(
 
 
 def test_resumed_in_the_middle_of_its_decay_equals_uninterrupted(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    clock: Any,
+    run: Run,
 ) -> None:
     through = run(small_text, text_data, tmp_path / "a", clock, steps=40, final=True, device_seconds=1e6)[-1]
     clock.step = itertools.chain(itertools.repeat(0.1, 30), itertools.repeat(3.0, 6), itertools.repeat(0.1))
-    training_ = train(small_text, text_data, Segment(device_seconds=1e6, steps=40, final=True), folder=tmp_path / "b",
-                      evaluation_tokens=SUBSET, clock=clock)
+    training_ = train(
+        small_text,
+        text_data,
+        Segment(device_seconds=1e6, steps=40, final=True),
+        folder=tmp_path / "b",
+        evaluation_tokens=SUBSET,
+        clock=clock,
+    )
     clock.now += training.CHECKPOINT_SECONDS - 10
     for report in training_:
         if report.steps >= 35:
@@ -68,7 +82,12 @@ def test_resumed_in_the_middle_of_its_decay_equals_uninterrupted(
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf"), 50.0])
 def test_divergence_ends_a_trial_at_once(
-    broken: float, small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, run: Run,
+    broken: float,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    clock: Any,
+    run: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loss_of = Learner._backward
@@ -84,7 +103,12 @@ def test_divergence_ends_a_trial_at_once(
 
 
 def test_a_loss_that_rises_once_is_no_divergence(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, monkeypatch: pytest.MonkeyPatch, run: Run,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    clock: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    run: Run,
 ) -> None:
     loss_of = Learner._backward
 
@@ -96,12 +120,20 @@ def test_a_loss_that_rises_once_is_no_divergence(
 
 
 def test_closing_early_leaves_only_whole_checkpoints(
-    small_text: Config, text_data: TextData, tmp_path: Path, run: Run,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    run: Run,
 ) -> None:
     first = run(small_text, text_data, tmp_path, steps=10)[-1]
     going = train(
-        small_text, text_data, Segment(device_seconds=1e6), folder=tmp_path, checkpoint=Path(str(first.checkpoint)),
-        evaluation_tokens=SUBSET)
+        small_text,
+        text_data,
+        Segment(device_seconds=1e6),
+        folder=tmp_path,
+        checkpoint=Path(str(first.checkpoint)),
+        evaluation_tokens=SUBSET,
+    )
     next(going)
     going.close()
     assert [path.name for path in tmp_path.iterdir()] == [Path(str(first.checkpoint)).name]
@@ -122,7 +154,10 @@ def test_a_damaged_checkpoint_falls_back(small_text: Config, text_data: TextData
 
 
 def test_a_checkpoint_of_another_config_is_refused(
-    small_text: Config, text_data: TextData, tmp_path: Path, run: Run,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    run: Run,
 ) -> None:
     first = run(small_text, text_data, tmp_path, steps=2)[-1]
     with pytest.raises(ValueError, match="another configuration"):
@@ -130,12 +165,18 @@ def test_a_checkpoint_of_another_config_is_refused(
 
 
 def test_a_compiler_that_fails_costs_nothing_but_time(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any, monkeypatch: pytest.MonkeyPatch, run: Run,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    clock: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    run: Run,
 ) -> None:
     def fails(*_: object, **__: object) -> object:
         def call(*_: object) -> torch.Tensor:
             torch.rand(3)
             raise RuntimeError("no compiler")
+
         return call
 
     eager = run(small_text, text_data, tmp_path / "a", clock, steps=60)[-1]
@@ -149,7 +190,12 @@ def test_a_compiler_that_fails_costs_nothing_but_time(
 
 
 def test_it_learns_both_families(
-    small_text: Config, text_data: TextData, small_pairs: Config, pair_data: PairData, tmp_path: Path, run: Run,
+    small_text: Config,
+    text_data: TextData,
+    small_pairs: Config,
+    pair_data: PairData,
+    tmp_path: Path,
+    run: Run,
 ) -> None:
     for config, data in ((small_text, text_data), (small_pairs, pair_data)):
         reports = run(config, data, tmp_path / config.family, steps=150, final=True)
@@ -160,20 +206,33 @@ def test_it_learns_both_families(
 
 
 def test_told_to_stop_it_leaves_a_checkpoint(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Any,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    clock: Any,
 ) -> None:
     answers = iter([False, False, True])
     segment = Segment(device_seconds=1e6, steps=1000)
     *_, last = train(
-        small_text, text_data, segment, folder=tmp_path, evaluation_tokens=SUBSET, clock=clock,
-        stop=lambda: next(answers))
+        small_text,
+        text_data,
+        segment,
+        folder=tmp_path,
+        evaluation_tokens=SUBSET,
+        clock=clock,
+        stop=lambda: next(answers),
+    )
     assert last.ended == "stopped" and last.steps == 2
     assert checkpoints.load(Path(str(last.checkpoint))).state["steps"] == last.steps
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_it_learns_in_small_precisions(
-    precision: str, small_text: Config, text_data: TextData, tmp_path: Path, run: Run,
+    precision: str,
+    small_text: Config,
+    text_data: TextData,
+    tmp_path: Path,
+    run: Run,
 ) -> None:
     last = run(replace(small_text, precision=precision), text_data, tmp_path, steps=60)[-1]
     assert last.ended == "rung" and last.valid.loss < 0.8 * np.log(text_data.vocabulary)

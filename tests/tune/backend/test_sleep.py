@@ -88,7 +88,7 @@ class Sleepy:
             self.gone |= {slot: since + GRACE_SECONDS for slot in idle if slot not in busy}
         for event in sorted(world.events):
             end, _, to = event
-            waits = self.chance.random() < 0.5    # for the word to go on, in the middle of its lease
+            waits = self.chance.random() < 0.5  # for the word to go on, in the middle of its lease
             over = to.opened + to.seconds + GRACE_SECONDS / 2 if waits else max(end, since) + GRACE_SECONDS
             if over < awake and (waits or end <= awake):
                 self.gone[to.slot] = world.now = over

@@ -40,9 +40,7 @@ def data() -> TextData:
     return prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text, test=text))
 
 
-def test_a_peak_is_measured_where_none_is_told(
-    tmp_path: Path, data: TextData, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_peak_is_measured_where_none_is_told(tmp_path: Path, data: TextData, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "Heart", lambda live: SimpleNamespace(start=lambda: None))
     process = TrainingTrial.__new__(TrainingTrial)
     place = Place(

@@ -62,9 +62,7 @@ def test_scalars_are_grouped_from_the_budget_to_the_trial(page: Page, address: s
     page.open(f"{address}#scalars")
     groups = ["1 budget", "2 best so far", "3 rungs", "4 valid", "5 train", "6 speed", "7 trial"]
     page.wait_for(in_order(groups))
-    page.wait_for(
-        "seen().filter((each) => each.matches('path.line') && each.getAttribute('d').length > 50).length > 5"
-    )
+    page.wait_for("seen().filter((each) => each.matches('path.line') && each.getAttribute('d').length > 50).length > 5")
     page.picture(tmp_path / "scalars.png")
 
 

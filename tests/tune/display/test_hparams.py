@@ -67,8 +67,6 @@ def test_after_a_lease_in_which_no_step_fitted(tmp_path: Path) -> None:
         world.run(reports=1)
     trial = again[0]
     steps = world.engine.trials[trial].steps
-    world.engine.report(
-        trial, Report(steps=steps, tokens=steps, training_seconds=0.0, parameters=1000, ended="lease")
-    )
+    world.engine.report(trial, Report(steps=steps, tokens=steps, training_seconds=0.0, parameters=1000, ended="lease"))
     check_all_are_complete(tmp_path)
     assert REASONS["price"] in {row[ENDED] for row in hparams_table(tmp_path)[1].values()}

@@ -48,7 +48,7 @@ def test_each_round_has_a_turn_of_each_way_another_one_first(clock):
     order: list[str] = []
     rounds = in_turns({name: Way(name, 0.125, clock, order) for name in "ab"}, LEARNER, left=lambda: 1e9)
     assert rounds["a"] == rounds["b"] == [0.125] * MOST_ROUNDS
-    assert "".join(order[-4 * MOST_ROUNDS:][:12]) == "aabb" + "bbaa" + "aabb"
+    assert "".join(order[-4 * MOST_ROUNDS :][:12]) == "aabb" + "bbaa" + "aabb"
 
 
 def test_a_reading_is_of_a_call_in_its_own_turn(clock):

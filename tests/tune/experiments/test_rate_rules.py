@@ -25,7 +25,7 @@ def test_every_rule_warms_up_peaks_and_falls_at_equal_samples(name, times):
     found, steps = factors(name, times), STEPS // times
     assert max(found) == 1 and 0 < found[-1] == pytest.approx(1 / (0.4 * steps))
     assert found.index(1) * times <= WARM_UP + GRADUAL_SHARE * STEPS + times
-    rest = found[found.index(1):]
+    rest = found[found.index(1) :]
     assert rest == sorted(rest, reverse=True) and found[int(0.59 * steps)] == 1
 
 
@@ -35,7 +35,7 @@ def test_linear_scaling_comes_to_its_rate_from_the_small_batchs(times):
     warm, grown = WARM_UP // times, GRADUAL_SHARE * STEPS / times
     assert all(rate <= 1 for rate in rates[:warm]) and rates[warm - 1] == pytest.approx(1)
     assert rates[warm] > 1 and rates[warm + int(grown) - 1] == pytest.approx(times)
-    ramp = rates[warm:warm + int(grown)]
+    ramp = rates[warm : warm + int(grown)]
     assert ramp == sorted(ramp)
 
 

@@ -20,8 +20,14 @@ from tune.experiments.scaling_tables import (
 
 
 def test_devices_double_up_to_all_of_them():
-    assert [counts(slots) for slots in (1, 2, 3, 4, 6, 8)] == [[1], [1, 2], [1, 2, 3], [1, 2, 4], [1, 2, 4, 6],
-                                                              [1, 2, 4, 8]]
+    assert [counts(slots) for slots in (1, 2, 3, 4, 6, 8)] == [
+        [1],
+        [1, 2],
+        [1, 2, 3],
+        [1, 2, 4],
+        [1, 2, 4, 6],
+        [1, 2, 4, 8],
+    ]
 
 
 def test_each_batch_is_measured_weakly_and_strongly_on_every_number_of_devices():
@@ -71,7 +77,7 @@ def test_the_machine_is_found_again_and_a_batch_left_out_predicted():
 def test_a_batch_left_out_is_really_left_out():
     rows = [network(2), *(step(2, batch) for batch in (64, 128, 256))]
     rows[-1]["unsynced_seconds"] = rows[-1]["exposed_seconds"] = [1e9] * 3
-    (*_, predicted_seconds, _), = (each for each in predicted(rows) if each[1] == 128)
+    ((*_, predicted_seconds, _),) = (each for each in predicted(rows) if each[1] == 128)
     assert predicted_seconds == pytest.approx(MACHINE.step(128, BYTES, 2))
 
 

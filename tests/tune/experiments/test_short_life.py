@@ -24,8 +24,8 @@ def test_the_rate_rises_stays_and_falls_to_nothing(small_text, text_data, monkey
     while life.steps_left:
         life.step()
     assert len(factors) == 50 and factors.index(1.0) == small_text.warm_up_steps - 1
-    falling = factors[-round(50 * small_text.decay_share):]
-    assert factors[5:-len(falling)] == [1.0] * (45 - len(falling)) and falling == sorted(falling, reverse=True)
+    falling = factors[-round(50 * small_text.decay_share) :]
+    assert factors[5 : -len(falling)] == [1.0] * (45 - len(falling)) and falling == sorted(falling, reverse=True)
     assert 0 < falling[-1] <= 1 / len(falling)
 
 

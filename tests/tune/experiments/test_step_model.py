@@ -13,7 +13,8 @@ def fitted(rows: list[int], ranks: int) -> StepModel:
         compute={each: TRUE.step(each, 0, 1) for each in rows},
         exposed={each: TRUE.exposed * TRUE.communication(SIZE, ranks) for each in rows},
         alone={size: TRUE.communication(size, ranks) for size in (SIZE // 64, SIZE // 4, SIZE, 4 * SIZE)},
-        size=SIZE, ranks=ranks,
+        size=SIZE,
+        ranks=ranks,
     )
 
 
@@ -34,5 +35,6 @@ def test_a_ring_of_four_passes_six_messages_of_a_quarter_each():
 
 def test_no_part_of_a_step_is_below_zero():
     found = StepModel.fitted(
-        compute={10: 1.0, 20: 2.2}, exposed={10: 0.1, 20: 0.1}, alone={10: 0.1, 1000: 0.2}, size=100, ranks=2)
+        compute={10: 1.0, 20: 2.2}, exposed={10: 0.1, 20: 0.1}, alone={10: 0.1, 1000: 0.2}, size=100, ranks=2
+    )
     assert found.fixed == 0.0 and found.row > 0

@@ -71,7 +71,11 @@ class Alone(Simulation):
         self.ladder: Ladder = self.frame.fit(seconds, deadline or math.inf)
         self.policy = Told(self.frame, self.ladder, engine.price_of("alone"))
         self.families["alone"] = Family(
-            seconds=seconds, policy=self.policy, cost_model=CostModel(), suggestions=Numbered(configs), life_steps=self.most
+            seconds=seconds,
+            policy=self.policy,
+            cost_model=CostModel(),
+            suggestions=Numbered(configs),
+            life_steps=self.most,
         )
         super().__init__(engine, clock, costs or Costs(start_up=START_UP, overhead=OVERHEAD), self.course)
 

@@ -11,9 +11,7 @@ from tune.reports import Report
 from tune.search.engine import Engine
 from tune.store.accounting import Assignment
 
-STOPPED = Report(
-    steps=0, tokens=0, training_seconds=0.0, parameters=1000, seconds={"start": 2.0}, ended="stopped"
-)
+STOPPED = Report(steps=0, tokens=0, training_seconds=0.0, parameters=1000, seconds={"start": 2.0}, ended="stopped")
 """What a trial reports that was told to stop before its first step."""
 
 

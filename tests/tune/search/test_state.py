@@ -43,9 +43,7 @@ class Attentive(Numbered):
 class Uneven(World):
     """Steps of every trial take another time, the first trial diverges, and some run out of memory, die or raise."""
 
-    def __init__(
-        self, folder: Path, *, seed: int, cap: float = 400, processor: str = "one", slots: int = 3
-    ) -> None:
+    def __init__(self, folder: Path, *, seed: int, cap: float = 400, processor: str = "one", slots: int = 3) -> None:
         limit, deadline, trials_each = (math.inf, LIMIT)[seed % 2], (None, 200)[seed % 2], (1, 3)[seed // 2 % 2]
         super().__init__(
             folder, cap=cap, slots=slots, seed=seed, memory_limit=limit, trials_each=trials_each, deadline=deadline,

@@ -181,7 +181,9 @@ def test_a_policy_rebuilt_from_the_same_events_decides_alike(scenario: dict[str,
     for name, what, more in search.policy.events:
         getattr(rebuilt, name)(*what, **more)
     assert rebuilt.state() == search.policy.state()
-    assert rebuilt.decide(left(search.accounting.affordable)) == search.policy.decide(left(search.accounting.affordable))
+    assert rebuilt.decide(left(search.accounting.affordable)) == search.policy.decide(
+        left(search.accounting.affordable)
+    )
 
 
 def test_the_order_of_equal_reports_does_not_matter() -> None:

@@ -160,9 +160,7 @@ class World(Simulation):
             return assignment.steps
         before, step = self.engine.trials[assignment.trial].steps, self.step_seconds(assignment)
         seconds = assignment.training_seconds
-        return (
-            before + max(1, int(assignment.seconds / step)) if seconds is None else int(seconds / step)
-        )
+        return before + max(1, int(assignment.seconds / step)) if seconds is None else int(seconds / step)
 
     def length(self, assignment: Assignment) -> float:
         """Device-seconds that a process would use of a lease."""

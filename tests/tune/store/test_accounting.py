@@ -69,7 +69,9 @@ def test_all_slots_of_a_hold_begin_and_end_with_its_leases(accounting, clock, mo
     monkeypatch.setattr(accounting, "clock", iter(range(100)).__next__)
     with hold(accounting, 3, 20) as held:
         held.charge("steps")
-    kept = accounting.journal.rows("SELECT slots.closed - slots.opened AS held, charged FROM slots JOIN leases USING (slot)")
+    kept = accounting.journal.rows(
+        "SELECT slots.closed - slots.opened AS held, charged FROM slots JOIN leases USING (slot)"
+    )
     assert all(row["held"] == row["charged"] for row in kept) and len(kept) == 3
 
 

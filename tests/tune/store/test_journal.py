@@ -63,9 +63,7 @@ def test_a_journal_of_before_an_upgrade_goes_on(tmp_path: Path) -> None:
         Journal(tmp_path, new=False)
 
 
-def test_its_watch_counts_each_statement_and_nothing_between(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_watch_counts_each_statement_and_nothing_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a clock that goes on by a second each time it is read."""
     journal, clock = Journal(tmp_path, new=True), iter(range(1000))
     monkeypatch.setattr(stopwatch, "perf_counter", lambda: next(clock))
