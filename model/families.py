@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from model.config import RECIPES, Config, Data, build_model, model_config, pad_of
 from model.cost.estimates import STATE_BYTES, flops_per_token, parameters
-from model.cost.memory import memory_estimate, most_micro_batches
+from model.cost.memory_estimate import memory_estimate, most_micro_batches
 from model.cost.peak_flops import flops_on
 from model.data.batches import (
     IGNORED,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from model.config import Config, Data
 from model.cost.estimates import STATE_BYTES
-from model.cost.memory import most_bytes
+from model.cost.memory_estimate import most_bytes
 from model.data.batches import Batch
 from model.training.learner import Learner
 from model.training.memory import MemoryLimit, PeakMemory, available_bytes, prepare_process, ran_out

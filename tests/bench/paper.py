@@ -8,7 +8,7 @@ import torch
 
 from model.config import Config, Data, model_config, pad_of
 from model.cost.estimates import STATE_BYTES, step_memory_bytes
-from model.cost.memory import most_bytes
+from model.cost.memory_estimate import most_bytes
 from model.data.batches import batch_shape
 from model.nn.precision import native
 from model.training.learner import Learner

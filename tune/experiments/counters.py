@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from model.config import Config, Data
-from model.cost.memory import most_bytes
+from model.cost.memory_estimate import most_bytes
 from model.nn.precision import prepare
 from model.training.learner import Learner
 from tune.errors import UserError

@@ -11,7 +11,7 @@ import torch
 
 from model.config import Config
 from model.cost.estimates import TRAINING
-from model.cost.memory import counted_flops, kept_bytes, most_bytes, profiled_flops
+from model.cost.memory_estimate import counted_flops, kept_bytes, most_bytes, profiled_flops
 from model.nn.precision import prepare
 from model.training.memory import available_bytes
 from tune.backend.worker_group import Place, Said

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from model.cost.estimates import flops_per_token, kept_elements, parameters, plain_parameters, step_memory_bytes
-from model.cost.memory import counted_flops, kept_bytes
+from model.cost.memory_estimate import counted_flops, kept_bytes
 from model.nn.gpt import GPT, GPTConfig
 from model.nn.precision import set_compute
 from model.nn.translator import Translator, TranslatorConfig

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from model.config import Config
-from model.cost.memory import memory_estimate, most_micro_batches
+from model.cost.memory_estimate import memory_estimate, most_micro_batches
 from model.data.batches import batch_shape
 from model.data.dataset import PairData, TextData
 from model.training import checkpoint as checkpoints

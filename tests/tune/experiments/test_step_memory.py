@@ -7,7 +7,7 @@ import torch
 
 from model.config import Config
 from model.cost.estimates import STATE_BYTES
-from model.cost.memory import most_bytes
+from model.cost.memory_estimate import most_bytes
 from model.data.dataset import PairData
 from model.training.learner import Learner
 from tune.experiments.counters import step_bytes

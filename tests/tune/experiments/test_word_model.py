@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from model.cost.estimates import TRAINING
-from model.cost.memory import counted_flops, kept_bytes, most_bytes, profiled_flops
+from model.cost.memory_estimate import counted_flops, kept_bytes, most_bytes, profiled_flops
 from tune.experiments.counters import counted, counted_on_gpu
 from tune.experiments.word_model import (
     WordConfig,
