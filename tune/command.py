@@ -17,7 +17,7 @@ WHAT = {
     "rank": "rank what was found",
     "report": "write one self-contained page of a study",
     "experiment": "repeat an experiment of the published reports, under a cap",
-    "replay": "the search's scheduler, and its baselines, on recorded curves",
+    "replay": "the search engine, and baselines, on recorded curves",
     "kernels": "measure the kernels",
 }
 

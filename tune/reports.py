@@ -13,7 +13,7 @@ Value = int | float | str | None
 Row = Mapping[str, Value]
 
 Ended = Literal["rung", "lease", "final", "stopped", "diverged", "unmeasured"]
-"""How a train segment ended: with its steps; with its lease, which was too short for them; after the decay; as it was
+"""How a segment ended: with its steps; with its lease, which was too short for them; after the decay; as it was
 told to; with a loss that exploded; without memory for the smallest evaluation at its end."""
 
 _LARGEST_EXPONENT = 700.0  # beyond it exp() is no float any more
@@ -44,7 +44,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """How a trial is doing, about once a second; the last one of a train segment has `ended`.
+    """How a trial is doing, about once a second; the last one of a segment has `ended`.
 
     None: not measured, or no finite number; an evaluation without a finite loss is none.
     """

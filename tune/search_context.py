@@ -65,7 +65,7 @@ class SearchContext:
 
 
 def survey(settings: Settings, devices: Devices) -> SearchContext:
-    """The context of a search on these devices. UserError: a setting that cannot serve."""
+    """What a search stands on, on these devices. UserError: a setting that cannot serve."""
     begun = time.monotonic()
     spaces = {
         name: Space(

@@ -55,7 +55,7 @@ def test_what_is_of_use_as_a_whole_only_is_given_up_as_soon_as_it_might_not_fit(
         assert len(items) == count
 
 
-def test_samples_are_in_the_journal_and_every_device_second_in_the_accounting(
+def test_samples_are_in_the_journal_and_every_device_second_is_charged(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     score = Score(bleu=12.34, chrf=30.0, sentences=128, signature="nrefs:1")

@@ -167,7 +167,7 @@ START_SECONDS, END_SECONDS = 15.0, 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchContext:
+class ExperimentContext:
     """One configuration, its text, the devices, and what is to be measured. notes: for the user."""
 
     settings: ExperimentSettings
@@ -178,7 +178,7 @@ class SearchContext:
     notes: Sequence[str]
 
 
-def survey(experiment: Experiment, settings: ExperimentSettings) -> SearchContext:
+def survey(experiment: Experiment, settings: ExperimentSettings) -> ExperimentContext:
     """UserError: a setting that cannot serve."""
     devices, family = find_devices(settings), settings.family
     if family not in experiment.families:
@@ -196,7 +196,7 @@ def survey(experiment: Experiment, settings: ExperimentSettings) -> SearchContex
     (corpus,) = texts.corpora.values()
     named = {name: getattr(texts.settings, name) for name in CORPORA.values()}
     winner = [f"on the winner of {settings.of}: {family} {label(fixed)}"] if settings.of else []
-    return SearchContext(
+    return ExperimentContext(
         settings=replace(settings, **named), devices=devices, data=prepare(corpus), points=points,
         config=Config(family=family, seed=settings.seed, **fixed), notes=[*winner, *texts.notes],
     )  # fmt: skip

@@ -8,7 +8,7 @@ from tune.backend.session import local_ray
 from tune.backend.worker_group import LeaseOver
 from tune.display.console import Voice, last_word, screen_apart
 from tune.errors import called, told_in_one_line
-from tune.experiments.base import Experiment, ExperimentSettings, SearchContext, Trials, survey
+from tune.experiments.base import Experiment, ExperimentContext, ExperimentSettings, Trials, survey
 from tune.experiments.runner import Bench
 from tune.search.resume import last_moment, note_cap, spent, undamaged
 from tune.search_context import check_same_text, facts_of, note_facts, write_facts
@@ -44,7 +44,7 @@ def go_on(experiment: Experiment, study: Path) -> str:
     return f"go on with: {called('tune/experiment.py')} {experiment.name} --resume {study}"
 
 
-def conduct(experiment: Experiment, context: SearchContext, study: Path, told: Told) -> int:
+def conduct(experiment: Experiment, context: ExperimentContext, study: Path, told: Told) -> int:
     """As run_experiment, in a folder that was made for it or that it has."""
     settings, devices, ended = context.settings, context.devices, "done"
     with open_journal(study, settings) as journal, screen_apart(study / "log.txt") as write:
@@ -74,7 +74,7 @@ def conduct(experiment: Experiment, context: SearchContext, study: Path, told: T
     return {"done": 0, "interrupted": INTERRUPTED}.get(ended, 1)
 
 
-def make_bench(experiment: Experiment, context: SearchContext, journal: Journal, write: Voice) -> Bench:
+def make_bench(experiment: Experiment, context: ExperimentContext, journal: Journal, write: Voice) -> Bench:
     """On a clock that goes on where the journal ends."""
     settings, begun, before = context.settings, time.monotonic(), last_moment(journal)
 

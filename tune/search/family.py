@@ -270,7 +270,7 @@ MARGIN, SLACK_SECONDS = 2.0, 3.0
 """Of a lease over its price, where the cap allows: neither a noisy neighbour nor the first, slow steps of a new shape
 may cut a segment short. What it does not use is released."""
 START_UP_MARGIN = 4.0
-"""The same for the start-up of a slot, which a busy machine can segment by much."""
+"""The same for the start-up of a slot, which a busy machine can make much longer."""
 
 
 def with_margin(price: float) -> float:

@@ -29,7 +29,7 @@ class Course(Protocol):
 
     @property
     def diverges(self) -> float:
-        """Steps before its loss is not finite; inf: it always is."""
+        """Steps after which its loss is no longer finite; inf: it stays finite."""
 
     @property
     def report_every(self) -> float:

@@ -2,7 +2,7 @@
 
 Pure: no clock, no randomness. What is decided follows from the events it was told, in their order. There is one mode:
 a trial ends where its own life does (a recorded curve, a loop of fixed length), or, where it has none, with a last
-segment on what is kept of the cap. Only `Frame.fit` knows which.
+segment on what is kept of the cap. Only the fitting of a ladder asks which.
 """
 
 import math

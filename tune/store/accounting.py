@@ -1,5 +1,5 @@
-"""Accounting: the account of a study's cap, the leases that it is used by, and every movement of device-seconds, in the
-ledger and in the journal at once.
+"""Accounting: the account of a study's cap, the leases by which it is used, and the movements of device-seconds while
+a study runs, in the ledger and in the journal at once.
 
 A slot is charged from the moment it is opened until it is handed back, whatever happens on it. What runs on a slot runs
 on a lease: time that was reserved before it began, and with it a grace in which whoever works there ends himself. So

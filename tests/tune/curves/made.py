@@ -53,8 +53,8 @@ def search(
 
 def played(made: Table, scheduler: str, **about: Any) -> Engine:
     """The engine after a search."""
-    planners: list[Engine] = []
+    engines: list[Engine] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(benchmark, "outcome", lambda cell, settings, curves, engine, clock: planners.append(engine))
+        patch.setattr(benchmark, "outcome", lambda cell, settings, curves, engine, clock: engines.append(engine))
         search(made, scheduler, **about)
-    return planners[0]
+    return engines[0]

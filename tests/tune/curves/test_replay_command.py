@@ -121,14 +121,14 @@ def cells(text: str, title: str) -> dict[str, list[str]]:
     return {line[: line.index("  ")]: line.split()[-3:] for line in part.splitlines()}
 
 
-def test_ratios_to_each_peer_and_to_the_best_of_each_column():
+def test_ratios_to_each_baseline_and_to_the_best_of_each_column():
     rows = [row("ration", "1h", 10, 0.02), row("a", "1h", 10, 0.04), row("b", "1h", 10, 0.08)]
     rows += [row("ration", "2h", 20, 0.01), row("a", "2h", 20, 0.08), row("b", "2h", 20, 0.005)]
     found = cells(
         report([*rows, row("oracle", "1h", 10, 0.0), row("oracle", "2h", 20, 0.0)]), "ration's regret / by budget"
     )
     assert found["a"] == ["0.50", "0.12", "0.25"]
-    assert found["best peer"] == ["0.50", "2.00", "0.35"]
+    assert found["best baseline"] == ["0.50", "2.00", "0.35"]
     assert "oracle" not in found
 
 

@@ -124,7 +124,7 @@ def test_what_it_takes_of_a_search_is_written_down(tmp_path: Path) -> None:
         assert max(taken.values()) == taken["search"] > 0
 
 
-def test_the_ledger_ends_as_the_accounting_do(tmp_path: Path) -> None:
+def test_the_run_ledger_ends_as_the_ledger_does(tmp_path: Path) -> None:
     world, board = watched(tmp_path)
     world.run()
     board.close(world.engine)
