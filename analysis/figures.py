@@ -1,6 +1,7 @@
 """The command behind plot.py: pictures of studies, as PNG and CSV, and what is to be seen in words."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from analysis import tables
@@ -50,9 +51,8 @@ def plot(settings: PlotSettings) -> int:
     here = settings.out or Path()
     if settings.what in OF_A_FAMILY:
         results = Results(studies=open_studies(settings.studies))
-        for family in families(results, settings.family):
-            for draw in OF_A_FAMILY[settings.what]:
-                save(draw(results, family), here)
+        named = families(results, settings.family)
+        draw_all([partial(draw, results, family) for family in named for draw in OF_A_FAMILY[settings.what]], here)
     elif settings.what == "compare":
         first, second = open_studies(settings.studies)
         compare(first, second, here)
@@ -61,9 +61,9 @@ def plot(settings: PlotSettings) -> int:
     else:
         study = open_study(*settings.studies or [newest(RUNS)])
         if settings.what == "speedup":
-            draw_all(study, "scaling", here)
+            draw_all(pictures_of(study, "scaling"), here)
         else:
-            draw_all(study, str(study.facts.get("experiment", "")), settings.out or study.folder)
+            draw_all(pictures_of(study, str(study.facts.get("experiment", ""))), settings.out or study.folder)
     return 0
 
 
@@ -72,21 +72,26 @@ def save(picture: Picture, folder: Path) -> None:
     print(*picture.save(folder), f"\n{picture.text}")
 
 
-def draw_all(study: Study, name: str, folder: Path) -> None:
-    """What can be drawn of an experiment, and why the rest cannot. UserError where nothing can."""
+def pictures_of(study: Study, name: str) -> list[Callable[[], Picture]]:
+    """Those of an experiment. UserError where the study is of none that has any."""
     if name not in PICTURES:
         named = f"of {name}" if name else "a search"
         remedy = f"name a study of {', '.join(PICTURES)}; of a search: {called('analysis/report.py')} {study.folder}"
         raise UserError(f"study: {study.name!r} is {named}, of which there is no such picture: {remedy}")
+    return [partial(draw, study) for draw in PICTURES[name]]
+
+
+def draw_all(pictures: Sequence[Callable[[], Picture]], folder: Path) -> None:
+    """What can be drawn, and why the rest cannot. UserError where nothing can."""
     missing = []
-    for draw in PICTURES[name]:
+    for draw in pictures:
         try:
-            picture = draw(study)
+            picture = draw()
         except UserError as error:
             missing.append(error)
         else:
             save(picture, folder)
-    if len(missing) == len(PICTURES[name]):
+    if len(missing) == len(pictures) > 0:
         raise missing[0]
     for why in missing:
         print(why)
