@@ -142,7 +142,7 @@ class Plan:
 
 
 def make_plan(settings: Settings) -> Plan:
-    """Rehearse the search of these settings, its journal in a temporary folder. UserError: as the search has it.
+    """Rehearse the search of these settings, its journal in memory. UserError: as the search has it.
 
     Configurations are drawn as the search draws its first ones: what a sampler learns from losses is not foreseen.
     """

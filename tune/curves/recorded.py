@@ -1,12 +1,13 @@
 """Recorded learning curves, and the tables that a search may choose from: files, a study's own journal, kept rows."""
 
+import hashlib
 import json
 import math
 import sqlite3
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -238,10 +239,12 @@ def _curve(line: str, where: str) -> Curve:
         )
         memory = float(row.get("memory_mb") or 0.0) * 1e6
         decayed = tuple(math.nan if loss is None else float(loss) for loss in row.get("decayed_loss", ()))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{where} holds something that is not a number ({error})") from error
-    if not losses or not 0 < seconds < math.inf or not isinstance(row["config"], dict):
-        raise UserError(f"{where} needs a config object, at least one loss and seconds_per_report above 0")
+    counts = 0 < seconds < math.inf and 0 < steps < math.inf and parameters >= 0
+    if not losses or not counts or not isinstance(row["config"], dict):
+        rule = "a config object, at least one loss, parameters, and seconds and steps per report above 0"
+        raise UserError(f"{where} needs {rule}")
     return Curve(
         config=row["config"],
         parameters=parameters,
@@ -256,7 +259,7 @@ def _curve(line: str, where: str) -> Curve:
 Row = dict[str, Any]
 ASKED = (
     *("table", "scheduler", "budget", "cap_seconds", "workers", "deadline", "seeds"),
-    *("suggest", "memory_limit", "diverge", "start_up", "thaw"),
+    *("suggest", "memory_limit", "diverge", "start_up", "thaw", "code"),
 )
 """The part of a row that says what was asked for; the rest is what was found."""
 
@@ -296,6 +299,14 @@ class Rows:
         if self._path:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
+
+
+@cache
+def code() -> str:
+    """A digest of what decides, so that rows of other code are measured again."""
+    here = Path(__file__).resolve().parents[1]
+    files = sorted(path for folder in ("search", "store", "curves") for path in (here / folder).glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
 def _key(asked: Mapping[str, Any]) -> Hashable:

@@ -9,7 +9,7 @@ from itertools import product
 
 from tune.curves.asked import ALL, ReplaySettings
 from tune.curves.benchmark import IDEAS, WITHOUT, Cell, Outcome, search
-from tune.curves.recorded import Row, Rows, Table, load
+from tune.curves.recorded import Row, Rows, Table, code, load
 from tune.flags import invalid
 
 
@@ -36,6 +36,7 @@ def asked(cell: Cell, settings: ReplaySettings) -> Row:
         "table": cell.table.name, "scheduler": cell.scheduler, "budget": cell.budget.text, "cap_seconds": cell.cap,
         "workers": cell.workers, "deadline": settings.deadline and settings.deadline.text, "seeds": settings.seeds,
         "suggest": settings.suggest, "start_up": settings.start_up, "thaw": settings.thaw, "diverge": settings.diverge,
+        "code": code(),
         "memory_limit": settings.memory_limit if math.isfinite(settings.memory_limit) else None,
     }  # fmt: skip
 

@@ -271,7 +271,9 @@ class Engine:
         family = self.families[record.family]
         wanted = family.last_segment(record, price) if rung is None else with_margin(price)
         if not self.accounting.idle_slots:
-            wanted = with_start_up(wanted, family.cost_model.start_up, self.accounting.affordable / self.slots.free)
+            wanted = with_start_up(
+                wanted, family.cost_model.start_up, self.accounting.affordable / max(1, self.slots.free)
+            )
         goal = record.goal if again and record.goal is not None else family.goal(record, rung)
         micro_batches = record.micro_batches or family.memory.micro_batches(record.config) or 1
         row = self.accounting.open_lease(

@@ -341,7 +341,7 @@ class Shares:
 
     def used_share(self, name: str) -> float:
         """How much of its part a family was charged, or has reserved."""
-        return self._used(name) / self._families[name].seconds
+        return self._used(name) / max(self._families[name].seconds, 1e-9)
 
     def left(self, name: str, slots: int, wall: float | None, idle: Collection[str] = ()) -> Left:
         """What a family may still use: its own share, and what the `idle` ones of the others left over."""

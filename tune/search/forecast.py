@@ -67,6 +67,13 @@ class Standings:
         if standing.rung >= 0:
             heapq.heappush(self._waiting.setdefault(standing.rung, []), self._entry(trial))
 
+    def again(self) -> None:
+        """What is expected of trials changed: all that wait are put in order anew."""
+        self._waiting.clear()
+        for trial, standing in self.trials.items():
+            if standing.state == "paused":
+                self.pause(trial)
+
     def record(self, trial: str, rung: int, loss: float, *, telling: bool) -> None:
         """A trial's loss at a rung, where it waits. One that is not finite ends it."""
         if not math.isfinite(loss):

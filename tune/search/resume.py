@@ -158,7 +158,15 @@ def undamaged(journal: Journal) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError, OverflowError, StopIteration) as error:
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+        ArithmeticError,
+        StopIteration,
+    ) as error:
         what = f"{type(error).__name__}: {error}"[:LONGEST_REASON]
         raise UserError(f"--resume: {str(journal.folder)!r} has a damaged journal ({what}): begin anew") from error
 

@@ -167,7 +167,7 @@ class Simulation:
             goal = assignment.steps
         elif assignment.training_seconds is not None:
             goal = round(assignment.training_seconds / step)
-        goal = max(goal, run.steps_before + 1.0, course.report_every)
+        goal = math.ceil(max(goal, run.steps_before + 1.0, course.report_every) - 1e-9) if math.isfinite(goal) else goal
         whole = max(run.steps_before, int(min(goal, course.most, course.diverges, run.steps_before + room)))
         ended: Ended
         if whole >= course.diverges:

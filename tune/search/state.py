@@ -20,6 +20,8 @@ from tune.search.successive_halving import Ladder
 from tune.store.accounting import Assignment, Running
 from tune.store.journal import Fact, named
 
+MOST_ETA = 16.0
+"""Of a ladder."""
 MOST_RUNGS = 64
 """Of a ladder: each doubles what the one below takes."""
 
@@ -207,8 +209,10 @@ def ladder_of(terms: Mapping[str, Fact]) -> Ladder | None:
     told = named(terms["ladder"])
     known = {name: _number(value) for name, value in told.items() if name != "top"}
     top, whole = told.get("top"), {*told, "life"} == {each.name for each in fields(Ladder)}
-    if not whole or not isinstance(top, int) or not 0 <= top <= MOST_RUNGS or known["first"] == 0:
+    sound = whole and isinstance(top, int) and 0 <= top <= MOST_RUNGS and known["first"] > 0
+    if not sound or not (1 < known["eta"] <= MOST_ETA and known["fall_kept"] < 1 and known.get("life", 1.0) > 0):
         raise UserError("--resume: damaged journal: a ladder that it tells of cannot be climbed: begin anew")
+    assert isinstance(top, int)
     return Ladder(top=top, **known)
 
 

@@ -17,6 +17,8 @@ TRIALS_AT_600_SECONDS = 12
 """How wide to start; with another cap, by the square root of it."""
 START_UP_SHARE = 0.1
 """No plan gives more than this to the start-up of slots beyond the first."""
+SHORTEST_SHARE = 0.01
+"""Rung 0 is never shorter than this share of what was asked for."""
 FEWEST_TRIALS = 3
 """Rung 0 is shorter than asked for where that many trials would not fit otherwise."""
 ALIKE = 3
@@ -126,7 +128,9 @@ class Frame:
         kept = min(self.rules.last_share * min(seconds, wall), self.life + self.overhead)
         coming_up = max(self.start_up, min(self.start_up * self.slots, START_UP_SHARE * seconds))
         explore = max(0.0, min(seconds - kept - coming_up, self.part * self.slots * (wall - kept) - coming_up))
-        least = min(self.shortest, max(self.overhead, explore / FEWEST_TRIALS - self.overhead))
+        least = min(
+            self.shortest, max(self.overhead, SHORTEST_SHARE * self.shortest, explore / FEWEST_TRIALS - self.overhead)
+        )
         bare = Ladder(
             seconds=seconds, first=first or least, top=0, explore=explore, kept=kept,
             last=kept if math.isinf(self.life) else 0.0, start_up=coming_up, overhead=self.overhead, life=self.life,
@@ -267,7 +271,7 @@ class SuccessiveHalving:
     def finished(self, trial: str) -> None:
         """A trial is at its end."""
         self._standings.close(trial, "finished")
-        if not self.ladder.last:
+        if math.isfinite(self.ladder.life):
             self._release(trial)
 
     def ended(self, trial: str, reason: str) -> None:
@@ -279,7 +283,8 @@ class SuccessiveHalving:
 
     def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
         """The ladder on which the rungs stay as they are, for another share of the cap or another deadline."""
-        return self._frame.fit(seconds, wall, self.ladder.first)
+        rules = replace(self._frame.rules, eta=self.ladder.eta, fall_kept=self.ladder.fall_kept)
+        return replace(self._frame, rules=rules).fit(seconds, wall, self.ladder.first)
 
     def refit(self, ladder: Ladder) -> None:
         """The family's share or the deadline changed, and with it the ladder.
@@ -288,9 +293,10 @@ class SuccessiveHalving:
         """
         self.ladder, self._finisher = ladder, None
         self._use(ladder.top, 0.0)
-        for trial, standing in self.trials.items():
+        for standing in self.trials.values():
             if standing.state == "finished":
-                self._standings.pause(trial)
+                standing.state = "paused"
+        self._standings.again()
 
     # --- decisions
 
@@ -337,10 +343,10 @@ class SuccessiveHalving:
         """Nothing is left to explore: the leader goes on, or beside trials that run the best of those that wait."""
         seconds, beside = min(left.seconds, left.wall), left.running > 0
         room = self._free(left) if self._finisher is None else 0.0
-        trial = self._standings.leader()
-        if trial is None and self._affords_another(room if beside else seconds):
+        trial, risen = self._standings.leader(), self._standings.leader(past_best=True)
+        if trial is None and self._affords_another(room if beside or risen else seconds):
             return Start("no other trial can go on")
-        trial = self._standings.leader(past_best=True) if trial is None else trial
+        trial = trial or risen
         least = self.ladder.overhead + (self.ladder.first if beside else 0.0)
         if trial is None or seconds <= least:
             return HandBack("no trial can go on" if trial is None else "nothing is left")
@@ -357,7 +363,11 @@ class SuccessiveHalving:
 
     def _money_lies_idle(self, left: Left) -> bool:
         """Before a deadline: the trials that climb cannot spend what is left. A last segment has its part already."""
-        return self._rules.rush and left.seconds + left.reserved > self._standings.climbing * left.wall
+        return (
+            self._rules.rush
+            and math.isfinite(left.wall)
+            and left.seconds + left.reserved > self._standings.climbing * left.wall
+        )
 
     def _affords_another(self, seconds: float) -> bool:
         return self.more and self._price(None, 0) <= seconds

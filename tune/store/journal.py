@@ -98,6 +98,8 @@ UPGRADES = (
 )
 """What came to the schema since, in order: a study that was begun before gets it when it goes on."""
 STEPS = (SCHEMA, *UPGRADES)
+LAST_BEFORE = "c7942fa"
+"""The last commit that goes on with studies whose journals had fewer of these."""
 
 SHARE = "IIF(share > 0, share, 1)"
 """Of a slot, the device-seconds in a second of it; all of one before GPUs were shared."""
@@ -200,6 +202,9 @@ class Journal:
             self._db.row_factory = sqlite3.Row
             self._db.execute("PRAGMA trusted_schema = OFF")
             version = 0 if new else self._checked()
+            if 0 < version < len(STEPS):
+                remedy = f"go on with it at the project's commit {LAST_BEFORE}; analysis reads it as it is"
+                raise UserError(f"--resume: {str(folder)!r} is of an earlier version: {remedy}")
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")
             self._db.executescript(";".join(("BEGIN", *STEPS[version:])))

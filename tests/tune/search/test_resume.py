@@ -20,7 +20,7 @@ from tune.store.heartbeat import DRIVER, FOLDER, GRACE_SECONDS, IDLE, beat, last
 from tune.winners import PURPOSE as DECODING
 
 
-def contest_states(world: World) -> dict[str, Any]:
+def policy_states(world: World) -> dict[str, Any]:
     return {
         name: {trial: (standing.rung, dict(standing.losses)) for trial, standing in family.policy.trials.items()}
         for name, family in world.families.items()
@@ -33,10 +33,10 @@ def test_killed_at_any_moment_it_goes_on_and_the_cap_holds(tmp_path: Path, seed:
     world = World(tmp_path, cap=1200, slots=2, seed=seed)
     for kill in range(3):
         world.run(reports=chance.randrange(1, 15))
-        before, held = contest_states(world), world.accounting.ledger.spent
+        before, held = policy_states(world), world.accounting.ledger.spent
         world.journal.close()
         world = World(tmp_path, cap=1200, slots=2, seed=seed + 10 * kill)
-        assert contest_states(world) == before
+        assert policy_states(world) == before
         assert held <= world.accounting.ledger.spent <= held + 2 * LIVES_ON_SECONDS + 1e-6
     world.run()
     assert world.accounting.ledger.spent <= 1200
@@ -75,9 +75,9 @@ def test_an_extended_study_that_is_killed_is_still_extended(tmp_path: Path) -> N
     for reports in (0, 7):
         world.journal.close()
         world = World(tmp_path, cap=1800, slots=2)
-        before = contest_states(world)
+        before = policy_states(world)
         world.run(reports)
-        assert (reports == 0) == (contest_states(world) == before)
+        assert (reports == 0) == (policy_states(world) == before)
     world.journal.close()
     world = World(tmp_path, cap=1800, slots=2)
     assert {name: family.policy.rung_seconds(0) for name, family in world.families.items()} == first_rungs

@@ -186,6 +186,22 @@ def test_a_policy_rebuilt_from_the_same_events_decides_alike(scenario: dict[str,
     )
 
 
+def test_after_another_cap_those_that_wait_are_compared_by_its_ladder() -> None:
+    """Also one that was put in order under the ladder of before."""
+    policy = bare(more=False)
+    losses = {"early": (5.0, 4.0), "late": (4.9, 3.95)}
+    for trial, (first, second) in losses.items():
+        if trial == "late":
+            policy.refit(policy.refitted(6000.0))
+        for rung, loss in enumerate((first, second)):
+            policy.promoted(trial, rung, 1.0)
+            policy.reported(trial, rung, loss)
+    falls = policy.ladder.falls(1)
+    expected = {trial: second - falls * (first - second) for trial, (first, second) in losses.items()}
+    move = policy.decide(left(6000.0))
+    assert isinstance(move, Promote | Finish) and move.trial == min(expected, key=lambda trial: expected[trial])
+
+
 def test_the_order_of_equal_reports_does_not_matter() -> None:
     losses = {f"t{number}": loss for number, loss in enumerate([2.0, 2.0, 1.5, 1.5, 1.5, 3.0, 2.0, 1.0])}
     answers = []

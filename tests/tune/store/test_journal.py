@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tune.store import journal as stopwatch
-from tune.store.journal import FILE, SCHEMA, Journal, connect
+from tune.store.journal import FILE, LAST_BEFORE, SCHEMA, Journal, connect
 
 
 def trial(name: str) -> dict[str, object]:
@@ -46,18 +46,21 @@ def test_facts_come_back_and_are_replaced(tmp_path: Path) -> None:
     assert journal.facts() == {"cap_seconds": 20, "families": {"nanogpt": 1.0}}
 
 
-def test_a_journal_of_before_an_upgrade_goes_on(tmp_path: Path) -> None:
-    """With its rows; and what it never had is refused as before."""
+def test_a_journal_of_before_an_upgrade_is_left_as_it_is_for_the_commit_that_is_named(tmp_path: Path) -> None:
+    """And analysis reads it; one with what it never had is refused as none of ours."""
     with closing(sqlite3.connect(tmp_path / FILE)) as before:
         before.executescript(SCHEMA)
         before.execute("INSERT INTO trials (trial, family, config, state, created) VALUES ('t1', 'a', '', 'paused', 0)")
         before.commit()
+    there = (tmp_path / FILE).read_bytes()
     for _ in range(2):
-        journal = Journal(tmp_path, new=False)
-        journal.insert("reports", {"trial": "t1", "at": 0.0, "mfu": 0.5})
-        journal.close()
+        with pytest.raises(ValueError, match=f"earlier version: go on with it at the project's commit {LAST_BEFORE}"):
+            Journal(tmp_path, new=False)
+    assert (tmp_path / FILE).read_bytes() == there
+    with closing(connect(tmp_path)) as read:
+        assert [row["trial"] for row in read.execute("SELECT trial FROM trials")] == ["t1"]
+        assert read.execute("SELECT mfu FROM reports").fetchall() == []
     with closing(sqlite3.connect(tmp_path / FILE)) as stranger:
-        assert stranger.execute("SELECT mfu FROM reports").fetchall() == [(0.5,), (0.5,)]
         stranger.execute("ALTER TABLE reports ADD COLUMN theirs REAL")
     with pytest.raises(ValueError, match="of another version"):
         Journal(tmp_path, new=False)
