@@ -44,7 +44,9 @@ def number(study: Path, query: str, *values: Any) -> float:
 
 
 def last_slot(study: Path) -> int:
-    """The number of the slot that was opened last, -1 where there was none."""
+    """The number of the slot that was opened last, -1 where there was none, or no journal with its tables yet."""
+    if not rows(study, "SELECT name FROM sqlite_master WHERE name = 'slots'"):
+        return -1
     return int(rows(study, "SELECT IFNULL(MAX(slot), -1) AS slot FROM slots")[0]["slot"])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from tests.soak.accounts import OFF_SECONDS, adds_up, compare, decodes, last_slot, spent
 from tests.soak.bench import Bench, Row
 from tests.soak.search import Search
+from tune.store.journal import FILE
 
 STOPS, EACH = 20, 5
 ROUNDS = (((60, 1), (60, 1)), ((90, 2),))
@@ -101,4 +102,4 @@ def _moment(bench: Bench, search: Search, study: Path, aimed: bool) -> bool:
 
 
 def _has_slot(study: Path) -> bool:
-    return (study / "study.json").exists() and last_slot(study) >= 0
+    return (study / FILE).exists() and last_slot(study) >= 0
