@@ -11,7 +11,7 @@ from threading import Thread
 import pandas as pd
 
 from model.config import Data
-from model.training.checkpoint import DamagedCheckpoint
+from model.training.checkpoint import DamagedCheckpoint, newest
 from model.training.evaluation import Score
 from tune.backend.session import (
     capacity,
@@ -160,7 +160,7 @@ def conduct(
         tensorboard = TensorBoard(study / "tensorboard", journal, settings, dimensions)
         listeners: list[Listener] = [tensorboard, Screen(write)]
         engine = make_engine(context, journal, listeners, there=there)
-        for line in restore(engine, journal, make_terms(context, engine)) if settings.resume else ():
+        for line in restore(engine, journal, make_terms(context, engine), newest) if settings.resume else ():
             write(line)
         note_facts(facts_of(settings, devices, data), journal)
         if settings.memory_limit:

@@ -26,7 +26,7 @@ from model.training.time_budget import MARGIN, Lease
 from tune.errors import UserError
 from tune.search.engine import Engine
 from tune.search_space import label
-from tune.store.accounting import Hold, affordable
+from tune.store.accounting import DECODING, Hold, affordable
 from tune.store.journal import Journal, named
 from tune.store.queries import measured_text, ranking
 from tune.units import duration_text
@@ -134,7 +134,6 @@ def last_lines(
     yield f"spent {of_cap}, {100 * in_steps:.1f} % of it in optimizer steps"
 
 
-PURPOSE = "decoding"
 MOST = 4
 """Samples of a winner."""
 STEPS_A_TOKEN = 0.1
@@ -178,7 +177,7 @@ def write_samples(
         seconds = min(affordable(accounting, 1) if charged else math.inf, math.inf if wall is None else wall)
         if not winner.decayed or seconds <= decoding_seconds(row["step"] or 0.0):
             continue
-        with Hold(accounting, winner.trial, PURPOSE, devices=1, seconds=seconds) if charged else nullcontext() as hold:
+        with Hold(accounting, winner.trial, DECODING, devices=1, seconds=seconds) if charged else nullcontext() as hold:
             lease = Lease(seconds, accounting.clock)
             model, tokenizer = load_model(accounting.journal.folder / f"best-{family}")
             written = samples(model, tokenizer, data[family], MOST, asking(lease))

@@ -98,6 +98,14 @@ def latest(folder: Path) -> Path | None:
     return None
 
 
+def newest(folder: Path, *, undecayed: bool) -> tuple[str, int] | None:
+    """Path and steps of the checkpoint at which a trial's next segment begins; undecayed: from before its decay."""
+    if undecayed:
+        forget_decay(folder)
+    path = latest(folder)
+    return None if path is None else (str(path), load(path).state["steps"])
+
+
 def forget_decay(folder: Path) -> None:
     """Let a trial go on from before its decay: drop the step checkpoints from inside it. Without one before, none."""
     try:

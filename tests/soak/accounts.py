@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.soak.observer import Process
+from tune.store.accounting import DECODING
 from tune.store.journal import connect
-from tune.winners import PURPOSE as DECODING
 
 OFF_SECONDS, OFF_SHARE = 1.0, 0.01
 """How far the two may be apart for one slot: the larger of both."""

@@ -24,10 +24,10 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
+from model.training.checkpoint import newest
 from tune.errors import UserError, told
 from tune.reports import from_row
 from tune.search.engine import HUNG, Engine
-from tune.search.resume import take_up_checkpoint
 from tune.search_space import precision_of
 from tune.store.accounting import Assignment
 from tune.store.heartbeat import boot, last_beat, still_there
@@ -153,7 +153,8 @@ class BudgetScheduler(FIFOScheduler):
             with self._desk.failing():
                 killed, (its_own, reason) = self._desk.killed.pop(name, None), why(trial)
                 (engine.raised if its_own and not killed else engine.died)(name, f"error: {killed or reason}")
-                take_up_checkpoint(engine.accounting.journal.folder / "checkpoints" / name, engine.trials[name])
+                folder = engine.accounting.journal.folder / "checkpoints" / name
+                engine.trials[name].take_up(newest(folder, undecayed=False))
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Whom the engine gave a lease; when all is over, nobody, and those that wait are ended."""

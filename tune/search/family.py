@@ -48,6 +48,11 @@ class TrialRecord:
     deaths: int = 0
     micro_batches: int | None = None
 
+    def take_up(self, newest: tuple[str, int] | None) -> None:
+        """Path and steps of the newest sound checkpoint: there its next segment begins."""
+        if newest is not None:
+            self.checkpoint, self.steps = newest
+
 
 class CostModel:
     """What segments of one family cost, in device-seconds.

@@ -12,17 +12,16 @@ import sqlite3
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
-from model.training import checkpoint as checkpoints
 from tune.errors import UserError
 from tune.reports import Report, from_row
 from tune.search.engine import GO_ON, Engine
 from tune.search.family import TrialRecord
 from tune.search.state import Agreed, State, Terms, agreed_in
-from tune.store.accounting import Running
+from tune.store.accounting import DECODING, Running
 from tune.store.heartbeat import DRIVER, GRACE_SECONDS, last_beat, still_there
 from tune.store.journal import SHARE, Journal, named
-from tune.winners import PURPOSE as DECODING
 
 MOST_MICRO_BATCHES = 2**20
 LIVES_ON_SECONDS = 1.0
@@ -171,7 +170,13 @@ def undamaged(journal: Journal) -> Iterator[None]:
         raise UserError(f"--resume: {str(journal.folder)!r} has a damaged journal ({what}): begin anew") from error
 
 
-def restore(engine: Engine, journal: Journal, terms: Terms) -> list[str]:
+class Newest(Protocol):
+    """Path and steps of the newest sound checkpoint in a trial's folder, or None; undecayed: from before its decay."""
+
+    def __call__(self, folder: Path, *, undecayed: bool) -> tuple[str, int] | None: ...
+
+
+def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> list[str]:
     """Bring a new engine to where the study stood, and on under these terms. Returns what a user should know of it.
 
     UserError: its journal says what cannot be.
@@ -187,10 +192,8 @@ def restore(engine: Engine, journal: Journal, terms: Terms) -> list[str]:
             engine.killed(row["trial"], row["charged"])
     finished = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'finished'")}
     for trial, record in engine.trials.items():
-        folder = journal.folder / "checkpoints" / trial
-        if trial in finished and engine.families[record.family].policy.trials[trial].state == "paused":
-            checkpoints.forget_decay(folder)
-        take_up_checkpoint(folder, record)
+        thawed = trial in finished and engine.families[record.family].policy.trials[trial].state == "paused"
+        record.take_up(newest(journal.folder / "checkpoints" / trial, undecayed=thawed))
     return notes
 
 
@@ -310,10 +313,3 @@ def check_parts(trial: str, micro_batches: object) -> None:
     """UserError: so many no trial can have."""
     if not isinstance(micro_batches, int) or not 1 <= micro_batches <= MOST_MICRO_BATCHES:
         raise UserError(f"--resume: damaged journal: {trial} cannot have cut its batches into {micro_batches!r} parts")
-
-
-def take_up_checkpoint(folder: Path, record: TrialRecord) -> None:
-    """The newest sound checkpoint of a trial: there its next segment begins."""
-    path = checkpoints.latest(folder)
-    if path is not None:
-        record.checkpoint, record.steps = str(path), checkpoints.load(path).state["steps"]

@@ -26,6 +26,9 @@ from tune.search_space import Config, precision_of
 from tune.store.heartbeat import GRACE_SECONDS, Beat, boot, last_beat
 from tune.store.journal import Journal
 
+DECODING = "decoding"
+"""The purpose of a lease on which the driver itself lets a winner translate and write."""
+
 
 @dataclass(kw_only=True)
 class Slot:

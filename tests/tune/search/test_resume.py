@@ -15,9 +15,8 @@ from model.training.checkpoint import AFTER_DECAY, BEFORE_DECAY, save
 from tests.tune.search.world import World
 from tune.search.resume import LIVES_ON_SECONDS, close_what_a_kill_left_open
 from tune.search_context import check_same_text
-from tune.store.accounting import Hold
+from tune.store.accounting import DECODING, Hold
 from tune.store.heartbeat import DRIVER, FOLDER, GRACE_SECONDS, IDLE, beat, last_beat, started, still_there
-from tune.winners import PURPOSE as DECODING
 
 
 def policy_states(world: World) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from model.training.checkpoint import newest
 from tune.reports import Ended, Evaluation, Report
 from tune.search.engine import Engine, Listener
 from tune.search.family import CostModel, Family
@@ -119,7 +120,7 @@ class World(Simulation):
             )  # fmt: skip
         seconds = {name: family.seconds for name, family in self.families.items()}
         now = Terms(cap=cap, deadline=deadline, processor=processor, families=seconds)
-        self.told = restore(engine, self.journal, now) if resumed else engine.agree(now)
+        self.told = restore(engine, self.journal, now, newest) if resumed else engine.agree(now)
         if resumed:
             self.take_up()
         self.journal.note(cap_seconds=cap)
