@@ -15,7 +15,7 @@ run: $(VENV)/installed ## a search of four device-minutes
 	$(IN)/python tune/run.py --budget 4m
 
 test: $(VENV)/installed-dev ## all tests
-	$(IN)/python -m pytest -n 2 --no-loadscope-reorder
+	$(IN)/python -m pytest -n 3 --no-loadscope-reorder
 
 test-fast: $(VENV)/installed-dev ## those without Ray that take a core no seconds
 	$(IN)/python -m pytest -n 2 --no-loadscope-reorder -m 'not ray and not slow'

@@ -47,11 +47,14 @@ def searched(observer: Observer, tmp_path_factory: pytest.TempPathFactory) -> Se
     return search_until_found(observer, tmp_path_factory.mktemp("user") / "runs" / "search")
 
 
+ONE_SEARCH = {"test_search", "test_readme"}
+"""Files that look at the same search."""
 WITH_RAY = {
-    *("test_readme", "test_readme_kernels", "test_examples", "test_search", "test_cluster", "test_session"),
-    *("test_scheduler", "test_worker_group", "test_runner"),
+    *ONE_SEARCH,
+    *("test_examples", "test_cluster", "test_runner", "test_worker_group", "test_readme_kernels", "test_session"),
+    "test_scheduler",
 }
-"""Files whose tests start a Ray: most of them search, for which they want two cores."""
+"""Files whose tests start a Ray: they wait more than they work."""
 SLOW = {
     *("test_compiled", "test_ddp", "test_probe", "test_short_life", "test_time_budget", "test_train"),
     *("test_training_memory", "test_method_learner", "test_methods", "test_ablation", "test_batch_size"),
@@ -72,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those with Ray first: they take longest, and wait more than they work."""
+    """Those with Ray first: they take longest."""
     for item in items:
         if item.path.stem in WITH_RAY:
             item.add_marker("ray")
@@ -88,11 +91,12 @@ def pytest_collection_finish() -> None:
 
 
 class Scheduling(LoadScopeScheduling):
-    """Of two workers (see the Makefile) one runs what has a Ray, one after the other, the other all else, by file."""
+    """Of three workers (see the Makefile) two run what has a Ray, one file after the other, the third all else."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "ray" if Path(file).stem in WITH_RAY else file
+        name = Path(file).stem
+        return "one search" if name in ONE_SEARCH else "ray" if name in WITH_RAY else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:

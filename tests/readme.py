@@ -1,10 +1,15 @@
 """The commands in README and docs, and how to run one as a user would, with the budget made small."""
 
+import contextlib
+import io
 import re
+import runpy
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DIARY = REPOSITORY / "docs" / "log.md"
@@ -36,10 +41,30 @@ def of(start: str) -> list[str]:
 
 def run(command: str, folder: Path, budget: str = SMALL_BUDGET) -> str:
     """Run one of these commands as a user would in their folder, with this repository's scripts and Python."""
-    words = [sys.executable if word == "python" else word for word in shlex.split(command)]
-    words = [str(REPOSITORY / word) if word.endswith(".py") else word for word in words]
-    if "--budget" in words:
-        words[words.index("--budget") + 1] = budget
+    words = [sys.executable, *words_of(command, budget)]
     ran = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 0, f"{command}\n{ran.stdout}{ran.stderr}"
     return ran.stdout
+
+
+def run_here(command: str, folder: Path, budget: str = SMALL_BUDGET) -> str:
+    """The same in this process, which has imported already what each of them needs."""
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
+        patch.chdir(folder)
+        patch.setattr("sys.argv", words_of(command, budget))
+        patch.setattr("sys.path", [*sys.path])
+        code: object = 0
+        try:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        except SystemExit as ended:
+            code = ended.code
+    assert not code, command
+    return printed.getvalue()
+
+
+def words_of(command: str, budget: str) -> list[str]:
+    """Of a command that begins with python: its script, where this repository has it, and its flags."""
+    _, script, *words = shlex.split(command)
+    if "--budget" in words:
+        words[words.index("--budget") + 1] = budget
+    return [str(REPOSITORY / script), *words]

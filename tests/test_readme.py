@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.readme import REPOSITORY, commands, of, run
+from tests.readme import REPOSITORY, commands, of, run_here
 from tests.searches import Searched, comes
 from tune.cli import main
 from tune.settings import Settings
@@ -47,6 +47,12 @@ def test_make_knows_the_target(command: str) -> None:
     subprocess.run([*shlex.split(command), "--dry-run"], cwd=REPOSITORY, capture_output=True, check=True)
 
 
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan measures what a step takes: here no more than one."""
+    monkeypatch.setattr("tune.dry_run.MEASURED_STEPS", 1)
+
+
 SEARCHES = [command for command in of("python tune/run.py") if not command.endswith(("--plan", "--help"))]
 
 
@@ -56,29 +62,28 @@ def test_what_a_search_is_asked_for_serves(
 ) -> None:
     """Up to Ray a plan is the search. The first of them runs to its end in tests/tune/test_search.py."""
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("tune.dry_run.MEASURED_STEPS", 1)
     assert main(Settings, [*shlex.split(command.replace("8h", "10m", 1))[2:], "--plan"]) == 0
     assert "of 10m" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", sorted({*of("python tune/run.py")} - {*SEARCHES}))
 def test_a_plan_and_help_are_told(command: str, folder: Path) -> None:
-    assert ("usage" if "--help" in command else "of 44s") in run(command, folder)
+    assert ("usage" if "--help" in command else "of 44s") in run_here(command, folder)
 
 
 @pytest.mark.parametrize("command", sorted({*of("python analysis/")} - {*of("python analysis/plot.py roofline")}))
 def test_analysis_of_the_newest_study(command: str, here: Path) -> None:
-    assert run(command.replace("[runs/<study>]", ""), here)
+    assert run_here(command.replace("[runs/<study>]", ""), here)
 
 
 @pytest.mark.parametrize("command", of("python tune/experiment.py"))
 def test_experiments_are_told_and_planned(command: str, folder: Path) -> None:
-    assert "s here" in run(command, folder, "30m") if "--list" in command else "of 30m" in run(command, folder, "30m")
+    assert "s here" in run_here(command, folder, "30m") if "--list" in command else "of 30m" in run_here(command, folder, "30m")
 
 
 @pytest.mark.parametrize("command", [*of("python model/"), *of(WINNER)])
 def test_winners_are_of_use(command: str, here: Path, searched: Searched) -> None:
-    written = run(command.replace("STUDY", searched.study.name), here)
+    written = run_here(command.replace("STUDY", searched.study.name), here)
     assert written.count("\n") >= command.count('"') // 2  # a line each; so young a winner may write empty ones
 
 
