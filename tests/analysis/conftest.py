@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analysis.settings import ReportSettings
+from analysis.study import Study, open_study
 from tune.cli import parse
 from tune.flags import Flags
 from tune.store.journal import Journal
@@ -45,14 +45,8 @@ class Written:
     def trial(self, trial: str, *, state: str = "paused", reason: str | None = None, created: float = 0.0,
               parameters: int = 1_000_000, family: str = "nanogpt", **config: Any) -> None:  # fmt: skip
         point = {"d_model": 128, "heads": 4, "layers": 4, "dropout": 0.1, "precision": "fp32"} | config
-        values = {
-            "trial": trial,
-            "family": family,
-            "config": json.dumps(point),
-            "parameters": parameters,
-            "state": state,
-        }
-        self.journal.insert("trials", values | {"reason": reason, "created": created})
+        values = {"trial": trial, "family": family, "config": json.dumps(point), "parameters": parameters}
+        self.journal.insert("trials", values | {"state": state, "reason": reason, "created": created})
 
     def report(
         self, trial: str, perplexity: float | None, *, rung: int | None = 0, at: float = 0.0, **columns: Any
@@ -87,6 +81,23 @@ def write(tmp_path: Path) -> Iterator[Callable[..., Written]]:
         one.journal.close()
 
 
+def study_of_rows(folder: Path, experiment: str, rows: list[dict[str, Any]]) -> Study:
+    """Of an experiment, with these rows of it."""
+    study = Written(folder, experiment=experiment)
+    study.trial("t001")
+    with study.journal.transaction():
+        for row in rows:
+            study.journal.insert("rows", {"at": 0.0, "experiment": experiment, "value": json.dumps(row)})
+    study.journal.close()
+    return open_study(folder)
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Callable[[str, list[dict[str, Any]]], Study]:
+    """experiment(name, rows): its study, in a temporary folder"""
+    return lambda name, rows: study_of_rows(tmp_path / name, name, rows)
+
+
 @pytest.fixture
 def six(write: Callable[..., Written]) -> Written:
     """Six trials, ranked by hand in test_ranking.py."""
@@ -107,45 +118,28 @@ def six(write: Callable[..., Written]) -> Written:
                     state="failed" if broken else "paused", reason="diverged" if broken else None)  # fmt: skip
         for rung, perplexity in ((0, first), (1, second)):
             if perplexity is not None:
-                study.report(
-                    trial, perplexity, rung=rung, memory_bytes=number * 2**20, bits_per_character=1.0, valid_loss=2.0
-                )
+                study.report(trial, perplexity, rung=rung, memory_bytes=number * 2**20, bits_per_character=1.0)
         if last is not None:
             study.report(trial, last, rung=None, final=1, test_perplexity=last + 0.5)
         study.charge("steps", 10.0 + number, trial=trial, slot=0, at=100.0)
     return study
 
 
-SEARCHED = {"ended": {"reason": "cap"}, "settings": {"budget": "1000s", "seed": "3", "oversubscribe": True}}
-
-
 @pytest.fixture
-def searched(write: Callable[..., Written]) -> Written:
-    study = write("searched", **SEARCHED)
-    search(study)
+def searched(tmp_path: Path) -> Written:
+    return search(tmp_path / "runs" / "searched")
+
+
+def search(folder: Path) -> Written:
+    """As a search would be: 24 trials of nanogpt on two slots, three rungs, two decays, one divergence."""
+    study = Written(folder, ended={"reason": "cap"}, settings={"budget": "1000s", "seed": "3", "oversubscribe": True})
+    with study.journal.transaction():
+        run(study)
     return study
 
 
-UNBROKEN = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
-"""How sacrebleu signs: wider than a phone."""
-
-
-@pytest.fixture(scope="session")
-def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a study of some size, with texts as long as they come."""
-    study = Written(tmp_path_factory.mktemp("runs") / "searched", **SEARCHED)
-    search(study)
-    study.journal.update("trials", "t000", {"reason": "decayed, and it is told at such length that it takes two lines"})
-    score = {"trial": "t001", "bleu": 21.3, "chrf": 45.0, "sentences": 128, "signature": UNBROKEN}
-    samples = {"nanogpt": [{"input": "ROMEO:", "output": 60 * "a"}]}
-    study.journal.note(bleu={"nanogpt": score}, samples=samples, commit=40 * "c")
-    study.journal.close()
-    do(ReportSettings, [str(study.folder)])
-    return study.folder / "report"
-
-
-def search(study: Written) -> None:
-    """As a search would be: 24 trials of nanogpt on two slots, three rungs, two decays, one divergence."""
+def run(study: Written) -> None:
+    """The rows of that search."""
     random = Random(0)
     clock = [0.0, 0.0]
     for slot in (0, 1):
@@ -175,20 +169,11 @@ def search(study: Written) -> None:
         study.trial(trial, parameters=12 * 4 * width**2 + number, d_model=width, created=number,
                     precision=random.choice(["fp32", "bf16"]), dropout=random.choice([0.0, 0.1]),
                     state="stopped" if number else "finished", reason="diverged" if number == 23 else None)  # fmt: skip
-        taken = {
-            "at": 0.0,
-            "trial": trial,
-            "micro_batches": 1,
-            "predicted": 2**20 * width,
-            "measured": 1.2 * 2**20 * width,
-        }
-        study.journal.insert("memory", taken)
+        taken = {"at": 0.0, "trial": trial, "micro_batches": 1}
+        study.journal.insert("memory", taken | {"predicted": 2**20 * width, "measured": 1.2 * 2**20 * width})
         segment(trial, rung=0, since=0, until=10, loss=loss)
-        if number < 8:
-            segment(trial, rung=1, since=10, until=20, loss=loss)
-        if number < 3:
-            segment(trial, rung=2, since=20, until=40, loss=loss)
-        if number < 2:
-            segment(trial, rung=None, since=40, until=60, loss=loss)
+        for least, rung, since, until in ((8, 1, 10, 20), (3, 2, 20, 40), (2, None, 40, 60)):
+            if number < least:
+                segment(trial, rung=rung, since=since, until=until, loss=loss)
     for slot in (0, 1):
         study.journal.update("slots", slot, {"closed": clock[slot]})

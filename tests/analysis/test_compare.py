@@ -43,24 +43,18 @@ def test_the_best_so_far_is_at_each_moment_the_first_of_the_ranking_then(searche
     searched.report("t010", 1.1, rung=0, at=400.0)
     results = Results(studies=[study])
     drawn = progress(results, "nanogpt").data
-    for number, at in enumerate(sorted(results.reached["at"].unique())):
+    for at in sorted(results.reached["at"].unique())[::-4]:
         first = ranking(Results(studies=[replace(study, until=at)]), by="perplexity").iloc[0]
         told = [row for row in drawn.to_dict("records") if row["at"] <= at][-1]
-        assert (told["trial"], told["perplexity"]) == (first["trial"], first["perplexity"]), number
+        assert (told["trial"], told["perplexity"]) == (first["trial"], first["perplexity"]), at
 
 
-def test_two_studies_are_printed_and_drawn(
-    write: Callable[..., Written], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("alike", [True, False])
+def test_two_studies_are_printed_and_drawn_where_their_texts_are_one(
+    write: Callable[..., Written], alike: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    do(PlotSettings, ["compare", *(str(study.folder) for study in two(write)), "--out", str(tmp_path)])
-    assert "nanogpt: winner" in capsys.readouterr().out
-    assert (tmp_path / "progress-nanogpt.png").exists()
-
-
-def test_different_texts_are_said_not_drawn(
-    write: Callable[..., Written], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = {"nanogpt": FACTS["corpora"]["nanogpt"] | {"sha256": "b" * 64}}
-    do(PlotSettings, ["compare", *(str(study.folder) for study in two(write, corpora=other)), "--out", str(tmp_path)])
-    assert "do not compare" in capsys.readouterr().out
-    assert not list(tmp_path.glob("*.png"))
+    corpora = FACTS["corpora"] if alike else {"nanogpt": FACTS["corpora"]["nanogpt"] | {"sha256": "b" * 64}}
+    do(PlotSettings, ["compare", *(str(study.folder) for study in two(write, corpora=corpora)), "--out", str(tmp_path)])
+    told = capsys.readouterr().out
+    assert "nanogpt: winner" in told and ("do not compare" in told) != alike
+    assert (tmp_path / "progress-nanogpt.png").exists() == alike

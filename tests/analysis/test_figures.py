@@ -2,74 +2,38 @@ import random
 import sqlite3
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
-import matplotlib
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
-from matplotlib.legend import Legend
 
+from analysis.page import OF_A_FAMILY
 from analysis.plots import dimensions as effects_file
-from analysis.plots.budget import bills, burn_down, memory, prices, timeline
-from analysis.plots.dimensions import effects, importances, mean_interval, one_level, precision
-from analysis.plots.search import best_so_far, curve, curves, fits, front, outlook, parallel
+from analysis.plots.budget import bills, burn_down, memory, prices
+from analysis.plots.dimensions import effects, importances, one_level, precision
+from analysis.plots.search import best_so_far, fits, front, parallel
 from analysis.spending import spending
 from analysis.study import SPACE, Results, open_studies
 from analysis.style import WHAT_COLORS, Picture, byte_ticks, levels
 from analysis.tables import GIB, MIB, short_memory
-from tests.analysis.conftest import SEARCHED, Written
-
-OF_A_FAMILY = (front, curve, curves, effects, parallel, precision, outlook)
-OF_THE_BUDGET = (burn_down, bills, timeline, prices, memory)
+from tests.analysis.conftest import Written, search
 
 
 def results(*studies: Written) -> Results:
     return Results(studies=open_studies([study.folder for study in studies]))
 
 
-@pytest.mark.parametrize("draw", OF_A_FAMILY + OF_THE_BUDGET)
-def test_a_picture_is_saved_with_its_data_and_is_equal_for_equal_data(
-    searched: Written, tmp_path: Path, draw: Callable[..., Picture]
-) -> None:
-    found = results(searched)
-    arguments = (found, "nanogpt") if draw in OF_A_FAMILY else (found.studies[0],)
-    first, second = draw(*arguments), draw(*arguments)
-    image, table = first.save(tmp_path)
-    assert image.read_bytes()[:4] == b"\x89PNG"
-    assert len(pd.read_csv(table)) == len(first.data) > 0
-    assert first.svg() == second.svg()
-    assert first.text.endswith(".")
-
-
-@pytest.mark.parametrize("draw", OF_A_FAMILY + OF_THE_BUDGET)
-def test_a_legend_is_inside_its_picture_and_takes_no_width_of_it(
-    searched: Written, draw: Callable[..., Picture]
-) -> None:
-    for what in WHAT_COLORS:
-        searched.charge(what, 5.0, slot=0, trial="t003", at=100.0)
-    found = results(searched)
-    figure = draw(*((found, "nanogpt") if draw in OF_A_FAMILY else (found.studies[0],))).figure
-    for legend in figure.findobj(Legend):
-        extent = legend.get_window_extent()
-        assert extent.x0 >= 0 and extent.x1 <= figure.bbox.x1
-    assert max(plot.bbox.x1 for plot in figure.axes) > 0.95 * figure.bbox.x1
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Of a search of some size."""
+    return results(search(tmp_path_factory.mktemp("runs") / "searched"))
 
 
 @pytest.mark.parametrize("draw", OF_A_FAMILY)
-def test_an_unknown_family_is_one_line(searched: Written, draw: Callable[..., Picture]) -> None:
+def test_an_unknown_family_is_one_line(found: Results, draw: Callable[..., Picture]) -> None:
     with pytest.raises(ValueError, match="'none'") as error:
-        draw(results(searched), "none")
+        draw(found, "none")
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("draw", [front, curves, effects, parallel])
-def test_one_trial_is_enough(write: Callable[..., Written], draw: Callable[..., Picture]) -> None:
-    study = write()
-    study.trial("t1")
-    study.report("t1", 5.0, training_seconds=10.0)
-    assert len(draw(results(study), "nanogpt").svg()) > 1000
 
 
 def test_several_texts_are_never_in_one_picture(write: Callable[..., Written]) -> None:
@@ -81,8 +45,8 @@ def test_several_texts_are_never_in_one_picture(write: Callable[..., Written]) -
         front(results(*studies), "nanogpt")
 
 
-def test_the_front_shows_each_trial_once_and_where_it_got_to_last(searched: Written) -> None:
-    data = front(results(searched), "nanogpt").data
+def test_the_front_shows_each_trial_once_and_where_it_got_to_last(found: Results) -> None:
+    data = front(found, "nanogpt").data
     assert data["level"].value_counts().to_dict() == {"rung 0": 15, "rung 1": 5, "decay": 2, "rung 2": 1}
 
 
@@ -102,14 +66,14 @@ def test_the_burn_down_begins_with_the_cap_never_rises_and_ends_with_what_is_lef
     assert {what: data[what].iloc[-1] for what in WHAT_COLORS} == pytest.approx(spent.by)
 
 
-def test_the_bills_add_up_to_the_charges(searched: Written) -> None:
-    study = results(searched).studies[0]
+def test_the_bills_add_up_to_the_charges(found: Results) -> None:
+    study = found.studies[0]
     total = study.read("SELECT SUM(seconds) AS seconds FROM charges WHERE trial IS NOT NULL")["seconds"].item()
     assert bills(study).data[list(WHAT_COLORS)].to_numpy().sum() == pytest.approx(total)
 
 
-def test_prices_are_compared_with_costs(searched: Written) -> None:
-    assert prices(results(searched).studies[0]).data["ratio"].to_numpy() == pytest.approx(1.1)
+def test_prices_are_compared_with_costs(found: Results) -> None:
+    assert prices(found.studies[0]).data["ratio"].to_numpy() == pytest.approx(1.1)
 
 
 def test_memory_that_ran_out_is_shown_beside_what_was_measured(searched: Written) -> None:
@@ -138,28 +102,22 @@ def test_a_journal_from_before_predictions_says_so(searched: Written) -> None:
 
 
 def test_effects_are_read_at_the_highest_rung_with_enough_trials(
-    searched: Written, monkeypatch: pytest.MonkeyPatch
+    found: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for enough, level in ((20, "rung 0"), (8, "rung 1"), (3, "rung 2"), (1000, "rung 0")):
         monkeypatch.setattr(effects_file, "ENOUGH", enough)
-        assert set(one_level(results(searched), "nanogpt")["level"]) == {level}
+        assert set(one_level(found, "nanogpt")["level"]) == {level}
 
 
-def test_the_dimension_that_decides_is_the_most_important(searched: Written) -> None:
-    shares = importances(one_level(results(searched), "nanogpt"), SPACE)
-    assert shares["share"].sum() == pytest.approx(1)
-    assert shares.index[0] == "d_model"
-
-
-def test_importances_of_few_different_trials_come_without_a_word_of_warning(searched: Written) -> None:
-    few = one_level(results(searched), "nanogpt").iloc[[0, 1, 2] * 4]
+def test_importances_of_few_different_trials_come_without_a_word_of_warning(found: Results) -> None:
+    few = one_level(found, "nanogpt").iloc[[0, 1, 2] * 4]
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         assert importances(few, SPACE)["share"].sum() == pytest.approx(1)
 
 
 def test_a_dimension_beside_the_space_is_judged_and_drawn_too(write: Callable[..., Written]) -> None:
-    study = write("varied", **SEARCHED)
+    study = write("varied")
     chance = random.Random(0)
     for number in range(24):
         rate = chance.choice([0.001, 0.002, 0.004])
@@ -169,11 +127,6 @@ def test_a_dimension_beside_the_space_is_judged_and_drawn_too(write: Callable[..
     assert importances(one_level(found, "nanogpt"), found.dimensions).index[0] == "learning_rate"
     for draw in (effects, parallel):
         assert "learning_rate" in draw(found, "nanogpt").data
-
-
-def test_an_interval_holds_its_mean() -> None:
-    mean, low, high = mean_interval(np.random.default_rng(0).normal(size=40))
-    assert low < mean < high
 
 
 def test_the_outlook_carries_on_a_power_law() -> None:
@@ -202,7 +155,3 @@ def test_rungs_are_told_apart_without_colour() -> None:
     light = [float(weights @ np.array(to_rgb(color))) for color, _ in styles.values()][:-1]
     assert list(styles)[-1] == "decay" and light == sorted(light, reverse=True)
     assert len({marker for _, marker in styles.values()}) == len(styles)
-
-
-def test_no_window_is_opened() -> None:
-    assert matplotlib.get_backend().lower() == "agg" or "matplotlib.pyplot" not in __import__("sys").modules

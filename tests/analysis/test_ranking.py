@@ -1,4 +1,3 @@
-import sqlite3
 from collections.abc import Callable
 
 import numpy as np
@@ -7,7 +6,7 @@ import pytest
 
 from analysis.efficiency import efficiency
 from analysis.ranking import ORDERS, Answers, answers, ranking
-from analysis.study import EFFICIENCY, Results, open_studies
+from analysis.study import EFFICIENCY, Results, open_studies, open_study
 from tests.analysis.conftest import FACTS, Written
 
 
@@ -27,14 +26,19 @@ def test_six_rows_by_hand(six: Written) -> None:
     assert ranked["device_seconds"].tolist() == [12, 11, 14, 10, 13, 15]
 
 
-def test_other_orders_by_hand(six: Written) -> None:
-    def order(by: str) -> list[str]:
-        return table(six, by=by)["trial"].tolist()
-
-    assert order("perplexity") == ["t2", "t3", "t5", "t4", "t1", "t6"]
-    assert order("parameters") == ["t2", "t3", "t5", "t4", "t1", "t6"]
-    assert order("device-seconds") == ["t2", "t3", "t5", "t1", "t4", "t6"]
-    assert order("memory") == ["t2", "t3", "t5", "t1", "t4", "t6"]
+def test_other_orders_by_hand_change_places_and_nothing_else(six: Written) -> None:
+    by_hand = {
+        "perplexity": ["t2", "t3", "t5", "t4", "t1", "t6"],
+        "parameters": ["t2", "t3", "t5", "t4", "t1", "t6"],
+        "device-seconds": ["t2", "t3", "t5", "t1", "t4", "t6"],
+        "memory": ["t2", "t3", "t5", "t1", "t4", "t6"],
+    }
+    assert {*by_hand, "quotient", "efficiency"} == {*ORDERS}
+    whole = table(six).drop(columns="place").sort_values("trial", ignore_index=True)
+    for by in ("efficiency", *by_hand):
+        ranked = table(six, by=by)
+        assert ranked["trial"].tolist() == by_hand.get(by, ranked["trial"].tolist())
+        pd.testing.assert_frame_equal(ranked.drop(columns="place").sort_values("trial", ignore_index=True), whole)
 
 
 def answered(*studies: Written) -> tuple[Results, Answers]:
@@ -93,47 +97,20 @@ def test_efficiency_is_taken_from_the_highest_level_with_a_curve(six: Written) -
     assert set(table(six)["efficiency_at"].dropna()) == {"rung 1"}
 
 
-def test_efficiency_is_unknown_under_five_trials(write: Callable[..., Written]) -> None:
-    study = write()
-    for number in range(4):
-        study.trial(f"t{number}", parameters=10**number)
-        study.report(f"t{number}", 5.0)
-    assert table(study)["efficiency"].isna().all()
-
-
-@pytest.mark.parametrize("by", ORDERS)
-def test_the_order_changes_places_and_nothing_else(six: Written, by: str) -> None:
-    same, other = (table(six, by=order).drop(columns="place").sort_values("trial") for order in ("quotient", by))
-    pd.testing.assert_frame_equal(same.reset_index(drop=True), other.reset_index(drop=True))
-
-
-def test_the_share_of_the_peak_is_the_mean_of_what_was_measured(six: Written) -> None:
-    for mfu in (0.2, 0.4, None):
-        six.report("t1", None, rung=None, mfu=mfu)
-    shares = table(six).set_index("trial")["mfu"]
-    assert shares["t1"] == pytest.approx(0.3) and shares.drop("t1").isna().all()
-
-
-def test_a_journal_of_before_has_no_share_of_the_peak(six: Written) -> None:
-    before = table(six).drop(columns="mfu")
-    with sqlite3.connect(six.folder / "journal.db") as connection:
-        connection.execute("ALTER TABLE reports DROP COLUMN mfu")
-    after = table(six)
-    assert after.pop("mfu").isna().all()
-    pd.testing.assert_frame_equal(before, after)
-
-
 def test_what_was_measured_again_counts_as_measured_last(six: Written) -> None:
     six.report("t1", 8.0, rung=0)
     assert table(six).set_index("trial").loc["t1", "perplexity"] == 8.0
 
 
-def test_a_trial_without_a_rung_and_one_that_is_not_finite_have_no_rank(six: Written) -> None:
-    six.trial("t7", state="running", created=7)
-    six.trial("t8", created=8)
-    six.report("t8", float("inf"))
-    ranked = table(six).set_index("trial").loc[["t7", "t8"]]
+def test_a_trial_without_a_rung_and_one_that_is_not_finite_have_no_rank(write: Callable[..., Written]) -> None:
+    study = write()
+    study.trial("t7", state="running")
+    study.trial("t8")
+    study.report("t8", float("inf"))
+    results = Results(studies=[open_study(study.folder)])
+    ranked = ranking(results)
     assert ranked["section"].tolist() == ["unranked"] * 2 and ranked["place"].isna().all()
+    assert answers(results, ranked) is None
 
 
 def test_families_are_never_mixed(write: Callable[..., Written]) -> None:
@@ -167,14 +144,6 @@ def test_studies_share_a_section_only_where_they_compare(
     assert (ranked["group"].nunique() == 1) == mixed
     assert ranked["place"].tolist() == ([1, 2] if mixed else [1, 1])
     assert ranked["front"].tolist() == ([True, False] if mixed else [True, True])
-
-
-def test_a_study_with_nothing_measured_is_ranked(write: Callable[..., Written]) -> None:
-    study = write("young")
-    study.trial("t1", state="running")
-    ranked = table(study)
-    assert ranked["section"].tolist() == ["unranked"]
-    assert answers(Results(studies=open_studies([study.folder])), ranked) is None
 
 
 def test_rungs_are_ordered_without_a_written_ladder(write: Callable[..., Written]) -> None:

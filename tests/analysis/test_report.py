@@ -1,16 +1,28 @@
+"""A study's report: what is on the page, its pictures, and the page seen in a real browser."""
+
+import base64
+import io
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from matplotlib.legend import Legend
+from PIL import Image, ImageColor
 
-from analysis import page
+from analysis.page import OF_A_FAMILY, OF_THE_BUDGET
 from analysis.settings import PlotSettings, ReportSettings
-from tests.analysis.conftest import Written, do
+from analysis.study import Results, open_study
+from analysis.style import WHAT_COLORS, Picture
+from tests.analysis.conftest import Written, do, search
+from tests.tune.display.browser import Page, browser, program
 from tune.errors import UserError
 
+UNBROKEN = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
+"""How sacrebleu signs: wider than a phone."""
 VOID = {"meta", "img"}
 
 
@@ -31,14 +43,29 @@ class Balance(HTMLParser):
         assert self.open.pop() == tag
 
 
-def written(study: Written) -> str:
-    do(ReportSettings, [str(study.folder)])
+def written(study: Written, *flags: str) -> str:
+    do(ReportSettings, [str(study.folder), *flags])
     return (study.folder / "report" / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a study of some size, with seconds of each kind, and texts as long as they come."""
+    study = search(tmp_path_factory.mktemp("runs") / "searched")
+    for what in WHAT_COLORS:
+        study.charge(what, 5.0, slot=0, trial="t003", at=100.0)
+    study.journal.update("trials", "t000", {"reason": "decayed, and it is told at such length that it takes two lines"})
+    score = {"trial": "t001", "bleu": 21.34, "chrf": 45.01, "sentences": 128, "signature": UNBROKEN}
+    samples = {"nanogpt": [{"input": "ROMEO:", "output": 60 * "a", "reference": None}]}
+    study.journal.note(bleu={"nanogpt": score}, samples=samples, commit=40 * "c")
+    study.journal.close()
+    do(ReportSettings, [str(study.folder)])
+    return study.folder / "report"
+
+
 @pytest.fixture
-def html(reported: Path) -> str:
-    return (reported / "report.html").read_text(encoding="utf-8")
+def html(report: Path) -> str:
+    return (report / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_page_stands_alone_and_is_whole(html: str) -> None:
@@ -52,109 +79,188 @@ def test_the_page_stands_alone_and_is_whole(html: str) -> None:
     assert "Not shown" not in html
 
 
-def test_the_answer_comes_first(html: str) -> None:
+def test_the_answer_comes_first_then_samples_and_how_to_repeat_it(html: str) -> None:
     assert html.index("Lowest validation perplexity after its decay, of 2 there and 24 in all") < html.index("<figure>")
     assert "python tune/run.py --budget 1000s --seed 3 --oversubscribe" in html
+    assert f"<dd>{60 * 'a'}</dd>" in html and "<dt>reference" not in html
+    assert "t001 translates 128 sentences of the test split with BLEU 21.3 and chrF 45.0" in html
 
 
-def test_each_figure_is_also_a_png_and_a_table(reported: Path, html: str) -> None:
-    files = sorted(path.name for path in (reported / "figures").iterdir())
-    stems = {name.rpartition(".")[0] for name in files}
-    assert len(files) == 2 * len(stems) and len(stems) == html.count("<figure>") == 12
+def test_each_figure_is_also_a_png_and_a_table(report: Path, html: str) -> None:
+    images, data = ({path.stem: path for path in report.glob(f"figures/*.{kind}")} for kind in ("png", "csv"))
+    assert images.keys() == data.keys() and html.count("<figure>") == len(OF_A_FAMILY + OF_THE_BUDGET) == len(data)
+    assert all(path.read_bytes()[:4] == b"\x89PNG" for path in images.values())
 
 
-def test_a_young_study_has_a_page_that_says_what_is_missing(write: Callable[..., Written]) -> None:
-    study = write("young")
-    study.trial("t1", state="running")
-    html = written(study)
-    assert "No trial has completed a rung yet" in html and "has not ended" in html and "Not shown" in html
+@pytest.mark.parametrize("draw", OF_A_FAMILY + OF_THE_BUDGET)
+def test_a_picture_is_equal_for_equal_data_and_its_legend_inside_of_it(
+    report: Path, html: str, draw: Callable[..., Picture]
+) -> None:
+    study = open_study(report.parent)
+    picture = draw(*((Results(studies=[study]), "nanogpt") if draw in OF_A_FAMILY else (study,)))
+    assert base64.b64encode(picture.svg().encode()).decode() in html
+    assert len(pd.read_csv(report / "figures" / f"{picture.name}.csv")) == len(picture.data) > 0
+    assert picture.text.endswith(".")
+    right = picture.figure.bbox.x1
+    for legend in picture.figure.findobj(Legend):
+        extent = legend.get_window_extent()
+        assert extent.x0 >= 0 and extent.x1 <= right
+    assert max(plot.bbox.x1 for plot in picture.figure.axes) > 0.95 * right, "it takes no width of it"
 
 
-def test_builtin_text_is_marked(write: Callable[..., Written]) -> None:
-    study = write("smoke", corpora={"nanogpt": {"name": "builtin", "sha256": "0", "builtin": True, "vocabulary": 3}})
-    study.trial("t1")
-    study.report("t1", 5.0, training_seconds=1.0)
-    assert "a smoke test, not a result" in written(study)
-
-
-def test_samples_of_the_winner_are_shown(write: Callable[..., Written]) -> None:
-    score = {"trial": "t1", "bleu": 21.34, "chrf": 45.01, "sentences": 128, "signature": "<nrefs:1>"}
-    sample = {"input": "ROMEO:", "output": "O <b>!", "reference": None}
-    study = write(samples={"nanogpt": [sample]}, bleu={"nanogpt": score})
-    study.trial("t1")
-    html = written(study)
-    assert "<dd>O &lt;b&gt;!</dd>" in html and "reference" not in html
-    assert "t1 translates 128 sentences of the test split with BLEU 21.3 and chrF 45.0" in html
-
-
-def test_nothing_of_a_journal_is_taken_for_html(write: Callable[..., Written]) -> None:
-    hostile = "<script>alert(1)</script>\"'&"
-    study = write(corpora={"nanogpt": {"name": hostile, "sha256": hostile, "vocabulary": 3}}, commit=hostile)
-    study.trial(hostile, reason=hostile)
-    study.report(hostile, 5.0, training_seconds=1.0)
-    assert "<script" not in written(study)
-    assert page.table(pd.DataFrame({"<i>": ["<b>"]})).count("&lt;") == 4
-
-
-def test_a_folder_that_cannot_be_written_is_one_line(searched: Written, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"^--out: "):
-        do(ReportSettings, [str(searched.folder), "--out", str(tmp_path / "file" / "folder")])
-
-
-def test_single_figures_are_saved_where_asked(searched: Written, tmp_path: Path) -> None:
-    do(PlotSettings, ["front", str(searched.folder), "--out", str(tmp_path)])
+def test_single_figures_are_saved_where_asked(report: Path, tmp_path: Path) -> None:
+    do(PlotSettings, ["front", str(report.parent), "--out", str(tmp_path)])
     assert sorted(path.name for path in tmp_path.glob("front*")) == ["front-nanogpt.csv", "front-nanogpt.png"]
-    with pytest.raises(ValueError, match=r"^--family: "):
-        do(PlotSettings, ["front", str(searched.folder), "--family", "x"])
+    with pytest.raises(UserError, match=r"^--family: "):
+        do(PlotSettings, ["front", str(report.parent), "--family", "x"])
 
 
 @pytest.fixture
-def small(write: Callable[..., Written]) -> Written:
-    """A study of one trial, of which few figures can be drawn."""
-    study = write("small")
-    study.trial("t1")
-    study.report("t1", 5.0, training_seconds=1.0, valid_loss=1.6)
+def young(write: Callable[..., Written]) -> Written:
+    """A study of which nothing can be drawn yet."""
+    study = write("young")
+    study.trial("t1", state="running")
     return study
 
 
-@pytest.mark.parametrize(
-    "link", ["report", "report/figures", "report/report.html", "report/figures/curves-nanogpt.csv"]
-)
-def test_nothing_is_written_through_a_link_in_a_strangers_study(small: Written, tmp_path: Path, link: str) -> None:
+def test_a_young_study_has_a_page_that_says_what_is_missing(young: Written) -> None:
+    html = written(young)
+    assert "No trial has completed a rung yet" in html and "has not ended" in html and "Not shown" in html
+
+
+def test_a_strangers_names_are_neither_html_nor_paths(write: Callable[..., Written], tmp_path: Path) -> None:
+    """And of one trial, on builtin text, there are pictures, and a warning."""
+    hostile, family = "<script>alert(1)</script>\"'&", "x/../../../../outside<script>"
+    text = {"name": hostile, "sha256": hostile, "builtin": True, "vocabulary": 3}
+    facts = {"corpora": {family: text}, "families": {family: 1.0}, "samples": {family: [{hostile: hostile}]}}
+    study = write("stranger", **facts, commit=hostile, settings={hostile: hostile})
+    study.trial(hostile, family=family, reason=hostile)
+    study.report(hostile, 5.0, training_seconds=1.0)
+    (study.folder / "report" / "figures" / "curves-x").mkdir(parents=True)
+    html = written(study)
+    assert "<script" not in html and "&lt;script&gt;alert" in html
+    assert "a smoke test, not a result" in html
+    assert not list(tmp_path.glob("**/outside*"))
+    drawn = {path.name.partition("-")[0] for path in study.folder.glob("report/figures/*outside*.csv")}
+    assert {"front", "curves", "effects", "parallel"} <= drawn
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(young: Written, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"^--out: "):
+        written(young, "--out", str(tmp_path / "file" / "folder"))
+
+
+@pytest.mark.parametrize("link", ["report", "report/figures", "report/report.html", "report/figures/front-nanogpt.csv"])
+def test_nothing_is_written_through_a_link_in_a_strangers_study(young: Written, tmp_path: Path, link: str) -> None:
+    if "front" in link:
+        young.report("t1", 5.0)
     outside = tmp_path / "outside"
     if is_file := "." in link:
         outside.write_text("mine")
     else:
         outside.mkdir()
-    (small.folder / link).parent.mkdir(parents=True, exist_ok=True)
-    (small.folder / link).symlink_to(outside)
+    (young.folder / link).parent.mkdir(parents=True, exist_ok=True)
+    (young.folder / link).symlink_to(outside)
     with pytest.raises(UserError, match=f"^--out: .*{link}' is a link") as error:
-        do(ReportSettings, [str(small.folder)])
+        written(young)
     assert "\n" not in str(error.value)
     assert outside.read_text() == "mine" if is_file else not any(outside.iterdir())
 
 
-def test_a_strangers_study_with_links_is_reported_elsewhere(small: Written, tmp_path: Path) -> None:
-    (small.folder / "report").symlink_to(tmp_path)
-    do(ReportSettings, [str(small.folder), "--out", str(tmp_path / "elsewhere")])
+def test_a_strangers_study_with_links_is_reported_elsewhere(young: Written, tmp_path: Path) -> None:
+    (young.folder / "report").symlink_to(tmp_path)
+    do(ReportSettings, [str(young.folder), "--out", str(tmp_path / "elsewhere")])
     assert (tmp_path / "elsewhere" / "report.html").exists()
 
 
-def test_a_file_that_is_elsewhere_too_keeps_what_it_says_there(small: Written, tmp_path: Path) -> None:
-    (small.folder / "report").mkdir()
+def test_a_file_that_is_elsewhere_too_keeps_what_it_says_there(young: Written, tmp_path: Path) -> None:
+    (young.folder / "report").mkdir()
     (tmp_path / "outside").write_text("mine")
-    (small.folder / "report" / "report.html").hardlink_to(tmp_path / "outside")
-    assert "<html" in written(small)
+    (young.folder / "report" / "report.html").hardlink_to(tmp_path / "outside")
+    assert "<html" in written(young)
     assert (tmp_path / "outside").read_text() == "mine"
 
 
-def test_a_strangers_name_of_a_family_is_no_path(write: Callable[..., Written], tmp_path: Path) -> None:
-    family = "x/../../../../outside"
-    study = write("stranger", families={family: 1.0})
-    study.trial("t1", family=family)
-    study.report("t1", 5.0, training_seconds=1.0)
-    (study.folder / "report" / "figures" / "curves-x").mkdir(parents=True)
-    written(study)
-    assert not list(tmp_path.glob("**/outside*"))
-    assert len(list(study.folder.glob("report/figures/*outside*"))) > 2
+PAPER = 673
+"""CSS pixels between the margins of an A4 page, 96 an inch."""
+WIDTH = "document.documentElement.clientWidth"
+BEYOND = f"""
+[...document.querySelectorAll('td, th, img, dd, pre, h1, h2, h3, p, a')].filter((each) => {{
+    const box = each.getBoundingClientRect();
+    return box.width && (box.left < -1 || box.right > {WIDTH} + 1);
+}}).map((each) => each.tagName + ' ' + (each.textContent || each.alt).slice(0, 40))
+"""
+"""What reaches out of the page."""
+
+
+COLORS = """
+[...document.querySelectorAll('h1, h2, h3, p, a, dt, dd, th, td, pre, figcaption')].map((each) => {
+    let behind = each;
+    while (getComputedStyle(behind).backgroundColor == 'rgba(0, 0, 0, 0)') behind = behind.parentElement;
+    return [getComputedStyle(each).color, getComputedStyle(behind).backgroundColor];
+})
+"""
+"""Of each text and of what is behind it."""
+PICTURES = """
+[...document.images].map((each) => {
+    const box = each.getBoundingClientRect();
+    return {x: box.x + scrollX, y: box.y + scrollY, width: box.width, height: box.height, scale: 1};
+})
+"""
+READABLE = 4.5
+"""The least contrast of a text, of WCAG 2.2."""
+Rgb = tuple[int, int, int]
+
+
+def contrast(first: Rgb, second: Rgb) -> float:
+    """Of two colours, as WCAG 2.2 defines it: 1 to 21."""
+
+    def light(color: Rgb) -> float:
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (part / 255 for part in color)]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    dark, bright = sorted((light(first), light(second)))
+    return (bright + 0.05) / (dark + 0.05)
+
+
+@pytest.fixture(scope="module")
+def page(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """The report in a browser: nothing is cut off, on a phone, a large screen or paper; light or dark, it reads."""
+    if program() is None:
+        pytest.skip("no Chromium is installed, and a page is looked at with one")
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        opened.open(f"file://{report / 'report.html'}")
+        opened.wait_for("[...document.images].length && [...document.images].every((each) => each.naturalWidth)")
+        yield opened
+
+
+def shown(page: Page, width: int, *, media: str = "screen", scheme: str = "light") -> None:
+    """The page as it is there."""
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    page.call("Emulation.setEmulatedMedia", media=media, features=features)
+    page.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
+    page.wait_for(f"{WIDTH} == {width} && matchMedia('{media} and (prefers-color-scheme: {scheme})').matches")
+
+
+@pytest.mark.parametrize(("width", "media"), [(390, "screen"), (1400, "screen"), (PAPER, "print")])
+def test_nothing_is_cut_off(page: Page, width: int, media: str) -> None:
+    shown(page, width, media=media)
+    assert json.loads(page.wait_for(f"JSON.stringify({BEYOND})")) == []
+    assert page.wait_for("document.scrollingElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_and_pictures_read_in_the_scheme_that_is_asked_for(page: Page, scheme: str) -> None:
+    shown(page, 1400, scheme=scheme)
+    pairs = json.loads(page.wait_for(f"JSON.stringify({COLORS})"))
+    colors = [tuple(ImageColor.getrgb(color)[:3] for color in pair) for pair in {tuple(pair) for pair in pairs}]
+    assert min(contrast(*pair) for pair in colors) >= READABLE
+    paper = ImageColor.getrgb(page.wait_for("getComputedStyle(document.body).backgroundColor"))[:3]
+    assert (contrast(paper, (0, 0, 0)) < contrast(paper, (255, 255, 255))) == (scheme == "dark")
+    for clip in json.loads(page.wait_for(f"JSON.stringify({PICTURES})")):
+        taken = page.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"]
+        picture = Image.open(io.BytesIO(base64.b64decode(taken))).convert("RGB")
+        counted = sorted(picture.getcolors(picture.width * picture.height) or [])
+        assert contrast(counted[-1][1], paper) < 1.1, "a picture's ground is the page's"
+        assert max(contrast(color, paper) for _, color in counted) >= READABLE, "and its words stand out"

@@ -1,0 +1,224 @@
+"""The pictures of experiments: what they draw is what the journal's rows say."""
+
+import contextlib
+import io
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis.experiments.ablation import OURS, ablation_table, alike, main_effects, overfitting_table
+from analysis.experiments.batch_size import batch_size
+from analysis.experiments.estimates import estimates
+from analysis.experiments.loader import loading
+from analysis.experiments.methods import equal_flops
+from analysis.experiments.scaling import communication, published_speed_ups, speed_up, speed_ups, steps_table
+from analysis.experiments.transfer import line_of, losses_table, width
+from analysis.settings import PlotSettings
+from analysis.study import Study
+from tests import batch_size_rows, estimates_rows, loader_rows, methods_rows, scaling_rows, transfer_rows
+from tests.analysis.conftest import Written, do, study_of_rows
+from tests.training_rows import precise, row
+from tune.errors import UserError
+
+Made = Callable[[str, list[dict[str, Any]]], Study]
+Drawn = Callable[[str], tuple[dict[str, pd.DataFrame], str]]
+REPORT, LONGER = {"set": "report", "steps": 100}, {"set": "longer", "steps": 400}
+SHAPES = [(d, 4, layers, p) for d in (16, 32) for layers in (2, 4) for p in (0.1, 0.5)]
+ABLATED = [
+    row(REPORT, {"d_model": d, "heads": h, "layers": n, "dropout": p, "seed": seed}, 5 - d / 32 + 2 * p + seed)
+    for d, h, n, p in SHAPES
+    for seed in (0, 1)
+]
+"""Of two seeds; a layer more or less does nothing, and dropout 2 nats for each unit of it."""
+SEEDS = [methods_rows.method_row("baseline", "nothing", seed=seed) for seed in (1, 2)]
+LOSSES = {"fp32": [1.70, 1.72], "bf16": [1.705, 1.725]}
+DRAWN: dict[str, tuple[list[dict[str, Any]], set[str], str]] = {
+    "ablation": (ABLATED, {"main-effects", "perplexity-parameters"}, "16 trainings here, 33 in the report"),
+    "batch_size": (batch_size_rows.all_rows(), {"batch-size"}, "950 rows are the largest batch that fits, 960 were"),
+    "estimates": (estimates_rows.all_rows(), {"estimates"}, ""),
+    "loader": (loader_rows.all_rows(), {"loading"}, ""),
+    "methods": (
+        [*methods_rows.method_rows(), *SEEDS],
+        {"methods", "equal-flops"},
+        "d_model 184, heads 4, layers 2 has the least",
+    ),
+    "precision": (precise(LOSSES, {"fp32": 60.0, "bf16": 30.0}), {"precisions"}, "bf16 1.7150"),
+    "scaling": (scaling_rows.all_rows(), {"speed-up", "communication"}, "times as fast as on one"),
+    "stages": (methods_rows.stage_rows(), {"stages", "stages-bars"}, "before, fp32 1.00, after, fp32 2.00"),
+    "transfer": (transfer_rows.all_rows(), {"transfer-width", "transfer-depth"}, ""),
+}
+"""The rows of each experiment, the pictures that there are of them, and something that is told."""
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Drawn:
+    """drawn(name): the data of its pictures by their names, and what was told; each is drawn once"""
+
+    @cache
+    def made(name: str) -> tuple[dict[str, pd.DataFrame], str]:
+        study = study_of_rows(tmp_path_factory.mktemp("runs") / name, name, DRAWN[name][0])
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            do(PlotSettings, ["experiment", str(study.folder)])
+        images, data = ({path.stem: path for path in study.folder.glob(f"*.{kind}")} for kind in ("png", "csv"))
+        assert images.keys() == data.keys()
+        return {stem: pd.read_csv(path) for stem, path in data.items()}, out.getvalue()
+
+    return made
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_study_is_drawn_as_the_experiment_that_it_is(drawn: Drawn, name: str) -> None:
+    (_, stems, said), (data, told) = DRAWN[name], drawn(name)
+    assert data.keys() == stems and said in told
+    assert ("study: 'ablation' has no longer training" in told) == (name == "ablation"), "and the rest is drawn"
+
+
+def test_the_right_formula_is_on_the_line_and_the_reports_is_not(drawn: Drawn) -> None:
+    table = drawn("estimates")[0]["estimates"].set_index(["formula", "by"])
+    ratio = table["measured"] / table["estimated"]
+    assert ratio.loc["right", "FlopCounterMode"].to_list() == pytest.approx([1.0] * 5)
+    assert ratio.loc["right", "published"].between(0.95, 1.05).all(), "its measurements agree with the right formula"
+    assert (ratio.loc["report's"] > 2.5).all() and len(table) == 2 * 3 * 5
+
+
+def test_the_largest_batch_fits_though_it_ran_out_of_memory_when_it_was_timed(experiment: Made) -> None:
+    batches = [batch_size_rows.batch(rows) for rows in (32, 512, 2048)]
+    once = batch_size_rows.largest() | {"timed": {"ended": "out of memory"}}
+    drawn = batch_size(experiment("batch_size", [*batches, once]))
+    data, memory = drawn.data.set_index("batch"), drawn.figure.axes[1]
+    ended = {32: "fits", 128: "fits", 512: "fits", 950: "fits", 955: "out of memory", 2048: "out of memory"}
+    assert data["ended"].to_dict() == ended
+    assert data["memory_bytes"].dropna().index.to_list() == [32, 128, 512, 950]
+    assert data["epoch_seconds"].dropna().index.to_list() == [32, 512], "what did not fit has no time"
+    shown = {line.get_label(): list(line.get_xdata()) for line in memory.lines}
+    assert shown["out of memory"] == [955, 2048]
+    assert shown["largest that fits: 950"] == [950, 950] and shown["foretold: 960"] == [960, 960]
+
+
+def test_a_panel_for_each_kind_of_data_and_our_own_batches_beside(experiment: Made) -> None:
+    picture = loading(experiment("loader", loader_rows.all_rows()))
+    images, text = picture.figure.axes
+    assert len(text.get_lines()) == len(images.get_lines()) + 1
+    whole = picture.data[(picture.data["kind"] == "whole") & (picture.data["source"] == "0")]
+    assert whole["seconds"].to_list() == pytest.approx([loader_rows.USE + loader_rows.LOAD] * 2)
+
+
+def test_methods_are_drawn_with_all_that_was_measured_and_seeds_are_one_point(drawn: Drawn) -> None:
+    points, shapes = (drawn("methods")[0][name] for name in ("methods", "equal-flops"))
+    assert len(points) == 48 and points["valid_loss"].iloc[0] == pytest.approx(1.802)
+    assert len(shapes) == 6 and (shapes["times"] == 1).sum() == 4
+
+
+def test_stages_are_drawn_in_seconds_and_in_shares(drawn: Drawn) -> None:
+    seconds, shares = (drawn("stages")[0][name] for name in ("stages-bars", "stages"))
+    assert seconds.drop(columns="way").sum(axis=1).to_list() == pytest.approx([21.0, 10.5, 5.25])
+    assert shares.drop(columns="way").sum(axis=1).to_list() == pytest.approx([1.0] * 4)
+
+
+def test_parts_of_a_step_are_the_step_and_speed_ups_lie_in_their_intervals(drawn: Drawn) -> None:
+    parts, gained = (drawn("scaling")[0][name] for name in ("communication", "speed-up"))
+    together = (parts["unsynced_seconds"] + parts["exposed_seconds"]) / parts["step"]
+    assert set(parts["devices"]) == {2, 4} and together.to_list() == pytest.approx([1.0] * (6 + 4))
+    assert (gained["low"] <= gained["speed_up"]).all() and (gained["speed_up"] <= gained["high"]).all()
+
+
+def test_speed_ups_by_hand(experiment: Made) -> None:
+    """A point that was measured again counts once, and one that was skipped not at all."""
+    rows = [scaling_rows.step(*of) for of in ((1, 32), (1, 32), (1, 64), (2, 64), (1, 128))]
+    for each, seconds in zip(rows, (9.0, 1.0, 2.0, 1.25, 1.0), strict=True):
+        each["step_seconds"] = [seconds, seconds * 0.9, seconds * 1.1]
+    rows[-1]["skipped"] = "why"
+    table = steps_table(experiment("scaling", rows))
+    assert table[["batch", "step"]].to_numpy().tolist() == [[32, 1.0], [64, 2.0], [64, 1.25]]
+    found = speed_ups(table).set_index(["kind", "devices", "batch"])
+    assert found.loc["weak", 2, 32]["speed_up"] == pytest.approx(1.6)
+    assert found.loc["strong", 2, 64]["speed_up"] == pytest.approx(1.6)
+    assert found.loc["weak", 2, 32]["low"] == pytest.approx(1.6 * 0.9 / 1.1)
+
+
+def test_the_reports_speed_ups_are_of_its_own_epochs() -> None:
+    theirs = published_speed_ups()
+    assert theirs["speed_up"].round(2).to_list() == [1, 1, 1, 1.23, 1.71, 1.84, 1.69, 2.22, 2.36]
+    assert theirs["printed"].to_list() == [1, 1, 1, 1.18, 1.42, 1.45, 1.41, 1.55, 1.56]
+
+
+def test_only_what_differs_in_one_dimension_alone_is_compared(experiment: Made) -> None:
+    table = ablation_table(experiment("ablation", ABLATED))
+    ours = table[table["of"] == OURS]
+    assert len(table) - len(ours) == 33 and len(ours) == 2 * len(SHAPES)
+    layers, dropout = (alike(ours, name) for name in ("layers", "dropout"))
+    assert layers["against"].abs().max() == pytest.approx(0)
+    assert dropout.groupby("dropout")["against"].mean().to_list() == pytest.approx([-0.4, 0.4])
+    assert alike(ours, "heads").empty
+
+
+def test_a_longer_training_is_drawn_beside_the_same_at_the_common_length(experiment: Made) -> None:
+    table = overfitting_table(experiment("ablation", [*ABLATED, row(LONGER, ABLATED[0]["config"], 1.0)]))
+    ends = table.groupby("steps_of").last()
+    assert ends["epochs"].to_dict() == {100: 2.0, 400: 8.0}
+    assert ends["valid_loss"].to_dict() == pytest.approx({100: ABLATED[0]["valid_loss"], 400: 1.0})
+
+
+def test_curves_end_where_the_rows_do(drawn: Drawn) -> None:
+    data = drawn("precision")[0]["precisions"]
+    ends = data[data["steps"] == 100].set_index(["precision", "seed"])["valid_loss"]
+    wanted = {(precision, seed): loss for precision in LOSSES for seed, loss in enumerate(LOSSES[precision])}
+    assert ends.to_dict() == pytest.approx(wanted)
+
+
+def test_each_panel_has_a_line_for_each_shape_and_a_loss_that_diverged_is_nowhere(experiment: Made) -> None:
+    rows = transfer_rows.all_rows()
+    rows[1]["losses"][0][1] = [None]
+    study = experiment("transfer", rows)
+    lines = [plot.get_lines() for plot in width(study).figure.axes]
+    assert [len(each) for each in lines] == [2 * 3 + 1] * 2, "each with its best rate marked, and the base's"
+    table = losses_table(study)
+    assert table["loss"].isna().sum() == 1
+    assert len(line_of(table, "d_model", 32, True)) == len(line_of(table, "d_model", 32, False)) == 7
+
+
+ALONE = [each for each in scaling_rows.all_rows() if each["devices"] == 1]
+
+
+@pytest.mark.parametrize(
+    ("draw", "name", "rows", "said"),
+    [
+        (estimates, "estimates", [estimates_rows.parameters()], "has no block of estimates yet"),
+        (batch_size, "batch_size", [batch_size_rows.batch(8192)], "timed no batch yet"),
+        (loading, "loader", [loader_rows.settings()], "has no numbers of workers yet; go on with it"),
+        (equal_flops, "methods", SEEDS, "has too few shapes of the baseline yet; go on with it"),
+        (speed_up, "scaling", ALONE, "measured one device only; measure more with --devices"),
+        (communication, "scaling", ALONE, "measured one device only; measure more with --devices"),
+        (main_effects, "ablation", [row(LONGER, ABLATED[0]["config"], 1.0)], "no configuration of the report's yet"),
+        (width, "transfer", transfer_rows.all_rows()[:1], "measured one d_model only; go on with it"),
+        (width, "transfer", transfer_rows.all_rows()[1:], "has not measured the base yet; go on with it"),
+    ],
+)
+def test_where_there_is_nothing_to_draw_it_is_said(
+    experiment: Made, draw: Any, name: str, rows: Any, said: str
+) -> None:
+    with pytest.raises(UserError, match=said) as error:
+        draw(experiment(name, rows))
+    assert "\n" not in str(error.value)
+
+
+def test_a_search_has_no_picture_of_an_experiment(write: Callable[..., Written]) -> None:
+    searched = write()
+    searched.trial("t001")
+    with pytest.raises(UserError, match=r"has no row of scaling; make one: python tune/experiment\.py scaling"):
+        do(PlotSettings, ["speedup", str(searched.folder)])
+    with pytest.raises(UserError, match=r"is a search, of which there is no such picture: name a study of .*scaling"):
+        do(PlotSettings, ["experiment", str(searched.folder)])
+
+
+def test_a_picture_is_not_written_through_a_link_in_the_study(experiment: Made, tmp_path: Path) -> None:
+    study = experiment("precision", DRAWN["precision"][0])
+    (tmp_path / "outside.csv").write_text("mine")
+    (study.folder / "precisions.csv").symlink_to(tmp_path / "outside.csv")
+    with pytest.raises(UserError, match=r"^--out: .*precisions\.csv' is a link"):
+        do(PlotSettings, ["experiment", str(study.folder)])
+    assert (tmp_path / "outside.csv").read_text() == "mine"
