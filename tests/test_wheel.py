@@ -62,6 +62,7 @@ def test_its_modules_and_published_figures_are_there(installed: Path, tmp_path: 
     code, *folders = run(installed, "-c", asked, folder=tmp_path).stdout.splitlines()
     assert code == str(installed / "tune" / "__init__.py")
     assert folders == [str(installed / "analysis" / "published")] * 3
+    assert (installed / "analysis" / "page.html").is_file()
     checkout = Path(__file__).resolve().parents[1] / "analysis" / "published"
     assert {path.name for path in Path(folders[0]).glob("*.csv")} == {path.name for path in checkout.glob("*.csv")}
 
