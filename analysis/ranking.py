@@ -16,20 +16,11 @@ from rich.console import Console
 
 from analysis import efficiency as sizes
 from analysis import tables
-from analysis.settings import RankSettings
+from analysis.settings import ORDERS, RankSettings
 from analysis.study import EFFICIENCY, LEVEL, POOL, TRIAL, Results, Study, families, open_studies
 from tune.errors import UserError
 from tune.store.queries import DECAY, SECTIONS, level_text, measured_text
 
-ORDERS = {
-    "quotient": ("perplexity_per_million", True),
-    "perplexity": ("perplexity", True),
-    "parameters": ("parameters", True),
-    "efficiency": ("efficiency", False),
-    "device-seconds": ("device_seconds", True),
-    "memory": ("memory_bytes", True),
-}
-"""The choices of --by: the column each sorts, and whether low is good."""
 MEASURED = [
     *("perplexity", "bits_per_character", "test_perplexity", "training_seconds", "steps", "tokens"),
     *("final", "rung", "level", "rung_seconds", "on_whole", "subset"),

@@ -7,8 +7,15 @@ from typing import ClassVar
 from tune.errors import UserError
 from tune.flags import Command, Flags, invalid, typed
 
-ORDERS = ("quotient", "perplexity", "parameters", "efficiency", "device-seconds", "memory")
-"""Of a ranking."""
+ORDERS = {
+    "quotient": ("perplexity_per_million", True),
+    "perplexity": ("perplexity", True),
+    "parameters": ("parameters", True),
+    "efficiency": ("efficiency", False),
+    "device-seconds": ("device_seconds", True),
+    "memory": ("memory_bytes", True),
+}
+"""Of a ranking: the column that each sorts by, and whether low is good."""
 TOP = 20
 WHATS = {
     "front": "of each family size against perplexity: the front, and the fitted curve",
@@ -36,7 +43,7 @@ class RankSettings(Flags):
     studies: tuple[Path, ...] = field(
         default=(), metadata=typed("folder of a study (default: the newest in runs/)", places="*", **STUDY)
     )
-    by: str = field(default="quotient", metadata=typed("the order inside a section", choices=ORDERS))
+    by: str = field(default="quotient", metadata=typed("the order inside a section", choices=tuple(ORDERS)))
     family: str | None = field(default=None, metadata=typed("this family only", **FAMILY))
     front: bool = field(default=False, metadata=typed("only configurations that none is both smaller and better than"))
     where: str | None = field(

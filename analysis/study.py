@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 
 from analysis import efficiency as sizes
-from analysis import tables
 from tune.errors import UserError, called
+from tune.search_space import DIMENSIONS, label
 from tune.store.journal import FILE, connect
 from tune.store.queries import PLACES, in_order
 
@@ -143,7 +143,6 @@ def published(name: str) -> pd.DataFrame:
     return pd.read_csv(PUBLISHED / f"{name}.csv")
 
 
-SPACE = ("d_model", "heads", "layers", "dropout", "precision")
 TRIAL = ["study", "trial"]
 POOL = ["family", "sha256", "vocabulary"]
 """Perplexities compare inside one of these only."""
@@ -162,16 +161,16 @@ def trials(studies: Sequence[Study]) -> pd.DataFrame:
 
 
 def dimensions(studies: Sequence[Study]) -> list[str]:
-    """SPACE, and what else some config of these studies has."""
+    """DIMENSIONS, and what else some config of these studies has."""
     configs = (json.loads(config) for study in studies for config in study.read("SELECT config FROM trials")["config"])
-    return list(dict.fromkeys([*SPACE, *(name for config in configs for name in config)]))
+    return list(dict.fromkeys([*DIMENSIONS, *(name for config in configs for name in config)]))
 
 
 def _trials(study: Study, names: list[str]) -> pd.DataFrame:
     columns = "trial, family, config, parameters, state, reason, section, device_seconds, memory_bytes, mfu"
     table = study.read(f"SELECT {columns} FROM ({in_order()}) ORDER BY created, trial", study.until)
     points = [json.loads(config) for config in table["config"]]
-    table["config"] = [tables.config(point) for point in points]
+    table["config"] = [label(point) for point in points]
     table.insert(0, "study", study.name)
     table = table.assign(device=study.device).join(pd.DataFrame(points, index=table.index).reindex(columns=names))
     corpora = {family: study.corpus(family) for family in table["family"].unique()}

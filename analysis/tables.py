@@ -1,10 +1,10 @@
-"""Numbers and configurations as people read them; the tables that commands print, and the files that they write."""
+"""Numbers as people read them; the tables that commands print, and the files that they write."""
 
 import math
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pandas as pd
 from rich.cells import cell_len
@@ -14,24 +14,8 @@ from rich.table import Table
 from tune.errors import UserError
 
 NOTHING = "-"
-SHORT = {
-    **{"d_model": "d", "heads": "h", "layers": "l", "dropout": "p", "precision": ""},
-    **{"learning_rate": "lr", "batch_tokens": "b", "weight_decay": "wd"},
-}
-"""How a dimension is named in a config."""
 MIB, GIB = 2**20, 2**30
 UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
-
-
-def config(point: Mapping[str, Any]) -> str:
-    """A config in one word group, as in the names of TensorBoard's runs: d128 h4 l4 p.1 bf16"""
-    names = [*(name for name in SHORT if name in point), *(name for name in point if name not in SHORT)]
-    return " ".join(SHORT.get(name, name) + _short(point[name]) for name in names)
-
-
-def _short(value: Any) -> str:
-    text = f"{value:.15g}" if isinstance(value, float) else str(value)
-    return "." + text.removeprefix("0.") if text.startswith("0.") else text
 
 
 def number(value: float, digits: int = 4) -> str:

@@ -13,10 +13,11 @@ from analysis.plots.budget import bills, burn_down, memory, prices
 from analysis.plots.dimensions import effects, importances, one_level, precision
 from analysis.plots.search import best_so_far, fits, front, parallel
 from analysis.spending import spending
-from analysis.study import SPACE, Results, open_studies
+from analysis.study import Results, open_studies
 from analysis.style import WHAT_COLORS, Picture, byte_ticks, levels
 from analysis.tables import GIB, MIB, short_memory
 from tests.analysis.conftest import Written, search
+from tune.search_space import DIMENSIONS
 
 
 def results(*studies: Written) -> Results:
@@ -113,7 +114,7 @@ def test_importances_of_few_different_trials_come_without_a_word_of_warning(foun
     few = one_level(found, "nanogpt").iloc[[0, 1, 2] * 4]
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        assert importances(few, SPACE)["share"].sum() == pytest.approx(1)
+        assert importances(few, list(DIMENSIONS))["share"].sum() == pytest.approx(1)
 
 
 def test_a_dimension_beside_the_space_is_judged_and_drawn_too(write: Callable[..., Written]) -> None:

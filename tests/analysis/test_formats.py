@@ -1,7 +1,6 @@
 import pytest
 
 from analysis import tables
-from tune.search_space import label
 
 NAN = float("nan")
 
@@ -36,11 +35,3 @@ NAN = float("nan")
 )
 def test_numbers_are_written_as_people_write_them(write, value, text):
     assert write(value) == text
-
-
-def test_a_config_is_named_as_in_tensorboard() -> None:
-    config = {"d_model": 128, "heads": 4, "layers": 2, "dropout": 0.1, "precision": "bf16"}
-    assert tables.config(config) == "d128 h4 l2 p.1 bf16"
-    more = {"width": 64, "gate": "gelu", "share": 0.25, "learning_rate": 3e-3, "batch_tokens": 512, "dropout": 0.0}
-    for each in (config, config | more, more, dict(reversed(config.items()))):
-        assert tables.config(each) == label(each)

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from analysis.efficiency import efficiency
-from analysis.ranking import ORDERS, Answers, answers, ranking
+from analysis.ranking import Answers, answers, ranking
+from analysis.settings import ORDERS
 from analysis.study import EFFICIENCY, Results, open_studies, open_study
 from tests.analysis.conftest import FACTS, Written
 

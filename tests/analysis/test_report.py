@@ -166,11 +166,12 @@ PAPER = 673
 WIDTH = "document.documentElement.clientWidth"
 BEYOND = f"""
 [...document.querySelectorAll('td, th, img, dd, pre, h1, h2, h3, p, a')].filter((each) => {{
-    const box = each.getBoundingClientRect();
-    return box.width && (box.left < -1 || box.right > {WIDTH} + 1);
+    const box = each.getBoundingClientRect(), wide = each.closest('.wide');
+    const end = Math.min({WIDTH}, wide ? wide.getBoundingClientRect().right : {WIDTH});
+    return box.width && (box.left < -1 || box.right > end + 1);
 }}).map((each) => each.tagName + ' ' + (each.textContent || each.alt).slice(0, 40))
 """
-"""What reaches out of the page."""
+"""What reaches out of the page, or is to be scrolled to."""
 
 
 COLORS = """
