@@ -12,7 +12,10 @@ from tests.test_architecture import ENTRIES
 from tune.flags import flag_name
 from tune.settings import Settings
 
-HEAVY = {"ray", "torch", "numpy", "optuna", "pandas", "matplotlib", "numba", "rich", "datasets", "tensorboard"}
+HEAVY = {
+    *("ray", "torch", "numpy", "optuna", "pandas", "matplotlib", "numba", "rich", "jinja2", "datasets"),
+    "tensorboard",
+}
 CALL = """
 import contextlib, io, json, runpy, sys
 

@@ -30,6 +30,20 @@ def do(kind: type[Flags], words: Sequence[str]) -> None:
     pkgutil.resolve_name(kind.command.does)(parse(kind, words))
 
 
+Printed = Callable[..., str]
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
+    """printed(kind, *flags): what a command says"""
+
+    def said(kind: type[Flags], *words: str | Path) -> str:
+        do(kind, [str(word) for word in words])
+        return capsys.readouterr().out
+
+    return said
+
+
 class Written:
     """A journal under construction: every helper writes one row with the columns given."""
 

@@ -9,7 +9,7 @@ from analysis.plots.search import progress
 from analysis.ranking import ranking
 from analysis.settings import PlotSettings
 from analysis.study import Results, open_studies
-from tests.analysis.conftest import FACTS, Written, do
+from tests.analysis.conftest import FACTS, Printed, Written
 
 
 def two(write: Callable[..., Written], **facts: object) -> tuple[Written, Written]:
@@ -51,10 +51,9 @@ def test_the_best_so_far_is_at_each_moment_the_first_of_the_ranking_then(searche
 
 @pytest.mark.parametrize("alike", [True, False])
 def test_two_studies_are_printed_and_drawn_where_their_texts_are_one(
-    write: Callable[..., Written], alike: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    write: Callable[..., Written], alike: bool, tmp_path: Path, printed: Printed
 ) -> None:
     corpora = FACTS["corpora"] if alike else {"nanogpt": FACTS["corpora"]["nanogpt"] | {"sha256": "b" * 64}}
-    do(PlotSettings, ["compare", *(str(study.folder) for study in two(write, corpora=corpora)), "--out", str(tmp_path)])
-    told = capsys.readouterr().out
+    told = printed(PlotSettings, "compare", *(each.folder for each in two(write, corpora=corpora)), "--out", tmp_path)
     assert "nanogpt: winner" in told and ("do not compare" in told) != alike
     assert (tmp_path / "progress-nanogpt.png").exists() == alike

@@ -7,7 +7,7 @@ import pytest
 from analysis.settings import RankSettings
 from analysis.stability import moment, stability, tau
 from analysis.study import open_study
-from tests.analysis.conftest import Written, do
+from tests.analysis.conftest import Printed, Written, do
 
 
 def test_tau_by_hand() -> None:
@@ -72,10 +72,9 @@ def test_what_failed_has_no_order(turned: Written) -> None:
     assert rows(turned).loc["perplexity", "trials"] == 0
 
 
-def test_the_command_says_it_in_a_table_and_as_json(turned: Written, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_it_in_a_table_and_as_json(turned: Written, printed: Printed) -> None:
     for form, said in ((), "-1.00"), (["--json"], '"tau": -1.0'):
-        do(RankSettings, [str(turned.folder), "--stability", "0.5", *form])
-        assert said in capsys.readouterr().out
+        assert said in printed(RankSettings, turned.folder, "--stability", "0.5", *form)
 
 
 def test_a_study_that_was_charged_nothing_is_one_line(write: Callable[..., Written]) -> None:

@@ -1,5 +1,4 @@
 import random
-import sqlite3
 import warnings
 from collections.abc import Callable
 
@@ -93,13 +92,6 @@ def test_ticks_of_bytes_are_what_their_labels_say() -> None:
         for tick in ticks:
             figure, unit = short_memory(tick).split()
             assert float(figure.replace(",", "")) * {"MiB": MIB, "GiB": GIB}[unit] == tick
-
-
-def test_a_journal_from_before_predictions_says_so(searched: Written) -> None:
-    with sqlite3.connect(searched.folder / "journal.db") as connection:
-        connection.execute("DROP TABLE memory")
-    with pytest.raises(ValueError, match="version predicted none"):
-        memory(results(searched).studies[0])
 
 
 def test_effects_are_read_at_the_highest_rung_with_enough_trials(

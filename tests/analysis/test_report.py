@@ -13,7 +13,7 @@ from matplotlib.legend import Legend
 from PIL import Image, ImageColor
 
 from analysis.page import OF_A_FAMILY, OF_THE_BUDGET
-from analysis.settings import PlotSettings, ReportSettings
+from analysis.settings import ReportSettings
 from analysis.study import Results, open_study
 from analysis.style import WHAT_COLORS, Picture
 from tests.analysis.conftest import Written, do, search
@@ -85,13 +85,6 @@ def test_a_picture_is_equal_for_equal_data_and_its_legend_inside_of_it(
         extent = legend.get_window_extent()
         assert extent.x0 >= 0 and extent.x1 <= right
     assert max(plot.bbox.x1 for plot in picture.figure.axes) > 0.95 * right, "it takes no width of it"
-
-
-def test_single_figures_are_saved_where_asked(report: Path, tmp_path: Path) -> None:
-    do(PlotSettings, ["front", str(report.parent), "--out", str(tmp_path)])
-    assert sorted(path.name for path in tmp_path.glob("front*")) == ["front-nanogpt.csv", "front-nanogpt.png"]
-    with pytest.raises(UserError, match=r"^--family: "):
-        do(PlotSettings, ["front", str(report.parent), "--family", "x"])
 
 
 @pytest.fixture

@@ -21,25 +21,15 @@ def test_reading_never_writes(six: Written) -> None:
         open_study(six.folder).read("DELETE FROM trials RETURNING trial")
 
 
-def test_the_newest_is_the_one_written_last(write: Callable[..., Written]) -> None:
-    old, new = write("b"), write("a")
-    old.trial("t1")
-    new.trial("t1")
-    for study, age in ((old, 0), (new, 60)):
+def test_the_newest_is_the_one_of_its_kind_that_was_written_last(write: Callable[..., Written]) -> None:
+    old, new, kernels = write("b"), write("a"), write("kernels", kernels=["copy"])
+    for study, age in ((old, 0), (new, 60), (kernels, 120)):
         for path in study.folder.iterdir():
             os.utime(path, (age, age))
-    assert newest(old.folder.parent) == new.folder
-
-
-def test_a_study_of_kernels_is_not_taken_for_one_of_trials(write: Callable[..., Written]) -> None:
-    trials, kernels = write("trials"), write("kernels", kernels=["copy"])
-    for study, age in ((trials, 0), (kernels, 60)):
-        for path in study.folder.iterdir():
-            os.utime(path, (age, age))
-    runs = trials.folder.parent
-    assert newest(runs) == trials.folder and newest(runs, kernels=True) == kernels.folder
+    runs = old.folder.parent
+    assert newest(runs) == new.folder and newest(runs, kernels=True) == kernels.folder
     with pytest.raises(ValueError, match=r"none of kernels.*kernels/run\.py"):
-        open_kernels(trials.folder)
+        open_kernels(old.folder)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no database at all" * 100])

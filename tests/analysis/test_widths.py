@@ -15,7 +15,7 @@ from analysis import tables
 from analysis.ranking import columns, ranking, show
 from analysis.settings import RankSettings
 from analysis.study import Results, open_studies
-from tests.analysis.conftest import Written, do
+from tests.analysis.conftest import Printed, Written
 
 HEADS: dict[str, tuple[str, Callable[[float], str]]] = {
     "place": ("#", "{:.0f}".format),
@@ -60,13 +60,13 @@ def hour(write: Callable[..., Written], **varied: float) -> Written:
     ("by", "varied"), [("efficiency", {}), ("memory", {"learning_rate": 0.00125, "batch_tokens": 16384})]
 )
 def test_each_number_is_whole_or_its_column_is_named(
-    write: Callable[..., Written], by: str, varied: dict[str, float], capsys: pytest.CaptureFixture[str]
+    write: Callable[..., Written], by: str, varied: dict[str, float], printed: Printed
 ) -> None:
     study = hour(write, **varied)
     results = Results(studies=open_studies([study.folder]))
     table = ranking(results, by=by)
-    do(RankSettings, [str(study.folder), "--csv", "--by", by])
-    rows = {row["trial"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
+    text = printed(RankSettings, study.folder, "--csv", "--by", by)
+    rows = {row["trial"]: row for row in csv.DictReader(io.StringIO(text))}
     for width in (60, 100, 160):
         check(results, table, rows, by=by, width=width)
 
