@@ -51,6 +51,7 @@ class Written:
         folder.mkdir(parents=True)
         self.folder = folder
         self.journal = Journal(folder, new=True)
+        self.journal.rows("PRAGMA synchronous = OFF")  # as in tests/tune/search/world.py
         self.journal.note(**(FACTS | facts))
 
     def slot(self, slot: int = 0, *, opened: float = 0.0, closed: float | None = None) -> None:

@@ -13,23 +13,47 @@ from tune.flags import BUILTIN
 from tune.settings import HUB_PAIRS, HUB_TEXT, Settings
 
 CHOOSE = """
-import json
+import contextlib, io, json, sys
+from tune import cli
 from tune.corpora import load_corpora
 from tune.settings import Settings
+
+def answer(flags):
+    out, error = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        code = cli.main(Settings, ["--budget", "8h", *flags.split()])
+    return code, out.getvalue(), error.getvalue()
+
 found = load_corpora(Settings(budget=60.0))
 stored = {name: value for name, value in found.settings.stored().items() if name.endswith("corpus")}
-print(json.dumps([stored, [each.sha256 for each in found.corpora.values()], found.notes]))
+hashes = [each.sha256 for each in found.corpora.values()]
+print(json.dumps([[stored, hashes, found.notes], [answer(flags) for flags in sys.argv[1:]]]))
 """
+CANNOT_SERVE = {
+    "--translation-corpus hub:no/such": "is not on the hub",
+    "--translation-corpus hub:Helsinki-NLP/opus-100:xx": "has no configuration 'xx'",
+    "--translation-corpus hub:Helsinki-NLP/opus-100:en-es#en,de": "has no field 'de'",
+    "--translation-corpus hub:some/scores": "has no text field",
+    "--text-corpus hub:some/silence --families nanogpt": "has too little text",
+}
 
 
-def test_where_nothing_is_named_the_hub_is_asked_once_and_then_its_cache(tmp_path: Path) -> None:
+def test_the_hub_is_asked_once_and_then_its_cache_and_a_dataset_that_cannot_serve_is_one_line(tmp_path: Path) -> None:
+    """Where nothing is named its texts serve; nothing is written beside its cache."""
     fill(tmp_path / "datasets")
+    (here := tmp_path / "here").mkdir()
     with serving(tmp_path / "datasets") as (endpoint, asked):
-        online = ask_python(CHOOSE, endpoint=endpoint, home=tmp_path / "home")
+        online, answers = ask_python(CHOOSE, *CANNOT_SERVE, endpoint=endpoint, home=tmp_path / "home", cwd=here)
     assert online[0] == {"translation_corpus": HUB_PAIRS, "text_corpus": HUB_TEXT} and online[2] == []
+    first = asked[: next(number for number, line in enumerate(asked) if "no/such" in line)]
     for name in ("Helsinki-NLP/opus-100", "karpathy/tiny_shakespeare"):
-        assert asked.count(f"GET /api/datasets/{name}") == 1
-    assert ask_python(CHOOSE, endpoint=NOWHERE, home=tmp_path / "home") == online
+        assert first.count(f"GET /api/datasets/{name}") == 1
+    for (flags, sentence), (code, out, error) in zip(CANNOT_SERVE.items(), answers, strict=True):
+        flag, name = flags.split()[:2]
+        assert (code, out) == (2, "") and error.count("\n") == 1
+        assert error.startswith(f"{flag}: {name!r} {sentence}"), error
+    assert ask_python(CHOOSE, endpoint=NOWHERE, home=tmp_path / "home", cwd=here) == [online, []]
+    assert list(here.iterdir()) == []
 
 
 def test_where_the_hub_cannot_be_reached_the_builtin_texts_serve_and_one_line_says_so() -> None:
@@ -86,8 +110,3 @@ def test_each_part_of_preparing_has_a_bar_on_a_terminal_and_nowhere_else(
     prepare(load_corpora(asked).corpora["pairs"])
     parts = ("splitting", "learning a vocabulary", "tokenizing")
     assert [part in shown.getvalue() for part in parts] == [screen is Terminal] * len(parts)
-
-
-def test_a_dataset_that_was_named_is_never_replaced() -> None:
-    with pytest.raises(ValueError, match=r"--text-corpus: 'hub:a/b' cannot be had: the hub cannot be reached .*cached"):
-        load_corpora(Settings(budget=60.0, families={"nanogpt": 1.0}, text_corpus="hub:a/b"))

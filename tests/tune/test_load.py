@@ -3,11 +3,12 @@
 import json
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from model.config import RECIPES, Config
 from model.families import FAMILIES
 from model.settings import GenerateSettings
 from model.training.checkpoint import config_state, export, save
+from tests.forked import FORKING
 from tests.model.test_use import CHARACTERS
 from tune import cli
 from tune.registry import register
@@ -43,22 +45,21 @@ class Mine(Family):
     def build(self, config, vocabulary, pad):
         return build_model(replace(config, family="nanogpt", d_model=config.own["width"]), vocabulary=vocabulary, pad=0)
 """
-PARSED = """
-import sys
-from tune.cli import parse
-from tune.settings import Settings
-print(dict(parse(Settings, sys.argv[1:]).families))
-"""
+BUILT_IN, PATH = set(SPACES), list(sys.path)
+
+
+def forget() -> None:
+    """As in a new process."""
+    sys.path[:] = PATH
+    sys.modules.pop("beside", None)
+    for name in set(SPACES) - BUILT_IN:
+        del SPACES[name], FAMILIES[name], RECIPES[name]
 
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
-    before, path = set(SPACES), list(sys.path)
     yield
-    sys.path[:] = path
-    sys.modules.pop("beside", None)
-    for name in set(SPACES) - before:
-        del SPACES[name], FAMILIES[name], RECIPES[name]
+    forget()
 
 
 @pytest.fixture
@@ -84,6 +85,21 @@ def test_a_family_out_of_a_file_is_one_to_choose_and_to_fix(mine: Path) -> None:
     assert replace(settings, seed=1) == Settings(budget="1h", load=mine, families="mine", fix="width=32", seed=1)
 
 
+def parsed(flags: list[str], line: Connection) -> None:
+    try:
+        line.send(dict(cli.parse(Settings, flags).families))
+    except ValueError as refused:
+        line.send(str(refused))
+
+
+def elsewhere(flags: list[str]) -> Any:
+    """The families, or the error, of these flags in a process that loaded nothing."""
+    line, end = FORKING.Pipe()
+    FORKING.Process(target=parsed, args=(flags, end), daemon=True).start()
+    end.close()
+    return line.recv()
+
+
 def test_the_printed_line_goes_on_and_without_the_file_one_line_says_what_is_missing(
     mine: Path, tmp_path: Path
 ) -> None:
@@ -91,16 +107,9 @@ def test_the_printed_line_goes_on_and_without_the_file_one_line_says_what_is_mis
     study = study_of(settings, tmp_path / "study")
     python, script, *flags = shlex.split(settings.to_go_on(study))
     assert (python, script) == ("python", "tune/run.py")
-
-    def parsed(*flags: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-c", PARSED, *flags]
-        root = Path(__file__).resolve().parents[2]
-        return subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
-
-    ran = parsed(*flags)
-    assert ran.stdout == "{'mine': 1.0}\n", ran.stderr
+    assert elsewhere(flags) == {"mine": 1.0}
     mine.with_name("executed").unlink()
-    said = parsed(*flags[:2]).stderr.splitlines()[-1]
+    said = elsewhere(flags[:2])
     assert f"'{study}' has a family 'mine', which is not known here: add --load '{mine}'" in said
     assert not mine.with_name("executed").exists()
 
@@ -126,7 +135,7 @@ def test_of_a_family_registered_in_python_the_line_says_what_to_call(tmp_path: P
     said = settings.to_go_on(study)
     assert said == f"search(Settings.of_study('{study}')) in Python, once made is registered"
     assert Settings.of_study(study).families == settings.families
-    del SPACES["made"], FAMILIES["made"], RECIPES["made"]
+    forget()
     with pytest.raises(ValueError, match=r"^--resume: [^\n]* has a family 'made', which is not known here: add --load"):
         Settings.of_study(study)
 
@@ -163,7 +172,7 @@ def test_a_winner_of_it_writes_where_its_file_is_loaded(
     state = {"steps": 1, "config": config_state(config)}
     checkpoint = save(tmp_path / "checkpoints", model, {"step": torch.zeros(1)}, state)
     folder = export(checkpoint, tmp_path / "best-mine", CHARACTERS.to_json())
-    del SPACES["mine"], FAMILIES["mine"], RECIPES["mine"]
+    forget()
     assert cli.main(GenerateSettings, [str(folder), "--prompt", "abc", "--tokens", "3"]) == 2
     assert re.match(r"model: [^\n]* 'mine' is none of [^\n]*--load FILE", capsys.readouterr().err)
     mine.write_text(f"{MINE}\n")

@@ -133,27 +133,6 @@ def test_the_command_prints_it_in_lines_that_fit(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        *("--budget 5s", "--budget 8"),
-        *("--budget 8h --devices 300", "--budget 8h --families nanogpt --text-corpus no.txt"),
-    ],
-)
-def test_what_a_search_refuses_a_plan_refuses_in_the_same_line(
-    flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    said = []
-    for words in (flags, f"{flags} --plan"):
-        assert cli.main(Settings, words.split()) == 2
-        printed = capsys.readouterr()
-        assert printed.out == ""
-        said.append(printed.err)
-    assert said[0] == said[1] and said[0].count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_cluster_is_not_planned_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert cli.main(Settings, f"--budget 8h --plan --address 127.0.0.1:1 --out {tmp_path / 'new'}".split()) == 2
     printed = capsys.readouterr()

@@ -1,8 +1,8 @@
 """A user's own family in a search: registered by name, planned like the others, and its code goes along."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import ray.cloudpickle
 
 from model.config import RECIPES, Config
 from model.families import FAMILIES, Family
+from tests.forked import FORKING
 from tests.model.test_families import Bigrams
 from tune.devices import Devices
 from tune.dry_run import make_plan
@@ -19,12 +20,12 @@ from tune.search_space import SPACES, Space
 from tune.settings import Settings
 
 CORE = Devices(kind="cpu", count=1, model="core", precisions=("fp32",), cores=1)
-ELSEWHERE = """
-import sys
-import ray.cloudpickle
-family = ray.cloudpickle.load(sys.stdin.buffer)["far"]
-print(family.space, type(family).__module__ in sys.modules)
-"""
+
+
+def elsewhere(pickled: bytes, line: Connection) -> None:
+    """In a process that imported no module of a family's."""
+    family = ray.cloudpickle.loads(pickled)["far"]
+    line.send((family.space, type(family).__module__ in sys.modules))
 
 
 @pytest.fixture(autouse=True)
@@ -94,11 +95,10 @@ def test_its_code_goes_along_to_where_its_module_is_not(tmp_path: Path, monkeypa
     import far_away  # type: ignore[import-not-found]
 
     register("far")(far_away.Far)
-    told = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE], input=ray.cloudpickle.dumps(travelling()), capture_output=True, check=True,
-        cwd=Path(__file__).resolve().parents[2],
-    )  # fmt: skip
-    assert told.stdout.decode().split("\n")[0] == "{'width': (4, 8)} False"
+    line, end = FORKING.Pipe()
+    FORKING.Process(target=elsewhere, args=(ray.cloudpickle.dumps(travelling()), end), daemon=True).start()
+    end.close()
+    assert line.recv() == ({"width": (4, 8)}, False)
 
 
 @pytest.mark.parametrize(

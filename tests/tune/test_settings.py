@@ -1,13 +1,12 @@
 import json
-import pickle
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from threading import Barrier
 
 import pytest
 
-from tune.flags import families_text, flag_name, flag_of, parse_families
+from tune.flags import families_text, parse_families
 from tune.settings import Settings
 
 
@@ -15,50 +14,31 @@ def settings(**changes):
     return Settings(**{"budget": 60.0} | changes)
 
 
-@pytest.mark.parametrize(
-    ("text", "shares"),
-    [
-        ("translation", {"translation": 1}),
-        ("nanogpt,translation", {"nanogpt": 0.5, "translation": 0.5}),
-        ("translation=70,nanogpt=30", {"translation": 0.7, "nanogpt": 0.3}),
-    ],
-)
-def test_families_take_their_shares(text, shares):
-    assert parse_families(text) == shares
-    assert parse_families(families_text(shares)) == shares
-    assert settings(families=shares).families == shares
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [("translation=70,nanogpt", "no share"), ("nanogpt,nanogpt", "twice"), ("translation=x,nanogpt=3", "no share")],
-)
-def test_families_that_cannot_be_read_are_refused(text, said):
-    with pytest.raises(ValueError, match=said):
-        parse_families(text)
+def test_families_take_their_shares():
+    for text, shares in {
+        "translation": {"translation": 1},
+        "nanogpt,translation": {"nanogpt": 0.5, "translation": 0.5},
+        "translation=70,nanogpt=30": {"translation": 0.7, "nanogpt": 0.3},
+    }.items():
+        assert parse_families(text) == parse_families(families_text(shares)) == shares
+        assert settings(families=shares).families == shares
+    for text, said in {"nanogpt,nanogpt": "twice", "translation=x,nanogpt=3": "no share"}.items():
+        with pytest.raises(ValueError, match=said):
+            parse_families(text)
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"budget": 0}, "--budget: '0s' is not above zero"),
-        ({"deadline": 0}, "--deadline: '0s' is not above zero"),
         ({"report_every": 0}, "--report-every: '0s' is not above zero"),
         ({"memory_limit": 0}, "--memory-limit: '0MB' is not above zero: write 2GB"),
-        ({"families": {"bert": 1.0}}, "--families: 'bert' is no family: write translation or nanogpt"),
         ({"families": {"translation": 0.7, "nanogpt": 0.4}}, "--families: .*translation=70,nanogpt=40.* add up to 100"),
         ({"families": {"translation": 1.0, "nanogpt": 0.0}}, "--families: .* above 0"),
         ({"families": {"translation": float("nan"), "nanogpt": 0.5}}, "--families: .* above 0"),
         ({"families": {}}, "--families"),
-        ({"fix": {"heads": 3}}, "--fix: 'heads=3'"),
-        ({"fix": {"d_model": 16, "heads": 8}}, "--fix: .* leaves no valid point"),
         ({"vary": ("batch_tokens",), "rungs": "tokens"}, "--vary: 'batch_tokens' makes steps of unequal tokens"),
-        ({"devices": 0}, "--devices: '0' .* at least 1"),
         ({"trials_per_gpu": 0}, "--trials-per-gpu: '0' is too few: write 1 or more, or auto"),
-        ({"seed": -1}, "--seed: '-1'"),
         ({"seed": 2**32}, "--seed: '4294967296'"),
-        ({"rungs": "epochs"}, "--rungs: 'epochs' .* seconds or tokens"),
-        ({"search": "grid"}, "--search: 'grid' .* tpe or prior or random"),
     ],
     ids=str,
 )
@@ -95,12 +75,6 @@ def test_more_devices_than_there_are_need_oversubscribe():
     with pytest.raises(ValueError, match=r"--devices: '3' is more than the 2 there are: .* 2, or add --oversubscribe"):
         settings(devices=3).slots(available=2)
     assert settings(devices=3, oversubscribe=True).slots(available=2) == 3
-
-
-def test_a_cap_too_small_names_one_that_serves():
-    assert str(settings(budget=5.0).too_small(41.2)) == (
-        "--budget: '5s' does not pay for one rung of one trial: write at least 42s"
-    )
 
 
 def test_a_new_study_needs_a_new_folder_that_can_be_made(tmp_path):
@@ -177,34 +151,14 @@ def test_everything_but_what_a_run_is_told_anew_is_stored():
     assert left_out == {"out", "resume", "address", "plan", "load"}
 
 
-@pytest.mark.parametrize(
-    "stored",
-    [
-        None,
-        [],
-        {},
-        {"seed": "1"},
-        {"budget": 60},
-        {"budget": "60s", "out": "/x"},
-        {"budget": "60s", "skip_bad_lines": "yes"},
-        {"budget": "60s", "seed": True},
-        {"budget": "60s", "families": "bert"},
-        {"budget": "60s", "rungs": "../x"},
-    ],
-    ids=str,
+STRANGE = (
+    *(None, [], {}, {"seed": "1"}, {"budget": 60}, {"budget": "60s", "out": "/x"}, {"budget": "60s", "seed": True}),
+    *({"budget": "60s", "skip_bad_lines": "yes"}, {"budget": "60s", "families": "bert"}),
+    {"budget": "60s", "rungs": "../x"},
 )
-def test_settings_that_stored_did_not_write_are_refused(stored):
-    with pytest.raises(ValueError):
-        Settings.from_stored(stored)
 
 
-def test_settings_travel_to_workers_and_can_be_changed():
-    original = settings(**EVERYTHING)
-    assert pickle.loads(pickle.dumps(original)) == original
-    assert replace(original, seed=8).seed == 8
-
-
-def test_every_setting_has_a_flag_with_help():
-    for each in fields(Settings):
-        assert flag_of(each).about
-        assert flag_name(each.name).startswith("--")
+def test_settings_that_stored_did_not_write_are_refused():
+    for stored in STRANGE:
+        with pytest.raises(ValueError):
+            Settings.from_stored(stored)

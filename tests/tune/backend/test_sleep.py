@@ -2,7 +2,6 @@
 
 import ctypes
 import heapq
-import multiprocessing
 import os
 import random
 import signal
@@ -17,6 +16,7 @@ import pytest
 
 from model.data.corpus import TextCorpus
 from model.data.dataset import prepare_text
+from tests.forked import FORKING
 from tests.tune.search.world import World
 from tune.backend import trainable as trial
 from tune.backend.trainable import Place, TrainingTrial
@@ -110,8 +110,7 @@ class Sleepy:
             assert world.accounting.ledger.spent <= world.accounting.ledger.cap
 
 
-@pytest.mark.parametrize("cap, slots", [(60, 1), (240, 2), (1200, 4)])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("cap, slots, seed", [(60, 1, 0), (60, 1, 4), (240, 2, 1), (240, 2, 3), (600, 4, 2)])
 def test_however_long_and_often_the_driver_sleeps_the_cap_holds(
     tmp_path: Path, cap: float, slots: int, seed: int
 ) -> None:
@@ -216,16 +215,16 @@ HANGS: dict[str, Callable[..., Iterator[None]]] = {"sleeps": sleep_on, "holds th
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str | None, BaseProcess], Driver]]:
     """Three workers of one driver that was stopped, once all of them ended: one was idle, two hung on their leases."""
-    folder, context = tmp_path_factory.mktemp("study"), multiprocessing.get_context("spawn")
+    folder = tmp_path_factory.mktemp("study")
     (folder / FOLDER).mkdir()
-    line, end = context.Pipe()
-    driving = context.Process(target=drive, args=(folder, end), daemon=True)
+    line, end = FORKING.Pipe()
+    driving = FORKING.Process(target=drive, args=(folder, end), daemon=True)
     driving.start()
     driver: Driver = line.recv()
     workers: dict[str | None, BaseProcess] = {}
     for fault in (None, *HANGS):
-        ours, theirs = context.Pipe()
-        workers[fault] = context.Process(target=work, args=(folder, driver, fault, theirs), daemon=True)
+        ours, theirs = FORKING.Pipe()
+        workers[fault] = FORKING.Process(target=work, args=(folder, driver, fault, theirs), daemon=True)
         workers[fault].start()
         if fault is None:
             heard = ours

@@ -1,11 +1,13 @@
 """Searches in virtual time that TensorBoard listens to, and TensorBoard's own reader of what it heard."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
@@ -16,6 +18,7 @@ from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
 
 from tests.tune.search.world import Numbered, World
+from tune.display import tensorboard
 from tune.display.tensorboard import METRICS, TensorBoard, number_of
 from tune.search.engine import Listener
 from tune.search_space import DIMENSIONS, PRECISIONS, Dimensions, Space, label
@@ -37,9 +40,12 @@ class Sampled(Numbered):
 
 
 def watched(
-    folder: Path, *, cap: float = 600, seed: int = 0, vary: Dimensions | None = None
+    folder: Path, *, cap: float = 600, seed: int = 0, vary: Dimensions | None = None, pictures: bool = False
 ) -> tuple[World, TensorBoard]:
-    """A new study in `folder`, or the one there gone on with; its TensorBoard files lie beside the journal."""
+    """A new study in `folder`, or the one there gone on with; its TensorBoard files lie beside the journal.
+
+    pictures: drawn before the end too; they are most of the work.
+    """
     boards: list[TensorBoard] = []
 
     def listen(journal: Journal) -> list[Listener]:
@@ -47,7 +53,10 @@ def watched(
         boards.append(TensorBoard(folder / "tensorboard", journal, Settings(budget=cap), dimensions))
         return [*boards]
 
-    return World(folder, cap=cap, slots=2, seed=seed, suggestions=lambda: Sampled(vary), listen=listen), boards[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tensorboard, "FIRST_PICTURE_SECONDS", 0.1 if pictures else math.inf)
+        world = World(folder, cap=cap, slots=2, seed=seed, suggestions=lambda: Sampled(vary), listen=listen)
+    return world, boards[0]
 
 
 def read(run: Path) -> EventAccumulator:

@@ -25,7 +25,7 @@ def view_of(world: World, wall: float | None = None) -> View:
     return look(connect(world.journal.folder), FAMILIES, cap=CAP, now=world.now, wall=wall)
 
 
-@pytest.mark.parametrize("reports", [0, 1, 9, 30, 10_000])
+@pytest.mark.parametrize("reports", [0, 9, 10_000])
 def test_it_sees_what_the_engine_knows(tmp_path: Path, reports: int) -> None:
     world = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled)
     world.diverging = {2: 1.0}
@@ -61,7 +61,7 @@ def test_the_deadline_may_come_before_the_cap(tmp_path: Path) -> None:
     assert view_of(world, wall=7.0).seconds_to_end == 7.0
 
 
-@pytest.mark.parametrize("width", [40, 80, 160])
+@pytest.mark.parametrize("width", [40, 120])
 def test_the_panel_fits_the_terminal(width: int) -> None:
     best = Best(trial="t023", config="d96 h4 l3 p0 bf16", perplexity=57.93, where="at rung 2", curve=range(99, 0, -1))
     busy = FamilyView(running=[f"t{n:03d} to rung 2" for n in range(16)], paused=9, ended={"diverged": 2}, best=best)

@@ -1,47 +1,40 @@
 """Every trial has its whole row of HParams, however the study ends; read as TensorBoard's own page reads it."""
 
+import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.forked import FORKING
 from tests.tune.display.conftest import ENDED, check_all_are_complete, hparams_table, watched
 from tune.display.tensorboard import REASONS
 from tune.reports import Report
 from tune.search_space import DIMENSIONS, FREED, freed
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from tests.tune.display.conftest import watched
-world, _ = watched(Path(sys.argv[1]))
-world.run(reports=9)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
+
+def killed(folder: Path) -> None:
+    """A search that is ended from outside of Python."""
+    world, _ = watched(folder)
+    world.run(reports=9)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_after_the_cap(tmp_path: Path) -> None:
-    world, board = watched(tmp_path)
+def test_after_the_cap_also_of_what_is_freed_of_the_recipe(tmp_path: Path) -> None:
+    vary = freed(FREED, {"learning_rate": 3e-3, "batch_tokens": 768, "weight_decay": 0.1})
+    world, board = watched(tmp_path, vary=vary)
     world.run()
     board.close(world.engine)
-    check_all_are_complete(tmp_path)
+    check_all_are_complete(tmp_path, [*DIMENSIONS, *FREED])
     paid = world.journal.rows("SELECT trial, TOTAL(charged) AS seconds FROM leases GROUP BY trial")
     shown = {run.partition("/")[2].split()[0]: row["device-seconds"] for run, row in hparams_table(tmp_path)[1].items()}
     for trial, seconds in paid:
         assert abs(shown[trial] - seconds) < 1e-3 * seconds
 
 
-def test_what_is_freed_of_the_recipe_has_columns_too(tmp_path: Path) -> None:
-    vary = freed(FREED, {"learning_rate": 3e-3, "batch_tokens": 768, "weight_decay": 0.1})
-    world, board = watched(tmp_path, vary=vary)
-    world.run()
-    board.close(world.engine)
-    check_all_are_complete(tmp_path, [*DIMENSIONS, *FREED])
-
-
-def test_after_a_sigkill_and_after_going_on(tmp_path: Path, repository: Path) -> None:
-    ran = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=repository, check=False)
-    assert ran.returncode == -signal.SIGKILL
+def test_after_a_sigkill_and_after_going_on(tmp_path: Path) -> None:
+    process = FORKING.Process(target=killed, args=(tmp_path,), daemon=True)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     check_all_are_complete(tmp_path)
     world, board = watched(tmp_path)
     world.run()

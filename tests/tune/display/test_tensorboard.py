@@ -11,8 +11,7 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
 from model.training.evaluation import Score
 from tests.tune.display.conftest import read, trial_runs, watched
-from tests.tune.search.world import MFU
-from tune.display import tensorboard as ledger_run
+from tests.tune.search.world import MFU, World
 from tune.display.tensorboard import EventFile, TrialRun, begun_row, scalar
 from tune.reports import Evaluation, Report, journal_row
 from tune.search_context import overhead_noted
@@ -26,21 +25,34 @@ def text(run: Any, tag: str) -> str:
     return str(run.Tensors(tag)[-1].tensor_proto.string_val[0].decode())
 
 
-def finished(folder: Path, cap: float = 600) -> Path:
-    world, board = watched(folder, cap=cap)
+def finished(folder: Path, **about: Any) -> World:
+    world, board = watched(folder, **about)
     world.run()
     board.close(world.engine)
-    world.journal.close()
-    return folder
+    return world
+
+
+@pytest.fixture(scope="module")
+def over(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A search that is over."""
+    return finished(tmp_path_factory.mktemp("study"), pictures=True)
+
+
+def led(folder: Path) -> list[float]:
+    """The losses of the best so far."""
+    return [event.value for event in read(folder / "tensorboard" / "ledger").Scalars("2 best so far/nanogpt")]
 
 
 def test_a_trial_thawed_resumed_and_extended_is_one_curve(tmp_path: Path) -> None:
-    """Killed after some reports, gone on with to the cap, and with a larger cap once more."""
+    """Killed after some reports, gone on with to the cap, and with a larger cap once more; it knows its best."""
     world, _ = watched(tmp_path)
     world.run(reports=9)
     world.journal.close()
-    finished(tmp_path)
+    finished(tmp_path).journal.close()
+    before = led(tmp_path)
     world, _ = watched(tmp_path, cap=1200)
+    world.run(reports=2)
+    assert led(tmp_path)[len(before)] == before[-1] < before[0]
     world.run()
     assert world.total("SELECT COUNT(*) FROM reports WHERE final") > 2
     for trial, _, folder in trial_runs(tmp_path):
@@ -85,25 +97,21 @@ def test_what_was_done_again_once_is_shown_once(tmp_path: Path) -> None:
     assert [event.step for event in shown] == [1, 2]
 
 
-def test_a_run_is_named_by_its_config_and_its_tags_are_grouped(tmp_path: Path) -> None:
-    for trial, family, folder in trial_runs(finished(tmp_path)):
+def test_a_run_is_named_by_its_config_and_its_tags_are_grouped(over: World) -> None:
+    for trial, family, folder in trial_runs(over.journal.folder):
         assert folder.name.startswith(f"{trial} d") and family in ("nanogpt", "translation")
-        tags = read(folder).Tags()["scalars"]
-        assert {tag.partition("/")[0] for tag in tags} == {"4 valid", "5 train", "6 speed", "7 trial"}
-
-
-def test_the_share_of_the_peak_is_shown_over_tokens(tmp_path: Path) -> None:
-    for _, _, folder in trial_runs(finished(tmp_path)):
-        shown = read(folder).Scalars("6 speed/mfu")
-        assert shown and all(event.value == pytest.approx(MFU) for event in shown)
+        run = read(folder)
+        assert {tag.partition("/")[0] for tag in run.Tags()["scalars"]} == {"4 valid", "5 train", "6 speed", "7 trial"}
+        shares = run.Scalars("6 speed/mfu")
+        assert shares and all(event.value == pytest.approx(MFU) for event in shares)
 
 
 def test_how_a_winner_translates_is_in_its_run(tmp_path: Path) -> None:
     """Of a study too that goes on only to end."""
-    world, _ = watched(tmp_path)
+    world, _ = watched(tmp_path, cap=240)
     world.run()
     world.journal.close()
-    again, board = watched(tmp_path)
+    again, board = watched(tmp_path, cap=240)
     trial = winners(again.journal)["translation"].trial
     board.translated(again.engine, trial, Score(bleu=12.5, chrf=40.0, sentences=128, signature=""))
     shown = {name: read(folder).Tags()["scalars"] for name, _, folder in trial_runs(tmp_path)}
@@ -124,11 +132,8 @@ def test_what_it_takes_of_a_search_is_written_down(tmp_path: Path) -> None:
         assert max(taken.values()) == taken["search"] > 0
 
 
-def test_the_run_ledger_ends_as_the_ledger_does(tmp_path: Path) -> None:
-    world, board = watched(tmp_path)
-    world.run()
-    board.close(world.engine)
-    run, ledger = read(tmp_path / "tensorboard" / "ledger"), world.accounting.ledger
+def test_the_run_ledger_ends_as_the_ledger_does(over: World) -> None:
+    run, ledger = read(over.journal.folder / "tensorboard" / "ledger"), over.accounting.ledger
     last = {tag: run.Scalars(tag)[-1] for tag in run.Tags()["scalars"]}
     assert last["1 budget/spent"].value == pytest.approx(ledger.spent)
     assert last["1 budget/left"].value == pytest.approx(ledger.left)
@@ -137,12 +142,12 @@ def test_the_run_ledger_ends_as_the_ledger_does(tmp_path: Path) -> None:
     for family in ("nanogpt", "translation"):
         of_family = f"FROM reports JOIN trials USING (trial) WHERE family = '{family}'"
         best, first = f"SELECT MIN(valid_loss) {of_family}", f"SELECT COUNT(DISTINCT trial) {of_family} AND rung = 0"
-        assert last[f"2 best so far/{family}"].value == pytest.approx(world.total(best))
-        assert last[f"3 rungs/{family} rung 0"].value == world.total(first)
+        assert last[f"2 best so far/{family}"].value == pytest.approx(over.total(best))
+        assert last[f"3 rungs/{family} rung 0"].value == over.total(first)
 
 
-def test_the_layout_names_what_is_there(tmp_path: Path) -> None:
-    run = read(finished(tmp_path) / "tensorboard" / "ledger")
+def test_the_layout_names_what_is_there(over: World) -> None:
+    run = read(over.journal.folder / "tensorboard" / "ledger")
     layout = Layout.FromString(run.Tensors("custom_scalars__config__")[-1].tensor_proto.string_val[0])
     assert [category.title for category in layout.category] == ["budget", "best so far", "rungs"]
     for category in layout.category:
@@ -150,8 +155,8 @@ def test_the_layout_names_what_is_there(tmp_path: Path) -> None:
             assert any(re.fullmatch(tag, known) for tag in chart.multiline.tag for known in run.Tags()["scalars"])
 
 
-def test_settings_ranking_and_fronts_are_there(tmp_path: Path) -> None:
-    run = read(finished(tmp_path) / "tensorboard" / "ledger")
+def test_settings_ranking_and_fronts_are_there(over: World) -> None:
+    run = read(over.journal.folder / "tensorboard" / "ledger")
     assert "| budget | `10m` |" in text(run, "settings")
     for family, front in zip(("nanogpt", "translation"), FRONTS, strict=True):
         assert "| after its decay on the whole validation split | 1 | t" in text(run, f"ranking/{family}")
@@ -159,27 +164,13 @@ def test_settings_ranking_and_fronts_are_there(tmp_path: Path) -> None:
         assert len(pictures) > 1 and pictures[-1].encoded_image_string[:4] == b"\x89PNG"
 
 
-def test_a_study_that_goes_on_knows_its_best(tmp_path: Path) -> None:
-    def best() -> list[float]:
-        run = read(tmp_path / "tensorboard" / "ledger")
-        return [event.value for event in run.Scalars("2 best so far/nanogpt")]
-
-    finished(tmp_path)
-    before = best()
-    watched(tmp_path, cap=1200)[0].run(reports=2)
-    assert best()[len(before)] == before[-1] < before[0]
-
-
-def test_pictures_that_cost_too_much_wait_for_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_run, "FIRST_PICTURE_SECONDS", 600.0)
-    run = read(finished(tmp_path) / "tensorboard" / "ledger")
+def test_pictures_that_cost_too_much_wait_for_the_end(tmp_path: Path) -> None:
+    run = read(finished(tmp_path, cap=240).journal.folder / "tensorboard" / "ledger")
     assert [len(run.Images(front)) for front in FRONTS] == [1, 1]
 
 
-def test_each_decision_is_told_with_its_reason(tmp_path: Path) -> None:
-    world, _ = watched(tmp_path)
-    world.run()
-    for trial, _, folder in trial_runs(tmp_path):
+def test_each_decision_is_told_with_its_reason(over: World) -> None:
+    for trial, _, folder in trial_runs(over.journal.folder):
         told = [event.tensor_proto.string_val[0].decode() for event in read(folder).Tensors("decisions")]
-        rows = world.journal.rows("SELECT action, reason FROM decisions WHERE trial = ? ORDER BY decision", trial)
+        rows = over.journal.rows("SELECT action, reason FROM decisions WHERE trial = ? ORDER BY decision", trial)
         assert told == [f"**{row['action']}**: {row['reason']}" for row in rows]

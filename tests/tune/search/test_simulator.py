@@ -13,7 +13,6 @@ from tune.search.successive_halving import Rules
 
 FREE = Costs(start_up=0.0, overhead=0.0)
 DEAR = Costs(start_up=20.0, overhead=3.0, thaw=2.0)
-CASES = pytest.mark.parametrize(("cap", "slots"), [(60, 1), (240, 2), (1200, 2), (1200, 4), (7200, 8)])
 
 
 class Same(Alone):
@@ -122,7 +121,7 @@ def test_a_last_segment_has_the_loss_that_its_decay_gives() -> None:
     assert total(search, "SELECT MIN(valid_loss) FROM reports WHERE NOT final") > 1
 
 
-@CASES
+@pytest.mark.parametrize(("cap", "slots"), [(60, 1), (240, 2), (7200, 8)])
 def test_a_noisy_world_whose_prices_are_learned_comes_within_a_fifth(tmp_path: Path, cap: float, slots: int) -> None:
     def world(name: str) -> World:
         (tmp_path / name).mkdir()

@@ -22,8 +22,8 @@ from tune.store.journal import Journal
 
 AHEAD = 7
 """Decisions and events that both play after a cut."""
-CASES = pytest.mark.parametrize(("seed", "cap"), [(0, 60), (1, 60), (0, 400), (1, 400), (2, 400), (3, 400)])
-"""In these all of it occurs: refusals, what cannot be paid any more, deadlines, slots of a third of a device."""
+CASES = [(0, 60), (1, 400), (2, 400), (3, 60)]
+"""Seeds and caps; in these all of it occurs: refusals, what cannot be paid any more, deadlines, thirds of a device."""
 
 
 class Attentive(Numbered):
@@ -76,6 +76,7 @@ def copied(world: World, folder: Path) -> Path:
     (folder / FOLDER).mkdir(parents=True)
     journals = [sqlite3.connect(place / "journal.db") for place in (world.journal.folder, folder)]
     with closing(journals[0]) as there, closing(journals[1]) as here:
+        here.execute("PRAGMA synchronous = OFF")
         there.backup(here)
     beat(folder, DRIVER, 0, world.now)
     for name, run in world.engine.running.items():
@@ -137,12 +138,12 @@ def at_each_event(tmp_path: Path, seed: int, cap: float, look: Callable[[Uneven,
     assert looks > cap / 10
 
 
-@CASES
+@pytest.mark.parametrize(("seed", "cap"), CASES)
 def test_rebuilt_at_any_point_the_state_is_what_it_was(tmp_path: Path, seed: int, cap: float) -> None:
-    """As it was after each event, and again after what the kill itself changed."""
+    """As it was after each event, and of some again after what the kill itself changed."""
 
     def look(world: Uneven, folder: Path) -> None:
-        for _ in range(2):
+        for _ in range(1 if int(folder.name) % 4 else 2):
             rebuilt = Uneven(copied(world, folder) if not folder.exists() else folder, seed=seed, cap=cap)
             rebuilt.journal.close()
             assert rebuilt.told == []
@@ -150,8 +151,7 @@ def test_rebuilt_at_any_point_the_state_is_what_it_was(tmp_path: Path, seed: int
     at_each_event(tmp_path, seed, cap, look)
 
 
-@CASES
-@pytest.mark.parametrize("offset", range(0, AHEAD, 3))
+@pytest.mark.parametrize(("seed", "cap", "offset"), [*((*case, 3 * case[0] % AHEAD) for case in CASES), (0, 400, 5)])
 def test_cut_at_any_point_it_makes_the_same_moves_for_the_same_events(
     tmp_path: Path, seed: int, cap: float, offset: int
 ) -> None:

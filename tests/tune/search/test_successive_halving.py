@@ -30,7 +30,6 @@ SCENARIOS: list[dict[str, Any]] = [
     {"seconds": 3000.0, "slots": 8, "life": 200.0, "diverging": 0.3, "deadline": 750.0},
     {"seconds": 900.0, "slots": 3, "life": 1000.0, "diverging": 0.5},
 ]
-WITH_A_LIFE = [scenario for scenario in SCENARIOS if "life" in scenario]
 KEPT = [scenario for scenario in SCENARIOS if not {"life", "deadline"} & set(scenario)]
 everywhere = pytest.mark.parametrize("scenario", SCENARIOS)
 
@@ -73,7 +72,7 @@ def test_one_trial_finishes_with_what_was_kept_for_it_and_nothing_follows(scenar
     assert search.spent >= 0.95 * search.seconds
 
 
-@pytest.mark.parametrize("seconds", [30.0, 60.0, 600.0, 7200.0, 14400.0])
+@pytest.mark.parametrize("seconds", [30.0, 600.0, 14400.0])
 def test_a_cap_of_any_size_compares_trials_and_finishes_one(seconds: float) -> None:
     search = played(seed=1, seconds=seconds)
     assert 2 <= len(search.decided("start")) <= seconds / 10
@@ -81,7 +80,7 @@ def test_a_cap_of_any_size_compares_trials_and_finishes_one(seconds: float) -> N
     assert last["reserved"] >= 0.5 * seconds
 
 
-@pytest.mark.parametrize("slots", [1, 4, 8])
+@pytest.mark.parametrize("slots", [1, 8])
 def test_with_a_life_trials_climb_to_its_end_and_all_is_used_as_long_as_one_can_use_it(slots: int) -> None:
     search = played(seconds=4000.0, slots=slots, life=200.0)
     assert search.ladder.last == 0 and search.ladder.rung_seconds(search.ladder.top) == 200.0
@@ -173,17 +172,16 @@ def test_while_the_leader_has_its_last_segment_nothing_else_is_begun() -> None:
 
 
 @everywhere
-@pytest.mark.parametrize("reports", [1, 5, 20, 40])
-def test_a_policy_rebuilt_from_the_same_events_decides_alike(scenario: dict[str, Any], reports: int) -> None:
+def test_a_policy_rebuilt_from_the_same_events_decides_alike(scenario: dict[str, Any]) -> None:
     search = Alone(**scenario)
-    search.run(reports)
-    rebuilt = SuccessiveHalving(search.frame, search.ladder, search.engine.price_of("alone"))
-    for name, what, more in search.policy.events:
-        getattr(rebuilt, name)(*what, **more)
-    assert rebuilt.state() == search.policy.state()
-    assert rebuilt.decide(left(search.accounting.affordable)) == search.policy.decide(
-        left(search.accounting.affordable)
-    )
+    for more_reports in (1, 4, 15, 20):
+        search.run(more_reports)
+        rebuilt = SuccessiveHalving(search.frame, search.ladder, search.engine.price_of("alone"))
+        for name, what, more in search.policy.events:
+            getattr(rebuilt, name)(*what, **more)
+        assert rebuilt.state() == search.policy.state()
+        now = left(search.accounting.affordable)
+        assert rebuilt.decide(now) == search.policy.decide(now)
 
 
 def test_after_another_cap_those_that_wait_are_compared_by_its_ladder() -> None:

@@ -23,15 +23,14 @@ def loss_of(config: Config) -> float:
 
 FREED = {"learning_rate": (1e-3, 2e-3, 4e-3), "batch_tokens": (384, 768)}
 VARIED = Space(family="nanogpt", precisions=("fp32", "bf16"), vary=FREED)
-SPACES = {"space": SPACE, "varied": VARIED, "fixed": replace(VARIED, fix={"d_model": 128})}
+FIXED = replace(VARIED, fix={"d_model": 128})
 
 
-@pytest.mark.parametrize("search", ["tpe", "prior", "random"])
-@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+@pytest.mark.parametrize(("space", "search"), [(VARIED, "tpe"), (FIXED, "tpe"), (SPACE, "prior"), (VARIED, "random")])
 def test_none_comes_twice_or_invalid_and_the_first_is_the_default_but_at_random(space: Space, search: str) -> None:
     suggest = suggester(space, search=search)
     given = []
-    for number in range(30):
+    for number in range(ENOUGH_RESULTS + 6):
         config = suggest.suggest(f"t{number:03d}")
         assert config is not None and space.contains(config) and config not in given
         assert list(config) == list(space.dimensions)
@@ -40,7 +39,7 @@ def test_none_comes_twice_or_invalid_and_the_first_is_the_default_but_at_random(
     assert search == "random" or given[0] == space.default()
 
 
-EACH = 20
+EACH = 10
 """Draws of each point."""
 
 
@@ -107,22 +106,22 @@ def test_one_that_was_told_of_earlier_trials_goes_on_as_if_it_had_made_them() ->
     assert first.suggest("t010") == second.suggest("t010")
 
 
-@pytest.mark.parametrize("change", [{"d_model": 2**30}, {"heads": 3}, {"layers": "2"}, {"colour": 1}])
-def test_a_strangers_config_outside_of_the_space_is_refused(change: Config) -> None:
-    with pytest.raises(ValueError, match="no space"):
-        suggester().tried("t001", SPACE.default() | change)
+def test_a_strangers_config_outside_of_the_space_is_refused() -> None:
+    for change in ({"d_model": 2**30}, {"heads": 3}, {"layers": "2"}, {"colour": 1}):
+        with pytest.raises(ValueError, match="no space"):
+            suggester().tried("t001", SPACE.default() | change)
 
 
 def test_what_it_learns_beats_chance() -> None:
     def mean_loss(search: str) -> float:
         losses = []
-        for seed in range(5):
+        for seed in range(2):
             suggest = suggester(seed=seed, search=search)
-            for number in range(40):
+            for number in range(ENOUGH_RESULTS + 12):
                 config = suggest.suggest(name := f"t{number:03d}")
                 assert config is not None
                 suggest.tell(name, 0, loss_of(config))
-                losses += [loss_of(config)] if number >= 20 else []
+                losses += [loss_of(config)] if number >= ENOUGH_RESULTS else []
         return statistics.mean(losses)
 
     assert mean_loss("tpe") < min(mean_loss("prior"), mean_loss("random")) - 0.2
@@ -139,7 +138,7 @@ def test_the_highest_rung_with_enough_results_counts() -> None:
             suggest.tell(name, 0, -loss_of(config))
             if number < results_at_rung_1:
                 suggest.tell(name, 1, loss_of(config))
-        suggested = [suggest.suggest(f"t1{number:02d}") for number in range(12)]
+        suggested = [suggest.suggest(f"t1{number:02d}") for number in range(5)]
         return statistics.mean(math.log(int(config["d_model"])) for config in suggested if config)
 
     assert widths(24) > widths(ENOUGH_RESULTS - 1)

