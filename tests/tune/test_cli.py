@@ -45,34 +45,25 @@ def parse(flags: str) -> Settings:
     return cli.parse(Settings, flags.split())
 
 
-def test_flags_become_settings(empty_folder):
+def test_flags_become_settings_and_in_python_a_setting_may_be_given_as_its_flag_is_typed(empty_folder):
     for name in ("pairs.txt", "text.txt"):
         (empty_folder / name).touch()
-    settings = parse(
-        "--budget 1h30m --families translation=70,nanogpt=30 --fix precision=bf16,heads=4 --devices 3 --oversubscribe "
-        "--deadline 3h --seed 7 --out new --rungs tokens --search random --report-every 1s "
-        "--translation-corpus pairs.txt --text-corpus text.txt --skip-bad-lines"
-    )
-    assert settings == Settings(
-        budget=5400,
-        families={"translation": 0.7, "nanogpt": 0.3},
-        fix={"precision": "bf16", "heads": 4},
-        devices=3,
-        oversubscribe=True,
-        deadline=10_800,
-        seed=7,
-        out=empty_folder / "new",
-        rungs="tokens",
-        search="random",
-        report_every=1,
-        translation_corpus=empty_folder / "pairs.txt",
-        text_corpus=empty_folder / "text.txt",
-        skip_bad_lines=True,
-    )
-
-
-def test_what_no_flag_sets_is_the_default(empty_folder):
-    assert parse("--budget 8h --out new") == Settings(budget=28_800, out=empty_folder / "new")
+    typed = {
+        "budget": "1h30m", "families": "translation=70,nanogpt=30", "fix": "precision=bf16,heads=4", "devices": "3",
+        "vary": "learning_rate,weight_decay", "trials-per-gpu": "auto", "memory-limit": "1.5GB", "deadline": "3h",
+        "seed": "7", "out": "new", "rungs": "seconds", "search": "random", "report-every": "1s",
+        "translation-corpus": "pairs.txt", "text-corpus": "text.txt",
+    }  # fmt: skip
+    words = [word for name, value in typed.items() for word in (f"--{name}", value)]
+    asked = Settings(
+        budget=5400, families={"translation": 0.7, "nanogpt": 0.3}, fix={"precision": "bf16", "heads": 4}, devices=3,
+        vary=("learning_rate", "weight_decay"), trials_per_gpu="auto", memory_limit=1_500_000_000, deadline=10_800,
+        seed=7, out=empty_folder / "new", search="random", report_every=1, oversubscribe=True, skip_bad_lines=True,
+        translation_corpus=empty_folder / "pairs.txt", text_corpus=empty_folder / "text.txt",
+    )  # fmt: skip
+    assert cli.parse(Settings, [*words, "--oversubscribe", "--skip-bad-lines"]) == asked
+    named = {name.replace("-", "_"): value for name, value in typed.items() if name not in ("devices", "seed")}
+    assert Settings(**named, devices=3, seed=7, oversubscribe=True, skip_bad_lines=True) == asked
 
 
 INVALID = {
@@ -110,11 +101,6 @@ def test_an_invalid_flag_ends_in_one_line_and_code_2_with_nothing_written(flags,
     assert searched == [] and list(empty_folder.iterdir()) == []
 
 
-def test_main_searches_with_the_settings_and_returns_its_code(searched, empty_folder):
-    assert cli.main(Settings, ["--budget", "60s", "--out", "new"]) == 143
-    assert searched == [Settings(budget=60, out=empty_folder / "new")]
-
-
 def test_a_missing_file_is_told_before_anything_heavy_is_loaded(repository, empty_folder):
     """Nor is a cluster asked."""
     flags = ("--budget", "8h", "--address", "127.0.0.1:1", "--text-corpus", "/no", "--out", str(empty_folder / "x"))
@@ -149,14 +135,11 @@ def test_a_study_that_is_not_known_to_be_over_is_searched(searched, study, ended
     assert cli.main(Settings, ["--resume", str(study)]) == 143 and len(searched) == 1
 
 
-@pytest.mark.parametrize("flag", ["--out", "--text-corpus", "--resume"])
-def test_a_path_that_is_not_utf_8_is_one_line(flag, capsys, searched, empty_folder):
-    assert cli.main(Settings, ["--budget", "8h", flag, "x\udcff"]) == 2
-    assert capsys.readouterr().err.endswith("/x\\udcff' is not in UTF-8: rename it, or take another place\n")
-    assert searched == [] and list(empty_folder.iterdir()) == []
-
-
-def test_a_present_folder_that_is_not_utf_8_is_one_line(capsys, searched, empty_folder, monkeypatch):
+def test_a_path_or_present_folder_that_is_not_utf_8_is_one_line(capsys, searched, empty_folder, monkeypatch):
+    for flag in ("--out", "--text-corpus", "--resume"):
+        assert cli.main(Settings, ["--budget", "8h", flag, "x\udcff"]) == 2
+        assert capsys.readouterr().err.endswith("/x\\udcff' is not in UTF-8: rename it, or take another place\n")
+        assert searched == [] and list(empty_folder.iterdir()) == []
     there = Path(os.fsdecode(os.fsencode(empty_folder) + b"/\xff"))
     there.mkdir()
     monkeypatch.chdir(there)
@@ -165,22 +148,10 @@ def test_a_present_folder_that_is_not_utf_8_is_one_line(capsys, searched, empty_
     assert searched == [] and list(there.iterdir()) == []
 
 
-def test_a_fault_of_ours_is_no_advice_to_the_user(monkeypatch, searched):
-    def fault(settings):
-        raise ValueError("cannot reshape array of size 3")
-
-    monkeypatch.setattr(sys.modules["tune.study"], "run", fault)
-    with pytest.raises(ValueError, match=r"^cannot reshape"):
-        cli.main(Settings, ["--budget", "60s"])
-
-
-def test_a_resumed_study_keeps_its_own_settings(study):
+def test_a_resumed_study_keeps_its_own_settings_but_may_get_a_new_total_and_a_new_deadline(study):
     settings = parse("--resume runs/x")
     assert (settings.budget, settings.seed, settings.fix, settings.devices) == (3600, 3, {"heads": 4}, 3)
     assert settings.resume == settings.out == study
-
-
-def test_a_resumed_study_may_get_a_new_total_and_a_new_deadline(study):
     settings = parse("--resume runs/x --budget 2h --deadline 3h --seed 3 --fix heads=4")
     assert (settings.budget, settings.deadline) == (7200, 10_800)
 

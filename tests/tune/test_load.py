@@ -140,25 +140,18 @@ def test_of_a_family_registered_in_python_the_line_says_what_to_call(tmp_path: P
         Settings.of_study(study)
 
 
-def test_built_in_families_need_nothing_else(tmp_path: Path) -> None:
-    assert Settings(budget="1h").to_go_on(Path("/a/b")) == "python tune/run.py --resume /a/b"
-
-
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        (None, r"cannot be read \(No such file or directory\): name a Python file"),
-        ("x = 1", 'registers no family: write @register\\("NAME"\\) above the class of one'),
-        ("x = 1\nimport nothing_of_this_name", r"cannot be executed \(ModuleNotFoundError: .*\(m.py:2\)\): mend it"),
-        ("x = (", r"cannot be executed \(SyntaxError: .*\(m.py:1\)\): mend it"),
-    ],
-    ids=["missing", "none", "import", "syntax"],
-)
-def test_a_file_that_cannot_serve_is_told_in_one_line(source: str | None, said: str, tmp_path: Path) -> None:
-    if source is not None:
-        (tmp_path / "m.py").write_text(source)
-    with pytest.raises(ValueError, match=f"^--load: '{tmp_path}/m.py' {said}$"):
-        cli.parse(Settings, ["--budget", "1h", "--load", str(tmp_path / "m.py"), "--families", "mine"])
+def test_a_file_that_cannot_serve_is_told_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "m.py"
+    for source, said in {
+        None: r"cannot be read \(No such file or directory\): name a Python file",
+        "x = 1": 'registers no family: write @register\\("NAME"\\) above the class of one',
+        "x = 1\nimport nothing_of_this_name": r"cannot be executed \(ModuleNotFoundError: .*\(m.py:2\)\): mend it",
+        "x = (": r"cannot be executed \(SyntaxError: .*\(m.py:1\)\): mend it",
+    }.items():
+        if source is not None:
+            file.write_text(source)
+        with pytest.raises(ValueError, match=f"^--load: '{file}' {said}$"):
+            cli.parse(Settings, ["--budget", "1h", "--load", str(file), "--families", "mine"])
 
 
 def test_a_winner_of_it_writes_where_its_file_is_loaded(

@@ -101,9 +101,8 @@ def test_its_code_goes_along_to_where_its_module_is_not(tmp_path: Path, monkeypa
     assert line.recv() == ({"width": (4, 8)}, False)
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "said"),
-    [
+def test_what_cannot_serve_is_refused_in_one_line() -> None:
+    for name, changes, said in (
         ("nanogpt", {}, "'nanogpt' is taken"),
         ("a/b", {}, "'a/b' is taken or no name"),
         ("made", {"corpus": "images"}, "'made': corpus is 'images': choose text or pairs"),
@@ -114,11 +113,7 @@ def test_its_code_goes_along_to_where_its_module_is_not(tmp_path: Path, monkeypa
         ("made", {"space": {"gate": ("a/b",)}}, "'made': 'gate' has the values .* numbers or words"),
         ("made", {"space": {"width": (4, 4)}}, "'made': 'width' has the values .* each once"),
         ("made", {"space": {"precision": ("fp8",)}}, "'made': 'precision' has the values .* choose of fp32, tf32"),
-    ],
-    ids=str,
-)
-def test_what_cannot_serve_is_refused_in_one_line(name: str, changes: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=f"^families: {said}") as refused:
-        register(name)(made(**changes))
-    assert "\n" not in str(refused.value)
-    assert set(SPACES) == {"translation", "nanogpt"} == set(FAMILIES)
+    ):
+        with pytest.raises(ValueError, match=f"^families: {said}[^\n]*$"):
+            register(name)(made(**changes))
+        assert set(SPACES) == {"translation", "nanogpt"} == set(FAMILIES)

@@ -48,30 +48,9 @@ def test_an_invalid_value_is_refused_in_one_line(changes, said):
     assert "\n" not in str(refused.value)
 
 
-def test_a_setting_may_be_given_as_its_flag_is_typed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    typed = Settings(
-        budget="1h30m", families="translation=70,nanogpt=30", fix="heads=8", vary="learning_rate,weight_decay",
-        memory_limit="1.5GB", deadline="2h", out="runs/x", text_corpus="text.txt", translation_corpus="builtin",
-        trials_per_gpu="auto",
-    )  # fmt: skip
-    assert typed == Settings(
-        budget=5400.0, families={"translation": 0.7, "nanogpt": 0.3}, fix={"heads": 8},
-        vary=("learning_rate", "weight_decay"), memory_limit=1_500_000_000, deadline=7200.0,
-        out=tmp_path / "runs" / "x", text_corpus=tmp_path / "text.txt", translation_corpus="builtin",
-        trials_per_gpu="auto",
-    )  # fmt: skip
-    assert Settings(budget=60, out=Path("x")).out == tmp_path / "x"
-    with pytest.raises(ValueError, match=r"^--budget: '8' has no unit"):
-        Settings(budget="8")
-
-
-def test_slots_are_all_devices_unless_fewer_are_asked_for():
+def test_slots_are_all_devices_unless_fewer_are_asked_for_and_more_need_oversubscribe():
     assert settings().slots(available=2) == 2
     assert settings(devices=1).slots(available=2) == 1
-
-
-def test_more_devices_than_there_are_need_oversubscribe():
     with pytest.raises(ValueError, match=r"--devices: '3' is more than the 2 there are: .* 2, or add --oversubscribe"):
         settings(devices=3).slots(available=2)
     assert settings(devices=3, oversubscribe=True).slots(available=2) == 3
@@ -90,34 +69,24 @@ def test_a_new_study_needs_a_new_folder_that_can_be_made(tmp_path):
             settings(out=hopeless).make_folder()
 
 
-def test_studies_that_begin_at_once_have_folders_of_their_own(tmp_path, monkeypatch):
+def test_studies_that_begin_at_once_have_folders_of_their_own_and_one_that_all_name_is_had_by_one(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     together = Barrier(8)
 
-    def begin(_):
-        together.wait()
-        return settings().make_folder()
-
-    with ThreadPoolExecutor(8) as searches:
-        folders = list(searches.map(begin, range(8)))
-    assert len(set(folders)) == 8
-    assert all(folder.is_absolute() and folder.is_dir() for folder in folders)
-
-
-def test_of_studies_that_want_one_folder_at_once_one_has_it(tmp_path):
-    together = Barrier(8)
-
-    def begin(_):
+    def begin(changes):
         together.wait()
         try:
-            return settings(out=tmp_path / "one").make_folder()
+            return settings(**changes).make_folder()
         except ValueError as error:
             return error
 
     with ThreadPoolExecutor(8) as searches:
-        found = list(searches.map(begin, range(8)))
-    assert found.count(tmp_path / "one") == 1
-    assert sum("exists already" in str(each) for each in found) == 7
+        folders = list(searches.map(begin, [{}] * 8))
+        found = list(searches.map(begin, [{"out": tmp_path / "one"}] * 8))
+    assert len(set(folders)) == 8 and all(folder.is_absolute() and folder.is_dir() for folder in folders)
+    assert found.count(tmp_path / "one") == 1 and sum("exists already" in str(each) for each in found) == 7
 
 
 EVERYTHING = {
@@ -140,14 +109,11 @@ EVERYTHING = {
 }
 
 
-@pytest.mark.parametrize("changes", [{}, EVERYTHING], ids=["defaults", "everything"])
-def test_what_is_stored_gives_the_same_settings_again(changes, tmp_path):
-    original = settings(**changes, out=tmp_path)
-    assert Settings.from_stored(json.loads(json.dumps(original.stored())), out=tmp_path) == original
-
-
-def test_everything_but_what_a_run_is_told_anew_is_stored():
-    left_out = {each.name for each in fields(Settings)} - set(settings(**EVERYTHING).stored())
+def test_what_is_stored_gives_the_same_settings_again_but_for_what_a_run_is_told_anew(tmp_path):
+    for changes in ({}, EVERYTHING):
+        original = settings(**changes, out=tmp_path)
+        assert Settings.from_stored(json.loads(json.dumps(original.stored())), out=tmp_path) == original
+    left_out = {each.name for each in fields(Settings)} - set(original.stored())
     assert left_out == {"out", "resume", "address", "plan", "load"}
 
 

@@ -46,10 +46,7 @@ def test_no_sample_begins_that_might_not_fit(world: World) -> None:
     for seconds, price, count in ((10, 1.0, 4), (4.9, 1.0, 1), (5, 4.0, 0)):
         items, last = taken(rows(world, 2.0), Lease(seconds, lambda: world.now), price, 4)
         assert len(items) == count and last == pytest.approx(2.0 if items else price)
-
-
-def test_what_is_of_use_as_a_whole_only_is_given_up_as_soon_as_it_might_not_fit(world: World) -> None:
-    """Four of 2 s each: once that is known, those to come must fit 1.5 times over."""
+    # what is of use as a whole only: four of 2 s each; once that is known, those to come must fit 1.5 times over
     for seconds, count in ((11.5, 4), (10.5, 1), (1, 0)):
         items, _ = taken(rows(world, 2.0), Lease(seconds, lambda: world.now), 1.0, 4, whole=True)
         assert len(items) == count
@@ -128,7 +125,7 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slow:
     return Slow(tmp_path / "study", monkeypatch)
 
 
-@pytest.mark.parametrize("seconds", [0.01, 0.2, 1.0, 9.0, 20.0])
+@pytest.mark.parametrize("seconds", [0.01, 1.0, 20.0])
 def test_decoding_ends_inside_the_cap_whatever_a_step_takes_and_is_charged_to_its_lease(
     slow: Slow, seconds: float
 ) -> None:
@@ -144,14 +141,11 @@ def test_decoding_ends_inside_the_cap_whatever_a_step_takes_and_is_charged_to_it
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
-def test_decoding_ends_before_the_deadline(slow: Slow, kind: str) -> None:
+def test_decoding_ends_before_the_deadline_and_after_it_nothing_is_decoded(slow: Slow, kind: str) -> None:
     slow.world.engine.wall_left = lambda: 5.0 - slow.world.now
     assert slow.write(kind) == {} and 0 < slow.world.now <= 5.0
-
-
-def test_after_the_deadline_nothing_is_decoded(slow: Slow) -> None:
-    slow.world.engine.wall_left = lambda: -1.0
-    assert slow.write("cuda") == {} and slow.world.now < 1
+    before, slow.world.engine.wall_left = slow.world.now, lambda: -1.0
+    assert slow.write(kind) == {} and slow.world.now < before + 1
 
 
 def test_killed_while_a_winner_writes_it_is_charged_to_its_last_sign_of_life(slow: Slow, tmp_path: Path) -> None:

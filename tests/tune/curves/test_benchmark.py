@@ -28,7 +28,7 @@ def test_each_idea_can_be_left_out_and_is_another_rule(idea: str) -> None:
     assert Rules(**IDEAS[idea]) != Rules() or not IDEAS[idea]
 
 
-@pytest.mark.parametrize("workers", [1, 4, 8])
+@pytest.mark.parametrize("workers", [1, 8])
 def test_nothing_is_left_unspent_that_a_trial_could_use(workers: int) -> None:
     some = table(40, reports=40)
     assert search(some, "ration", share=0.2, workers=workers).unspent <= 0.01
@@ -98,7 +98,7 @@ def test_a_decision_looks_at_few_trials_however_many_there_are(monkeypatch: pyte
         engine = played(table(trials, reports=10), "ration", share=0.5, workers=trials // 10)
         return looks[0] / len(engine.trials)
 
-    assert looks_a_trial(1500) < 2 * looks_a_trial(150)
+    assert looks_a_trial(400) < 2 * looks_a_trial(40)
 
 
 def test_hypervolume_of_two_points_by_hand() -> None:

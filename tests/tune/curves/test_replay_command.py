@@ -1,8 +1,6 @@
 """The command: rows come out, and what is wrong with flags and tables is one line."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -14,7 +12,7 @@ from tune.curves.replay_command import report
 
 def test_rows_are_json_and_one_a_cell(tmp_path, capsys):
     path = write(tmp_path / "made.jsonl", table())
-    flags = f"{path} --budget 10%,400s --workers 1,2 --seeds 2 --schedulers ration,random --json".split()
+    flags = f"{path} --budget 10%,400s --workers 1,2 --seeds 1 --schedulers ration,random --json".split()
     assert main(ReplaySettings, flags) == 0
     rows = json.loads(capsys.readouterr().out)
     assert len(rows) == 8
@@ -40,34 +38,19 @@ def test_a_replay_goes_on_from_the_rows_it_kept(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)[0]["mean_regret"] < 7
 
 
-def test_the_entry_script_runs_from_anywhere(tmp_path, repository):
-    path = write(tmp_path / "made.jsonl", table())
-    flags = ["--budget", "10%", "--seeds", "1", "--schedulers", "ration"]
-    script = [sys.executable, str(repository / "tune/replay.py"), path.name]
-    done = subprocess.run([*script, *flags], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0 and "ration" in done.stdout, done.stderr
-
-
 BAD_FLAGS = [
-    ("--budget 8", "--budget: '8' has no unit"),
     ("--budget 0%", "--budget: '0%' buys nothing"),
-    ("--budget nan%", "--budget: 'nan' is not finite"),
-    ("--budget -1h", "--budget: '-1h' is not a length of time"),
     ("--workers 1", "--budget: missing: write --budget 8h|5%,10%"),
     ("--budget 5% --workers 0", "--workers: '0'"),
-    ("--budget 5% --workers two", "--workers: 'two'"),
     ("--budget 5% --seeds 0", "--seeds: '0'"),
     ("--budget 5% --schedulers asha", "--schedulers: 'asha' is not known: choose from ration"),
     ("--budget 5% --diverge 1.5", "--diverge: '1.5'"),
-    ("--budget 5% --memory-limit 8", "--memory-limit: '8' has no unit"),
     ("--budget 5% --start-up 5", "--start-up: '5' has no unit"),
     ("--budget 5% --deadline 0x", "--deadline: '0x'"),
     ("--budget 5% --ablations luck", "--ablations: 'luck' is not known: choose from equal-tokens"),
     ("--budget 5% --suggest best", "--suggest: 'best'"),
-    ("--budget 5% --rows .", "--rows: '.' cannot be used"),
     ("--budget 5% --rows /dev/null/rows", "--rows: '/dev/null/rows' cannot be used"),
     ("--budget 5% --rows {path}", "holds something else than rows"),
-    ("--budget 5% --colour", "--colour"),
 ]
 
 

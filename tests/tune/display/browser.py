@@ -1,6 +1,5 @@
 """Headless Chromium, spoken to over the pipe of its DevTools protocol: JSON, each message ended by a null byte."""
 
-import base64
 import json
 import os
 import select
@@ -78,10 +77,6 @@ class Page:
         found = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in found, found
         return found["result"]["value"]
-
-    def picture(self, path: Path) -> None:
-        """A PNG of what is seen."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
     def _next(self) -> dict[str, Any]:
         deadline = time.monotonic() + PATIENCE

@@ -58,35 +58,14 @@ def in_order(wanted: list[str]) -> str:
     return f"{json.dumps(wanted)}.reduce((from, text) => words().indexOf(text, from) + 1 || NaN, 0)"
 
 
-def test_scalars_are_grouped_from_the_budget_to_the_trial(page: Page, address: str, tmp_path: Path) -> None:
+def test_scalars_are_grouped_from_the_budget_to_the_trial(page: Page, address: str) -> None:
     page.open(f"{address}#scalars")
-    groups = ["1 budget", "2 best so far", "3 rungs", "4 valid", "5 train", "6 speed", "7 trial"]
-    page.wait_for(in_order(groups))
+    page.wait_for(in_order(["1 budget", "2 best so far", "3 rungs", "4 valid", "5 train", "6 speed", "7 trial"]))
     page.wait_for("seen().filter((each) => each.matches('path.line') && each.getAttribute('d').length > 50).length > 5")
-    page.picture(tmp_path / "scalars.png")
 
 
-def test_hparams_show_every_trial_in_the_columns_of_the_space(
-    page: Page, address: str, folder: Path, tmp_path: Path
-) -> None:
+def test_hparams_show_every_trial_in_the_columns_of_the_space(page: Page, address: str, folder: Path) -> None:
     page.open(f"{address}#hparams")
     page.wait_for(in_order(["family", *DIMENSIONS, *METRICS.values()]))
     for _, family, run in trial_runs(folder):
         page.wait_for(f"words().includes({json.dumps(f'{family}/{run.name}')})")
-    page.picture(tmp_path / "hparams.png")
-
-
-def test_images_show_the_front_of_each_family(page: Page, address: str, tmp_path: Path) -> None:
-    page.open(f"{address}#images")
-    page.wait_for("seen().filter((each) => each.tagName == 'IMG' && each.naturalWidth == 640).length >= 2")
-    page.wait_for(in_order(["front/nanogpt"]))
-    page.picture(tmp_path / "images.png")
-
-
-def test_custom_scalars_and_text_show_what_was_laid_out(page: Page, address: str, tmp_path: Path) -> None:
-    page.open(f"{address}#custom_scalars")
-    page.wait_for(in_order(["budget", "best so far", "rungs"]))
-    page.picture(tmp_path / "custom.png")
-    page.open(f"{address}#text")
-    page.wait_for(in_order(["decisions", "start", "ranking", "settings"]))
-    page.picture(tmp_path / "text.png")

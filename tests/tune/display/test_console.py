@@ -25,40 +25,29 @@ def view_of(world: World, wall: float | None = None) -> View:
     return look(connect(world.journal.folder), FAMILIES, cap=CAP, now=world.now, wall=wall)
 
 
-@pytest.mark.parametrize("reports", [0, 9, 10_000])
-def test_it_sees_what_the_engine_knows(tmp_path: Path, reports: int) -> None:
+def test_it_sees_what_the_engine_knows_and_at_the_end_the_winners_and_why_others_ended(tmp_path: Path) -> None:
     world = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled)
     world.diverging = {2: 1.0}
-    world.run(reports)
-    view, ledger = view_of(world), world.accounting.ledger
-    assert view.spent == pytest.approx(ledger.spent, abs=0.01)
-    assert view.reserved == pytest.approx(ledger.reserved, abs=1)
-    assert view.spent + view.reserved + view.left == pytest.approx(CAP)
-    assert view.slots == len(ledger.open_slots)
-    running = [who.partition(" ")[0] for family in view.families.values() for who in family.running]
-    assert sorted(running) == sorted(world.engine.running)
-    families = view.families.values()
-    ended = sum(sum(family.ended.values()) for family in families)
-    assert len(running) + sum(family.paused for family in families) + ended == len(world.engine.trials)
-
-
-def test_at_the_end_it_names_the_winners_and_why_others_ended(tmp_path: Path) -> None:
-    world = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled)
-    world.diverging = {2: 1.0}
-    world.run()
-    view = view_of(world)
+    for reports in (0, 9, 10_000):
+        world.run(reports)
+        view, ledger = view_of(world), world.accounting.ledger
+        assert view.spent == pytest.approx(ledger.spent, abs=0.01)
+        assert view.reserved == pytest.approx(ledger.reserved, abs=1)
+        assert view.spent + view.reserved + view.left == pytest.approx(CAP)
+        assert view.slots == len(ledger.open_slots)
+        families = view.families.values()
+        running = [who.partition(" ")[0] for family in families for who in family.running]
+        assert sorted(running) == sorted(world.engine.running)
+        ended = sum(sum(family.ended.values()) for family in families)
+        assert len(running) + sum(family.paused for family in families) + ended == len(world.engine.trials)
+        if reports == 9:
+            assert view.seconds_to_end == pytest.approx((CAP - ledger.spent) / 2, abs=0.1)
+            assert view_of(world, wall=7.0).seconds_to_end == 7.0
     assert view.seconds_to_end is None
-    for family in view.families.values():
+    for family in families:
         assert family.ended == {"diverged": 1, "finished": 1}
         assert family.best is not None and family.best.curve
         assert family.best.where == "after its decay, on the whole split"
-
-
-def test_the_deadline_may_come_before_the_cap(tmp_path: Path) -> None:
-    world = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled)
-    world.run(3)
-    assert view_of(world).seconds_to_end == pytest.approx((CAP - world.accounting.ledger.spent) / 2, abs=0.1)
-    assert view_of(world, wall=7.0).seconds_to_end == 7.0
 
 
 @pytest.mark.parametrize("width", [40, 120])

@@ -23,25 +23,12 @@ def study(tmp_path: Path) -> Written:
     return study
 
 
-def test_what_diverged_or_broke_has_no_place(study: Written) -> None:
-    """Not at the rung either that it had completed before."""
-    ((level, found),) = levels(ranking(study.journal)).items()
-    assert level == "at rung 0" and [row["trial"] for row in found] == ["t002", "t001"]
-
-
 def test_the_table_numbers_the_sound_ones_and_ends_with_the_others(study: Written) -> None:
     rows = ranking(study.journal, by="quotient")
     sound, broken = (part.splitlines()[2:] for part in table(rows).split("\n\n"))
     assert [line.split(" | ")[1:3] for line in sound] == [["1", "t002"], ["2", "t001"]]
     assert [line.split()[1] for line in broken] == list(BROKEN)
     assert picture("nanogpt", rows).image.encoded_image_string
-
-
-def test_what_was_not_measured_on_the_same_has_a_level_of_its_own(study: Written) -> None:
-    for trial, subset in (("t001", 4096), ("t002", 2048)):
-        study.report(trial, 5.0, rung=1, bits_per_character=1.0, valid_subset=subset)
-    found = levels(ranking(study.journal, by="quotient"))
-    assert list(found) == ["at rung 1 on 4,096 validation tokens", "at rung 1 on 2,048 validation tokens"]
 
 
 def test_a_family_of_which_nothing_is_sound_has_a_table_all_the_same(tmp_path: Path) -> None:

@@ -36,9 +36,9 @@ def total(search: Alone, query: str) -> float:
     return float(search.rows(query)[0][0] or 0.0)
 
 
-@pytest.mark.parametrize("costs", [FREE, DEAR])
-@pytest.mark.parametrize("life", [math.inf, 150.0])
-@pytest.mark.parametrize(("cap", "slots"), [(100.0, 1), (900.0, 3), (3000.0, 8)])
+@pytest.mark.parametrize(
+    ("costs", "life", "cap", "slots"), [(DEAR, 150.0, 100.0, 1), (DEAR, math.inf, 900.0, 3), (FREE, 150.0, 3000.0, 8)]
+)
 def test_what_slots_were_held_is_what_was_spent_and_charged_and_the_cap_holds(
     costs: Costs, life: float, cap: float, slots: int
 ) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tune.store import journal as stopwatch
 from tune.store.journal import FILE, LAST_BEFORE, SCHEMA, Journal, connect
 
 
@@ -39,13 +38,6 @@ def test_it_is_read_while_it_is_written_and_only_read(tmp_path: Path) -> None:
     assert len(reader.execute("SELECT trial FROM trials").fetchall()) == 2
 
 
-def test_facts_come_back_and_are_replaced(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, new=True)
-    journal.note(cap_seconds=10, families={"nanogpt": 1.0})
-    journal.note(cap_seconds=20)
-    assert journal.facts() == {"cap_seconds": 20, "families": {"nanogpt": 1.0}}
-
-
 def test_a_journal_of_before_an_upgrade_is_left_as_it_is_for_the_commit_that_is_named(tmp_path: Path) -> None:
     """And analysis reads it; one with what it never had is refused as none of ours."""
     with closing(sqlite3.connect(tmp_path / FILE)) as before:
@@ -64,26 +56,6 @@ def test_a_journal_of_before_an_upgrade_is_left_as_it_is_for_the_commit_that_is_
         stranger.execute("ALTER TABLE reports ADD COLUMN theirs REAL")
     with pytest.raises(ValueError, match="of another version"):
         Journal(tmp_path, new=False)
-
-
-def test_its_watch_counts_each_statement_and_nothing_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a clock that goes on by a second each time it is read."""
-    journal, clock = Journal(tmp_path, new=True), iter(range(1000))
-    monkeypatch.setattr(stopwatch, "perf_counter", lambda: next(clock))
-    before = journal.watch.seconds
-    with journal.transaction():
-        next(clock)
-        journal.insert("trials", trial("t001"))
-        with journal.transaction():
-            journal.update("trials", "t001", {"reason": "why"})
-    journal.note(cap_seconds=10)
-    journal.rows("SELECT * FROM trials")
-    assert journal.watch.seconds - before == 6
-
-
-def test_a_folder_without_a_study_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"holds no journal\.db"):
-        connect(tmp_path)
 
 
 def test_a_second_run_is_refused(tmp_path: Path) -> None:
