@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from tune import cli
-from tune.dry_run import Plan, Speeds, make_plan
+from tune.dry_run import Plan, make_plan
 from tune.settings import Settings
 
 SMALL = {"d_model": 16, "heads": 4}
@@ -122,16 +122,3 @@ def test_a_cluster_is_not_planned_for(capsys: pytest.CaptureFixture[str], tmp_pa
     printed = capsys.readouterr()
     assert re.fullmatch(r"--plan: looks at this machine, .*'127.0.0.1:1': leave --address out; .*\n", printed.err)
     assert printed.out == "" and list(tmp_path.iterdir()) == []
-
-
-def test_a_speed_is_what_was_measured_and_scales_with_the_work(texts: Path) -> None:
-    from tune.corpora import load_corpora, prepare
-
-    settings = Settings(budget=60.0, families={"nanogpt": 1.0}, text_corpus=texts / "text.txt")
-    speeds = Speeds("nanogpt", prepare(load_corpora(settings).corpora["text"]), "cpu")
-    small = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"}
-    measured = speeds.measure(small, micro_batches=1)
-    assert speeds.expected(small) == pytest.approx(measured) and measured > 0
-    deep = small | {"layers": 16}
-    assert speeds.expected(deep) / measured == pytest.approx(speeds.flops(deep) / speeds.flops(small))
-    assert speeds.expected(deep) > measured

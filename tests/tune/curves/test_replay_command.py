@@ -87,7 +87,7 @@ def test_a_bad_table_ends_with_one_line(tmp_path, capsys, content, line):
     assert out == "" and line in error and error.count("\n") == 1
 
 
-# --- the report: ratios are of means over the same cells, and half a budget is set against the whole of it
+# --- the report: ratios are of means over the same cells
 
 
 def row(scheduler: str, budget: str, cap: float, regret: float, table: str = "t") -> dict:
@@ -113,14 +113,3 @@ def test_ratios_to_each_baseline_and_to_the_best_of_each_column():
     assert found["a"] == ["0.50", "0.12", "0.25"]
     assert found["best baseline"] == ["0.50", "2.00", "0.35"]
     assert "oracle" not in found
-
-
-def test_half_of_a_budget_is_set_against_the_whole():
-    rows = [
-        row("ration", "1h", 10, 0.02),
-        row("a", "1h", 10, 0.5),
-        row("ration", "2h", 20, 0.3),
-        row("a", "2h", 20, 0.04),
-    ]
-    text = report([*rows, row("ration", "3h", 30, 0.3), row("a", "3h", 30, 0.3)])
-    assert cells(text, "ration's regret with half")["a"][-2:] == ["0.50", "0.50"]

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.tune.search.world import Numbered, World
+from tests.tune.search.alone import bare
+from tests.tune.search.world import WARM_UP_STEPS, Numbered, World
 from tune.reports import Report
 from tune.search.engine import Engine
+from tune.search.family import WARM_UPS_BEFORE_A_FALL_TELLS, CostModel, Family, with_start_up
 from tune.store.accounting import Assignment
 
 STOPPED = Report(steps=0, tokens=0, training_seconds=0.0, parameters=1000, seconds={"start": 2.0}, ended="stopped")
@@ -177,3 +179,33 @@ def test_an_idle_slot_whose_machine_is_lost_is_charged_no_more(tmp_path: Path) -
     world.engine.slots.there = lambda: 0
     assert world.engine.next() is None
     assert world.accounting.idle_slots == 0 and world.total("SELECT COUNT(*) FROM slots WHERE closed IS NULL") == 0
+
+
+# --- its families and its leases
+
+
+def test_a_fall_tells_once_the_rung_below_it_lies_behind_the_warm_up() -> None:
+    """Counted in steps of the family, so that all trials of a rung are compared in the same way."""
+    for rung, share, tells in ((1, 0.99, True), (1, 1.01, False), (3, 0.99, True), (3, 1.01, False)):
+        shortest = bare().rung_seconds(rung - 1) / (WARM_UPS_BEFORE_A_FALL_TELLS * WARM_UP_STEPS)
+        judged = Family(
+            seconds=600, policy=bare(), cost_model=CostModel(), suggestions=Numbered(), step_seconds=share * shortest,
+            warm_up_steps=WARM_UP_STEPS,
+        )  # fmt: skip
+        judged.policy.promoted("t001", 0, 1.0)
+        judged.reached("t001", rung, 2.0)
+        assert judged.policy.trials["t001"].telling == tells
+
+
+def test_the_first_slot_leaves_the_second_as_much_to_start_with(tmp_path: Path) -> None:
+    """In a cap so small that one start with its whole margin would take most of it."""
+    for cap in (40, 44):
+        (tmp_path / str(cap)).mkdir()
+        first, second = two_running(World(tmp_path / str(cap), cap=cap, slots=2).engine)
+        assert second.seconds > 0.9 * first.seconds
+
+
+def test_a_start_has_its_margin_where_that_is_left_and_never_less_than_its_price() -> None:
+    assert with_start_up(9.0, 6.0, even_share=100.0) > 2 * 6.0 + 9.0
+    assert with_start_up(9.0, 6.0, even_share=20.0) == 20.0
+    assert with_start_up(9.0, 6.0, even_share=5.0) == 15.0

@@ -102,13 +102,6 @@ def test_a_diverged_trial_gets_nothing_more(scenario: dict[str, Any]) -> None:
     assert over or search.seconds < 100
 
 
-def test_a_loss_that_is_not_finite_ends_a_trial_and_the_next_begins_as_long_as_it_can_be_paid() -> None:
-    policy = bare()
-    reach(policy, "a", math.nan)
-    assert policy.trials["a"].state == "ended"
-    assert isinstance(policy.decide(left(300.0)), Start) and isinstance(policy.decide(left(0.5)), HandBack)
-
-
 @pytest.mark.parametrize("seconds", [60.0, 600.0, 14_400.0])
 def test_half_of_the_places_of_a_rung_are_at_the_next(seconds: float) -> None:
     ladder = bare(seconds=seconds).ladder

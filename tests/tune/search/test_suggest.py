@@ -39,30 +39,19 @@ def test_none_comes_twice_or_invalid_and_the_first_is_the_default_but_at_random(
     assert search == "random" or given[0] == space.default()
 
 
-EACH = 10
-"""Draws of each point."""
-
-
 def test_random_is_uniform_over_the_valid_points_whatever_the_prior_says() -> None:
     """By Pearson's test, at one in a thousand, of the first four that many seeds draw."""
     space = Space(family="nanogpt", precisions=("fp32",), fix={"layers": 2, "dropout": 0.1})
     points = [tuple(config.items()) for config in space.configs()]
-
-    def promise(config: Config) -> float:
-        return 1.0 if config["d_model"] == 16 else 1e-6
-
-    drawn = [dict.fromkeys(points, 0) for _ in range(2)]
-    for search, counts in zip(("random", "prior"), drawn, strict=True):
-        for seed in range(EACH * len(points) // 4):
-            suggest = Suggester(space, seed=seed, search=search, prior=promise)
+    freedom, found = len(points) - 1, {}
+    for search, each in (("random", 60), ("prior", 5)):
+        counts = dict.fromkeys(points, 0)
+        for seed in range(each * len(points) // 4):
+            suggest = Suggester(space, seed=seed, search=search, prior=lambda config: 1 / int(config["d_model"]) ** 4)
             for number in range(4):
-                config = suggest.suggest(f"t{number:03d}")
-                assert config is not None
-                counts[tuple(config.items())] += 1
-    random, by_prior = (sum((count - EACH) ** 2 / EACH for count in counts.values()) for counts in drawn)
-    freedom = len(points) - 1
-    bound = freedom + 3.1 * math.sqrt(2 * freedom) + 3.1**2
-    assert random < bound < by_prior
+                counts[tuple(suggest.suggest(f"t{number:03d}").items())] += 1
+        found[search] = sum((count - each) ** 2 / each for count in counts.values())
+    assert found["random"] < freedom + 3.1 * math.sqrt(2 * freedom) + 3.1**2 < found["prior"]
 
 
 def test_a_plan_begins_as_the_search_does() -> None:

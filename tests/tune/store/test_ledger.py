@@ -56,26 +56,26 @@ def test_a_reservation_is_taken_from_what_is_left_at_once_and_released_when_unus
     assert ledger.spent == 35 and ledger.left == pytest.approx(65 - GRACE_SECONDS)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_cap_holds_for_random_histories(clock: Clock, seed: int) -> None:
+def test_the_cap_holds_for_random_histories() -> None:
     """Leases of random length on random slots, ended early at random: held time never exceeds the cap."""
-    chance = random.Random(seed)
-    ledger = Ledger(cap=200, clock=clock)
-    ends: dict[int, float] = {}
-    for step in range(300):
-        clock.now += chance.uniform(0, 2)
-        clock.now = min([clock.now, *ends.values()]) if ends else clock.now
-        for slot in [slot for slot, end in ends.items() if end <= clock.now or chance.random() < 0.1]:
-            del ends[slot]
-            ledger.release(slot)
-        if len(ledger.open_slots) < 4 and ledger.affordable(None) > 1 and chance.random() < 0.5:
-            ledger.open(step)
-        for slot in [slot for slot in ledger.open_slots if slot not in ends]:
-            if (most := ledger.affordable(slot)) > 1:
-                seconds = chance.uniform(0.5, 1) * most
-                ledger.reserve(slot, seconds)
-                ends[slot] = clock.now + seconds
-            else:
-                ledger.hand_back(slot)
-        assert ledger.spent <= ledger.cap
-    assert ledger.spent > 0.95 * ledger.cap
+    for seed in range(8):
+        chance, clock = random.Random(seed), Clock()
+        ledger = Ledger(cap=200, clock=clock)
+        ends: dict[int, float] = {}
+        for step in range(300):
+            clock.now += chance.uniform(0, 2)
+            clock.now = min([clock.now, *ends.values()]) if ends else clock.now
+            for slot in [slot for slot, end in ends.items() if end <= clock.now or chance.random() < 0.1]:
+                del ends[slot]
+                ledger.release(slot)
+            if len(ledger.open_slots) < 4 and ledger.affordable(None) > 1 and chance.random() < 0.5:
+                ledger.open(step)
+            for slot in [slot for slot in ledger.open_slots if slot not in ends]:
+                if (most := ledger.affordable(slot)) > 1:
+                    seconds = chance.uniform(0.5, 1) * most
+                    ledger.reserve(slot, seconds)
+                    ends[slot] = clock.now + seconds
+                else:
+                    ledger.hand_back(slot)
+            assert ledger.spent <= ledger.cap
+        assert ledger.spent > 0.95 * ledger.cap
