@@ -18,7 +18,7 @@ from tune.settings import Settings
 
 PATIENCE = 600.0
 """Seconds that a search may be silent."""
-ASKED = ["--budget", "60s", "--families", "nanogpt", "--devices", "1", "--text-corpus", "builtin", "--out", "study"]
+ASKED = ["--budget", "60s", "--families", "nanogpt", "--devices", "1", "--text-corpus", "text.txt", "--out", "study"]
 
 
 def searches(folder: Path, where: str, words: Sequence[str], line: Connection, said: Sequence[Connection]) -> None:
@@ -86,6 +86,13 @@ def read(end: Connection) -> bytes:
     return said
 
 
+@pytest.fixture(autouse=True)
+def text(tmp_path: Path) -> Path:
+    """In the folder from which a search is started."""
+    (tmp_path / "text.txt").write_text("To be, or not to be. " * 500)
+    return tmp_path / "text.txt"
+
+
 @pytest.mark.parametrize(("where", "number"), [("starts", signal.SIGTERM), ("runs", signal.SIGINT)])
 def test_a_signal_while_ray_starts_or_runs_ends_in_order_and_says_how_to_go_on(
     tmp_path: Path, where: str, number: signal.Signals
@@ -107,9 +114,9 @@ def test_told_twice_while_ray_starts_it_ends_at_once_and_can_be_gone_on_with(tmp
     assert way == ["searching"], "it cannot be gone on with"
 
 
-def test_a_signal_before_anything_was_written_says_so(tmp_path: Path) -> None:
+def test_a_signal_before_anything_was_written_says_so(tmp_path: Path, text: Path) -> None:
     *ended, _ = told(tmp_path, "looks", signal.SIGINT)
-    assert ended == [130, [], ["ended by SIGINT; nothing was written"]] and list(tmp_path.iterdir()) == []
+    assert ended == [130, [], ["ended by SIGINT; nothing was written"]] and list(tmp_path.iterdir()) == [text]
 
 
 def test_an_end_from_outside_of_python_says_how_to_go_on(tmp_path: Path) -> None:
