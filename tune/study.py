@@ -202,7 +202,8 @@ def trials_told(told: Told, engine: Engine, study: Path, write: Callable[[str], 
         told.listen(note)
         (study / STOP_FILE).unlink(missing_ok=True)
         for each in said:
-            each.join()
+            if each.is_alive():  # a second signal may come before it has begun
+                each.join()
 
 
 def check_same(context: SearchContext, journal: Journal) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -35,6 +36,7 @@ def searches(folder: Path, where: str, words: Sequence[str], line: Connection, s
     @contextmanager
     def local_ray(slots: int, gpus: int) -> Iterator[None]:
         comes_to("starts")
+        comes_to("is told twice")
         yield
 
     def run_trials(engine: Engine, *_: Any) -> None:
@@ -46,7 +48,16 @@ def searches(folder: Path, where: str, words: Sequence[str], line: Connection, s
         line.send("searching")
         assert not where or engine.next() is None, "a trial begins though all is to end"
 
+    class Twice(Thread):
+        """The second signal comes in the midst of hearing the first."""
+
+        def start(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            super().start()
+
     study.local_ray, study.run_trials = local_ray, run_trials
+    if where == "is told twice":
+        study.Thread = Twice
     if where == "looks":
         search_context.load_corpora = lambda settings: comes_to(where)
     sys.exit(cli.main(Settings, words))
@@ -105,9 +116,14 @@ def test_a_signal_while_ray_starts_or_runs_ends_in_order_and_says_how_to_go_on(
     assert ("searching" in way) == (where == "runs")
 
 
-def test_told_twice_while_ray_starts_it_ends_at_once_and_can_be_gone_on_with(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("where", "signals"), [("starts", (signal.SIGINT, signal.SIGTERM)), ("is told twice", (signal.SIGINT,))]
+)
+def test_told_twice_while_ray_starts_it_ends_at_once_and_can_be_gone_on_with(
+    tmp_path: Path, where: str, signals: tuple[int, ...]
+) -> None:
     """Two signals of one kind may reach a process as one."""
-    code, _, error, _ = told(tmp_path, "starts", signal.SIGINT, signal.SIGTERM)
+    code, _, error, _ = told(tmp_path, where, *signals)
     how = f"go on with: python tune/run.py --resume {tmp_path / 'study'}"
     assert code == 128 + signal.SIGTERM and error[-1] == f"ended by SIGTERM; {how}"
     *_, way = told(tmp_path, "", words=["--resume", str(tmp_path / "study")])
