@@ -1,8 +1,9 @@
 """Small data, small configs and a scripted clock for the tests of training."""
 
+import gc
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -73,10 +74,26 @@ def pair_data() -> PairData:
     )
 
 
+@pytest.fixture(scope="session")
+def small(small_text: Config, text_data: TextData, small_pairs: Config, pair_data: PairData) -> dict[str, tuple]:
+    """A small config of each family, and its data."""
+    return {"text": (small_text, text_data), "pairs": (small_pairs, pair_data)}
+
+
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without torch.compile, whose time is the machine's."""
     monkeypatch.setattr(Learner, "can_compile", lambda _: False)
+
+
+@pytest.fixture(scope="session")
+def warm() -> None:
+    """What torch imports for a first training stays too, as tests/conftest.py has it."""
+    import torch._dynamo
+    import torch._inductor.config
+
+    gc.collect()
+    gc.freeze()
 
 
 class Script:
@@ -86,7 +103,8 @@ class Script:
         self.now = 100.0
         self.start, self.step, self.batch, self.save = (itertools.repeat(x) for x in (1.0, 0.1, 0.02, 0.1))
         self.compiles = False
-        self.learns = True  # else steps are counted only
+        self.learns = True  # else steps are counted only, and their losses are these
+        self.loss: Callable[[int], float] = lambda step: 1.0
 
     def __call__(self) -> float:
         return self.now
@@ -108,7 +126,8 @@ class Script:
             if self.learns:
                 return learn(learner_, factor)
             learner_.steps += 1
-            return learner.Step(loss=torch.tensor(1.0), gradient_norm=torch.tensor(1.0), tokens=128)
+            loss = torch.tensor(self.loss(learner_.steps))
+            return learner.Step(loss=loss, gradient_norm=torch.tensor(1.0), tokens=128)
 
         learn = Learner.step
         evaluation_batches = families.evaluation_batches
@@ -121,11 +140,10 @@ class Script:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
+def clock(warm: None, monkeypatch: pytest.MonkeyPatch) -> Script:
     script = Script()
-    with monkeypatch.context() as patch:
-        script.install(patch)
-        yield script
+    script.install(monkeypatch)
+    return script
 
 
 def _run(
@@ -142,6 +160,16 @@ def _run(
 
 
 @pytest.fixture
-def run() -> Callable[..., list[Report]]:
+def run(warm: None) -> Callable[..., list[Report]]:
     """train() to its end: the arguments are _run's, the last ones Segment's."""
     return _run
+
+
+@pytest.fixture
+def life(small_text: Config, text_data: TextData, tmp_path: Path, clock: Script) -> Callable[..., list[Report]]:
+    """A segment of the small text model's life on the scripted clock, of what Segment takes."""
+
+    def live(*, checkpoint: str | Path | None = None, folder: Path = tmp_path, **asked: object) -> list[Report]:
+        return _run(small_text, text_data, folder, clock, Path(checkpoint) if checkpoint else None, **asked)
+
+    return live

@@ -27,7 +27,8 @@ class Ranks:
     """So many processes, up until closed."""
 
     def __init__(self, count: int, store: Path) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")  # which imports once for all of them
+        context.set_forkserver_preload([__name__])
         self._lines, self._processes = [], []
         for rank in range(count):
             line, end = context.Pipe()

@@ -26,57 +26,48 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
 
 
 @pytest.fixture(scope="module")
-def config_of(small_text, small_pairs):
-    return {"text": replace(small_text, dropout=0.0), "pairs": replace(small_pairs, dropout=0.0)}
-
-
-@pytest.fixture(scope="module")
-def data_of(text_data, pair_data):
-    return {"text": text_data, "pairs": pair_data}
+def of(small):
+    """Config, without dropout, and data of each family."""
+    return {family: (replace(config, dropout=0.0), data) for family, (config, data) in small.items()}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_gradients_are_those_of_one_process_and_bit_equal_on_all_ranks(two, config_of, data_of, family):
-    for found in two(rank.agreements, config_of[family], data_of[family]):
+def test_gradients_are_those_of_one_process_and_bit_equal_on_all_ranks(two, of, family):
+    for found in two(rank.agreements, *of[family]):
         assert found["across_ranks"]
         assert found["whole_batch"] < 1e-6
         assert all(distance < 1e-6 for distance in found["accumulated"].values()) and len(found["accumulated"]) == 3
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("micro_batches", [1, 3])
-def test_training_together_is_training_alone(two, config_of, data_of, family, micro_batches):
-    config, data = config_of[family], data_of[family]
+@pytest.mark.parametrize(("family", "micro_batches"), [("text", 3), ("pairs", 1)])
+def test_training_together_is_training_alone(two, of, family, micro_batches):
+    config, data = of[family]
     expected, _ = rank.trained(Learner(config, data, CPU), 3)
     (losses, weights), (others_losses, others) = two(rank.after_steps, config, data, 3, micro_batches)
     assert losses == others_losses and all(torch.equal(weights[name], others[name]) for name in weights)
     assert losses == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_checkpoint_keeps_the_dropout_of_each_rank(two, config_of, data_of, tmp_path: Path):
-    config = replace(config_of["text"], dropout=0.3)
-    for (losses, weights), (after, resumed) in two(rank.in_two_lives, config, data_of["text"], tmp_path):
+def test_a_checkpoint_keeps_the_dropout_of_each_rank(two, of, tmp_path: Path):
+    config = replace(of["text"][0], dropout=0.3)
+    for (losses, weights), (after, resumed) in two(rank.in_two_lives, config, of["text"][1], tmp_path):
         assert after == losses[2:]
         assert all(torch.equal(weights[name], resumed[name]) for name in weights)
 
 
-def test_without_synchronization_each_rank_has_gradients_of_its_own(two, config_of, data_of):
-    one, other = two(rank.unsynced_gradient, config_of["text"], data_of["text"])
-    assert not torch.equal(one, other)
+def test_without_synchronization_each_rank_has_gradients_of_its_own_and_drops_out_differently(two, of):
+    for asked in (rank.unsynced_gradient, rank.random_numbers):
+        one, other = two(asked, *of["text"])
+        assert not torch.equal(one, other)
 
 
-def test_parts_of_a_batch_are_communicated_together(two, config_of, data_of):
-    once, cut = (two(rank.communications, config_of["text"], data_of["text"], parts) for parts in (1, 3))
+def test_parts_of_a_batch_are_communicated_together(two, of):
+    once, cut = (two(rank.communications, *of["text"], parts) for parts in (1, 3))
     assert once == cut and once[0] > 0
 
 
-def test_ranks_drop_out_differently(two, config_of, data_of):
-    one, other = two(rank.random_numbers, config_of["text"], data_of["text"])
-    assert not torch.equal(one, other)
-
-
-def test_the_noise_of_gradients_is_the_same_from_two_ranks_as_from_two_halves(two, config_of, data_of):
-    config, data = config_of["text"], data_of["text"]
+def test_the_noise_of_gradients_is_the_same_from_two_ranks_as_from_two_halves(two, of):
+    config, data = of["text"]
     alone = WatchedLearner(config, data, CPU)
     alone.step(1.0)
     expected = [each.item() for each in alone.estimates()]
@@ -84,10 +75,10 @@ def test_the_noise_of_gradients_is_the_same_from_two_ranks_as_from_two_halves(tw
     assert one == other == pytest.approx(expected, rel=1e-4)
 
 
-def test_levers_change_no_gradient_and_compression_little(two, config_of, data_of):
+def test_levers_change_no_gradient_and_compression_little(two, of):
     exact = [{"bucket_megabytes": 0.01}, {"gradient_as_bucket_view": True}, {"static_graph": True}]
     compressed = [{"compression": "fp16"}, {"compression": "bf16"}]
-    found, others = two(rank.distances, config_of["text"], data_of["text"], [*exact, *compressed])
+    found, others = two(rank.distances, *of["text"], [*exact, *compressed])
     assert found == others
     assert all(distance < 1e-6 for distance in found[: len(exact)])
     for asked, distance in zip(compressed, found[len(exact) :], strict=True):
@@ -96,14 +87,13 @@ def test_levers_change_no_gradient_and_compression_little(two, config_of, data_o
     assert isinstance(found[len(exact)], float), "gloo has fp16"
 
 
-def test_what_only_the_first_rank_does_the_others_wait_for(two, config_of, data_of):
-    assert two(rank.first_rank_steps, config_of["text"], data_of["text"]) == [3, 0]
+def test_what_only_the_first_rank_does_the_others_wait_for(two, of):
+    assert two(rank.first_rank_steps, *of["text"]) == [3, 0]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("count", [2, 3])
-def test_shares_are_the_batch(config_of, data_of, family, count):
-    config, data = config_of[family], data_of[family]
+def test_shares_are_the_batch(of, family):
+    (config, data), count = of[family], 3
     asked = {"batch_tokens": config.batch_tokens, "context": config.context, "seed": 1}
     whole = TrainBatches(data, **asked)
     parts = [SharedBatches(TrainBatches(data, **asked), each, count) for each in range(count)]
@@ -116,6 +106,6 @@ def test_shares_are_the_batch(config_of, data_of, family, count):
         assert np.ptp([len(share.targets) for share in shares]) <= 1
 
 
-def test_a_batch_of_fewer_rows_than_ranks_is_refused(config_of, data_of):
+def test_a_batch_of_fewer_rows_than_ranks_is_refused(of):
     with pytest.raises(ValueError, match=r"^batch_tokens: 128 are 8 rows, too few for 9 devices; take at least 144$"):
-        SharedBatches(TrainBatches(data_of["text"], batch_tokens=128, context=16, seed=0), 0, 9)
+        SharedBatches(TrainBatches(of["text"][1], batch_tokens=128, context=16, seed=0), 0, 9)

@@ -17,7 +17,7 @@ def whole(text_data):
     return TrainBatches(text_data, batch_tokens=ROWS * 16, context=16, seed=3)
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, 4])
 def test_without_set_epoch_the_order_repeats_and_with_it_does_not(whole, count):
     off, on = (SampledBatches(whole, BATCHES, count, set_epoch=each) for each in (False, True))
     assert len({off.order(epoch).tobytes() for epoch in range(5)}) == 1
@@ -25,7 +25,7 @@ def test_without_set_epoch_the_order_repeats_and_with_it_does_not(whole, count):
     assert on.order(2).tolist() == on.order(2).tolist(), "a checkpoint goes on in the same order"
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, 4])
 def test_an_epoch_has_every_sample_once_in_equal_shares(whole, count):
     made = SampledBatches(whole, BATCHES, count, set_epoch=True)
     expected = np.sort(whole._plan[:BATCHES].ravel()).tolist()
@@ -44,11 +44,6 @@ def test_each_ranks_share_is_its_samplers(whole):
     order = SampledBatches(whole, BATCHES, 2, set_epoch=False).order(4)
     for rank, sampler in enumerate(drawn):
         assert order[:, rank * 4 : (rank + 1) * 4].ravel().tolist() == samples[list(sampler)].tolist()
-
-
-def test_nine_samples_on_two_ranks_are_padded_to_ten():
-    shares = [list(DistributedSampler(range(9), 2, rank, shuffle=False)) for rank in range(2)]
-    assert [len(share) for share in shares] == [5, 5] and sorted(shares[0] + shares[1]) == [0, *range(9)]
 
 
 def test_a_learner_goes_through_the_same_few_batches_again(small_text, text_data):

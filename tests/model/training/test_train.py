@@ -1,176 +1,141 @@
 """A segment of training repeats itself bit for bit, learns, and ends as it must."""
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from model.config import Config
-from model.data.dataset import PairData, TextData
+from model.data.dataset import TextData
 from model.training import checkpoint as checkpoints
 from model.training import train as training
-from model.training.learner import Learner
+from model.training.learner import Step
 from model.training.time_budget import Segment
-from model.training.train import train
+from model.training.train import EXPLODED, Recent, train
+from tests.model.conftest import SUBSET, Script
 from tune.reports import Report
 
-SUBSET = 256
-Run = Callable[..., list[Report]]
+Life = Callable[..., list[Report]]
 pytestmark = pytest.mark.usefixtures("eager")
 
 
-def weights(path: str | None) -> dict[str, torch.Tensor]:
-    assert path is not None
-    return checkpoints.load_file(Path(path) / checkpoints.WEIGHTS)
+def same_weights(one: Report, other: Report) -> bool:
+    left, right = (checkpoints.load_file(Path(str(each.checkpoint)) / checkpoints.WEIGHTS) for each in (one, other))
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-@pytest.mark.parametrize("family", ["text", "pairs"])
-@pytest.mark.parametrize("architecture", ["modern", "nanogpt"])
+@pytest.mark.parametrize(("family", "architecture"), [("text", "modern"), ("text", "nanogpt"), ("pairs", "modern")])
 def test_resumed_equals_uninterrupted_bit_for_bit(
-    family: str,
-    architecture: str,
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    run: Run,
+    family: str, architecture: str, small: dict[str, tuple], tmp_path: Path, run: Life
 ) -> None:
-    config, data = (request.getfixturevalue(name) for name in (f"small_{family}", f"{family.removesuffix('s')}_data"))
+    config, data = small[family]
     config = replace(config, architecture=architecture)
-    through = run(config, data, tmp_path / "a", steps=30)[-1]
-    first = run(config, data, tmp_path / "b", steps=11)[-1]
+    through = run(config, data, tmp_path / "a", steps=12)[-1]
+    first = run(config, data, tmp_path / "b", steps=5)[-1]
     torch.manual_seed(99)
-    resumed = run(config, data, tmp_path / "b", checkpoint=Path(str(first.checkpoint)), steps=30)[-1]
-    left, right = weights(through.checkpoint), weights(resumed.checkpoint)
-    assert left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+    resumed = run(config, data, tmp_path / "b", checkpoint=Path(str(first.checkpoint)), steps=12)[-1]
+    assert same_weights(through, resumed)
     assert (through.steps, through.tokens, through.valid.loss) == (resumed.steps, resumed.tokens, resumed.valid.loss)
     assert through.ended == resumed.ended == "rung" and not through.whole
 
 
 def test_resumed_in_the_middle_of_its_decay_equals_uninterrupted(
-    small_text: Config,
-    text_data: TextData,
-    tmp_path: Path,
-    clock: Any,
-    run: Run,
+    small_text: Config, text_data: TextData, tmp_path: Path, clock: Script, life: Life
 ) -> None:
-    through = run(small_text, text_data, tmp_path / "a", clock, steps=40, final=True, device_seconds=1e6)[-1]
-    clock.step = itertools.chain(itertools.repeat(0.1, 30), itertools.repeat(3.0, 6), itertools.repeat(0.1))
-    training_ = train(
-        small_text,
-        text_data,
-        Segment(device_seconds=1e6, steps=40, final=True),
-        folder=tmp_path / "b",
-        evaluation_tokens=SUBSET,
-        clock=clock,
-    )
-    clock.now += training.CHECKPOINT_SECONDS - 10
-    for report in training_:
-        if report.steps >= 35:
+    through = life(folder=tmp_path / "a", steps=20, final=True)[-1]
+    clock.step = itertools.chain(itertools.repeat(0.1, 14), itertools.repeat(3.0, 4), itertools.repeat(0.1))
+    segment = Segment(device_seconds=1e6, steps=20, final=True)
+    going = train(small_text, text_data, segment, folder=tmp_path / "b", evaluation_tokens=SUBSET, clock=clock)
+    clock.now += training.CHECKPOINT_SECONDS - 5
+    for report in going:
+        if report.steps >= 17:
             break
-    training_.close()
+    going.close()
     newest = checkpoints.latest(tmp_path / "b")
-    assert newest is not None and 24 < checkpoints.load(newest).state["steps"] < 40
-    resumed = run(small_text, text_data, tmp_path / "b", clock, newest, steps=40, final=True)[-1]
-    left, right = weights(through.checkpoint), weights(resumed.checkpoint)
-    assert all(torch.equal(left[name], right[name]) for name in left)
-    assert resumed.test.loss == through.test.loss
+    assert newest is not None and 12 < checkpoints.load(newest).state["steps"] < 20
+    resumed = life(folder=tmp_path / "b", checkpoint=newest, steps=20, final=True)[-1]
+    assert same_weights(through, resumed) and resumed.test.loss == through.test.loss
 
 
-@pytest.mark.parametrize("broken", [float("nan"), float("inf"), 50.0])
-def test_divergence_ends_a_trial_at_once(
-    broken: float,
-    small_text: Config,
-    text_data: TextData,
-    tmp_path: Path,
-    clock: Any,
-    run: Run,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    loss_of = Learner._backward
-
-    def breaks(self: Learner, *part: Any) -> torch.Tensor:
-        loss = loss_of(self, *part)
-        return loss * 0 + broken if self.steps >= 30 else loss
-
-    monkeypatch.setattr(Learner, "_backward", breaks)
-    last = run(small_text, text_data, tmp_path, clock, steps=1000)[-1]
+@pytest.mark.parametrize("broken", [math.nan, 50.0])
+def test_divergence_ends_a_trial_at_once(broken: float, clock: Script, life: Life) -> None:
+    clock.learns, clock.loss = False, lambda step: broken if step > 30 else 1.0
+    last = life(steps=1000)[-1]
     assert last.ended == "diverged" and last.checkpoint is None and last.valid is None
     assert last.training_seconds <= 3.0 + 3 * training.YIELD_SECONDS
 
 
-def test_a_loss_that_rises_once_is_no_divergence(
-    small_text: Config,
-    text_data: TextData,
-    tmp_path: Path,
-    clock: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    run: Run,
-) -> None:
-    loss_of = Learner._backward
+def test_a_loss_that_rises_once_is_no_divergence(clock: Script, life: Life) -> None:
+    clock.learns, clock.loss = False, lambda step: 100.0 if step == 35 else 1.0
+    assert life(steps=100)[-1].ended == "rung"
 
-    def jumps(self: Learner, *part: Any) -> torch.Tensor:
-        return loss_of(self, *part) + 100.0 * (self.steps == 35)
 
-    monkeypatch.setattr(Learner, "_backward", jumps)
-    assert run(small_text, text_data, tmp_path, clock, steps=100)[-1].ended == "rung"
+def look(recent: Recent, *losses: float, seconds: float = 1.0) -> Recent:
+    """At steps of ten tokens each."""
+    for loss in losses:
+        recent.add(Step(loss=torch.tensor(loss), gradient_norm=torch.tensor(2.0), tokens=10))
+    recent.took(seconds)
+    recent.read()
+    return recent
+
+
+def test_a_look_gives_the_mean_of_the_losses_since_the_last_one_and_their_speed() -> None:
+    recent = look(Recent(), 5.0, 3.0, seconds=4.0)
+    assert (recent.train_loss, recent.gradient_norm, recent.tokens_per_second) == (4.0, 2.0, 5.0)
+    recent.read()
+    assert (recent.train_loss, recent.tokens_per_second) == (4.0, 5.0), "without steps nothing changes"
+    recent.add(Step(loss=torch.tensor(1.0), gradient_norm=torch.tensor(2.0), tokens=1000))
+    recent.forget_tokens()
+    assert look(recent, 1.0).tokens_per_second == 10.0
+    assert recent.train_loss == 1.0 and recent.first_loss == 4.0
+
+
+def test_a_loss_diverges_where_it_is_no_number_or_stays_far_above_the_first() -> None:
+    assert all(look(look(Recent(), 4.0), loss).diverged for loss in (math.nan, math.inf))
+    high = 4.0 + 2 * EXPLODED
+    once = look(look(look(Recent(), 4.0), high), 4.0)
+    assert not once.diverged
+    assert not look(once, high).diverged and look(once, high).diverged
 
 
 def test_closing_early_leaves_only_whole_checkpoints(
-    small_text: Config,
-    text_data: TextData,
-    tmp_path: Path,
-    run: Run,
+    small_text: Config, text_data: TextData, tmp_path: Path, clock: Script, life: Life
 ) -> None:
-    first = run(small_text, text_data, tmp_path, steps=10)[-1]
+    clock.learns = False
+    first = Path(str(life(steps=10)[-1].checkpoint))
     going = train(
-        small_text,
-        text_data,
-        Segment(device_seconds=1e6),
-        folder=tmp_path,
-        checkpoint=Path(str(first.checkpoint)),
-        evaluation_tokens=SUBSET,
-    )
+        small_text, text_data, Segment(device_seconds=1e6), folder=tmp_path, checkpoint=first, evaluation_tokens=SUBSET,
+        clock=clock,
+    )  # fmt: skip
     next(going)
     going.close()
-    assert [path.name for path in tmp_path.iterdir()] == [Path(str(first.checkpoint)).name]
-    assert str(checkpoints.latest(tmp_path)) == first.checkpoint
+    assert [*tmp_path.iterdir()] == [first] and checkpoints.latest(tmp_path) == first
 
 
-def test_a_damaged_checkpoint_falls_back(small_text: Config, text_data: TextData, tmp_path: Path, run: Run) -> None:
-    first = run(small_text, text_data, tmp_path, steps=10)[-1]
-    second = run(small_text, text_data, tmp_path, checkpoint=Path(str(first.checkpoint)), steps=20)[-1]
+def test_a_damaged_checkpoint_falls_back_and_one_of_another_config_is_refused(
+    small_text: Config, text_data: TextData, tmp_path: Path, run: Life
+) -> None:
+    first = run(small_text, text_data, tmp_path, steps=4)[-1]
+    with pytest.raises(ValueError, match="another configuration"):
+        run(replace(small_text, layers=3), text_data, tmp_path, checkpoint=Path(str(first.checkpoint)), steps=8)
+    second = run(small_text, text_data, tmp_path, checkpoint=Path(str(first.checkpoint)), steps=8)[-1]
     damaged = Path(str(second.checkpoint))
     (damaged / checkpoints.WEIGHTS).write_bytes(b"cut off")
-    again = run(small_text, text_data, tmp_path, checkpoint=damaged, steps=20)[-1]
-    assert (again.steps, again.valid.loss) == (20, second.valid.loss)
+    again = run(small_text, text_data, tmp_path, checkpoint=damaged, steps=8)[-1]
+    assert (again.steps, again.valid.loss) == (8, second.valid.loss)
     for folder in tmp_path.iterdir():
         (folder / checkpoints.STATE).unlink()
-    anew = run(small_text, text_data, tmp_path, checkpoint=damaged, steps=20)[-1]
+    anew = run(small_text, text_data, tmp_path, checkpoint=damaged, steps=8)[-1]
     assert anew.valid.loss == second.valid.loss
 
 
-def test_a_checkpoint_of_another_config_is_refused(
-    small_text: Config,
-    text_data: TextData,
-    tmp_path: Path,
-    run: Run,
-) -> None:
-    first = run(small_text, text_data, tmp_path, steps=2)[-1]
-    with pytest.raises(ValueError, match="another configuration"):
-        run(replace(small_text, layers=3), text_data, tmp_path, checkpoint=Path(str(first.checkpoint)), steps=4)
-
-
 def test_a_compiler_that_fails_costs_nothing_but_time(
-    small_text: Config,
-    text_data: TextData,
-    tmp_path: Path,
-    clock: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    run: Run,
+    tmp_path: Path, clock: Script, life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> object:
         def call(*_: object) -> torch.Tensor:
@@ -179,60 +144,33 @@ def test_a_compiler_that_fails_costs_nothing_but_time(
 
         return call
 
-    eager = run(small_text, text_data, tmp_path / "a", clock, steps=60)[-1]
+    eager = life(folder=tmp_path / "a", steps=24)[-1]
     clock.compiles = True
     monkeypatch.setattr(torch, "compile", fails)
-    monkeypatch.setattr(training, "COMPILE_REPAYS", {"cpu": 1.0})
-    reports = run(small_text, text_data, tmp_path / "b", clock, steps=60)
-    left, right = weights(eager.checkpoint), weights(reports[-1].checkpoint)
-    assert all(torch.equal(left[name], right[name]) for name in left)
+    monkeypatch.setattr(training, "COMPILE_REPAYS", {"cpu": 0.1})
+    reports = life(folder=tmp_path / "b", steps=24)
+    assert same_weights(eager, reports[-1])
     assert sum(report.seconds["compile"] for report in reports) == pytest.approx(0.1)
 
 
-def test_it_learns_both_families(
-    small_text: Config,
-    text_data: TextData,
-    small_pairs: Config,
-    pair_data: PairData,
-    tmp_path: Path,
-    run: Run,
-) -> None:
-    for config, data in ((small_text, text_data), (small_pairs, pair_data)):
-        reports = run(config, data, tmp_path / config.family, steps=150, final=True)
-        last = reports[-1]
-        assert last.valid.loss < 0.6 * np.log(data.vocabulary)
-        assert last.valid.loss == pytest.approx(last.test.loss, abs=0.3)
-        assert last.memory_bytes >= 0 and last.parameters > 0 and last.tokens > 0
+@pytest.mark.parametrize(
+    ("family", "precision"), [("text", "fp32"), ("pairs", "fp32"), ("text", "bf16"), ("text", "fp16")]
+)
+def test_it_learns(family: str, precision: str, small: dict[str, tuple], tmp_path: Path, run: Life) -> None:
+    config, data = small[family]
+    last = run(replace(config, precision=precision), data, tmp_path, steps=60, final=True)[-1]
+    assert last.valid.loss < 0.75 * np.log(data.vocabulary)
+    assert last.valid.loss == pytest.approx(last.test.loss, abs=0.3)
+    assert last.memory_bytes >= 0 and last.parameters > 0 and last.tokens > 0
 
 
 def test_told_to_stop_it_leaves_a_checkpoint(
-    small_text: Config,
-    text_data: TextData,
-    tmp_path: Path,
-    clock: Any,
+    small_text: Config, text_data: TextData, tmp_path: Path, clock: Script
 ) -> None:
     answers = iter([False, False, True])
-    segment = Segment(device_seconds=1e6, steps=1000)
     *_, last = train(
-        small_text,
-        text_data,
-        segment,
-        folder=tmp_path,
-        evaluation_tokens=SUBSET,
-        clock=clock,
-        stop=lambda: next(answers),
-    )
+        small_text, text_data, Segment(device_seconds=1e6, steps=1000), folder=tmp_path, evaluation_tokens=SUBSET,
+        clock=clock, stop=lambda: next(answers),
+    )  # fmt: skip
     assert last.ended == "stopped" and last.steps == 2
     assert checkpoints.load(Path(str(last.checkpoint))).state["steps"] == last.steps
-
-
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_it_learns_in_small_precisions(
-    precision: str,
-    small_text: Config,
-    text_data: TextData,
-    tmp_path: Path,
-    run: Run,
-) -> None:
-    last = run(replace(small_text, precision=precision), text_data, tmp_path, steps=60)[-1]
-    assert last.ended == "rung" and last.valid.loss < 0.8 * np.log(text_data.vocabulary)

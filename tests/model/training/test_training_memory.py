@@ -20,6 +20,7 @@ from model.training import checkpoint as checkpoints
 from model.training import train as training
 from model.training.learner import Learner
 from model.training.memory import ran_out
+from tests.model.conftest import Script
 from tune.reports import Report
 
 CPU = torch.device("cpu")
@@ -80,11 +81,11 @@ def test_what_onednn_says_of_much_else_is_running_out_only_under_a_limit(
     assert ran_out(RuntimeError("could not create a primitive")) is limited
 
 
-@pytest.fixture(params=["text", "pairs"])
-def case(request: pytest.FixtureRequest) -> tuple[Config, Any]:
-    """A config of either family, without dropout, which parts would draw differently, and its data."""
-    config = request.getfixturevalue(f"small_{request.param}")
-    return replace(config, dropout=0.0), request.getfixturevalue(f"{request.param.removesuffix('s')}_data")
+@pytest.fixture
+def text(small: dict[str, tuple]) -> tuple[Config, Any]:
+    """Without dropout, which parts would draw differently."""
+    config, data = small["text"]
+    return replace(config, dropout=0.0), data
 
 
 def steps(learner: Learner, count: int = 3) -> list[float]:
@@ -103,10 +104,12 @@ def gradients(learner: Learner) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("micro_batches", [2, 4, 64])
-def test_parts_of_a_batch_make_the_step_of_the_whole(case: tuple[Config, Any], micro_batches: int) -> None:
+@pytest.mark.parametrize("family", ["text", "pairs"])
+@pytest.mark.parametrize("micro_batches", [3, 64])
+def test_parts_of_a_batch_make_the_step_of_the_whole(family: str, small: dict[str, tuple], micro_batches: int) -> None:
     """The gradients, that is: where one is next to nothing, the optimizer makes a whole step of its rounding."""
-    config, data = case
+    config, data = small[family]
+    config = replace(config, dropout=0.0)
     whole, parts = Learner(config, data, CPU), Learner(config, data, CPU, micro_batches)
     for one, other in zip(gradients(whole), gradients(parts), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5 * float(one.abs().max()))
@@ -128,12 +131,11 @@ def short_of_memory(monkeypatch: pytest.MonkeyPatch, most_rows: int) -> list[int
 
 
 def test_a_batch_that_does_not_fit_is_halved_until_it_does(
-    case: tuple[Config, Any], monkeypatch: pytest.MonkeyPatch
+    text: tuple[Config, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, data = case
-    expected = steps(Learner(config, data, CPU))
+    expected = steps(Learner(*text, CPU))
     tried = short_of_memory(monkeypatch, most_rows=2)
-    learner = Learner(config, data, CPU)
+    learner = Learner(*text, CPU)
     learner.rehearse()
     rehearsed = len(tried)
     assert learner.ran_out and learner.micro_batches > 1
@@ -141,31 +143,28 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does(
     assert max(tried[-3:]) <= 2 and len([rows for rows in tried[rehearsed:] if rows > 2]) <= 1
 
 
-def test_what_does_not_fit_in_the_smallest_parts_is_an_error(
-    case: tuple[Config, Any], monkeypatch: pytest.MonkeyPatch
+def test_what_does_not_fit_in_the_smallest_parts_is_an_error_and_other_errors_are_not_tried_again(
+    text: tuple[Config, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = short_of_memory(monkeypatch, most_rows=0)
     with pytest.raises(MemoryError):
-        steps(Learner(*case, CPU))
+        steps(Learner(*text, CPU))
     assert tried[-1] == 1
-
-
-def test_other_errors_are_not_tried_again(case: tuple[Config, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = []
+    tried.clear()
 
     def fails(self: Learner, batch: Any, *share: Any) -> torch.Tensor:
-        tried.append(batch)
+        tried.append(1)
         raise RuntimeError("shapes differ")
 
     monkeypatch.setattr(Learner, "_backward", fails)
     with pytest.raises(RuntimeError, match="shapes differ"):
-        steps(Learner(*case, CPU))
+        steps(Learner(*text, CPU))
     assert len(tried) == 1
 
 
 def test_a_rehearsal_changes_nothing(small_pairs: Config, pair_data: PairData, tmp_path: Path, run: Run) -> None:
-    plain = run(small_pairs, pair_data, tmp_path / "a", steps=8)[-1]
-    rehearsed = run(small_pairs, pair_data, tmp_path / "b", steps=8, rehearse=True)[-1]
+    plain = run(small_pairs, pair_data, tmp_path / "a", steps=3)[-1]
+    rehearsed = run(small_pairs, pair_data, tmp_path / "b", steps=3, rehearse=True)[-1]
     left, right = (
         checkpoints.load_file(Path(str(last.checkpoint)) / checkpoints.WEIGHTS) for last in (plain, rehearsed)
     )
@@ -173,11 +172,9 @@ def test_a_rehearsal_changes_nothing(small_pairs: Config, pair_data: PairData, t
     assert not rehearsed.ran_out and rehearsed.micro_batches == 1
 
 
-def test_a_segment_tells_that_it_ran_out_and_how_it_went_on(
-    small_text: Config, text_data: TextData, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_segment_tells_that_it_ran_out_and_how_it_went_on(life: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     short_of_memory(monkeypatch, most_rows=2)
-    last = run(small_text, text_data, tmp_path, steps=5)[-1]
+    last = life(steps=2)[-1]
     assert (last.ran_out, last.micro_batches, last.ended) == (True, 4, "rung")
 
 
@@ -196,10 +193,10 @@ def short_in_evaluations(monkeypatch: pytest.MonkeyPatch, error: Exception, *, w
 
 
 def test_an_evaluation_that_memory_does_not_suffice_for_costs_itself_alone(
-    case: tuple[Config, Any], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    clock: Script, life: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = short_in_evaluations(monkeypatch, MemoryError(), whole=True)
-    last = run(*case, tmp_path, steps=20, final=True)[-1]
+    clock.learns, asked = False, short_in_evaluations(monkeypatch, MemoryError(), whole=True)
+    last = life(steps=20, final=True)[-1]
     assert asked.count(None) == 2, "valid and test"
     assert last.ended == "final" and not last.whole and last.test is None and not last.ran_out
     assert last.valid is not None and Path(str(last.checkpoint)).name == f"{checkpoints.AFTER_DECAY}-000020"
@@ -208,21 +205,22 @@ def test_an_evaluation_that_memory_does_not_suffice_for_costs_itself_alone(
 
 @pytest.mark.parametrize("final", [True, False])
 def test_without_memory_for_the_smallest_evaluation_a_segment_says_so_and_leaves_its_checkpoint(
-    case: tuple[Config, Any], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, final: bool
+    clock: Script, life: Run, monkeypatch: pytest.MonkeyPatch, final: bool
 ) -> None:
-    asked = short_in_evaluations(monkeypatch, MemoryError(), whole=False)
-    last = run(*case, tmp_path, steps=20, final=final)[-1]
+    clock.learns, asked = False, short_in_evaluations(monkeypatch, MemoryError(), whole=False)
+    last = life(steps=20, final=final)[-1]
     assert (last.ended, last.valid, last.test) == ("unmeasured", None, None)
     assert checkpoints.load(Path(str(last.checkpoint))).state["steps"] == 20
     assert len([tokens for tokens in asked if tokens is not None]) == 1, "it is not tried in vain again and again"
 
 
 def test_other_errors_of_an_evaluation_are_not_taken_for_it(
-    case: tuple[Config, Any], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    clock: Script, life: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    clock.learns = False
     short_in_evaluations(monkeypatch, RuntimeError("shapes differ"), whole=True)
     with pytest.raises(RuntimeError, match="shapes differ"):
-        run(*case, tmp_path, steps=20, final=True)
+        life(steps=20, final=True)
 
 
 def test_on_paper_smaller_parts_need_less_down_to_single_rows(small_text: Config, text_data: TextData) -> None:
@@ -236,47 +234,12 @@ def test_on_paper_smaller_parts_need_less_down_to_single_rows(small_text: Config
 
 UNDER_A_LIMIT = """
 import torch
-from model.training.memory import MemoryLimit, ran_out
-from model.nn.precision import prepare
-
-MEGABYTE = 2**20
-
-def fits(megabytes):
-    try:
-        torch.ones(megabytes * MEGABYTE // 4)
-    except RuntimeError as error:
-        assert ran_out(error), error
-        return False
-    return True
-
-prepare("fp32", "cpu")    # which lets the heap keep what is freed
-limit = MemoryLimit(300 * MEGABYTE, torch.device("cpu"))
-for trial in range(3):
-    limit.begin()
-    assert fits(200) and not fits(400) and fits(100), trial    # less than before: small things lie in the gap now
-    kept = torch.ones(50 * MEGABYTE // 4)    # what a trial leaves behind is not the next one's
-limit.lift()
-assert fits(400)
-MemoryLimit(10**20, torch.device("cpu")).begin()    # more than the system can count
-assert fits(400)
-"""
-
-
-def test_a_limit_holds_every_trial_of_a_process(repository: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", UNDER_A_LIMIT], cwd=repository, capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-
-
-RUNS_OUT_AND_GOES_ON = """
-import torch
 from model.config import Config
 from model.data.corpus import TextCorpus
-from model.training.learner import Learner
-from model.training.memory import MemoryLimit
 from model.data.dataset import prepare_text
-from model.training.memory import prepare_process
+from model.nn.precision import prepare
+from model.training.learner import Learner
+from model.training.memory import MemoryLimit, prepare_process, ran_out
 
 MEGABYTE = 2**20
 text = "the cat sat on a mat and saw another bird. " * 1000
@@ -292,16 +255,36 @@ def hungry(learner, batch):
     return whole(learner, batch)
 
 Learner._by_parts = hungry
-learner = Learner(Config(family="nanogpt", d_model=192, layers=2), data, torch.device("cpu"))
-for _ in range(3):
-    learner.step(1.0)
+learner = Learner(Config(family="nanogpt", d_model=192, layers=2, batch_tokens=1024, context=64), data, torch.device("cpu"))
+for _ in range(2):
+    learner.step(1.0)    # what was freed when it ran out is there for its parts
 assert learner.ran_out and learner.micro_batches == 2, (learner.ran_out, learner.micro_batches)
 assert limit.counted() < 150 * MEGABYTE, limit.counted()    # the ballast counts no more
+
+def fits(megabytes):
+    try:
+        torch.ones(megabytes * MEGABYTE // 4)
+    except RuntimeError as error:
+        assert ran_out(error), error
+        return False
+    return True
+
+limit.lift()
+prepare("fp32", "cpu")    # which lets the heap keep what is freed, now that there is no limit
+for trial in range(2):
+    limit.begin()
+    assert fits(200) and not fits(400) and fits(100), trial    # less than before: small things lie in the gap now
+    kept = torch.ones(50 * MEGABYTE // 4)    # what a trial leaves behind is not the next one's
+limit.lift()
+assert fits(400)
+MemoryLimit(10**20, torch.device("cpu")).begin()    # more than the system can count
+assert fits(400)
 """
 
 
-def test_what_was_freed_when_memory_ran_out_is_there_for_the_parts(repository: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", RUNS_OUT_AND_GOES_ON], cwd=repository, capture_output=True, text=True, check=False
-    )
+def test_a_limit_holds_every_trial_of_a_process_and_what_was_freed_when_memory_ran_out_is_there(
+    repository: Path,
+) -> None:
+    words = [sys.executable, "-c", UNDER_A_LIMIT]
+    ran = subprocess.run(words, cwd=repository, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

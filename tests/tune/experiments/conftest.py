@@ -1,5 +1,5 @@
 """Small data and configs, as the tests of models have them."""
 
-from tests.model.conftest import pair_data, run, small_pairs, small_text, text_data
+from tests.model.conftest import pair_data, run, small, small_pairs, small_text, text_data, warm
 
-__all__ = ["pair_data", "run", "small_pairs", "small_text", "text_data"]
+__all__ = ["pair_data", "run", "small", "small_pairs", "small_text", "text_data", "warm"]
