@@ -81,7 +81,7 @@ def small(small_text: Config, text_data: TextData, small_pairs: Config, pair_dat
 
 
 @pytest.fixture
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+def eager(warm: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without torch.compile, whose time is the machine's."""
     monkeypatch.setattr(Learner, "can_compile", lambda _: False)
 
@@ -90,7 +90,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 def warm() -> None:
     """What torch imports for a first training stays too, as tests/conftest.py has it."""
     import torch._dynamo
-    import torch._inductor.config
+    import torch._inductor.config  # noqa: F401
 
     gc.collect()
     gc.freeze()

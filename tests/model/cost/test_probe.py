@@ -1,9 +1,10 @@
 """A batch in a process of its own: fitting, running out of memory, being killed, and an error are told apart."""
 
+import multiprocessing
 import os
 import random
 import signal
-from multiprocessing import active_children
+import time
 from typing import Any
 from unittest.mock import ANY
 
@@ -31,6 +32,13 @@ def order(rows: int, **changes: Any) -> Order:
                      "seconds": 60.0} | changes))  # fmt: skip
 
 
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that need no new Python, where their memory is not what counts."""
+    context = multiprocessing.get_context("fork")
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
+
+
 def test_a_batch_that_fits_tells_its_epoch_and_its_memory(data):
     found = try_batch(order(32, share=0.5), data)
     assert found["ended"] == FITS and found["share"] == pytest.approx(0.5, abs=0.05)
@@ -38,11 +46,11 @@ def test_a_batch_that_fits_tells_its_epoch_and_its_memory(data):
     assert found["epoch_seconds"] * found["share"] < found["seconds"]
 
 
-def test_memory_that_runs_out_is_no_error(data):
-    assert try_batch(order(2000, limit=100_000_000), data)["ended"] == RAN_OUT
+def test_memory_that_runs_out_is_no_error(data, forked):
+    assert try_batch(order(2000, limit=40_000_000), data)["ended"] == RAN_OUT
 
 
-def test_an_error_of_another_kind_is_told(data):
+def test_an_error_of_another_kind_is_told(data, forked):
     with pytest.raises(ValueError, match=r"failed: UserError: .*fewer than a batch"):
         try_batch(order(100_000), data)
 
@@ -51,12 +59,13 @@ def die(*_: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_process_that_was_killed_is_told_apart(data, monkeypatch):
+def test_a_process_that_was_killed_is_told_apart(data, forked, monkeypatch):
     monkeypatch.setattr(fitting, "_life", die)
     assert try_batch(order(4), data) == {"ended": KILLED, "why": "SIGKILL", "seconds": ANY}
 
 
-def test_no_process_outlives_its_time(data):
-    before = active_children()
+def test_no_process_outlives_its_time(data, forked, monkeypatch):
+    monkeypatch.setattr(fitting, "_life", lambda *_: time.sleep(600))
+    before = multiprocessing.active_children()
     found = try_batch(order(4, seconds=0.2), data)
-    assert found["ended"] == TOO_LATE and {*active_children()} <= {*before}
+    assert found["ended"] == TOO_LATE and {*multiprocessing.active_children()} <= {*before}

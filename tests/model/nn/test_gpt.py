@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from model.nn.gpt import ARCHITECTURES, GPT, GPTConfig
 from model.nn.precision import set_compute
@@ -88,19 +87,14 @@ def upstream_checkpoint(*, bias):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_an_upstream_checkpoint_gives_upstreams_logits(bias):
+def test_an_upstream_checkpoint_gives_upstreams_logits_and_has_its_names_and_shapes(bias):
     checkpoint = upstream_checkpoint(bias=bias)
+    ours = GPT(config("nanogpt", bias=bias)).state_dict()
+    assert {name: t.shape for name, t in ours.items()} == {name: t.shape for name, t in checkpoint["model"].items()}
     tokens = torch.randint(V, (2, C))
     logits = GPT.from_upstream(checkpoint).eval()(tokens)
     expected = torch.stack([reference_logits(checkpoint["model"], row, H) for row in tokens.tolist()])
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("bias", [False, True])
-def test_state_dict_has_upstreams_names_and_shapes(bias):
-    ours = GPT(config("nanogpt", bias=bias)).state_dict()
-    upstream = upstream_checkpoint(bias=bias)["model"]
-    assert {name: tensor.shape for name, tensor in ours.items()} == {name: t.shape for name, t in upstream.items()}
 
 
 def test_compiled_and_old_upstream_checkpoints_load():
@@ -115,17 +109,6 @@ def test_upstreams_head_is_tied_and_the_modern_one_is_not():
     upstream, modern = GPT(config("nanogpt")), GPT(config("modern"))
     assert upstream.lm_head.weight is upstream.transformer.wte.weight
     assert modern.lm_head.weight is not modern.transformer.wte.weight
-
-
-@pytest.mark.parametrize("d_model", [16, 256])
-def test_upstreams_initialization(d_model):
-    model = GPT(config("nanogpt", d_model=d_model, vocabulary=2000, bias=True))
-    for name, parameter in model.named_parameters():
-        if parameter.ndim == 1:
-            assert bool((parameter == (0 if name.endswith("bias") else 1)).all()), name
-        elif parameter.numel() > 2000:
-            expected = 0.02 / math.sqrt(2 * L) if name.endswith("c_proj.weight") else 0.02
-            assert parameter.std().item() == pytest.approx(expected, rel=0.1), name
 
 
 def test_upstream_draws_the_same_weights_from_the_same_seed():
@@ -144,10 +127,11 @@ def test_upstream_draws_the_same_weights_from_the_same_seed():
     assert torch.equal(model.lm_head.weight, head.weight)
     assert torch.equal(model.transformer.h[1].mlp.c_proj.weight, linears[7].weight)
     assert torch.equal(model.transformer.h[2].attn.c_attn.weight, linears[8].weight)
+    for name, parameter in GPT(config("nanogpt", bias=True)).named_parameters():
+        assert parameter.ndim > 1 or bool((parameter == (0 if name.endswith("bias") else 1)).all()), name
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("architecture", "precision"), [("modern", "fp32"), ("modern", "bf16"), ("nanogpt", "fp32")])
 def test_no_position_sees_a_later_one(architecture, precision):
     model = awake(GPT(config(architecture))).eval()
     set_compute(model, precision)
@@ -160,21 +144,14 @@ def test_no_position_sees_a_later_one(architecture, precision):
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_shorter_text_has_the_same_logits(architecture):
+def test_a_shorter_text_has_the_same_logits_and_so_has_plain_attention(architecture):
     model, tokens = awake(GPT(config(architecture))).eval(), torch.randint(V, (2, C))
-    torch.testing.assert_close(model(tokens[:, :5]), model(tokens)[:, :5], rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_fused_and_plain_attention_agree(architecture):
-    model, tokens = awake(GPT(config(architecture))).eval(), torch.randint(V, (2, C))
-    logits = []
-    for fused in (True, False):
-        for module in model.modules():
-            if hasattr(module, "fused"):
-                module.fused = fused
-        logits.append(model(tokens))
-    torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)
+    logits = model(tokens)
+    torch.testing.assert_close(model(tokens[:, :5]), logits[:, :5], rtol=1e-4, atol=1e-4)
+    for module in model.modules():
+        if hasattr(module, "fused"):
+            module.fused = not module.fused
+    torch.testing.assert_close(model(tokens), logits, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("d_model", "heads", "layers"), [(16, 4, 16), (64, 16, 2)])
@@ -183,28 +160,11 @@ def test_modern_begins_uniform_at_every_shape(d_model, heads, layers):
     assert GPT(config("modern", d_model=d_model, heads=heads, layers=layers))(tokens).abs().max().item() == 0
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_compiles_without_graph_breaks(architecture, dropout):
-    model = GPT(config(architecture, dropout=dropout, layers=1))
+def test_compiles_without_graph_breaks(architecture):
+    model = GPT(config(architecture, dropout=0.2, layers=1))
     set_compute(model, "bf16")
     torch.compile(model, fullgraph=True, backend="eager")(torch.randint(V, (2, C)))
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_learns(architecture):
-    torch.manual_seed(0)
-    model = GPT(config(architecture, dropout=0.1))
-    optimizer, text = torch.optim.AdamW(model.parameters(), lr=1e-2), torch.arange(C + 1).repeat(4, 1) % V
-    losses = []
-    for _ in range(30):
-        loss = F.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[0] == pytest.approx(math.log(V), rel=0.1)
-    assert losses[-1] < 0.5 * losses[0]
 
 
 @pytest.mark.parametrize(("changes", "field"), [({"heads": 3}, "heads: 3"), ({"architecture": "gpt5"}, "'gpt5'")])

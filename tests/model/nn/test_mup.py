@@ -2,12 +2,10 @@
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
-from model.nn import mup as scaling_rules
 from model.nn.gpt import GPT, GPTConfig
-from model.nn.mup import BASE_D_MODEL, BASE_LAYERS, Scaling, parameter_groups, roles
+from model.nn.mup import BASE_D_MODEL, BASE_LAYERS, Scaling, attention_scale, parameter_groups, roles
 from model.nn.translator import Translator, TranslatorConfig
 
 V, T = 17, 8
@@ -30,26 +28,25 @@ def by_role(model):
 
 
 @pytest.mark.parametrize("family", MODELS)
-def test_each_parameter_is_in_one_group(family):
+def test_each_parameter_is_in_one_group_and_tied_weights_come_once(family):
     model = MODELS[family](d_model=32, layers=2)
     members = [id(parameter) for group in parameter_groups(model, RATE, DECAY) for parameter in group["params"]]
     assert sorted(members) == sorted(id(parameter) for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("family", MODELS)
-def test_at_the_base_all_rates_are_the_base_rate(family):
-    for role, group in by_role(MODELS[family]()).items():
+def test_at_the_base_the_rules_change_nothing_and_a_hidden_matrix_learns_slower_in_a_wider_model(family):
+    model = MODELS[family]()
+    base, wide = by_role(model), by_role(MODELS[family](d_model=4 * BASE_D_MODEL))
+    for role, group in base.items():
         assert group["peak_rate"] == group["lr"] == RATE
         assert group["weight_decay"] == (0 if role == "gain" else DECAY)
-
-
-@pytest.mark.parametrize("family", MODELS)
-def test_a_hidden_matrix_learns_slower_in_a_wider_model_and_decays_as_fast(family):
-    base, wide = by_role(MODELS[family]()), by_role(MODELS[family](d_model=4 * BASE_D_MODEL))
     assert wide["hidden"]["peak_rate"] == base["hidden"]["peak_rate"] / 4
     assert wide["embedding"]["peak_rate"] == base["embedding"]["peak_rate"]
-    for group in (base["hidden"], wide["hidden"]):
-        assert group["peak_rate"] * group["weight_decay"] == pytest.approx(RATE * DECAY)
+    assert wide["hidden"]["peak_rate"] * wide["hidden"]["weight_decay"] == pytest.approx(RATE * DECAY)
+    without = MODELS[family](scaling_rules=False).scaling
+    for name in ("width", "depth", "branch", "logits", "hidden_rate", "epsilon"):
+        assert getattr(model.scaling, name) == getattr(without, name)
 
 
 @pytest.mark.parametrize("family", MODELS)
@@ -59,13 +56,6 @@ def test_without_the_rules_all_shapes_have_one_rate_and_nothing_is_scaled(family
     assert {(group["peak_rate"], group["eps"]) for group in groups} == {(RATE, 1e-8)}
     assert {group["weight_decay"] for group in groups if group["role"] != "gain"} == {DECAY}
     assert (model.scaling.branch, model.scaling.logits) == (1, 1)
-
-
-@pytest.mark.parametrize("family", MODELS)
-def test_at_the_base_the_rules_change_nothing(family):
-    with_rules, without = (MODELS[family](scaling_rules=ruled).scaling for ruled in (True, False))
-    for name in ("width", "depth", "branch", "logits", "hidden_rate", "epsilon"):
-        assert getattr(with_rules, name) == getattr(without, name)
 
 
 def test_roles():
@@ -80,7 +70,7 @@ def drift(d_model, layers, steps=6):
     """How far the last hidden state and the logits have moved after a few steps, root mean square."""
     torch.manual_seed(0)
     model = gpt(d_model=d_model, layers=layers)
-    optimizer = torch.optim.AdamW(parameter_groups(model, RATE, 0.0))
+    optimizer = torch.optim.AdamW(parameter_groups(model, RATE, 0.0), fused=True)
     tokens = torch.randint(V, (8, T + 1), generator=torch.Generator().manual_seed(1))
     branches = []
     model.transformer.h[-1].register_forward_hook(lambda module, inputs, output: branches.append(output.detach()))
@@ -94,21 +84,24 @@ def drift(d_model, layers, steps=6):
     return torch.tensor([moved, logits.detach().square().mean().sqrt().item()])
 
 
-def test_coordinates_move_as_far_at_every_width():
-    narrow, wide = drift(32, 2), drift(512, 2)
-    assert ((wide / narrow).log().abs() < 0.9).all(), (narrow, wide)
+WIDE, DEEP = ((16, 2), (256, 2)), ((32, 2), (32, 16))
+"""A small and a large shape each: d_model, layers."""
 
 
-def test_coordinates_move_as_far_at_every_depth():
-    shallow, deep = drift(64, 2), drift(64, 16)
-    assert ((deep / shallow).log().abs() < 0.9).all(), (shallow, deep)
+def growth(shapes):
+    small, large = (drift(*shape) for shape in shapes)
+    return (large / small).log().abs().max()
 
 
-@pytest.mark.parametrize("rule", ["hidden_rate", "branch", "logits"])
-def test_without_a_rule_they_do_not(monkeypatch, rule):
+@pytest.mark.parametrize("shapes", [WIDE, DEEP], ids=["width", "depth"])
+def test_coordinates_move_as_far_at_every_shape(shapes):
+    assert growth(shapes) < 0.9
+
+
+@pytest.mark.parametrize(("rule", "shapes"), [("hidden_rate", WIDE), ("branch", DEEP), ("logits", WIDE)])
+def test_without_a_rule_they_do_not(monkeypatch, rule, shapes):
     monkeypatch.setattr(Scaling, rule, 1.0)
-    small, large = ((64, 2), (64, 16)) if rule == "branch" else ((32, 2), (512, 2))
-    assert ((drift(*large) / drift(*small)).log().abs() > 0.9).any()
+    assert growth(shapes) > 0.9
 
 
 @pytest.mark.parametrize("family", MODELS)
@@ -122,12 +115,4 @@ def test_first_logits_are_of_one_size_at_every_width(family, d_model):
 
 
 def test_attention_products_are_of_one_size_at_every_head_width():
-    scales = {width: scaling_rules.attention_scale(width) * width for width in (4, 32, 128)}
-    assert len({round(scale, 6) for scale in scales.values()}) == 1
-
-
-def test_tied_weights_come_once():
-    model = gpt(architecture="nanogpt")
-    members = [parameter for group in parameter_groups(model, RATE, DECAY) for parameter in group["params"]]
-    assert sum(parameter is model.lm_head.weight for parameter in members) == 1
-    assert isinstance(model.lm_head, nn.Linear)
+    assert len({round(attention_scale(width) * width, 6) for width in (4, 32, 128)}) == 1

@@ -154,7 +154,7 @@ def test_a_compiler_that_fails_costs_nothing_but_time(
 
 
 @pytest.mark.parametrize(
-    ("family", "precision"), [("text", "fp32"), ("pairs", "fp32"), ("text", "bf16"), ("text", "fp16")]
+    ("family", "precision"), [("text", "fp32"), ("pairs", "fp32"), ("pairs", "bf16"), ("text", "fp16")]
 )
 def test_it_learns(family: str, precision: str, small: dict[str, tuple], tmp_path: Path, run: Life) -> None:
     config, data = small[family]

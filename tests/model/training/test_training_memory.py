@@ -255,7 +255,8 @@ def hungry(learner, batch):
     return whole(learner, batch)
 
 Learner._by_parts = hungry
-learner = Learner(Config(family="nanogpt", d_model=192, layers=2, batch_tokens=1024, context=64), data, torch.device("cpu"))
+config = Config(family="nanogpt", d_model=192, layers=2, batch_tokens=1024, context=64)
+learner = Learner(config, data, torch.device("cpu"))
 for _ in range(2):
     learner.step(1.0)    # what was freed when it ran out is there for its parts
 assert learner.ran_out and learner.micro_batches == 2, (learner.ran_out, learner.micro_batches)

@@ -12,10 +12,8 @@ import torch
 
 from model.config import Config
 from model.cost.estimates import plain_parameters
-from model.data.corpus import PairCorpus, load_pairs
-from model.data.dataset import PairData, prepare_pairs
+from model.data.dataset import PairData
 from model.training import train as training
-from model.training.learner import Learner
 from tests.training_rows import ablated, row
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
@@ -37,7 +35,7 @@ from tune.experiments.base import ExperimentSettings
 from tune.experiments.whole_training import Prices
 
 CPU = Devices(kind="cpu", count=2, model="core", precisions=("fp32", "bf16"), cores=2)
-STEPS = 12
+STEPS = 8
 
 
 @pytest.fixture(autouse=True)
@@ -89,10 +87,10 @@ def test_what_is_larger_or_longer_has_a_higher_price():
     assert prices.whole(replace(small, d_model=512), 1000) > 10 * whole
 
 
-@pytest.mark.parametrize("shape", theirs())
-def test_the_reports_parameters_are_counted(shape):
-    counted = plain_parameters(d_model=int(shape.d_model), layers=int(shape.layers), vocabulary=WORDS)
-    assert counted / 1e6 == pytest.approx(theirs()[shape]["parameters_million"], rel=0.01)
+def test_the_reports_parameters_are_counted():
+    for shape, published in theirs().items():
+        counted = plain_parameters(d_model=int(shape.d_model), layers=int(shape.layers), vocabulary=WORDS)
+        assert counted / 1e6 == pytest.approx(published["parameters_million"], rel=0.01), shape
 
 
 def additive(d_model: int, heads: int, layers: int, dropout: float, seed: int = 0) -> float:
@@ -143,21 +141,15 @@ def test_of_equal_orders_all_pairs_agree_and_of_opposite_ones_none():
     assert agreement(ours, ours) == 1 and agreement(ours, {shape: -loss for shape, loss in ours.items()}) == 0
 
 
-@pytest.fixture(scope="module")
-def data() -> PairData:
-    pairs = load_pairs(None).train
-    parts = {"train": pairs[:3000], "valid": pairs[3000:3200], "test": pairs[3200:3400]}
-    return prepare_pairs(PairCorpus(name="pairs", sha256="", builtin=True, **parts))
-
-
 @pytest.fixture
-def place(data: PairData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setattr(Learner, "can_compile", lambda _: False)
-    monkeypatch.setattr(whole_training, "EVALUATION_TOKENS", 512)
-    monkeypatch.setattr(whole_training, "SENTENCES", 8)
-    config = Config(family="translation", d_model=16, heads=4, layers=2, batch_tokens=256)
+def place(
+    small_pairs: Config, pair_data: PairData, tmp_path: Path, eager: None, monkeypatch: pytest.MonkeyPatch
+) -> Place:
+    monkeypatch.setattr(whole_training, "EVALUATION_TOKENS", 256)
+    monkeypatch.setattr(whole_training, "SENTENCES", 2)
+    monkeypatch.setattr(whole_training, "peak_on", lambda *_: 1e11)
     ends = time.monotonic() + 600
-    return Place(config=config, data=data, device=torch.device("cpu"), folder=tmp_path, ends=ends)
+    return Place(config=small_pairs, data=pair_data, device=torch.device("cpu"), folder=tmp_path, ends=ends)
 
 
 ASKED = {"set": "report", "steps": STEPS}
@@ -169,7 +161,9 @@ def row_of(said: Iterator[Said]) -> dict[str, Any]:
     return last.row
 
 
-def test_a_training_has_the_reports_columns_and_ours_and_leaves_no_checkpoint(place):
+def test_a_training_has_the_reports_columns_and_ours_and_one_that_died_ends_where_it_would_have_ended(
+    place, monkeypatch
+):
     found = row_of(work(place, ASKED))
     assert {"key": "", "devices": 1, "asked": ASKED, "config": {}} | found and line(found)
     assert found["steps"] == STEPS and found["perplexity"] == pytest.approx(math.exp(found["valid_loss"]))
@@ -178,11 +172,7 @@ def test_a_training_has_the_reports_columns_and_ours_and_leaves_no_checkpoint(pl
     assert found["stored_bytes"] == pytest.approx(4 * found["parameters"], rel=0.05)
     assert 0 < found["mfu"] < 1 and 0 < found["training_seconds"] < found["device_seconds"]
     assert found["curve"][-1][0] == STEPS and found["curve"][-1][-1] == found["valid_loss"]
-    assert not list(place.folder.rglob("*.safetensors"))
-
-
-def test_what_died_goes_on_from_its_checkpoint_and_ends_where_it_would_have_ended(place, monkeypatch):
-    whole = row_of(work(place, ASKED))
+    assert not list(place.folder.rglob("*.safetensors")), "it leaves no checkpoint"
     monkeypatch.setattr(training, "YIELD_SECONDS", 0.0)
     monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(training, "CHECKPOINT_SHARE", 1e9)
@@ -192,7 +182,7 @@ def test_what_died_goes_on_from_its_checkpoint_and_ends_where_it_would_have_ende
     dies.close()
     assert list(place.folder.rglob("*.safetensors"))
     again = row_of(work(place, ASKED))
-    assert again["valid_loss"] == whole["valid_loss"] and again["tokens"] == whole["tokens"]
+    assert again["valid_loss"] == found["valid_loss"] and again["tokens"] == found["tokens"]
     assert again["curve"][0][0] > 1, "it began anew"
 
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from model.config import Config
-from model.data.corpus import TextCorpus
-from model.data.dataset import TextData, prepare_text
+from model.data.dataset import TextData
 from tests.methods_rows import METHODS, SHAPES, method_row, method_rows
 from tune.backend.worker_group import Place
 from tune.devices import Devices
@@ -23,19 +22,13 @@ def asked(**more: object) -> list[Point]:
     return points(CPU, ExperimentSettings(budget="1h", families="nanogpt", **more))
 
 
-@pytest.fixture(scope="module")
-def data() -> TextData:
-    text = "the quick brown fox jumps over the lazy dog, and then it sleeps in the sun for an hour. " * 120
-    return prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text[:900], test=text[:900]))
-
-
 def done(point: Point, data: TextData, folder: Path) -> Row:
     """The row that the work ends with; the point's configuration, small."""
     tokens = point.config.get("batch_tokens", 768) // 6
     small = {"d_model": 16, "heads": 2, "layers": 2, "context": 16, "batch_tokens": tokens}
     config = Config(**{"family": "nanogpt", **point.config, **small})
     place = Place(config=config, data=data, device=torch.device("cpu"), folder=folder, ends=time.monotonic() + 60)
-    *_, last = work(place, point.asked | {"steps": 12})
+    *_, last = work(place, point.asked | {"steps": 8})
     assert last.row is not None
     return {"devices": 1, "asked": point.asked, "config": {**point.config, **small}} | last.row
 
@@ -67,26 +60,29 @@ def test_a_share_of_the_training_costs_a_share_and_a_fixed_shape_is_what_is_doub
     assert fixed == {"nothing": 16, "heads": 16, "layers": 16, "d_model": 32}
 
 
-def test_each_method_trains_in_its_own_way(data: TextData, tmp_path: Path):
+def test_each_method_trains_in_its_own_way(
+    text_data: TextData, tmp_path: Path, warm: None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tune.experiments.methods.COUNTED_STEPS", 1)
     small = {p.asked["method"]: p for p in asked() if p.asked["doubled"] == "nothing" and "checkpointing off" in p.text}
-    rows = {method: done(small[method], data, tmp_path) for method in METHODS if method != "mixed precision"}
+    rows = {method: done(small[method], text_data, tmp_path) for method in METHODS if method != "mixed precision"}
     assert rows["full precision"]["valid_loss"] == rows["baseline"]["valid_loss"], "on a CPU they are one thing"
     assert rows["accumulation"]["valid_loss"] == pytest.approx(rows["baseline"]["valid_loss"], abs=1e-4)
     assert abs(rows["SGD"]["valid_loss"] - rows["baseline"]["valid_loss"]) > 1e-3
     assert rows["smaller batch"]["tokens"] == rows["baseline"]["tokens"] / 2
     assert rows["accumulation"]["allocations_a_step"] > 2 * rows["baseline"]["allocations_a_step"]
     again = next(p for p in asked() if p.asked["method"] == "baseline" and p.asked["checkpointing"] == "on")
-    row = done(again, data, tmp_path)
+    row = done(again, text_data, tmp_path)
     assert row["valid_loss"] == pytest.approx(rows["baseline"]["valid_loss"], abs=1e-4)
     assert row["memory_bytes"] < rows["baseline"]["memory_bytes"]
     assert all(map(line, rows.values())) and len(runs_of(list(rows.values()))) == 5
 
 
-def test_what_cannot_be_done_says_why(data: TextData, tmp_path: Path):
+def test_what_cannot_be_done_says_why(text_data: TextData, tmp_path: Path):
     first = asked()[0]
     tf32 = Point(devices=1, asked=first.asked, seconds=1, least=1, config={**first.config, "precision": "tf32"})
     with pytest.raises(ValueError, match=r"precision: 'tf32' is not native to this device: .*fp32.* are"):
-        done(tf32, data, tmp_path)
+        done(tf32, text_data, tmp_path)
 
 
 def test_the_reports_formula_puts_its_own_rows_in_the_order_in_which_it_prints_them():

@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from model.config import Config
-from model.data.corpus import TextCorpus
-from model.data.dataset import prepare_text
+from model.data.dataset import TextData
 from model.nn.precision import PRECISIONS, native
-from model.training.learner import Learner
 from tests.training_rows import precise
 from tune.backend.worker_group import Place
 from tune.devices import Devices
@@ -52,18 +50,17 @@ def test_every_precision_is_asked_for_and_those_that_lack_once():
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setattr(Learner, "can_compile", lambda _: False)
+def place(
+    small_text: Config, text_data: TextData, tmp_path: Path, eager: None, monkeypatch: pytest.MonkeyPatch
+) -> Place:
     monkeypatch.setattr(whole_training, "EVALUATION_TOKENS", 256)
-    text = "the cat sat on a mat and saw another bird. " * 400
-    data = prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text[:900], test=text[:900]))
-    config = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, batch_tokens=128)
+    monkeypatch.setattr(whole_training, "peak_on", lambda *_: 1e11)
     device, ends = torch.device("cpu"), time.monotonic() + 600
-    return Place(config=config, data=data, device=device, folder=tmp_path, ends=ends)
+    return Place(config=small_text, data=text_data, device=device, folder=tmp_path, ends=ends)
 
 
 def test_a_training_has_its_curve_and_no_translations(place):
-    *_, last = work(place, {"steps": 8})
+    *_, last = work(place, {"steps": 4})
     assert last.row["curve"][-1][-1] == last.row["valid_loss"] and "bleu" not in last.row and line(last.row)
 
 
@@ -72,7 +69,7 @@ def test_what_the_device_lacks_is_refused_with_its_reason(place, precision):
     lacking = Place(**{**vars(place), "config": Config(family="nanogpt", precision=precision)})
     reason = "would be fp32" if precision == "tf32" else f"has no fast {precision}: it has"
     with pytest.raises(ValueError, match=reason):
-        list(work(lacking, {"steps": 8}))
+        list(work(lacking, {"steps": 2}))
 
 
 def test_differences_are_of_equal_seeds():

@@ -30,8 +30,8 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def config(small_text: Config) -> Config:
-    return replace(small_text, architecture="nanogpt", dropout=0.0, d_model=64)
+def config(small_text: Config, warm: None) -> Config:
+    return replace(small_text, architecture="nanogpt", dropout=0.0)
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def test_stages_of_a_segment_add_up_to_its_time(
     clock = StageClock(CPU)
     clock.enter("rest")
     began = time.perf_counter() - 1
-    make, segment = partial(StagedLearner, clock=clock), Segment(device_seconds=1e6, steps=60)
-    assert list(train(config, text_data, segment, folder=tmp_path, evaluation_tokens=2_048, make=make))
+    make, segment = partial(StagedLearner, clock=clock), Segment(device_seconds=1e6, steps=12)
+    assert list(train(config, text_data, segment, folder=tmp_path, evaluation_tokens=256, make=make))
     check(clock, began)
 
 
@@ -73,7 +73,7 @@ def test_stages_of_upstreams_loop_add_up_to_its_time(
 
 def test_a_watched_learner_learns_the_same(config: Config, text_data: TextData) -> None:
     plain, watched = Learner(config, text_data, CPU, 2), StagedLearner(config, text_data, CPU, 2, clock=StageClock(CPU))
-    for _ in range(5):
+    for _ in range(2):
         assert torch.equal(plain.step(1.0).loss, watched.step(1.0).loss)
 
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from model.config import Config
-from model.data.corpus import TextCorpus
-from model.data.dataset import prepare_text
+from model.data.dataset import TextData
 from tests.methods_rows import stage_row, stage_rows
 from tune.backend.worker_group import Place
 from tune.devices import Devices
@@ -26,18 +25,16 @@ def test_upstream_goes_first_and_each_way_takes_as_many_steps():
 
 
 @pytest.mark.parametrize("way", ["before", "after"])
-def test_either_way_takes_its_steps_and_has_its_stages(way: str, tmp_path: Path):
-    text = "the quick brown fox jumps over the lazy dog, and then it sleeps in the sun for an hour. " * 120
-    data = prepare_text(TextCorpus(name="t", sha256="", builtin=True, train=text, valid=text[:900], test=text[:900]))
-    config = Config(family="nanogpt", d_model=32, layers=2, context=16, batch_tokens=128, dropout=0.0)
-
+def test_either_way_takes_its_steps_and_has_its_stages(
+    way: str, small_text: Config, text_data: TextData, tmp_path: Path, warm: None
+):
     def place(seconds: float) -> Place:
         ends = time.monotonic() + seconds
-        return Place(config=config, data=data, device=torch.device("cpu"), folder=tmp_path, ends=ends)
+        return Place(config=small_text, data=text_data, device=torch.device("cpu"), folder=tmp_path, ends=ends)
 
-    *_, last = work(place(60.0), {"way": way, "steps": 50})
+    *_, last = work(place(60.0), {"way": way, "steps": 4})
     row = {"asked": {"way": way}, "config": {"precision": "fp32"}} | last.row
-    assert row["steps"] == 50 and min(row["stages"].values()) > 0 and line(row)
+    assert row["steps"] == 4 and min(row["stages"].values()) > 0 and line(row)
     with pytest.raises(ValueError, match="of 50 steps were done when the seconds were over; give more --budget"):
         list(work(place(1.0), {"way": way, "steps": 50}))
 
