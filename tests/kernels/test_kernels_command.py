@@ -48,12 +48,13 @@ def test_the_kernels_of_the_published_report_and_of_the_models_are_there():
     assert parse(Settings, []).sizes == SMALL
 
 
-@pytest.fixture
-def rows(monkeypatch):
-    monkeypatch.setattr(timing, "VALUE_SECONDS", 1e-4)
+@pytest.fixture(scope="module")
+def rows():
     flags = ["--kernels=scalar_add,grid_stride_sum", "--sizes=1000", "--implementations=python,numpy,c"]
     settings = parse(Settings, ["--local", *flags])
-    return settings, list(in_process(settings))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "VALUE_SECONDS", 1e-4)
+        return settings, list(in_process(settings))
 
 
 def test_json_is_a_list_of_rows_with_ratios(rows, capsys):
@@ -79,10 +80,8 @@ def test_the_table_has_a_line_for_each_row_and_the_published_time(rows, capsys):
 
 
 def test_an_unstable_row_is_marked_and_shows_no_ratio(rows, capsys):
-    settings, measured = rows
-    for row in measured[1]:
-        row["unstable"] = True
-    report(settings, measured[1:])
+    settings, (_, measured) = rows
+    report(settings, [[row | {"unstable": True} for row in measured]])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("python", "numpy", "c "))]
     assert len(lines) >= 2 and all("unstable" in line or "skipped" in line for line in lines)
     assert not any("(" in line for line in lines)

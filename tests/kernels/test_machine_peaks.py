@@ -7,6 +7,7 @@ from kernels import machine_peaks, timing, torch_references, verify
 from kernels.kernel import THREADS, UnavailableError
 from kernels.machine_peaks import measured
 from kernels.registry import KERNELS
+from model.cost import peak_flops
 from tune.machine import cpu_name
 
 
@@ -15,6 +16,7 @@ def test_copies_and_products_are_measured_by_threads(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(timing, "CORES_TAKEN", 1e9)
     monkeypatch.setattr(machine_peaks, "last_cache_bytes", lambda: 1 << 20)
     monkeypatch.setattr(torch_references, "PRODUCTS", 1)
+    monkeypatch.setattr(peak_flops, "SIZES", {"cpu": 64})
     threads = torch.get_num_threads()
     found = measured()
     torch.set_num_threads(threads)

@@ -15,7 +15,16 @@ from tune.experiments.catalogue import EXPERIMENTS
 from tune.settings import ExperimentSettings, Settings
 from tune.winners import winners
 
-HERE = ("--text-corpus", "builtin", "--devices", "2", "--oversubscribe")
+HERE = ("--devices", "2", "--oversubscribe")
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A small corpus of each family, by the setting that names it."""
+    folder = tmp_path_factory.mktemp("texts")
+    (folder / "text.txt").write_text("the cat sat on a mat\n" * 2000)
+    (folder / "pairs.txt").write_text("".join(f"we count {i}\tcontamos {i}\n" for i in range(1500)))
+    return {"text_corpus": folder / "text.txt", "translation_corpus": folder / "pairs.txt"}
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +37,7 @@ WRONG = {
     "NAME: 'nowhere' is no experiment: write one of ablation, methods": ["nowhere", "--budget", "1h"],
     "NAME: '' is no experiment": ["--budget", "1h"],
     "--budget: missing": ["scaling"],
-    "--budget: '5s' does not pay for scaling: write at least": ["scaling", "--budget", "5s", *HERE],
+    "--budget: '5s' does not pay for scaling: write at least": ["scaling", "--budget", "5s"],
     "--devices: '1000' is more than the": ["scaling", "--budget", "1h", "--devices", "1000"],
     "--scale: '0.0' is out of range": ["scaling", "--budget", "1h", "--scale", "0"],
     "--scale: 'some' is no share": ["scaling", "--budget", "1h", "--scale", "some"],
@@ -60,16 +69,17 @@ def test_the_list_names_every_experiment_with_its_price(capsys):
     assert [line.split()[0] for line in lines] == list(EXPERIMENTS) and all(" here" in line for line in lines)
 
 
-def test_the_plan_shares_out_the_budget_and_writes_nothing(empty_folder, capsys):
-    assert cli.main(ExperimentSettings, ["scaling", "--budget", "20m", "--plan", *HERE]) == 0
+def test_the_plan_shares_out_the_budget_and_writes_nothing(texts, empty_folder, capsys):
+    asked = ["scaling", "--budget", "20m", "--plan", "--text-corpus", str(texts["text_corpus"]), *HERE]
+    assert cli.main(ExperimentSettings, asked) == 0
     first, *planned, last = capsys.readouterr().out.splitlines()
     assert first.startswith("scaling on 2 x") and last == "about 20m of 20m"
     assert len([line for line in planned if line.startswith("2 x measure steps")]) == 6
     assert list(empty_folder.iterdir()) == []
 
 
-def test_what_is_proposed_beside_a_larger_cap_is_within_it(capsys):
-    asked = ["methods", "--budget", "30m", "--plan", *HERE]
+def test_what_is_proposed_beside_a_larger_cap_is_within_it(texts, capsys):
+    asked = ["methods", "--budget", "30m", "--plan", "--text-corpus", str(texts["text_corpus"]), *HERE]
     assert cli.main(ExperimentSettings, asked) == 2
     remedies = capsys.readouterr().err.strip().split(", or ")[1:]
     assert remedies and remedies[0].startswith("--scale 0.")
@@ -93,36 +103,39 @@ def test_a_study_is_resumed_as_what_it_is(study, capsys):
     assert f"is of a search: write python tune/run.py --resume {study}" in capsys.readouterr().err
 
 
-@pytest.fixture
-def searched(tmp_path: Path) -> World:
+@pytest.fixture(scope="module")
+def searched(texts: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> World:
     """A search that has ended, in which the learning rate varied too; its second family has the larger share."""
-    (tmp_path / "searched").mkdir()
     shares, vary = {"translation": 0.4, "nanogpt": 0.6}, {"learning_rate": (0.002, 0.004)}
-    world = World(tmp_path / "searched", cap=600, slots=2, shares=shares, suggestions=lambda: Sampled(vary))
-    asked = Settings(budget=600, families=shares, text_corpus="builtin", translation_corpus="builtin", seed=7)
-    world.journal.note(settings=asked.stored(), families=shares)
+    folder = tmp_path_factory.mktemp("searched")
+    world = World(folder, cap=600, slots=2, shares=shares, suggestions=lambda: Sampled(vary))
+    world.journal.note(settings=Settings(budget=600, families=shares, seed=7, **texts).stored(), families=shares)
+    world.run()
+    for row in world.journal.rows("SELECT trial, config FROM trials"):
+        config = {name: value for name, value in json.loads(row["config"]).items() if name != "number"}
+        world.journal.update("trials", row["trial"], {"config": json.dumps(config)})
     return world
 
 
 @pytest.mark.parametrize(("named", "family"), [([], "nanogpt"), (["--families", "translation"], "translation")])
-def test_scaling_is_of_the_winner_of_a_search(searched, named, family, monkeypatch):
-    searched.run()
-    for row in searched.journal.rows("SELECT trial, config FROM trials"):
-        config = {name: value for name, value in json.loads(row["config"]).items() if name != "number"}
-        searched.journal.update("trials", row["trial"], {"config": json.dumps(config)})
+def test_scaling_is_of_the_winner_of_a_search(searched, texts, named, family, monkeypatch):
     winner, asked = winners(searched.journal)[family], list[ExperimentSettings]()
     monkeypatch.setattr("tune.experiments.catalogue.run_experiment", lambda _, settings: asked.append(settings) or 0)
-    of = ["scaling", "--of", str(searched.journal.folder), "--budget", "1h", *HERE[2:], *named]
+    of = ["scaling", "--of", str(searched.journal.folder), "--budget", "1h", *HERE, *named]
     assert cli.main(ExperimentSettings, of) == 0
     (found,) = asked
     assert "learning_rate" in winner.config
     assert survey(EXPERIMENTS["scaling"], found).config == Config.at(winner.config, family=family, seed=7)
-    assert {getattr(found, name) for name in ("text_corpus", "translation_corpus")} == {"builtin", None}
+    corpus = {"nanogpt": "text_corpus", "translation": "translation_corpus"}[family]
+    assert {name: getattr(found, name) for name in texts} == dict.fromkeys(texts) | {corpus: texts[corpus]}
     assert ExperimentSettings.from_stored(found.stored(), out=found.out) == replace(found, name="")
 
 
-def test_what_has_no_winner_is_one_line(searched, tmp_path, capsys):
-    for folder, said in ((searched.journal.folder, "has no winner of "), (tmp_path, "is no study of a search")):
+def test_what_has_no_winner_is_one_line(tmp_path, capsys):
+    settings = Settings(budget=600, families="nanogpt")
+    World(tmp_path, cap=600, slots=2).journal.note(settings=settings.stored(), families={"nanogpt": 1.0})
+    (tmp_path / "empty").mkdir()
+    for folder, said in ((tmp_path, "has no winner of "), (tmp_path / "empty", "is no study of a search")):
         assert cli.main(ExperimentSettings, ["scaling", "--of", str(folder), "--budget", "1h"]) == 2
         told = capsys.readouterr().err
         assert told.startswith(f"--of: '{folder}' {said}") and told.count("\n") == 1

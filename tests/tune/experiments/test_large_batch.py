@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import random
 import time
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ import torch
 from analysis.experiments.large_batch import losses, losses_table
 from analysis.study import open_study
 from model.config import Config
-from model.data.corpus import TextCorpus
-from model.data.dataset import TextData, prepare_text
+from model.data.dataset import TextData
 from tests.analysis.conftest import Written
 from tune.backend.worker_group import Place
 from tune.devices import Devices
@@ -24,7 +22,7 @@ from tune.experiments.large_batch import TIMES, line, points, tables, work
 from tune.experiments.large_batch_rules import BASE_RATE, RULES
 
 SMALL: dict[str, Any] = {"d_model": 16, "heads": 4, "layers": 2, "context": 16, "warm_up_steps": 4}
-TOKENS = 128
+TOKENS, STEPS = 128, 64
 LATE = 1e9
 
 
@@ -53,13 +51,6 @@ def test_only_batch_rate_and_seed_change_and_each_seed_repeats_all():
     assert len({point.key for point in found}) == len(found) and {point.devices for point in found} == {2}
 
 
-@pytest.fixture(scope="module")
-def data() -> TextData:
-    words = random.Random(0).choices(["the", "cat", "sat", "on", "a", "mat", "and", "saw", "another", "bird"], k=9000)
-    text = " ".join(words)
-    return prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text[:900], test=text[:900]))
-
-
 def worked(data: TextData, folder: Path, asked: dict[str, Any], seconds: float = LATE, **config: Any) -> dict[str, Any]:
     """The row of one point, in this process."""
     made = Config(family="nanogpt", **SMALL, **config)
@@ -70,22 +61,26 @@ def worked(data: TextData, folder: Path, asked: dict[str, Any], seconds: float =
 
 
 @pytest.fixture(scope="module")
-def rows(data: TextData, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def rows(text_data: TextData, warm: None, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Two batches, each rule, and both orders; what no time was for."""
     folder, found = tmp_path_factory.mktemp("trials"), []
     for times, rule in ((1, "unchanged"), (1, "LARS"), *((4, name) for name in RULES)):
-        asked = {"measure": "training", "rule": rule, "times": times, "steps": 64 // times}
+        asked = {"measure": "training", "rule": rule, "times": times, "steps": STEPS // times}
         rate = RULES[rule].rate(BASE_RATE if rule == "LARS" else 1e-2, times)
-        found.append(worked(data, folder / f"{times} {rule}", asked, batch_tokens=times * TOKENS, learning_rate=rate))
-    for on in (True, False):
-        asked = {"measure": "epochs", "set_epoch": on, "epochs": 3, "steps": 3 * its_work.EPOCH_BATCHES}
-        found.append(worked(data, folder / "epochs", asked, batch_tokens=TOKENS))
+        found.append(
+            worked(text_data, folder / f"{times} {rule}", asked, batch_tokens=times * TOKENS, learning_rate=rate)
+        )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(its_work, "EPOCH_BATCHES", 4)
+        for on in (True, False):
+            asked = {"measure": "epochs", "set_epoch": on, "epochs": 3, "steps": 3 * 4}
+            found.append(worked(text_data, folder / "epochs", asked, batch_tokens=TOKENS))
     return [*found, {"key": "late", "asked": {"measure": "training", "rule": "linear", "times": 16}, "skipped": "why"}]
 
 
 def test_every_training_saw_equal_samples_and_learned(rows):
     found = [row for row in rows if row["asked"]["measure"] == "training" and "skipped" not in row]
-    assert {row["samples"] for row in found} == {64 * 8} and {row["tokens"] for row in found} == {64 * TOKENS}
+    assert {row["samples"] for row in found} == {STEPS * 8} and {row["tokens"] for row in found} == {STEPS * TOKENS}
     assert {row["batch_tokens"] for row in found} == {TOKENS, 4 * TOKENS}
     assert all(row["valid_loss"] < 2.5 for row in found), [row["valid_loss"] for row in found]
     assert len({row["valid_loss"] for row in found}) == len(found), "each rule is a training of its own"
@@ -98,11 +93,11 @@ def test_set_epoch_is_a_new_order_each_epoch(rows):
     assert on["valid_loss"] != off["valid_loss"]
 
 
-def test_too_little_time_is_no_row_and_the_next_goes_on_from_there(data, tmp_path):
-    asked = {"measure": "training", "rule": "unchanged", "times": 1, "steps": 32}
-    with pytest.raises(ValueError, match=r"^steps: there was time for \d+ of 32: go on with --resume"):
-        worked(data, tmp_path, asked, seconds=0.0, batch_tokens=TOKENS)
-    assert worked(data, tmp_path, asked, batch_tokens=TOKENS)["steps"] == 32
+def test_too_little_time_is_no_row_and_the_next_goes_on_from_there(text_data, tmp_path):
+    asked = {"measure": "training", "rule": "unchanged", "times": 1, "steps": 8}
+    with pytest.raises(ValueError, match=r"^steps: there was time for \d+ of 8: go on with --resume"):
+        worked(text_data, tmp_path, asked, seconds=0.0, batch_tokens=TOKENS)
+    assert worked(text_data, tmp_path, asked, batch_tokens=TOKENS)["steps"] == 8
 
 
 def test_every_table_has_a_cell_for_each_column_and_published_figures_beside(rows):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.config import Config
+from model.config import RECIPES, Config
 from model.data.dataset import TextData
 from tests.methods_rows import METHODS, SHAPES, method_row, method_rows
 from tune.backend.worker_group import Place
@@ -64,18 +64,22 @@ def test_each_method_trains_in_its_own_way(
     text_data: TextData, tmp_path: Path, warm: None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("tune.experiments.methods.COUNTED_STEPS", 1)
-    small = {p.asked["method"]: p for p in asked() if p.asked["doubled"] == "nothing" and "checkpointing off" in p.text}
-    rows = {method: done(small[method], text_data, tmp_path) for method in METHODS if method != "mixed precision"}
-    assert rows["full precision"]["valid_loss"] == rows["baseline"]["valid_loss"], "on a CPU they are one thing"
-    assert rows["accumulation"]["valid_loss"] == pytest.approx(rows["baseline"]["valid_loss"], abs=1e-4)
-    assert abs(rows["SGD"]["valid_loss"] - rows["baseline"]["valid_loss"]) > 1e-3
-    assert rows["smaller batch"]["tokens"] == rows["baseline"]["tokens"] / 2
-    assert rows["accumulation"]["allocations_a_step"] > 2 * rows["baseline"]["allocations_a_step"]
-    again = next(p for p in asked() if p.asked["method"] == "baseline" and p.asked["checkpointing"] == "on")
-    row = done(again, text_data, tmp_path)
-    assert row["valid_loss"] == pytest.approx(rows["baseline"]["valid_loss"], abs=1e-4)
-    assert row["memory_bytes"] < rows["baseline"]["memory_bytes"]
-    assert all(map(line, rows.values())) and len(runs_of(list(rows.values()))) == 5
+    monkeypatch.setattr("tune.experiments.methods.EVALUATION_TOKENS", 256)
+    found = [point for point in asked() if point.asked["doubled"] == "nothing"]
+    plain, again = ({p.asked["method"]: p for p in found if p.asked["checkpointing"] == on} for on in ("off", "on"))
+    assert plain["full precision"].config == plain["baseline"].config, "on a CPU they are one thing"
+    whole, half = (dict(plain[method].config) for method in ("baseline", "smaller batch"))
+    assert half == whole | {"batch_tokens": RECIPES["nanogpt"]["batch_tokens"] // 2}
+    baseline, accumulation, descent, recomputed = rows = [
+        done(point, text_data, tmp_path)
+        for point in (plain["baseline"], plain["accumulation"], plain["SGD"], again["baseline"])
+    ]
+    for row in (accumulation, recomputed):
+        assert row["valid_loss"] == pytest.approx(baseline["valid_loss"], abs=1e-4)
+    assert abs(descent["valid_loss"] - baseline["valid_loss"]) > 1e-3
+    assert accumulation["allocations_a_step"] > 2 * baseline["allocations_a_step"]
+    assert recomputed["memory_bytes"] < baseline["memory_bytes"]
+    assert all(map(line, rows)) and len(runs_of(rows)) == 4
 
 
 def test_what_cannot_be_done_says_why(text_data: TextData, tmp_path: Path):
