@@ -28,7 +28,7 @@ class Ranks:
 
     def __init__(self, count: int, store: Path) -> None:
         context = multiprocessing.get_context("forkserver")  # which imports once for all of them
-        context.set_forkserver_preload([__name__])
+        context.set_forkserver_preload([__name__, "torch._dynamo", "torch._inductor.config", "pytest"])
         self._lines, self._processes = [], []
         for rank in range(count):
             line, end = context.Pipe()

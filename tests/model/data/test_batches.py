@@ -44,10 +44,10 @@ def made_pairs(count: int) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def pairs() -> PairData:
-    made = made_pairs(4_000)
+    made = made_pairs(2_000)
     return prepare_pairs(
         PairCorpus(
-            name="pairs", sha256="", builtin=False, train=made[:3_000], valid=made[3_000:3_500], test=made[3_500:]
+            name="pairs", sha256="", builtin=False, train=made[:1_000], valid=made[1_000:1_500], test=made[1_500:]
         )
     )
 
@@ -119,7 +119,7 @@ def same_memory(tree: Any) -> list[np.ndarray]:
 
 
 def test_training_batches_have_the_pairs_of_the_corpus(pairs: PairData) -> None:
-    known = set(made_pairs(4_000)[:3_000])
+    known = set(made_pairs(2_000)[:1_000])
     for batch in itertools.islice(batches_of(pairs), 50):
         assert set(pairs_of(pairs, batch)) <= known
 
@@ -154,7 +154,7 @@ def test_the_order_leaves_the_other_random_streams_alone(data: Data) -> None:
     assert str(numpy_state) == str(np.random.get_state(legacy=False)) and python_state == random.getstate()
 
 
-@pytest.mark.parametrize("taken", [0, 1, 17, 200])
+@pytest.mark.parametrize("taken", [0, 17, 200])
 def test_resumed_batches_go_on_as_if_never_stopped(data: Data, taken: int) -> None:
     uninterrupted = batches_of(data, seed=5)
     list(itertools.islice(uninterrupted, taken))
@@ -162,7 +162,7 @@ def test_resumed_batches_go_on_as_if_never_stopped(data: Data, taken: int) -> No
     resumed = batches_of(data, seed=6)
     resumed.load_state(state)
     assert resumed.state() == state
-    for expected, batch in itertools.islice(zip(uninterrupted, resumed, strict=True), 150):
+    for expected, batch in itertools.islice(zip(uninterrupted, resumed, strict=True), 60):
         assert content(batch) == content(expected)
 
 
@@ -182,7 +182,7 @@ def test_pairs_come_equally_often(pairs: PairData) -> None:
     batches, seen, epochs = batches_of(pairs), Counter[tuple[str, str]](), 12
     while batches.state()["epoch"] < epochs:
         seen.update(pairs_of(pairs, next(batches)))
-    assert len(seen) >= 3_000 * 0.997
+    assert len(seen) >= 1_000 * 0.997
     counts = np.array(list(seen.values()))
     assert abs(counts.mean() - epochs) < 0.5 and counts.std() < 0.25 * epochs
 
@@ -190,18 +190,18 @@ def test_pairs_come_equally_often(pairs: PairData) -> None:
 def test_each_epoch_mixes_the_pairs_anew(pairs: PairData) -> None:
     batches = batches_of(pairs)
     first, second = ({frozenset(pairs_of(pairs, batch)) for batch in epoch_of(batches)} for _ in range(2))
-    assert len(first) > 50 and len(second) > 50 and not first & second
+    assert len(first) > 20 and len(second) > 20 and not first & second
 
 
 def test_training_batches_have_one_shape(data: Data) -> None:
-    batches = list(itertools.islice(batches_of(data, tokens=512), 300))
+    batches = list(itertools.islice(batches_of(data, tokens=512), 100))
     (shape,) = {tuple(x.shape for x in (*batch.inputs, batch.targets) if x is not None) for batch in batches}
     rows, length = shape[-1]
     assert abs(rows * length - 512) <= length
 
 
 def test_training_needs_a_batch(pairs: PairData, text: TextData) -> None:
-    for data, flag in ((pairs, "--translation-corpus: 'pairs' has 3000"), (text, "--text-corpus: 'text' has 10000")):
+    for data, flag in ((pairs, "--translation-corpus: 'pairs' has 1000"), (text, "--text-corpus: 'text' has 10000")):
         with pytest.raises(ValueError, match=f"{flag} training (pairs|tokens), fewer than a batch; give"):
             batches_of(data, tokens=1_000_000)
 
@@ -210,19 +210,19 @@ def evaluated(data: Data, tokens: int | None, split: str = "valid", context: int
     return list(evaluation_batches(data, split, tokens=tokens, context=context))
 
 
-@pytest.mark.parametrize("split", ["train", "valid", "test"])
+@pytest.mark.parametrize("split", ["train", "test"])
 def test_a_whole_evaluation_has_every_pair_once(pairs: PairData, split: str) -> None:
-    first, last = {"train": (0, 3_000), "valid": (3_000, 3_500), "test": (3_500, 4_000)}[split]
+    first, last = {"train": (0, 1_000), "test": (1_500, 2_000)}[split]
     rows = itertools.chain.from_iterable(pairs_of(pairs, batch) for batch in evaluated(pairs, None, split))
-    assert sorted(rows) == sorted(made_pairs(4_000)[first:last])
+    assert sorted(rows) == sorted(made_pairs(2_000)[first:last])
 
 
 def test_no_batch_of_an_evaluation_is_large_on_either_side_however_long_a_few_sources_are(pairs: PairData) -> None:
     long = [(" ".join([word] * 300), word) for word in WORDS]
-    made = made_pairs(4_000)
+    made = made_pairs(2_000)
     data = prepare_pairs(
         PairCorpus(
-            name="pairs", sha256="", builtin=False, train=made[:3_000], valid=made[3_000:3_500] + long, test=long
+            name="pairs", sha256="", builtin=False, train=made[:1_000], valid=made[1_000:1_500] + long, test=long
         )
     )
     for batch in evaluated(data, None):
@@ -230,8 +230,8 @@ def test_no_batch_of_an_evaluation_is_large_on_either_side_however_long_a_few_so
         assert max(sides) <= EVALUATION_TOKENS or len(batch.targets) == 1
 
 
-@pytest.mark.parametrize("split", ["train", "valid", "test", "held_out"])
-@pytest.mark.parametrize("context", [1, 7, 16, 5_000])
+@pytest.mark.parametrize("split", ["valid", "held_out"])
+@pytest.mark.parametrize("context", [1, 7, 5_000])
 def test_a_whole_evaluation_predicts_every_token_but_the_first_once(text: TextData, split: str, context: int) -> None:
     targets = [row for batch in evaluated(text, None, split, context) for row in batch.targets.tolist()]
     assert list(itertools.chain.from_iterable(targets)) == getattr(text, split)[1:].tolist()
@@ -247,7 +247,7 @@ def test_an_evaluation_is_the_same_for_everyone(data: Data) -> None:
 def test_a_subset_has_about_its_tokens_spread_over_the_split(pairs: PairData, text: TextData, tokens: int) -> None:
     for data in (pairs, text):
         assert abs(sum(batch.tokens for batch in evaluated(data, tokens)) - tokens) <= 5 * tokens**0.5
-    order = {pair: i for i, pair in enumerate(made_pairs(4_000)[3_000:3_500])}
+    order = {pair: i for i, pair in enumerate(made_pairs(2_000)[1_000:1_500])}
     rows = [order[row] for batch in evaluated(pairs, tokens) for row in pairs_of(pairs, batch)]
     assert len(set(rows)) == len(rows)
     assert np.histogram(rows, bins=5, range=(0, 500))[0].min() > len(rows) / 5 - 2
@@ -264,7 +264,7 @@ def test_a_split_shorter_than_a_window_is_evaluated_whole(text: TextData) -> Non
     assert span(short, "valid", 5, context=CONTEXT).tokens == batch.tokens == CONTEXT - 1
 
 
-@pytest.mark.parametrize("tokens", [1, 300, 900, 10**9, None])
+@pytest.mark.parametrize("tokens", [1, 900, 10**9, None])
 def test_a_span_counts_what_an_evaluation_predicts(pairs: PairData, text: TextData, tokens: int | None) -> None:
     rows = [row for batch in evaluated(pairs, tokens) for row in pairs_of(pairs, batch)]
     counted = span(pairs, "valid", tokens, context=CONTEXT)

@@ -2,14 +2,12 @@
 
 import dataclasses
 
-import pytest
 import torch
 
 from model.training.learner import Learner
 from tune.experiments.learning_rates import ShortLife, loss_after
 
 CPU = torch.device("cpu")
-DATA = {"text": "text_data", "pairs": "pair_data"}
 
 
 def test_the_rate_rises_stays_and_falls_to_nothing(small_text, text_data, monkeypatch):
@@ -39,10 +37,9 @@ def test_a_short_life_warms_up_shorter_than_the_recipe(small_text, text_data):
     }
 
 
-@pytest.mark.parametrize("family", ["text", "pairs"])
-def test_it_learns_the_same_each_time_and_nothing_at_no_rate(family, request):
-    config, data = request.getfixturevalue(f"small_{family}"), request.getfixturevalue(DATA[family])
+def test_it_learns_the_same_each_time_and_nothing_at_no_rate(small_text, text_data):
     first, again, still = (
-        loss_after(dataclasses.replace(config, learning_rate=rate), data, 20, CPU) for rate in (1e-2, 1e-2, 1e-12)
+        loss_after(dataclasses.replace(small_text, learning_rate=rate), text_data, 12, CPU)
+        for rate in (1e-2, 1e-2, 1e-12)
     )
     assert first == again < still
