@@ -11,7 +11,7 @@ import pytest
 
 from kernels import benchmark, timing
 from kernels.command import report
-from kernels.kernel import Implementation, Kernel, RefusedError, UnavailableError, into_output, returned
+from kernels.kernel import LINE, Implementation, Kernel, RefusedError, UnavailableError, into_output, returned
 from kernels.registry import KERNELS
 from kernels.settings import Settings
 from kernels.verify import relative_error
@@ -138,22 +138,20 @@ def test_a_failing_kernel_makes_the_exit_code(function, code, capsys):
     assert (row["kernel"], row["implementation"], row["size"]) == ("vector_add", "it", 100)
 
 
-@pytest.mark.parametrize(
-    ("got", "want", "error"),
-    [
-        ([1.0, np.nan, np.inf], [1.0, np.nan, np.inf], 0.0),
-        ([1.0], [2.0], 0.5),
-        ([1.0], [np.nan], math.inf),
-        ([np.nan], [1.0], math.inf),
-        ([-np.inf], [np.inf], math.inf),
-        ([1.0], [1.0, 1.0], math.inf),
-        ([1e-9], [0.0], math.inf),
-        ([], [], 0.0),
-    ],
-)
-def test_relative_error(got, want, error):
-    assert relative_error(np.array(got), np.array(want), least=0.0) == error
-
-
-def test_errors_near_zero_are_taken_against_what_was_cancelled():
+def test_relative_errors_and_those_near_zero_against_what_was_cancelled():
+    for got, want, error in (
+        ([1.0, np.nan, np.inf], [1.0, np.nan, np.inf], 0.0), ([1.0], [2.0], 0.5), ([1.0], [np.nan], math.inf),
+        ([np.nan], [1.0], math.inf), ([-np.inf], [np.inf], math.inf), ([1.0], [1.0, 1.0], math.inf),
+        ([1e-9], [0.0], math.inf), ([], [], 0.0),
+    ):  # fmt: skip
+        assert relative_error(np.array(got), np.array(want), least=0.0) == error, (got, want)
     assert relative_error(np.array([1e-9]), np.array([0.0]), least=1.0) == 1e-9
+
+
+@pytest.mark.parametrize("name", ["vector_add", "layer_norm", "cross_entropy"])
+def test_all_arrays_begin_on_a_cache_line_and_hold_what_the_seed_gives(name):
+    inputs, output = KERNELS[name].arrays(1000, seed=3)
+    plain = KERNELS[name].inputs(1000, np.random.default_rng(3))
+    assert all(each.ctypes.data % LINE == 0 and each.flags.c_contiguous for each in (*inputs, output))
+    assert all(map(np.array_equal, inputs, plain))
+    assert [each.dtype for each in inputs] == [each.dtype for each in plain]

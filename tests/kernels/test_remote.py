@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from kernels.settings import Settings
-from kernels.tasks import OverdueError, cluster, in_tasks, peaks_of, prepare_environment
+from kernels.tasks import OverdueError, cluster, in_tasks, prepare_environment
 
 SETTINGS = Settings(kernels=("copy", "hypotenuse_scalar"), sizes=(10,))
 
@@ -45,31 +45,14 @@ def test_a_task_takes_the_whole_node_and_one_gpu_where_it_has_use_for_it():
     assert said["cluster"]["address"] == "local" and said["gone"]
 
 
-def test_peaks_are_measured_in_a_process_that_ends_with_them():
-    said = {}
-    with cluster(ray_of(said)) as up:
-        peaks_of(up)
-    assert [each["max_calls"] for each in said["resources"]] == [1]
-
-
-def test_ray_is_gone_after_a_failure_too():
-    def get(waiting, timeout):
-        raise RuntimeError
-
-    said = {}
-    with pytest.raises(RuntimeError):
-        list(in_tasks(ray_of(said, get=get), SETTINGS))
-    assert said["gone"]
-
-
-def test_a_task_that_outlives_its_time_is_ended():
+def test_a_task_that_outlives_its_time_is_ended_and_ray_is_gone_after_a_failure_too():
     def get(waiting, timeout):
         raise OverTimeError
 
     said = {}
-    with cluster(ray_of(said, get=get)) as up, pytest.raises(OverdueError):
+    with pytest.raises(OverdueError), cluster(ray_of(said, get=get)) as up:
         up.run(print, "what", on_gpu=False, seconds=1.0)
-    assert said["cancelled"] == (("what",), True)
+    assert said["cancelled"] == (("what",), True) and said["gone"]
 
 
 def test_a_mode_set_outside_does_not_open_it(monkeypatch):

@@ -38,20 +38,17 @@ def test_what_comes_before_a_value_is_not_timed():
     assert order == ["before", "run"] * (timing.VALUES + 1)
 
 
-def test_slow_rounds_are_fewer(monkeypatch):
+def test_of_slow_rounds_there_are_fewer(monkeypatch):
     monkeypatch.setattr(timing, "SLOW_SECONDS", -1.0)
     assert len(timing.in_turns({"a": call(lambda: None)})["a"]) == timing.FEWER_VALUES
 
 
-def test_the_ratio_is_how_many_times_as_fast_and_lies_in_its_interval():
+def test_the_ratio_is_how_many_times_as_fast_and_what_slows_a_round_as_a_whole_leaves_it_alone():
     random = np.random.default_rng(0)
     fast = list(random.uniform(0.9, 1.1, 20))
     slow = [3 * value for value in random.uniform(0.9, 1.1, 20)]
     middle, low, high = timing.ratio(slow, fast)
     assert low < middle < high and low < 3 < high
-
-
-def test_what_slows_a_round_as_a_whole_leaves_the_ratio_alone():
     pace = list(np.random.default_rng(0).uniform(1, 2, 20))
     assert timing.ratio([2 * value for value in pace], pace) == pytest.approx((2, 2, 2))
 
@@ -84,8 +81,3 @@ def test_of_runs_that_spread_too_far_the_calmest_counts(monkeypatch):
     assert timing.undisturbed({}) == ({"a": calm, "b": wild}, True) and not runs
     runs = [{"a": wild}, {"a": calm}, {"a": wild}]
     assert timing.undisturbed({}) == ({"a": calm}, True) and len(runs) == 1
-
-
-def test_spread_is_a_share_of_the_median():
-    assert timing.spread([1.0, 1.0, 1.0]) == 0
-    assert timing.spread([1.0, 2.0, 3.0]) == 0.5

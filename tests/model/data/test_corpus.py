@@ -129,43 +129,32 @@ def test_pairs_that_are_too_long_are_left_out_and_counted_and_the_others_stay_in
     assert [short_pairs(split) for split in splits] == [getattr(corpus, name) for name in SPLITS]
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (None, "cannot be read"),
-        (b"", "is empty"),
-        (b" \n\n", "is empty"),
-        (b"a\tb\nc\t\xff\n", "not UTF-8 at line 2"),
-        (b"a\tb\n", "fewer than a batch"),
-        (b"a\tb\n" * 1000, "share"),
-        (b"a\t" + b"b" * 9_999 + b"\n", "0 pairs of at most .*fewer than a batch"),
-    ],
-)
-def test_a_file_of_pairs_that_cannot_serve_is_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
-    path = tmp_path / "pairs.txt"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ValueError, match=said) as error:
-        load_pairs(path)
-    assert str(error.value).startswith("--translation-corpus: ") and "pairs.txt" in str(error.value)
+BOTH = [
+    (None, "cannot be read"),
+    (b"", "is empty"),
+    (b"a\tb\n\xff", "not UTF-8 at line 2"),
+    (b"a\tb\n", "fewer than a ba"),
+]
+"""What neither can be made of."""
+PAIRS = [
+    (b" \n\n", "is empty"),
+    (b"a\tb\n" * 1000, "share"),
+    (b"a\t" + b"b" * 9_999 + b"\n", "0 pairs of at most .*fewer"),
+]
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (None, "cannot be read"),
-        (b"", "is empty"),
-        (b"abc\n\xff", "not UTF-8 at line 2"),
-        (b"abc\n", "fewer than a batch"),
-    ],
-)
-def test_a_text_that_cannot_serve_is_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
-    path = tmp_path / "text.txt"
+    ("load", "flag", "content", "said"),
+    [*((load_text, "--text-corpus", *each) for each in BOTH),
+     *((load_pairs, "--translation-corpus", *each) for each in BOTH + PAIRS)],
+)  # fmt: skip
+def test_a_file_that_cannot_serve_is_refused(load, flag, content, said, tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ValueError, match=said) as error:
-        load_text(path)
-    assert str(error.value).startswith("--text-corpus: ") and "text.txt" in str(error.value)
+        load(path)
+    assert str(error.value).startswith(f"{flag}: ") and "file.txt" in str(error.value)
 
 
 def test_a_folder_is_no_corpus(tmp_path: Path) -> None:
@@ -198,11 +187,6 @@ def test_the_builtin_text_is_the_standard_librarys_own() -> None:
     assert len(set(corpus.train)) <= 256
     source = (Path(random.__file__)).read_text(encoding="utf-8")
     assert not source.isascii() or source in corpus.train + corpus.valid + corpus.test
-
-
-def test_the_builtin_pairs_are_marked() -> None:
-    builtin = load_pairs(None)
-    assert builtin.builtin and len(all_pairs(builtin)) >= 50_000
 
 
 def test_long_chains_of_shared_sentences_are_one_component() -> None:

@@ -1,7 +1,7 @@
 """An evaluation: the same for everyone who asks for the same, and true to its definition."""
 
 import math
-import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,34 +9,8 @@ from torch.nn import functional as F
 
 from model.config import Config, build_model
 from model.data.batches import IGNORED, evaluation_batches
-from model.data.corpus import PairCorpus, TextCorpus
-from model.data.dataset import PairData, TextData, prepare_pairs, prepare_text
+from model.data.dataset import PairData, TextData
 from model.training.evaluation import evaluate, of_totals
-
-TEXT = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, dropout=0.5)
-PAIRS = Config(family="translation", d_model=16, heads=4, layers=2, dropout=0.5)
-DATA = ("text", "pairs")
-
-
-@pytest.fixture(scope="module")
-def text() -> TextData:
-    whole = "".join(random.Random(0).choices("abcde \n", k=6000))
-    return prepare_text(
-        TextCorpus(name="text", sha256="", builtin=True, train=whole[:5000], valid=whole[5000:5500], test=whole[5500:])
-    )
-
-
-@pytest.fixture(scope="module")
-def pairs() -> PairData:
-    chooser = random.Random(0)
-    words = ["uno", "dos", "tres", "cuatro", "cinco", "seis"]
-    made = [
-        (" ".join(some), " ".join(reversed(some)))
-        for some in (chooser.choices(words, k=chooser.randint(1, 7)) for _ in range(300))
-    ]
-    return prepare_pairs(
-        PairCorpus(name="pairs", sha256="", builtin=True, train=made[:200], valid=made[200:250], test=made[250:])
-    )
 
 
 def trained(config: Config, data: TextData | PairData) -> torch.nn.Module:
@@ -47,9 +21,10 @@ def trained(config: Config, data: TextData | PairData) -> torch.nn.Module:
     return model
 
 
-@pytest.fixture(params=DATA)
-def case(request: pytest.FixtureRequest) -> tuple[Config, TextData | PairData]:
-    return {"text": TEXT, "pairs": PAIRS}[request.param], request.getfixturevalue(request.param)
+@pytest.fixture(params=["text", "pairs"])
+def case(request: pytest.FixtureRequest, small: dict[str, tuple]) -> tuple[Config, TextData | PairData]:
+    config, data = small[request.param]
+    return replace(config, dropout=0.5), data
 
 
 def test_it_is_the_mean_over_the_target_tokens(case: tuple[Config, TextData | PairData]) -> None:
@@ -72,33 +47,29 @@ def test_it_is_the_mean_over_the_target_tokens(case: tuple[Config, TextData | Pa
     assert found.perplexity == pytest.approx(math.exp(found.loss))
 
 
-def test_the_subset_is_the_same_for_everyone(case: tuple[Config, TextData | PairData]) -> None:
+def test_the_subset_is_the_same_for_everyone_and_random_states_are_left_alone(
+    case: tuple[Config, TextData | PairData],
+) -> None:
     config, data = case
     model = trained(config, data)
+    before = torch.get_rng_state()
     first, second = (evaluate(model, config, data, "valid", tokens=100) for _ in range(2))
     whole = evaluate(model, config, data, "valid")
     assert first is not None and second is not None and whole is not None
     assert first.loss == second.loss and first.tokens == second.tokens < whole.tokens
-
-
-def test_it_leaves_the_random_states_alone(case: tuple[Config, TextData | PairData]) -> None:
-    config, data = case
-    model = trained(config, data)
-    before = torch.get_rng_state()
-    evaluate(model, config, data, "test", tokens=100)
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_refused_before_a_batch_it_gives_nothing(text: TextData) -> None:
+def test_refused_before_a_batch_it_gives_nothing(small_text: Config, text_data: TextData) -> None:
     answers = iter([True, False])
-    model = trained(TEXT, text)
-    short = TEXT.context * 400
-    assert evaluate(model, TEXT, text, "train", tokens=short, go_on=lambda: next(answers)) is None
+    model = trained(small_text, text_data)
+    tokens = small_text.context * 400
+    assert evaluate(model, small_text, text_data, "train", tokens=tokens, go_on=lambda: next(answers)) is None
     assert model.training
 
 
-def test_bits_and_words_are_counted_in_the_text(text: TextData) -> None:
-    found = evaluate(trained(TEXT, text), TEXT, text, "valid")
+def test_bits_are_counted_in_the_text(small_text: Config, text_data: TextData) -> None:
+    found = evaluate(trained(small_text, text_data), small_text, text_data, "valid")
     assert found is not None
     assert found.bits_per_character == pytest.approx(found.loss / math.log(2))  # one token a character
 

@@ -1,7 +1,6 @@
 """The experiment data_parallel: each way against the default, and why one could not be gone."""
 
 import json
-import random
 import time
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ import torch.distributed as dist
 from analysis.experiments.data_parallel import ways, ways_table
 from analysis.study import open_study
 from model.config import Config
-from model.data.corpus import TextCorpus
-from model.data.dataset import prepare_text
+from model.data.dataset import TextData
 from tests.analysis.conftest import Written
 from tune.backend.worker_group import Place
 from tune.devices import Devices
@@ -73,17 +71,14 @@ def test_the_picture_is_of_the_rows(tmp_path):
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def place(small_text: Config, text_data: TextData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Of a rank that is alone in its group."""
     monkeypatch.setattr(parallel_timing, "TURN_SECONDS", 0.01)
     monkeypatch.setattr(parallel_timing, "MOST_ROUNDS", 5)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    text = " ".join(random.Random(0).choices(["the", "cat", "sat", "on", "a", "mat"], k=2000))
-    corpus = TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text[:900], test=text[:900])
-    config = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, batch_tokens=128)
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
-    yield Place(config=config, data=prepare_text(corpus), device=torch.device("cpu"), folder=tmp_path,
-                ends=time.monotonic() + 60)  # fmt: skip
+    ends = time.monotonic() + 60
+    yield Place(config=small_text, data=text_data, device=torch.device("cpu"), folder=tmp_path, ends=ends)
     dist.destroy_process_group()
 
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from model.config import Config
-from model.data.corpus import TextCorpus
-from model.data.dataset import TextData, prepare_text
+from model.data.dataset import TextData
 from tests.loader_rows import all_rows, workers
 from tune.backend.worker_group import Place
 from tune.devices import Devices
@@ -28,16 +27,13 @@ def asked(devices: Devices, **more: Any) -> list[Any]:
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(text_data: TextData, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(loading, "MOST_ROUNDS", 5)
     monkeypatch.setattr(supply, "BATCHES", {"images": 3, "text": 3})
     monkeypatch.setattr(supply, "IMAGES", 40)
     monkeypatch.setattr(supply, "ROWS", 8)
-    text = " ".join(f"{number} and" for number in range(2000))
-    corpus = TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text[:900], test=text[:900])
-    data: TextData = prepare_text(corpus)
     ends = time.monotonic() + 120
-    return Place(config=CONFIG, data=data, device=torch.device("cpu"), folder=Path("/proc/no"), ends=ends)
+    return Place(config=CONFIG, data=text_data, device=torch.device("cpu"), folder=Path("/proc/no"), ends=ends)
 
 
 def test_as_many_workers_as_there_are_cores_unless_asked_for_more_and_their_cores_are_paid_for():
@@ -87,15 +83,9 @@ def test_conclusions_are_of_the_rows():
     images, text, own = conclusions(all_rows(most=2))
     assert "of 0 to 2 workers 2 are fastest" in images and text.endswith("no number shows as slower than none.")
     assert "own batches make the loop wait 0.10 ms a batch" in own
-
-
-def test_what_the_rounds_do_not_tell_apart_is_told_as_such():
     row = workers("images", 3, slows=3.7e-3)
     for source in row["sources"][1:]:
         source["of_best"] = [1.01, 0.98, 1.04]
     assert "times as fast as none (not told apart from 1, 3), and" in conclusions([row])[0]
-
-
-def test_of_no_rows_there_is_nothing_to_tell_and_every_row_is_a_line():
     assert tables([]) == [] and conclusions([]) == []
     assert all("ms a batch" in line(row) for row in all_rows())

@@ -7,12 +7,14 @@ from tune.devices import Devices
 from tune.experiments.base import ExperimentSettings
 from tune.experiments.scaling import BATCHES, counts, line, points
 from tune.experiments.scaling_tables import (
+    StepModel,
     as_reported,
     models,
     pairs,
     predicted,
     published_speed_ups,
     published_steps,
+    ring,
     speed_up,
     steps_of,
     tables,
@@ -20,14 +22,8 @@ from tune.experiments.scaling_tables import (
 
 
 def test_devices_double_up_to_all_of_them():
-    assert [counts(slots) for slots in (1, 2, 3, 4, 6, 8)] == [
-        [1],
-        [1, 2],
-        [1, 2, 3],
-        [1, 2, 4],
-        [1, 2, 4, 6],
-        [1, 2, 4, 8],
-    ]
+    found = {slots: counts(slots) for slots in (1, 3, 6, 8)}
+    assert found == {1: [1], 3: [1, 2, 3], 6: [1, 2, 4, 6], 8: [1, 2, 4, 8]}
 
 
 def test_each_batch_is_measured_weakly_and_strongly_on_every_number_of_devices():
@@ -82,6 +78,7 @@ def test_a_batch_left_out_is_really_left_out():
 
 
 def test_every_table_has_a_cell_for_each_column_and_none_is_empty():
+    assert all(line(row) for row in all_rows())
     made = tables(all_rows())
     assert len(made) == 8
     for table in made:
@@ -105,5 +102,16 @@ def test_published_speed_ups_are_of_the_reports_own_epochs_beside_what_it_prints
         assert printed[key] == pytest.approx(2 - 1 / times, abs=0.02), "what its printed figures are"
 
 
-def test_every_row_is_a_line():
-    assert all(line(row) for row in all_rows())
+def test_one_device_has_nothing_to_communicate():
+    assert MACHINE.step(10, BYTES, 1) == MACHINE.fixed + 10 * MACHINE.row
+
+
+def test_a_ring_of_four_passes_six_messages_of_a_quarter_each():
+    assert ring(4) == (6, 1.5) and ring(2) == (2, 1.0)
+
+
+def test_no_part_of_a_step_is_below_zero():
+    found = StepModel.fitted(
+        compute={10: 1.0, 20: 2.2}, exposed={10: 0.1, 20: 0.1}, alone={10: 0.1, 1000: 0.2}, size=100, ranks=2
+    )
+    assert found.fixed == 0.0 and found.row > 0

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from model.config import Config
-from model.data.corpus import TextCorpus
-from model.data.dataset import TextData, prepare_text
+from model.data.dataset import TextData
 from tests.transfer_rows import CURVATURE, all_rows
 from tune.backend.worker_group import Place
 from tune.devices import Devices
@@ -31,12 +30,6 @@ def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def asked(**more: Any) -> list[Any]:
     return points(CORES, ExperimentSettings(budget="1h", families="nanogpt", **more))
-
-
-@pytest.fixture(scope="module")
-def data() -> TextData:
-    text = " ".join(f"{number} and" for number in range(4000))
-    return prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text[:900], test=text[:900]))
 
 
 def place(data: TextData, seconds: float = 60.0, **changes: Any) -> Place:
@@ -72,8 +65,8 @@ def test_the_rates_in_common_surround_the_recipes_nearest_first():
     assert core_rates(1.0) == [0, -1, 1] and core_rates(0.5) == [0, -1, 1, -2, 2, -3, 3]
 
 
-def test_the_work_goes_down_to_the_best_rate_of_real_lives(data):
-    said = list(work(place(data), {"steps": 12, "octaves": 1.0, "seeds": 2}))
+def test_the_work_goes_down_to_the_best_rate_of_real_lives(text_data):
+    said = list(work(place(text_data), {"steps": 8, "octaves": 1.0, "seeds": 2}))
     found = said[-1].row
     assert {each.what for each in said} == {"start", "steps", "evaluation"}
     assert found is not None and {len(losses) for _, losses in found["losses"]} == {2}
@@ -84,16 +77,16 @@ def test_the_work_goes_down_to_the_best_rate_of_real_lives(data):
     assert len(set(dict(found["losses"])[0])) == 2
 
 
-def test_a_rate_at_which_nothing_is_learned_is_no_number_and_costs_all(data):
-    (*_, last) = work(place(data, learning_rate=1e20), {"steps": 6, "octaves": 1.5, "seeds": 1})
+def test_a_rate_at_which_nothing_is_learned_is_no_number_and_costs_all(text_data):
+    (*_, last) = work(place(text_data, learning_rate=1e20), {"steps": 6, "octaves": 1.5, "seeds": 1})
     losses = dict(last.row["losses"])
     assert None in {loss for (loss,) in losses.values()} or min(loss for (loss,) in losses.values()) > 3
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.2])
-def test_where_there_is_no_time_it_says_what_it_needs(data, seconds):
+def test_where_there_is_no_time_it_says_what_it_needs(text_data, seconds):
     with pytest.raises(ValueError, match=r"(steps|rates) need about \d+ s: there was less time|when time was out"):
-        list(work(place(data, seconds), {"steps": 500, "octaves": 1.0, "seeds": 1}))
+        list(work(place(text_data, seconds), {"steps": 500, "octaves": 1.0, "seeds": 1}))
 
 
 @pytest.mark.parametrize("octaves", [1.0, 0.5])
