@@ -9,9 +9,9 @@ import torch
 from model import inference as use
 from model.config import Config, build_model
 from model.data.tokenizer import CharacterTokenizer, SubwordTokenizer, Tokenizer
-from model.inference import continuation, translations
+from model.inference import SAMPLE_TOKENS, continuation, samples, translations
 from model.settings import GenerateSettings, TranslateSettings
-from model.training.checkpoint import config_state, export, save
+from model.training.checkpoint import config_state, export, load_model, save
 from tune.cli import main
 
 SENTENCES = ["the cat sleeps", "a dog", "", "the small cat eats the fish that a dog left", "dog", "a fish sleeps"]
@@ -19,18 +19,20 @@ CHARACTERS = CharacterTokenizer("abcdefgh \n")
 WORDS = SubwordTokenizer.train(SENTENCES, 300, marks=True)
 
 
+def tiny(family: str) -> Config:
+    return Config(family=family, d_model=16, heads=4, layers=2, context=16)
+
+
 def built(family: str, tokenizer: Tokenizer) -> torch.nn.Module:
     torch.manual_seed(1)
-    config = Config(family=family, d_model=16, heads=4, layers=2, context=16)
-    made = build_model(config, vocabulary=tokenizer.vocabulary, pad=tokenizer.pad or 0)
+    made = build_model(tiny(family), vocabulary=tokenizer.vocabulary, pad=tokenizer.pad or 0)
     for parameter in made.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return made.eval()
 
 
 def exported(folder: Path, family: str, tokenizer: Tokenizer) -> Path:
-    config = Config(family=family, d_model=16, heads=4, layers=2, context=16)
-    state = {"steps": 1, "config": config_state(config)}
+    state = {"steps": 1, "config": config_state(tiny(family))}
     checkpoint = save(folder / "checkpoints", built(family, tokenizer), {"step": torch.zeros(1)}, state)
     return export(checkpoint, folder / f"best-{family}", tokenizer.to_json())
 
@@ -146,3 +148,21 @@ def test_what_does_not_serve_ends_with_one_line(tmp_path, capsys, command, argum
     assert main(command, [each.format(**folders) for each in arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1 and said in captured.err
+
+
+def test_a_sample_of_text_goes_on_where_its_prompt_ends(tmp_path, text_data):
+    tokenizer = Tokenizer.from_json(text_data.tokenizer)
+    valid = tokenizer.decode(text_data.valid.tolist())
+    found = list(samples(*load_model(exported(tmp_path, "nanogpt", tokenizer)), text_data, 3))
+    assert len(found) == 3 and valid.startswith(found[0]["input"])
+    assert all(row["input"] + row["reference"] in valid and len(row["output"]) == SAMPLE_TOKENS for row in found)
+
+
+def test_a_sample_of_translation_has_its_source_and_its_reference(tmp_path, pair_data):
+    tokenizer = Tokenizer.from_json(pair_data.tokenizer)
+    found = list(samples(*load_model(exported(tmp_path, "translation", tokenizer)), pair_data, 2))
+    for row, pair in zip(found, (0, len(pair_data.valid) - 1), strict=True):
+        for name, side in (("input", pair_data.valid.source), ("reference", pair_data.valid.target)):
+            ids = side.tokens[side.offsets[pair] : side.offsets[pair + 1]].tolist()
+            text = tokenizer.decode([token for token in ids if token not in (pair_data.bos, pair_data.eos)])
+            assert row[name] == text
