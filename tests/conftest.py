@@ -56,15 +56,12 @@ WITH_RAY = {
 }
 """Files whose tests start a Ray: they wait more than they work."""
 SLOW = {
-    *("test_compiled", "test_ddp", "test_probe", "test_short_life", "test_time_budget", "test_train"),
-    *("test_training_memory", "test_method_learner", "test_methods", "test_ablation", "test_batch_size"),
+    *("test_compiled", "test_ddp", "test_probe", "test_train", "test_training_memory", "test_methods", "test_ablation"),
     *("test_cuda_simulator", "test_implementations", "test_wheel", "test_ends", "test_sleep"),
     *("test_corpora", "test_hub", "test_plan", "test_ration", "test_state", "test_suggest", "test_queries"),
     *("test_browser", "test_hparams", "test_tensorboard", "test_report", "test_figures"),
     *("test_entries", "test_speed", "test_large_batch"),
-    *("test_compare", "test_experiment_command", "test_loading", "test_machine_peaks", "test_load", "test_loader"),
-    *("test_kernels_command", "test_kernels", "test_registry", "test_experiment_figures"),
-    *("test_stage_clock", "test_stages", "test_disk_faults", "test_estimates", "test_step_memory"),
+    *("test_compare", "test_load", "test_registry", "test_experiment_figures", "test_disk_faults"),
 }
 """Files that take a core some seconds: they train or draw for long, compile, or begin processes."""
 

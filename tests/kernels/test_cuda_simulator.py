@@ -7,12 +7,13 @@ import sys
 from kernels.registry import KERNELS
 
 PROGRAM = """
-from kernels import benchmark, cuda, cuda_rows, verify
+from kernels import benchmark, cuda, cuda_rows, row_kernels, verify
 from kernels.registry import KERNELS
 
 cuda.THREADS = cuda_rows.THREADS = 4
 cuda.MOST_BLOCKS = cuda_rows.MOST_BLOCKS = 2
-verify.SIZES, verify.SPECIAL_SIZE = (0, 1, 9), 5  # one more than all threads
+verify.SIZES, verify.SPECIAL_SIZE = (0, 1, 11), 24    # more than all threads, more rows than blocks and
+row_kernels.shape = lambda size, widest: (-(-size // 5), 5)    # more columns than a block's threads
 for kernel in KERNELS.values():
     for implementation in kernel.implementations:
         if implementation.device == "gpu" and implementation.name != "torch-cuda":
