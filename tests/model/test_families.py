@@ -63,10 +63,10 @@ def config(bigrams: Family) -> Config:
 def test_it_learns_and_goes_on_exactly_where_it_was(
     config: Config, text_data: TextData, tmp_path: Path, run: Callable
 ) -> None:
-    whole = run(config, text_data, tmp_path / "whole", steps=60)[-1]
+    whole = run(config, text_data, tmp_path / "whole", steps=40)[-1]
     assert whole.ended == "rung" and whole.valid.loss < 0.8 * math.log(text_data.vocabulary)
-    half = run(config, text_data, tmp_path / "halves", steps=25)[-1]
-    again = run(config, text_data, tmp_path / "halves", checkpoint=Path(half.checkpoint), steps=60)[-1]
+    half = run(config, text_data, tmp_path / "halves", steps=15)[-1]
+    again = run(config, text_data, tmp_path / "halves", checkpoint=Path(half.checkpoint), steps=40)[-1]
     assert again.valid.loss == whole.valid.loss and again.tokens == whole.tokens
 
 
@@ -89,7 +89,7 @@ def test_a_split_is_judged_by_all_of_its_tokens_and_what_they_spell(config: Conf
     assert found.accuracy is None
 
 
-@pytest.mark.parametrize("tokens", [1, 128, 300])
+@pytest.mark.parametrize("tokens", [1, 300])
 def test_a_part_of_a_split_is_always_the_same_and_about_as_large_as_asked(
     config: Config, text_data: TextData, tokens: int
 ) -> None:

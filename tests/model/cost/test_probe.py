@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import time
+from dataclasses import replace
 from typing import Any
 from unittest.mock import ANY
 
@@ -47,7 +48,8 @@ def test_a_batch_that_fits_tells_its_epoch_and_its_memory(data):
 
 
 def test_memory_that_runs_out_is_no_error(data, forked):
-    assert try_batch(order(2000, limit=40_000_000), data)["ended"] == RAN_OUT
+    config = replace(CONFIG, d_model=256, layers=8, batch_tokens=2000 * CONFIG.context)  # gigabytes
+    assert try_batch(order(2000, config=config, limit=100_000_000), data)["ended"] == RAN_OUT
 
 
 def test_an_error_of_another_kind_is_told(data, forked):

@@ -18,7 +18,7 @@ def test_all_but_the_longest_fit_in_a_row(lengths: np.ndarray) -> None:
     assert (lengths > row_shape(lengths)).any(axis=1).mean() < 0.003
 
 
-@pytest.mark.parametrize("pairs", [1, 2, 50, 3_000, 20_000])
+@pytest.mark.parametrize("pairs", [1, 2, 3_000])
 def test_every_pair_that_fits_is_in_one_row_and_no_row_is_too_full(lengths: np.ndarray, pairs: int) -> None:
     some = lengths[:pairs]
     shape = row_shape(some)
