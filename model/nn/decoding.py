@@ -1,4 +1,4 @@
-"""Greedy and beam decoding, batched, with cached keys and values.
+"""Beam search, batched, with cached keys and values; a beam of one is greedy.
 
 # Shapes: B batch, W beam width, T length so far, L layers, H heads, K head width, V vocabulary.
 """
@@ -44,31 +44,6 @@ class Past:
                 fresh[:, :, : self.length] = held[rows, :, : self.length]
                 kept.append(fresh)
             self._stored[layer] = (kept[0], kept[1])
-
-
-@torch.inference_mode()
-def greedy_search(model: "Translator", source: Tensor, unpadded: Tensor | None, limit: int) -> list[list[int]]:
-    """source (B, S) -> the likeliest next token each time, at most `limit`, without eos
-
-    A finished row leaves the batch.
-    """
-    config = model.config
-    memory, past = model.encode(source, unpadded), model.past(limit)
-    texts: list[list[int]] = [[] for _ in range(len(source))]
-    rows = torch.arange(len(source), device=source.device)
-    token = source.new_full((len(source), 1), config.bos)
-    for _ in range(limit):
-        token = model.decode(token, memory, past)[:, -1:].argmax(-1)  # (B, 1)
-        going = token[:, 0] != config.eos
-        if not bool(going.all()):
-            kept = going.nonzero()[:, 0]
-            rows, token, memory = rows[kept], token[kept], memory.select(kept)
-            past.select(kept)
-        for row, chosen in zip(rows.tolist(), token[:, 0].tolist(), strict=True):
-            texts[row].append(chosen)
-        if len(rows) == 0:
-            break
-    return texts
 
 
 @torch.inference_mode()

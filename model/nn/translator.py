@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from model.nn.attention import Dropout, apart, causal_bias, norm
 from model.nn.blocks import CrossBlock, SelfBlock, Turns, initialize_blocks, turns
-from model.nn.decoding import Past, beam_search, greedy_search
+from model.nn.decoding import Past, beam_search
 from model.nn.mup import TIED_STD, Scaling, hidden_std
 from model.nn.precision import Embedding, Linear
 from tune.errors import UserError
@@ -139,10 +139,6 @@ class Translator(nn.Module):
     def past(self, limit: int) -> Past:
         """An empty past with room for `limit` tokens."""
         return Past(self.config.layers, limit)
-
-    def greedy(self, source: Tensor, unpadded: Tensor | None, limit: int) -> list[list[int]]:
-        """source (B, S) -> the likeliest next token each time, at most `limit`, without eos"""
-        return greedy_search(self, source, unpadded, limit)
 
     def beam(
         self, source: Tensor, unpadded: Tensor | None, width: int = 4, limit: int = 64,

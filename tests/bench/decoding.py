@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from model.config import Config, build_model
-from model.nn.decoding import beam_search, greedy_search
+from model.nn.decoding import beam_search
 from model.nn.precision import prepare, set_compute
 from model.nn.translator import Memory, Translator
 from tests.bench.contenders import TRANSLATOR, pairs
@@ -63,7 +63,7 @@ def decoding(data: Path, *, short: bool) -> Iterator[Row]:
     source = torch.randint(prepared.pad, (SENTENCES, LENGTH), generator=torch.Generator().manual_seed(1))
     limit, slowly = 16 if short else 64, Uncached(model)
     for name, search in (
-        ("greedy decoding", lambda model: greedy_search(model, source, None, limit)),
+        ("greedy decoding", lambda model: beam_search(model, source, None, 1, limit)),
         ("beam search of width 4", lambda model: beam_search(model, source, None, 4, limit)),
     ):
         pairs_of_turns = [

@@ -115,8 +115,11 @@ def run_trials(engine: Engine, data: Mapping[str, Data], place: Place, needs: Ma
             raise desk.failed from None
 
 
-ANSWER_SECONDS = 20.0
-"""A cluster, and each node of it, answers within this or is refused."""
+CONNECT_SECONDS = 5.0
+"""A cluster that cannot be connected to within this is refused."""
+ANSWER_SECONDS = 120.0
+"""And one that has not answered within this, or a node of it: a process has to begin there, and to import torch, on a
+machine that may be busy."""
 REACHED_SECONDS = 1.0
 """A node that cannot be connected to within this counts as lost."""
 CODE = [str(ROOT / name) for name in ("tune", "model")]
@@ -145,9 +148,9 @@ def check_answers(address: str) -> None:
     if not host or not port.isdigit():
         raise invalid("address", f"{address!r} is no address: {remedy}")
     try:
-        socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS / 4).close()
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
         words = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
-        healthy = not subprocess.run(words, capture_output=True, timeout=ANSWER_SECONDS / 2, check=False).returncode
+        healthy = not subprocess.run(words, capture_output=True, timeout=ANSWER_SECONDS, check=False).returncode
     except (OSError, OverflowError, subprocess.TimeoutExpired):
         healthy = False
     if not healthy:

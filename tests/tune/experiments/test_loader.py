@@ -32,7 +32,7 @@ def place(text_data: TextData, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(supply, "BATCHES", {"images": 3, "text": 3})
     monkeypatch.setattr(supply, "IMAGES", 40)
     monkeypatch.setattr(supply, "ROWS", 8)
-    ends = time.monotonic() + 120
+    ends = time.monotonic() + 600
     return Place(config=CONFIG, data=text_data, device=torch.device("cpu"), folder=Path("/proc/no"), ends=ends)
 
 

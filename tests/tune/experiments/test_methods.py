@@ -27,7 +27,7 @@ def done(point: Point, data: TextData, folder: Path) -> Row:
     tokens = point.config.get("batch_tokens", 768) // 6
     small = {"d_model": 16, "heads": 2, "layers": 2, "context": 16, "batch_tokens": tokens}
     config = Config(**{"family": "nanogpt", **point.config, **small})
-    place = Place(config=config, data=data, device=torch.device("cpu"), folder=folder, ends=time.monotonic() + 60)
+    place = Place(config=config, data=data, device=torch.device("cpu"), folder=folder, ends=time.monotonic() + 600)
     *_, last = work(place, point.asked | {"steps": 8})
     assert last.row is not None
     return {"devices": 1, "asked": point.asked, "config": {**point.config, **small}} | last.row

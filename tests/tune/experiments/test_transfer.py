@@ -32,7 +32,7 @@ def asked(**more: Any) -> list[Any]:
     return points(CORES, ExperimentSettings(budget="1h", families="nanogpt", **more))
 
 
-def place(data: TextData, seconds: float = 60.0, **changes: Any) -> Place:
+def place(data: TextData, seconds: float = 600.0, **changes: Any) -> Place:
     config = dataclasses.replace(CONFIG, **changes)
     ends = time.monotonic() + seconds
     return Place(config=config, data=data, device=torch.device("cpu"), folder=Path("/proc/no"), ends=ends)
