@@ -191,8 +191,9 @@ def trials_told(told: Told, engine: Engine, study: Path, write: Callable[[str], 
         note(name)
         (study / STOP_FILE).touch()
         # not written here: a signal may come in the midst of writing
-        said.append(Thread(target=write, args=(f"{name}: ends in order; told once more it ends at once",)))
-        said[-1].start()
+        line = Thread(target=write, args=(f"{name}: ends in order; told once more it ends at once",))
+        line.start()  # a second signal may come before it has begun
+        said.append(line)
 
     (study / STOP_FILE).unlink(missing_ok=True)
     try:
@@ -202,8 +203,7 @@ def trials_told(told: Told, engine: Engine, study: Path, write: Callable[[str], 
         told.listen(note)
         (study / STOP_FILE).unlink(missing_ok=True)
         for each in said:
-            if each.is_alive():  # a second signal may come before it has begun
-                each.join()
+            each.join()
 
 
 def check_same(context: SearchContext, journal: Journal) -> None:

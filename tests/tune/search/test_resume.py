@@ -198,6 +198,15 @@ def test_only_a_worker_of_rays_is_ever_taken_for_a_trial(tmp_path: Path) -> None
     assert found is not None and not still_there(found)
 
 
+def test_a_strangers_journal_cannot_name_a_path(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=1)
+    row = {"trial": "../../t001", "family": "nanogpt", "config": "{}", "state": "paused", "created": 0}
+    world.journal.insert("trials", row)
+    world.journal.close()
+    with pytest.raises(ValueError, match="damaged"):
+        World(tmp_path, cap=600, slots=1)
+
+
 def test_a_text_that_changed_is_refused_by_the_name_of_its_flag(tmp_path: Path) -> None:
     def text(sha256: str) -> TextCorpus:
         return TextCorpus(name="text.txt", sha256=sha256, builtin=False, train="", valid="", test="")
