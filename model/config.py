@@ -60,6 +60,7 @@ class Config:
     betas: tuple[float, float] = _FAMILYS_OWN
     clip: float = 1.0  # norm of all gradients together
     decay_share: float = 0.4  # of the life's training, the part in which the rate falls to zero
+    average: float = 0.05  # of the steps so far, in which an average of the weights halves its memory; 0: there is none
     scaling_rules: bool = True  # else one rate for all tensors: the standard parametrization
     own: Mapping[str, Any] = field(default_factory=dict)  # dimensions that only a user's own family has
 

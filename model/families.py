@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.config import RECIPES, Config, Data, build_model, model_config, pad_of
-from model.cost.estimates import STATE_BYTES, flops_per_token, parameters
+from model.cost.estimates import AVERAGE_BYTES, STATE_BYTES, flops_per_token, parameters
 from model.cost.memory_estimate import memory_estimate, most_micro_batches
 from model.cost.peak_flops import flops_on
 from model.data.batches import (
@@ -102,7 +102,8 @@ class Family:
 
     def memory_estimate(self, config: Config, data: Data, *, micro_batches: int, device: torch.device) -> int:
         """Bytes on paper of a trial whose batches are cut into so many parts: here of its weights and their moments."""
-        return STATE_BYTES * self.parameters(config, data.vocabulary, pad_of(data))
+        state = STATE_BYTES + (AVERAGE_BYTES if config.average else 0)
+        return state * self.parameters(config, data.vocabulary, pad_of(data))
 
     def most_micro_batches(self, config: Config, data: Data) -> int:
         """The power of two that cuts a batch into single rows."""

@@ -66,8 +66,9 @@ class Report:
     ran_out: bool = False  # of memory, on this segment; smaller parts helped
     seconds: Mapping[str, float] = field(default_factory=dict)  # of the clock since the report before, by phase
     valid: Evaluation | None = None  # of the fixed subset, always the same one: what a curve is made of
+    averaged: Evaluation | None = None  # of the same subset, by the average of the weights
     valid_subset: int | None = None  # about so many target tokens
-    whole: Evaluation | None = None  # of all of the validation split, and so test
+    whole: Evaluation | None = None  # of all of the validation split, and so test, by the better of both
     test: Evaluation | None = None
     ended: Ended | None = None
     rung: int | None = None  # that it completes, as the driver knows
@@ -81,6 +82,11 @@ class Report:
                 object.__setattr__(self, split, None)
 
     @property
+    def kept(self) -> Evaluation | None:
+        """Of the weights as they are and of their average, on the subset, the one with the lower loss."""
+        return min((each for each in (self.valid, self.averaged) if each), key=lambda each: each.loss, default=None)
+
+    @property
     def final(self) -> bool:
         """Whether it has what a trial came to after its decay."""
         return self.ended == "final" and self.valid is not None
@@ -92,12 +98,12 @@ def merge(before: Report | None, after: Report) -> Report:
         return after
     one, other = before.seconds, after.seconds
     return replace(
-        after, valid=after.valid or before.valid, whole=after.whole or before.whole, test=after.test or before.test,
+        after, **{split: getattr(after, split) or getattr(before, split) for split in SPLITS},
         seconds={phase: one.get(phase, 0.0) + other.get(phase, 0.0) for phase in {**one, **other}},
     )  # fmt: skip
 
 
-SPLITS = ("valid", "whole", "test")
+SPLITS = ("valid", "averaged", "whole", "test")
 SECONDS = "seconds_"
 """Before the name of a phase."""
 _PLAIN = ("perplexity", "bits_per_character", "nats_per_word", "accuracy")

@@ -45,6 +45,7 @@ class Winner:
     bits_per_character: float
     test_perplexity: float | None
     decayed: bool
+    averaged: bool
     checkpoint: Path
 
 
@@ -56,7 +57,7 @@ def winners(journal: Journal) -> dict[str, Winner]:
         family: Winner(
             trial=row["trial"], family=family, config=json.loads(row["config"]), parameters=row["parameters"],
             perplexity=row["perplexity"], measured=measured_text(row), bits_per_character=row["bits_per_character"],
-            test_perplexity=row["test_perplexity"], decayed=bool(row["final"]),
+            test_perplexity=row["test_perplexity"], decayed=bool(row["final"]), averaged=bool(row["averaged"]),
             checkpoint=inside(journal.folder, row["checkpoint"]),
         )
         for family, row in first.items()
@@ -72,8 +73,8 @@ def inside(folder: Path, path: str) -> Path:
 
 
 def export(winner: Winner, study: Path, data: Data) -> None:
-    """Put the winner's weights, config and tokenizer into `best-<family>/`."""
-    checkpoints.export(winner.checkpoint, study / f"best-{winner.family}", data.tokenizer)
+    """Put the winner's weights, or their average where that is better, config and tokenizer into `best-<family>/`."""
+    checkpoints.export(winner.checkpoint, study / f"best-{winner.family}", data.tokenizer, averaged=winner.averaged)
 
 
 def why_none(journal: Journal, family: str) -> str:
@@ -121,7 +122,8 @@ def last_lines(
             yield f"{family}: {why_none(journal, family)}"
             continue
         test = "not measured" if winner.test_perplexity is None else f"{winner.test_perplexity:.4g}"
-        decayed = "" if winner.decayed else " (before its decay)"
+        told = [*(() if winner.decayed else ("before its decay",)), *(("averaged weights",) if winner.averaged else ())]
+        decayed = f" ({', '.join(told)})" if told else ""
         measured = f" {winner.measured}" if winner.measured else ""
         quality = f"validation perplexity {winner.perplexity:.4g}{measured}, test perplexity {test}"
         size = f"{winner.bits_per_character:.3f} bits a character, {winner.parameters:,} parameters"

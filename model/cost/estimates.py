@@ -10,6 +10,7 @@ from model.nn.translator import TranslatorConfig
 
 TRAINING = 3  # a step's FLOPs over the forward's: the gradients of a product are two more
 STATE_BYTES = 16  # a parameter: fp32 weight, gradient and AdamW's two moments
+AVERAGE_BYTES = 4  # a parameter: its average, where a training has one
 _MASTER_BYTES = 4
 
 

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from model.config import Config, Data, model_config, pad_of
-from model.cost.estimates import STATE_BYTES, parameters, step_memory_bytes
+from model.cost.estimates import AVERAGE_BYTES, STATE_BYTES, parameters, step_memory_bytes
 from model.data.batches import EVALUATION_TOKENS, batch_shape
 
 _LOGIT_BYTES = 12  # of an evaluation: in the compute dtype, in fp32, and the logarithms
@@ -35,7 +35,7 @@ def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: t
         precision=config.precision,
         fused=device.type != "cpu",
     )
-    return max(evaluation, step)
+    return max(evaluation, step) + (AVERAGE_BYTES * parameters(made) if config.average else 0)
 
 
 def most_micro_batches(config: Config, data: Data) -> int:

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from tune.errors import UserError
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 BEFORE_DECAY, AFTER_DECAY = "before-decay", "after-decay"
+AVERAGE = "average."
+"""Before a parameter's name, that of its average among the optimizer's tensors."""
 KEPT = 2  # the newest, and one to fall back to
 _UNFINISHED = ".unfinished-"
 _LATER: dict[str, Any] = {"own": {}, "scaling_rules": True}  # fields that were none once
@@ -118,12 +120,25 @@ def forget_decay(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def export(checkpoint: Path, folder: Path, tokenizer_json: str) -> Path:
-    """Copy a checkpoint's weights, config and tokenizer to `folder`, replacing what was there."""
+def averages(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those of the weights, by parameter name, of what a checkpoint holds beside the weights."""
+    return {name.removeprefix(AVERAGE): tensor for name, tensor in tensors.items() if name.startswith(AVERAGE)}
+
+
+def export(checkpoint: Path, folder: Path, tokenizer_json: str, *, averaged: bool = False) -> Path:
+    """Copy a checkpoint's weights, config and tokenizer to `folder`, replacing what was there.
+
+    averaged: where parameters have an average, that.
+    """
     saved = load(checkpoint)
 
     def fill(place: Path) -> None:
-        shutil.copyfile(saved.weights, place / WEIGHTS)
+        if averaged:
+            weights = load_file(saved.weights)
+            of_them = {name: tensor for name, tensor in averages(saved.tensors).items() if name in weights}
+            save_file(weights | of_them, place / WEIGHTS)
+        else:
+            shutil.copyfile(saved.weights, place / WEIGHTS)
         (place / TOKENIZER).write_text(tokenizer_json, encoding="utf-8")
         (place / CONFIG).write_text(json.dumps(saved.state["config"], indent=1))
 

@@ -14,7 +14,8 @@ from model.data.batches import Batch, EndlessBatches
 from model.families import FAMILIES
 from model.nn import precision
 from model.nn.mup import parameter_groups
-from model.training.checkpoint import Saved, load_weights
+from model.training.averaging import Average
+from model.training.checkpoint import AVERAGE, Saved, averages, load_weights
 from model.training.memory import give_back_freed, ran_out
 
 
@@ -52,6 +53,7 @@ class Learner:
         self.scaler = precision.scaler(config.precision, device)
         self.names = {parameter: name for name, parameter in self.model.named_parameters()}
         self.parameters = sum(parameter.numel() for parameter in self.names)
+        self.average = Average(self.names, config.average) if config.average else None
         self._begin_moments()
         self.steps = 0
         self.tokens = 0
@@ -70,6 +72,8 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1
         self.tokens += batch.tokens
+        if self.average is not None:
+            self.average.update(self.steps)
         return Step(loss=loss, gradient_norm=norm.detach(), tokens=batch.tokens)
 
     def make_optimizer(self) -> torch.optim.Optimizer:
@@ -154,14 +158,15 @@ class Learner:
             }
 
     def tensors(self) -> dict[str, Tensor]:
-        """The optimizer's moments by parameter name, and the random states."""
+        """The optimizer's moments and the averages by parameter name, and the random states."""
         moments = {
             f"{self.names[parameter]}.{moment}": values[moment]
             for parameter, values in self.optimizer.state.items()
             if isinstance(parameter, nn.Parameter)
             for moment in self.moments
         }
-        return moments | self.random_state()
+        averages = {} if self.average is None else self.average.tensors()
+        return moments | {f"{AVERAGE}{name}": tensor for name, tensor in averages.items()} | self.random_state()
 
     def state(self) -> dict[str, Any]:
         """The rest of what `restore` needs, JSON-able."""
@@ -180,6 +185,8 @@ class Learner:
                 self.optimizer.state[parameter] = {
                     moment: saved.tensors[f"{name}.{moment}"].to(self.device) for moment in self.moments
                 }
+        if self.average is not None:
+            self.average.load(averages(saved.tensors))
         self.steps, self.tokens = saved.state["steps"], saved.state["tokens"]
         self.batches.load_state(saved.state["batches"])
         self.scaler.load_state_dict(saved.state["scaler"])

@@ -199,13 +199,15 @@ class Forecast:
         return tokens * statistics.median(self.paces) if self.paces else self.evaluation_seconds(tokens)
 
     def checkpoint_seconds(self) -> float:
-        """Weights and two moments of 4 bytes each."""
-        return self.lease.expected("checkpoint", FIRST_SECONDS + 12 * self.learner.parameters / DISK_BYTES)
+        """Weights, two moments and the average of 4 bytes each."""
+        return self.lease.expected("checkpoint", FIRST_SECONDS + 16 * self.learner.parameters / DISK_BYTES)
 
     def closing_seconds(self) -> float:
-        """What must follow the last step: the evaluations and the checkpoint."""
+        """What must follow the last step: the evaluations, the last by the averaged weights, and the checkpoint."""
         whole = WHOLE_MARGIN * self.whole_seconds(self.whole_tokens) if self.closes_whole else 0.0
-        return whole + MARGIN * (self.evaluation_seconds(self.evaluation_tokens) + self.checkpoint_seconds())
+        averaged = 0.0 if self.learner.average is None else self.whole_seconds(self.evaluation_tokens)
+        first = self.evaluation_seconds(self.evaluation_tokens) + self.checkpoint_seconds()
+        return whole + averaged + MARGIN * first
 
     def _affords_whole(self) -> bool:
         return WHOLE_MARGIN * self.whole_seconds(self.whole_tokens) <= WHOLE_SHARE * self.segment.device_seconds

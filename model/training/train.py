@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Generator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -347,34 +348,46 @@ class _Training:
     def _close(self) -> Report:
         self._read()
         if self.recent.diverged:
-            return self._judged(None, "diverged")
+            return self._judged("diverged")
         took_steps, reached = self.learner.steps > self.began, self.forecast.reached()
         if self.stopped:
             self._save()
             return self._report("stopped")
         if self.segment.final and (reached or (self.segment.steps is None and took_steps)):
             self._save(f"{checkpoints.AFTER_DECAY}-{self.learner.steps:06d}")
-            valid = self._evaluate("valid", self.evaluation_tokens)
-            whole, test = (self._evaluate(split, None) if self.segment.whole else None for split in ("valid", "test"))
-            return self._judged(valid, "final", whole=whole, test=test)
-        valid = self._evaluate("valid", self.evaluation_tokens, after=MARGIN * self.forecast.checkpoint_seconds())
+            valid, averaged = self._evaluate_both()
+            average = self.learner.average if averaged and valid and averaged.loss < valid.loss else None
+            splits = ("valid", "test") if self.segment.whole else ()
+            with nullcontext() if average is None else average.in_place():
+                of_all = {split: self._evaluate(split, None) for split in splits}
+            whole, test = of_all.get("valid"), of_all.get("test")
+            return self._judged("final", valid=valid, averaged=averaged, whole=whole, test=test)
+        valid, averaged = self._evaluate_both(after=MARGIN * self.forecast.checkpoint_seconds())
         if took_steps:
             self._save()
-        return self._judged(valid, "rung" if reached else "lease")
+        return self._judged("rung" if reached else "lease", valid=valid, averaged=averaged)
 
-    def _judged(
-        self, valid: Evaluation | None, ended: Ended, whole: Evaluation | None = None, test: Evaluation | None = None
-    ) -> Report:
+    def _evaluate_both(self, after: float = 0.0) -> tuple[Evaluation | None, Evaluation | None]:
+        """The subset by the weights as they are, and by their average, where there is one."""
+        valid = self._evaluate("valid", self.evaluation_tokens, after)
+        if self.learner.average is None or valid is None:
+            return valid, None
+        with self.learner.average.in_place():
+            return valid, self._evaluate("valid", self.evaluation_tokens, after)
+
+    def _judged(self, ended: Ended, **evaluations: Evaluation | None) -> Report:
+        valid = evaluations.get("valid")
         if ended == "diverged" or (valid is not None and not math.isfinite(valid.loss)):
             self.written, ended = None, "diverged"
         elif valid is None and ("valid", self.evaluation_tokens) in self.too_large:
             ended = "unmeasured"
-        return self._report(ended, valid, whole, test)
+        return self._report(ended, **evaluations)
 
     def _report(
         self,
         ended: Ended | None = None,
         valid: Evaluation | None = None,
+        averaged: Evaluation | None = None,
         whole: Evaluation | None = None,
         test: Evaluation | None = None,
     ) -> Report:
@@ -396,6 +409,7 @@ class _Training:
             micro_batches=learner.micro_batches,
             ran_out=learner.ran_out,
             valid=valid,
+            averaged=averaged,
             valid_subset=self.evaluation_tokens,
             whole=whole,
             test=test,

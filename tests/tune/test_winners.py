@@ -100,7 +100,7 @@ class Slow:
         self.world.journal.insert("trials", row)
         self.winner = Winner(
             trial="t001", family="translation", config={}, parameters=1, perplexity=1.0, measured="",
-            bits_per_character=1.0, test_perplexity=1.0, decayed=True, checkpoint=saved,
+            bits_per_character=1.0, test_perplexity=1.0, decayed=True, averaged=False, checkpoint=saved,
         )  # fmt: skip
         export(self.winner, folder, self.data)
         decode = Translator.decode

@@ -142,6 +142,7 @@ def _record(tag: str, **data: Any) -> Summary.Value:
 
 SCALARS = {
     "4 valid/loss": "valid_loss",
+    "4 valid/loss of the averaged weights": "averaged_loss",
     "4 valid/perplexity": "perplexity",
     "4 valid/bits_per_character": "bits_per_character",
     "4 valid/accuracy": "accuracy",
@@ -189,8 +190,8 @@ class TrialRun:
         self._tokens, row = report.tokens, to_row(report)
         values = {tag: float(value) for tag, column in SCALARS.items() if (value := row[column]) is not None}
         values |= {DEVICE_SECONDS: self._device_seconds(now), PARAMETERS: report.parameters}
-        if report.valid is not None:
-            values[QUOTIENT] = report.valid.perplexity / (report.parameters / 1e6)
+        if (kept := report.kept) is not None:
+            values[QUOTIENT] = kept.perplexity / (report.parameters / 1e6)
         if report.final:
             values[ENDED] = REASONS["decayed"]
         self._file.add(*(scalar(tag, value) for tag, value in values.items()), step=self._tokens)
@@ -269,11 +270,12 @@ class LedgerRun:
 
     def _leads(self, family: str, trial: str, report: Report) -> bool:
         """Whether with a report there is a new best so far; the ranking is asked only where there may be."""
-        if report.valid is None or (report.rung is None and not report.final):
+        kept = report.kept
+        if kept is None or (report.rung is None and not report.final):
             return False
         best = self._best.get(family)
         if best is not None and report.rung is not None and trial != best["trial"]:
-            behind = report.rung == best["rung"] and report.valid.perplexity >= best["subset_perplexity"]
+            behind = report.rung == best["rung"] and kept.perplexity >= best["subset_perplexity"]
             if best["final"] or report.rung < best["rung"] or behind:
                 return False
         self._best = best_so_far(self._journal)

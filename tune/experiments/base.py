@@ -198,7 +198,7 @@ def survey(experiment: Experiment, settings: ExperimentSettings) -> ExperimentCo
     winner = [f"on the winner of {settings.of}: {family} {label(fixed)}"] if settings.of else []
     return ExperimentContext(
         settings=replace(settings, **named), devices=devices, data=prepare(corpus), points=points,
-        config=Config(family=family, seed=settings.seed, **fixed), notes=[*winner, *texts.notes],
+        config=Config(**{"average": 0.0, **fixed}, family=family, seed=settings.seed), notes=[*winner, *texts.notes],
     )  # fmt: skip
 
 

@@ -93,6 +93,9 @@ UPGRADES = (
             *("whole_nats_per_word REAL", "whole_accuracy REAL", "whole_tokens INTEGER", "whole_seconds REAL"),
             *("test_nats_per_word REAL", "test_accuracy REAL", "test_tokens INTEGER", "test_seconds REAL"),
             *("micro_batches INTEGER", "ran_out INTEGER", "limited_bytes INTEGER", "peak_flops REAL"),
+            *("averaged_loss REAL", "averaged_perplexity REAL", "averaged_bits_per_character REAL"),
+            *("averaged_nats_per_word REAL", "averaged_accuracy REAL"),
+            *("averaged_tokens INTEGER", "averaged_seconds REAL"),
         )
     ),
 )

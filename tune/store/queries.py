@@ -2,7 +2,8 @@
 
 Only like is compared with like. A trial counts with the furthest level that it completed: its decay, else its highest
 rung; there with what it was measured on: the fixed validation subset, of which a journal of before tells no size, or
-after the decay the whole split, where all decayed trials of its family were measured on that. What failed has no place.
+after the decay the whole split, where all decayed trials of its family were measured on that; in each with the weights
+that are kept, which are their average where that is better. What failed has no place.
 """
 
 import math
@@ -26,23 +27,27 @@ ORDER = "final DESC, IIF(final, 0, rung) DESC, subset DESC"
 """Of levels, the furthest first; of two subsets the larger first."""
 LEVELS = f"""
     WITH completed AS (
-        SELECT reports.*, family, parameters, created, ROW_NUMBER() OVER (
-            PARTITION BY trial, IIF(final, -1, rung) ORDER BY report DESC) AS again
+        SELECT reports.*, family, parameters, created, IFNULL(averaged_loss < valid_loss, 0) AS averaged,
+               ROW_NUMBER() OVER (PARTITION BY trial, IIF(final, -1, rung) ORDER BY report DESC) AS again
         FROM reports JOIN trials USING (trial)
         WHERE (final OR rung IS NOT NULL) AND perplexity < 9e999 AND at <= ?1 AND NOT {FAILED}),
     alike AS (
-        SELECT *, final AND MIN(whole_perplexity IS NOT NULL) OVER (PARTITION BY family, final) AS on_whole
+        SELECT *, IIF(averaged, averaged_perplexity, perplexity) AS kept_perplexity,
+               final AND MIN(whole_perplexity IS NOT NULL) OVER (PARTITION BY family, final) AS on_whole
         FROM completed WHERE again = 1)
     SELECT family, trial, parameters, created, report, at, final,
            IIF(final, IFNULL(MAX(rung) OVER (PARTITION BY trial), rung), rung) AS rung,
            IIF(final, '{DECAY}', 'rung ' || rung) AS level, on_whole, IIF(on_whole, NULL, valid_subset) AS subset,
-           IIF(on_whole, whole_perplexity, perplexity) AS perplexity,
-           IIF(on_whole, whole_bits_per_character, bits_per_character) AS bits_per_character,
-           valid_loss AS subset_loss, perplexity AS subset_perplexity, test_perplexity,
+           IIF(on_whole, whole_perplexity, kept_perplexity) AS perplexity,
+           IIF(on_whole, whole_bits_per_character, IIF(averaged, averaged_bits_per_character, bits_per_character))
+               AS bits_per_character,
+           IIF(averaged, averaged_loss, valid_loss) AS subset_loss, kept_perplexity AS subset_perplexity,
+           test_perplexity, averaged,
            steps, tokens, training_seconds, checkpoint
     FROM alike"""
 """A row for each level that each sound trial completed until a moment (?1), measured like the others there; of what was
-measured twice, as after a kill, the later one. rung: after the decay, the highest that the trial completed."""
+measured twice, as after a kill, the later one. rung: after the decay, the highest that the trial completed; averaged:
+what is kept is the average of its weights."""
 PLACES = f"""
     SELECT *, ROW_NUMBER() OVER (PARTITION BY family ORDER BY {ORDER}, perplexity, created, trial) AS place
     FROM ({LEVELS})"""
@@ -50,7 +55,7 @@ PLACES = f"""
 RANKING = f"""
     SELECT trials.family, trials.trial, config, state, IFNULL(reason, '') AS reason, trials.created,
            trials.parameters, CASE WHEN {FAILED} THEN 'failed' WHEN final THEN 'decayed' WHEN final = 0 THEN 'rung'
-           ELSE 'unranked' END AS section, final, rung, level, on_whole, subset, perplexity,
+           ELSE 'unranked' END AS section, final, rung, level, on_whole, subset, averaged, perplexity,
            perplexity / (trials.parameters / 1e6) AS perplexity_per_million, bits_per_character, test_perplexity,
            steps, tokens, training_seconds, checkpoint, IFNULL(paid, 0.0) AS device_seconds, memory_bytes, mfu
     FROM trials

@@ -55,6 +55,18 @@ def test_where_one_was_not_the_subset_counts_for_all(study: Written) -> None:
     assert {measured_text(row) for row in rows} == {"on 4,096 validation tokens"}
 
 
+def test_a_trial_is_as_good_as_the_better_of_its_weights_and_their_average(study: Written) -> None:
+    for trial, subset, averaged in (("t1", 4.0, 5.0), ("t2", 6.0, 3.0), ("t3", 3.5, None)):
+        study.trial(trial)
+        of_average = {"averaged_loss": averaged and math.log(averaged), "averaged_perplexity": averaged}
+        columns = {"valid_loss": math.log(subset), "checkpoint": trial, **of_average}
+        study.report(trial, subset, rung=0, bits_per_character=1.0, averaged_bits_per_character=0.9, **columns)
+    rows = ranking(study.journal)
+    assert [(row["trial"], row["perplexity"], row["averaged"]) for row in rows] == [
+        ("t2", 3.0, 1), ("t3", 3.5, 0), ("t1", 4.0, 0)]  # fmt: skip
+    assert winners(study.journal)["nanogpt"].averaged and rows[0]["bits_per_character"] == 0.9
+
+
 def test_a_failed_one_does_not_say_what_the_others_were_measured_on(study: Written) -> None:
     decayed(study, "t1", subset=4.0, whole=6.0)
     decayed(study, "t2", subset=1.0, whole=None)
