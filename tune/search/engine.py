@@ -78,7 +78,7 @@ class Engine:
         self.stopping: str | None = None
         self.slots = Slots(slots, there, self.running, accounting)
         self.silence: Callable[[], float | None] = lambda: None
-        self._shares, self._memory_notes = Shares(families, self.running, accounting), MemoryNotes(families, accounting)
+        self._shares, self._memory_notes = Shares(families, accounting), MemoryNotes(families, accounting)
 
     @property
     def done(self) -> bool:
@@ -184,9 +184,8 @@ class Engine:
 
     def _can_wait(self) -> bool:
         """Whether what is left pays for the idle slots until a lease ends: what runs has its own reserved."""
-        first = min((run.assignment.opened + run.assignment.seconds for run in self.running.values()), default=math.inf)
-        idle = self.accounting.idle_slots
-        return not idle or idle * (first - self.accounting.clock()) <= self.accounting.ledger.room
+        idle, ledger = self.accounting.idle_slots, self.accounting.ledger
+        return not idle or idle * (ledger.first_end - self.accounting.clock()) <= ledger.room
 
     def _is_idle(self, name: str, wall: float | None) -> bool:
         """Whether nothing of a family runs, and nothing can by its own share."""

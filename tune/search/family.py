@@ -4,6 +4,7 @@ what its trials took of memory; and what the engine counts with: slots, how long
 
 import math
 import statistics
+from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -13,7 +14,7 @@ from tune.search.forecast import Standing
 from tune.search.memory_model import Memory
 from tune.search.successive_halving import Ladder, Left, Move
 from tune.search_space import Config
-from tune.store.accounting import Accounting, Running
+from tune.store.accounting import UNIT, Accounting, Exact, Running
 
 MOST_REFUSALS = 50
 """Where so many configurations in a row do not fit in memory, a family has no more of them."""
@@ -63,6 +64,7 @@ class CostModel:
 
     def __init__(self) -> None:
         self._overheads: dict[str, float] = {}
+        self._in_order: list[float] = []
         self._slowdowns: dict[str, float] = {}
         self._start_ups: list[float] = []
 
@@ -72,12 +74,15 @@ class CostModel:
         if run.fresh_slot:
             start_up = run.charged.get("start", 0.0)
             self._start_ups.append(start_up)
+        if trial in self._overheads:
+            del self._in_order[bisect_left(self._in_order, self._overheads[trial])]
         self._overheads[trial] = sum(run.charged.values()) - run.charged.get("steps", 0.0) - start_up
+        insort(self._in_order, self._overheads[trial])
         self._slowdowns[trial] = slowdown
 
     def forget(self) -> None:
         """What was learned was of another processor."""
-        for known in (self._overheads, self._slowdowns, self._start_ups):
+        for known in (self._overheads, self._in_order, self._slowdowns, self._start_ups):
             known.clear()
 
     def state(self) -> list[object]:
@@ -96,7 +101,8 @@ class CostModel:
     def _overhead(self, trial: str | None) -> float:
         if trial in self._overheads:
             return self._overheads[trial]
-        return statistics.median(self._overheads.values()) if self._overheads else FIRST_OVERHEAD_SECONDS
+        known = self._in_order
+        return (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2 if known else FIRST_OVERHEAD_SECONDS
 
 
 class Suggestions(Protocol):
@@ -171,10 +177,11 @@ class Policy(Protocol):
 class Family:
     """One family's part of a study: its share of the cap in device-seconds, and who decides and knows.
 
-    equal_tokens: rungs are equal in tokens, not in device-seconds; step_seconds: the step time that then turns their
-    seconds into steps for all trials; life_steps: of a trial's own life (inf: it has none); refusals: configurations in
-    a row that do not fit in memory; warm_up_steps: those over which the learning rate of its trials rises;
-    decoding(step_seconds): what its winner needs to decode for a start, in seconds of a slot.
+    charged: of its leases that are closed; leases: seconds of those in use, by trial; rungs_until: when those of them
+    that are for a rung end; equal_tokens: rungs are equal in tokens, not in device-seconds; step_seconds: the step time
+    that then turns their seconds into steps for all trials; life_steps: of a trial's own life (inf: it has none);
+    refusals: configurations in a row that do not fit in memory; warm_up_steps: those over which the learning rate of
+    its trials rises; decoding(step_seconds): what its winner needs to decode for a start, in seconds of a slot.
     """
 
     seconds: float
@@ -183,12 +190,19 @@ class Family:
     suggestions: Suggestions
     memory: Memory = field(default_factory=Memory)
     charged: float = 0.0
+    leases: Exact[str] = field(default_factory=Exact)
+    rungs_until: Exact[str] = field(default_factory=Exact)
     refusals: int = 0
     equal_tokens: bool = False
     step_seconds: float | None = None
     life_steps: float = math.inf
     warm_up_steps: int = 0
     decoding: Callable[[float], float] = lambda step_seconds: 0.0
+
+    @property
+    def used(self) -> float:
+        """Device-seconds that it was charged, and those that its leases may still use."""
+        return self.charged + self.leases.beyond(0.0) / UNIT
 
     def steps_at(self, record: TrialRecord, rung: int) -> int | None:
         """Steps of a trial's life at a rung; None while no step time is known."""
@@ -337,32 +351,23 @@ class Slots:
 class Shares:
     """Each family's part of the cap, what it was charged of it and what its leases may still use."""
 
-    def __init__(self, families: Mapping[str, Family], running: Mapping[str, Running], accounting: Accounting) -> None:
-        self._families, self._running, self._accounting = families, running, accounting
-
-    def leases(self, name: str) -> list[Running]:
-        """The leases that trials of a family run on."""
-        return [run for run in self._running.values() if run.assignment.family == name]
+    def __init__(self, families: Mapping[str, Family], accounting: Accounting) -> None:
+        self._families, self._accounting = families, accounting
 
     def used_share(self, name: str) -> float:
         """How much of its part a family was charged, or has reserved."""
-        return self._used(name) / max(self._families[name].seconds, 1e-9)
+        return self._families[name].used / max(self._families[name].seconds, 1e-9)
 
     def left(self, name: str, slots: int, wall: float | None, idle: Collection[str] = ()) -> Left:
         """What a family may still use: its own share, and what the `idle` ones of the others left over."""
         family, now = self._families[name], self._accounting.clock()
-        leases = [run.assignment for run in self.leases(name)]
-        left_over = sum(max(0.0, self._families[each].seconds - self._used(each)) for each in idle if each != name)
-        own = family.seconds - self._used(name)
+        others = (self._families[each] for each in idle if each != name)
+        left_over = sum(max(0.0, other.seconds - other.used) for other in others)
         start_up = 0.0 if self._accounting.idle_slots else family.cost_model.start_up
         return Left(
-            seconds=min(own + left_over, self._accounting.affordable) - start_up,
+            seconds=min(family.seconds - family.used + left_over, self._accounting.affordable) - start_up,
             slots=slots,
-            running=len(leases),
+            running=len(family.leases),
             wall=math.inf if wall is None else wall,
-            reserved=sum(to.opened + to.seconds - now for to in leases if to.rung is not None),
+            reserved=family.rungs_until.beyond(now) / UNIT,
         )
-
-    def _used(self, name: str) -> float:
-        """Device-seconds a family was charged, and those its leases may still use."""
-        return self._families[name].charged + sum(run.assignment.seconds for run in self.leases(name))

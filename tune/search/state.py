@@ -130,12 +130,19 @@ class State:
             micro_batches=record.micro_batches,
         )  # fmt: skip
         self._slots.add(slot)
+        family.leases[trial] = assignment.seconds
+        if rung is not None:
+            family.rungs_until[trial] = assignment.opened + assignment.seconds
         return self.running[trial]
 
     def closed(self, trial: str, charged: float) -> Running:
         """A lease is over, for which so much was charged; the trial is on its way until more is known."""
         run = self.running.pop(trial)
-        self.families[run.assignment.family].charged += charged / self.share
+        family = self.families[run.assignment.family]
+        family.charged += charged / self.share
+        del family.leases[trial]
+        if run.assignment.rung is not None:
+            del family.rungs_until[trial]
         self.cut_short[trial] = run.assignment.rung
         return run
 

@@ -13,12 +13,15 @@ What is reserved is written down before it is used. A slot is open while a proce
 another, and what lies between them is idle time, charged like the rest. A hold is several slots for one trial.
 """
 
+import math
 import sqlite3
 import time
+from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from tune.errors import UserError
 from tune.reports import Report, Value, journal_row
@@ -28,29 +31,37 @@ from tune.store.journal import Journal
 
 DECODING = "decoding"
 """The purpose of a lease on which the driver itself lets a winner translate and write."""
+Key = TypeVar("Key")
+UNIT = 2**60
+"""So many in a second: each float above 4 ms is a whole number of them, so that sums are exact, in whatever order."""
 
 
-@dataclass(kw_only=True)
-class Slot:
-    """A place where one trial runs, held from `opened` until `closed`, on a lease `until` then."""
+class Exact(dict[Key, float]):
+    """Moments or seconds by key, and the sum of those that there are, to the last digit, whatever came and went.
 
-    opened: float
-    until: float
-    closed: float | None = None
+    They come and go by item alone: `exact[key] = seconds`, `del exact[key]`.
+    """
 
-    def held(self, now: float) -> float:
-        """Seconds charged so far."""
-        return (now if self.closed is None else self.closed) - self.opened
+    _units = 0
 
-    def committed(self, now: float) -> float:
-        """Seconds charged so far and those that its lease may still use."""
-        return self.held(now) if self.closed is not None else max(now, self.until) - self.opened + GRACE_SECONDS
+    def beyond(self, moment: float) -> int:
+        """The sum of what each is beyond a moment, of which `UNIT` make a second."""
+        return self._units - len(self) * int(moment * UNIT)
+
+    def __setitem__(self, key: Key, seconds: float) -> None:
+        self._units += int(seconds * UNIT) - int(self.get(key, 0.0) * UNIT)
+        super().__setitem__(key, seconds)
+
+    def __delitem__(self, key: Key) -> None:
+        self._units -= int(self[key] * UNIT)
+        super().__delitem__(key)
 
 
 class Ledger:
     """The account of one cap. `clock` gives the study's seconds; `spent_before` is what earlier runs of it spent.
 
-    share: the device-seconds in a second of a slot.
+    share: the device-seconds in a second of a slot. Of a slot it is known when it was opened and closed, and until when
+    it is on a lease, nothing else: what is spent, reserved and left follows from the sums of these, however many slots.
     """
 
     def __init__(
@@ -59,19 +70,23 @@ class Ledger:
         self.cap, self.share = cap, share
         self._clock = clock
         self._before = spent_before
-        self._slots: dict[int, Slot] = {}
+        self._opened, self._closed, self._until = Exact[int](), Exact[int](), Exact[int]()
+        self._leases: list[tuple[float, int]] = []
+        """Those in use, by their ends: (until, slot)."""
 
     @property
     def spent(self) -> float:
         """Device-seconds charged until now."""
         now = self._clock()
-        return self._before + self.share * sum(slot.held(now) for slot in self._slots.values())
+        return self._before + self.share * ((self._closed.beyond(now) - self._opened.beyond(now)) / UNIT)
 
     @property
     def reserved(self) -> float:
         """Device-seconds that running leases may still use, and the graces of open slots."""
         now = self._clock()
-        return self.share * sum(slot.committed(now) - slot.held(now) for slot in self._slots.values())
+        overrun = sum(now - until for until, _ in takewhile(lambda lease: lease[0] < now, self._leases))
+        open_slots = len(self._opened) - len(self._closed)
+        return self.share * (self._until.beyond(now) / UNIT + overrun + open_slots * GRACE_SECONDS)
 
     @property
     def left(self) -> float:
@@ -81,7 +96,12 @@ class Ledger:
     @property
     def open_slots(self) -> list[int]:
         """The slots held now."""
-        return [number for number, slot in self._slots.items() if slot.closed is None]
+        return [slot for slot in self._opened if slot not in self._closed]
+
+    @property
+    def first_end(self) -> float:
+        """When the first of the leases in use ends, by the study's clock; inf: there is none."""
+        return self._leases[0][0] if self._leases else math.inf
 
     @property
     def room(self) -> float:
@@ -94,28 +114,35 @@ class Ledger:
 
     def open(self, slot: int) -> None:
         """Begin to charge a new slot; a lease on it must be reserved at once."""
-        assert slot not in self._slots, f"slot {slot} was opened before"
-        now = self._clock()
-        self._slots[slot] = Slot(opened=now, until=now)
+        assert slot not in self._opened, f"slot {slot} was opened before"
+        self._opened[slot] = self._clock()
 
     def reserve(self, slot: int, seconds: float) -> None:
         """Let what runs on `slot` use `seconds` from now. Raises ValueError where the cap does not hold them."""
         assert seconds > 0, f"a lease of {seconds} s"
+        assert slot in self._opened and slot not in self._closed, f"slot {slot} is not open"
         if seconds > self.room:
             raise ValueError(
                 f"lease: {seconds:.1f} s do not fit: only {max(self.room, 0):.1f} s are neither spent nor reserved"
             )
-        self._slots[slot].until = self._clock() + seconds
+        self.release(slot)
+        self._until[slot] = self._clock() + seconds
+        insort(self._leases, (self._until[slot], slot))
 
     def release(self, slot: int) -> None:
-        """The lease on `slot` is over; what it did not use is free again."""
-        self._slots[slot].until = self._clock()
+        """The lease on `slot` is over, if it had one; what it did not use is free again."""
+        if slot in self._until:
+            del self._leases[bisect_left(self._leases, (self._until[slot], slot))]
+            del self._until[slot]
 
     def hand_back(self, slot: int, at: float | None = None) -> float:
-        """End the charging of `slot` for good, as of `at` (None: now); returns the seconds it was held."""
-        closed = self._clock() if at is None else at
-        self._slots[slot].until = self._slots[slot].closed = closed
-        return self._slots[slot].held(closed)
+        """End the charging of `slot` for good, as of `at` (None: now); returns the seconds it was held.
+
+        Told again, only the last word counts.
+        """
+        self.release(slot)
+        self._closed[slot] = self._clock() if at is None else at
+        return self._closed[slot] - self._opened[slot]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,10 @@
 """Laws of virtual time: it is charged as in a search, and no trial is told what it has not reached."""
 
 import math
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -34,6 +37,35 @@ def played(like: PowerLaw, **about: Any) -> Same:
 
 def total(search: Alone, query: str) -> float:
     return float(search.rows(query)[0][0] or 0.0)
+
+
+def bytecodes(work: Callable[[], object]) -> int:
+    """How many of them it executes."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_a_lease_takes_the_search_as_much_work_on_a_thousand_slots_as_on_ten() -> None:
+    def work(slots: int) -> int:
+        search = Alone(seconds=4e7, slots=slots)
+        search.run(50)
+        assert len(search.accounting.ledger.open_slots) == slots
+        return bytecodes(lambda: search.run(50))
+
+    assert work(1000) < 1.1 * work(10)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """The ledger's law: what is spent and what is promised never exceed the cap, whatever happens between."""
 
+import math
 import random
+from fractions import Fraction
 
 import pytest
 
@@ -79,3 +81,35 @@ def test_the_cap_holds_for_random_histories() -> None:
                     ledger.hand_back(slot)
             assert ledger.spent <= ledger.cap
         assert ledger.spent > 0.95 * ledger.cap
+
+
+def test_the_account_is_what_its_slots_add_up_to_whatever_came_and_went() -> None:
+    """To the last digit: slots overrun their leases, get another before the end, close in the past, and twice."""
+    chance, clock = random.Random(0), Clock()
+    ledger = Ledger(cap=1e9, clock=clock)
+    opened: dict[int, float] = {}
+    closed: dict[int, float] = {}
+    until: dict[int, float] = {}
+    for step in range(300):
+        clock.now += chance.expovariate(3) + 1 / 128
+        if chance.random() < 0.3:
+            ledger.open(step)
+            opened[step] = clock.now
+        slot = chance.choice(list(opened) or [0])
+        match chance.choice(["reserve", "release", "hand back"] if opened else [""]):
+            case "reserve" if slot not in closed:
+                until[slot] = clock.now + (seconds := chance.uniform(0.5, 40))
+                ledger.reserve(slot, seconds)
+            case "release":
+                until.pop(slot, None)
+                ledger.release(slot)
+            case "hand back":
+                until.pop(slot, None)
+                closed[slot] = chance.uniform(opened[slot], clock.now)
+                assert ledger.hand_back(slot, closed[slot]) == closed[slot] - opened[slot]
+        held = sum(Fraction(closed.get(slot, clock.now)) - Fraction(opened[slot]) for slot in opened)
+        promised = sum(max(0.0, end - clock.now) for end in until.values())
+        assert ledger.spent == float(held)
+        assert ledger.reserved == pytest.approx(promised + (len(opened) - len(closed)) * GRACE_SECONDS)
+        assert ledger.first_end == min(until.values(), default=math.inf)
+        assert ledger.open_slots == [slot for slot in opened if slot not in closed]
