@@ -1,4 +1,4 @@
-"""The command behind `make bench`: which figures, from which text."""
+"""The command behind `make bench`: which figures, from which text; of the models, and of the engine itself."""
 
 import argparse
 from pathlib import Path
@@ -10,6 +10,7 @@ from tests.bench.quality import loss_at_equal_tokens, time_to_upstream_loss
 from tests.bench.rates import rates
 from tests.bench.scaling import ray_train_against_torchrun
 from tests.bench.shapes import shapes
+from tests.bench.slots import slots
 from tests.bench.speed import gpt, translation
 from tests.bench.table import keep, show
 from tests.bench.translated import bleu
@@ -17,7 +18,7 @@ from tests.bench.translated import bleu
 MEASURES = {
     "gpt": gpt, "translation": translation, "decoding": decoding, "loss": loss_at_equal_tokens,
     "time": time_to_upstream_loss, "estimates": estimates, "rates": rates, "shapes": shapes, "bleu": bleu,
-    "scaling": ray_train_against_torchrun,
+    "scaling": ray_train_against_torchrun, "slots": slots,
 }  # fmt: skip
 
 
