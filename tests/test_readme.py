@@ -50,7 +50,7 @@ def test_make_knows_the_target(command: str) -> None:
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan measures what a step takes: here no more than one."""
-    monkeypatch.setattr("tune.dry_run.MEASURED_STEPS", 1)
+    monkeypatch.setattr("model.cost.probe.MEASURED_STEPS", 1)
 
 
 SEARCHES = [command for command in of("python tune/run.py") if not command.endswith(("--plan", "--help"))]

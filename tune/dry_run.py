@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 
-from model.config import Config, Data, pad_of
+from model.config import pad_of
+from model.cost.probe import step_seconds
 from model.families import FAMILIES
-from model.training.learner import Learner
 from tune.devices import find_devices
 from tune.flags import invalid
+from tune.recipe import Recipe
 from tune.search.engine import Engine
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, Family, TrialRecord
 from tune.search.memory_model import Memory
@@ -29,31 +30,20 @@ from tune.settings import Settings
 from tune.store.journal import Journal
 from tune.units import bytes_text, duration_text
 
-MEASURED_STEPS, MEASURED_SECONDS = 20, 0.5
-"""A shape is measured for so many steps, or until so many seconds are over."""
-
 
 class Speeds:
     """Seconds a step of one family on this text and device; nothing is measured until `measure` is called."""
 
-    def __init__(self, family: str, data: Data, kind: str) -> None:
-        self._family, self._data, self._kind = family, data, kind
+    def __init__(self, context: SearchContext, family: str) -> None:
+        self._context, self._family, self._data = context, family, context.data[family]
         self._measured: dict[float, float] = {}
 
     def measure(self, config: Mapping[str, Any], micro_batches: int) -> float:
-        """Seconds of a step in so many parts, from a few real ones; the first of them are slow, and do not count.
-
-        On a CPU they are seconds of its time: what else runs there now does not count either.
-        """
-        clock = time.process_time if self._kind == "cpu" else time.monotonic
-        torch.set_num_threads(1)
-        learner = Learner(self._whole(config), self._data, torch.device(self._kind), micro_batches)
-        taken: list[float] = []
-        while len(taken) < MEASURED_STEPS and sum(taken) < MEASURED_SECONDS:
-            began = clock()
-            learner.step(1.0)
-            learner.wait()
-            taken.append(clock() - began)
+        """Seconds of a step in so many parts, from a few real ones."""
+        device = torch.device(self._context.devices.kind)
+        taken = step_seconds(
+            self._context.config(self._family, config), self._data, device, micro_batches=micro_batches
+        )
         seconds = self._measured[self.flops(config)] = statistics.median(taken[len(taken) // 2 :])
         return seconds
 
@@ -65,10 +55,7 @@ class Speeds:
 
     def flops(self, config: Mapping[str, Any]) -> float:
         """On paper, of a step."""
-        return FAMILIES[self._family].step_flops(self._whole(config), self._data)
-
-    def _whole(self, config: Mapping[str, Any]) -> Config:
-        return Config.at(config, family=self._family)
+        return FAMILIES[self._family].step_flops(self._context.config(self._family, config), self._data)
 
 
 RAY_UP_SECONDS = 3.0
@@ -117,6 +104,7 @@ class FamilyPlan:
     """One family. Its share of the cap is explore + kept + start_up + beside, in device-seconds: beside is what a
     deadline leaves for last segments of others than the leader, or unspent. finish: so many `finishers` had theirs."""
 
+    recipe: Recipe
     started: int
     explore: float
     kept: float
@@ -152,7 +140,7 @@ def make_plan(settings: Settings) -> Plan:
     began = time.monotonic()
     context = survey(replace(settings, search=first_search(settings.search)), find_devices(settings))
     prepared = time.monotonic() - began
-    speeds = {name: Speeds(name, context.data[name], context.devices.kind) for name in settings.families}
+    speeds = {name: Speeds(context, name) for name in settings.families}
     sizes = {name: _measure(context, name, each) for name, each in speeds.items()}
     costs = Costs(start_up=FIRST_START_UP_SECONDS, overhead=FIRST_OVERHEAD_SECONDS)
 
@@ -214,7 +202,7 @@ def _family(
     started = [record.config for record in engine.trials.values() if record.family == name and record.micro_batches]
     made = [_size(family, context, name, config, step) for config, step in sizes]
     return FamilyPlan(
-        started=len(started), explore=share * ladder.explore, kept=share * ladder.kept,
+        recipe=context.recipes[name], started=len(started), explore=share * ladder.explore, kept=share * ladder.kept,
         start_up=share * ladder.start_up,
         beside=share * max(0.0, ladder.seconds - ladder.explore - ladder.kept - ladder.start_up),
         rungs=tuple(
@@ -237,7 +225,7 @@ def _size(family: Family, context: SearchContext, name: str, config: Mapping[str
         prices.append(context.devices.share * family.price(None, at, rung))
         at.steps = family.steps_at(at, rung) or 0
         steps.append(at.steps)
-    parameters = FAMILIES[name].parameters(Config.at(config, family=name), data.vocabulary, pad_of(data))
+    parameters = FAMILIES[name].parameters(context.config(name, config), data.vocabulary, pad_of(data))
     return SizePlan(config=config, parameters=parameters, step=step, steps=tuple(steps), prices=tuple(prices))
 
 
@@ -287,6 +275,16 @@ def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[
         cells = "".join(f"{value:>10}" for value in values)
         yield f"  {label(size.config):<24} {size.parameters:>12,} {1000 * size.step:>7.1f} ms{cells}"
     yield f"  memory: {_memory_text(family.memory)}"
+    yield from _recipe_lines(family.recipe)
+
+
+def _recipe_lines(recipe: Recipe) -> Iterator[str]:
+    """What is not searched, and why it is so."""
+    for name, why in recipe.why.items():
+        yield f"  {name:<24} {recipe.config[name]:>12}   {why}"
+    if recipe.flops:
+        about = f"{recipe.flops:.2g} FLOP/s train {recipe.tokens / 1e6:.3g}M tokens of it in the family's share"
+        yield f"  {'weights to begin with':<24} {f'{recipe.weights / 1e6:.2g}M':>12}   {about}"
 
 
 def _memory_text(memory: MemoryPlan) -> str:

@@ -8,7 +8,7 @@ import math
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,8 @@ from typing import Any
 import torch
 
 from model.config import RECIPES, Config, Data
+from model.cost.probe import MEASURED_SECONDS, step_seconds
+from model.data.dataset import TextData
 from model.families import BUILT_IN, FAMILIES
 from model.training.learner import dry_batch
 from model.training.memory import machine_bytes
@@ -25,7 +27,9 @@ from tune.corpora import FLAGS, load_corpora, prepare
 from tune.devices import Devices
 from tune.display.tensorboard import TensorBoard
 from tune.errors import UserError, told_of
+from tune.flags import invalid
 from tune.machine import cpu_name
+from tune.recipe import FILLING_TOKENS, LEAST_EPOCH_STEPS, UNSEEN_FLOPS, Recipe, evaluation_tokens, recipe
 from tune.search.engine import Engine, Listener
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, CostModel, Family
 from tune.search.memory_model import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
@@ -33,7 +37,7 @@ from tune.search.resume import agreed, last_moment, spent, spent_beside
 from tune.search.state import Terms
 from tune.search.successive_halving import Frame, Ladder, SuccessiveHalving
 from tune.search.suggest import Suggester, prior
-from tune.search_space import SPACES, Space, freed
+from tune.search_space import PER_LAYER, SPACES, Space, freed, layer_weights
 from tune.settings import Settings
 from tune.store import heartbeat
 from tune.store.accounting import Accounting, Ledger
@@ -49,6 +53,7 @@ SHORTEST_RUNG_SECONDS = 4.0
 class SearchContext:
     """What a search stands on; each mapping is by family.
 
+    recipes: what of a trial's Config is not searched; probed: seconds for which a device was measured for that.
     settings: each corpus is named. devices: shared as the settings ask for. held_to: bytes that a trial is held to.
     notes: lines for the user: which texts serve and why, what the memory limit comes to; begun: when it was
     asked for, on the monotonic clock.
@@ -57,32 +62,51 @@ class SearchContext:
     settings: Settings
     devices: Devices
     spaces: Mapping[str, Space]
+    recipes: Mapping[str, Recipe]
+    probed: float
     data: Mapping[str, Data]
     memories: Mapping[str, Memory]
     held_to: int | None
     notes: Sequence[str]
     begun: float
 
+    def config(self, family: str, point: Mapping[str, Any]) -> Config:
+        """Of a trial at a point of a family's space."""
+        return whole_config(self.recipes[family], family, point, self.settings.seed)
+
+    def facts(self) -> dict[str, Any]:
+        """What the study is."""
+        recipes = {name: each.stored() for name, each in self.recipes.items()}
+        return facts_of(self.settings, self.devices, self.data, recipes=recipes)
+
+
+def whole_config(recipe: Recipe, family: str, point: Mapping[str, Any], seed: int = 0) -> Config:
+    """A point of a family's space, and the recipe beside it."""
+    return Config.at({**recipe.config, **point}, family=family, seed=seed)
+
 
 def survey(settings: Settings, devices: Devices) -> SearchContext:
     """What a search stands on, on these devices. UserError: a setting that cannot serve."""
     begun = time.monotonic()
-    spaces = {
-        name: Space(
-            family=name,
-            precisions=devices.precisions,
-            fix=settings.fix,
-            vary=freed(tuple(each for each in settings.vary if each not in SPACES[name]), RECIPES[name]),
-        )
-        for name in settings.families
-    }
+    spaces = {name: Space(family=name, precisions=devices.precisions, fix=settings.fix) for name in settings.families}
     check_cap(settings)
+    kept = None if settings.resume is None else kept_recipes(settings.resume, spaces)
     texts = load_corpora(settings)
     prepared = {kind: prepare(corpus) for kind, corpus in texts.corpora.items()}
     data = {name: prepared[FAMILIES[name].corpus] for name in settings.families}
-    for name, each in data.items():
-        check_learns(Config.at(spaces[name].default(), family=name, seed=settings.seed), each)
-    memories = {name: make_memory(name, each, devices.kind) for name, each in data.items()}
+    measured = {
+        name: measured_flops(settings, space, data[name], devices.kind)
+        for name, space in spaces.items() if kept is None and name in PER_LAYER
+    }  # fmt: skip
+    recipes: Mapping[str, Recipe] = kept or {
+        name: make_recipe(settings, devices, space, data[name], measured.get(name, (0.0, 0.0))[0])
+        for name, space in spaces.items()
+    }
+    for name, space in spaces.items():
+        names = tuple(each for each in settings.vary if each not in SPACES[name])
+        spaces[name] = replace(space, vary=freed(names, recipes[name].config))
+        check_learns(whole_config(recipes[name], name, spaces[name].default(), settings.seed), data[name])
+    memories = {name: make_memory(name, recipes[name], each, devices.kind) for name, each in data.items()}
     devices = devices.shared(settings, max(memories[name].predicted(spaces[name].default(), 1) for name in spaces))
     asked, notes = memory_limit(settings, devices)
     limits = [limit for limit in (asked, devices.trial_bytes) if limit is not None]
@@ -90,10 +114,50 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
         memory.limit = min(limits, default=math.inf)
     check_memory(settings, spaces, memories)
     return SearchContext(
-        settings=texts.settings, devices=devices, spaces=spaces, data=data, memories=memories,
-        held_to=asked if devices.trials_each == 1 else min(limits), notes=[*texts.notes, *notes],
-        begun=begun,
+        settings=texts.settings, devices=devices, spaces=spaces, recipes=recipes, data=data,
+        probed=sum(seconds for _, seconds in measured.values()), memories=memories,
+        held_to=asked if devices.trials_each == 1 else min(limits),
+        notes=[*texts.notes, *notes], begun=begun,
     )  # fmt: skip
+
+
+def make_recipe(settings: Settings, devices: Devices, space: Space, data: Data, flops: float) -> Recipe:
+    """Of a family in a new study."""
+    name, built_in = space.family, space.family in PER_LAYER
+    d_models, layers = (space.dimensions.get(each, ()) for each in ("d_model", "layers"))
+    sizes = [layer_weights(name, {"d_model": d, "layers": n}) for d in d_models for n in layers] if built_in else [0.0]
+    return recipe(
+        base=RECIPES[name], given=settings.set, family=name, kind=devices.kind,
+        seconds=settings.families[name] * settings.budget, flops=flops, text_tokens=data.training_tokens,
+        windowed_tokens=len(data.valid) if isinstance(data, TextData) else None, sizes=(min(sizes), max(sizes)),
+    )  # fmt: skip
+
+
+def measured_flops(settings: Settings, space: Space, data: Data, kind: str) -> tuple[float, float]:
+    """FLOP/s that a device trains of a family's default configuration, in a batch that fills it, and the seconds of it
+    that measuring took. To a power of two: so the same command mostly has the same recipe.
+    """
+    if kind == "cuda" and not torch.cuda.is_available():
+        return UNSEEN_FLOPS, 0.0
+    config = Config.at(space.default(), family=space.family)
+    filling = min(FILLING_TOKENS[kind], data.training_tokens // LEAST_EPOCH_STEPS)
+    config = replace(config, batch_tokens=max(config.batch_tokens, filling))
+    seconds = min(MEASURED_SECONDS, MEASURED_SHARE * settings.budget * settings.families[space.family])
+    taken = step_seconds(config, data, torch.device(kind), seconds=seconds)
+    flops = FAMILIES[space.family].step_flops(config, data) / min(taken)
+    return 2.0 ** round(math.log2(flops)), sum(taken)
+
+
+def kept_recipes(study: Path, families: Collection[str]) -> dict[str, Recipe]:
+    """Those of a study that goes on. UserError: it was begun before there were any, or they are damaged."""
+    stored = json.loads((study / "study.json").read_text(encoding="utf-8")).get("recipes")
+    if stored is None:
+        remedy = f"go on with it at the project's commit {LAST_WITHOUT}; analysis reads it as it is"
+        raise invalid("resume", f"'{study}' is of an earlier version, and has no recipe: {remedy}")
+    try:
+        return {name: Recipe.from_stored(stored[name]) for name in families}
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise invalid("resume", f"'{study}' has a damaged study.json ({error}): name another study") from None
 
 
 def check_learns(config: Config, data: Data) -> None:
@@ -125,15 +189,15 @@ def memory_limit(settings: Settings, devices: Devices) -> tuple[int | None, list
     return there, [f"--memory-limit: {bytes_text(asked)} is more than a machine has: its {bytes_text(there)} count"]
 
 
-def make_memory(family: str, data: Data, kind: str) -> Memory:
+def make_memory(family: str, recipe: Recipe, data: Data, kind: str) -> Memory:
     """Of one family on this text; it has no limit yet."""
 
     def paper(config: Mapping[str, Any], micro_batches: int) -> int:
-        whole = Config.at(config, family=family)
+        whole = whole_config(recipe, family, config)
         return FAMILIES[family].memory_estimate(whole, data, micro_batches=micro_batches, device=torch.device(kind))
 
     def most(config: Mapping[str, Any]) -> int:
-        return FAMILIES[family].most_micro_batches(Config.at(config, family=family), data)
+        return FAMILIES[family].most_micro_batches(whole_config(recipe, family, config), data)
 
     overhead = GPU_OVERHEAD_BYTES if kind == "cuda" else OVERHEAD_BYTES.get(family, max(OVERHEAD_BYTES.values()))
     return Memory(overhead=overhead, paper=paper, most=most)
@@ -164,11 +228,12 @@ def check_same_kind(devices: Devices, facts: Mapping[str, Any]) -> None:
         raise UserError(f"--resume: the study {rule}; go on with it where it began, or begin anew")
 
 
-EVALUATION_TOKENS_PER_RUNG_SECOND = {"cpu": 800, "cuda": 50_000}
-"""Size of the fixed validation subset: its evaluation takes at most about 2 % of the shortest segment."""
-SMALLEST_EVALUATION_TOKENS = 2_048
 THREADS = 1
 """Of a trial."""
+MEASURED_SHARE = 0.005
+"""Of a family's device-seconds, what measuring a device may take."""
+LAST_WITHOUT = "26c7f1a"
+"""The last commit whose studies have no recipe of their own."""
 
 
 def make_engine(
@@ -180,6 +245,7 @@ def make_engine(
     there: how many devices there are just now, where some may be lost; now: the seconds by which that clock goes on;
     elapsed: seconds since the study began, whoever ran meanwhile (None: as the real clock has it).
     """
+    charge_probe(journal, context.probed)
     settings, begun, before, terms = context.settings, now(), last_moment(journal), agreed(journal)
     age = age_of(journal, time.monotonic() - context.begun) if elapsed is None else elapsed
 
@@ -215,6 +281,14 @@ def make_engine(
     return engine
 
 
+def charge_probe(journal: Journal, seconds: float) -> None:
+    """What measuring took of a whole device before a new study's first lease: it is the study's first use of it."""
+    if seconds and not journal.rows("SELECT slot FROM slots"):
+        with journal.transaction():
+            slot = journal.insert("slots", {"slot": 0, "opened": 0.0, "closed": seconds})
+            journal.insert("charges", {"at": seconds, "slot": slot, "what": "start", "seconds": seconds})
+
+
 def make_terms(context: SearchContext, engine: Engine) -> Terms:
     """What the study runs under now."""
     settings, devices = context.settings, context.devices
@@ -235,7 +309,7 @@ def make_family(
     first, by_now: device-seconds that the search had of the first cap, and has of the present one. What a family has is
     in seconds of a slot, as are the prices.
     """
-    settings, space = context.settings, context.spaces[name]
+    settings, space, recipe = context.settings, context.spaces[name], context.recipes[name]
     seconds, share = settings.families[name] * first, context.devices.share
     frame = Frame(
         slots=context.devices.slots, shortest=SHORTEST_RUNG_SECONDS, part=settings.families[name],
@@ -247,13 +321,13 @@ def make_family(
         cost_model=CostModel(),
         memory=context.memories[name],
         equal_tokens=settings.rungs == "tokens",
-        warm_up_steps=RECIPES[name]["warm_up_steps"],
+        warm_up_steps=recipe.warm_up_steps,
         decoding=decoding_seconds if context.devices.kind == "cpu" else lambda step_seconds: 0.0,
         suggestions=Suggester(
             space, seed=settings.seed, search=settings.search,
             prior=prior(
-                space.default(), family=name, seconds=seconds, kind=context.devices.kind,
-                tokens=context.data[name].training_tokens,
+                space.default(), family=name, weights=recipe.weights,
+                epochs=recipe.tokens / context.data[name].training_tokens,
             ),
         ),
     )  # fmt: skip
@@ -263,15 +337,15 @@ def make_place(context: SearchContext, engine: Engine) -> Place:
     """Where and how the trials run."""
     settings, kind, study = context.settings, context.devices.kind, engine.accounting.journal.folder
     (study / heartbeat.FOLDER).mkdir(exist_ok=True)
-    per_second = EVALUATION_TOKENS_PER_RUNG_SECOND[kind]
     before: dict[str, Any] = {**named(engine.accounting.journal.facts().get("evaluation_tokens"))}
     tokens = {
-        name: before.get(name) or max(SMALLEST_EVALUATION_TOKENS, int(per_second * family.policy.rung_seconds(0)))
+        name: before.get(name) or evaluation_tokens(kind, family.policy.rung_seconds(0))
         for name, family in engine.families.items()
     }
     engine.accounting.journal.note(evaluation_tokens=tokens)
     return Place(
         folder=study, device=kind, threads=THREADS, seed=settings.seed, evaluation_tokens=tokens,
+        recipes={name: each.config for name, each in context.recipes.items()},
         report_every=settings.report_every, driver=heartbeat.Driver.here(),
         memory_limit=context.held_to,
     )  # fmt: skip
@@ -280,7 +354,7 @@ def make_place(context: SearchContext, engine: Engine) -> Place:
 PACKAGES = ("ray", "torch", "numpy", "optuna", "tokenizers", "tensorboard")
 
 
-def facts_of(settings: Settings, devices: Devices, data: Mapping[str, Data], **more: str) -> dict[str, Any]:
+def facts_of(settings: Settings, devices: Devices, data: Mapping[str, Data], **more: Any) -> dict[str, Any]:
     """What the study is."""
     corpora = {
         name: {"name": each.name, "sha256": each.sha256, "builtin": each.builtin, "vocabulary": each.vocabulary}

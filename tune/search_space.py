@@ -27,6 +27,8 @@ DIMENSIONS: Dimensions = {
     "precision": PRECISIONS,
 }
 CENTRE: Config = {"d_model": 128, "heads": 4, "layers": 4, "dropout": 0.1}
+PER_LAYER = {"nanogpt": 12, "translation": 28}
+"""Weights of a layer over d_model squared, of the families of which that is known."""
 PARTNERS = {"heads": "d_model", "d_model": "heads"}
 HEADS_RULE = f"heads must divide d_model and leave each head a width of at least {LEAST_HEAD_WIDTH}"
 SPACES: dict[str, Dimensions] = dict.fromkeys(FAMILIES, DIMENSIONS)
@@ -93,6 +95,9 @@ def parse_vary(text: str) -> tuple[str, ...]:
     """`learning_rate,batch_tokens` -> both. UserError: nothing of a recipe that can be freed."""
     names = tuple(part.strip() for part in text.split(","))
     for place, name in enumerate(names):
+        if name == "context":
+            rule = "cannot vary, as perplexities compare at one context"
+            raise UserError(f"--vary: {name!r} {rule}: write --set context=256 for all, or leave it out")
         if name not in FREED:
             rule = "varies already" if name in merged(SPACES.values()) else "is nothing of a recipe that may vary"
             raise UserError(f"--vary: {name!r} {rule}: choose of {', '.join(FREED)}; write {FREED[0]}")
@@ -104,6 +109,11 @@ def parse_vary(text: str) -> tuple[str, ...]:
 def freed(names: tuple[str, ...], recipe: Mapping[str, Any]) -> dict[str, tuple[Value, ...]]:
     """The values to try of each of these, with the recipe's own in the middle; a whole number stays one."""
     return {name: tuple(type(recipe[name])(times * recipe[name]) for times in FREED_TIMES) for name in names}
+
+
+def layer_weights(family: str, config: Mapping[str, Value]) -> float:
+    """Those of a model's layers, which stand for its size."""
+    return PER_LAYER[family] * float(config["d_model"]) ** 2 * float(config["layers"])
 
 
 def heads_fit(d_model: Any, heads: Any) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -30,6 +31,7 @@ from tune.flags import (  # fmt: skip
     typed,
 )
 from tune.load import load
+from tune.recipe import SETTABLE, parse_set, set_text
 from tune.search_space import FAMILIES, FREED, PRECISIONS, SPACES, Space, Value, fix_text, parse_fix, parse_vary
 from tune.store.journal import spent_at_its_end
 from tune.units import DURATIONS, bytes_text, duration_text, parse_bytes, parse_duration
@@ -119,6 +121,16 @@ class Settings(Flags):
             form="NAME,...",
             parse=parse_vary,
             show=",".join,
+        ),
+    )
+    set: Mapping[str, float] = field(
+        default_factory=dict,
+        metadata=typed(
+            "what of the recipe is not to follow from device, cap and text, such as context=256,batch_tokens=1536; "
+            f"there are {', '.join(SETTABLE)}; --plan tells them, and why",
+            form="NAME=VALUE,...",
+            parse=parse_set,
+            show=set_text,
         ),
     )
     devices: int | None = field(
@@ -221,6 +233,16 @@ class Settings(Flags):
             parse_fix(fix_text(self.fix))
         for family in self.families:
             Space(family=family, precisions=PRECISIONS, fix=self.fix)
+        if self.set:
+            try:
+                object.__setattr__(self, "set", parse_set(set_text(self.set)))
+            except UserError as error:
+                raise invalid("set", str(error)) from None
+        if "context" in self.set and list(self.families) == ["translation"]:
+            raise invalid("set", "'context' is of text, and translation has rows of sentences: leave it out")
+        for family, name in product(self.families, self.set):
+            if name in SPACES[family]:
+                raise invalid("set", f"'{name}' is in the space of {family}: --fix it, or leave it out")
         if "batch_tokens" in self.vary and self.rungs == "tokens":
             raise invalid("vary", "'batch_tokens' makes steps of unequal tokens: leave it out, or --rungs tokens")
         if unequal := [name for name in self.families if "batch_tokens" in SPACES[name] and self.rungs == "tokens"]:
@@ -379,15 +401,6 @@ class Settings(Flags):
         return changed
 
 
-def parse_recipe(text: str) -> dict[str, float]:
-    """`learning_rate=0.004` -> {"learning_rate": 0.004}. UserError: not of a recipe, or no number above 0."""
-    given = [part.partition("=") for part in text.split(",")]
-    recipe = {name: int(value) if value.isdecimal() else float(value) for name, _, value in given}
-    if not all(name in FREED and 0 < value < math.inf for name, value in recipe.items()):
-        raise UserError(f"{text!r} is no recipe: what there is of one is {', '.join(FREED)}")
-    return recipe
-
-
 EXPERIMENTS = {
     "ablation": "translation",
     **dict.fromkeys(("methods", "batch_size", "estimates", "loader", "stages", "precision", "transfer"), "nanogpt"),
@@ -437,8 +450,8 @@ class ExperimentSettings(Settings):
             form="FOLDER", parse=parse_path,
         ),
     )  # fmt: skip
-    recipe: Mapping[str, float] = field(  # what --vary chose for that winner; no flag of its own
-        default_factory=dict, metadata=typed("", parse=parse_recipe, show=fix_text)
+    recipe: Mapping[str, float] = field(  # that winner's, as far as it is not the family's own; no flag of its own
+        default_factory=dict, metadata=typed("", parse=parse_set, show=set_text)
     )
 
     def __post_init__(self) -> None:

@@ -36,7 +36,6 @@ from tune.search_context import (
     SearchContext,
     check_same_kind,
     check_same_text,
-    facts_of,
     make_engine,
     make_place,
     make_terms,
@@ -125,7 +124,7 @@ def search_on(
 ) -> Outcome:  # fmt: skip
     """Run a search on these devices. up: a Ray while trials run; there: how many slots there are just now."""
     context = survey(settings, devices)
-    facts, ray = facts_of(context.settings, context.devices, context.data), up(context)
+    facts, ray = context.facts(), up(context)
     with ended_in_order() as told:
         study = context.settings.resume or context.settings.make_folder()
         how = context.settings.to_go_on(study)
@@ -154,7 +153,7 @@ def conduct(
         check_same(context, journal)
         place_text = f"{devices.slots} x {devices.name}, precisions {', '.join(devices.precisions)}"
         write(f"{study}: {duration_text(settings.budget)} on {place_text}")
-        for note in context.notes:
+        for note in (*context.notes, *(f"{name}: {each.line}" for name, each in context.recipes.items())):
             write(note)
         dimensions = merged(space.whole.dimensions for space in context.spaces.values())
         tensorboard = TensorBoard(study / "tensorboard", journal, settings, dimensions)
@@ -162,7 +161,7 @@ def conduct(
         engine = make_engine(context, journal, listeners, there=there)
         for line in restore(engine, journal, make_terms(context, engine), newest) if settings.resume else ():
             write(line)
-        note_facts(facts_of(settings, devices, data), journal)
+        note_facts(context.facts(), journal)
         if settings.memory_limit:
             keep_fewer_kernels()
         place = make_place(context, engine)

@@ -1,4 +1,4 @@
-"""Steps with a batch of some size in a process of their own: whether memory holds them, and what they take.
+"""Steps with a batch of some size: what they take here, and, in a process of their own, whether memory holds them.
 
 A process that died tells no lies about the next one: what the heap keeps, and what a library makes once, ends with it.
 """
@@ -19,6 +19,7 @@ from model.config import Config, Data
 from model.cost.estimates import STATE_BYTES
 from model.cost.memory_estimate import most_bytes
 from model.data.batches import Batch
+from model.nn.precision import on_threads
 from model.training.learner import Learner
 from model.training.memory import MemoryLimit, PeakMemory, available_bytes, prepare_process, ran_out
 from model.training.schedule import warm_up
@@ -33,6 +34,8 @@ SLOWER = 1.3
 """Times its first steps a step may take later, on a busy machine."""
 CLOSING_SECONDS = 1.0
 """Of those that a process has, kept for its end."""
+MEASURED_STEPS, MEASURED_SECONDS = 20, 0.5
+"""Steps of a shape are measured in this process until they are so many, or so many seconds are over."""
 
 Outcome = dict[str, Any]
 """JSON-able. ended: one of the four above; why: the signal that killed it; seconds: of the process, from its start on;
@@ -146,6 +149,28 @@ def _second_epoch(learner: Learner, share: float, step: float, ends: float) -> O
     _advance(learner, steps)
     seconds, share = _advance(learner, steps), steps / len(learner.batches)
     return {"epoch_seconds": seconds / share, "share": share}
+
+
+def step_seconds(
+    config: Config, data: Data, device: torch.device, *, micro_batches: int = 1, seconds: float = MEASURED_SECONDS
+) -> list[float]:  # fmt: skip
+    """Those of a few steps in so many parts, here in this process, in about so many seconds; the first ones are slow.
+
+    On a CPU they are seconds of its time: what else runs there now does not count.
+    """
+    clock = time.process_time if device.type == "cpu" else time.monotonic
+    taken: list[float] = []
+    with torch.random.fork_rng(devices=[0] if device.type == "cuda" else []), on_threads(1):
+        learner = Learner(config, data, device, micro_batches)
+        while len(taken) < FIRST_STEPS or (len(taken) < MEASURED_STEPS and sum(taken) < seconds):
+            began = clock()
+            learner.step(1.0)
+            learner.wait()
+            taken.append(clock() - began)
+    del learner
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # other processes train there
+    return taken
 
 
 def _advance(learner: Learner, steps: int) -> float:

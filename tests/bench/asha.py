@@ -30,8 +30,8 @@ from model.training.time_budget import Segment
 from model.training.train import train
 from tests.bench.contenders import pairs, text
 from tune.backend.session import local_ray
+from tune.recipe import SMALLEST_EVALUATION_TOKENS, parse_set
 from tune.reports import Report
-from tune.search_context import SMALLEST_EVALUATION_TOKENS
 from tune.search_space import Space, label
 from tune.units import parse_duration
 
@@ -93,11 +93,15 @@ class Heard(ray.tune.Callback):
         return self.configs[trial], report
 
 
-def search(family: str, data: Data, budget: float, seconds: float, seed: int) -> Heard:
+def search(
+    family: str, data: Data, budget: float, seconds: float, seed: int, recipe: Mapping[str, float]
+) -> Heard:  # fmt: skip
     """ASHA with lives of so many seconds until those of the budget are over; Ray itself starts beside them."""
     chance, heard = random.Random(seed), Heard()
     space = Space(family=family, precisions=native("cpu"))
-    trainable = ray.tune.with_parameters(life, data=data, recipe={"family": family, "seed": seed}, seconds=seconds)
+    trainable = ray.tune.with_parameters(
+        life, data=data, recipe={**recipe, "family": family, "seed": seed}, seconds=seconds
+    )
     scheduler = AsyncHyperBandScheduler(
         time_attr="seconds", max_t=seconds, grace_period=seconds * GRACE_SHARE, reduction_factor=REDUCTION
     )
@@ -122,10 +126,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--budget", type=parse_duration, required=True)
     parser.add_argument("--life", type=float, default=LIFE_SHARE, help="share of the budget (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", type=parse_set, default={}, help="of the recipe, as the search's --plan tells it")
     flags = parser.parse_args(arguments)
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     data = pairs(flags.data) if flags.family == "translation" else text(flags.data)
-    heard = search(flags.family, data, flags.budget, flags.life * flags.budget, flags.seed)
+    heard = search(flags.family, data, flags.budget, flags.life * flags.budget, flags.seed, flags.set)
     config, report = heard.best()
     ends = sum(reports[-1]["whole"] for reports in heard.reports.values())
     test = "not measured" if report["test_loss"] is None else f"{report['test_loss']:.3f}"

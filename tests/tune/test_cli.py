@@ -50,15 +50,16 @@ def test_flags_become_settings_and_in_python_a_setting_may_be_given_as_its_flag_
         (empty_folder / name).touch()
     typed = {
         "budget": "1h30m", "families": "translation=70,nanogpt=30", "fix": "precision=bf16,heads=4", "devices": "3",
-        "vary": "learning_rate,weight_decay", "trials-per-gpu": "auto", "memory-limit": "1.5GB", "deadline": "3h",
-        "seed": "7", "out": "new", "rungs": "seconds", "search": "random", "report-every": "1s",
-        "translation-corpus": "pairs.txt", "text-corpus": "text.txt",
+        "vary": "learning_rate,weight_decay", "set": "context=256,learning_rate=1e-3", "trials-per-gpu": "auto",
+        "memory-limit": "1.5GB", "deadline": "3h", "seed": "7", "out": "new", "rungs": "seconds", "search": "random",
+        "report-every": "1s", "translation-corpus": "pairs.txt", "text-corpus": "text.txt",
     }  # fmt: skip
     words = [word for name, value in typed.items() for word in (f"--{name}", value)]
     asked = Settings(
         budget=5400, families={"translation": 0.7, "nanogpt": 0.3}, fix={"precision": "bf16", "heads": 4}, devices=3,
-        vary=("learning_rate", "weight_decay"), trials_per_gpu="auto", memory_limit=1_500_000_000, deadline=10_800,
-        seed=7, out=empty_folder / "new", search="random", report_every=1, oversubscribe=True, skip_bad_lines=True,
+        vary=("learning_rate", "weight_decay"), set={"context": 256, "learning_rate": 0.001}, trials_per_gpu="auto",
+        memory_limit=1_500_000_000, deadline=10_800, seed=7, out=empty_folder / "new", search="random", report_every=1,
+        oversubscribe=True, skip_bad_lines=True,
         translation_corpus=empty_folder / "pairs.txt", text_corpus=empty_folder / "text.txt",
     )  # fmt: skip
     assert cli.parse(Settings, [*words, "--oversubscribe", "--skip-bad-lines"]) == asked
@@ -81,6 +82,15 @@ INVALID = {
     "--budget 60s --deadline soon": "--deadline: 'soon' is not a length of time.*write 8h",
     "--budget 60s --trials-per-gpu 0": "--trials-per-gpu: '0' is too few: write 1 or more, or auto",
     "--budget 60s --vary warmth": "--vary: 'warmth' is nothing of a recipe.*write learning_rate",
+    "--budget 60s --vary context": "--vary: 'context' cannot vary.*write --set context=256",
+    "--budget 60s --set depth=3": "--set: 'depth=3' is nothing of a recipe: there are context.*write context=256",
+    "--budget 60s --set context": "--set: 'context': context is a whole number from 8 to 8192: write context=256",
+    "--budget 60s --families translation --set context=128": "--set: 'context' is of text.*leave it out",
+    "--budget 60s --set context=64.5": "--set: 'context=64.5': context is a whole number.*write context=256",
+    "--budget 60s --set learning_rate=-1": "--set: 'learning_rate=-1': .*a number from 1e-06 to 10: write.*",
+    "--budget 60s --set learning_rate=nan": "--set: 'learning_rate=nan': .*write learning_rate=1e-3",
+    "--budget 60s --set context=64,context=32": "--set: 'context=32' sets context a second time.*keep one",
+    "--budget 60s --set context=64,batch_tokens=32": "--set: 'batch_tokens=32': a step has.*write batch_tokens=64",
     "--budget 60s --seed -1": "--seed: '-1' is out of range.*write --seed 0",
     "--budget 60s --rungs epochs": "--rungs: 'epochs'.*seconds or tokens",
     "--budget 60s --search grid": "--search: 'grid'.*tpe or prior or random",

@@ -41,7 +41,7 @@ def planned(texts: Path) -> Iterator[Callable[..., Plan]]:
         return made[repr(given)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tune.dry_run.MEASURED_STEPS", 3)
+        patch.setattr("model.cost.probe.MEASURED_STEPS", 3)
         yield plan
 
 

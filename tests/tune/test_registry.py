@@ -53,6 +53,8 @@ def test_what_may_vary_of_the_recipe_may_be_in_its_space() -> None:
     assert {Config.at(point, family="made").learning_rate for point in points} == {1e-3, 1e-2}
     Settings(budget="60s", families="made", rungs="tokens")
     register("made")(made(space={"width": (4, 8), "batch_tokens": (128, 256)}))
+    with pytest.raises(ValueError, match="--set: 'batch_tokens' is in the space of made: --fix it, or leave it out"):
+        Settings(budget="60s", families="made", set="batch_tokens=64")
     with pytest.raises(ValueError, match="--rungs: 'tokens': 'made' has batch_tokens in its space"):
         Settings(budget="60s", families="made", rungs="tokens")
 
@@ -77,7 +79,7 @@ def test_its_own_values_are_not_those_that_vary_frees_for_others(tmp_path: Path)
 
 
 def test_it_is_planned_like_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tune.dry_run.MEASURED_STEPS", 3)
+    monkeypatch.setattr("model.cost.probe.MEASURED_STEPS", 3)
     register("made")(made())
     (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 500)
     asked = {"text_corpus": tmp_path / "text.txt", "vary": "learning_rate", "devices": 1}

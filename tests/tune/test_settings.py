@@ -94,6 +94,7 @@ EVERYTHING = {
     "families": {"translation": 0.7, "nanogpt": 0.3},
     "fix": {"heads": 8, "dropout": 0.1, "precision": "bf16"},
     "vary": ("learning_rate", "weight_decay"),
+    "set": {"context": 256, "learning_rate": 1.23456789e-05},
     "devices": 3,
     "trials_per_gpu": 2,
     "oversubscribe": True,

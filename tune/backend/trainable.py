@@ -48,15 +48,16 @@ LAST_WORDS_SECONDS = 0.2
 class Place:
     """Where and how a study's trials run.
 
-    folder: the study's; device: torch's name for it; threads: of one trial; evaluation_tokens: size of the fixed
-    validation subset, by family; report_every: seconds; driver: the process without which no trial goes on;
-    memory_limit: bytes of one trial, None for no limit of ours.
+    folder: the study's; device: torch's name for it; threads: of one trial; recipes: by family, what of a Config is not
+    searched; evaluation_tokens: size of the fixed validation subset, by family; report_every: seconds; driver: the
+    process without which no trial goes on; memory_limit: bytes of one trial, None for no limit of ours.
     """
 
     folder: Path
     device: str
     threads: int
     seed: int
+    recipes: Mapping[str, Mapping[str, Any]]
     evaluation_tokens: Mapping[str, int]
     report_every: float
     driver: Driver
@@ -176,7 +177,7 @@ class TrainingTrial(ray.tune.Trainable):
     def _train(self, opened: float, peak: float | None) -> Generator[Report, None, None]:
         assignment, place = self._assignment, self._place
         family = assignment["family"]
-        trained = Config.at(assignment["config"], family=family, seed=place.seed)
+        trained = Config.at({**place.recipes[family], **assignment["config"]}, family=family, seed=place.seed)
         self._flops_per_token = FAMILIES[family].flops_per_token(trained, self._data[family])
         self._peak = peak or peak_flops(trained.precision, place.device)
         self._limit.begin()

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from model.config import Config, Data
+from model.config import RECIPES, Config, Data
 from model.families import FAMILIES
 from tune.backend.worker_group import Work
 from tune.corpora import SETTINGS as CORPORA
@@ -21,7 +21,8 @@ from tune.corpora import load_corpora, prepare
 from tune.devices import Devices, find_devices
 from tune.errors import UserError
 from tune.flags import invalid
-from tune.search_space import DIMENSIONS, FREED, Dimensions, Space, Value, fix_text, label
+from tune.recipe import SETTABLE
+from tune.search_space import DIMENSIONS, Dimensions, Space, Value, fix_text, label
 from tune.settings import ExperimentSettings
 from tune.store.journal import Journal, connect
 from tune.store.queries import best_so_far
@@ -218,7 +219,10 @@ def winner_of(study: Path, families: Sequence[str]) -> dict[str, Any]:
         rule = f"has no winner of {' or '.join(families)}, as no trial reached a rung"
         raise invalid("of", f"'{study}' {rule}: go on with it, or name another study")
     family = max(found, key=lambda name: shares[name])
-    fix, recipe = ({k: v for k, v in found[family].items() if (k in FREED) is freed} for freed in (False, True))
+    of_study, own = facts.get("recipes", {}).get(family, {}), RECIPES[family]
+    recipe = {k: of_study[k] for k in SETTABLE if k in of_study and of_study[k] != own[k]}
+    recipe |= {k: v for k, v in found[family].items() if k in SETTABLE}
+    fix = {k: v for k, v in found[family].items() if k not in SETTABLE}
     text = (CORPORA[FAMILIES[family].corpus], "skip_bad_lines", "seed")
     return {name: asked[name] for name in text if name in asked} | {"families": family, "fix": fix, "recipe": recipe}
 

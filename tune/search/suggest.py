@@ -8,7 +8,7 @@ from collections.abc import Callable
 import optuna
 
 from tune.errors import UserError
-from tune.search_space import CENTRE, FREED, Config, Space, Value
+from tune.search_space import CENTRE, FREED, PER_LAYER, Config, Space, Value, layer_weights
 
 ENOUGH_RESULTS = 20
 """The sampler learns from the highest rung that has at least this many; from fewer, five dimensions teach it noise."""
@@ -16,26 +16,18 @@ PRIOR_DRAWS, MODEL_DRAWS = 200, 32
 """For one suggestion, of which the prior takes one: the more, the nearer it stays to the prior's favourites."""
 WORST_LOSS = 1e3
 
-SUSTAINED_FLOPS = {"cpu": 6e10, "cuda": 1e14}
-"""A rough speed of one slot, for the prior on sizes only."""
-PRIOR_SECONDS = 600.0
-"""On one CPU core the default configuration suits about this many device-seconds a family."""
 SIZE_SPREAD = math.log(3)
 """Standard deviation of the prior on log size."""
 ASPECT, ASPECT_SPREAD = 64.0, math.log(2)
 """d_model over layers as GPT-2 has it, and the same of its log: layers follow each other, so depth takes longer."""
 HEAD_WIDTH_SPREAD = math.log(2.5)
 """The same of log head width."""
-DROPOUT_SPREAD = 0.04
+DROPOUT_SPREAD = 0.022
 """How much dropout a text is worth that is seen once; it grows with the square root of how often a text is seen."""
 SLOWER_PRECISION = 0.1
 """Promise of a precision that is not the fastest."""
 RECIPE_SPREAD = math.log(4)
 """The same of the log of what of the recipe varies: its own value was tuned, on other texts and devices."""
-FLOPS_PER_WEIGHT = 6
-"""Of training, for each token."""
-PER_LAYER = {"nanogpt": 12, "translation": 28}
-"""Weights of a layer over d_model squared."""
 
 
 class Suggester:
@@ -139,25 +131,21 @@ def first_search(search: str) -> str:
     return "prior" if search == "tpe" else search
 
 
-def prior(default: Config, *, family: str, seconds: float, kind: str, tokens: int) -> Callable[[Config], float]:
-    """How promising a config is for a family's device-seconds and training text, before anything is known: in (0, 1].
+def prior(default: Config, *, family: str, weights: float, epochs: float) -> Callable[[Config], float]:
+    """How promising a config is before anything is known: in (0, 1].
 
-    Its size: compute-optimal size grows with the square root of the compute (Hoffmann et al. 2022, arXiv:2203.15556).
-    Its aspect ratio and its head width, which matter little unless they are extreme. Its dropout, which helps where the
-    `tokens` of the text are seen many times over, and costs where they are not. Its precision: where rungs are equal in
-    device-seconds, a slow one has fewer steps. What varies of the recipe, whose own value is in the `default` config.
-    Of a family of a user's own nothing is known.
+    Its size: how near its layers are to so many weights. Its aspect ratio and its head width, which matter little
+    unless they are extreme. Its dropout, which helps where the text is seen for many `epochs`, and costs where it is
+    not. Its precision: where rungs are equal in device-seconds, a slow one has fewer steps. What varies of the recipe,
+    whose own value is in the `default` config. Of a family of a user's own nothing is known.
     """
     if family not in PER_LAYER:
         return lambda config: 1.0
     freed = [name for name in FREED if name in default]
-    compute = seconds * SUSTAINED_FLOPS[kind] / (PRIOR_SECONDS * SUSTAINED_FLOPS["cpu"])
-    centre = _size(family, CENTRE) * math.sqrt(compute)
-    epochs = seconds * SUSTAINED_FLOPS[kind] / (FLOPS_PER_WEIGHT * centre * tokens)
     dropout_spread = DROPOUT_SPREAD * math.sqrt(epochs)
 
     def promise(config: Config) -> float:
-        size = math.log(_size(family, config) / centre) / SIZE_SPREAD
+        size = math.log(layer_weights(family, config) / weights) / SIZE_SPREAD
         aspect = math.log(float(config["d_model"]) / float(config["layers"]) / ASPECT) / ASPECT_SPREAD
         width = math.log(_head_width(config) / _head_width(CENTRE)) / HEAD_WIDTH_SPREAD
         dropout = float(config["dropout"]) / dropout_spread
@@ -166,10 +154,6 @@ def prior(default: Config, *, family: str, seconds: float, kind: str, tokens: in
         return precision * math.exp(-(size**2 + aspect**2 + width**2 + dropout**2 + recipe) / 2)
 
     return promise
-
-
-def _size(family: str, config: Config) -> float:
-    return PER_LAYER[family] * float(config["d_model"]) ** 2 * float(config["layers"])
 
 
 def _head_width(config: Config) -> float:

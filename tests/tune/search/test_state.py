@@ -258,7 +258,7 @@ def test_what_is_measured_on_stays_the_studys_and_another_kind_of_device_is_refu
         tokens.append(make_place(context, engine).evaluation_tokens)
         rungs.append(journal.facts()["rung_seconds"])
         journal.close()
-        monkeypatch.setattr("tune.search_context.EVALUATION_TOKENS_PER_RUNG_SECOND", {"cpu": 2_000})
+        monkeypatch.setattr("tune.recipe.EVALUATION_TOKENS_PER_RUNG_SECOND", {"cpu": 2_000})
     assert tokens[0] == tokens[1] and rungs[0] == rungs[1]
     check_same_kind(cores, {"devices": {"kind": "cpu"}})
     with pytest.raises(ValueError, match=r"^--resume: the study runs on GPUs, and here are CPU cores: [^\n]+$"):

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tune.search.suggest import ENOUGH_RESULTS, PRIOR_SECONDS, Suggester, first_search, prior
-from tune.search_space import Config, Space
+from tune.search.suggest import ENOUGH_RESULTS, Suggester, first_search, prior
+from tune.search_space import Config, Space, layer_weights
 
 SPACE = Space(family="nanogpt", precisions=("fp32", "bf16"))
 
@@ -63,7 +63,7 @@ def test_a_plan_begins_as_the_search_does() -> None:
 
 
 def test_what_is_freed_is_tried_at_its_recipes_value_first_and_then_elsewhere_too() -> None:
-    promise = prior(VARIED.default(), family="nanogpt", seconds=600, kind="cpu", tokens=10**6)
+    promise = prior(VARIED.default(), family="nanogpt", weights=8e5, epochs=10)
     suggest = Suggester(VARIED, seed=0, search="prior", prior=promise)
     rates = [config["learning_rate"] for number in range(24) if (config := suggest.suggest(f"t{number:03d}"))]
     assert rates[0] == 2e-3 and set(rates) == {1e-3, 2e-3, 4e-3}
@@ -133,30 +133,24 @@ def test_the_highest_rung_with_enough_results_counts() -> None:
     assert widths(24) > widths(ENOUGH_RESULTS - 1)
 
 
-def test_what_the_prior_favours_has_the_defaults_size_on_its_compute_and_grows_with_the_cap() -> None:
-    def favourite(seconds: float) -> Config:
-        promise = prior(SPACE.default(), family="nanogpt", seconds=seconds, kind="cpu", tokens=10**6)
-        return max(SPACE.configs(), key=promise)
+def test_what_the_prior_favours_has_about_the_size_that_it_is_centred_at() -> None:
+    def favourite(weights: float) -> Config:
+        return max(SPACE.configs(), key=prior(SPACE.default(), family="nanogpt", weights=weights, epochs=10))
 
-    def size(config: Config) -> int:
-        return int(config["d_model"]) ** 2 * int(config["layers"])
-
-    default, found = SPACE.default(), favourite(PRIOR_SECONDS)
-    assert 1 / 2 < size(found) / size(default) < 2
-    assert found["precision"] == default["precision"]
-    assert size(favourite(60)) < size(favourite(600)) < size(favourite(6_000))
+    default, sizes = SPACE.default(), [1e5, layer_weights("nanogpt", SPACE.default()), 1e7]
+    found = [favourite(weights) for weights in sizes]
+    assert all(1 / 3 < layer_weights("nanogpt", each) / size < 3 for each, size in zip(found, sizes, strict=True))
+    assert {each["precision"] for each in found} == {default["precision"]}
 
 
 def test_the_more_often_a_text_is_seen_the_more_dropout_is_worth() -> None:
     config = {**SPACE.default(), "dropout": 0.3}
 
-    def promise(config: Config, tokens: int) -> float:
-        return prior(SPACE.default(), family="nanogpt", seconds=600, kind="cpu", tokens=tokens)(config)
+    def worth(epochs: float) -> float:
+        promise = prior(SPACE.default(), family="nanogpt", weights=8e5, epochs=epochs)
+        return promise(config) / promise({**config, "dropout": 0.0})
 
-    def worth(tokens: int) -> float:
-        return promise(config, tokens) / promise({**config, "dropout": 0.0}, tokens)
-
-    assert worth(10**8) < worth(10**6) < worth(10**4) < 1
+    assert worth(1) < worth(100) < worth(10_000) < 1
 
 
 def test_the_draws_of_one_seed_are_not_those_of_its_neighbour() -> None:

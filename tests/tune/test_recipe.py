@@ -1,0 +1,172 @@
+"""The laws of the recipe: it grows with the cap, what is set wins, a study keeps its own, and ten minutes of a core get
+what was tuned there.
+"""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.config import RECIPES
+from tests.tune.test_registry import CORE
+from tune.dry_run import make_plan, plan_lines
+from tune.recipe import LEAST_STEPS, ROWS, SETTABLE, WINDOWS, Recipe, parse_set, recipe, set_text
+from tune.search.engine import Engine
+from tune.search_context import make_engine, survey
+from tune.search_space import CENTRE, PER_LAYER, layer_weights
+from tune.settings import Settings
+from tune.store.journal import Journal
+
+CORE_FLOPS = 2e11
+DAY = 86_400.0
+CAPS = [2.0**power for power in range(4, 22)]
+"""16 seconds to 24 days."""
+
+
+def made(family: str = "nanogpt", **changes: Any) -> Recipe:
+    """Of a core and a text of a megabyte."""
+    base = RECIPES.get(family, RECIPES["nanogpt"])
+    ends = [{"d_model": 16, "layers": 2}, {"d_model": 512, "layers": 16}]
+    sizes = tuple(layer_weights(family, each) if family in PER_LAYER else 0.0 for each in ends)
+    given = {
+        "base": base, "given": {}, "family": family, "kind": "cpu", "seconds": 300.0, "flops": CORE_FLOPS,
+        "text_tokens": 10**6, "windowed_tokens": 55_000 if family == "nanogpt" else None, "sizes": sizes,
+    }  # fmt: skip
+    return recipe(**{**given, **changes})
+
+
+@pytest.mark.parametrize("family", PER_LAYER)
+@pytest.mark.parametrize(("kind", "flops", "text"), [("cpu", CORE_FLOPS, 10**6), ("cuda", 1e13, 10**9)])
+def test_a_larger_cap_never_makes_it_smaller(family: str, kind: str, flops: float, text: int) -> None:
+    many = {"kind": kind, "text_tokens": text, "windowed_tokens": text // 20 if family == "nanogpt" else None}
+    found = [made(family, seconds=seconds, flops=flops, **many) for seconds in CAPS]
+    for name in ("context", "batch_tokens", "weights", "tokens"):
+        values = [getattr(each, name) for each in found]
+        assert values == sorted(values), name
+    assert found[0].weights < found[-1].weights and found[0].tokens < found[-1].tokens
+    for each in found:
+        assert each.learning_rate >= RECIPES[family]["learning_rate"] and each.betas[1] <= RECIPES[family]["betas"][1]
+
+
+def test_a_gpu_with_hours_is_given_longer_contexts_and_larger_steps_than_a_core_with_minutes() -> None:
+    core = made()
+    gpu = made(kind="cuda", flops=1e13, seconds=DAY / 6, text_tokens=10**8, windowed_tokens=10**7)
+    assert gpu.context >= 256 > 64 <= core.context
+    assert gpu.batch_tokens > 8 * core.batch_tokens and gpu.learning_rate > core.learning_rate
+    assert gpu.tokens / gpu.batch_tokens >= LEAST_STEPS
+    half_life = [math.log(0.5) / math.log(each.betas[1]) * each.batch_tokens for each in (core, gpu)]
+    assert half_life[1] >= half_life[0]
+    assert 5 <= gpu.tokens / gpu.weights <= 100
+
+
+@pytest.mark.parametrize("family", PER_LAYER)
+def test_ten_minutes_of_a_core_have_the_familys_own_recipe_but_for_the_context(family: str) -> None:
+    found, own = made(family), RECIPES[family]
+    assert {name: value for name, value in found.config.items() if own[name] != value}.keys() <= {"context"}
+    assert own["context"] <= found.context <= 256
+    assert 1 / 2 < made(family, seconds=600.0).weights / layer_weights(family, CENTRE) < 2
+
+
+def test_a_small_text_or_a_small_step_has_no_long_context() -> None:
+    for changes in ({"windowed_tokens": 10_000}, {"given": {"batch_tokens": 600}}):
+        found = made(seconds=DAY, **changes)
+        assert found.context < made(seconds=DAY).context
+        assert found.context * ROWS <= found.batch_tokens
+    assert made(seconds=DAY, windowed_tokens=10_000).context * WINDOWS <= 10_000
+    assert made(seconds=DAY, windowed_tokens=100).context == RECIPES["nanogpt"]["context"]
+
+
+@pytest.mark.parametrize("family", [*PER_LAYER, "own"])
+def test_what_is_set_wins_and_the_rest_follows(family: str) -> None:
+    given = {"context": 32, "batch_tokens": 4096, "learning_rate": 1e-4, "warm_up_steps": 7, "weight_decay": 0.5}
+    found = made(family, given=given)
+    if family == "translation":
+        assert found.context == RECIPES[family]["context"]  # its rows are sentences
+        del given["context"]
+    assert found.config.items() >= given.items() and {found.why[name] for name in given} == {"given"}
+    for name, value in given.items():
+        alone = made(given={name: value})
+        assert alone.config[name] == value
+    batch = made(given={"batch_tokens": 4 * 768})
+    assert batch.learning_rate == 2 * RECIPES["nanogpt"]["learning_rate"] and batch.betas[1] < 0.99
+    assert made(given={"context": 1024}).batch_tokens >= ROWS * 1024
+
+
+def test_a_family_of_ones_own_keeps_its_own_whatever_the_cap() -> None:
+    own = {**RECIPES["nanogpt"], "learning_rate": 0.3, "batch_tokens": 5}
+    for seconds in (1.0, 30 * DAY):
+        found = made("own", base=own, seconds=seconds, flops=1e15)
+        assert found.config.items() <= {**own, "betas": found.betas}.items()
+
+
+def test_stored_and_typed_forms_are_read_back_and_strangers_are_refused() -> None:
+    given = {"context": 256, "learning_rate": 0.0012345678901, "weight_decay": 1e-05}
+    assert parse_set(set_text(given)) == given
+    stored = json.loads(json.dumps(made().stored()))
+    assert Recipe.from_stored(stored) == made()
+    for change in (
+        {"context": 10**9}, {"context": "x"}, {"context": 64.5}, {"betas": [0.9]}, {"betas": [0.9, 2]}, {"why": [1]},
+        {"weights": math.inf}, {"tokens": None}, {"why": {"context": 3}}, {"learning_rate": [1]}, {"more": 1},
+    ):  # fmt: skip
+        with pytest.raises((ValueError, TypeError, AttributeError)):
+            Recipe.from_stored({**stored, **change})
+    for lacking in SETTABLE:
+        with pytest.raises(KeyError):
+            Recipe.from_stored({name: value for name, value in stored.items() if name != lacking})
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """For a search on a short text."""
+    monkeypatch.setattr("model.cost.probe.MEASURED_STEPS", 2)
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 5000)
+    return Settings(budget=600.0, families="nanogpt", text_corpus=tmp_path / "text.txt")
+
+
+def started(settings: Settings, folder: Path) -> tuple[Engine, Journal]:
+    """The engine of a search on a core, and its journal, with its facts written down."""
+    context = survey(settings, CORE)
+    folder.mkdir(exist_ok=True)
+    (folder / "study.json").write_text(json.dumps(context.facts()))
+    journal = Journal(folder, new=settings.resume is None)
+    return make_engine(context, journal, []), journal
+
+
+def test_a_study_keeps_its_recipe_on_whatever_machine_and_under_whatever_cap(
+    asked: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = tmp_path / "study"
+    _, journal = started(replace(asked, set={"weight_decay": 0.25}, vary=("learning_rate",)), study)
+    journal.close()
+    before = json.loads((study / "study.json").read_text())
+    monkeypatch.setattr("tune.search_context.measured_flops", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr("tune.recipe.CONTEXTS", {512: 1.0})
+    context = survey(Settings.of_study(study, budget="9h"), CORE)
+    assert json.loads(json.dumps(context.facts()["recipes"])) == before["recipes"] and context.probed == 0
+    config = context.config("nanogpt", {"d_model": 64, "learning_rate": 0.001})
+    assert (config.weight_decay, config.learning_rate) == (0.25, 0.001) and config.context < 512
+    for damage, said in (({"nanogpt": {}}, "damaged"), ({"nanogpt": 3}, "damaged"), ([], "damaged"), (None, "earlier")):
+        (study / "study.json").write_text(json.dumps({**before, "recipes": damage}))
+        with pytest.raises(ValueError, match=f"^--resume: [^\n]*{said}[^\n]*$"):
+            survey(Settings.of_study(study), CORE)
+
+
+def test_measuring_is_charged_to_the_cap_before_anything_else_runs(asked: Settings, tmp_path: Path) -> None:
+    engine, journal = started(asked, tmp_path / "study")
+    spent = engine.accounting.ledger.spent
+    assert 0 < spent == journal.rows("SELECT SUM(seconds) AS sum FROM charges")[0]["sum"] < asked.budget
+    assert engine.next() is not None
+    journal.close()
+    with Journal(tmp_path / "study", new=False) as journal:
+        assert journal.rows("SELECT opened FROM slots ORDER BY slot")[1]["opened"] >= spent
+
+
+def test_a_plan_tells_it_with_its_reasons(asked: Settings) -> None:
+    plan = make_plan(replace(asked, set={"context": 128}))
+    lines = [line.split() for line in plan_lines(plan)]
+    assert ["context", "128", "given"] in lines
+    assert {name for name in SETTABLE if any(line[:1] == [name] for line in lines)} == set(SETTABLE)
+    assert plan.families["nanogpt"].recipe.context == 128

@@ -1,0 +1,214 @@
+"""What follows from device, cap and text: what of a family's training is not searched, and where the search for sizes
+begins. One function, `recipe`; every rule of it is a constant above it. Standard library only.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from tune.errors import UserError
+from tune.search_space import CENTRE, PER_LAYER, layer_weights
+
+FLOPS_PER_WEIGHT = 6
+"""Of training, for each token."""
+CENTRE_COMPUTE = 600.0 * 2e11
+"""FLOPs of a family that suit the default size: ten minutes of a core that trains 2e11 a second, on which it was tuned.
+
+Compute-optimal size grows with the square root of the compute (Hoffmann et al. 2022, arXiv:2203.15556)."""
+UNSEEN_FLOPS = 1e13
+"""FLOP/s of training that are taken for granted of GPUs of which the search's own process has none, as on a cluster
+whose driver runs elsewhere; a guess."""
+LIFE_SHARE = 0.6
+"""Of what a family's device-seconds train, the part of the one trial that is trained to its end."""
+CONTEXTS = {128: 3e6, 256: 6e6, 512: 3e8, 1024: 3e9}
+"""From so many tokens of that trial's training on a longer context is better at equal device-seconds. Below them it
+sees too few rows a step. 512 and more are a guess: no machine of ours had a GPU."""
+ROWS = 3
+"""Of a batch, at least: it is the least that was tried (768 tokens at a context of 256)."""
+WINDOWS = 64
+"""Of the validation split, at least: fewer, longer ones leave its end unread and its first tokens without a past."""
+FILLING_TOKENS = {"cpu": 0, "cuda": 16_384}
+"""A step that fills the device, as far as is known: nanoGPT's own on one GPU. A core is filled by any."""
+LEAST_STEPS = 1_000
+"""Of that trial's training: a larger batch than leaves so many is too large."""
+LEAST_EPOCH_STEPS = 16
+"""Of an epoch, likewise."""
+RATE_TIMES = 2.0
+"""The learning rate follows the batch by its square root (Malladi et al. 2022, arXiv:2205.10287), so far up or down."""
+LEAST_BETA2, MOST_BETA2 = 0.9, 0.999
+"""AdamW's second moment keeps its half-life in tokens (Marek et al. 2025, arXiv:2507.07101), between these."""
+WARM_UP_SHARE = 0.05
+"""Of that trial's steps, at most; a long one has the family's own warm-up."""
+SMALLEST_EVALUATION_TOKENS = 2_048
+EVALUATION_TOKENS_PER_RUNG_SECOND = {"cpu": 800, "cuda": 50_000}
+"""Size of the fixed validation subset, the same for all trials of a family: its evaluation takes at most about 2 % of
+the shortest segment."""
+
+SETTABLE: Mapping[str, tuple[type, float, float, str]] = {
+    "context": (int, 8, 8192, "256"),
+    "batch_tokens": (int, 8, 2**24, "1536"),
+    "learning_rate": (float, 1e-6, 10.0, "1e-3"),
+    "warm_up_steps": (int, 1, 10**6, "100"),
+    "weight_decay": (float, 0.0, 100.0, "0.1"),
+    "label_smoothing": (float, 0.0, 0.9, "0.1"),
+}
+"""What --set can set: type, least, most, an example. Each is a field of model.config.Config."""
+
+
+def parse_set(text: str) -> dict[str, float]:
+    """`context=256,learning_rate=1e-3` -> {"context": 256, "learning_rate": .001}. UserError: not of a recipe, or out
+    of range."""
+    given: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, typed = (piece.strip() for piece in part.partition("="))
+        if name not in SETTABLE:
+            raise UserError(f"{part!r} is nothing of a recipe: there are {', '.join(SETTABLE)}; write context=256")
+        if name in given:
+            raise UserError(f"{part!r} sets {name} a second time: each is set once; keep one")
+        kind, least, most, example = SETTABLE[name]
+        try:
+            value = float(typed)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most or (kind is int and value != int(value)):
+            what = "a whole number" if kind is int else "a number"
+            raise UserError(f"{part!r}: {name} is {what} from {least:g} to {most:g}: write {name}={example}")
+        given[name] = kind(value)
+    if given.get("batch_tokens", math.inf) < given.get("context", 0):
+        rule = f"a step has at least one row, which is as long as the context of {given['context']}"
+        raise UserError(f"'batch_tokens={given['batch_tokens']}': {rule}: write batch_tokens={given['context']}")
+    return given
+
+
+def set_text(given: Mapping[str, float]) -> str:
+    """The inverse of parse_set."""
+    return ",".join(f"{name}={value!r}" for name, value in given.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The first seven are fields of model.config.Config, of all trials of a family that vary no such thing.
+
+    weights: the size around which a search begins, those of the layers (0: nothing is known of such models); tokens:
+    what the family's device-seconds train of such a model; flops: the FLOP/s that this follows from; why: of each, in
+    a few words.
+    """
+
+    context: int
+    batch_tokens: int
+    learning_rate: float
+    warm_up_steps: int
+    weight_decay: float
+    label_smoothing: float
+    betas: tuple[float, float]
+    weights: float
+    tokens: float
+    flops: float
+    why: Mapping[str, str]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What of it is of a trial's model.config.Config."""
+        return {name: getattr(self, name) for name in (*SETTABLE, "betas")}
+
+    @property
+    def line(self) -> str:
+        """In short."""
+        rate, warm_up = f"rate {self.learning_rate:g}", f"warm-up {self.warm_up_steps} steps"
+        return f"context {self.context}, {self.batch_tokens:,} tokens a step, {rate}, {warm_up}"
+
+    def stored(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+    @classmethod
+    def from_stored(cls, stored: Any) -> Self:
+        """The inverse. UserError or TypeError: something that stored() did not write; a stranger may have."""
+        sound = [parse_set(set_text({name: stored[name]})) for name in SETTABLE]
+        made = cls(**{**stored, "betas": tuple(stored["betas"])} | {k: v for each in sound for k, v in each.items()})
+        numbers = [*made.betas, made.weights, made.tokens, made.flops]
+        if len(made.betas) != 2 or not all(0 <= beta < 1 for beta in made.betas):
+            raise UserError(f"{made.betas!r} are no betas")
+        if not all(isinstance(number, int | float) and 0 <= number < math.inf for number in numbers):
+            raise UserError("a figure of its recipe is none")
+        if not all(isinstance(text, str) for each in made.why.items() for text in each):
+            raise UserError("a reason of its recipe is none")
+        return made
+
+
+def recipe(
+    *, base: Mapping[str, Any], given: Mapping[str, float], family: str, kind: str, seconds: float, flops: float,
+    text_tokens: int, windowed_tokens: int | None, sizes: tuple[float, float],
+) -> Recipe:  # fmt: skip
+    """What follows from device, cap and text for one family. A family of a user's own keeps its own recipe.
+
+    base: the family's own recipe, as model.config.RECIPES has it; given: what was asked for, which counts; kind: of
+    device; seconds: device-seconds that the family has; flops: FLOP/s that a device trains; text_tokens: of the
+    training split; windowed_tokens: of the validation split where it is cut into windows of the context (None: rows are
+    sentences); sizes: weights of the layers of the smallest and the largest model of its space.
+    """
+    if family not in PER_LAYER:
+        why = {name: "given" if name in given else "the family's own" for name in SETTABLE}
+        own = {name: base[name] for name in (*SETTABLE, "betas")}
+        return Recipe(**{**own, **given}, weights=0.0, tokens=0.0, flops=0.0, why=why)
+    compute = seconds * flops
+    weights = layer_weights(family, CENTRE) * math.sqrt(compute / CENTRE_COMPUTE)
+    weights = min(max(weights, sizes[0]), sizes[1])
+    tokens = compute / (FLOPS_PER_WEIGHT * weights)
+    life = LIFE_SHARE * tokens
+    batch, why_batch = _batch(base, kind, life, text_tokens)
+    context, why_context = base["context"], "rows are sentences"
+    if windowed_tokens is None:
+        given = {name: value for name, value in given.items() if name != "context"}
+    else:
+        longest = given.get("batch_tokens", batch) // ROWS
+        context, why_context = _context(base, life, min(longest, windowed_tokens // WINDOWS))
+        if ROWS * given.get("context", 0) > batch:
+            batch, why_batch = ROWS * int(given["context"]), f"{ROWS} rows"
+    batch = int(given.get("batch_tokens", batch))
+    times = min(max(math.sqrt(batch / base["batch_tokens"]), 1 / RATE_TIMES), RATE_TIMES)
+    found = {
+        "context": context,
+        "batch_tokens": batch,
+        "learning_rate": float(f"{times * base['learning_rate']:.2g}"),
+        "warm_up_steps": min(base["warm_up_steps"], max(1, round(WARM_UP_SHARE * life / batch))),
+        "weight_decay": base["weight_decay"],
+        "label_smoothing": base["label_smoothing"],
+    }
+    short = "few steps" if found["warm_up_steps"] < base["warm_up_steps"] else "the family's own"
+    rate = "the family's own" if times == 1 else f"{times:.2g} times the family's own, as its batch"
+    why = {"context": why_context, "batch_tokens": why_batch, "learning_rate": rate, "warm_up_steps": short}
+    why |= dict.fromkeys(given, "given")
+    return Recipe(
+        **{**found, **given}, betas=(base["betas"][0], _beta2(base, batch)), weights=weights, tokens=tokens,
+        flops=flops, why=dict.fromkeys(SETTABLE, "the family's own") | why,
+    )  # fmt: skip
+
+
+def _batch(base: Mapping[str, Any], kind: str, life: float, text_tokens: int) -> tuple[int, str]:
+    """The family's own, doubled as long as it does not fill the device and leaves enough steps."""
+    batch = int(base["batch_tokens"])
+    most = min(FILLING_TOKENS[kind], life / LEAST_STEPS, text_tokens / LEAST_EPOCH_STEPS)
+    doublings = max(0, math.floor(math.log2(most / batch))) if most > batch else 0
+    why = {0: "a core is filled by any"}.get(FILLING_TOKENS[kind], f"to fill a device, with {LEAST_STEPS:,} steps")
+    return batch << doublings, why
+
+
+def _context(base: Mapping[str, Any], life: float, most: float) -> tuple[int, str]:
+    """The longest that so many tokens of training are worth, up to `most`, where that is not below the family's own."""
+    fitting = [context for context, tokens in CONTEXTS.items() if life >= tokens and context <= most]
+    return max([base["context"], *fitting]), f"the last trial trains on {life / 1e6:.3g}M tokens"
+
+
+def _beta2(base: Mapping[str, Any], batch: int) -> float:
+    """That of a batch, with the half-life in tokens that the family's own has."""
+    own = float(base["betas"][1])
+    if batch == base["batch_tokens"]:
+        return own
+    return min(max(own ** (batch / base["batch_tokens"]), LEAST_BETA2), MOST_BETA2)
+
+
+def evaluation_tokens(kind: str, rung_seconds: float) -> int:
+    """Target tokens of the validation subset, where rung 0 has so many seconds of training."""
+    return max(SMALLEST_EVALUATION_TOKENS, int(EVALUATION_TOKENS_PER_RUNG_SECOND[kind] * rung_seconds))
