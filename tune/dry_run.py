@@ -28,6 +28,7 @@ from tune.search_context import SearchContext, make_engine, make_family, survey
 from tune.search_space import Space, label
 from tune.settings import Settings
 from tune.store.journal import Journal
+from tune.store.queries import best_so_far
 from tune.units import bytes_text, duration_text
 
 
@@ -119,7 +120,11 @@ class FamilyPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A rehearsed search. spending: device-seconds by what for, which add up to the cap; wall: seconds to its end."""
+    """A rehearsed search. spending: device-seconds by what for, which add up to the cap; wall: seconds to its end.
+
+    patient: the same of a search that lets few devices work long, and by how many nats its winners are expected to be
+    better, the mean over families; None: it is patient, or would do the same.
+    """
 
     settings: Settings
     slots: int
@@ -127,6 +132,7 @@ class Plan:
     families: Mapping[str, FamilyPlan]
     spending: Mapping[str, float]
     wall: float
+    patient: tuple[float, float] | None = None
 
 
 def make_plan(settings: Settings) -> Plan:
@@ -148,16 +154,26 @@ def make_plan(settings: Settings) -> Plan:
         luck = random.Random(trial).gauss(1.0, LUCK)
         return PowerLaw(step_seconds=speeds[name].expected(config), nats=luck * PowerLaw.nats)
 
-    clock = Clock()
-    with Journal(None, new=True) as journal:
+    def rehearsed(journal: Journal, context: SearchContext) -> tuple[Engine, float, float]:
+        """Its engine, seconds to its end, and the mean loss of its winners."""
+        clock = Clock()
         engine = make_engine(context, journal, [], now=clock, elapsed=prepared + RAY_UP_SECONDS)
         Simulation(engine, clock, costs, course).run()
+        losses = [row["subset_loss"] for row in best_so_far(journal).values()]
+        return engine, prepared + RAY_UP_SECONDS + clock.now, statistics.fmean(losses) if losses else math.inf
+
+    with Journal(None, new=True) as journal:
+        engine, wall, loss = rehearsed(journal, context)
         plan = Plan(
             settings=settings, slots=context.devices.slots, device=context.devices.name,
             families={name: _family(engine, context, name, sizes[name]) for name in settings.families},
-            spending=spending(engine), wall=prepared + RAY_UP_SECONDS + clock.now,
+            spending=spending(engine), wall=wall,
         )  # fmt: skip
-    return plan
+    if settings.patient:
+        return plan
+    with Journal(None, new=True) as journal:
+        _, longer, lower = rehearsed(journal, replace(context, settings=replace(context.settings, patient=True)))
+    return replace(plan, patient=(longer, loss - lower)) if longer > wall and lower < loss else plan
 
 
 def spending(engine: Engine) -> dict[str, float]:
@@ -246,6 +262,9 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     yield f"spent        {_whole(spent)} of {duration_text(cap)} ({100 * spent / cap:.1f} %)"
     yield "  of that    " + ", ".join(f"{what} {_whole(seconds)}" for what, seconds in spending.items())
     yield f"wall time    {_whole(plan.wall)}; begun now it ends at {end:%H:%M}"
+    if plan.patient is not None:
+        longer, nats = plan.patient
+        yield f"--patient    {_whole(longer)}, for winners that are expected to be {nats:.3f} nats better"
     for name, family in plan.families.items():
         yield ""
         yield from _family_lines(name, family, by_price=settings.rungs == "tokens")

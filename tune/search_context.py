@@ -30,7 +30,7 @@ from tune.errors import UserError, told_of
 from tune.flags import invalid
 from tune.machine import cpu_name
 from tune.recipe import FILLING_TOKENS, LEAST_EPOCH_STEPS, UNSEEN_FLOPS, Recipe, evaluation_tokens, recipe
-from tune.search.engine import Engine, Listener
+from tune.search.engine import WALLS, Engine, Listener
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, CostModel, Family
 from tune.search.memory_model import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
 from tune.search.resume import agreed, last_moment, spent, spent_beside
@@ -264,6 +264,7 @@ def make_engine(
         slots=context.devices.slots,
         there=there,
         wall_left=wall_left,
+        within=within(context),
         listeners=listeners,
     )
     first = terms[0].seconds if terms else settings.budget
@@ -289,6 +290,12 @@ def charge_probe(journal: Journal, seconds: float) -> None:
             journal.insert("charges", {"at": seconds, "slot": slot, "what": "start", "seconds": seconds})
 
 
+def within(context: SearchContext) -> float:
+    """Seconds of wall clock in which a search uses its cap, if it is not patient."""
+    settings, devices = context.settings, context.devices
+    return math.inf if settings.patient else WALLS * settings.budget / (devices.share * devices.slots)
+
+
 def make_terms(context: SearchContext, engine: Engine) -> Terms:
     """What the study runs under now."""
     settings, devices = context.settings, context.devices
@@ -310,6 +317,7 @@ def make_family(
     in seconds of a slot, as are the prices.
     """
     settings, space, recipe = context.settings, context.spaces[name], context.recipes[name]
+    wall = min(within(context), settings.deadline or math.inf)
     seconds, share = settings.families[name] * first, context.devices.share
     frame = Frame(
         slots=context.devices.slots, shortest=SHORTEST_RUNG_SECONDS, part=settings.families[name],
@@ -317,7 +325,7 @@ def make_family(
     )  # fmt: skip
     return Family(
         seconds=settings.families[name] * by_now / share,
-        policy=SuccessiveHalving(frame, ladder or frame.fit(seconds / share, settings.deadline or math.inf), price_of),
+        policy=SuccessiveHalving(frame, ladder or frame.fit(seconds / share, wall), price_of),
         cost_model=CostModel(),
         memory=context.memories[name],
         equal_tokens=settings.rungs == "tokens",

@@ -159,6 +159,13 @@ class Settings(Flags):
         default=None,
         metadata=typed("wall clock to end within, from the start of the study, beside the cap", **TIME, on_resume=True),
     )
+    patient: bool = field(
+        default=False,
+        metadata=typed(
+            "let few devices work long where that promises a better winner (default: on all of them, so that the wall "
+            "clock stays within about twice cap / devices)"
+        ),
+    )
     seed: int = field(default=0, metadata=typed("for every random choice", **NUMBER_OF))
     out: Path | None = field(
         default=None, metadata=typed("the study's folder, made new (default: runs/<time>)", **FOLDER)

@@ -122,3 +122,11 @@ def test_a_cluster_is_not_planned_for(capsys: pytest.CaptureFixture[str], tmp_pa
     printed = capsys.readouterr()
     assert re.fullmatch(r"--plan: looks at this machine, .*'127.0.0.1:1': leave --address out; .*\n", printed.err)
     assert printed.out == "" and list(tmp_path.iterdir()) == []
+
+
+def test_it_tells_what_patience_costs_and_brings(planned: Callable[..., Plan]) -> None:
+    """On many devices; on one there is no choice."""
+    plan, patient = planned(devices=8), planned(devices=8, patient=True)
+    assert plan.patient is not None and plan.patient[0] > plan.wall and plan.patient[1] > 0
+    assert patient.patient is None and patient.wall == pytest.approx(plan.patient[0], rel=0.05)
+    assert planned(devices=1).patient is None

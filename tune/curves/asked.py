@@ -117,6 +117,12 @@ class ReplaySettings(Flags):
             "wall clock: a time, or a multiple of cap / workers (default: none)", form="3h|2x", parse=_deadline
         ),
     )
+    patient: bool = field(
+        default=False,
+        metadata=typed(
+            "let ours use few slots for long (default: it ends in about twice cap / workers, as a search does)"
+        ),
+    )
     seeds: int = field(
         default=100,
         metadata=typed("searches a cell, each in its own order", form="N", parse=lambda text: _whole(text, MOST_SEEDS)),

@@ -10,7 +10,7 @@ from tune.curves.asked import Amount, ReplaySettings
 from tune.curves.recorded import Curve, Table
 from tune.curves.supply import Supply
 from tune.errors import UserError
-from tune.search.engine import Engine
+from tune.search.engine import WALLS, Engine
 from tune.search.family import CostModel, Family, Policy
 from tune.search.simulator import Clock, Costs, Simulation
 from tune.search.successive_halving import Frame, Rules, SuccessiveHalving
@@ -69,6 +69,7 @@ def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
     """One search: the engine in virtual time, with its own policy or with a baseline's rule in its place."""
     curves, cap, clock = diverging(cell.table.curves, settings.diverge, seed), cell.cap, Clock()
     deadline = settings.deadline.of(cap / cell.workers) if settings.deadline else math.inf
+    within = WALLS * cap / cell.workers if _ours(cell) and not settings.patient else math.inf
     best = min(range(len(curves)), key=lambda index: _alone(curves[index], cell, settings))
     supply = Supply(curves, suggest=settings.suggest, seed=seed, only=[best] if cell.scheduler == "oracle" else None)
     with Journal(None, new=True) as journal:
@@ -76,29 +77,29 @@ def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
         families: dict[str, Family] = {}
         engine = Engine(
             accounting=accounting, families=families, slots=cell.workers,
-            wall_left=lambda: None if math.isinf(deadline) else deadline - clock.now,
+            wall_left=lambda: None if math.isinf(deadline) else deadline - clock.now, within=within,
         )  # fmt: skip
-        families["replay"] = _family(cell, settings, curves, supply, engine, deadline)
+        families["replay"] = _family(cell, settings, curves, supply, engine, min(deadline, within))
         costs = Costs(start_up=settings.start_up, overhead=0.0, thaw=settings.thaw, memory_limit=settings.memory_limit)
         Simulation(engine, clock, costs, lambda trial, family, config: curves[int(config["curve"])]).run()
         return outcome(cell, settings, curves, engine, clock)
 
 
 def _family(
-    cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], supply: Supply, engine: Engine, deadline: float
+    cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], supply: Supply, engine: Engine, wall: float
 ) -> Family:  # fmt: skip
     """As a search has it. What a step takes of the configuration that comes first is known, of no other."""
     steps, unit = max(curve.most for curve in curves), max(curve.report_every for curve in curves)
     step_seconds, life = supply.first().step_seconds, math.inf if cell.table.own_mode else steps
     policy: Policy
     idea, price = cell.scheduler.removeprefix(WITHOUT), engine.price_of("replay")
-    if cell.scheduler == "ration" or idea != cell.scheduler:
+    if _ours(cell):
         first = unit * step_seconds if math.isfinite(life) else None  # reports are as close as they are
         frame = Frame(
             slots=cell.workers, shortest=unit * step_seconds, overhead=settings.thaw, start_up=settings.start_up,
             life=life * step_seconds, rules=Rules(**IDEAS.get(idea, {})),
         )  # fmt: skip
-        policy = SuccessiveHalving(frame, frame.fit(cell.cap, deadline, first), price)
+        policy = SuccessiveHalving(frame, frame.fit(cell.cap, wall, first), price)
         supply.steps_at = lambda rung: policy.rung_seconds(rung) / step_seconds
     else:
         from tune.curves.baselines import made  # Ray and Optuna come only with those of theirs
@@ -109,6 +110,10 @@ def _family(
         seconds=cell.cap, policy=policy, cost_model=CostModel(), suggestions=supply, equal_tokens=idea != EQUAL_TOKENS,
         step_seconds=step_seconds, life_steps=life,
     )  # fmt: skip
+
+
+def _ours(cell: Cell) -> bool:
+    return cell.scheduler == "ration" or cell.scheduler.startswith(WITHOUT)
 
 
 def _alone(curve: Curve, cell: Cell, settings: ReplaySettings) -> float:

@@ -258,7 +258,7 @@ def _curve(line: str, where: str) -> Curve:
 
 Row = dict[str, Any]
 ASKED = (
-    *("table", "scheduler", "budget", "cap_seconds", "workers", "deadline", "seeds"),
+    *("table", "scheduler", "budget", "cap_seconds", "workers", "deadline", "patient", "seeds"),
     *("suggest", "memory_limit", "diverge", "start_up", "thaw", "code"),
 )
 """The part of a row that says what was asked for; the rest is what was found."""

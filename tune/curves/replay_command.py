@@ -34,7 +34,8 @@ def asked(cell: Cell, settings: ReplaySettings) -> Row:
     """What a cell was asked for."""
     return {
         "table": cell.table.name, "scheduler": cell.scheduler, "budget": cell.budget.text, "cap_seconds": cell.cap,
-        "workers": cell.workers, "deadline": settings.deadline and settings.deadline.text, "seeds": settings.seeds,
+        "workers": cell.workers, "deadline": settings.deadline and settings.deadline.text,
+        "patient": settings.patient, "seeds": settings.seeds,
         "suggest": settings.suggest, "start_up": settings.start_up, "thaw": settings.thaw, "diverge": settings.diverge,
         "code": code(),
         "memory_limit": settings.memory_limit if math.isfinite(settings.memory_limit) else None,

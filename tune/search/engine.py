@@ -41,6 +41,8 @@ DEATHS_ALLOWED = 1
 """A trial whose process died more often than this is recorded as failed."""
 OVERDUE_SECONDS = 0.5
 """Of the grace, for a trial's last report on its way; then the driver ends its process, which is soon to end itself."""
+WALLS = 2.0
+"""Times what all slots together take for the cap: a search that is not patient ends in about so long."""
 LEAST_LEASE_SECONDS = 1.0
 """Nothing useful fits in less."""
 MACHINE_GONE = "its machine is gone"
@@ -57,7 +59,8 @@ class Engine:
     """The search as far as it is not Ray's.
 
     slots: how many trials may run at once; there: how many of them there are just now, where machines may be lost;
-    wall_left: seconds to the deadline, None where there is none; silence: since when the driver gave no sign of life
+    wall_left: seconds to the deadline, None where there is none; within: seconds of its clock in which the cap should
+    be used, as far as its slots can; silence: since when the driver gave no sign of life
     for too long, None where that was not since it was asked.
     """
 
@@ -69,10 +72,11 @@ class Engine:
         slots: int,
         there: Callable[[], int] | None = None,
         wall_left: Callable[[], float | None] = lambda: None,
+        within: float = math.inf,
         listeners: Sequence[Listener] = (),
     ) -> None:
         self.accounting, self.families = accounting, families
-        self.wall_left, self._listeners = wall_left, listeners
+        self.wall_left, self.within, self._listeners = wall_left, within, listeners
         self.state = State(families, accounting.journal.folder, accounting.ledger.share)
         self.trials, self.running, self.cut_short = self.state.trials, self.state.running, self.state.cut_short
         self.stopping: str | None = None
@@ -139,7 +143,7 @@ class Engine:
 
     def _ladder(self, name: str, seconds: float, deadline: float | None, *, new: bool) -> Ladder:
         policy = self.families[name].policy
-        return policy.ladder if new else policy.refitted(seconds, deadline or math.inf)
+        return policy.ladder if new else policy.refitted(seconds, min(self.within, deadline or math.inf))
 
     # What a free slot does next
 
@@ -157,7 +161,7 @@ class Engine:
             elif assignment := self._go_on_with_cut_short():
                 return assignment
             else:
-                answer = self._ask_families(wall)
+                answer = self._ask_families(self._planned_wall(wall))
                 if isinstance(answer, Wait) and not self._can_wait():
                     answer = HandBack("what is left does not pay for a slot that waits")
                 if isinstance(answer, HandBack):
@@ -181,6 +185,16 @@ class Engine:
                 return self._assign(name, move) or "again"
             answer = answer if isinstance(answer, Wait) else move
         return answer
+
+    def _planned_wall(self, wall: float | None) -> float | None:
+        """Seconds in which to use what is left: those to the deadline or to what was wanted, the fewer of the two. What
+        cannot be used in these has as long as all slots take for it."""
+        if math.isinf(self.within):
+            return wall
+        ledger = self.accounting.ledger
+        all_slots = (ledger.cap - ledger.spent) / (ledger.share * max(1, self.slots.kept))
+        wanted = max(self.within - self.accounting.clock(), all_slots)
+        return wanted if wall is None else min(wall, wanted)
 
     def _can_wait(self) -> bool:
         """Whether what is left pays for the idle slots until a lease ends: what runs has its own reserved."""
