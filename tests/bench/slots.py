@@ -8,7 +8,7 @@ from tests.bench.table import Row
 from tests.tune.search.alone import Alone
 
 SLOTS = 1000
-CAP, SHORT_CAP = 1.3e8, 2e7
+CAP, SHORT_CAP = 4.8e8, 2e7
 """Device-seconds, of which the ladder makes so many trials; each follows a power law, a tenth diverge."""
 ASKED = 60.0
 """CPU seconds of one core, at most, of 10,000 trials."""

@@ -18,7 +18,7 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, HyperBandScheduler, Tri
 
 from tune.curves.supply import Supply
 from tune.search.family import Policy, with_margin
-from tune.search.forecast import Standing
+from tune.search.forecast import NO_PROGRESS, Progress, Standing
 from tune.search.successive_halving import HandBack, Ladder, Left, Move, Promote, Start, Wait
 
 ASHA_REDUCTION, ASHA_GRACE = 2, 2
@@ -74,7 +74,9 @@ class Baseline:
         self.going.pop(trial, None)
         self.trials[trial].state, self.trials[trial].goal = "running", rung
 
-    def reported(self, trial: str, rung: int, loss: float, *, telling: bool = True) -> None:
+    def reported(
+        self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS
+    ) -> None:
         """A trial came to a time; one on its way to a decision goes on."""
         standing = self._rests(trial, "paused")
         standing.rung = rung

@@ -17,10 +17,11 @@ from tune.search.successive_halving import Frame, Rules, SuccessiveHalving
 from tune.store.accounting import Accounting, Ledger
 from tune.store.journal import Journal
 
-EQUAL_TOKENS = "equal-tokens"
+RESOURCE = "resource"
 IDEAS: dict[str, dict[str, Any]] = {
-    EQUAL_TOKENS: {},
+    RESOURCE: {},
     "extrapolation": {"fall_kept": 0.0},
+    "law": {"law": False},
     "gains": {"gains": False},
     "past-best": {"past_best": False},
     "kept-money": {"last_share": 0.0},
@@ -28,7 +29,8 @@ IDEAS: dict[str, dict[str, Any]] = {
     "narrowing": {"narrow": False},
     "deadline-rush": {"rush": False},
 }
-"""Which rule of the policy is another to do without an idea; without the first rungs are equal in device-seconds."""
+"""Which rule of the policy is another to do without an idea. Without the first, rungs are equal in device-seconds where
+trials have ends of their own, and else in tokens: the other way round."""
 
 WITHOUT = "without "
 """Our own scheduler, less the idea that follows."""
@@ -107,7 +109,8 @@ def _family(
         policy = made(cell.scheduler, supply=supply, price=price, unit=unit, steps=steps, step_seconds=step_seconds)
         supply.steps_at = lambda rung: policy.rung_seconds(rung) / step_seconds
     return Family(
-        seconds=cell.cap, policy=policy, cost_model=CostModel(), suggestions=supply, equal_tokens=idea != EQUAL_TOKENS,
+        seconds=cell.cap, policy=policy, cost_model=CostModel(), suggestions=supply,
+        equal_tokens=math.isfinite(life) != (idea == RESOURCE),
         step_seconds=step_seconds, life_steps=life,
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tune.reports import Report
-from tune.search.forecast import Standing
+from tune.search.forecast import NO_PROGRESS, Progress, Standing
 from tune.search.memory_model import Memory
 from tune.search.successive_halving import Ladder, Left, Move
 from tune.search_space import Config
@@ -151,8 +151,10 @@ class Policy(Protocol):
     def finishing(self, trial: str) -> None:
         """A trial is in its last segment; told again it changes nothing."""
 
-    def reported(self, trial: str, rung: int, loss: float, *, telling: bool = True) -> None:
-        """A trial reached a rung; telling: its drop over the last one tells how it will go on."""
+    def reported(
+        self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS
+    ) -> None:
+        """A trial reached a rung, with so much behind it; telling: its drop over the last one tells how it goes on."""
 
     def finished(self, trial: str) -> None:
         """A trial is at its end."""
@@ -229,11 +231,11 @@ class Family:
         """How much of so many seconds a last segment gets, so that its trial, should it win, can decode."""
         return seconds - min(DECODING_SHARE * seconds, self.decoding(record.step_seconds or 0.0))
 
-    def reached(self, trial: str, rung: int, loss: float) -> None:
+    def reached(self, trial: str, rung: int, loss: float, progress: Progress) -> None:
         """A trial waits at a rung: tell the policy and the suggestions."""
         warm_up_seconds = self.warm_up_steps * (self.step_seconds or 0.0)
         telling = self.policy.rung_seconds(rung - 1) >= WARM_UPS_BEFORE_A_FALL_TELLS * warm_up_seconds
-        self.policy.reported(trial, rung, loss, telling=telling)
+        self.policy.reported(trial, rung, loss, telling=telling, progress=progress)
         self.suggestions.tell(trial, rung, loss)
 
     def decide(self, left: Left) -> Move:

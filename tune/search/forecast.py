@@ -6,9 +6,34 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tune.search.scaling_law import Forecaster, Observation
+
 TIE = 0.003
 """Losses closer than this, in nats, are the same: the noise of a seed."""
+FEWEST_SIZES = 4
+"""Of trials that a law is fitted to."""
+MOST_TRIALS = 200
+"""That it is fitted to: those that were observed the most."""
+NEW_SHARE = 0.1
+"""It is fitted again when there are so many more observations, as a share of those before."""
 Entry = tuple[bool, float, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a trial is at a rung. 0: not known.
+
+    size: its weights; tokens: target tokens seen (steps, where all see as many in one); seconds: trained; warm: whether
+    the warm-up of its learning rate is so long ago that its loss tells something of the rest.
+    """
+
+    size: float = 0.0
+    tokens: float = 0.0
+    seconds: float = 0.0
+    warm: bool = True
+
+
+NO_PROGRESS = Progress()
 
 
 @dataclass(kw_only=True)
@@ -16,7 +41,8 @@ class Standing:
     """One trial: its loss at each rung it reached, the rung it is on its way to, and what it is doing.
 
     price: planned for that segment, in seconds of a slot. past_best: the last rung made it worse. telling: its drop
-    over the last rung tells how it will go on.
+    over the last rung tells how it will go on. progress: at the rung that it reached last; observed: losses that a law
+    is fitted to.
     """
 
     losses: dict[int, float] = field(default_factory=dict)
@@ -26,6 +52,13 @@ class Standing:
     state: Literal["running", "paused", "finished", "ended"] = "paused"
     past_best: bool = False
     telling: bool = True
+    progress: Progress = NO_PROGRESS
+    observed: list[Observation] = field(default_factory=list)
+
+    def told(self) -> dict[str, object]:
+        """As plain data."""
+        plain = {"progress": vars(self.progress), "observed": [vars(each) for each in self.observed]}
+        return {**vars(self), **plain}
 
     def expected(self, falls: float) -> float:
         """Its loss, extrapolated by so many times its last drop where that is known and tells."""
@@ -36,12 +69,18 @@ class Standing:
 class Standings:
     """All trials of a family, compared by the losses that are expected of them. Each event costs O(log n).
 
-    falls(rung): how many times its drop over a rung a loss is expected to fall
-    from there to the end; rises: whether a trial that a rung made worse waits behind the others.
+    falls(rung): how many times its drop over a rung a loss is expected to fall from there to the end, as long as there
+    is no law; ahead(rung, seconds): how many times the training that a trial has at a rung, in so many seconds, it has
+    at its end; rises: whether a trial that a rung made worse waits behind the others; law: whether there is one.
     """
 
-    def __init__(self, falls: Callable[[int], float], *, rises: bool = True) -> None:
-        self._falls, self._rises = falls, rises
+    def __init__(
+        self, falls: Callable[[int], float], ahead: Callable[[int, float], float], *, rises: bool = True,
+        law: bool = True,
+    ) -> None:  # fmt: skip
+        self._falls, self._ahead, self._rises, self._has_law = falls, ahead, rises, law
+        self._forecaster: Forecaster | None = None
+        self._observations, self._fitted_to = 0, 0
         self.trials: dict[str, Standing] = {}
         self._flying: dict[int, int] = {}
         self._better: dict[int, int] = {}
@@ -74,19 +113,42 @@ class Standings:
             if standing.state == "paused":
                 self.pause(trial)
 
-    def record(self, trial: str, rung: int, loss: float, *, telling: bool) -> None:
+    def record(self, trial: str, rung: int, loss: float, *, telling: bool, progress: Progress) -> None:
         """A trial's loss at a rung, where it waits. One that is not finite ends it."""
         if not math.isfinite(loss):
             self.close(trial, "ended")
             return
         standing = self.trials[trial]
-        standing.losses[rung], standing.rung, standing.telling = loss, rung, telling
+        standing.losses[rung], standing.rung, standing.telling, standing.progress = loss, rung, telling, progress
+        if self._has_law and progress.warm and min(progress.size, progress.tokens, loss) > 0:
+            standing.observed.append(Observation(size=progress.size, tokens=progress.tokens, loss=loss))
+            self._observations += 1
         before = standing.losses.get(rung - 1)
         if before is not None:
             standing.past_best = self._rises and loss > before + TIE
             counts = self._better if loss < before - TIE else self._worse
             counts[rung] = counts.get(rung, 0) + 1
         self.pause(trial)
+        if self._observations > (1 + NEW_SHARE) * self._fitted_to:
+            self._fit()
+
+    def _fit(self) -> None:
+        """A law, if what was observed is enough for one; all that wait are put in order by it."""
+        self._fitted_to = self._observations
+        trials = [standing.observed for standing in self.trials.values() if standing.observed]
+        if len({observed[0].size for observed in trials}) >= FEWEST_SIZES:
+            trials.sort(key=len, reverse=True)
+            self._forecaster = Forecaster.fit(trials[:MOST_TRIALS])
+            self.again()
+
+    def expected(self, trial: str) -> float:
+        """The loss of a trial at its end."""
+        standing = self.trials[trial]
+        at = standing.progress
+        if self._forecaster is None or min(at.size, at.tokens) <= 0:
+            return standing.expected(self._falls(standing.rung))
+        tokens = at.tokens * self._ahead(standing.rung, at.seconds)
+        return self._forecaster.loss(at.size, standing.observed, tokens)[0]
 
     def close(self, trial: str, state: Literal["finished", "ended"]) -> None:
         """A trial had its last segment, or is over."""
@@ -125,7 +187,7 @@ class Standings:
 
     def _entry(self, trial: str) -> Entry:
         standing = self.trials[trial]
-        return standing.past_best, standing.expected(self._falls(standing.rung)), trial
+        return standing.past_best, self.expected(trial), trial
 
     def _arrive(self, standing: Standing) -> None:
         if standing.state == "running" and standing.goal is not None:

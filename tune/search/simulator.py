@@ -39,6 +39,10 @@ class Course(Protocol):
     def memory_bytes(self) -> float:
         """What it takes."""
 
+    @property
+    def parameters(self) -> int:
+        """Weights of its model; 0: not known."""
+
     def loss(self, steps: float) -> float:
         """Validation loss in nats at a constant rate."""
 
@@ -58,6 +62,7 @@ class PowerLaw:
     diverges: float = math.inf
     report_every: float = 1.0
     memory_bytes: float = 0.0
+    parameters: int = 0
 
     def loss(self, steps: float) -> float:
         """A plausible one: it gets better, and by less and less."""
@@ -181,7 +186,8 @@ class Simulation:
             overhead = assignment.seconds - start - training
         loss = course.final(whole) if ended == "final" else course.loss(whole)
         return Report(
-            steps=whole, tokens=0, training_seconds=whole * step, train_loss=loss, step_seconds=step,
+            steps=whole, tokens=whole, parameters=course.parameters, training_seconds=whole * step, train_loss=loss,
+            step_seconds=step,
             memory_bytes=round(course.memory_bytes), micro_batches=assignment.micro_batches, ended=ended,
             seconds={"start": start, "steps": training, "evaluation": overhead},
             valid=Evaluation(loss=loss) if course.report_every <= whole < course.diverges else None,

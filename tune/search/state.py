@@ -15,7 +15,8 @@ from typing import Self
 
 from tune.errors import UserError
 from tune.reports import Report
-from tune.search.family import Family, TrialRecord
+from tune.search.family import WARM_UPS_BEFORE_A_FALL_TELLS, Family, TrialRecord
+from tune.search.forecast import Progress
 from tune.search.successive_halving import Ladder
 from tune.store.accounting import Assignment, Running
 from tune.store.journal import Fact, named
@@ -158,7 +159,10 @@ class State:
             family.cost_model.learn(run, slowdown=report.step_seconds / (record.step_seconds or 1.0))
         if report.ended == "rung" and valid is not None:
             del self.cut_short[trial]
-            family.reached(trial, assignment.rung or 0, valid.loss)
+            seconds = report.steps * (record.step_seconds or 0.0)
+            warm = report.steps >= WARM_UPS_BEFORE_A_FALL_TELLS * family.warm_up_steps
+            progress = Progress(size=report.parameters, tokens=report.tokens, seconds=seconds, warm=warm)
+            family.reached(trial, assignment.rung or 0, valid.loss, progress)
         elif report.ended == "final" and valid is not None:
             del self.cut_short[trial]
             family.policy.finished(trial)

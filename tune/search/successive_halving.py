@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from tune.search.forecast import Standing, Standings
+from tune.search.forecast import NO_PROGRESS, Progress, Standing, Standings
 
 TRIALS_AT_600_SECONDS = 12
 """How wide to start; with another cap, by the square root of it."""
@@ -32,15 +32,17 @@ class Rules:
     """The ideas of the policy; the replay leaves each out to see what it is worth.
 
     eta: a rung is so many times the training of the one below, and takes one in so many of those below it. last_share:
-    kept from the start for the leader's way to its end, no more than a life of its own takes. fall_kept: a loss falls
-    over a rung by so much of what it fell over the one below, as on a power law (0: nothing is extrapolated). gains:
-    rungs that make trials worse lose their share. past_best: trials that got worse wait behind the others. narrow:
-    slots without use are handed back. rush: where a deadline leaves money idle, others than the leader go on.
+    kept from the start for the leader's way to its end, no more than a life of its own takes. law: what trials would
+    have at their ends is foretold by a law of all of them. fall_kept: before there is one, a loss falls over a rung by
+    so much of what it fell over the one below, as on a power law (0: nothing is extrapolated). gains: rungs that make
+    trials worse lose their share. past_best: trials that got worse wait behind the others. narrow: slots without use
+    are handed back. rush: where a deadline leaves money idle, others than the leader go on.
     """
 
     eta: float = 2.0
     last_share: float = 0.6
     fall_kept: float = 0.75
+    law: bool = True
     gains: bool = True
     past_best: bool = True
     narrow: bool = True
@@ -84,6 +86,12 @@ class Ladder:
     def cost(self, rung: int) -> float:
         """Planned for a segment from the rung below."""
         return self.rung_seconds(rung) - (self.rung_seconds(rung - 1) if rung else 0.0) + self.overhead
+
+    def ahead(self, rung: int, seconds: float) -> float:
+        """How many times the training that it has at a rung, in so many seconds, a trial has at its end."""
+        if math.isfinite(self.life) or not seconds:
+            return self.end / self.rung_seconds(rung)
+        return 1 + (self.end - self.rung_seconds(rung)) / seconds
 
     def falls(self, rung: int) -> float:
         """How many times its drop over a rung a loss is expected to fall still, to its end."""
@@ -219,7 +227,10 @@ class SuccessiveHalving:
         self._frame, self.ladder, self._price, self.more = frame, ladder, price, True
         self._used = [0.0] * (ladder.top + 1)
         self._rules = frame.rules
-        self._standings = Standings(lambda rung: self.ladder.falls(rung), rises=frame.rules.past_best)
+        self._standings = Standings(
+            lambda rung: self.ladder.falls(rung), lambda rung, seconds: self.ladder.ahead(rung, seconds),
+            rises=frame.rules.past_best, law=frame.rules.law,
+        )  # fmt: skip
         self._finisher: str | None = None
         self._errors: Counter[str] = Counter()
 
@@ -251,12 +262,14 @@ class SuccessiveHalving:
         self._standings.depart(trial, None)
         self._finisher = trial if self._finisher is None else self._finisher
 
-    def reported(self, trial: str, rung: int, loss: float, *, telling: bool = True) -> None:
+    def reported(
+        self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS
+    ) -> None:
         """A trial reached a rung and waits there, or is at its end. One whose loss is not finite has diverged.
 
         telling: its drop over the last rung tells how it will go on; not so within a warm-up of the learning rate.
         """
-        self._standings.record(trial, rung, loss, telling=telling)
+        self._standings.record(trial, rung, loss, telling=telling, progress=progress)
         if self.ladder.rung_seconds(rung) >= self.ladder.life:
             self._standings.close(trial, "finished")
 
@@ -390,5 +403,5 @@ class SuccessiveHalving:
             "ladder": self.ladder.told(),
             "rungs": [self._used, self._finisher],
             "errors": dict(self._errors),
-            "standings": {trial: vars(standing) for trial, standing in self.trials.items()},
+            "standings": {trial: standing.told() for trial, standing in self.trials.items()},
         }

@@ -11,6 +11,7 @@ from tune.curves.benchmark import IDEAS, diverging, hypervolume
 from tune.curves.recorded import Curve, Table
 from tune.search.engine import WALLS
 from tune.search.forecast import Standing
+from tune.search.scaling_law import ScalingLaw
 from tune.search.successive_halving import Rules, SuccessiveHalving
 
 
@@ -35,6 +36,29 @@ def test_nothing_is_left_unspent_that_a_trial_could_use(workers: int) -> None:
     assert search(some, "ration", share=0.2, workers=workers).unspent <= 0.01
     in_time = search(some, "ration", share=0.2, workers=workers, deadline=Amount(text="", times=1.0))
     assert in_time.unspent <= 0.05
+
+
+def by_size(configs: int) -> Table:
+    """In own mode: each half as large again as the one before, and slower by as much."""
+    law = ScalingLaw(floor=1.2, of_size=1.0, size_power=0.5, of_tokens=1.0, token_power=0.6, token_unit=2000)
+    curves = []
+    for number in range(configs):
+        size = 1.5**number
+        losses = tuple(law.loss(size, 100 / size * (report + 1)) for report in range(2000))
+        known: dict[str, float] = {"seconds_per_report": 1.0, "steps_per_report": 100 / size}
+        curves.append(
+            Curve(config={"number": number}, parameters=round(1000 * size), losses=losses, decayed=losses, **known)
+        )
+    return Table(name="sizes", curves=tuple(curves))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_large_model_that_is_behind_is_not_given_up(seed: int) -> None:
+    """Of a family in which size pays late."""
+    some = by_size(12)
+    share = 1000 / some.exhaustive
+    found, without = (search(some, name, share=share, seed=seed) for name in ("ration", "without law"))
+    assert found.regret < 0.9 * without.regret
 
 
 @pytest.mark.parametrize("workers", [2, 8, 16])

@@ -47,7 +47,7 @@ BAD_FLAGS = [
     ("--budget 5% --diverge 1.5", "--diverge: '1.5'"),
     ("--budget 5% --start-up 5", "--start-up: '5' has no unit"),
     ("--budget 5% --deadline 0x", "--deadline: '0x'"),
-    ("--budget 5% --ablations luck", "--ablations: 'luck' is not known: choose from equal-tokens"),
+    ("--budget 5% --ablations luck", "--ablations: 'luck' is not known: choose from resource"),
     ("--budget 5% --suggest best", "--suggest: 'best'"),
     ("--budget 5% --rows /dev/null/rows", "--rows: '/dev/null/rows' cannot be used"),
     ("--budget 5% --rows {path}", "holds something else than rows"),

@@ -87,7 +87,7 @@ class Alone(Simulation):
         )
         return PowerLaw(
             step_seconds=self.step, floor=rng.uniform(1, 2), nats=rng.uniform(1, 3), power=rng.uniform(0.2, 0.6),
-            most=self.most, diverges=sound,
+            most=self.most, diverges=sound, parameters=round(10 ** rng.uniform(4, 7)),
         )  # fmt: skip
 
     @property

@@ -11,6 +11,7 @@ from tests.tune.search.world import WARM_UP_STEPS, Numbered, World
 from tune.reports import Report
 from tune.search.engine import Engine
 from tune.search.family import WARM_UPS_BEFORE_A_FALL_TELLS, CostModel, Family, with_start_up
+from tune.search.forecast import NO_PROGRESS
 from tune.store.accounting import Assignment
 
 STOPPED = Report(steps=0, tokens=0, training_seconds=0.0, parameters=1000, seconds={"start": 2.0}, ended="stopped")
@@ -193,7 +194,7 @@ def test_a_fall_tells_once_the_rung_below_it_lies_behind_the_warm_up() -> None:
             warm_up_steps=WARM_UP_STEPS,
         )  # fmt: skip
         judged.policy.promoted("t001", 0, 1.0)
-        judged.reached("t001", rung, 2.0)
+        judged.reached("t001", rung, 2.0, NO_PROGRESS)
         assert judged.policy.trials["t001"].telling == tells
 
 

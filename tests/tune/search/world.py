@@ -216,13 +216,14 @@ class World(Simulation):
         if assignment.trial in self.diverged_at:
             ended = "diverged"
         loss = 5 / math.log(steps + 3) + 0.01 * assignment.config["number"]
-        measured = "precision" in assignment.config
+        measured, number = "precision" in assignment.config, assignment.config["number"]
         self.engine.report(
             assignment.trial,
             Report(
                 steps=steps, tokens=steps, training_seconds=steps * step, train_loss=1.0, learning_rate=1.0,
                 gradient_norm=1.0, tokens_per_second=1.0, step_seconds=step, mfu=MFU if measured else None,
-                peak_flops=PEAK_FLOPS if measured else None, parameters=1000 * assignment.config.get("d_model", 1),
+                peak_flops=PEAK_FLOPS if measured else None,
+                parameters=1000 * assignment.config.get("d_model", 1 + number % 7),
                 memory_bytes=1, limited_bytes=round(needed(assignment.config, micro_batches)),
                 micro_batches=micro_batches, ran_out=micro_batches > assignment.micro_batches,
                 seconds={"steps": used * 0.9}, valid=self.evaluation(loss), valid_subset=SUBSET,

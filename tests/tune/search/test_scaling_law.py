@@ -1,0 +1,101 @@
+"""The law of all trials and what is foretold of one: exact where the law is, robust, and as sure as it is right."""
+
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from tune.search.scaling_law import Forecaster, Observation, ScalingLaw
+
+TRUE = ScalingLaw(floor=1.2, of_size=0.2, size_power=0.5, of_tokens=0.5, token_power=0.4, size_unit=2e5, token_unit=2e6)
+SIZES = [2e4 * 2**step for step in range(8)]
+
+
+def seen(size: float, tokens: Sequence[float], *, level: float = 0.0, slope: float = 0.0) -> list[Observation]:
+    """A trial that is off the law by so much, in logs of the loss, and by so much more for each factor of e."""
+
+    def loss(after: float) -> float:
+        return TRUE.loss(size, after) * math.exp(level + slope * math.log(after / TRUE.token_unit))
+
+    return [Observation(size=size, tokens=each, loss=loss(each)) for each in tokens]
+
+
+def equal_seconds(**off: float) -> list[list[Observation]]:
+    """Small models see more tokens in the same time."""
+    return [seen(size, [3e10 / size * 2**rung for rung in range(3)], **off) for size in SIZES]
+
+
+def test_of_exact_losses_it_foretells_ten_times_as_many_tokens() -> None:
+    law = ScalingLaw.fit([each for trial in equal_seconds() for each in trial])
+    for trial in equal_seconds():
+        size, tokens = trial[-1].size, trial[-1].tokens
+        assert law.loss(size, tokens) == pytest.approx(trial[-1].loss, rel=0.01)
+        assert law.loss(size, 10 * tokens) == pytest.approx(TRUE.loss(size, 10 * tokens), rel=0.03)
+
+
+def test_the_largest_is_foretold_to_win_where_it_is_behind() -> None:
+    """At equal seconds it has seen the fewest tokens."""
+    trials = equal_seconds()
+    forecaster = Forecaster.fit(trials)
+    now = [trial[-1].loss for trial in trials]
+    ends = [forecaster.loss(trial[-1].size, trial, 30 * trial[-1].tokens)[0] for trial in trials]
+    truly = [TRUE.loss(trial[-1].size, 30 * trial[-1].tokens) for trial in trials]
+    assert now.index(min(now)) < ends.index(min(ends)) == truly.index(min(truly))
+
+
+def test_a_trial_that_went_astray_does_not_bend_it() -> None:
+    sound = [each for trial in equal_seconds() for each in trial]
+    astray = [*sound, Observation(size=SIZES[3], tokens=1e6, loss=40.0)]
+    straight, bent = ScalingLaw.fit(sound), ScalingLaw.fit(astray)
+    assert bent.loss(SIZES[5], 2e7) == pytest.approx(straight.loss(SIZES[5], 2e7), rel=0.02)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_more_weights_and_more_tokens_never_make_it_worse_whatever_was_seen(seed: int) -> None:
+    chance = random.Random(seed)
+    law = ScalingLaw.fit(
+        [
+            Observation(size=10 ** chance.uniform(4, 7), tokens=10 ** chance.uniform(5, 8), loss=chance.uniform(1, 6))
+            for _ in range(chance.randrange(1, 30))
+        ]
+    )
+    assert law.loss(1e5, 1e6) >= law.loss(2e5, 1e6) >= law.loss(2e5, 2e6) > 0
+
+
+def test_what_is_known_of_a_trial_is_carried_on_and_of_one_that_is_not_known_the_law() -> None:
+    tokens = [1e6, 2e6, 4e6, 8e6]
+    alike = [seen(size, tokens) for size in SIZES]
+    good, steep = seen(2e5, tokens, level=-0.05), seen(2e5, tokens, slope=-0.05)
+    forecaster = Forecaster.fit([*alike, good, steep])
+
+    def foretold(trial: Sequence[Observation]) -> float:
+        return forecaster.loss(2e5, trial, 1e8)[0]
+
+    true = TRUE.loss(2e5, 1e8)
+    assert foretold([]) == pytest.approx(true, rel=0.03)
+    assert foretold(good) == pytest.approx(true * math.exp(-0.05), rel=0.03)
+    assert foretold(steep) < foretold(good), "what falls faster ends lower"
+    doubts = [forecaster.loss(2e5, good[:count], 1e8)[1] for count in range(len(good) + 1)]
+    assert doubts == sorted(doubts, reverse=True), "the more is known, the surer it is"
+
+
+def test_four_of_five_ends_are_within_their_interval() -> None:
+    """Of trials with levels, slopes and errors of their own, foretold from a tenth of their tokens."""
+    chance, inside, ends = random.Random(0), 0, 0
+    for _ in range(10):
+        trials, last = [], []
+        for size in SIZES * 2:
+            level, slope = chance.gauss(0, 0.02), chance.gauss(0, 0.015)
+            *known, end = (
+                Observation(size=each.size, tokens=each.tokens, loss=each.loss * math.exp(chance.gauss(0, 0.003)))
+                for each in seen(size, [1e6, 2e6, 4e6, 4e7], level=level, slope=slope)
+            )
+            trials.append(known)
+            last.append(end)
+        forecaster = Forecaster.fit(trials)
+        for known, end in zip(trials, last, strict=True):
+            loss, doubt = forecaster.loss(end.size, known, end.tokens)
+            inside += abs(math.log(end.loss / loss)) < 1.2816 * doubt
+            ends += 1
+    assert 0.7 <= inside / ends <= 0.9

@@ -1,0 +1,180 @@
+"""What trials of any size and training would have at their ends: a law of all of them, and how each differs from it.
+
+Pure: it follows from the observations, in their order.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+POWERS = np.geomspace(0.1, 1.6, 13)
+"""Of sizes and of tokens that are tried."""
+LIKELY_POWER, POWER_SPREAD = 0.4, math.log(2)
+"""Before anything is known of either; standard deviation of its log."""
+NOISE = 0.02
+"""Of a loss about the law, as a share of it; what is further off counts in proportion, not by its square."""
+FAR = 2.0
+"""The noise grows by this power of how many times the lowest loss it is: early losses tell little of the ends."""
+ROUNDS = 3
+"""Of weighing what is far off."""
+TERMS = ((0, 1, 2), (0, 2), (1, 2), (2,), (0, 1), (0,))
+"""Of floor, size and tokens: those that may stand alone, where another would be negative."""
+LIKELY_TERMS, TERM_SPREADS = np.array([0.7, 0.1, 0.2]), np.array([0.3, 0.1, 1.0])
+"""Before anything is known of floor, size and tokens at the units, as shares of the lowest loss; standard deviations.
+In equal seconds the large have seen few tokens: losses alone hardly tell which of the two they lack."""
+LEVELS, SLOPES, ERRORS = np.geomspace(0.003, 0.2, 7), np.geomspace(0.001, 0.2, 8), np.geomspace(0.001, 0.02, 5)
+"""Standard deviations that are tried, in logs of the loss: of how far a trial as a whole is off the law; of how that
+changes where its tokens grow by a factor of e; and of single losses about both."""
+LIKELY_DEVIATIONS, DEVIATION_SPREAD = (0.02, 0.02, 0.004), math.log(3)
+"""Before anything is known of the three; standard deviation of their logs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """A loss in nats of a model of so many weights after so many target tokens."""
+
+    size: float
+    tokens: float
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingLaw:
+    """loss = floor + of_size size^-size_power + of_tokens tokens^-token_power (Hoffmann et al. 2022, arXiv:2203.15556).
+
+    Sizes and tokens are in multiples of size_unit and token_unit.
+    """
+
+    floor: float
+    of_size: float
+    size_power: float
+    of_tokens: float
+    token_power: float
+    size_unit: float = 1.0
+    token_unit: float = 1.0
+
+    def loss(self, size: float, tokens: float) -> float:
+        """Nats."""
+        of_size = self.of_size * math.pow(size / self.size_unit, -self.size_power)
+        return self.floor + of_size + self.of_tokens * math.pow(tokens / self.token_unit, -self.token_power)
+
+    @classmethod
+    def fit(cls, observations: Sequence[Observation]) -> Self:
+        """The one nearest to these by a robust loss, its powers near the likely ones where these tell little.
+
+        Powers are searched on a grid; for each pair of them the rest is linear, and none of it below zero.
+        """
+        size, tokens, loss = (
+            np.array([getattr(each, name) for each in observations]) for name in ("size", "tokens", "loss")
+        )
+        size_unit, token_unit = np.exp(np.log(size).mean()), np.exp(np.log(tokens).mean())
+        a, b = (each.ravel() for each in np.meshgrid(POWERS, POWERS, indexing="ij"))
+        terms = [np.ones((len(a), len(loss))), (size / size_unit) ** -a[:, None], (tokens / token_unit) ** -b[:, None]]
+        columns = np.stack(terms, axis=-1) / loss[:, None]  # (pairs of powers, observations, terms)
+        doubt = sum((np.log(power / LIKELY_POWER) / POWER_SPREAD) ** 2 for power in (a, b))
+        likely, spread = LIKELY_TERMS * loss.min(), TERM_SPREADS * loss.min()
+        near = (loss.min() / loss) ** FAR
+        weights = np.tile(near**2, (len(a), 1))
+        for _ in range(ROUNDS):
+            found = _not_negative(columns, weights, likely, (NOISE / spread) ** 2)
+            off = near * np.abs(np.einsum("pot,pt->po", columns, found) - 1) / NOISE
+            weights = near**2 / np.maximum(1.0, off)
+        lost = np.where(off < 1, off**2, 2 * off - 1).sum(-1) + doubt + (((found - likely) / spread) ** 2).sum(-1)
+        best = int(np.argmin(lost))
+        floor, of_size, of_tokens = (float(each) for each in found[best])
+        return cls(
+            floor=floor, of_size=of_size, size_power=float(a[best]), of_tokens=of_tokens, token_power=float(b[best]),
+            size_unit=float(size_unit), token_unit=float(token_unit),
+        )  # fmt: skip
+
+
+def _not_negative(columns: Array, weights: Array, likely: Array, trust: Array) -> Array:
+    """For each of many (observations, terms) the terms that come nearest to 1, none below zero (.., terms).
+
+    trust: the weights of what is likely of the terms.
+    """
+    best, lowest = np.zeros((len(columns), columns.shape[-1])), np.full(len(columns), np.inf)
+    products = np.einsum("pot,po,pou->ptu", columns, weights, columns) + np.diag(trust)
+    sides = np.einsum("pot,po->pt", columns, weights) + trust * likely
+    for terms in map(list, TERMS):
+        found = np.zeros_like(best)
+        found[:, terms] = np.linalg.solve(products[:, terms][:, :, terms], sides[:, terms, None])[..., 0]
+        # the sum of squares, less what all have in common
+        error = np.einsum("pt,ptu,pu->p", found, products, found) - 2 * (found * sides).sum(-1)
+        better = (error < lowest) & (found >= 0).all(-1)
+        best[better], lowest[better] = found[better], error[better]
+    return best
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What the observations of one trial come to: how far they are off a law in logs of the loss, by x, the log of
+    tokens in units of the law. Sums of 1, x, x^2, off, x off and off^2."""
+
+    count: float = 0.0
+    x: float = 0.0
+    xx: float = 0.0
+    off: float = 0.0
+    x_off: float = 0.0
+    off_off: float = 0.0
+
+    @classmethod
+    def of(cls, law: ScalingLaw, observations: Sequence[Observation]) -> Self:
+        """Those of one trial."""
+        xs = [math.log(each.tokens / law.token_unit) for each in observations]
+        offs = [math.log(each.loss / law.loss(each.size, each.tokens)) for each in observations]
+        return cls(
+            count=len(xs), x=sum(xs), xx=sum(x * x for x in xs), off=sum(offs),
+            x_off=sum(x * off for x, off in zip(xs, offs, strict=True)), off_off=sum(off * off for off in offs),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecaster:
+    """A law of all trials, from which each differs by a level and a slope of its own, normal about zero.
+
+    What is known of a trial counts as much as it tells: of both its posterior means are taken. level, slope, error:
+    standard deviations, as of LEVELS, SLOPES and ERRORS.
+    """
+
+    law: ScalingLaw
+    level: float
+    slope: float
+    error: float
+
+    @classmethod
+    def fit(cls, trials: Sequence[Sequence[Observation]]) -> Self:
+        """To the observations of each trial; the deviations are the likeliest."""
+        law = ScalingLaw.fit([each for trial in trials for each in trial])
+        seen = [Seen.of(law, trial) for trial in trials]
+        n, x, xx, off, x_off, off_off = (
+            np.array([getattr(each, name) for each in seen]) for name in ("count", "x", "xx", "off", "x_off", "off_off")
+        )
+        grid = [each.ravel()[:, None] for each in np.meshgrid(LEVELS, SLOPES, ERRORS, indexing="ij")]
+        level, slope, error = grid
+        a, d = n + (error / level) ** 2, xx + (error / slope) ** 2
+        determinant = a * d - x**2
+        explained = (d * off**2 - 2 * x * off * x_off + a * x_off**2) / determinant
+        unlikely = (off_off - explained) / error**2 + 2 * (n - 2) * np.log(error) + np.log(determinant)
+        lost = (unlikely + 2 * np.log(level * slope)).sum(1)
+        for deviation, likely in zip(grid, LIKELY_DEVIATIONS, strict=True):
+            lost += (np.log(deviation[:, 0] / likely) / DEVIATION_SPREAD) ** 2
+        best = int(np.argmin(lost))
+        return cls(law=law, level=float(level[best, 0]), slope=float(slope[best, 0]), error=float(error[best, 0]))
+
+    def loss(self, size: float, observations: Sequence[Observation], tokens: float) -> tuple[float, float]:
+        """What a trial of which these are known is expected to have after so many tokens, in nats, and the standard
+        deviation of its log."""
+        seen, end = Seen.of(self.law, observations), math.log(tokens / self.law.token_unit)
+        a, d = seen.count + (self.error / self.level) ** 2, seen.xx + (self.error / self.slope) ** 2
+        determinant = a * d - seen.x**2
+        level = (d * seen.off - seen.x * seen.x_off) / determinant
+        slope = (a * seen.x_off - seen.x * seen.off) / determinant
+        doubt = self.error * math.sqrt(1 + (d - 2 * end * seen.x + a * end**2) / determinant)
+        return self.law.loss(size, tokens) * math.exp(level + slope * end), doubt
