@@ -74,12 +74,19 @@ def nothing(rows: Sequence[Row]) -> list[Any]:
     return []
 
 
+def no_more(*_: Any) -> dict[str, Any]:
+    """The same, by name."""
+    return {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A controlled comparison under a cap.
 
     points: what is to be measured on these devices, the most important first; work: how; it runs on all devices of a
     point alike; line: what a row says, in short; tables, conclusions: what the rows that there are say together;
+    told: what the work is told of the rows so far, beside what is asked; further: points that follow from the rows of
+    the first, where the cap still pays for them; files: what stands in the study's folder, by name, after each row;
     families: those it can be of, the one that it is of by default first; sets: dimensions of the space whose values are
     the points' own, so that --fix cannot hold them.
     """
@@ -91,6 +98,9 @@ class Experiment:
     line: Callable[[Row], str]
     tables: Callable[[Sequence[Row]], list[Table]]
     conclusions: Callable[[Sequence[Row]], list[str]] = field(default=nothing)
+    told: Callable[[Point, Sequence[Row]], dict[str, Any]] = field(default=no_more)
+    further: Callable[[Sequence[Row]], list[Point]] = field(default=nothing)
+    files: Callable[[Sequence[Row]], dict[str, str]] = field(default=no_more)
     families: tuple[str, ...] = ("nanogpt", "translation")
     sets: tuple[str, ...] = ()
 

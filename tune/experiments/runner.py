@@ -94,12 +94,24 @@ class Bench:
 
     def rows(self) -> list[Row]:
         """The last row of each point, in the order of the points."""
+        return self._rows([*self.points, *self._further()])
+
+    def _rows(self, points: Sequence[Point]) -> list[Row]:
         found = last_rows(self.accounting.journal, self.experiment.name)
-        return [found[point.key] for point in self.points if point.key in found]
+        return [found[point.key] for point in points if point.key in found]
+
+    def _further(self) -> list[Point]:
+        """The points that follow from the first, once each of these has its row."""
+        rows = self._rows(self.points)
+        return self.experiment.further(rows) if len(rows) == len(self.points) else []
 
     def measure(self) -> None:
         """Give each point its row."""
-        in_turn = [point for group in groups(self.points) for point in group]
+        self._measure(self.points)
+        self._measure(self._further())
+
+    def _measure(self, points: Sequence[Point]) -> None:
+        in_turn = [point for group in groups(points) for point in group]
         left = unmeasured(in_turn, self.accounting.journal, self.experiment.name)
         while count := affordable_points(left, self.accounting.ledger.left):
             share = affordable_share(left[:count], self.accounting.ledger.left)
@@ -140,7 +152,8 @@ class Bench:
             self._keep(point, {"skipped": TOO_LATE})
             return
         trial = group.hold.trial = self.trials.of(point)
-        row = group.do(Task(asked=point.asked, changes=point.config, trial=trial, seconds=seconds))
+        asked = point.asked | self.experiment.told(point, self.rows())
+        row = group.do(Task(asked=asked, changes=point.config, trial=trial, seconds=seconds))
         self._keep(point, row | {"start_up_seconds": group.start_up_seconds})
 
     @contextmanager
@@ -167,6 +180,9 @@ class Bench:
         whole = known | {"trial": self.trials.of(point)} | row
         named = {"experiment": self.experiment.name, "value": json.dumps(whole)}
         self.accounting.journal.insert("rows", {"at": self.accounting.clock(), **named})
+        for name, text in self.experiment.files(self.rows()).items():
+            (self.folder / f".{name}").write_text(text, encoding="utf-8")
+            (self.folder / f".{name}").replace(self.folder / name)
         self.board.measured(whole)
         told = f"skipped: {row['skipped']}" if "skipped" in row else self.experiment.line(whole)
         self.write(f"{point.devices} x {point.text}: {told}")
