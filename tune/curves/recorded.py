@@ -18,7 +18,8 @@ from tune.errors import UserError
 class Curve:
     """One configuration trained to its end: losses in nats, one a report (NaN: not finite), and what a report cost.
 
-    decayed: in own mode, losses of trainings of so many reports in all that end with a decay (NaN: not measured).
+    decayed: in own mode, losses of trainings of so many reports in all that end with a decay (NaN: not measured);
+    averaged: losses of the average of the weights, one a report, where they were measured.
     As a course of the simulator it is told in steps; nothing is known of it beyond its last report.
     """
 
@@ -29,6 +30,7 @@ class Curve:
     steps_per_report: float = 1.0
     memory_bytes: float = 0.0
     decayed: tuple[float, ...] = ()
+    averaged: tuple[float, ...] = ()
 
     @cached_property
     def step_seconds(self) -> float:
@@ -231,14 +233,16 @@ def _curve(line: str, where: str) -> Curve:
     if missing:
         raise UserError(f"{where} has no {missing[0]}; each line needs {', '.join(KEYS)}")
     try:
-        losses = tuple(math.nan if loss is None else float(loss) for loss in row["valid_loss"])
+        losses, averaged, decayed = (
+            tuple(math.nan if loss is None else float(loss) for loss in row.get(name, ()))
+            for name in ("valid_loss", "averaged_loss", "decayed_loss")
+        )
         seconds, parameters, steps = (
             float(row["seconds_per_report"]),
             int(row["parameters"]),
             float(row.get("steps_per_report", 1.0)),
         )
         memory = float(row.get("memory_mb") or 0.0) * 1e6
-        decayed = tuple(math.nan if loss is None else float(loss) for loss in row.get("decayed_loss", ()))
     except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{where} holds something that is not a number ({error})") from error
     counts = 0 < seconds < math.inf and 0 < steps < math.inf and parameters >= 0
@@ -249,11 +253,19 @@ def _curve(line: str, where: str) -> Curve:
         config=row["config"],
         parameters=parameters,
         seconds_per_report=seconds,
-        losses=losses,
+        losses=_filled(losses) if decayed else losses,
         steps_per_report=steps,
         memory_bytes=memory,
         decayed=decayed,
+        averaged=_filled(averaged),
     )
+
+
+def _filled(losses: tuple[float, ...]) -> tuple[float, ...]:
+    """In own mode not every report has a loss: what lies between two has one between theirs, and nothing the last."""
+    finite = [report for report, loss in enumerate(losses, 1) if math.isfinite(loss)]
+    last = finite[-1] if finite else 0
+    return tuple(_between(losses[:last], report) for report in range(1, last + 1)) + losses[last:]
 
 
 Row = dict[str, Any]

@@ -95,3 +95,15 @@ def test_in_own_mode_a_last_segment_has_the_decayed_loss_where_one_was_measured(
     assert curve.final(math.sqrt(200 * 400)) == pytest.approx(math.sqrt(2.5 * 1.5))
     assert [curve.final(steps) for steps in (100, 150)] == [curve.loss(steps) for steps in (100, 150)]
     assert [curve.loss(steps) for steps in (200, 400)] == [3.5, 3.0]
+
+
+def test_in_own_mode_a_report_without_a_loss_lies_between_its_neighbours_and_none_follows_a_divergence(
+    tmp_path: Path,
+) -> None:
+    losses = [4.0, None, 3.0, 2.5, None, None]
+    row = ROW | {"valid_loss": losses, "averaged_loss": losses[:4], "decayed_loss": [None, None, 2.0, None, None, None]}
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(each) + "\n" for each in (row, row | {"decayed_loss": []})))
+    (own, other), full = load(tmp_path / "own.jsonl")[0].curves, [4.0, 4 - math.log(2) / math.log(3), 3.0, 2.5]
+    assert list(own.losses[:4]) == list(own.averaged) == pytest.approx(full)
+    assert (own.sound, own.diverges, own.lowest(600)) == (4, 500, 2.5)
+    assert other.sound == 1, "of another schedule it is a loss that was not finite"
