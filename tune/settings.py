@@ -411,7 +411,7 @@ class Settings(Flags):
 EXPERIMENTS = {
     "ablation": "translation",
     **dict.fromkeys(("methods", "batch_size", "estimates", "loader", "stages", "precision", "transfer"), "nanogpt"),
-    **dict.fromkeys(("scaling", "large_batch", "data_parallel"), "nanogpt"),
+    **dict.fromkeys(("scaling", "large_batch", "data_parallel", "curves"), "nanogpt"),
 }
 """The experiments, and the family that each is of unless another is asked for."""
 

@@ -8,6 +8,7 @@ from tune.experiments.ablation import ABLATION
 from tune.experiments.base import Experiment, affordable_share, groups, price, survey, winner_of
 from tune.experiments.batch_size import BATCH_SIZE
 from tune.experiments.conduct import run_experiment
+from tune.experiments.curves import CURVES
 from tune.experiments.data_parallel import DATA_PARALLEL
 from tune.experiments.estimates import ESTIMATES
 from tune.experiments.large_batch import LARGE_BATCH
@@ -25,7 +26,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     each.name: each
     for each in (
         ABLATION, METHODS, BATCH_SIZE, ESTIMATES, LOADER, STAGES_OF_A_TRAINING, PRECISION, TRANSFER,
-        SCALING, LARGE_BATCH, DATA_PARALLEL,
+        SCALING, LARGE_BATCH, DATA_PARALLEL, CURVES,
     )
 }  # fmt: skip
 

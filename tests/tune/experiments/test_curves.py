@@ -1,0 +1,267 @@
+"""Learning curves of the search's own mode: what a life has, that nothing which ends it early changes a loss, which
+lives go on, and the table that comes of them.
+"""
+
+import dataclasses
+import itertools
+import json
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from model.config import Config
+from model.training.time_budget import Segment
+from model.training.train import train
+from tests.searches import comes
+from tests.soak.accounts import number
+from tests.soak.observer import Observer
+from tests.soak.search import Search
+from tune.backend.worker_group import Place, Said
+from tune.curves.recorded import Table, load
+from tune.devices import Devices
+from tune.errors import UserError
+from tune.experiments import curves, lives
+from tune.experiments.base import ExperimentSettings, Point, Row
+from tune.experiments.curves import CURVES, SHAPES, foretold, further, points
+from tune.experiments.lives import begins, lived, measured_at
+from tune.reports import Report
+from tune.search_space import PRECISIONS, Space, label
+
+CPU = torch.device("cpu")
+STEP_SECONDS = 0.05
+ASKED = {"measure": "curve", "seconds": 0.6, "report_every": 0.1, "step_seconds": STEP_SECONDS}
+"""6 reports of 2 steps; decays end after 2 (with the ends below) and after 6."""
+
+
+@pytest.fixture
+def few(small: dict[str, tuple], monkeypatch: pytest.MonkeyPatch, eager: None) -> dict[str, tuple]:
+    """Small data and lives."""
+    monkeypatch.setattr(lives, "ENDS", (3.0, 9.0))
+    monkeypatch.setattr(lives, "EVALUATION_TOKENS", 256)
+    monkeypatch.setattr(lives, "step_bytes", lambda *_: 1000)
+    return small
+
+
+def place(small: dict[str, tuple], folder: Path, of: str = "text") -> Place:
+    config, data = small[of]
+    config = dataclasses.replace(config, dropout=0.1)
+    return Place(config=config, data=data, device=CPU, folder=folder, ends=time.monotonic() + 3600)
+
+
+def row_of(words: Iterator[Said]) -> Row:
+    *_, last = words
+    assert last.row is not None
+    return last.row
+
+
+def test_no_property_of_a_configuration_says_another() -> None:
+    table = np.array([[math.log(d), math.log(layers), heads, dropout] for d, heads, layers, dropout in SHAPES])
+    assert np.abs(np.corrcoef(table.T) - np.eye(4)).max() < 0.1
+    sizes = sorted(d * d * layers for d, _, layers, _ in SHAPES)
+    assert sizes[-1] / sizes[0] > 40 and max(high / low for low, high in itertools.pairwise(sizes)) <= 2
+    space = Space(family="nanogpt", precisions=PRECISIONS)
+    assert all(space.contains(dict(zip(curves.NAMES, shape, strict=True)) | {"precision": "bf16"}) for shape in SHAPES)
+
+
+@pytest.mark.parametrize("ends", [[1], [1, 2], [10, 40, 120], [7, 29, 83, 290]])
+@pytest.mark.parametrize("share", [0.4, 0.1, 1.0])
+def test_losses_are_known_at_the_first_report_where_decays_begin_and_end_and_a_ratio_apart(ends, share) -> None:
+    found = measured_at(ends, share)
+    assert found[0] == 1 and found[-1] == ends[-1] and {*ends} <= {*found} and found == sorted(found)
+    assert all(high <= max(low + 1, math.ceil(lives.RATIO * low)) for low, high in itertools.pairwise(found))
+    for end in ends:
+        assert end - begins(end, share) >= share * end - 1e-6, "no decay begins late"
+        assert begins(end, share) in {0, *found}
+
+
+def test_a_life_that_is_cut_short_anywhere_goes_on_to_the_same_row(few: dict[str, tuple], tmp_path: Path) -> None:
+    whole = list(lived(place(few, tmp_path / "whole"), ASKED))
+    assert not list((tmp_path / "whole").glob("decay-*"))
+    for words in range(1, len(whole)):
+        later = ASKED | {"step_seconds": words * STEP_SECONDS}
+        life = lived(place(few, tmp_path / "cut"), later)
+        list(itertools.islice(life, words))
+        life.close()
+    assert row_of(lived(place(few, tmp_path / "cut"), ASKED)) == whole[-1].row
+
+
+@pytest.mark.parametrize("of", ["text", "pairs"])
+def test_its_losses_are_those_of_a_search(few: dict[str, tuple], tmp_path: Path, of: str) -> None:
+    at = place(few, tmp_path / "life", of)
+    row = row_of(lived(at, ASKED))
+    every = row["steps_per_report"]
+    assert every == 2
+    for reports, final, name in ((6, True, "decayed_loss"), (2, True, "decayed_loss"), (6, False, "valid_loss")):
+        segment = Segment(device_seconds=600.0, steps=reports * every, final=final, whole=False)
+        *_, report = train(at.config, at.data, segment, folder=tmp_path / name, evaluation_tokens=256)
+        assert report.valid is not None and row[name][reports - 1] == report.valid.loss
+        assert final or (report.averaged is not None and row["averaged_loss"][reports - 1] == report.averaged.loss)
+    assert row["tokens_per_report"] == round(report.tokens / 6) and row["parameters"] == report.parameters
+    assert row["decayed_loss"].count(None) == 4 and None not in row["valid_loss"]
+
+
+def test_a_longer_life_goes_on_where_the_shorter_ended(
+    few: dict[str, tuple], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = ASKED | {"seconds": 1.2}
+    anew = row_of(lived(place(few, tmp_path / "anew"), long))
+    short = row_of(lived(place(few, tmp_path / "on"), ASKED))
+    steps = list[int]()
+    learn = lives.NeverCompiled.step
+    monkeypatch.setattr(
+        lives.NeverCompiled, "step", lambda self, rate: (steps.append(self.steps), learn(self, rate))[1]
+    )
+    longer = row_of(lived(place(few, tmp_path / "on"), long))
+    assert min(steps) >= 6 * 2 and longer["valid_loss"][-1] == anew["valid_loss"][-1]
+    assert longer["valid_loss"][:6] == short["valid_loss"] and longer["decayed_loss"][:6] == short["decayed_loss"]
+
+
+def test_what_diverges_has_no_loss_from_there_on(
+    few: dict[str, tuple], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn = lives.NeverCompiled.step
+
+    def breaks(learner: Any, factor: float) -> Any:
+        step = learn(learner, factor)
+        return dataclasses.replace(step, loss=step.loss * (math.nan if learner.steps > 7 else 1))
+
+    monkeypatch.setattr(lives.NeverCompiled, "step", breaks)
+    row = row_of(lived(place(few, tmp_path), ASKED))
+    assert row["valid_loss"][3:] == [None] * 3 and None not in row["valid_loss"][:3]
+    assert row["decayed_loss"][5] is None and row["decayed_loss"][1] is not None
+
+
+def test_a_loss_is_of_the_report_that_it_stands_at(
+    few: dict[str, tuple], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, short = place(few, tmp_path), [2, 7]  # steps after which the lease is over: of the rate's, of a decay's
+
+    def cut(config: Config, data: Any, segment: Segment, **more: Any) -> Iterator[Report]:
+        steps = short[segment.final] if short else segment.steps
+        for report in train(config, data, dataclasses.replace(segment, steps=min(segment.steps, steps)), **more):
+            yield report if report.steps == segment.steps else dataclasses.replace(report, ended="lease")
+
+    monkeypatch.setattr(lives, "train", cut)
+    with pytest.raises(UserError, match="2 of 4 steps in the seconds that there were"):
+        list(lived(at, ASKED))
+    short[0] = 100
+    with pytest.raises(UserError, match="7 of 12 steps in the seconds that there were"):
+        list(lived(at, ASKED))
+    short.clear()
+    assert row_of(lived(at, ASKED))["valid_loss"] == row_of(lived(place(few, tmp_path / "whole"), ASKED))["valid_loss"]
+
+
+def test_without_a_step_time_or_seconds_nothing_is_lived(few: dict[str, tuple], tmp_path: Path) -> None:
+    hasty = dataclasses.replace(place(few, tmp_path), ends=time.monotonic() + lives.END_SECONDS)
+    with pytest.raises(UserError, match="0 of 2 steps in the seconds that there were: go on with --resume"):
+        list(lived(hasty, ASKED))
+    with pytest.raises(UserError, match="its step time was not measured"):
+        list(lived(hasty, {name: value for name, value in ASKED.items() if name != "step_seconds"}))
+
+
+# Points and the table
+
+
+HERE = Devices(kind="cpu", count=1, model="", precisions=("fp32", "bf16"), cores=1)
+
+
+@pytest.fixture
+def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tune.experiments.whole_training.peak", lambda *_: 1e11)
+
+
+def settings(**more: Any) -> ExperimentSettings:
+    return ExperimentSettings(**({"budget": "8h", "families": "nanogpt"} | more))
+
+
+DECAYED = (10, 40, 120, 400, 1200)
+
+
+def rows_of(found: list[Point]) -> list[Row]:
+    """As their work leaves them: the larger model is the better the longer it is trained, and the slower."""
+    rows = []
+    for point in found:
+        size = point.config["d_model"] ** 2 * point.config["layers"]
+        row: Row = {"asked": point.asked, "config": dict(point.config), "key": point.key, "devices": 1}
+        if point.asked["measure"] == "curve":
+            count, best = round(point.asked["seconds"] / point.asked["report_every"]), 20 / math.log(size)
+            reports = range(1, count + 1)
+            losses = [best + size**0.5 / 50 / at**0.5 for at in reports]
+            row |= {"parameters": size, "steps_per_report": 2, "tokens_per_report": 8, "valid_loss": losses}
+            row |= {"decayed_loss": [losses[at - 1] - 0.1 if at in DECAYED else None for at in reports]}
+            row |= {"decay_share": 0.4, "memory_mb": 1.0}
+        else:
+            row["step_seconds"] = size / 1e8 * point.asked["round"]
+        rows.append(row)
+    return rows
+
+
+def test_all_lives_are_of_one_precision_and_come_after_their_step_times(cheap: None) -> None:
+    found = points(HERE, settings())
+    assert {point.config["precision"] for point in found} == {"bf16"}
+    assert {point.config["precision"] for point in points(HERE, settings(fix="precision=fp32"))} == {"fp32"}
+    at = [place for place, point in enumerate(found) if point.asked["measure"] == "curve"]
+    assert len(at) == len(SHAPES) and at[0] >= len(SHAPES)
+    for first in at:
+        known = CURVES.told(found[first], rows_of(found[:first]))
+        assert known == {"step_seconds": min(row["step_seconds"] for row in rows_of(found[: at[0]])
+                                             if row["config"] == found[first].config)}  # fmt: skip
+    short = points(HERE, settings(scale=0.01))
+    assert [point.asked["seconds"] for point in short] == pytest.approx([p.asked["seconds"] / 100 for p in found])
+    assert all(point.seconds > point.least > 0 for point in [*found, *short])
+
+
+def test_five_go_on_the_best_and_those_that_will_be(cheap: None) -> None:
+    rows = rows_of(points(HERE, settings()))
+    lived = [row for row in rows if "valid_loss" in row]
+    more = further(rows)
+    assert len(more) == curves.LONG and {point.asked["seconds"] for point in more} == {curves.LONG_LIFE}
+    chosen = [label(point.config) for point in more]
+    losses = [[(at, row["decayed_loss"][at - 1]) for at in DECAYED[:3]] for row in lived]
+    now = min(range(len(lived)), key=lambda each: losses[each][-1][1])
+    then = min(range(len(lived)), key=lambda each: foretold(losses[each], 10))
+    assert now != then and {label(lived[now]["config"]), label(lived[then]["config"])} <= {*chosen}
+
+
+@pytest.mark.parametrize("power", [0.2, 0.5, 1.0])
+def test_a_fall_that_levels_out_is_foretold_nearly(power: float) -> None:
+    losses = [(at, 2 + at**-power) for at in (*DECAYED[:3], 1200)]
+    assert losses[2][1] - foretold(losses[:3], 10) == pytest.approx(losses[2][1] - losses[3][1], rel=0.3)
+    assert foretold([(10, 3.0), (100, 2.0)], 10) == pytest.approx(1.0) and foretold([(10, 3.0)], 10) == 3.0
+
+
+def test_the_table_has_the_longest_life_of_each_and_the_fastest_step_time(cheap: None, tmp_path: Path) -> None:
+    first = points(HERE, settings())
+    rows = rows_of(first) + rows_of(further(rows_of(first)))
+    (tmp_path / curves.TABLE).write_text(CURVES.files(rows)[curves.TABLE])
+    (table,) = load(tmp_path / curves.TABLE)
+    assert isinstance(table, Table) and table.own_mode and len(table.curves) == len(SHAPES)
+    assert sorted(len(curve.losses) for curve in table.curves) == [120] * 11 + [1200] * 5
+    for curve in table.curves:
+        assert curve.step_seconds == pytest.approx(curve.parameters / 1e8) and curve.memory_bytes == 1e6
+    (drawn,) = CURVES.tables(rows)
+    assert len(drawn.rows) == len(SHAPES) and all(len(row) == len(drawn.columns) for row in drawn.rows)
+    assert CURVES.files(rows[: len(SHAPES)]) == {} and CURVES.tables([]) == []
+
+
+def test_a_study_whose_driver_was_killed_goes_on_and_its_table_is_whole(tmp_path: Path, observer: Observer) -> None:
+    script, study = (Path(__file__).with_name("two_curves.py"),), tmp_path / "study"
+    flags = ("curves", "--scale", "0.005", "--fix", "precision=fp32", "--budget", "3h", "--devices", "1")
+    search = Search(observer, *flags, "--out", study, script=script)
+    assert search.wait_for("ms a step", times=2 * curves.FIRST_ROUNDS)
+    assert comes(lambda: [*study.glob("checkpoints/*/step-*")])
+    search.kill()
+    search = Search(observer, "curves", "--resume", study, script=script)
+    assert search.finish() == 0, search.printed
+    (table,) = load(study / curves.TABLE)
+    short, long = sorted(table.curves, key=lambda curve: curve.most)
+    assert table.own_mode and long.most > 1.5 * short.most and min(short.sound, long.sound) > 1
+    rows = [json.loads(line) for line in (study / curves.TABLE).read_text().splitlines()]
+    assert all(len(row["decayed_loss"]) == len(row["averaged_loss"]) == len(row["valid_loss"]) for row in rows)
+    assert number(study, "SELECT SUM(seconds) FROM charges") <= 3 * 3600

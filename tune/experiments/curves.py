@@ -1,0 +1,202 @@
+"""Learning curves as a search needs them: sixteen configurations at a constant rate, and what a decay gives them after
+a while; the study's folder then has a table that tune/replay.py searches.
+"""
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from model.config import Config
+from tune.devices import Devices
+from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
+from tune.experiments.lives import ENDS, RATIO, REPORT_SECONDS, SLOW_STEPS, TIMED_STEPS, ends_of, work
+from tune.experiments.tables import figure
+from tune.experiments.whole_training import EVALUATION_TOKENS, FORWARD, Prices
+from tune.search_space import FASTEST_FIRST, label
+
+SHAPES = (
+    (32, 4, 4, 0.1), (96, 8, 8, 0.0), (96, 4, 2, 0.0), (192, 8, 8, 0.0), (32, 4, 8, 0.1), (192, 8, 4, 0.3),
+    (128, 8, 3, 0.0), (384, 4, 6, 0.1), (32, 8, 6, 0.2), (256, 8, 2, 0.2), (128, 4, 2, 0.1), (256, 4, 8, 0.3),
+    (64, 8, 4, 0.3), (256, 8, 4, 0.0), (128, 4, 4, 0.2), (384, 4, 8, 0.1),
+)  # fmt: skip
+"""d_model, heads, layers, dropout: sizes at equal ratios over a factor of 290, in which width, heads, depth and dropout
+are not correlated (|r| < 0.05), in an order in which the first few span the space too."""
+NAMES = ("d_model", "heads", "layers", "dropout")
+
+LIFE, LONG_LIFE = 180.0, 1800.0
+"""Seconds at the constant rate: of all, and of those few that could win where there is more to spend."""
+LONG = 5
+FIRST_ROUNDS, LAST_ROUNDS = 2, 1
+"""In turns over all configurations, of which the fastest counts: a busy machine only makes a step slower."""
+TIMED_SECONDS = 1.0
+SEGMENT_SECONDS = 0.5
+"""To begin and end one, beside the evaluation: a guess."""
+TIMES, LATE_SECONDS = 8.0, 30.0
+"""Of what a life is expected to take: what is not used is released."""
+
+
+def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
+    """Step times, a life of each configuration, and step times once more."""
+    precision = next(each for each in FASTEST_FIRST if each in devices.precisions)
+    common: dict[str, Any] = {"precision": precision, **settings.fix}
+    rounds: list[list[Point]] = [[] for _ in range(FIRST_ROUNDS + LAST_ROUNDS)]
+    lives = []
+    for shape in SHAPES:
+        config = dict(zip(NAMES, shape, strict=True)) | common
+        whole = Config(family=settings.family, **config)
+        step = Prices(devices).step(whole)
+        for number, points in enumerate(rounds, 1):
+            points.append(timing_point(settings.scale * TIMED_SECONDS, number, config, step))
+        seconds, report_every = settings.scale * LIFE, settings.scale * REPORT_SECONDS
+        lives.append(life_point(seconds, report_every, config, FORWARD * EVALUATION_TOKENS / whole.batch_tokens * step))
+    return [*itertools.chain(*rounds[:FIRST_ROUNDS]), *lives, *itertools.chain(*rounds[FIRST_ROUNDS:])]
+
+
+def timing_point(seconds: float, number: int, config: dict[str, Any], step_seconds: float) -> Point:
+    """A round of one configuration's step times."""
+    least = SEGMENT_SECONDS + seconds + (SLOW_STEPS + TIMED_STEPS) * step_seconds
+    asked = {"measure": "step seconds", "round": number, "seconds": seconds}
+    return Point(devices=1, asked=asked, config=config, seconds=TIMES * least + LATE_SECONDS, least=least)
+
+
+def life_point(
+    seconds: float, report_every: float, config: dict[str, Any], evaluation_seconds: float, done: float = 0.0
+) -> Point:
+    """The life of a configuration, of which so many seconds are done."""
+    ends = [end for end in ends_of(seconds, report_every) if end > done]
+    segments = math.log(seconds / max(done, report_every)) / math.log(RATIO) + 3 * len(ends)
+    least = seconds - done + Config.decay_share * sum(ends) + segments * (evaluation_seconds + SEGMENT_SECONDS)
+    asked = {"measure": "curve", "seconds": seconds, "report_every": report_every}
+    return Point(devices=1, asked=asked, config=config, seconds=TIMES * least + LATE_SECONDS, least=least)
+
+
+def told(point: Point, rows: Sequence[Row]) -> dict[str, Any]:
+    """The step time, to a life."""
+    known = step_seconds(rows).get(label(point.config)) if point.asked["measure"] == "curve" else None
+    return {} if known is None else {"step_seconds": known}
+
+
+def step_seconds(rows: Sequence[Row]) -> dict[str, float]:
+    """Of each configuration, of its fastest round."""
+    found: dict[str, float] = {}
+    for row in rows:
+        if "step_seconds" in row:
+            name = label(row["config"])
+            found[name] = min(row["step_seconds"], found.get(name, math.inf))
+    return found
+
+
+def lives(rows: Sequence[Row]) -> list[Row]:
+    """The longest of each configuration."""
+    longest = {label(row["config"]): row for row in sorted(filter(is_life, rows), key=lived_seconds)}
+    return [row for row in rows if row is longest.get(label(row["config"]))]
+
+
+def is_life(row: Row) -> bool:
+    """And was lived."""
+    return "valid_loss" in row
+
+
+def lived_seconds(row: Row) -> float:
+    """What was asked for."""
+    return float(row["asked"]["seconds"])
+
+
+def further(rows: Sequence[Row]) -> list[Point]:
+    """Lives ten times as long of those that could win there, where the cap still pays for them."""
+    times, step, found = LONG_LIFE / LIFE, step_seconds(rows), []
+    for row in could_win(list(filter(is_life, rows)), times):
+        done, batch_tokens = lived_seconds(row), row["tokens_per_report"] / row["steps_per_report"]
+        evaluation = FORWARD * EVALUATION_TOKENS / batch_tokens * step[label(row["config"])]
+        found.append(life_point(times * done, row["asked"]["report_every"], row["config"], evaluation, done))
+    return found
+
+
+def could_win(rows: Sequence[Row], times: float) -> list[Row]:
+    """The best in turns by what their longest decay gave and by what one of so many times its length is foretold to.
+
+    Of equals the larger model.
+    """
+    ended = {number: decays(row) for number, row in enumerate(rows) if decays(row)}
+
+    def order(by: Callable[[int], float]) -> list[int]:
+        return sorted(ended, key=lambda number: (round(by(number), 2), -rows[number]["parameters"]))
+
+    by_forecast = order(lambda number: foretold(ended[number], times))
+    turns = zip(order(lambda number: ended[number][-1][1]), by_forecast, strict=True)
+    return [rows[number] for number in dict.fromkeys(itertools.chain(*turns))][:LONG]
+
+
+def foretold(decayed: Sequence[tuple[int, float]], times: float) -> float:
+    """The loss of a decay at so many times the length of the last: falls over the logarithm of the length become less
+    as they did, twice on the way.
+    """
+    falls = [(before - after) / math.log(later / at) for (at, before), (later, after) in itertools.pairwise(decayed)]
+    if not falls:
+        return decayed[-1][1]
+    kept = min(1.0, max(0.0, falls[-1] / falls[-2])) if len(falls) > 1 and falls[-2] > 0 else 1.0
+    return decayed[-1][1] - falls[-1] * math.log(times) / 2 * (kept + kept**2)
+
+
+def decays(row: Row) -> list[tuple[int, float]]:
+    """Reports at which lives with a decay ended, and their losses."""
+    return [(at, loss) for at, loss in enumerate(row["decayed_loss"], 1) if loss is not None]
+
+
+TABLE = "curves.jsonl"
+COPIED = ("parameters", "steps_per_report", "tokens_per_report", "valid_loss", "averaged_loss", "decayed_loss",
+          "decay_share", "memory_mb")  # fmt: skip
+
+
+def files(rows: Sequence[Row]) -> dict[str, str]:
+    """The table of all lives so far, a line each."""
+    known = step_seconds(rows)
+    lines = [
+        {"config": row["config"], "seconds_per_report": row["steps_per_report"] * known[label(row["config"])]}
+        | {name: row[name] for name in COPIED if name in row}
+        for row in lives(rows)
+    ]  # fmt: skip
+    return {TABLE: "".join(json.dumps(line) + "\n" for line in lines)} if lines else {}
+
+
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """Losses after the longest life at the constant rate, and after each decay."""
+    known, found = step_seconds(rows), sorted(lives(rows), key=lambda row: row["parameters"])
+    ends = sorted({place for row in found for place, _ in enumerate(decays(row))})
+    cells = [
+        [
+            label(row["config"]), f"{row['parameters']:,}", f"{1e3 * known[label(row['config'])]:.1f}",
+            figure(last(row["valid_loss"]), "{:.4f}"), figure(last(row.get("averaged_loss", ())), "{:.4f}"),
+            *(figure(dict(enumerate(loss for _, loss in decays(row))).get(place), "{:.4f}") for place in ends),
+        ]
+        for row in found
+    ]  # fmt: skip
+    scale = found[0]["asked"]["report_every"] / REPORT_SECONDS if found else 1.0
+    columns = (
+        "", "parameters", "ms a step", "at the constant rate", "average",
+        *(f"decayed at {scale * ENDS[place]:g} s" for place in ends),
+    )  # fmt: skip
+    note = f"Validation loss, nats a token, on a fixed {EVALUATION_TOKENS:,}. {TABLE} has all of it, for tune/replay.py"
+    return [Table(title="Lives", columns=columns, rows=cells, note=note)] if cells else []
+
+
+def last(losses: Sequence[float | None]) -> float | None:
+    """None where the life diverged before."""
+    return losses[-1] if losses else None
+
+
+def line(row: Row) -> str:
+    """What came out, in short."""
+    if "step_seconds" in row:
+        return f"{1e3 * row['step_seconds']:.2f} ms a step"
+    ended = decays(row)
+    decayed = figure(ended[-1][1] if ended else None, "{:.4f}")
+    return f"validation loss {figure(last(row['valid_loss']), '{:.4f}')} at the constant rate, {decayed} after a decay"
+
+
+CURVES = Experiment(
+    name="curves", about="learning curves at a constant rate, and what decays give them: a table for tune/replay.py",
+    points=points, work=work, line=line, tables=tables, told=told, further=further, files=files, sets=NAMES,
+)  # fmt: skip

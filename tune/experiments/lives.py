@@ -1,0 +1,200 @@
+"""One configuration as a search trains it: from checkpoint to checkpoint at a constant rate, with decays that begin at
+some of them; and what its steps take.
+"""
+
+import itertools
+import json
+import math
+import shutil
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from model.config import Config
+from model.training import checkpoint as checkpoints
+from model.training.learner import Learner
+from model.training.memory import prepare_process
+from model.training.time_budget import Segment
+from model.training.train import train
+from tune.backend.worker_group import Place, Said
+from tune.errors import UserError
+from tune.experiments.base import Row
+from tune.experiments.counters import step_bytes
+from tune.experiments.whole_training import EVALUATION_TOKENS
+
+REPORT_SECONDS = 1.5
+"""Of training between two reports, at most: the first one comes as early as a search's first rung."""
+ENDS = (15.0, 60.0, 180.0, 600.0, 1800.0)
+"""Seconds of training at which a life with a decay ends."""
+RATIO = 1.25
+"""Of the steps at which the loss is measured, one to the next."""
+
+
+@dataclass(kw_only=True)
+class Life:
+    """One configuration's, by the number of reports: kept in a file beside its checkpoints.
+
+    step_seconds: as told when it began; every: steps between two reports; diverged: the report before which it did.
+    """
+
+    step_seconds: float
+    every: int
+    memory_bytes: int
+    valid: dict[int, float | None] = field(default_factory=dict)
+    averaged: dict[int, float | None] = field(default_factory=dict)
+    decayed: dict[int, float | None] = field(default_factory=dict)
+    parameters: int = 0
+    tokens: int = 0
+    steps: int = 0
+    diverged: int | None = None
+
+    @classmethod
+    def of(cls, folder: Path) -> Self | None:
+        """That in a trial's folder; None: there is none."""
+        try:
+            kept = json.loads((folder / "life.json").read_text())
+        except FileNotFoundError:
+            return None
+        return cls(**kept | {name: {int(at): loss for at, loss in kept[name].items()} for name in LOSSES})
+
+    def keep(self, folder: Path) -> None:
+        """Write it, whole or not at all."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "life.new").write_text(json.dumps(asdict(self)))
+        (folder / "life.new").replace(folder / "life.json")
+
+    def report_at(self, seconds: float) -> int:
+        """The report nearest to so many seconds of training."""
+        return max(1, round(seconds / (self.every * self.step_seconds)))
+
+    def row(self, last: int, decay_share: float) -> Row:
+        """Up to a report; what was not measured is None, as is all from a divergence on."""
+        losses = {f"{name}_loss": [getattr(self, name).get(at) for at in range(1, last + 1)] for name in LOSSES}
+        if not self.averaged:
+            del losses["averaged_loss"]
+        return {
+            "parameters": self.parameters, "steps_per_report": self.every,
+            "tokens_per_report": round(self.every * self.tokens / self.steps), **losses, "decay_share": decay_share,
+            "memory_mb": self.memory_bytes / 1e6,
+        }  # fmt: skip
+
+
+LOSSES = ("valid", "averaged", "decayed")
+
+
+def ends_of(seconds: float, report_every: float) -> list[float]:
+    """Seconds at which the lives with a decay end that one of so many seconds at the constant rate reaches."""
+    ends = (end * report_every / REPORT_SECONDS for end in ENDS)
+    return [end for end in ends if end <= seconds * (1 + 1e-9)]
+
+
+def begins(end: int, decay_share: float) -> int:
+    """The last report before the decay of a life that ends at a report; 0: it begins before the first."""
+    return math.floor((1 - decay_share) * end + 1e-9)
+
+
+def measured_at(ends: Sequence[int], decay_share: float) -> list[int]:
+    """The reports with a loss: each later than the one before by a ratio, and where a decay begins or ends."""
+    powers = itertools.takewhile(lambda at: at < ends[-1], (math.ceil(RATIO**power) for power in itertools.count()))
+    return sorted({*powers, *ends, *(begins(end, decay_share) for end in ends)} - {0})
+
+
+def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+    """One of the two measurements, of a training as a search's is: the average of the weights runs beside it."""
+    config = replace(place.config, average=Config(family=place.config.family).average)
+    place = replace(place, config=config)
+    return timed(place, asked["seconds"]) if asked["measure"] == "step seconds" else lived(place, asked)
+
+
+TIMED_STEPS, SLOW_STEPS = 8, 3
+"""At least so many steps are timed, after a few slow ones."""
+CLOCKS = {"cpu": (time.process_time, 1), "cuda": (time.perf_counter, 10)}
+"""What times steps, and how many at once: on a core of its own a step takes the time that it computes, and others on
+that core must not count; a GPU is waited for as rarely as in a training."""
+
+
+def timed(place: Place, seconds: float) -> Iterator[Said]:
+    """The median of the step times in so many seconds, at a rate of zero: nothing is learned.
+
+    UserError: there was less time.
+    """
+    prepare_process(1)
+    clock, count = CLOCKS[place.device.type]
+    learner, times = Learner(place.config, place.data, place.device), list[float]()
+    yield Said(what="start")
+    while len(times) < SLOW_STEPS + TIMED_STEPS or count * sum(times) < seconds:
+        if place.left() < 0:
+            raise UserError(f"{count * len(times)} steps in the seconds that there were: go on with --resume")
+        began = clock()
+        for _ in range(count):
+            learner.step(0.0)
+        learner.wait()
+        times.append((clock() - began) / count)
+    yield Said(what="steps", row={"step_seconds": statistics.median(times[SLOW_STEPS:])})
+
+
+class NeverCompiled(Learner):
+    """Short segments are not worth it, and one that is would have other step times than those that were measured."""
+
+    def can_compile(self) -> bool:
+        return False
+
+
+END_SECONDS = 2.0
+"""Of a task's, kept for what follows its segments."""
+
+
+def lived(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+    """The life of a configuration, from where it was left, and its row. UserError: its step time is not known.
+
+    Its steps follow from the step time that is told when it begins, and so do all losses: a busy machine changes none.
+    """
+    if "step_seconds" not in asked:
+        raise UserError("its step time was not measured: go on with --resume")
+    life = Life.of(place.folder)
+    if life is None:
+        shutil.rmtree(place.folder, ignore_errors=True)
+        life = Life(
+            step_seconds=asked["step_seconds"], every=max(1, int(asked["report_every"] / asked["step_seconds"])),
+            memory_bytes=step_bytes(place.config, place.data, place.device),
+        )  # fmt: skip
+        life.keep(place.folder)
+    yield Said(what="start")
+    share, last = place.config.decay_share, life.report_at(asked["seconds"])
+    ends = sorted({*map(life.report_at, ends_of(asked["seconds"], asked["report_every"])), last})
+    for at in [0, *measured_at(ends, share)]:
+        ways = [*([(at, False)] if at else []), *((end, True) for end in ends if begins(end, share) == at)]
+        for until, final in ways:
+            if life.diverged is None and until not in (life.decayed if final else life.valid):
+                yield from trained(place, life, until, final=final)
+    yield Said(what="evaluation", row=life.row(last, share))
+
+
+def trained(place: Place, life: Life, at: int, *, final: bool) -> Iterator[Said]:
+    """Train up to a report; final: with a decay, in a folder of its own, from the newest checkpoint without one.
+
+    UserError: it was not reached in the seconds that there were.
+    """
+    folder = place.folder / f"decay-{at}" if final else place.folder
+    segment = Segment(device_seconds=place.left() - END_SECONDS, steps=at * life.every, final=final, whole=False)
+    for report in train(
+        place.config, place.data, segment, folder=folder, evaluation_tokens=EVALUATION_TOKENS, device=place.device,
+        checkpoint=checkpoints.latest(folder) or checkpoints.latest(place.folder), make=NeverCompiled,
+    ):  # fmt: skip
+        yield Said(what=max(report.seconds, key=report.seconds.__getitem__))
+    if report.ended != "diverged" and (report.valid is None or report.steps < at * life.every):
+        raise UserError(f"{report.steps} of {segment.steps} steps in the seconds that there were: go on with --resume")
+    loss = None if report.valid is None else report.valid.loss
+    if final:
+        life.decayed[at] = loss
+    else:
+        life.parameters, life.steps, life.tokens = report.parameters, report.steps, report.tokens
+        life.diverged, life.valid[at] = at if loss is None else None, loss
+        if report.averaged is not None:
+            life.averaged[at] = report.averaged.loss
+    life.keep(place.folder)
+    if final:
+        shutil.rmtree(folder, ignore_errors=True)
