@@ -7,6 +7,7 @@ from pathlib import Path
 from analysis import tables
 from analysis.experiments.ablation import main_effects, overfitting, sizes
 from analysis.experiments.batch_size import batch_size
+from analysis.experiments.curves import lives
 from analysis.experiments.data_parallel import ways
 from analysis.experiments.estimates import estimates
 from analysis.experiments.kernels import roofline
@@ -43,6 +44,7 @@ PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {
     "scaling": (speed_up, communication),
     "large_batch": (losses,),
     "data_parallel": (ways,),
+    "curves": (lives,),
 }
 
 

@@ -36,9 +36,22 @@ ABLATED = [
 """Of two seeds; a layer more or less does nothing, and dropout 2 nats for each unit of it."""
 SEEDS = [methods_rows.method_row("baseline", "nothing", seed=seed) for seed in (1, 2)]
 LOSSES = {"fp32": [1.70, 1.72], "bf16": [1.705, 1.725]}
+CURVES = [
+    {"key": "steps", "asked": {"measure": "step seconds"}, "config": {"d_model": 32}, "step_seconds": 0.1},
+    *(
+        {
+            "key": f"{seconds}", "asked": {"measure": "curve", "seconds": seconds}, "config": {"d_model": 32},
+            "parameters": 1000, "steps_per_report": 5, "valid_loss": [3.0, None, 2.0][:seconds],
+            "decayed_loss": [None, None, 1.5][:seconds],
+        }
+        for seconds in (1, 3)
+    ),
+]  # fmt: skip
+"""A life, and one that went on."""
 DRAWN: dict[str, tuple[list[dict[str, Any]], set[str], str]] = {
     "ablation": (ABLATED, {"main-effects", "perplexity-parameters"}, "16 trainings here, 33 in the report"),
     "batch_size": (batch_size_rows.all_rows(), {"batch-size"}, "950 rows are the largest batch that fits, 960 were"),
+    "curves": (CURVES, {"curves"}, "The best, of 1,000 parameters, ends at 1.5000"),
     "estimates": (estimates_rows.all_rows(), {"estimates"}, ""),
     "loader": (loader_rows.all_rows(), {"loading"}, ""),
     "methods": (
@@ -75,6 +88,12 @@ def test_a_study_is_drawn_as_the_experiment_that_it_is(drawn: Drawn, name: str) 
     (_, stems, said), (data, told) = DRAWN[name], drawn(name)
     assert data.keys() == stems and said in told
     assert ("study: 'ablation' has no longer training" in told) == (name == "ablation"), "and the rest is drawn"
+
+
+def test_of_a_configuration_the_longest_life_is_drawn_and_what_was_measured(drawn: Drawn) -> None:
+    table = drawn("curves")[0]["curves"]
+    assert table[table["kind"] == "valid"][["seconds", "loss"]].to_numpy().tolist() == [[0.5, 3.0], [1.5, 2.0]]
+    assert table[table["kind"] == "decayed"]["loss"].to_list() == [1.5]
 
 
 def test_the_right_formula_is_on_the_line_and_the_reports_is_not(drawn: Drawn) -> None:
