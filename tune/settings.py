@@ -424,7 +424,7 @@ class ExperimentSettings(Settings):
         script="tune/experiment.py", does="tune.experiments.catalogue:run", early="nothing was written",
         about="Repeat an experiment of the published reports, under a cap of device-hours.",
         flags=(
-            *("name", "list", "budget", "families", "fix", "scale", "seeds", "devices", "oversubscribe"),
+            *("name", "list", "budget", "families", "fix", "set", "scale", "seeds", "devices", "oversubscribe"),
             *("memory_limit", "seed", "out", "translation_corpus", "text_corpus", "skip_bad_lines", "plan", "resume"),
             "of",
         ),
@@ -438,6 +438,13 @@ class ExperimentSettings(Settings):
         metadata=typed(
             "the model (default: the experiment's own)", form="translation|nanogpt", parse=parse_families,
             show=families_text,
+        ),
+    )  # fmt: skip
+    set: Mapping[str, float] = field(
+        default_factory=dict,
+        metadata=typed(
+            f"what of the family's recipe is to be another, such as context=256; there are {', '.join(SETTABLE)}",
+            form="NAME=VALUE,...", parse=parse_set, show=set_text,
         ),
     )  # fmt: skip
     scale: float = field(

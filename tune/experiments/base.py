@@ -203,7 +203,7 @@ def survey(experiment: Experiment, settings: ExperimentSettings) -> ExperimentCo
         free = {name: values for name, values in space.dimensions.items() if name not in taken}
         others = remedies(settings, free, lambda some: price(experiment.points(devices, some), 0.0))
         raise settings.too_small_for(experiment.name, price(points, 0.0), others)
-    texts, fixed = load_corpora(settings), dict[str, Any]({**settings.fix, **settings.recipe})
+    texts, fixed = load_corpora(settings), dict[str, Any]({**settings.fix, **settings.recipe, **settings.set})
     (corpus,) = texts.corpora.values()
     named = {name: getattr(texts.settings, name) for name in CORPORA.values()}
     winner = [f"on the winner of {settings.of}: {family} {label(fixed)}"] if settings.of else []

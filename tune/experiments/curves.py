@@ -45,7 +45,7 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     lives = []
     for shape in SHAPES:
         config = dict(zip(NAMES, shape, strict=True)) | common
-        whole = Config(family=settings.family, **config)
+        whole = Config(family=settings.family, **{**settings.set, **config})
         step = Prices(devices).step(whole)
         for number, points in enumerate(rounds, 1):
             points.append(timing_point(settings.scale * TIMED_SECONDS, number, config, step))

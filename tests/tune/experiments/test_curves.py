@@ -252,8 +252,8 @@ def test_the_table_has_the_longest_life_of_each_and_the_fastest_step_time(cheap:
 
 def test_a_study_whose_driver_was_killed_goes_on_and_its_table_is_whole(tmp_path: Path, observer: Observer) -> None:
     script, study = (Path(__file__).with_name("two_curves.py"),), tmp_path / "study"
-    flags = ("curves", "--scale", "0.005", "--fix", "precision=fp32", "--budget", "3h", "--devices", "1")
-    search = Search(observer, *flags, "--out", study, script=script)
+    flags = ("curves", "--scale", "0.005", "--fix", "precision=fp32", "--set", "batch_tokens=256")
+    search = Search(observer, *flags, "--budget", "3h", "--devices", "1", "--out", study, script=script)
     assert search.wait_for("ms a step", times=2 * curves.FIRST_ROUNDS)
     assert comes(lambda: [*study.glob("checkpoints/*/step-*")])
     search.kill()
@@ -264,4 +264,5 @@ def test_a_study_whose_driver_was_killed_goes_on_and_its_table_is_whole(tmp_path
     assert table.own_mode and long.most > 1.5 * short.most and min(short.sound, long.sound) > 1
     rows = [json.loads(line) for line in (study / curves.TABLE).read_text().splitlines()]
     assert all(len(row["decayed_loss"]) == len(row["averaged_loss"]) == len(row["valid_loss"]) for row in rows)
+    assert {row["tokens_per_report"] / row["steps_per_report"] for row in rows} == {256}
     assert number(study, "SELECT SUM(seconds) FROM charges") <= 3 * 3600
