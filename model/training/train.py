@@ -77,6 +77,7 @@ YIELD_SECONDS = 1.0
 CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 0.01  # between checkpoints in a long segment; their share of it, at most
 CURVE_POINTS, CURVE_SHARE = 10, 0.02  # evaluations of a final segment; their share of it, at most
 COMPILE_REPAYS = {"cpu": 240.0, "cuda": 60.0}  # training seconds ahead that make torch.compile worth its time
+WARM_UPS_BEFORE_AN_AVERAGE = 2  # it is not measured before: it lags behind while the loss falls steeply
 QUEUED_SECONDS = 0.1  # of work that a GPU is given before it is waited for
 
 
@@ -370,7 +371,8 @@ class _Training:
     def _evaluate_both(self, after: float = 0.0) -> tuple[Evaluation | None, Evaluation | None]:
         """The subset by the weights as they are, and by their average, where there is one."""
         valid = self._evaluate("valid", self.evaluation_tokens, after)
-        if self.learner.average is None or valid is None:
+        early = self.learner.steps < WARM_UPS_BEFORE_AN_AVERAGE * self.config.warm_up_steps
+        if self.learner.average is None or valid is None or early:
             return valid, None
         with self.learner.average.in_place():
             return valid, self._evaluate("valid", self.evaluation_tokens, after)
