@@ -24,7 +24,7 @@ class Progress:
     """How far a trial is at a rung. 0: not known.
 
     size: its weights; tokens: target tokens seen (steps, where all see as many in one); seconds: trained; warm: whether
-    the warm-up of its learning rate is so long ago that its loss tells something of the rest.
+    the warm-up of its learning rate is over, before which a loss says nothing of the rest.
     """
 
     size: float = 0.0

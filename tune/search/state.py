@@ -15,7 +15,7 @@ from typing import Self
 
 from tune.errors import UserError
 from tune.reports import Report
-from tune.search.family import WARM_UPS_BEFORE_A_FALL_TELLS, Family, TrialRecord
+from tune.search.family import Family, TrialRecord
 from tune.search.forecast import Progress
 from tune.search.successive_halving import Ladder
 from tune.store.accounting import Assignment, Running
@@ -160,7 +160,7 @@ class State:
         if report.ended == "rung" and valid is not None:
             del self.cut_short[trial]
             seconds = report.steps * (record.step_seconds or 0.0)
-            warm = report.steps >= WARM_UPS_BEFORE_A_FALL_TELLS * family.warm_up_steps
+            warm = report.steps >= family.warm_up_steps
             progress = Progress(size=report.parameters, tokens=report.tokens, seconds=seconds, warm=warm)
             family.reached(trial, assignment.rung or 0, valid.loss, progress)
         elif report.ended == "final" and valid is not None:
