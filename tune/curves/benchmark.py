@@ -55,7 +55,8 @@ class Cell:
 class Outcome:
     """One search. Shares are of the cap; the hypervolume, in (log parameters, loss), is one of the whole table's.
 
-    wall: seconds from its start to its end.
+    wall: seconds from its start to its end; bound: the regret of the best configuration trained alone with KNOWN_SHARE
+    of the cap, which a search that needs the rest to find it cannot beat (0 where trials have ends of their own).
     """
 
     regret: float
@@ -65,6 +66,7 @@ class Outcome:
     trials: int
     hypervolume: float
     wall: float
+    bound: float
 
 
 def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
@@ -111,7 +113,7 @@ def _family(
     return Family(
         seconds=cell.cap, policy=policy, cost_model=CostModel(), suggestions=supply,
         equal_tokens=math.isfinite(life) != (idea == RESOURCE),
-        step_seconds=step_seconds, life_steps=life,
+        step_seconds=step_seconds, life_steps=life, warm_up_steps=max(curve.warm_up_steps for curve in curves),
     )  # fmt: skip
 
 
@@ -119,11 +121,15 @@ def _ours(cell: Cell) -> bool:
     return cell.scheduler == "ration" or cell.scheduler.startswith(WITHOUT)
 
 
-def _alone(curve: Curve, cell: Cell, settings: ReplaySettings) -> float:
-    """The loss of a configuration that is all that is trained: to its end, in own mode for the whole cap."""
+KNOWN_SHARE = 0.6
+"""Of the cap, that a search keeps for its winner."""
+
+
+def _alone(curve: Curve, cell: Cell, settings: ReplaySettings, share: float = 1.0) -> float:
+    """The loss of a configuration that is all that is trained: to its end, in own mode for a share of the cap."""
     if not curve.sound or curve.memory_bytes > settings.memory_limit:
         return math.inf
-    return curve.final(cell.cap / curve.step_seconds) if curve.decayed else curve.best[-1]
+    return curve.final(share * cell.cap / curve.step_seconds) if curve.decayed else curve.best[-1]
 
 
 def outcome(cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], engine: Engine, clock: Clock) -> Outcome:
@@ -140,8 +146,10 @@ def outcome(cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], engin
     diverged = [curve.seconds_per_report for curve, count in steps.values() if count >= curve.diverges]
     (lost,) = engine.accounting.journal.rows("SELECT TOTAL(seconds) FROM charges WHERE what = 'lost'")
     front = hypervolume([(curve, curve.best[-1]) for curve in curves], curves)
+    best, known = (min(_alone(curve, cell, settings, share) for curve in fitting) for share in (1.0, KNOWN_SHARE))
     return Outcome(
-        regret=math.expm1(found - min(_alone(curve, cell, settings) for curve in fitting)),
+        regret=math.expm1(found - best),
+        bound=math.expm1(known - best),
         unspent=1 - engine.accounting.ledger.spent / cell.cap,
         after_divergence=sum(diverged) / cell.cap,
         unfit=lost[0] / cell.cap,

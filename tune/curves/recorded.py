@@ -19,7 +19,7 @@ class Curve:
     """One configuration trained to its end: losses in nats, one a report (NaN: not finite), and what a report cost.
 
     decayed: in own mode, losses of trainings of so many reports in all that end with a decay (NaN: not measured);
-    averaged: losses of the average of the weights, one a report, where they were measured.
+    averaged: losses of the average of the weights, one a report, where they were measured; warm_up_steps: of the rate.
     As a course of the simulator it is told in steps; nothing is known of it beyond its last report.
     """
 
@@ -31,6 +31,7 @@ class Curve:
     memory_bytes: float = 0.0
     decayed: tuple[float, ...] = ()
     averaged: tuple[float, ...] = ()
+    warm_up_steps: int = 0
 
     @cached_property
     def step_seconds(self) -> float:
@@ -242,7 +243,7 @@ def _curve(line: str, where: str) -> Curve:
             int(row["parameters"]),
             float(row.get("steps_per_report", 1.0)),
         )
-        memory = float(row.get("memory_mb") or 0.0) * 1e6
+        memory, warm_up = float(row.get("memory_mb") or 0.0) * 1e6, int(row.get("warm_up_steps") or 0)
     except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{where} holds something that is not a number ({error})") from error
     counts = 0 < seconds < math.inf and 0 < steps < math.inf and parameters >= 0
@@ -258,6 +259,7 @@ def _curve(line: str, where: str) -> Curve:
         memory_bytes=memory,
         decayed=decayed,
         averaged=_filled(averaged),
+        warm_up_steps=warm_up,
     )
 
 

@@ -60,6 +60,7 @@ def found(outcomes: Sequence[Outcome]) -> Row:
         "trials": mean(lambda outcome: outcome.trials),
         "hypervolume": mean(lambda outcome: outcome.hypervolume),
         "wall_seconds": mean(lambda outcome: outcome.wall),
+        "bound": mean(lambda outcome: outcome.bound),
     }
 
 
@@ -113,9 +114,11 @@ def _ratios(rows: Sequence[Row], title: str, key: str) -> str:
 
 
 def _means(rows: Sequence[Row]) -> str:
-    """wall: seconds from a search's start to its end, in multiples of cap / workers."""
+    """bound: regret of the best configuration alone, with .6 of the cap; wall: seconds to the end, in multiples of
+    cap / workers."""
     columns: dict[str, Callable[[Row], float]] = {
         "regret": lambda row: 100 * row["mean_regret"],
+        "bound": lambda row: 100 * row["bound"],
         "+-": lambda row: 100 * row["standard_error"],
         "p90": lambda row: 100 * row["p90_regret"],
         "unspent %": lambda row: 100 * row["unspent"],

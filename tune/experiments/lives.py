@@ -70,7 +70,7 @@ class Life:
         """The report nearest to so many seconds of training."""
         return max(1, round(seconds / (self.every * self.step_seconds)))
 
-    def row(self, last: int, decay_share: float) -> Row:
+    def row(self, last: int, decay_share: float, warm_up_steps: int) -> Row:
         """Up to a report; what was not measured is None, as is all from a divergence on."""
         losses = {f"{name}_loss": [getattr(self, name).get(at) for at in range(1, last + 1)] for name in LOSSES}
         if not self.averaged:
@@ -78,7 +78,7 @@ class Life:
         return {
             "parameters": self.parameters, "steps_per_report": self.every,
             "tokens_per_report": round(self.every * self.tokens / self.steps), **losses, "decay_share": decay_share,
-            "memory_mb": self.memory_bytes / 1e6,
+            "warm_up_steps": warm_up_steps, "memory_mb": self.memory_bytes / 1e6,
         }  # fmt: skip
 
 
@@ -170,7 +170,7 @@ def lived(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
         for until, final in ways:
             if life.diverged is None and until not in (life.decayed if final else life.valid):
                 yield from trained(place, life, until, final=final)
-    yield Said(what="evaluation", row=life.row(last, share))
+    yield Said(what="evaluation", row=life.row(last, share, place.config.warm_up_steps))
 
 
 def trained(place: Place, life: Life, at: int, *, final: bool) -> Iterator[Said]:

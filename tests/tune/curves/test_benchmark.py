@@ -116,6 +116,10 @@ def test_in_own_mode_the_last_segment_ends_with_the_decay_and_takes_what_was_kep
     assert ladder.last > 0 and (finished == 1 if workers == 1 else finished >= 1)
     found = search(some, "ration", share=0.08, workers=workers)
     assert found.regret < math.expm1(0.2) and found.unspent < 0.02
+    shorter, whole = (
+        min(curve.final(share * 0.08 * some.exhaustive / 0.2) for curve in some.curves) for share in (0.6, 1)
+    )
+    assert found.bound == pytest.approx(math.expm1(shorter - whole))
     alone = search(Table(name="one", curves=some.curves[:1]), "ration", share=0.5)
     assert 0 <= alone.regret < 0.02
 
