@@ -391,7 +391,10 @@ class SuccessiveHalving:
 
     def _place(self, trial: str) -> str:
         standing = self.trials[trial]
-        return f"best of those that wait at rung {standing.rung}, loss {standing.losses[standing.rung]:.3f}"
+        at_its_end = f"{self._standings.expected(trial):.3f} expected at its end"
+        return (
+            f"best of those that wait at rung {standing.rung}: loss {standing.losses[standing.rung]:.3f}, {at_its_end}"
+        )
 
     def _use(self, rung: int, seconds: float) -> None:
         self._used.extend([0.0] * (rung + 1 - len(self._used)))
