@@ -46,7 +46,10 @@ from tune.units import bytes_text
 from tune.winners import decoding_seconds
 
 SHORTEST_RUNG_SECONDS = 4.0
-"""Training at rung 0 that tells anything."""
+"""Training at rung 0, at least."""
+WARM_UPS_AT_FIRST = 1.0
+"""The same in warm-ups of the default configuration alone on its device, where the cap pays for it; trials that share a
+machine take longer for one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,7 +323,7 @@ def make_family(
     wall = min(within(context), settings.deadline or math.inf)
     seconds, share = settings.families[name] * first, context.devices.share
     frame = Frame(
-        slots=context.devices.slots, shortest=SHORTEST_RUNG_SECONDS, part=settings.families[name],
+        slots=context.devices.slots, shortest=shortest_rung(context, name), part=settings.families[name],
         overhead=FIRST_OVERHEAD_SECONDS, start_up=FIRST_START_UP_SECONDS,
     )  # fmt: skip
     return Family(
@@ -339,6 +342,17 @@ def make_family(
             ),
         ),
     )  # fmt: skip
+
+
+def shortest_rung(context: SearchContext, name: str) -> float:
+    """Seconds of training at rung 0 that tell anything: the default configuration is past its warm-up, of which a loss
+    tells little but who steps the fastest."""
+    recipe, data = context.recipes[name], context.data[name]
+    if not recipe.flops:
+        return SHORTEST_RUNG_SECONDS
+    default = context.config(name, context.spaces[name].default())
+    warm_up = recipe.warm_up_steps * FAMILIES[name].step_flops(default, data) / recipe.flops
+    return max(SHORTEST_RUNG_SECONDS, WARM_UPS_AT_FIRST * warm_up)
 
 
 def make_place(context: SearchContext, engine: Engine) -> Place:

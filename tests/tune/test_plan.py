@@ -130,3 +130,9 @@ def test_it_tells_what_patience_costs_and_brings(planned: Callable[..., Plan]) -
     assert plan.patient is not None and plan.patient[0] > plan.wall and plan.patient[1] > 0
     assert patient.patient is None and patient.wall == pytest.approx(plan.patient[0], rel=0.05)
     assert planned(devices=1).patient is None
+
+
+def test_the_first_rung_passes_a_warm_up(planned: Callable[..., Plan]) -> None:
+    """Before its end a loss tells who steps the fastest."""
+    short, long = (planned(set={"warm_up_steps": steps}).families["nanogpt"].rungs[0].training for steps in (1, 20_000))
+    assert long > 1.5 * short
