@@ -22,7 +22,8 @@ SHORTEST_SHARE = 0.01
 FEWEST_TRIALS = 3
 """Rung 0 is shorter than asked for where that many trials would not fit otherwise."""
 LEAST_BESIDE = 0.5
-"""Of the training that it had, what a last segment beside the leader's must bring: less makes nothing of it."""
+"""Of the training that it had, what a last segment beside the leader's must bring, which is a decay: less makes nothing
+of it."""
 ALIKE = 3
 """Where so many trials failed with one error before any reached a rung, all others would."""
 VARYING = re.compile(r"0x[0-9a-f]+|\d+")
@@ -362,9 +363,9 @@ class SuccessiveHalving:
         if trial is None and self._affords_another(room if beside or risen else seconds):
             return Start("no other trial can go on")
         trial = trial or risen
-        least = self.ladder.overhead
-        if beside and trial is not None:
-            least += max(self.ladder.first, LEAST_BESIDE * self.ladder.rung_seconds(self.trials[trial].rung))
+        least = self.ladder.overhead + (self.ladder.first if beside else 0.0)
+        if beside and trial is not None and math.isinf(self.ladder.life):
+            least += LEAST_BESIDE * self.ladder.rung_seconds(self.trials[trial].rung)
         if trial is None or seconds <= least:
             return HandBack("no trial can go on" if trial is None else "nothing is left")
         rung = self.trials[trial].rung + 1

@@ -114,7 +114,7 @@ def searched(texts: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
     world.run()
     for row in world.journal.rows("SELECT trial, config FROM trials"):
         config = {name: value for name, value in json.loads(row["config"]).items() if name != "number"}
-        world.journal.update("trials", row["trial"], {"config": json.dumps(config)})
+        world.journal.update("trials", row["trial"], {"config": json.dumps({**config, "precision": "fp32"})})
     return world
 
 
