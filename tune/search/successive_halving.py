@@ -392,10 +392,9 @@ class SuccessiveHalving:
 
     def _place(self, trial: str) -> str:
         standing = self.trials[trial]
-        at_its_end = f"{self._standings.expected(trial):.3f} expected at its end"
-        return (
-            f"best of those that wait at rung {standing.rung}: loss {standing.losses[standing.rung]:.3f}, {at_its_end}"
-        )
+        loss, expected = standing.losses[standing.rung], self._standings.expected(trial)
+        at_its_end = f", {expected:.3f} expected at its end" if expected != loss else ""
+        return f"best of those that wait at rung {standing.rung}: loss {loss:.3f}{at_its_end}"
 
     def _use(self, rung: int, seconds: float) -> None:
         self._used.extend([0.0] * (rung + 1 - len(self._used)))
