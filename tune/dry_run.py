@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from model.config import pad_of
 from model.cost.probe import step_seconds
 from model.families import FAMILIES
 from tune.devices import find_devices
@@ -24,7 +23,7 @@ from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, F
 from tune.search.memory_model import Memory
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search.suggest import first_search
-from tune.search_context import SearchContext, make_engine, make_family, survey
+from tune.search_context import SearchContext, make_engine, make_family, parameters, survey
 from tune.search_space import Space, label
 from tune.settings import Settings
 from tune.store.journal import Journal
@@ -235,14 +234,15 @@ def _family(
 
 def _size(family: Family, context: SearchContext, name: str, config: Mapping[str, Any], step: float) -> SizePlan:
     """A config's steps and prices, as the family counts them for a trial whose steps take that long."""
-    data, at = context.data[name], TrialRecord(family=name, config=dict(config), step_seconds=step)
+    at = TrialRecord(family=name, config=dict(config), step_seconds=step)
     steps, prices = [], []
     for rung in range(family.policy.ladder.top + 1):
         prices.append(context.devices.share * family.price(None, at, rung))
         at.steps = family.steps_at(at, rung) or 0
         steps.append(at.steps)
-    parameters = FAMILIES[name].parameters(context.config(name, config), data.vocabulary, pad_of(data))
-    return SizePlan(config=config, parameters=parameters, step=step, steps=tuple(steps), prices=tuple(prices))
+    return SizePlan(
+        config=config, parameters=parameters(context, name, config), step=step, steps=tuple(steps), prices=tuple(prices)
+    )
 
 
 def _memory(memory: Memory, space: Space, started: list[dict[str, Any]]) -> MemoryPlan:

@@ -153,8 +153,7 @@ def recipe(
         own = {name: base[name] for name in (*SETTABLE, "betas")}
         return Recipe(**{**own, **given}, weights=0.0, tokens=0.0, flops=0.0, why=why)
     compute = seconds * flops
-    weights = layer_weights(family, CENTRE) * math.sqrt(compute / CENTRE_COMPUTE)
-    weights = min(max(weights, sizes[0]), sizes[1])
+    weights = min(max(suited_weights(family, compute), sizes[0]), sizes[1])
     tokens = compute / (FLOPS_PER_WEIGHT * weights)
     life = LIFE_SHARE * tokens
     batch, why_batch = _batch(base, kind, life, text_tokens)
@@ -184,6 +183,11 @@ def recipe(
         **{**found, **given}, betas=(base["betas"][0], _beta2(base, batch)), weights=weights, tokens=tokens,
         flops=flops, why=dict.fromkeys(SETTABLE, "the family's own") | why,
     )  # fmt: skip
+
+
+def suited_weights(family: str, compute: float) -> float:
+    """Those of the layers of a model that suits so many FLOPs of training, as far as is known before any."""
+    return layer_weights(family, CENTRE) * math.sqrt(compute / CENTRE_COMPUTE)
 
 
 def _batch(base: Mapping[str, Any], kind: str, life: float, text_tokens: int) -> tuple[int, str]:

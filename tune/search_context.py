@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from model.config import RECIPES, Config, Data
+from model.config import RECIPES, Config, Data, pad_of
 from model.cost.probe import MEASURED_SECONDS, step_seconds
 from model.data.dataset import TextData
 from model.families import BUILT_IN, FAMILIES
@@ -33,6 +34,7 @@ from tune.recipe import FILLING_TOKENS, LEAST_EPOCH_STEPS, UNSEEN_FLOPS, Recipe,
 from tune.search.engine import WALLS, Engine, Listener
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, CostModel, Family
 from tune.search.memory_model import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
+from tune.search.outlook import Outlook
 from tune.search.resume import agreed, last_moment, spent, spent_beside
 from tune.search.state import Terms
 from tune.search.successive_halving import Frame, Ladder, SuccessiveHalving
@@ -326,9 +328,10 @@ def make_family(
         slots=context.devices.slots, shortest=shortest_rung(context, name), part=settings.families[name],
         overhead=FIRST_OVERHEAD_SECONDS, start_up=FIRST_START_UP_SECONDS,
     )  # fmt: skip
+    policy = SuccessiveHalving(frame, ladder or frame.fit(seconds / share, wall), price_of)
     return Family(
         seconds=settings.families[name] * by_now / share,
-        policy=SuccessiveHalving(frame, ladder or frame.fit(seconds / share, wall), price_of),
+        policy=policy,
         cost_model=CostModel(),
         memory=context.memories[name],
         equal_tokens=settings.rungs == "tokens",
@@ -340,8 +343,15 @@ def make_family(
                 space.default(), family=name, weights=recipe.weights,
                 epochs=recipe.tokens / context.data[name].training_tokens,
             ),
+            outlook=Outlook(partial(parameters, context, name), policy.outlook),
         ),
     )  # fmt: skip
+
+
+def parameters(context: SearchContext, name: str, point: Mapping[str, Any]) -> int:
+    """Weights of a model at a point of a family's space."""
+    data = context.data[name]
+    return FAMILIES[name].parameters(context.config(name, point), data.vocabulary, pad_of(data))
 
 
 def shortest_rung(context: SearchContext, name: str) -> float:

@@ -15,7 +15,7 @@ SCHEDULERS = (
     *("ration", "ray-asha", "ray-hyperband", "optuna-hyperband", "optuna-halving"),
     *("promotion-asha", "one-report", "random", "oracle"),
 )
-SUGGESTIONS = ("order", "cheap", "tpe", "size-law")
+SUGGESTIONS = ("order", "cheap", "tpe", "prior")
 ALL = "all"
 """Of the ideas that our own scheduler may do without."""
 MOST_WORKERS, MOST_SEEDS = 10_000, 1_000_000
@@ -140,7 +140,9 @@ class ReplaySettings(Flags):
     suggest: str = field(
         default="order",
         metadata=typed(
-            "how configurations are chosen, for all schedulers alike; order: a seeded one", choices=SUGGESTIONS
+            "how configurations are chosen, for all schedulers alike; order: a seeded one; prior: as a search does, "
+            "whose centre is off by as much as it says of itself",
+            choices=SUGGESTIONS,
         ),
     )
     memory_limit: float = field(

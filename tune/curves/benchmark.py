@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,18 +10,24 @@ from tune.curves.asked import Amount, ReplaySettings
 from tune.curves.recorded import Curve, Table
 from tune.curves.supply import Supply
 from tune.errors import UserError
+from tune.recipe import FLOPS_PER_WEIGHT, suited_weights
 from tune.search.engine import WALLS, Engine
 from tune.search.family import CostModel, Family, Policy
+from tune.search.outlook import Outlook
 from tune.search.simulator import Clock, Costs, Simulation
 from tune.search.successive_halving import Frame, Rules, SuccessiveHalving
+from tune.search.suggest import SIZE_SPREAD, prior
+from tune.search_space import CENTRE, PER_LAYER, Config, label, layer_weights
 from tune.store.accounting import Accounting, Ledger
 from tune.store.journal import Journal
 
-RESOURCE = "resource"
+RESOURCE, OUTLOOK = "resource", "outlook"
 IDEAS: dict[str, dict[str, Any]] = {
     RESOURCE: {},
     "extrapolation": {"fall_kept": 0.0},
     "law": {"law": False},
+    "doubt": {"doubt": 0.0},
+    OUTLOOK: {},
     "gains": {"gains": False},
     "past-best": {"past_best": False},
     "kept-money": {"last_share": 0.0},
@@ -30,7 +36,7 @@ IDEAS: dict[str, dict[str, Any]] = {
     "deadline-rush": {"rush": False},
 }
 """Which rule of the policy is another to do without an idea. Without the first, rungs are equal in device-seconds where
-trials have ends of their own, and else in tokens: the other way round."""
+trials have ends of their own, and else in tokens: the other way round; without an outlook the prior alone suggests."""
 
 WITHOUT = "without "
 """Our own scheduler, less the idea that follows."""
@@ -75,7 +81,10 @@ def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
     deadline = settings.deadline.of(cap / cell.workers) if settings.deadline else math.inf
     within = WALLS * cap / cell.workers if _ours(cell) and not settings.patient else math.inf
     best = min(range(len(curves)), key=lambda index: _alone(curves[index], cell, settings))
-    supply = Supply(curves, suggest=settings.suggest, seed=seed, only=[best] if cell.scheduler == "oracle" else None)
+    supply = Supply(
+        curves, suggest=settings.suggest, seed=seed, only=[best] if cell.scheduler == "oracle" else None,
+        prior=_prior(curves, cap, seed) if settings.suggest == "prior" else None,
+    )  # fmt: skip
     with Journal(None, new=True) as journal:
         accounting = Accounting(journal, Ledger(cap=cap, clock=clock), clock)
         families: dict[str, Family] = {}
@@ -95,16 +104,23 @@ def _family(
     """As a search has it. What a step takes of the configuration that comes first is known, of no other."""
     steps, unit = max(curve.most for curve in curves), max(curve.report_every for curve in curves)
     step_seconds, life = supply.first().step_seconds, math.inf if cell.table.own_mode else steps
+    if cell.table.own_mode:
+        shortest = max(_middle(curves).warm_up_seconds, *(curve.seconds_per_report for curve in curves))
+    else:
+        shortest = unit * step_seconds
     policy: Policy
     idea, price = cell.scheduler.removeprefix(WITHOUT), engine.price_of("replay")
     if _ours(cell):
         first = unit * step_seconds if math.isfinite(life) else None  # reports are as close as they are
         frame = Frame(
-            slots=cell.workers, shortest=unit * step_seconds, overhead=settings.thaw, start_up=settings.start_up,
+            slots=cell.workers, shortest=shortest, overhead=settings.thaw, start_up=settings.start_up,
             life=life * step_seconds, rules=Rules(**IDEAS.get(idea, {})),
         )  # fmt: skip
         policy = SuccessiveHalving(frame, frame.fit(cell.cap, wall, first), price)
         supply.steps_at = lambda rung: policy.rung_seconds(rung) / step_seconds
+        sizes = {label(curve.config): float(curve.parameters) for curve in curves}
+        if idea != OUTLOOK:
+            supply.outlook = Outlook(lambda config: sizes[label(config)], policy.outlook)
     else:
         from tune.curves.baselines import made  # Ray and Optuna come only with those of theirs
 
@@ -115,6 +131,27 @@ def _family(
         equal_tokens=math.isfinite(life) != (idea == RESOURCE),
         step_seconds=step_seconds, life_steps=life, warm_up_steps=max(curve.warm_up_steps for curve in curves),
     )  # fmt: skip
+
+
+def _middle(curves: Sequence[Curve]) -> Curve:
+    """By step time: for the configuration that a search begins with, which it has measured."""
+    return sorted(curves, key=lambda curve: curve.step_seconds)[len(curves) // 2]
+
+
+def _prior(curves: Sequence[Curve], cap: float, seed: int) -> Callable[[Config], float]:
+    """A search's on this text and device, its centre drawn from what it says of itself. UserError: not a table of
+    built-in models."""
+    middle = _middle(curves)
+    if middle.family not in PER_LAYER or not middle.tokens_per_step or not middle.text_tokens:
+        raise UserError("--suggest prior: needs a table that tune/experiment.py curves measured: write order")
+    speed = middle.tokens_per_step / middle.step_seconds
+    compute = cap * FLOPS_PER_WEIGHT * layer_weights(middle.family, middle.config) * speed
+    weights = suited_weights(middle.family, compute)
+    weights *= math.exp(random.Random(f"prior {seed}").gauss(0.0, SIZE_SPREAD))
+    epochs = compute / FLOPS_PER_WEIGHT / weights / middle.text_tokens
+    return prior(
+        {**CENTRE, "precision": middle.config["precision"]}, family=middle.family, weights=weights, epochs=epochs
+    )
 
 
 def _ours(cell: Cell) -> bool:

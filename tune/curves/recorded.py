@@ -19,7 +19,9 @@ class Curve:
     """One configuration trained to its end: losses in nats, one a report (NaN: not finite), and what a report cost.
 
     decayed: in own mode, losses of trainings of so many reports in all that end with a decay (NaN: not measured);
-    averaged: losses of the average of the weights, one a report, where they were measured; warm_up_steps: of the rate.
+    averaged: losses of the average of the weights, one a report, where they were measured; warm_up_steps: of the rate;
+    family: of built-in models, "" where it is another; tokens_per_step, text_tokens: trained on in a step, and of the
+    training split (0: not known).
     As a course of the simulator it is told in steps; nothing is known of it beyond its last report.
     """
 
@@ -32,11 +34,19 @@ class Curve:
     decayed: tuple[float, ...] = ()
     averaged: tuple[float, ...] = ()
     warm_up_steps: int = 0
+    family: str = ""
+    tokens_per_step: float = 0.0
+    text_tokens: float = 0.0
 
     @cached_property
     def step_seconds(self) -> float:
         """Device-seconds of a step."""
         return self.seconds_per_report / self.steps_per_report
+
+    @property
+    def warm_up_seconds(self) -> float:
+        """Device-seconds of the warm-up of the rate."""
+        return self.warm_up_steps * self.step_seconds
 
     @property
     def report_every(self) -> float:
@@ -244,6 +254,7 @@ def _curve(line: str, where: str) -> Curve:
             float(row.get("steps_per_report", 1.0)),
         )
         memory, warm_up = float(row.get("memory_mb") or 0.0) * 1e6, int(row.get("warm_up_steps") or 0)
+        tokens, text_tokens = (float(row.get(name) or 0.0) for name in ("tokens_per_report", "text_tokens"))
     except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{where} holds something that is not a number ({error})") from error
     counts = 0 < seconds < math.inf and 0 < steps < math.inf and parameters >= 0
@@ -260,6 +271,9 @@ def _curve(line: str, where: str) -> Curve:
         decayed=decayed,
         averaged=_filled(averaged),
         warm_up_steps=warm_up,
+        family=str(row.get("family") or ""),
+        tokens_per_step=tokens / steps,
+        text_tokens=text_tokens,
     )
 
 

@@ -3,25 +3,24 @@
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from statistics import covariance
 from typing import TypeVar
 
 import optuna
 
 from tune.curves.recorded import Curve
-from tune.search_space import Value
+from tune.search.forecast import NO_PROGRESS, Progress
+from tune.search.outlook import Outlook, most_promising
+from tune.search_space import Config, Value
 
-Config = TypeVar("Config")
+T = TypeVar("T")
 
 
-def shuffled(configs: Sequence[Config], rng: random.Random) -> Iterator[Config]:
+def shuffled(configs: Sequence[T], rng: random.Random) -> Iterator[T]:
     """All configs in random order."""
     return iter(rng.sample(configs, len(configs)))
 
 
-def cheap_and_random(
-    configs: Sequence[Config], price: Callable[[Config], float], rng: random.Random
-) -> Iterator[Config]:
+def cheap_and_random(configs: Sequence[T], price: Callable[[T], float], rng: random.Random) -> Iterator[T]:
     """All configs: in turn the cheapest not yet handed out and one at random."""
     cheapest = iter(sorted(range(len(configs)), key=lambda index: price(configs[index])))
     at_random = shuffled(range(len(configs)), rng)
@@ -32,40 +31,6 @@ def cheap_and_random(
             if index is not None:
                 given.add(index)
                 yield configs[index]
-
-
-ENOUGH_FOR_LAW = 6
-"""Nothing is favoured before that many trials were measured."""
-
-
-class SizeLaw:
-    """Says which of the configurations that are left is of the size that the trials so far speak for.
-
-    Only the sign of b is used: it is fitted to the last loss of each trial, a(D) being whatever suits each level of D.
-    """
-
-    def __init__(self, curves: Sequence[Curve]) -> None:
-        self._sizes = [math.log(curve.parameters + 1) for curve in curves]
-        self._last: dict[int, tuple[int, float]] = {}
-
-    def tell(self, index: int, steps: float, loss: float) -> None:
-        """A loss that a curve had after so many steps; one that is not finite teaches nothing."""
-        if math.isfinite(loss):
-            self._last[index] = math.floor(math.log2(steps)), loss
-
-    def choose(self, left: Sequence[int]) -> int:
-        """One of the largest curves that are left or of the smallest, the first where too little was measured."""
-        slope = self._slope() if len(self._last) >= ENOUGH_FOR_LAW else 0.0
-        return min(left, key=lambda index: slope * self._sizes[index])
-
-    def _slope(self) -> float:
-        """b, times a positive number."""
-        levels: dict[int, list[tuple[float, float]]] = {}
-        for index, (level, loss) in self._last.items():
-            levels.setdefault(level, []).append((self._sizes[index], loss))
-        return sum(
-            (len(points) - 1) * covariance(*zip(*points, strict=True)) for points in levels.values() if len(points) > 1
-        )
 
 
 ENOUGH_FOR_TPE = 6
@@ -112,17 +77,18 @@ class Tpe:
 
 class Supply:
     """Hands out each curve of a table once, as the engine's suggestions: in a seeded order, the cheapest and a random
-    one in turn, or by a model. A configuration is the number of its curve.
+    one in turn, by a model, or as a search suggests them. A configuration is the number of its curve.
 
-    steps_at(rung): the steps of a trial there; only: these curves and no others.
+    steps_at(rung): the steps of a trial there; only: these curves and no others; prior, outlook: as of a Suggester.
     """
 
     def __init__(
         self, curves: Sequence[Curve], *, suggest: str, seed: int, steps_at: Callable[[int], float] = float,
-        only: Sequence[int] | None = None,
+        only: Sequence[int] | None = None, prior: Callable[[Config], float] | None = None,
     ) -> None:  # fmt: skip
-        self._curves, self._suggest, self._seed, self.steps_at = curves, suggest, seed, steps_at
-        self._model = _model(curves, suggest, seed)
+        self._curves, self._suggest, self._seed, self.steps_at, self._prior = curves, suggest, seed, steps_at, prior
+        self._model = Tpe(curves, seed=seed) if suggest == "tpe" else None
+        self.outlook = Outlook()
         self._indices = range(len(curves)) if only is None else only
         self._given: dict[str, int] = {}
         self._round = -1
@@ -162,16 +128,14 @@ class Supply:
     def tried(self, trial: str, config: dict[str, Value]) -> None:
         """Nothing goes on from an earlier run here."""
 
-    def tell(self, trial: str, rung: int, loss: float | None) -> None:
+    def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
         """The loss of a trial at a rung."""
+        self.outlook.tell(trial, self._curves[self._given[trial]].config, progress)
         if self._model and loss is not None:
             self._model.tell(self._given[trial], self.steps_at(rung), loss)
 
     def _next(self) -> int:
-        return self._model.choose(list(self._left)) if self._model else next(iter(self._left))
-
-
-def _model(curves: Sequence[Curve], suggest: str, seed: int) -> "Tpe | SizeLaw | None":
-    if suggest == "tpe":
-        return Tpe(curves, seed=seed)
-    return SizeLaw(curves) if suggest == "size-law" else None
+        left = list(self._left)
+        if self._prior is not None:
+            return left[most_promising([self._curves[index].config for index in left], self._prior, self.outlook)]
+        return self._model.choose(left) if self._model else left[0]

@@ -146,8 +146,10 @@ def decays(row: Row) -> list[tuple[int, float]]:
 
 
 TABLE = "curves.jsonl"
-COPIED = ("parameters", "steps_per_report", "tokens_per_report", "valid_loss", "averaged_loss", "decayed_loss",
-          "decay_share", "warm_up_steps", "memory_mb")  # fmt: skip
+COPIED = (
+    *("family", "parameters", "steps_per_report", "tokens_per_report", "text_tokens", "valid_loss", "averaged_loss"),
+    *("decayed_loss", "decay_share", "warm_up_steps", "memory_mb"),
+)
 
 
 def files(rows: Sequence[Row]) -> dict[str, str]:

@@ -70,15 +70,16 @@ class Life:
         """The report nearest to so many seconds of training."""
         return max(1, round(seconds / (self.every * self.step_seconds)))
 
-    def row(self, last: int, decay_share: float, warm_up_steps: int) -> Row:
+    def row(self, last: int, place: Place) -> Row:
         """Up to a report; what was not measured is None, as is all from a divergence on."""
         losses = {f"{name}_loss": [getattr(self, name).get(at) for at in range(1, last + 1)] for name in LOSSES}
         if not self.averaged:
             del losses["averaged_loss"]
         return {
-            "parameters": self.parameters, "steps_per_report": self.every,
-            "tokens_per_report": round(self.every * self.tokens / self.steps), **losses, "decay_share": decay_share,
-            "warm_up_steps": warm_up_steps, "memory_mb": self.memory_bytes / 1e6,
+            "family": place.config.family, "parameters": self.parameters, "steps_per_report": self.every,
+            "tokens_per_report": round(self.every * self.tokens / self.steps),
+            "text_tokens": place.data.training_tokens, **losses, "decay_share": place.config.decay_share,
+            "warm_up_steps": place.config.warm_up_steps, "memory_mb": self.memory_bytes / 1e6,
         }  # fmt: skip
 
 
@@ -170,7 +171,7 @@ def lived(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
         for until, final in ways:
             if life.diverged is None and until not in (life.decayed if final else life.valid):
                 yield from trained(place, life, until, final=final)
-    yield Said(what="evaluation", row=life.row(last, share, place.config.warm_up_steps))
+    yield Said(what="evaluation", row=life.row(last, place))
 
 
 def trained(place: Place, life: Life, at: int, *, final: bool) -> Iterator[Said]:

@@ -118,8 +118,8 @@ class Suggestions(Protocol):
     def tried(self, trial: str, config: Config) -> None:
         """A configuration was given to a trial by an earlier run."""
 
-    def tell(self, trial: str, rung: int, loss: float | None) -> None:
-        """The loss of a trial at a rung; None: it failed on the way there."""
+    def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
+        """The loss of a trial at a rung, with so much behind it; None: it failed on the way there."""
 
 
 class Policy(Protocol):
@@ -236,7 +236,7 @@ class Family:
         warm_up_seconds = self.warm_up_steps * (self.step_seconds or 0.0)
         telling = self.policy.rung_seconds(rung - 1) >= WARM_UPS_BEFORE_A_FALL_TELLS * warm_up_seconds
         self.policy.reported(trial, rung, loss, telling=telling, progress=progress)
-        self.suggestions.tell(trial, rung, loss)
+        self.suggestions.tell(trial, rung, loss, progress)
 
     def decide(self, left: Left) -> Move:
         """What a free slot should do for it. Where no configuration is left, nothing new begins."""

@@ -10,7 +10,7 @@ from tune.search.scaling_law import Forecaster, Observation
 
 TIE = 0.003
 """Losses closer than this, in nats, are the same: the noise of a seed."""
-FEWEST_SIZES = 4
+FEWEST_SIZES = 2
 """Of trials that a law is fitted to."""
 MOST_TRIALS = 200
 """That it is fitted to: those that were observed the most."""
@@ -71,14 +71,14 @@ class Standings:
 
     falls(rung): how many times its drop over a rung a loss is expected to fall from there to the end, as long as there
     is no law; ahead(rung, seconds): how many times the training that a trial has at a rung, in so many seconds, it has
-    at its end; rises: whether a trial that a rung made worse waits behind the others; law: whether there is one.
+    at its end; rises: whether a trial that a rung made worse waits behind the others; law, doubt: as of Rules.
     """
 
     def __init__(
         self, falls: Callable[[int], float], ahead: Callable[[int, float], float], *, rises: bool = True,
-        law: bool = True,
+        law: bool = True, doubt: float = 1.0,
     ) -> None:  # fmt: skip
-        self._falls, self._ahead, self._rises, self._has_law = falls, ahead, rises, law
+        self._falls, self._ahead, self._rises, self._has_law, self._doubt = falls, ahead, rises, law, doubt
         self._forecaster: Forecaster | None = None
         self._observations, self._fitted_to = 0, 0
         self.trials: dict[str, Standing] = {}
@@ -141,14 +141,19 @@ class Standings:
             self._forecaster = Forecaster.fit(trials[:MOST_TRIALS])
             self.again()
 
-    def expected(self, trial: str) -> float:
-        """The loss of a trial at its end."""
+    def expected(self, trial: str) -> tuple[float, float]:
+        """The loss of a trial at its end, and the standard deviation of its log (0: not known)."""
         standing = self.trials[trial]
         at = standing.progress
         if self._forecaster is None or min(at.size, at.tokens) <= 0:
-            return standing.expected(self._falls(standing.rung))
+            return standing.expected(self._falls(standing.rung)), 0.0
         tokens = at.tokens * self._ahead(standing.rung, at.seconds)
-        return self._forecaster.loss(at.size, standing.observed, tokens)[0]
+        return self._forecaster.loss(at.size, standing.observed, tokens)
+
+    def outlook(self, size: float, tokens: float) -> float | None:
+        """The loss that a new trial of so many weights is expected to have after so many tokens; None: there is no
+        law yet."""
+        return None if self._forecaster is None else self._forecaster.law.loss(size, tokens)
 
     def close(self, trial: str, state: Literal["finished", "ended"]) -> None:
         """A trial had its last segment, or is over."""
@@ -186,8 +191,8 @@ class Standings:
         return standing.state == "paused" and standing.rung == rung
 
     def _entry(self, trial: str) -> Entry:
-        standing = self.trials[trial]
-        return standing.past_best, self.expected(trial), trial
+        loss, doubt = self.expected(trial)
+        return self.trials[trial].past_best, loss * math.exp(self._doubt * doubt), trial
 
     def _arrive(self, standing: Standing) -> None:
         if standing.state == "running" and standing.goal is not None:

@@ -36,7 +36,8 @@ class Rules:
 
     eta: a rung is so many times the training of the one below, and takes one in so many of those below it. last_share:
     kept from the start for the leader's way to its end, no more than a life of its own takes. law: what trials would
-    have at their ends is foretold by a law of all of them. fall_kept: before there is one, a loss falls over a rung by
+    have at their ends is foretold by a law of all of them; doubt: and counts with so many standard deviations on top:
+    one of which little is known waits. fall_kept: before there is one, a loss falls over a rung by
     so much of what it fell over the one below, as on a power law (0: nothing is extrapolated). gains: rungs that make
     trials worse lose their share. past_best: trials that got worse wait behind the others. narrow: slots without use
     are handed back. rush: where a deadline leaves money idle, others than the leader go on.
@@ -46,6 +47,7 @@ class Rules:
     last_share: float = 0.6
     fall_kept: float = 0.75
     law: bool = True
+    doubt: float = 1.0
     gains: bool = True
     past_best: bool = True
     narrow: bool = True
@@ -232,7 +234,7 @@ class SuccessiveHalving:
         self._rules = frame.rules
         self._standings = Standings(
             lambda rung: self.ladder.falls(rung), lambda rung, seconds: self.ladder.ahead(rung, seconds),
-            rises=frame.rules.past_best, law=frame.rules.law,
+            rises=frame.rules.past_best, law=frame.rules.law, doubt=frame.rules.doubt,
         )  # fmt: skip
         self._finisher: str | None = None
         self._errors: Counter[str] = Counter()
@@ -251,6 +253,11 @@ class SuccessiveHalving:
     def rung_seconds(self, rung: int) -> float:
         """Training seconds of a trial's life at a rung."""
         return self.ladder.rung_seconds(rung)
+
+    def outlook(self, size: float, speed: float) -> float | None:
+        """The loss that a new trial is expected to have at its end that trains on so many tokens a second; None: too
+        little is known, or its end is one of its own."""
+        return None if math.isfinite(self.ladder.life) else self._standings.outlook(size, self.ladder.end * speed)
 
     # --- events
 
@@ -392,7 +399,7 @@ class SuccessiveHalving:
 
     def _place(self, trial: str) -> str:
         standing = self.trials[trial]
-        loss, expected = standing.losses[standing.rung], self._standings.expected(trial)
+        loss, (expected, _) = standing.losses[standing.rung], self._standings.expected(trial)
         at_its_end = f", {expected:.3f} expected at its end" if expected != loss else ""
         return f"best of those that wait at rung {standing.rung}: loss {loss:.3f}{at_its_end}"
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import optuna
 
 from tune.errors import UserError
+from tune.search.forecast import NO_PROGRESS, Progress
+from tune.search.outlook import Outlook, most_promising
 from tune.search_space import CENTRE, FREED, PER_LAYER, Config, Space, Value, layer_weights
 
 ENOUGH_RESULTS = 20
@@ -35,11 +37,14 @@ class Suggester:
 
     search: "random": each that is left is equally likely; "prior": the default one, then the most promising of a few;
     "tpe": so too until there are enough results, then as these tell. prior: how promising a config is before anything
-    is known of it, in (0, 1].
+    is known of it, in (0, 1]; outlook: what it is expected to have at its end, as soon as the trials tell.
     """
 
-    def __init__(self, space: Space, *, seed: int, search: str, prior: Callable[[Config], float]) -> None:
-        self._space, self._prior, self._search = space, prior, search
+    def __init__(
+        self, space: Space, *, seed: int, search: str, prior: Callable[[Config], float],
+        outlook: Outlook | None = None,
+    ) -> None:  # fmt: skip
+        self._space, self._prior, self._outlook, self._search = space, prior, outlook or Outlook(), search
         self._whole_space = space.whole
         self._seed = seed
         self._given: dict[str, Config] = {}
@@ -65,8 +70,9 @@ class Suggester:
         self._given[trial] = config
         self._keys.add(_key(config))
 
-    def tell(self, trial: str, rung: int, loss: float | None) -> None:
-        """The loss of a trial at a rung; None: it failed there."""
+    def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
+        """The loss of a trial at a rung, with so much behind it; None: it failed there."""
+        self._outlook.tell(trial, self._given[trial], progress)
         self._results.setdefault(rung, {})[trial] = WORST_LOSS if loss is None or not math.isfinite(loss) else loss
 
     def _uniform(self) -> Config:
@@ -84,7 +90,7 @@ class Suggester:
         draws = self._by_results(rng) if self._search == "tpe" and self._enough() else self._by_prior(rng)
         new = [config for config in draws if self._space.contains(config) and _key(config) not in self._keys]
         if new:
-            return max(new, key=self._prior)
+            return new[most_promising(new, self._prior, self._outlook)]
         return next(config for config in self._space.configs() if _key(config) not in self._keys)
 
     def _rng(self) -> random.Random:

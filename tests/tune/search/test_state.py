@@ -14,6 +14,7 @@ import pytest
 from tests.tune.search.world import LIMIT, STEP_SECONDS, Numbered, World
 from tune.devices import find_devices
 from tune.search.family import CostModel
+from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search_context import check_same_kind, make_engine, make_place, survey
 from tune.settings import Settings
 from tune.store.accounting import Assignment
@@ -36,7 +37,7 @@ class Attentive(Numbered):
     def suggest(self, trial: str) -> dict[str, Any]:
         return super().suggest(trial) | {"heard": self.heard}
 
-    def tell(self, trial: str, rung: int, loss: float | None) -> None:
+    def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
         self.heard = 0.5 * self.heard + len(trial) + rung + (loss or 0.0)
 
 

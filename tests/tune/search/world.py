@@ -12,6 +12,7 @@ from model.training.checkpoint import newest
 from tune.reports import Ended, Evaluation, Report
 from tune.search.engine import Engine, Listener
 from tune.search.family import CostModel, Family
+from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.memory_model import FACTOR, OVERHEAD_BYTES, Memory
 from tune.search.resume import agreed, close_what_a_kill_left_open, last_moment, restore, spent, spent_beside
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
@@ -63,7 +64,7 @@ class Numbered:
     def tried(self, trial: str, config: dict[str, Any]) -> None:
         self.given += 1
 
-    def tell(self, trial: str, rung: int, loss: float | None) -> None:
+    def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
         pass
 
 

@@ -1,0 +1,81 @@
+"""What is expected of configurations that were not tried: by how fast they train and what a law says of their size."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from tune.search.forecast import Progress
+from tune.search.outlook import Outlook, Speeds, most_promising
+from tune.search.scaling_law import ScalingLaw
+from tune.search_space import Config
+
+SECONDS, END = 10.0, 600.0
+LAW = ScalingLaw(floor=1.2, of_size=0.3, size_power=0.5, of_tokens=0.6, token_power=0.4, size_unit=2e5, token_unit=2e6)
+
+
+def config(d_model: int, layers: int) -> Config:
+    return {"d_model": d_model, "layers": layers, "dropout": 0.0, "precision": "bf16"}
+
+
+def size(point: Config) -> float:
+    return 12.0 * float(point["d_model"]) ** 2 * float(point["layers"])
+
+
+def speed(point: Config) -> float:
+    """Depth costs more than its weights do."""
+    return 1e8 * size(point) ** -0.6 * float(point["layers"]) ** -0.3
+
+
+TRIED = [config(32, 2), config(64, 4), config(128, 2), config(96, 8), config(192, 4), config(256, 2)]
+NEW = [config(32, 8), config(64, 2), config(128, 8), config(192, 2), config(256, 8), config(384, 4)]
+
+
+def progress(point: Config) -> Progress:
+    return Progress(size=size(point), tokens=SECONDS * speed(point), seconds=SECONDS)
+
+
+def outlook(tried: Sequence[Config]) -> Outlook:
+    seen = Outlook(size, lambda weights, rate: LAW.loss(weights, END * rate))
+    for number, point in enumerate(tried):
+        seen.tell(f"t{number}", point, progress(point))
+    return seen
+
+
+def test_speeds_of_new_shapes_follow_from_those_that_were_measured() -> None:
+    speeds = Speeds.fit([(point, progress(point)) for point in TRIED])
+    assert [speeds.of(point, size(point)) for point in NEW] == pytest.approx([speed(point) for point in NEW], rel=0.15)
+
+
+def test_of_one_trial_all_that_is_known_is_that_larger_ones_are_slower() -> None:
+    speeds = Speeds.fit([(TRIED[1], progress(TRIED[1]))])
+    rates = [speeds.of(point, size(point)) for point in sorted(NEW, key=size)]
+    assert rates == sorted(rates, reverse=True)
+    assert speeds.of(TRIED[1], size(TRIED[1])) == pytest.approx(speed(TRIED[1]), rel=0.01)
+
+
+def test_the_size_that_is_best_at_the_end_of_the_cap_is_favoured() -> None:
+    """Not the one that is best now: the larger ones have seen few tokens."""
+    truly = min(NEW, key=lambda point: LAW.loss(size(point), END * speed(point)))
+    now = min(NEW, key=lambda point: LAW.loss(size(point), SECONDS * speed(point)))
+    assert NEW[most_promising(NEW, lambda point: 1.0, outlook(TRIED))] == truly != now
+
+
+def test_until_trials_tell_and_among_equals_the_prior_decides() -> None:
+    def prior(point: Config) -> float:
+        return math.exp(-float(point["layers"]))
+
+    shallow = min(NEW, key=lambda point: float(point["layers"]))
+    unknown = Outlook(size, lambda weights, rate: None)
+    unknown.tell("t0", TRIED[0], progress(TRIED[0]))
+    for nothing in (outlook([]), unknown):
+        assert nothing.losses(NEW) is None and NEW[most_promising(NEW, prior, nothing)] == shallow
+    alike = Outlook(size, lambda weights, rate: 2.0)
+    alike.tell("t0", TRIED[0], progress(TRIED[0]))
+    assert NEW[most_promising(NEW, prior, alike)] == shallow
+
+
+def test_a_trial_of_which_no_size_is_known_tells_nothing() -> None:
+    seen = outlook([])
+    seen.tell("t0", TRIED[0], Progress(tokens=1.0, seconds=1.0))
+    assert seen.losses(NEW) is None

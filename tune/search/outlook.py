@@ -1,0 +1,110 @@
+"""What configurations that were not tried are expected to have at their ends, as far as their size and speed tell."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tune.search.forecast import Progress
+from tune.search_space import Config
+
+Array = npt.NDArray[np.float64]
+
+POWER = -0.7
+"""Of the size in the tokens that a model trains on in a second, before anything is known: small ones waste more."""
+POWER_SPREAD = 0.2
+"""Standard deviation of that, and of the power of each other dimension, which is 0 before anything is known."""
+NOISE = 0.1
+"""Of the log of a speed that was measured."""
+VAGUE = 1e-6
+"""Precision of the mean speed, of which nothing is known before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speeds:
+    """Tokens a second as a product of powers of size and of each dimension that is a number above zero.
+
+    centre: means of their logs; coefficients: of the mean speed, and the powers.
+    """
+
+    dimensions: tuple[str, ...]
+    centre: Array
+    coefficients: Array
+
+    @classmethod
+    def fit(cls, seen: Sequence[tuple[Config, Progress]]) -> Self:
+        """To trials that trained, the powers near the likely ones where these tell little."""
+        first, _ = seen[0]
+        dimensions = tuple(name for name in first if all(_counts(config[name]) for config, _ in seen))
+        rows = np.array([_logs(config, at.size, dimensions) for config, at in seen])
+        centre, likely = rows.mean(axis=0), np.array([0.0, POWER, *([0.0] * len(dimensions))])
+        columns = np.hstack([np.ones((len(rows), 1)), rows - centre])
+        speeds = np.array([math.log(at.tokens / at.seconds) for _, at in seen])
+        trust = np.diag([VAGUE, *([(NOISE / POWER_SPREAD) ** 2] * (1 + len(dimensions)))])
+        found = likely + np.linalg.solve(columns.T @ columns + trust, columns.T @ (speeds - columns @ likely))
+        return cls(dimensions=dimensions, centre=centre, coefficients=found)
+
+    def of(self, config: Config, size: float) -> float:
+        """Tokens a second of a model of so many weights."""
+        off = np.array(_logs(config, size, self.dimensions)) - self.centre
+        return math.exp(self.coefficients[0] + float(off @ self.coefficients[1:]))
+
+
+def _counts(value: object) -> bool:
+    return isinstance(value, int | float) and value > 0
+
+
+def _logs(config: Config, size: float, dimensions: Sequence[str]) -> list[float]:
+    return [math.log(size), *(math.log(float(config[name])) for name in dimensions)]
+
+
+class Outlook:
+    """The losses that configurations of one family are expected to have at their ends.
+
+    size: weights of a configuration's model; loss(size, speed): what a new trial is expected to have that trains on so
+    many tokens a second, in nats; None: too little is known of the others.
+    """
+
+    def __init__(
+        self, size: Callable[[Config], float] = lambda config: 0.0,
+        loss: Callable[[float, float], float | None] = lambda size, speed: None,
+    ) -> None:  # fmt: skip
+        self._size, self._loss = size, loss
+        self._seen: dict[str, tuple[Config, Progress]] = {}
+
+    def tell(self, trial: str, config: Config, progress: Progress) -> None:
+        """How far a trial came in what time."""
+        if min(progress.size, progress.tokens, progress.seconds) > 0:
+            self._seen[trial] = config, progress
+
+    def losses(self, configs: Sequence[Config]) -> list[float] | None:
+        """Nats, of each of these; None: too little is known."""
+        if not self._seen:
+            return None
+        speeds, losses = Speeds.fit(list(self._seen.values())), list[float]()
+        for config in configs:
+            size = self._size(config)
+            loss = self._loss(size, speeds.of(config, size))
+            if loss is None:
+                return None
+            losses.append(loss)
+        return losses
+
+
+DOUBT = 0.02
+"""Of an expected loss, as a share of it: what is further above the lowest is less promising in proportion."""
+LEAST_PROMISE = 1e-300
+"""Of a prior: one that rules out all says nothing."""
+
+
+def most_promising(configs: Sequence[Config], prior: Callable[[Config], float], outlook: Outlook) -> int:
+    """The place of the first of those that prior and outlook together favour."""
+    logs = [math.log(max(prior(config), LEAST_PROMISE)) for config in configs]
+    losses = outlook.losses(configs)
+    if losses is not None:
+        lowest = min(losses)
+        logs = [log - math.log(loss / lowest) / DOUBT for log, loss in zip(logs, losses, strict=True)]
+    return max(range(len(configs)), key=logs.__getitem__)
