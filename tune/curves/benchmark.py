@@ -44,12 +44,13 @@ WITHOUT = "without "
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """Searches that differ in their seed only."""
+    """Searches that differ in their seed only. life: of a baseline's trials in own mode, as a share of the cap."""
 
     table: Table
     scheduler: str
     budget: Amount
     workers: int
+    life: float = 1.0
 
     @property
     def cap(self) -> float:
@@ -75,6 +76,17 @@ class Outcome:
     bound: float
 
 
+LIVES = (0.8, 0.5, 0.25, 0.125, 0.0625)
+"""Of the cap: what the trials of a baseline may be trained for in own mode, where their schedule needs an end."""
+
+
+def searches(cell: Cell, settings: ReplaySettings) -> list[Outcome]:
+    """A search for each seed; of a baseline in own mode those with the life that serves it best."""
+    lives = LIVES if cell.table.own_mode and not _ours(cell) else (cell.life,)
+    tried = [[search(replace(cell, life=life), settings, seed) for seed in range(settings.seeds)] for life in lives]
+    return min(tried, key=lambda outcomes: sum(outcome.regret for outcome in outcomes))
+
+
 def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
     """One search: the engine in virtual time, with its own policy or with a baseline's rule in its place."""
     curves, cap, clock = diverging(cell.table.curves, settings.diverge, seed), cell.cap, Clock()
@@ -93,8 +105,11 @@ def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
             wall_left=lambda: None if math.isinf(deadline) else deadline - clock.now, within=within,
         )  # fmt: skip
         families["replay"] = _family(cell, settings, curves, supply, engine, min(deadline, within))
+        lived = (
+            [_lived(curve, cell.life * cap) for curve in curves] if cell.table.own_mode and not _ours(cell) else curves
+        )
         costs = Costs(start_up=settings.start_up, overhead=0.0, thaw=settings.thaw, memory_limit=settings.memory_limit)
-        Simulation(engine, clock, costs, lambda trial, family, config: curves[int(config["curve"])]).run()
+        Simulation(engine, clock, costs, lambda trial, family, config: lived[int(config["curve"])]).run()
         return outcome(cell, settings, curves, engine, clock)
 
 
@@ -104,10 +119,10 @@ def _family(
     """As a search has it. What a step takes of the configuration that comes first is known, of no other."""
     steps, unit = max(curve.most for curve in curves), max(curve.report_every for curve in curves)
     step_seconds, life = supply.first().step_seconds, math.inf if cell.table.own_mode else steps
-    if cell.table.own_mode:
-        shortest = max(_middle(curves).warm_up_seconds, *(curve.seconds_per_report for curve in curves))
-    else:
-        shortest = unit * step_seconds
+    shortest = unit * step_seconds
+    if cell.table.own_mode:  # a step stands for a second of training
+        steps, unit, step_seconds = cell.life * cell.cap, max(curve.seconds_per_report for curve in curves), 1.0
+        shortest = max(unit, _middle(curves).warm_up_seconds)
     policy: Policy
     idea, price = cell.scheduler.removeprefix(WITHOUT), engine.price_of("replay")
     if _ours(cell):
@@ -131,6 +146,11 @@ def _family(
         equal_tokens=math.isfinite(life) != (idea == RESOURCE),
         step_seconds=step_seconds, life_steps=life, warm_up_steps=max(curve.warm_up_steps for curve in curves),
     )  # fmt: skip
+
+
+def _lived(curve: Curve, seconds: float) -> Curve:
+    """With a life of its own of so many seconds, at whose end it has decayed."""
+    return replace(curve, losses=curve.losses[: max(1, int(seconds / curve.seconds_per_report))])
 
 
 def _middle(curves: Sequence[Curve]) -> Curve:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 from tune.curves.asked import ALL, ReplaySettings
-from tune.curves.benchmark import IDEAS, WITHOUT, Cell, Outcome, search
+from tune.curves.benchmark import IDEAS, WITHOUT, Cell, Outcome, searches
 from tune.curves.recorded import Row, Rows, Table, code, load
 from tune.flags import invalid
 
@@ -23,8 +23,7 @@ def replay(tables: Sequence[Table], settings: ReplaySettings) -> list[Row]:
         cell = Cell(table=table, scheduler=scheduler, budget=budget, workers=workers)
         row = kept.find(asked(cell, settings))
         if row is None:
-            outcomes = [search(cell, settings, seed) for seed in range(settings.seeds)]
-            row = asked(cell, settings) | found(outcomes)
+            row = asked(cell, settings) | found(searches(cell, settings))
             kept.keep(row)
         rows.append(row)
     return rows

@@ -25,7 +25,7 @@ VAGUE = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Speeds:
-    """Tokens a second as a product of powers of size and of each dimension that is a number above zero.
+    """Tokens a second as a product of powers of size and of each dimension that is a whole number.
 
     centre: means of their logs; coefficients: of the mean speed, and the powers.
     """
@@ -38,7 +38,7 @@ class Speeds:
     def fit(cls, seen: Sequence[tuple[Config, Progress]]) -> Self:
         """To trials that trained, the powers near the likely ones where these tell little."""
         first, _ = seen[0]
-        dimensions = tuple(name for name in first if all(_counts(config[name]) for config, _ in seen))
+        dimensions = tuple(name for name, value in first.items() if isinstance(value, int))
         rows = np.array([_logs(config, at.size, dimensions) for config, at in seen])
         centre, likely = rows.mean(axis=0), np.array([0.0, POWER, *([0.0] * len(dimensions))])
         columns = np.hstack([np.ones((len(rows), 1)), rows - centre])
@@ -53,19 +53,15 @@ class Speeds:
         return math.exp(self.coefficients[0] + float(off @ self.coefficients[1:]))
 
 
-def _counts(value: object) -> bool:
-    return isinstance(value, int | float) and value > 0
-
-
 def _logs(config: Config, size: float, dimensions: Sequence[str]) -> list[float]:
-    return [math.log(size), *(math.log(float(config[name])) for name in dimensions)]
+    return [math.log(size), *(math.log(max(1.0, float(config[name]))) for name in dimensions)]
 
 
 class Outlook:
     """The losses that configurations of one family are expected to have at their ends.
 
-    size: weights of a configuration's model; loss(size, speed): what a new trial is expected to have that trains on so
-    many tokens a second, in nats; None: too little is known of the others.
+    size: weights of a configuration's model (0: not known); loss(size, speed): what a new trial is expected to have
+    that trains on so many tokens a second, in nats; None: too little is known of the others.
     """
 
     def __init__(
@@ -82,11 +78,11 @@ class Outlook:
 
     def losses(self, configs: Sequence[Config]) -> list[float] | None:
         """Nats, of each of these; None: too little is known."""
-        if not self._seen:
+        sizes, losses = list(map(self._size, configs)), list[float]()
+        if not self._seen or min(sizes) <= 0:
             return None
-        speeds, losses = Speeds.fit(list(self._seen.values())), list[float]()
-        for config in configs:
-            size = self._size(config)
+        speeds = Speeds.fit(list(self._seen.values()))
+        for config, size in zip(configs, sizes, strict=True):
             loss = self._loss(size, speeds.of(config, size))
             if loss is None:
                 return None

@@ -2,13 +2,16 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
-from tests.tune.curves.made import curve, played, search, table
+from tests.tune.curves.made import curve, played, search, settings, table
+from tune.curves import benchmark
 from tune.curves.asked import Amount
-from tune.curves.benchmark import IDEAS, diverging, hypervolume
+from tune.curves.benchmark import IDEAS, LIVES, Cell, diverging, hypervolume, searches
 from tune.curves.recorded import Curve, Table
+from tune.errors import UserError
 from tune.search.engine import WALLS
 from tune.search.forecast import Standing
 from tune.search.scaling_law import ScalingLaw
@@ -122,6 +125,34 @@ def test_in_own_mode_the_last_segment_ends_with_the_decay_and_takes_what_was_kep
     assert found.bound == pytest.approx(math.expm1(shorter - whole))
     alone = search(Table(name="one", curves=some.curves[:1]), "ration", share=0.5)
     assert 0 <= alone.regret < 0.02
+
+
+def test_a_baseline_in_own_mode_has_trials_that_decay_at_the_end_of_a_life_of_theirs() -> None:
+    """Of several lives the one that serves it best."""
+    some = own_mode(12)
+    cell = Cell(table=some, scheduler="ray-asha", budget=Amount(text="", times=0.08), workers=1)
+    tried = {life: benchmark.search(replace(cell, life=life), settings(), seed=0).regret for life in LIVES}
+    (found,) = searches(cell, settings(seeds=1))
+    assert found.regret == min(tried.values()) < max(tried.values())
+    standings = played(some, "ray-asha", share=0.08).families["replay"].policy.trials.values()
+    assert any(standing.state == "finished" for standing in standings)
+
+
+def test_a_search_of_a_measured_table_is_suggested_to_as_a_search_is_and_of_another_not() -> None:
+    """The prior's centre is another with each seed; a table that says nothing of its models has none."""
+    shapes = [(32, 2), (64, 2), (64, 4), (128, 4), (256, 4), (256, 8)]
+    curves = [
+        replace(
+            each, config={"d_model": width, "heads": 4, "layers": layers, "dropout": 0.0, "precision": "fp32"},
+            parameters=12 * width**2 * layers, family="nanogpt", tokens_per_step=1000.0, text_tokens=1e6,
+        )
+        for (width, layers), each in zip(shapes, own_mode(6).curves, strict=True)
+    ]  # fmt: skip
+    measured = Table(name="measured", curves=tuple(curves))
+    begun = {played(measured, "ration", suggest="prior", seed=seed).trials["t001"].config["curve"] for seed in range(8)}
+    assert len(begun) > 1
+    with pytest.raises(UserError, match="--suggest prior"):
+        search(own_mode(6), "ration", suggest="prior")
 
 
 def test_a_decision_looks_at_few_trials_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,15 @@ def test_until_trials_tell_and_among_equals_the_prior_decides() -> None:
     assert NEW[most_promising(NEW, prior, alike)] == shallow
 
 
+def test_a_dimension_may_be_zero_and_a_size_unknown() -> None:
+    """Dropout, where none of those that were tried had none."""
+    seen = outlook([{**point, "dropout": 0.1} for point in TRIED])
+    assert seen.losses(NEW) == pytest.approx(outlook(TRIED).losses(NEW))
+    nameless = Outlook(loss=lambda weights, rate: 2.0)
+    nameless.tell("t0", TRIED[0], progress(TRIED[0]))
+    assert nameless.losses(NEW) is None
+
+
 def test_a_trial_of_which_no_size_is_known_tells_nothing() -> None:
     seen = outlook([])
     seen.tell("t0", TRIED[0], Progress(tokens=1.0, seconds=1.0))
