@@ -77,10 +77,12 @@ class Config:
 
     @classmethod
     def at(cls, point: Mapping[str, Any], *, family: str, seed: int = 0) -> Self:
-        """That of a point in the space of a family: what no field is named after is its own."""
+        """That of a point in the space of a family: what no field is named after is its own. A seed of the point's own
+        counts."""
         known = {each.name for each in fields(cls)}
         own = {name: value for name, value in point.items() if name not in known}
-        return cls(family=family, seed=seed, own=own, **{name: point[name] for name in point if name in known})
+        given = {"seed": seed} | {name: point[name] for name in point if name in known}
+        return cls(family=family, own=own, **given)
 
 
 def model_config(config: Config, *, vocabulary: int, pad: int) -> GPTConfig | TranslatorConfig:

@@ -23,6 +23,7 @@ from model.data.dataset import TextData
 from model.families import BUILT_IN, FAMILIES
 from model.training.learner import dry_batch
 from model.training.memory import machine_bytes
+from model.training.time_budget import WHOLE_MARGIN
 from tune.backend.trainable import Place
 from tune.corpora import FLAGS, load_corpora, prepare
 from tune.devices import Devices
@@ -31,13 +32,14 @@ from tune.errors import UserError, told_of
 from tune.flags import invalid
 from tune.machine import cpu_name
 from tune.recipe import FILLING_TOKENS, LEAST_EPOCH_STEPS, UNSEEN_FLOPS, Recipe, evaluation_tokens, recipe
+from tune.search.confirm import Confirming
 from tune.search.engine import WALLS, Engine, Listener
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, CostModel, Family
 from tune.search.memory_model import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
 from tune.search.outlook import Outlook
 from tune.search.resume import agreed, last_moment, spent, spent_beside
 from tune.search.state import Terms
-from tune.search.successive_halving import Frame, Ladder, SuccessiveHalving
+from tune.search.successive_halving import CONFIRM_SHARE, Frame, Ladder
 from tune.search.suggest import Suggester, prior
 from tune.search_space import PER_LAYER, SPACES, Space, freed, layer_weights
 from tune.settings import Settings
@@ -180,7 +182,8 @@ def check_learns(config: Config, data: Data) -> None:
 
 def check_cap(settings: Settings) -> None:
     """UserError: a cap that pays for no rung and last segment of one trial of each family."""
-    least = FIRST_START_UP_SECONDS + 2 * (FIRST_OVERHEAD_SECONDS + SHORTEST_RUNG_SECONDS)
+    segment = FIRST_OVERHEAD_SECONDS + SHORTEST_RUNG_SECONDS
+    least = max(FIRST_START_UP_SECONDS + 2 * segment, 2 * settings.confirm * segment / CONFIRM_SHARE)
     smallest = max(least / share for share in settings.families.values())
     if settings.budget < smallest:
         raise settings.too_small(smallest)
@@ -326,9 +329,9 @@ def make_family(
     seconds, share = settings.families[name] * first, context.devices.share
     frame = Frame(
         slots=context.devices.slots, shortest=shortest_rung(context, name), part=settings.families[name],
-        overhead=FIRST_OVERHEAD_SECONDS, start_up=FIRST_START_UP_SECONDS,
+        overhead=FIRST_OVERHEAD_SECONDS, start_up=FIRST_START_UP_SECONDS, seeds=settings.confirm,
     )  # fmt: skip
-    policy = SuccessiveHalving(frame, ladder or frame.fit(seconds / share, wall), price_of)
+    policy = Confirming(frame, ladder or frame.fit(seconds / share, wall), price_of)
     return Family(
         seconds=settings.families[name] * by_now / share,
         policy=policy,
@@ -337,6 +340,8 @@ def make_family(
         equal_tokens=settings.rungs == "tokens",
         warm_up_steps=recipe.warm_up_steps,
         decoding=decoding_seconds if context.devices.kind == "cpu" else lambda step_seconds: 0.0,
+        closing=closing_seconds(context, name) if settings.confirm else lambda step_seconds: 0.0,
+        seed=settings.seed,
         suggestions=Suggester(
             space, seed=settings.seed, search=settings.search,
             prior=prior(
@@ -352,6 +357,14 @@ def parameters(context: SearchContext, name: str, point: Mapping[str, Any]) -> i
     """Weights of a model at a point of a family's space."""
     data = context.data[name]
     return FAMILIES[name].parameters(context.config(name, point), data.vocabulary, pad_of(data))
+
+
+def closing_seconds(context: SearchContext, name: str) -> Callable[[float], float]:
+    """What measuring a trial on all of validation and test takes, by the seconds of its steps: a target token costs at
+    most half of what it does in training."""
+    config, data = context.config(name, context.spaces[name].default()), context.data[name]
+    tokens = sum(FAMILIES[name].span(config, data, split, None).tokens for split in ("valid", "test"))
+    return lambda step_seconds: WHOLE_MARGIN * tokens / config.batch_tokens * step_seconds / 2
 
 
 def shortest_rung(context: SearchContext, name: str) -> float:

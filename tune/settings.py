@@ -167,6 +167,14 @@ class Settings(Flags):
         ),
     )
     seed: int = field(default=0, metadata=typed("for every random choice", **NUMBER_OF))
+    confirm: int = field(
+        default=0,
+        metadata=typed(
+            "train the last two of each family anew with so many other seeds each, 2 or more, on a third of the cap, "
+            "so that the ranking says whether they are told apart (default: none)",
+            **NUMBER_OF,
+        ),
+    )
     out: Path | None = field(
         default=None, metadata=typed("the study's folder, made new (default: runs/<time>)", **FOLDER)
     )
@@ -259,6 +267,8 @@ class Settings(Flags):
             raise invalid("devices", f"'{self.devices}' is too few: a search needs at least 1; leave it out for all")
         if isinstance(self.trials_per_gpu, int) and self.trials_per_gpu < 1:
             raise invalid("trials_per_gpu", f"'{self.trials_per_gpu}' is too few: write 1 or more, or auto")
+        if self.confirm < 0 or self.confirm == 1:
+            raise invalid("confirm", f"'{self.confirm}' is too few: two seeds or more tell how they differ; write 2")
         if not 0 <= self.seed <= LARGEST_SEED:
             raise invalid("seed", f"'{self.seed}' is out of range: a seed is from 0 to {LARGEST_SEED}; write --seed 0")
         super().__post_init__()

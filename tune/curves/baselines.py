@@ -108,6 +108,9 @@ class Baseline:
     def finishing(self, trial: str) -> None:
         """No baseline knows of a last segment."""
 
+    def confirming(self, trial: str, of: str) -> None:
+        """Nor of a last comparison."""
+
     def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
         """No baseline has a ladder."""
         raise NotImplementedError

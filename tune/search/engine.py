@@ -22,7 +22,7 @@ from tune.search.family import (  # fmt: skip
     with_start_up,
 )
 from tune.search.state import Agreed, State, Terms, agreed_in
-from tune.search.successive_halving import ALIKE, Finish, HandBack, Ladder, Promote, Start, Wait
+from tune.search.successive_halving import ALIKE, Confirm, Finish, HandBack, Ladder, Promote, Start, Wait
 from tune.store.accounting import Accounting, Assignment, Running
 from tune.store.heartbeat import GRACE_SECONDS, IDLE, WORKING
 
@@ -50,6 +50,8 @@ DRIVER_SLEPT = "its driver slept"
 HUNG = "hung: no sign of life by the end of its lease"
 GO_ON = "go on"
 """The decision to give a trial another lease for the goal that it had."""
+CONFIRM = "confirm"
+"""The decision to train a configuration anew."""
 
 Afterwards = Literal["goes on", "waits", "ends"]
 """What becomes of a trial's process after a report."""
@@ -243,7 +245,8 @@ class Engine:
             name = self.trials[trial].family
             family = self.families[name]
             left = self._shares.left(name, self.slots.free, None).seconds
-            price = left if rung is None else self.price_of(name)(trial, rung)
+            most = family.policy.ladder.confirm if self.trials[trial].confirms else math.inf
+            price = min(left, most) if rung is None else self.price_of(name)(trial, rung)
             with self.event():
                 if left >= LEAST_LEASE_SECONDS and price <= left and not family.policy.hopeless:
                     return self._lease(trial, rung, price, GO_ON, "its segment was cut short")
@@ -251,7 +254,7 @@ class Engine:
                 self._decide(trial, "wait", "what is left does not pay for the rest of its segment", rung)
         return None
 
-    def _assign(self, name: str, move: Start | Promote | Finish) -> Assignment | None:
+    def _assign(self, name: str, move: Start | Promote | Finish | Confirm) -> Assignment | None:
         """Put a move into practice; None where there is no configuration left to start."""
         price = self.price_of(name)
         with self.event():
@@ -259,6 +262,9 @@ class Engine:
                 return self._lease(str(move.trial), None, move.seconds, "finish", move.reason)
             if isinstance(move, Promote):
                 return self._lease(str(move.trial), move.rung, price(move.trial, move.rung), "promote", move.reason)
+            if isinstance(move, Confirm):
+                record = self.families[name].anew(move, self.trials[move.of], self.trials[move.other])
+                return self._lease(self._noted(record), None, move.seconds, CONFIRM, move.reason)
             trial = self._new_trial(name)
             return self._lease(trial, 0, price(None, 0), "start", move.reason) if trial else None
 
@@ -266,21 +272,28 @@ class Engine:
         """A configuration that was not tried yet and will fit in memory; those that will not are written down too."""
         family = self.families[name]
         while family.refusals < MOST_REFUSALS and family.suggestions.more:
-            config, created = (
-                family.suggestions.suggest(trial := f"t{len(self.trials) + 1:03d}"),
-                self.accounting.clock(),
-            )
-            row = {"trial": trial, "family": name, "config": json.dumps(config), "state": "paused"}
-            self.accounting.journal.insert("trials", {**row, "created": created})
-            self.trials[trial] = TrialRecord(family=name, config=config)
+            config = family.suggestions.suggest(self._next_name)
+            trial = self._noted(TrialRecord(family=name, config=config))
             if (refusal := family.memory.refusal(config)) is None:
                 return trial
             self.end(trial, refusal)
         return None
 
+    @property
+    def _next_name(self) -> str:
+        return f"t{len(self.trials) + 1:03d}"
+
+    def _noted(self, record: TrialRecord) -> str:
+        """A new trial, written down; its name."""
+        trial, config = self._next_name, json.dumps(record.config)
+        row = {"trial": trial, "family": record.family, "config": config, "state": "paused"}
+        self.accounting.journal.insert("trials", {**row, "created": self.accounting.clock()})
+        self.trials[trial] = record
+        return trial
+
     def _lease(self, trial: str, rung: int | None, price: float, action: str, reason: str) -> Assignment:
         """Reserve what a segment needs and write it down, before it happens. rung None: the last segment."""
-        record, again, wall = self.trials[trial], action == GO_ON, self.wall_left()
+        record, again, wall = self.trials[trial], action in (GO_ON, CONFIRM), self.wall_left()
         family = self.families[record.family]
         wanted = family.last_segment(record, price) if rung is None else with_margin(price)
         if not self.accounting.idle_slots:

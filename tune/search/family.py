@@ -12,7 +12,7 @@ from typing import Protocol
 from tune.reports import Report
 from tune.search.forecast import NO_PROGRESS, Progress, Standing
 from tune.search.memory_model import Memory
-from tune.search.successive_halving import Ladder, Left, Move
+from tune.search.successive_halving import Confirm, Ladder, Left, Move
 from tune.search_space import Config
 from tune.store.accounting import UNIT, Accounting, Exact, Running
 
@@ -21,6 +21,11 @@ MOST_REFUSALS = 50
 
 DECODING_SHARE = 0.01
 """Of a last segment at most: left for its winner to decode with."""
+CONFIRM_TRAINING = 0.75
+"""Of the seconds of a training of the last two anew, less what opens and closes it: for its steps, which may be slower
+than they were."""
+SEEDS = 2**32
+"""There are, as NumPy has it."""
 WARM_UPS_BEFORE_A_FALL_TELLS = 2.0
 """A loss falls steeply with the rate's warm-up, for slow trials most of all: until so many of it no fall tells how a
 trial will go on. Counted in steps of the family's first trial, so that all at a rung are compared in the same way."""
@@ -37,7 +42,7 @@ class TrialRecord:
 
     step_seconds: median seconds of a step by which its rungs were fixed, None before that; goal: steps of its life that
     its last lease was for, None where only seconds counted; deaths: how often its process died; micro_batches: into how
-    many parts its batches were cut, None before it ran.
+    many parts its batches were cut, None before it ran; confirms: the trial whose configuration it trains anew.
     """
 
     family: str
@@ -48,6 +53,7 @@ class TrialRecord:
     goal: int | None = None
     deaths: int = 0
     micro_batches: int | None = None
+    confirms: str | None = None
 
     def take_up(self, newest: tuple[str, int] | None) -> None:
         """Path and steps of the newest sound checkpoint: there its next segment begins."""
@@ -151,6 +157,9 @@ class Policy(Protocol):
     def finishing(self, trial: str) -> None:
         """A trial is in its last segment; told again it changes nothing."""
 
+    def confirming(self, trial: str, of: str) -> None:
+        """A trial trains the configuration of another one anew; told again it changes nothing."""
+
     def reported(
         self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS
     ) -> None:
@@ -183,7 +192,8 @@ class Family:
     that are for a rung end; equal_tokens: rungs are equal in tokens, not in device-seconds; step_seconds: the step time
     that then turns their seconds into steps for all trials; life_steps: of a trial's own life (inf: it has none);
     refusals: configurations in a row that do not fit in memory; warm_up_steps: those over which the learning rate of
-    its trials rises; decoding(step_seconds): what its winner needs to decode for a start, in seconds of a slot.
+    its trials rises; decoding(step_seconds): what its winner needs to decode for a start, in seconds of a slot;
+    closing(step_seconds): what measuring a trial at its end takes, in the same; seed: of its trials.
     """
 
     seconds: float
@@ -200,6 +210,8 @@ class Family:
     life_steps: float = math.inf
     warm_up_steps: int = 0
     decoding: Callable[[float], float] = lambda step_seconds: 0.0
+    closing: Callable[[float], float] = lambda step_seconds: 0.0
+    seed: int = 0
 
     @property
     def used(self) -> float:
@@ -219,6 +231,22 @@ class Family:
         None)."""
         steps = None if rung is None else self.steps_at(record, rung)
         return None if steps is None else max(record.steps + 1, steps)
+
+    def anew(self, move: Confirm, record: TrialRecord, other: TrialRecord) -> TrialRecord:
+        """A trial with the configuration of a record and another seed; where rungs are equal in tokens, for as many
+        steps as the other one has time for too."""
+        alike = (record, other) if self.equal_tokens else (record,)
+        steps = min(self._steps_in(move.seconds, each) for each in alike)
+        return TrialRecord(
+            family=record.family, config=record.config | {"seed": (self.seed + move.number) % SEEDS}, goal=steps,
+            micro_batches=record.micro_batches, confirms=move.of,
+        )  # fmt: skip
+
+    def _steps_in(self, seconds: float, record: TrialRecord) -> int:
+        """Of a training from its beginning to its end; the same however often it is asked."""
+        step = record.step_seconds or self.step_seconds or seconds
+        training = seconds - self.policy.ladder.overhead - self.closing(step)
+        return max(1, int(CONFIRM_TRAINING * training / step))
 
     def price(self, trial: str | None, record: TrialRecord | None, rung: int) -> float:
         """Expected device-seconds to bring a trial (None: a new one) from where it is to a rung."""

@@ -186,6 +186,11 @@ class Standings:
         firsts = [self.first(rung, past_best=past_best) for rung in self._waiting]
         return min((trial for trial in firsts if trial is not None), key=self._entry, default=None)
 
+    def runner_up(self, leader: str) -> str | None:
+        """The most promising of those that wait beside the leader."""
+        there = (name for name, each in self.trials.items() if each.state == "paused" and each.rung >= 0)
+        return min((name for name in there if name != leader), key=self._entry, default=None)
+
     def _waits(self, trial: str, rung: int) -> bool:
         standing = self.trials[trial]
         return standing.state == "paused" and standing.rung == rung

@@ -10,13 +10,13 @@ import re
 import signal
 import sqlite3
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from tune.errors import UserError
 from tune.reports import Report, from_row
-from tune.search.engine import GO_ON, Engine
+from tune.search.engine import CONFIRM, GO_ON, Engine
 from tune.search.family import TrialRecord
 from tune.search.state import Agreed, State, Terms, agreed_in
 from tune.store.accounting import DECODING, Running
@@ -40,7 +40,7 @@ OPEN_SLOTS = f"""
 SEGMENTS = "purpose IN ('rung', 'final')"
 """Of leases, those that trials train on."""
 LONGEST_REASON = 160
-LEASES = ("start", "promote", "finish", GO_ON)
+LEASES = ("start", "promote", "finish", CONFIRM, GO_ON)
 """The decisions of which each opens a lease of those, in the same order."""
 TRIAL_NAME = re.compile(r"t\d{3,9}")
 
@@ -199,15 +199,25 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
 
 def _replay(engine: Engine, journal: Journal) -> None:
     """Every event that changed the engine's state, in the order in which they came about."""
+    anew = {row["trial"] for row in journal.rows("SELECT trial FROM decisions WHERE action = ?", CONFIRM)}
     for row in journal.rows("SELECT * FROM trials ORDER BY trial"):
         if not TRIAL_NAME.fullmatch(row["trial"]) or row["family"] not in engine.families:
             raise ValueError(f"no trial is named {row['trial']!r}")
         record = TrialRecord(family=row["family"], config=dict(json.loads(row["config"])))
+        if row["trial"] not in anew:
+            engine.families[row["family"]].suggestions.tried(row["trial"], record.config)
         engine.trials[row["trial"]] = record
-        engine.families[row["family"]].suggestions.tried(row["trial"], record.config)
+    for trial in anew:
+        engine.trials[trial].confirms = whose(engine.trials[trial], engine.trials)
     replay(engine.state, journal)
     for row in journal.rows("SELECT * FROM memory ORDER BY event"):
         remember_memory(engine, row["trial"], row["micro_batches"], row["measured"])
+
+
+def whose(record: TrialRecord, trials: Mapping[str, TrialRecord]) -> str:
+    """The trial that has the configuration which this one trains anew. StopIteration: there is none."""
+    config = {name: value for name, value in record.config.items() if name != "seed"}
+    return next(name for name, each in trials.items() if (each.family, each.config) == (record.family, config))
 
 
 def astray(state: State, journal: Journal) -> Iterator[str]:

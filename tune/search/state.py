@@ -115,7 +115,9 @@ class State:
             family.refusals = family.refusals if trial in family.policy.trials else 0
         record.goal = row["goal"]
         record.micro_batches = row["micro_batches"] or family.memory.micro_batches(record.config) or 1
-        if rung is None:
+        if record.confirms is not None:
+            family.policy.confirming(trial, record.confirms)
+        elif rung is None:
             family.policy.finishing(trial)
         else:
             family.policy.promoted(trial, rung, row["price"] / self.share)
@@ -187,7 +189,8 @@ class State:
             family.policy.ended(trial, reason)
         else:
             family.refusals += 1
-        family.suggestions.tell(trial, 0, None)
+        if self.trials[trial].confirms is None:
+            family.suggestions.tell(trial, 0, None)
 
     def agreed(self, now: Agreed, *, new: bool) -> None:
         """From now on the study has another cap or deadline (in `families`: what that makes of each; one of a `new`
@@ -219,7 +222,7 @@ def ladder_of(terms: Mapping[str, Fact]) -> Ladder | None:
         return None
     told = named(terms["ladder"])
     known = {name: _number(value) for name, value in told.items() if name != "top"}
-    top, whole = told.get("top"), {*told, "life"} == {each.name for each in fields(Ladder)}
+    top, whole = told.get("top"), {*told, "life", "confirm"} == {each.name for each in fields(Ladder)}
     sound = whole and isinstance(top, int) and 0 <= top <= MOST_RUNGS and known["first"] > 0
     if not sound or not (1 < known["eta"] <= MOST_ETA and known["fall_kept"] < 1 and known.get("life", 1.0) > 0):
         raise UserError("--resume: damaged journal: a ladder that it tells of cannot be climbed: begin anew")

@@ -24,6 +24,10 @@ FEWEST_TRIALS = 3
 LEAST_BESIDE = 0.5
 """Of the training that it had, what a last segment beside the leader's must bring, which is a decay: less makes nothing
 of it."""
+CONFIRM_SHARE = 1 / 3
+"""Kept to train the last two anew, of what can be used of a cap; what that does not take goes to the last segment."""
+CONFIRM_WALL = 0.25
+"""Of the wall clock, no such training takes more: on many slots they would last longer than the last segment."""
 ALIKE = 3
 """Where so many trials failed with one error before any reached a rung, all others would."""
 VARYING = re.compile(r"0x[0-9a-f]+|\d+")
@@ -60,7 +64,8 @@ class Ladder:
 
     first: training at rung 0; explore: for the rungs; kept: for the leader's way to its end, of which `last` is for a
     last segment alone; start_up: for slots to come up; overhead: of a segment beside its training; life: training of
-    a trial's own life (inf: it has none); eta, fall_kept: as of Rules.
+    a trial's own life (inf: it has none); eta, fall_kept: as of Rules; confirm: kept for each training of the last two
+    with another seed.
     """
 
     seconds: float
@@ -74,6 +79,7 @@ class Ladder:
     life: float = math.inf
     eta: float = Rules.eta
     fall_kept: float = Rules.fall_kept
+    confirm: float = 0.0
 
     def told(self) -> dict[str, float]:
         """As plain data; a life without end is left out."""
@@ -125,7 +131,8 @@ class Frame:
     """What a family's ladder is fitted to, beside its part of the cap and the time for it. In seconds of a slot.
 
     slots: how many it may come to hold; shortest: least training of rung 0 that makes sense; overhead: of a segment
-    beside its training; start_up: before a new slot trains; part: the family's of all slots; life: as of Ladder.
+    beside its training; start_up: before a new slot trains; part: the family's of all slots; life: as of Ladder; seeds:
+    with which the last two are trained anew.
     """
 
     slots: int
@@ -135,9 +142,16 @@ class Frame:
     part: float = 1.0
     life: float = math.inf
     rules: Rules = Rules()
+    seeds: int = 0
 
     def fit(self, seconds: float, wall: float = math.inf, first: float | None = None) -> Ladder:
         """The ladder for so many seconds of the cap, to be used in `wall` seconds. first: rung 0 is fixed already."""
+        whole, confirm = seconds, 0.0
+        if self.seeds:
+            usable = min(seconds, self.part * self.slots * wall)
+            confirm = min(CONFIRM_SHARE * usable / (2 * self.seeds), CONFIRM_WALL * wall)
+            anew = 2 * self.seeds * confirm
+            seconds, wall = seconds - anew, wall - anew / (self.part * self.slots)
         kept = min(self.rules.last_share * min(seconds, wall), self.life + self.overhead)
         coming_up = max(self.start_up, min(self.start_up * self.slots, START_UP_SHARE * seconds))
         explore = max(0.0, min(seconds - kept - coming_up, self.part * self.slots * (wall - kept) - coming_up))
@@ -145,9 +159,9 @@ class Frame:
             self.shortest, max(self.overhead, SHORTEST_SHARE * self.shortest, explore / FEWEST_TRIALS - self.overhead)
         )
         bare = Ladder(
-            seconds=seconds, first=first or least, top=0, explore=explore, kept=kept,
+            seconds=whole, first=first or least, top=0, explore=explore, kept=kept,
             last=kept if math.isinf(self.life) else 0.0, start_up=coming_up, overhead=self.overhead, life=self.life,
-            eta=self.rules.eta, fall_kept=self.rules.fall_kept,
+            eta=self.rules.eta, fall_kept=self.rules.fall_kept, confirm=confirm,
         )  # fmt: skip
         ladder = _grow(bare)
         most = TRIALS_AT_600_SECONDS * math.sqrt(seconds / 600.0)
@@ -205,6 +219,18 @@ class Finish:
 
 
 @dataclass(frozen=True)
+class Confirm:
+    """Train the configuration of a trial anew, to an end of its own, in up to `seconds` of a slot, beside that of
+    another one; number: of its seeds after the study's."""
+
+    of: str
+    other: str
+    number: int
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True)
 class HandBack:
     """Nothing worthwhile for this slot, now or later."""
 
@@ -218,7 +244,7 @@ class Wait:
     reason: str
 
 
-Move = Start | Promote | Finish | HandBack | Wait
+Move = Start | Promote | Finish | Confirm | HandBack | Wait
 
 
 class SuccessiveHalving:
@@ -271,6 +297,10 @@ class SuccessiveHalving:
         """A trial is in its last segment; to tell it again changes nothing."""
         self._standings.depart(trial, None)
         self._finisher = trial if self._finisher is None else self._finisher
+
+    def confirming(self, trial: str, of: str) -> None:
+        """A trial trains the configuration of another one anew; to tell it again changes nothing."""
+        self._standings.depart(trial, None)
 
     def reported(
         self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.tune.search.world import Numbered
+from tune.search.confirm import Confirming
 from tune.search.engine import Engine
 from tune.search.family import CostModel, Family
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
@@ -16,13 +17,13 @@ from tune.store.journal import Journal
 STEP, OVERHEAD, START_UP = 0.05, 1.25, 6.0
 
 
-class Told(SuccessiveHalving):
+class Told(Confirming):
     """Keeps its events, (name, what was told)."""
 
     def __init__(self, *about: Any) -> None:
         super().__init__(*about)
         self.events: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
-        for name in ("promoted", "finishing", "reported", "interrupted", "finished", "ended"):
+        for name in ("promoted", "finishing", "confirming", "reported", "interrupted", "finished", "ended"):
             setattr(self, name, self._keep(name, getattr(self, name)))
 
     def _keep(self, name: str, tell: Any) -> Any:
@@ -57,13 +58,13 @@ class Alone(Simulation):
     def __init__(
         self, *, seed: int = 0, seconds: float = 600.0, slots: int = 1, life: float = math.inf, diverging: float = 0.0,
         deadline: float | None = None, configs: int = 10_000, costs: Costs | None = None, step: float = STEP,
-        rules: Rules = Rules(),  # noqa: B008 - it is frozen
+        rules: Rules = Rules(), seeds: int = 0, rungs: str = "seconds",  # noqa: B008 - it is frozen
     ) -> None:  # fmt: skip
         clock, self.seed, self.diverging, self.seconds, self.step = Clock(), seed, diverging, seconds, step
         self.most = life / step
         self.accounting = Accounting(Journal(None, new=True), Ledger(cap=seconds, clock=clock), clock)
         self.families: dict[str, Family] = {}
-        self.frame = framed(slots=slots, life=life, rules=rules)
+        self.frame = framed(slots=slots, life=life, rules=rules, seeds=seeds)
         engine = Engine(
             accounting=self.accounting, families=self.families, slots=slots,
             wall_left=lambda: None if deadline is None else deadline - clock.now,
@@ -76,6 +77,7 @@ class Alone(Simulation):
             cost_model=CostModel(),
             suggestions=Numbered(configs),
             life_steps=self.most,
+            equal_tokens=rungs == "tokens",
         )
         super().__init__(engine, clock, costs or Costs(start_up=START_UP, overhead=OVERHEAD), self.course)
 

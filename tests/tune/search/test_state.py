@@ -23,8 +23,9 @@ from tune.store.journal import Journal
 
 AHEAD = 7
 """Decisions and events that both play after a cut."""
-CASES = [(0, 60), (1, 400), (2, 400), (3, 60)]
-"""Seeds and caps; in these all of it occurs: refusals, what cannot be paid any more, deadlines, thirds of a device."""
+CASES = [(0, 60), (1, 400), (2, 400), (3, 60), (4, 400), (7, 400)]
+"""Seeds and caps; in these all of it occurs: refusals, what cannot be paid any more, deadlines, thirds of a device,
+last comparisons."""
 
 
 class Attentive(Numbered):
@@ -48,7 +49,7 @@ class Uneven(World):
         limit, deadline, trials_each = (math.inf, LIMIT)[seed % 2], (None, 200)[seed % 2], (1, 3)[seed // 2 % 2]
         super().__init__(
             folder, cap=cap, slots=slots, seed=seed, memory_limit=limit, trials_each=trials_each, deadline=deadline,
-            suggestions=Attentive, processor=processor,
+            suggestions=Attentive, processor=processor, confirm=(0, 2)[seed // 4 % 2],
         )  # fmt: skip
         chance = random.Random(seed)
         self.dying = {f"t{number:03d}": chance.choice((0, 0, 0, 1, 2)) for number in range(2, 60)}

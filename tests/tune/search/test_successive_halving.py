@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.tune.search.alone import Alone, bare
+from tune.search.confirm import Confirming
 from tune.search.successive_halving import (
     Finish,
     HandBack,
@@ -29,8 +30,10 @@ SCENARIOS: list[dict[str, Any]] = [
     {"seconds": 3000.0, "slots": 8, "life": 200.0, "diverging": 0.3},
     {"seconds": 3000.0, "slots": 8, "life": 200.0, "diverging": 0.3, "deadline": 750.0},
     {"seconds": 900.0, "slots": 3, "life": 1000.0, "diverging": 0.5},
+    {"seeds": 2},
+    {"seeds": 3, "seconds": 3000.0, "slots": 8, "diverging": 0.3, "deadline": 750.0},
 ]
-KEPT = [scenario for scenario in SCENARIOS if not {"life", "deadline"} & set(scenario)]
+KEPT = [scenario for scenario in SCENARIOS if not {"life", "deadline", "seeds"} & set(scenario)]
 everywhere = pytest.mark.parametrize("scenario", SCENARIOS)
 
 
@@ -169,7 +172,7 @@ def test_a_policy_rebuilt_from_the_same_events_decides_alike(scenario: dict[str,
     search = Alone(**scenario)
     for more_reports in (1, 4, 15, 20):
         search.run(more_reports)
-        rebuilt = SuccessiveHalving(search.frame, search.ladder, search.engine.price_of("alone"))
+        rebuilt = Confirming(search.frame, search.ladder, search.engine.price_of("alone"))
         for name, what, more in search.policy.events:
             getattr(rebuilt, name)(*what, **more)
         assert rebuilt.state() == search.policy.state()

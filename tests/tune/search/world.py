@@ -10,6 +10,7 @@ from typing import Any
 
 from model.training.checkpoint import newest
 from tune.reports import Ended, Evaluation, Report
+from tune.search.confirm import Confirming
 from tune.search.engine import Engine, Listener
 from tune.search.family import CostModel, Family
 from tune.search.forecast import NO_PROGRESS, Progress
@@ -17,7 +18,7 @@ from tune.search.memory_model import FACTOR, OVERHEAD_BYTES, Memory
 from tune.search.resume import agreed, close_what_a_kill_left_open, last_moment, restore, spent, spent_beside
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search.state import Terms
-from tune.search.successive_halving import Frame, SuccessiveHalving
+from tune.search.successive_halving import Frame
 from tune.store.accounting import Accounting, Assignment, Ledger
 from tune.store.heartbeat import FOLDER, beat
 from tune.store.journal import Journal
@@ -92,6 +93,7 @@ class World(Simulation):
         self, folder: Path, *, cap: float, slots: int, shares: dict[str, float] | None = None, seed: int = 0,
         suggestions: Callable[[], Numbered] = Numbered, listen: Callable[[Journal], list[Listener]] = lambda _: [],
         memory_limit: float = math.inf, trials_each: int = 1, deadline: float | None = None, processor: str = "one",
+        confirm: int = 0,
     ) -> None:  # fmt: skip
         resumed = (folder / "journal.db").exists()
         self.journal = Journal(folder, new=not resumed)
@@ -113,11 +115,11 @@ class World(Simulation):
         by_now = cap - spent_beside(self.journal)
         for name, share in (shares or SHARES).items():
             _, ladder = terms[0].families.get(name, (0.0, None)) if terms else (0.0, None)
-            frame = Frame(slots=slots, shortest=4, overhead=1.5, start_up=6, part=share)
+            frame = Frame(slots=slots, shortest=4, overhead=1.5, start_up=6, part=share, seeds=confirm)
             first = share * trials_each * (terms[0].seconds if terms else cap)
             self.families[name] = Family(
                 seconds=share * trials_each * by_now, cost_model=CostModel(), suggestions=suggestions(),
-                policy=SuccessiveHalving(frame, ladder or frame.fit(first, wall), engine.price_of(name)),
+                policy=Confirming(frame, ladder or frame.fit(first, wall), engine.price_of(name)),
                 memory=known_memory(memory_limit), warm_up_steps=WARM_UP_STEPS,
             )  # fmt: skip
         seconds = {name: family.seconds for name, family in self.families.items()}

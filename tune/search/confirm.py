@@ -1,0 +1,75 @@
+"""A fair last comparison: the last two of a family trained anew, each with the same other seeds, before the leader has
+its last segment. Their trainings are alike and chose nothing, so that their losses tell the two apart or do not.
+
+They come before that segment, which gets whatever they leave over.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+from tune.search.successive_halving import Confirm, Finish, Frame, HandBack, Ladder, Left, Move, SuccessiveHalving, Wait
+
+
+class Confirming(SuccessiveHalving):
+    """Successive halving that keeps what these trainings take, `Ladder.confirm` seconds of a slot for each."""
+
+    def __init__(self, frame: Frame, ladder: Ladder, price: Callable[[str | None, int], float]) -> None:
+        super().__init__(frame, ladder, price)
+        self._begun: list[str] = []
+        """Whose configurations were begun anew on this ladder, in turns: the leader's, the other's, ..."""
+        self._times: Counter[str] = Counter()
+
+    def confirming(self, trial: str, of: str) -> None:
+        """A trial trains the configuration of another one anew; to tell it again changes nothing."""
+        if trial not in self.trials:
+            self._begun.append(of)
+            self._times[of] += 1
+        super().confirming(trial, of)
+
+    def refit(self, ladder: Ladder) -> None:
+        """With another cap or deadline there is another last comparison."""
+        super().refit(ladder)
+        self._begun = []
+
+    def decide(self, left: Left) -> Move:
+        """As without, on what is left beside these trainings; they begin when the leader would have its last segment,
+        and nobody climbs any more."""
+        if self.hopeless or self._finisher is not None or not self._frame.seeds:
+            return super().decide(left)
+        due, each = 2 * self._frame.seeds - len(self._begun), self.ladder.confirm
+        if not self._begun:
+            beside = due * each / (left.slots + left.running)
+            rest = replace(left, seconds=max(0.0, left.seconds - due * each), wall=max(0.0, left.wall - beside))
+            move = super().decide(rest)
+            if isinstance(move, Finish):
+                return self._anew(move.trial, left) or super().decide(left)
+            if isinstance(move, HandBack) and left.running and self._takes_too_long(due, left):
+                return Wait("the last two are trained anew soon")
+            return move
+        leader = self._begun[0]
+        if self.trials[leader].state != "paused":
+            return super().decide(left)
+        if due and (anew := self._anew(leader, left)):
+            return anew
+        if left.running == 0 or left.seconds > left.wall:
+            return Finish(leader, min(left.seconds, left.wall), "leads, and gets what is left")
+        return HandBack("the last two are trained anew, and the leader gets what they leave over")
+
+    def _anew(self, leader: str, left: Left) -> Confirm | None:
+        """The next of these trainings; None where it cannot be paid, or nobody is there to compare with."""
+        number, each = len(self._begun), self.ladder.confirm
+        other = self._begun[1] if number > 1 else self._standings.runner_up(leader)
+        if other is None or min(left.seconds, left.wall) < each:
+            return None
+        of, beside = (leader, other) if number % 2 == 0 else (other, leader)
+        return Confirm(of, beside, self._times[of] + 1, each, f"{of} anew with another seed, beside {beside}")
+
+    def _takes_too_long(self, due: int, left: Left) -> bool:
+        """Whether, without this slot, they and the last segment would not end in time."""
+        others = left.slots + left.running - 1
+        return due * self.ladder.confirm / others + self.ladder.kept > left.wall
+
+    def state(self) -> dict[str, object]:
+        """All that its events made of it, as plain data."""
+        return super().state() | {"confirmed": [self._begun, dict(self._times)]}
