@@ -16,6 +16,7 @@ from rich.console import Console
 
 from analysis import efficiency as sizes
 from analysis import tables
+from analysis.confirm import told_apart
 from analysis.settings import ORDERS, RankSettings
 from analysis.study import EFFICIENCY, LEVEL, POOL, TRIAL, Results, Study, families, open_studies
 from tune.errors import UserError
@@ -110,6 +111,7 @@ class Answers:
 def answers(results: Results, pool: pd.DataFrame) -> Answers | None:
     """Of rows of a ranking that compare; None where no trial completed a rung yet."""
     reached = results.reached.merge(pool[TRIAL], on=TRIAL)
+    reached = reached[~reached["anew"]]
     if reached.empty:
         return None
     first = pool[pool["group"] == pool["group"].iloc[0]]
@@ -301,4 +303,5 @@ def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:
         f"{family}: three answers, all {where(level).replace('its', 'the')}, of {among} that got there: best by the "
         f"quotient {name(found.quotient)} with {tables.number(quotient)}; best by efficiency {efficiency}; lowest "
         f"perplexity {name(found.perplexity)} with {tables.number(found.perplexity['perplexity'])}.",
+        *(f"{family}: {line}" for study in results.studies for line in told_apart(study, family)),
     ]

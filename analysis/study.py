@@ -17,7 +17,7 @@ from analysis import efficiency as sizes
 from tune.errors import UserError, called
 from tune.search_space import DIMENSIONS, label
 from tune.store.journal import FILE, connect
-from tune.store.queries import PLACES, in_order
+from tune.store.queries import ANEW, PLACES, in_order
 
 RUNS = Path("runs")
 KERNELS = "kernels"
@@ -152,9 +152,10 @@ LEVEL = ["device", "level", "rung_seconds", "on_whole", "subset"]
 
 def trials(studies: Sequence[Study]) -> pd.DataFrame:
     """One row a trial: study, family, corpus, config (in short) and each of `dimensions`, parameters, state, reason,
-    device_seconds, memory_bytes, mfu.
+    device_seconds, memory_bytes, mfu, anew.
 
-    mfu: the mean over its reports of the share of the device's peak that training took.
+    anew: with the configuration of another one and another seed, for a last comparison. mfu: the mean over its reports
+    of the share of the device's peak that training took.
     """
     names = dimensions(studies)
     return pd.concat([_trials(study, names) for study in studies], ignore_index=True)
@@ -184,6 +185,7 @@ def _trials(study: Study, names: list[str]) -> pd.DataFrame:
     table["reason"] = table["reason"].astype(str)
     table["smoke_test"] = table["smoke_test"].eq(True)
     table["failed"] = table["section"] == "failed"
+    table["anew"] = table["trial"].isin(study.read(f"SELECT trial FROM trials WHERE {ANEW}")["trial"])
     numbers = ["parameters", "memory_bytes", "device_seconds", "mfu"]
     table[numbers] = table[numbers].astype(float)
     return table
@@ -245,9 +247,10 @@ class Results:
 
     @cached_property
     def reached(self) -> pd.DataFrame:
-        """What sound trials reached, the furthest last; front and efficiency are those among the trials of a level."""
+        """What sound trials reached, the furthest last; front and efficiency are those among the trials of a level,
+        each configuration once."""
         table = measurements(self.studies, self.trials).assign(front=False, **dict.fromkeys(EFFICIENCY, float("nan")))
-        for _, group in table.groupby([*POOL, *LEVEL], dropna=False):
+        for _, group in table[~table["anew"]].groupby([*POOL, *LEVEL], dropna=False):
             size, perplexity = (group[column].to_numpy(float) for column in ("parameters", "perplexity"))
             table.loc[group.index, "front"] = sizes.front(size, perplexity)
             table.loc[group.index, EFFICIENCY] = sizes.efficiency(size, perplexity)

@@ -27,7 +27,7 @@ from tune.search_context import SearchContext, make_engine, make_family, paramet
 from tune.search_space import Space, label
 from tune.settings import Settings
 from tune.store.journal import Journal
-from tune.store.queries import best_so_far
+from tune.store.queries import ANEW, best_so_far
 from tune.units import bytes_text, duration_text
 
 
@@ -101,8 +101,9 @@ class MemoryPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class FamilyPlan:
-    """One family. Its share of the cap is explore + kept + start_up + beside, in device-seconds: beside is what a
-    deadline leaves for last segments of others than the leader, or unspent. finish: so many `finishers` had theirs."""
+    """One family. Its share of the cap is explore + kept + anew + start_up + beside, in device-seconds: anew is for the
+    `trained_anew` trainings of the last two; beside is what a deadline leaves for last segments of others than the
+    leader, or unspent. finish, anew_seconds: what so many `finishers`, and those trainings, took."""
 
     recipe: Recipe
     started: int
@@ -110,6 +111,9 @@ class FamilyPlan:
     kept: float
     start_up: float
     beside: float
+    anew: float
+    trained_anew: int
+    anew_seconds: float
     rungs: tuple[RungPlan, ...]
     finish: float
     finishers: int
@@ -177,11 +181,13 @@ def make_plan(settings: Settings) -> Plan:
 
 def spending(engine: Engine) -> dict[str, float]:
     """Device-seconds of a search that has ended, by what for; with those left over they add up to the cap."""
-    rows = engine.accounting.journal.rows("""
-        SELECT CASE WHEN what IN ('start', 'idle') THEN what ELSE purpose END AS what, SUM(seconds) AS seconds
+    rows = engine.accounting.journal.rows(f"""
+        SELECT CASE WHEN what IN ('start', 'idle') THEN what ELSE IIF(charges.{ANEW}, 'anew', purpose) END AS what,
+               SUM(seconds) AS seconds
         FROM charges LEFT JOIN leases USING (lease) GROUP BY 1""")
     found = {row["what"]: row["seconds"] for row in rows}
     names = {"rungs": "rung", "last segments": "final", "start-up": "start", "idle": "idle"}
+    names |= {"last two anew": "anew"} if "anew" in found else {}
     ledger = engine.accounting.ledger
     spent = {name: found.get(what, 0.0) for name, what in names.items()}
     return spent | {"left over": ledger.cap - ledger.spent}
@@ -206,20 +212,23 @@ def _family(
     family = engine.families[name]
     ladder = family.policy.ladder
     rows = engine.accounting.journal.rows(
-        """
-        SELECT rung, COUNT(DISTINCT leases.trial) AS trials, SUM(seconds) AS seconds
+        f"""
+        SELECT IIF(leases.{ANEW}, 'anew', rung) AS rung, COUNT(DISTINCT leases.trial) AS trials, SUM(seconds) AS seconds
         FROM charges JOIN leases USING (lease) JOIN trials ON trials.trial = leases.trial
-        WHERE family = ? AND what != 'start' GROUP BY rung""",
+        WHERE family = ? AND what != 'start' GROUP BY 1""",
         name,
     )
     went = {row["rung"]: (row["trials"], row["seconds"]) for row in rows}
     quotas, share = ladder.quotas([1.0] * (ladder.top + 1)), engine.accounting.ledger.share
-    started = [record.config for record in engine.trials.values() if record.family == name and record.micro_batches]
+    there = [each for each in engine.trials.values() if each.family == name and each.micro_batches]
+    started = [each.config for each in there if each.confirms is None]
+    anew = 2 * context.settings.confirm * ladder.confirm
     made = [_size(family, context, name, config, step) for config, step in sizes]
     return FamilyPlan(
         recipe=context.recipes[name], started=len(started), explore=share * ladder.explore, kept=share * ladder.kept,
         start_up=share * ladder.start_up,
-        beside=share * max(0.0, ladder.seconds - ladder.explore - ladder.kept - ladder.start_up),
+        beside=share * max(0.0, ladder.seconds - ladder.explore - ladder.kept - anew - ladder.start_up),
+        anew=share * anew, trained_anew=went.get("anew", (0, 0.0))[0], anew_seconds=went.get("anew", (0, 0.0))[1],
         rungs=tuple(
             RungPlan(
                 training=ladder.rung_seconds(rung), price=share * ladder.cost(rung), pays_for=quota / ladder.cost(rung),
@@ -275,8 +284,9 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 
 
 def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[str]:
-    share = family.explore + family.kept + family.start_up + family.beside
+    share = family.explore + family.kept + family.anew + family.start_up + family.beside
     parts = f"{_whole(family.explore)} for rungs, {_whole(family.kept)} kept for the last segment"
+    parts += f", {_whole(family.anew)} to train the last two anew" if family.anew else ""
     beside = f", {_whole(family.beside)} beside them by the deadline" if family.beside >= 1 else ""
     yield f"{name}: {_whole(share)} = {parts}, {_whole(family.start_up)} for start-up{beside}; {family.started} trials"
     yield f"  {'rung':<12} {'training':>10} {'price':>10} {'pays for':>10} {'trials':>10} {'in all':>10}"
@@ -286,6 +296,9 @@ def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[
             f"{rung.trials:>10} {_whole(rung.seconds):>10}"
         )
     yield f"  {'last segment':<12} {'':>10} {'':>10} {'':>10} {family.finishers:>10} {_whole(family.finish):>10}"
+    if family.anew:
+        count, seconds = family.trained_anew, _whole(family.anew_seconds)
+        yield f"  {'last two anew':<13}{'':>10} {'':>10} {'':>10} {count:>10} {seconds:>10}"
     what = "price" if by_price else "steps"
     titles = "".join(f"{f'{what} {number}':>10}" for number in range(len(family.rungs)))
     yield f"  {'size':<24} {'parameters':>12} {'a step':>10}{titles}"

@@ -23,7 +23,8 @@ _LARGEST_EXPONENT = 700.0  # beyond it exp() is no float any more
 class Evaluation:
     """How good a model is: means over a split's target tokens, padding not counted, without label smoothing.
 
-    loss: nats a token; accuracy: share of the tokens that were predicted first; None: not known; seconds: that it took.
+    loss: nats a token; accuracy: share of the tokens that were predicted first; None: not known; seconds: that it took;
+    blocks: of test alone, the nats of each of its batches, as JSON: what compares two models token by token.
     """
 
     loss: float
@@ -32,6 +33,7 @@ class Evaluation:
     accuracy: float | None = None
     tokens: int = 0
     seconds: float = 0.0
+    blocks: str | None = None
 
     @property
     def perplexity(self) -> float:
@@ -80,6 +82,8 @@ class Report:
             evaluation: Evaluation | None = getattr(self, split)
             if evaluation is not None and not math.isfinite(evaluation.loss):
                 object.__setattr__(self, split, None)
+            elif evaluation is not None and split != "test":
+                object.__setattr__(self, split, replace(evaluation, blocks=None))
 
     @property
     def kept(self) -> Evaluation | None:
@@ -112,7 +116,7 @@ _SCALARS = {each.name: each.name for each in fields(Report) if each.name not in 
 
 def _columns(split: str, *derived: str) -> dict[str, str]:
     """The column of each field of an evaluation: the subset's, which came first, are mostly without a prefix."""
-    names = (*(each.name for each in fields(Evaluation)), *derived)
+    names = (*(each.name for each in fields(Evaluation) if each.name != "blocks" or split == "test"), *derived)
     return {name: name if split == "valid" and name in _PLAIN else f"{split}_{name}" for name in names}
 
 

@@ -336,7 +336,8 @@ class Settings(Flags):
     def too_small(self, smallest: float) -> UserError:
         """The error for a cap that does not pay for one rung of one trial; `smallest` in device-seconds does."""
         asked, least = duration_text(self.budget), duration_text(math.ceil(smallest))
-        return invalid("budget", f"{asked!r} does not pay for one rung of one trial: write at least {least}")
+        what = f"a last comparison of {2 * self.confirm} trainings" if self.confirm else "one rung of one trial"
+        return invalid("budget", f"{asked!r} does not pay for {what}: write at least {least}")
 
     def too_late(self, spent: float) -> UserError:
         """The error for a new total that is less than what the study spent already, in device-seconds."""

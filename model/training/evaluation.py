@@ -1,5 +1,6 @@
 """How good a model is on a split: un-smoothed loss and what follows from it; BLEU and chrF of a translator."""
 
+import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +35,8 @@ def evaluate(
     `go_on` is asked before each batch; where it refuses the result is None. The model is in training mode afterwards.
     """
     began = clock()
-    total, hits, counted = 0.0, 0.0, 0
+    nats: list[float] = []
+    hits, counted = 0.0, 0
     family = FAMILIES[config.family]
     model.eval()
     try:
@@ -42,14 +44,18 @@ def evaluate(
             if not go_on():
                 return None
             loss, right = family.sums(model, batch)
-            total, hits, counted = total + loss.item(), hits + right.item(), counted + batch.tokens
+            nats.append(loss.item())
+            hits, counted = hits + right.item(), counted + batch.tokens
     finally:
         model.train()
     _, characters, words = family.span(config, data, split, tokens)
-    return of_totals(total, hits, counted, characters, words, clock() - began)
+    blocks = json.dumps([round(each, 3) for each in nats]) if split == "test" else None
+    return of_totals(sum(nats), hits, counted, characters, words, clock() - began, blocks)
 
 
-def of_totals(nats: float, hits: float, tokens: int, characters: int, words: int, seconds: float) -> Evaluation:
+def of_totals(
+    nats: float, hits: float, tokens: int, characters: int, words: int, seconds: float, blocks: str | None = None
+) -> Evaluation:
     """The figures that follow from sums over a split."""
     return Evaluation(
         loss=nats / tokens,
@@ -58,6 +64,7 @@ def of_totals(nats: float, hits: float, tokens: int, characters: int, words: int
         accuracy=hits / tokens,
         tokens=tokens,
         seconds=seconds,
+        blocks=blocks,
     )
 
 

@@ -95,13 +95,13 @@ UPGRADES = (
             *("micro_batches INTEGER", "ran_out INTEGER", "limited_bytes INTEGER", "peak_flops REAL"),
             *("averaged_loss REAL", "averaged_perplexity REAL", "averaged_bits_per_character REAL"),
             *("averaged_nats_per_word REAL", "averaged_accuracy REAL"),
-            *("averaged_tokens INTEGER", "averaged_seconds REAL"),
+            *("averaged_tokens INTEGER", "averaged_seconds REAL", "test_blocks TEXT"),
         )
     ),
 )
 """What came to the schema since, in order: a study that was begun before gets it when it goes on."""
 STEPS = (SCHEMA, *UPGRADES)
-LAST_BEFORE = "41fa708"
+LAST_BEFORE = "5c78daf"
 """The last commit that goes on with studies whose journals had fewer of these."""
 
 SHARE = "IIF(share > 0, share, 1)"

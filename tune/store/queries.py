@@ -25,12 +25,16 @@ VALUES = {"perplexity": "perplexity", "quotient": "perplexity / parameters"}
 """By what trials of one level are ranked, low first."""
 ORDER = "final DESC, IIF(final, 0, rung) DESC, subset DESC"
 """Of levels, the furthest first; of two subsets the larger first."""
+ANEW = "trial IN (SELECT trial FROM decisions WHERE action = 'confirm')"
+"""Of a trial: it trains the configuration of another one anew. It has a place, but only with all that the others have
+after their decay."""
 LEVELS = f"""
     WITH completed AS (
         SELECT reports.*, family, parameters, created, IFNULL(averaged_loss < valid_loss, 0) AS averaged,
                ROW_NUMBER() OVER (PARTITION BY trial, IIF(final, -1, rung) ORDER BY report DESC) AS again
         FROM reports JOIN trials USING (trial)
-        WHERE (final OR rung IS NOT NULL) AND perplexity < 9e999 AND at <= ?1 AND NOT {FAILED}),
+        WHERE (final OR rung IS NOT NULL) AND perplexity < 9e999 AND at <= ?1 AND NOT {FAILED}
+            AND NOT (whole_perplexity IS NULL AND {ANEW})),
     alike AS (
         SELECT *, IIF(averaged, averaged_perplexity, perplexity) AS kept_perplexity,
                final AND MIN(whole_perplexity IS NOT NULL) OVER (PARTITION BY family, final) AS on_whole

@@ -1,0 +1,114 @@
+"""A search's last comparison: the last two trained anew with other seeds; what their paired differences tell."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis import tables
+from analysis.study import Study
+from tune.search_space import label
+
+STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 6: 2.447, 10: 2.228, 20: 2.086, math.inf: 1.960}
+"""The 97.5 % quantile of Student's t by degrees of freedom."""
+FEWEST_SEEDS, FEWEST_BLOCKS = 2, 2
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Nats a token by which a second one is above a first one, and half the width of its 95 % interval."""
+
+    nats: float
+    half: float
+
+    @property
+    def told(self) -> bool:
+        """Whether the interval is on one side of zero."""
+        return abs(self.nats) > self.half
+
+
+def difference(first: NDArray[np.float64], second: NDArray[np.float64]) -> Difference:
+    """Of two configurations, each trained with several seeds and measured on the same blocks of text: (seeds, blocks),
+    nats a token, of which a row's mean is a training's loss.
+
+    Two things might have come out otherwise, and their variances add up: which seeds they had, from how far those of
+    one configuration are apart; and which text they were measured on, from how far the paired differences of the blocks
+    are apart. Degrees of freedom as of Welch and Satterthwaite.
+    """
+    seeds = sum(losses.mean(axis=1).var(ddof=1) / len(losses) for losses in (first, second))
+    paired = second.mean(axis=0) - first.mean(axis=0)  # (blocks,)
+    text = paired.var(ddof=1) / len(paired)
+    terms = seeds**2 / (len(first) + len(second) - 2) + text**2 / (len(paired) - 1)
+    freedom = (seeds + text) ** 2 / terms if terms else math.inf
+    return Difference(float(paired.mean()), student(float(freedom)) * math.sqrt(seeds + text))
+
+
+def student(freedom: float) -> float:
+    """The quantile of STUDENT, between its rows by 1 / freedom."""
+    known = sorted((1 / each, quantile) for each, quantile in STUDENT.items())
+    return float(np.interp(1 / freedom, *zip(*known, strict=True)))
+
+
+def told_apart(study: Study, family: str) -> list[str]:
+    """Of a search that trained its last two anew, a line on each family: whether they are told apart."""
+    pair = last_two(study, family)
+    if len(pair) < 2:
+        return []
+    (one, first), (other, second) = pair.items()
+    done = [each[each["test_blocks"].notna()] for each in (first, second)]
+    counts = [len(each) for each in done]
+    if min(counts) < FEWEST_SEEDS:
+        ends = f"{counts[0]} and {counts[1]} trainings with other seeds came to an end and to the test split"
+        return [f"not told apart: of {one} and {other} {ends}, and it takes {FEWEST_SEEDS} each."]
+    losses = [np.array([_blocks(row) for row in each.to_dict("records")]) for each in done]
+    if losses[0].shape[1:] != losses[1].shape[1:] or losses[0].shape[1] < FEWEST_BLOCKS:
+        return [f"not told apart: {one} and {other} were not measured on the same blocks of the test split."]
+    found = difference(*losses)
+    seconds = " and ".join(tables.duration(float(each["training_seconds"].mean())) for each in done)
+    how = f"nats a token of the test split, 95 %, each with {counts[0]} other seeds and {seconds} of training"
+    by = f"{abs(found.nats):.3f} ± {found.half:.3f} {how}"
+    if not found.told:
+        return [f"not told apart: {one} and {other} differ by {by}."]
+    better, worse = (one, other) if found.nats > 0 else (other, one)
+    return [f"told apart: {better} is better than {worse} by {by}."]
+
+
+def last_two(study: Study, family: str) -> Mapping[str, pd.DataFrame]:
+    """By trial, named with its configuration: its trainings with other seeds, in the last comparison of the study, with
+    what they came to, if they did."""
+    trials = study.read("SELECT trial, config FROM trials WHERE family = ? ORDER BY created, trial", family)
+    points = {row.trial: json.loads(row.config) for row in trials.itertuples()}
+    anew = study.read(
+        """
+        SELECT trial, decision, test_blocks, test_loss, training_seconds
+        FROM (SELECT trial, MIN(decision) AS decision FROM decisions WHERE action = 'confirm' GROUP BY trial)
+        JOIN trials USING (trial)
+        LEFT JOIN (SELECT trial, test_blocks, test_loss, training_seconds, MAX(report) FROM reports
+                   WHERE final AND test_loss IS NOT NULL GROUP BY trial) USING (trial)
+        WHERE family = ? ORDER BY decision""",
+        family,
+    )
+    if anew.empty:
+        return {}
+    agreed = [each.get("decision") or 0 for each in study.facts.get("caps", [])]
+    terms = anew["decision"].map(lambda decision: sum(each < decision for each in agreed))
+    anew = anew[terms == terms.iloc[-1]]
+    whose = anew["trial"].map(lambda trial: _whose(points, trial))
+    return {f"{of} ({label(points[of])})": rows for of, rows in anew.groupby(whose, sort=False)}
+
+
+def _whose(points: Mapping[str, Mapping[str, Any]], trial: str) -> str:
+    """The trial of which another one has the configuration, but for the seed; itself where a journal has lost it."""
+    config = {name: value for name, value in points[trial].items() if name != "seed"}
+    return next((name for name, point in points.items() if point == config), trial)
+
+
+def _blocks(row: Mapping[str, Any]) -> Sequence[float]:
+    """Nats a token of each block, as if all were as long: their mean is the loss."""
+    nats = np.array(json.loads(row["test_blocks"]), dtype=float)
+    return list(nats * row["test_loss"] / nats.mean())
