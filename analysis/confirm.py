@@ -69,8 +69,12 @@ def told_apart(study: Study, family: str) -> list[str]:
     if losses[0].shape[1:] != losses[1].shape[1:] or losses[0].shape[1] < FEWEST_BLOCKS:
         return [f"not told apart: {one} and {other} were not measured on the same blocks of the test split."]
     found = difference(*losses)
-    seconds = " and ".join(tables.duration(float(each["training_seconds"].mean())) for each in done)
-    how = f"nats a token of the test split, 95 %, each with {counts[0]} other seeds and {seconds} of training"
+    trained = " and ".join(
+        f"{each['steps'].mean():,.0f} steps ({tables.duration(float(each['training_seconds'].mean()))})"
+        for each in done
+    )
+    seeds = f"{counts[0]}" if counts[0] == counts[1] else f"{counts[0]} and {counts[1]}"
+    how = f"nats a token of the test split (95 %), trained anew for {trained} with {seeds} other seeds"
     by = f"{abs(found.nats):.3f} ± {found.half:.3f} {how}"
     if not found.told:
         return [f"not told apart: {one} and {other} differ by {by}."]
@@ -85,10 +89,10 @@ def last_two(study: Study, family: str) -> Mapping[str, pd.DataFrame]:
     points = {row.trial: json.loads(row.config) for row in trials.itertuples()}
     anew = study.read(
         """
-        SELECT trial, decision, test_blocks, test_loss, training_seconds
+        SELECT trial, decision, test_blocks, test_loss, steps, training_seconds
         FROM (SELECT trial, MIN(decision) AS decision FROM decisions WHERE action = 'confirm' GROUP BY trial)
         JOIN trials USING (trial)
-        LEFT JOIN (SELECT trial, test_blocks, test_loss, training_seconds, MAX(report) FROM reports
+        LEFT JOIN (SELECT trial, test_blocks, test_loss, steps, training_seconds, MAX(report) FROM reports
                    WHERE final AND test_loss IS NOT NULL GROUP BY trial) USING (trial)
         WHERE family = ? ORDER BY decision""",
         family,

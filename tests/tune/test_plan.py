@@ -58,14 +58,19 @@ def test_nothing_is_spent_or_written(
     assert list((tmp_path / "here").iterdir()) == list((tmp_path / "scratch").iterdir()) == []
 
 
-@pytest.mark.parametrize("changes", [{"families": "nanogpt,translation"}, {"budget": 5400.0}, {"rungs": "tokens"}])
+@pytest.mark.parametrize(
+    "changes", [{"families": "nanogpt,translation"}, {"budget": 5400.0}, {"rungs": "tokens"}, {"confirm": 2}]
+)
 def test_it_adds_up_to_the_cap(planned: Callable[..., Plan], changes: dict[str, object]) -> None:
     plan = planned(**changes)
     cap = plan.settings.budget
     assert sum(plan.spending.values()) == pytest.approx(cap)
     assert 0 <= plan.spending["left over"] <= 0.03 * cap
     families = plan.families.values()
-    assert sum(each.explore + each.kept + each.start_up for each in families) == pytest.approx(cap)
+    assert sum(each.explore + each.kept + each.anew + each.start_up for each in families) == pytest.approx(cap)
+    assert sum(each.anew_seconds for each in families) == pytest.approx(plan.spending.get("last two anew", 0.0))
+    for each in families:
+        assert each.trained_anew == 2 * plan.settings.confirm and each.anew_seconds <= each.anew
     assert sum(rung.seconds for each in families for rung in each.rungs) == pytest.approx(plan.spending["rungs"])
     assert sum(each.finish for each in families) == pytest.approx(plan.spending["last segments"])
     assert plan.wall >= cap / plan.slots

@@ -39,6 +39,7 @@ def test_families_take_their_shares():
         ({"vary": ("batch_tokens",), "rungs": "tokens"}, "--vary: 'batch_tokens' makes steps of unequal tokens"),
         ({"trials_per_gpu": 0}, "--trials-per-gpu: '0' is too few: write 1 or more, or auto"),
         ({"seed": 2**32}, "--seed: '4294967296'"),
+        ({"confirm": 1}, "--confirm: '1' is too few: .*write 2"),
     ],
     ids=str,
 )
@@ -100,6 +101,7 @@ EVERYTHING = {
     "oversubscribe": True,
     "deadline": 60.0,
     "seed": 7,
+    "confirm": 3,
     "rungs": "tokens",
     "search": "random",
     "memory_limit": 1_500_000_000,

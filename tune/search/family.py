@@ -24,6 +24,8 @@ DECODING_SHARE = 0.01
 CONFIRM_TRAINING = 0.75
 """Of the seconds of a training of the last two anew, less what opens and closes it: for its steps, which may be slower
 than they were."""
+CONFIRM_LEAST = 1 / 3
+"""Of these seconds for its steps, at least: where the closing does not fit beside them, it is left out."""
 SEEDS = 2**32
 """There are, as NumPy has it."""
 WARM_UPS_BEFORE_A_FALL_TELLS = 2.0
@@ -245,8 +247,8 @@ class Family:
     def _steps_in(self, seconds: float, record: TrialRecord) -> int:
         """Of a training from its beginning to its end; the same however often it is asked."""
         step = record.step_seconds or self.step_seconds or seconds
-        training = seconds - self.policy.ladder.overhead - self.closing(step)
-        return max(1, int(CONFIRM_TRAINING * training / step))
+        training = CONFIRM_TRAINING * (seconds - self.policy.ladder.overhead - self.closing(step))
+        return max(1, int(max(training, CONFIRM_LEAST * seconds) / step))
 
     def price(self, trial: str | None, record: TrialRecord | None, rung: int) -> float:
         """Expected device-seconds to bring a trial (None: a new one) from where it is to a rung."""

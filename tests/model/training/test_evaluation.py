@@ -1,5 +1,6 @@
 """An evaluation: the same for everyone who asks for the same, and true to its definition."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -58,6 +59,18 @@ def test_the_subset_is_the_same_for_everyone_and_random_states_are_left_alone(
     assert first is not None and second is not None and whole is not None
     assert first.loss == second.loss and first.tokens == second.tokens < whole.tokens
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_blocks_of_test_add_up_to_it_and_are_the_same_for_every_model(
+    case: tuple[Config, TextData | PairData],
+) -> None:
+    """So that two models can be compared block by block."""
+    config, data = case
+    one, other = (evaluate(trained(each, data), each, data, "test") for each in (config, replace(config, layers=1)))
+    assert one is not None and other is not None and one.blocks is not None and other.blocks is not None
+    first, second = json.loads(one.blocks), json.loads(other.blocks)
+    assert len(first) == len(second) and first != second
+    assert sum(first) == pytest.approx(one.loss * one.tokens, rel=1e-4)
 
 
 def test_refused_before_a_batch_it_gives_nothing(small_text: Config, text_data: TextData) -> None:

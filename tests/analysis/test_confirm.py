@@ -1,0 +1,124 @@
+"""Laws of the last comparison's verdict: how often it is wrong, and what it is said of."""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analysis.confirm import difference, student, told_apart
+from analysis.ranking import answers, ranking
+from analysis.study import Results, open_study
+from tests.analysis.conftest import Written
+
+BLOCKS = 24
+
+
+def drawn(rng: np.random.Generator, seeds: int, *, by_seed: float, by_text: float, apart: float) -> Any:
+    """Losses of two configurations (seeds, blocks): the text has its own say in each of them, and so has each seed."""
+    text = rng.normal(2.0, 0.5, BLOCKS)
+    return [
+        text + rng.normal(0, by_text, BLOCKS) + rng.normal(0, by_seed, (seeds, 1)) + number * apart for number in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize("seeds", [2, 4])
+@pytest.mark.parametrize(("by_seed", "by_text"), [(0.01, 0.001), (0.01, 0.03), (0.001, 0.03)])
+def test_two_alike_are_seldom_told_apart_and_two_far_apart_mostly(seeds: int, by_seed: float, by_text: float) -> None:
+    """Whatever it is that spreads them: far is eight standard errors."""
+    rng, draws = np.random.default_rng(0), 400
+    error = math.sqrt(2 * by_seed**2 / seeds + 2 * by_text**2 / BLOCKS)
+    told = {
+        apart: sum(
+            difference(*drawn(rng, seeds, by_seed=by_seed, by_text=by_text, apart=apart)).told for _ in range(draws)
+        )
+        for apart in (0.0, 8 * error)
+    }
+    assert told[0.0] <= 0.1 * draws and told[8 * error] >= 0.85 * draws
+
+
+def test_what_all_texts_and_seeds_agree_on_is_the_difference_and_turned_round_it_is_its_negative() -> None:
+    rng = np.random.default_rng(1)
+    first = rng.normal(2.0, 0.5, (1, BLOCKS)) + np.zeros((2, 1))
+    found = difference(first, first + 0.25)
+    assert found.nats == pytest.approx(0.25) and found.half == pytest.approx(0.0, abs=1e-9) and found.told
+    one, other = drawn(rng, 2, by_seed=0.01, by_text=0.01, apart=0.02)
+    there, back = difference(one, other), difference(other, one)
+    assert (back.nats, back.half) == (pytest.approx(-there.nats), pytest.approx(there.half))
+
+
+def test_the_fewer_degrees_of_freedom_the_wider() -> None:
+    quantiles = [student(freedom) for freedom in (1, 1.5, 2, 5, 30, 1e9)]
+    assert quantiles == sorted(quantiles, reverse=True)
+    assert student(5) == pytest.approx(2.571, rel=0.01) and student(30) == pytest.approx(2.042, rel=0.01)
+
+
+def compared(study: Written, losses: dict[str, list[float | None]], blocks: int = BLOCKS) -> None:
+    """Two trials at rung 1, one of which had its last segment, and their trainings with other seeds. None: none came
+    to its end."""
+    for number, (of, each) in enumerate(losses.items()):
+        study.trial(of, d_model=64 * (number + 1), created=number, parameters=10**6)
+        study.report(of, 9.0 - number, rung=1)
+        for seed, loss in enumerate(each, 1):
+            name = f"{of}{seed}"
+            study.trial(name, d_model=64 * (number + 1), seed=seed, created=10 + number + seed, parameters=10**6)
+            study.journal.insert(
+                "decisions", {"at": 0.0, "trial": name, "action": "confirm", "reason": "", "report": 0}
+            )
+            if loss is not None:
+                nats = [2048 * (loss + 0.3 * math.sin(block)) for block in range(blocks)]
+                told = {"test_loss": sum(nats) / 2048 / blocks, "test_blocks": json.dumps(nats)}
+                told |= {"whole_perplexity": math.exp(loss), "training_seconds": 30.0, "valid_loss": loss, "steps": 900}
+                study.report(name, math.exp(loss), rung=None, final=1, **told)
+    study.report(next(iter(losses)), 4.0, rung=None, final=1, whole_perplexity=4.0, training_seconds=90.0)
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        ([2.0, 2.002], r"^told apart: t1 \(d64 .*\) is better than t2 \(d128 .*\) by 0\.500 ± 0\.\d+ nats a token"),
+        (
+            [1.0, 1.002],
+            r"^told apart: t2 \(d128 .*\) is better than t1 .* by 0\.500 ± .* 900 steps \(30\S*\) and 900 .* 2 other ",
+        ),
+        ([1.4, 1.6], r"^not told apart: t1 .* and t2 .* differ by 0\.001 ± \d\.\d+ nats a token"),
+        ([2.0, None], r"^not told apart: .* 2 and 1 trainings with other seeds .* it takes 2 each"),
+    ],
+)
+def test_it_is_said_in_one_line_of_the_ranking(
+    write: Callable[..., Written], second: list[float | None], said: str
+) -> None:
+    study = write()
+    compared(study, {"t1": [1.5, 1.502], "t2": second})
+    (line,) = told_apart(open_study(study.folder), "nanogpt")
+    assert "\n" not in line
+    assert re.search(said, line), line
+
+
+def test_without_one_nothing_is_said(searched: Written) -> None:
+    assert told_apart(open_study(searched.folder), "nanogpt") == []
+
+
+def test_after_a_larger_cap_the_last_comparison_counts(write: Callable[..., Written]) -> None:
+    study = write(caps=[{"at": 0, "seconds": 60}, {"at": 9, "seconds": 99, "decision": 4}])
+    compared(study, {"t1": [1.5, 1.502], "t2": [2.0, 2.002], "t3": [1.0, 1.002], "t4": [2.0, 2.002]})
+    (line,) = told_apart(open_study(study.folder), "nanogpt")
+    assert line.startswith("told apart: t3 ")
+
+
+def test_who_was_trained_anew_has_a_place_but_is_on_no_curve(write: Callable[..., Written]) -> None:
+    """One that was not measured on all that the others were has none: it would take it from them."""
+    study = write()
+    compared(study, {"t1": [1.5, 1.502, 1.6], "t2": [2.0, 2.002]})
+    for trial in ("t11", "t22"):
+        study.journal.rows("UPDATE reports SET whole_perplexity = NULL WHERE trial = ?", trial)
+    results = Results(studies=[open_study(study.folder)])
+    ranked = ranking(results)
+    decayed = ranked[ranked["section"] == "decayed"]
+    assert set(decayed["trial"]) == {"t1", "t12", "t13", "t21"} and decayed["on_whole"].all()
+    found = answers(results, ranked)
+    assert found is not None and found.winner["trial"] == "t1" and found.among == 1
+    assert not results.reached.loc[results.reached["anew"], "front"].any()

@@ -1,0 +1,145 @@
+"""Laws of the last comparison: two configurations trained alike, with seeds that chose nothing, on what was kept."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.config import Config
+from tests.tune.search.alone import OVERHEAD, START_UP, Alone
+from tests.tune.search.world import World
+from tune.search.simulator import PowerLaw
+
+SCENARIOS: list[dict[str, Any]] = [
+    {},
+    {"slots": 2, "rungs": "tokens"},
+    {"slots": 8, "seconds": 4800.0, "deadline": 1300.0, "seeds": 3},
+    {"slots": 2, "seconds": 3000.0, "diverging": 0.3, "rungs": "tokens"},
+    {"seconds": 70.0},
+]
+
+
+class Uneven(Alone):
+    """Steps of every configuration take another time, whatever its seed."""
+
+    def course(self, trial: str, family: str, config: Mapping[str, Any]) -> PowerLaw:
+        course = super().course(f"t{config['number']:03d}", family, config)
+        return replace(course, step_seconds=self.step * (1 + config["number"] % 3))
+
+
+def anew(search: Alone | World) -> dict[str, list[str]]:
+    """Those that train a configuration anew, by the trial that had it first."""
+    found = defaultdict(list)
+    for name, record in search.engine.trials.items():
+        if record.confirms is not None:
+            found[record.confirms].append(name)
+    return found
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_two_are_trained_alike_with_seeds_of_their_own_and_one_of_them_has_the_last_segment(
+    scenario: dict[str, Any],
+) -> None:
+    search = Uneven(**{"seeds": 2} | scenario)
+    search.run()
+    pairs, records, seeds = anew(search), search.engine.trials, scenario.get("seeds", 2)
+    assert len(pairs) == 2 and {len(names) for names in pairs.values()} == {seeds}
+    for of, names in pairs.items():
+        assert [records[name].config for name in names] == [
+            records[of].config | {"seed": number} for number in range(1, seeds + 1)
+        ]
+    steps = {of: {records[name].steps for name in names} for of, names in pairs.items()}
+    assert all(len(each) == 1 for each in steps.values()), "each seed of one as long"
+    ends = {
+        of: each.pop() * (1 if "rungs" in scenario else records[of].step_seconds or 0.0) for of, each in steps.items()
+    }
+    assert min(ends.values()) == pytest.approx(max(ends.values()), rel=0.03)
+    finished = [row["trial"] for row in search.decided("finish")]
+    assert finished[0] == next(iter(pairs)) and not {name for names in pairs.values() for name in names} & {*finished}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_they_keep_to_what_was_kept_and_what_they_leave_over_is_used(scenario: dict[str, Any]) -> None:
+    search = Uneven(**{"seeds": 2} | scenario)
+    search.run()
+    for names in anew(search).values():
+        for name in names:
+            (lease,) = search.rows(f"SELECT * FROM leases WHERE trial = '{name}'")
+            assert lease["charged"] <= search.ladder.confirm + START_UP + 1e-6
+    (last,) = search.rows("SELECT MAX(charged) AS most FROM leases WHERE rung IS NULL")
+    assert last["most"] > search.ladder.confirm
+    assert 0.97 * search.seconds <= search.spent <= search.seconds
+
+
+def test_where_there_is_nobody_to_compare_with_the_leader_has_it_all() -> None:
+    search = Alone(seeds=2, configs=1)
+    search.run()
+    assert not anew(search) and search.spent >= 0.95 * search.seconds
+
+
+def test_a_seed_of_its_own_counts_where_all_others_have_the_studys() -> None:
+    assert [Config.at(point, family="nanogpt", seed=7).seed for point in ({"layers": 2}, {"layers": 2, "seed": 8})] == [
+        7,
+        8,
+    ]
+
+
+def test_without_seeds_nothing_is_kept_and_nothing_is_trained_anew() -> None:
+    search, plain = Alone(seeds=2), Alone()
+    assert plain.ladder.confirm == 0 and plain.ladder.kept > search.ladder.kept
+    plain.run()
+    assert not anew(plain)
+
+
+def test_no_training_lasts_longer_than_the_last_segment_however_many_slots_there_are() -> None:
+    for slots in (1, 4, 64):
+        ladder = Alone(seeds=2, slots=slots, seconds=600.0 * slots, deadline=1200.0).ladder
+        assert OVERHEAD < ladder.confirm < ladder.kept
+
+
+def test_killed_inside_of_it_it_goes_on_with_the_same_and_a_larger_cap_has_another_with_new_seeds(
+    tmp_path: Path,
+) -> None:
+    """Killed in each of its trainings; what it trained anew is no suggestion, and ends with all that was asked for."""
+
+    def world(cap: float) -> World:
+        return World(tmp_path, cap=cap, slots=1, shares={"nanogpt": 1.0}, confirm=2)
+
+    first, kills = world(600), 0
+    while not first.engine.done:
+        while first.begin():
+            pass
+        running = [first.engine.trials[name] for name in first.engine.running]
+        if any(record.confirms for record in running) and kills < len(first.engine.trials) and not kills > 3:
+            before, kills = {name: records_of(first, name) for name in first.engine.running}, kills + 1
+            first.now += 1
+            first.journal.close()
+            first = world(600)
+            assert first.told == [] and {name: records_of(first, name) for name in before} == before
+            while first.begin():
+                pass
+        if not first.engine.done:
+            first.go_on()
+    assert kills == 4 and {len(names) for names in anew(first).values()} == {2}
+    assert first.accounting.ledger.spent <= 600
+    tried = first.total("SELECT COUNT(*) FROM trials WHERE config NOT LIKE '%seed%'")
+    first.journal.close()
+    second = world(1800)
+    assert second.families["nanogpt"].suggestions.given == tried  # type: ignore[attr-defined]
+    second.run()
+    assert second.accounting.ledger.spent <= 1800
+    ends = second.total("SELECT COUNT(*) FROM reports WHERE final AND trial IN "
+                        "(SELECT trial FROM decisions WHERE action = 'confirm')")  # fmt: skip
+    assert ends == 8
+    for names in anew(second).values():
+        seeds = [second.engine.trials[name].config["seed"] for name in names]
+        assert seeds == [*range(1, len(names) + 1)]
+
+
+def records_of(world: World, name: str) -> tuple[Any, ...]:
+    """What a training anew is, whoever goes on with it."""
+    record = world.engine.trials[name]
+    return record.confirms, record.config, record.goal
