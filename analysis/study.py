@@ -257,8 +257,9 @@ class Results:
         return table.sort_values("place", ascending=False, kind="stable")
 
     def of(self, family: str) -> pd.DataFrame:
-        """`reached` of one family, the furthest last. UserError when there is none, or of several texts."""
-        table = self.reached[self.reached["family"] == family]
+        """`reached` of one family, each configuration once, the furthest last. UserError when there is none, or of
+        several texts."""
+        table = self.reached[(self.reached["family"] == family) & ~self.reached["anew"]]
         if table.empty:
             raise UserError(f"family: {family!r} has no trial that completed a rung; wait for one, or name another")
         if len(table.drop_duplicates(POOL)) > 1:

@@ -124,7 +124,7 @@ class Table:
 
 
 TRIALS = """SELECT trial, family, config, parameters, state = 'finished' OR IFNULL(reason, '') LIKE 'diverged%'
-    FROM trials ORDER BY trial"""
+    FROM trials WHERE trial NOT IN (SELECT trial FROM decisions WHERE action = 'confirm') ORDER BY trial"""
 REPORTS = """SELECT trial, training_seconds, valid_loss, memory_bytes FROM reports
     WHERE valid_loss IS NOT NULL AND training_seconds > 0 ORDER BY report"""
 

@@ -232,9 +232,11 @@ def winner_of(study: Path, families: Sequence[str]) -> dict[str, Any]:
     of_study, own = facts.get("recipes", {}).get(family, {}), RECIPES[family]
     recipe = {k: of_study[k] for k in SETTABLE if k in of_study and of_study[k] != own[k]}
     recipe |= {k: v for k, v in found[family].items() if k in SETTABLE}
+    own_seed = {"seed": found[family].pop("seed")} if "seed" in found[family] else {}
     fix = {k: v for k, v in found[family].items() if k not in SETTABLE}
     text = (CORPORA[FAMILIES[family].corpus], "skip_bad_lines", "seed")
-    return {name: asked[name] for name in text if name in asked} | {"families": family, "fix": fix, "recipe": recipe}
+    of_text = {name: asked[name] for name in text if name in asked}
+    return of_text | own_seed | {"families": family, "fix": fix, "recipe": recipe}
 
 
 def check_fixed(experiment: Experiment, fix: Mapping[str, Value]) -> None:
