@@ -51,7 +51,7 @@ def difference(first: NDArray[np.float64], second: NDArray[np.float64]) -> Diffe
 def student(freedom: float) -> float:
     """The quantile of STUDENT, between its rows by 1 / freedom."""
     known = sorted((1 / each, quantile) for each, quantile in STUDENT.items())
-    return float(np.interp(1 / freedom, *zip(*known, strict=True)))
+    return float(np.interp(1 / freedom, [at for at, _ in known], [quantile for _, quantile in known]))
 
 
 def told_apart(study: Study, family: str) -> list[str]:
