@@ -28,6 +28,7 @@ IDEAS: dict[str, dict[str, Any]] = {
     "law": {"law": False},
     "doubt": {"doubt": 0.0},
     OUTLOOK: {},
+    "worth": {"worth": False},
     "gains": {"gains": False},
     "past-best": {"past_best": False},
     "kept-money": {"last_share": 0.0},

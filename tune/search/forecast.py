@@ -4,6 +4,7 @@ import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Literal
 
 from tune.search.scaling_law import Forecaster, Observation
@@ -17,6 +18,19 @@ MOST_TRIALS = 200
 NEW_SHARE = 0.1
 """It is fitted again when there are so many more observations, as a share of those before."""
 Entry = tuple[bool, float, str]
+Forecast = tuple[float, float]
+"""A loss in nats, and the standard deviation of its log."""
+NORMAL = NormalDist()
+
+
+def expected_gain(best: Forecast, other: Forecast) -> float:
+    """Nats by which the lower of two losses is expected to be below that of the `best` (expected improvement, Jones et
+    al. 1998)."""
+    spread = best[0] * math.hypot(best[1], other[1])
+    if not spread:
+        return max(0.0, best[0] - other[0])
+    ahead = (best[0] - other[0]) / spread
+    return spread * (NORMAL.pdf(ahead) + ahead * NORMAL.cdf(ahead))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,19 +155,27 @@ class Standings:
             self._forecaster = Forecaster.fit(trials[:MOST_TRIALS])
             self.again()
 
-    def expected(self, trial: str) -> tuple[float, float]:
+    def expected(self, trial: str) -> Forecast:
         """The loss of a trial at its end, and the standard deviation of its log (0: not known)."""
         standing = self.trials[trial]
-        at = standing.progress
-        if self._forecaster is None or min(at.size, at.tokens) <= 0:
-            return standing.expected(self._falls(standing.rung)), 0.0
-        tokens = at.tokens * self._ahead(standing.rung, at.seconds)
-        return self._forecaster.loss(at.size, standing.observed, tokens)
+        by_law = self._by_law(trial, self._ahead(standing.rung, standing.progress.seconds))
+        return by_law or (standing.expected(self._falls(standing.rung)), 0.0)
 
-    def outlook(self, size: float, tokens: float) -> float | None:
-        """The loss that a new trial of so many weights is expected to have after so many tokens; None: there is no
-        law yet."""
-        return None if self._forecaster is None else self._forecaster.law.loss(size, tokens)
+    def after(self, trial: str, seconds: float) -> Forecast | None:
+        """The same after so many more seconds of training; None: there is no law yet, or its speed is not known."""
+        known = self.trials[trial].progress.seconds
+        return self._by_law(trial, 1 + max(0.0, seconds) / known) if known > 0 else None
+
+    def outlook(self, size: float, tokens: float) -> Forecast | None:
+        """The same of a new trial of so many weights after so many tokens; None: there is no law yet."""
+        return None if self._forecaster is None else self._forecaster.loss(size, [], tokens)
+
+    def _by_law(self, trial: str, times: float) -> Forecast | None:
+        """Of a trial after so many times the training that it has."""
+        at = self.trials[trial].progress
+        if self._forecaster is None or min(at.size, at.tokens) <= 0:
+            return None
+        return self._forecaster.loss(at.size, self.trials[trial].observed, times * at.tokens)
 
     def close(self, trial: str, state: Literal["finished", "ended"]) -> None:
         """A trial had its last segment, or is over."""

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from tune.search.forecast import Progress
+from tune.search.forecast import Forecast, Progress
 from tune.search_space import Config
 
 Array = npt.NDArray[np.float64]
@@ -58,17 +58,17 @@ def _logs(config: Config, size: float, dimensions: Sequence[str]) -> list[float]
 
 
 class Outlook:
-    """The losses that configurations of one family are expected to have at their ends.
+    """What configurations of one family are expected to have at their ends.
 
-    size: weights of a configuration's model (0: not known); loss(size, speed): what a new trial is expected to have
-    that trains on so many tokens a second, in nats; None: too little is known of the others.
+    size: weights of a configuration's model (0: not known); forecast(size, speed): of a new trial that trains on so
+    many tokens a second; None: too little is known of the others.
     """
 
     def __init__(
         self, size: Callable[[Config], float] = lambda config: 0.0,
-        loss: Callable[[float, float], float | None] = lambda size, speed: None,
+        forecast: Callable[[float, float], Forecast | None] = lambda size, speed: None,
     ) -> None:  # fmt: skip
-        self._size, self._loss = size, loss
+        self._size, self._forecast = size, forecast
         self._seen: dict[str, tuple[Config, Progress]] = {}
 
     def tell(self, trial: str, config: Config, progress: Progress) -> None:
@@ -76,18 +76,23 @@ class Outlook:
         if min(progress.size, progress.tokens, progress.seconds) > 0:
             self._seen[trial] = config, progress
 
-    def losses(self, configs: Sequence[Config]) -> list[float] | None:
-        """Nats, of each of these; None: too little is known."""
-        sizes, losses = list(map(self._size, configs)), list[float]()
-        if not self._seen or min(sizes) <= 0:
+    def of(self, configs: Sequence[Config]) -> list[Forecast] | None:
+        """Of each of these; None: too little is known."""
+        sizes, found = list(map(self._size, configs)), list[Forecast]()
+        if not self._seen or min(sizes, default=0.0) <= 0:
             return None
         speeds = Speeds.fit(list(self._seen.values()))
         for config, size in zip(configs, sizes, strict=True):
-            loss = self._loss(size, speeds.of(config, size))
-            if loss is None:
+            forecast = self._forecast(size, speeds.of(config, size))
+            if forecast is None:
                 return None
-            losses.append(loss)
-        return losses
+            found.append(forecast)
+        return found
+
+    def best(self, configs: Sequence[Config]) -> Forecast | None:
+        """Of the one that is expected to be the best."""
+        found = self.of(configs)
+        return min(found) if found else None
 
 
 DOUBT = 0.02
@@ -99,8 +104,8 @@ LEAST_PROMISE = 1e-300
 def most_promising(configs: Sequence[Config], prior: Callable[[Config], float], outlook: Outlook) -> int:
     """The place of the first of those that prior and outlook together favour."""
     logs = [math.log(max(prior(config), LEAST_PROMISE)) for config in configs]
-    losses = outlook.losses(configs)
-    if losses is not None:
-        lowest = min(losses)
-        logs = [log - math.log(loss / lowest) / DOUBT for log, loss in zip(logs, losses, strict=True)]
+    forecasts = outlook.of(configs)
+    if forecasts is not None:
+        lowest, _ = min(forecasts)
+        logs = [log - math.log(loss / lowest) / DOUBT for log, (loss, _) in zip(logs, forecasts, strict=True)]
     return max(range(len(configs)), key=logs.__getitem__)

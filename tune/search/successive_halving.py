@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from tune.search.forecast import NO_PROGRESS, Progress, Standing, Standings
+from tune.search.forecast import NO_PROGRESS, Forecast, Progress, Standing, Standings, expected_gain
 
 TRIALS_AT_600_SECONDS = 12
 """How wide to start; with another cap, by the square root of it."""
@@ -28,6 +28,8 @@ CONFIRM_SHARE = 1 / 3
 """Kept to train the last two anew, of what can be used of a cap; what that does not take goes to the last segment."""
 CONFIRM_WALL = 0.25
 """Of the wall clock, no such training takes more: on many slots they would last longer than the last segment."""
+WORTH = 1.5
+"""Times what exploring costs the leader: so much it must be expected to gain, as it finds out only a part of it."""
 ALIKE = 3
 """Where so many trials failed with one error before any reached a rung, all others would."""
 VARYING = re.compile(r"0x[0-9a-f]+|\d+")
@@ -43,7 +45,8 @@ class Rules:
     have at their ends is foretold by a law of all of them; doubt: and counts with so many standard deviations on top:
     one of which little is known waits. fall_kept: before there is one, a loss falls over a rung by
     so much of what it fell over the one below, as on a power law (0: nothing is extrapolated). gains: rungs that make
-    trials worse lose their share. past_best: trials that got worse wait behind the others. narrow: slots without use
+    trials worse lose their share. worth: more is explored only where it is expected to gain more than it costs the
+    leader. past_best: trials that got worse wait behind the others. narrow: slots without use
     are handed back. rush: where a deadline leaves money idle, others than the leader go on.
     """
 
@@ -53,6 +56,7 @@ class Rules:
     law: bool = True
     doubt: float = 1.0
     gains: bool = True
+    worth: bool = True
     past_best: bool = True
     narrow: bool = True
     rush: bool = True
@@ -184,13 +188,14 @@ def _grow(ladder: Ladder) -> Ladder:
 @dataclass(frozen=True, kw_only=True)
 class Left:
     """What a free slot finds: device-seconds neither spent nor reserved, slots, trials, seconds to the deadline, and
-    those that trials on their way to a rung have reserved."""
+    those that trials on their way to a rung have reserved; new: what another trial is expected to have at its end."""
 
     seconds: float
     slots: int
     running: int
     wall: float = math.inf
     reserved: float = 0.0
+    new: Callable[[], Forecast | None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -280,9 +285,9 @@ class SuccessiveHalving:
         """Training seconds of a trial's life at a rung."""
         return self.ladder.rung_seconds(rung)
 
-    def outlook(self, size: float, speed: float) -> float | None:
-        """The loss that a new trial is expected to have at its end that trains on so many tokens a second; None: too
-        little is known, or its end is one of its own."""
+    def outlook(self, size: float, speed: float) -> Forecast | None:
+        """What a new trial is expected to have at its end that trains on so many tokens a second; None: too little is
+        known, or its end is one of its own."""
         return None if math.isfinite(self.ladder.life) else self._standings.outlook(size, self.ladder.end * speed)
 
     # --- events
@@ -378,13 +383,13 @@ class SuccessiveHalving:
             if room <= 0:
                 continue
             if rung == 0:
-                if self._affords_another(free):
+                if self._affords_another(free) and self._is_worth(None, left):
                     return Start(f"of {quota:.0f} s for rung 0, {used:.0f} are used")
                 continue
             trial, flying = self._standings.first(rung - 1), self._standings.flying(rung - 1)
             places = math.ceil(room / (self.ladder.cost(rung) if trial is None else self._price(trial, rung)))
             if trial is not None and places > flying:
-                if self._price(trial, rung) <= free:
+                if self._price(trial, rung) <= free and self._is_worth(trial, left):
                     return Promote(trial, rung, self._place(trial))
             elif flying and left.running:
                 if left.running < places:
@@ -411,6 +416,20 @@ class SuccessiveHalving:
         if self._finisher is not None:
             return Finish(trial, seconds, "is next, and the deadline leaves the slot nothing else to do")
         return Finish(trial, seconds, "leads, and gets what is left")
+
+    def _is_worth(self, trial: str | None, left: Left) -> bool:
+        """Whether a trial (None: a new one) on its way to the top rung is expected to make the best better by more than
+        the leader, which would have these seconds, becomes by them. Where no law tells, it is."""
+        leader = self._standings.leader()
+        if not self._rules.worth or leader in (None, trial) or math.isfinite(self.ladder.life):
+            return True
+        assert leader is not None
+        less = left.seconds - self._price(trial, self.ladder.top)
+        longer, shorter = (self._standings.after(leader, min(each, left.wall)) for each in (left.seconds, less))
+        other = left.new() if trial is None else self._standings.after(trial, min(less, left.wall))
+        if longer is None or shorter is None or other is None:
+            return True
+        return expected_gain(shorter, other) > WORTH * (shorter[0] - longer[0])
 
     def _free(self, left: Left) -> float:
         """Seconds of a slot that rungs may use: what is kept for a last segment is not for them."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import optuna
 
 from tune.errors import UserError
-from tune.search.forecast import NO_PROGRESS, Progress
+from tune.search.forecast import NO_PROGRESS, Forecast, Progress
 from tune.search.outlook import Outlook, most_promising
 from tune.search_space import CENTRE, FREED, PER_LAYER, Config, Space, Value, layer_weights
 
@@ -63,6 +63,11 @@ class Suggester:
         self.tried(trial, config)
         return config
 
+    def expected(self) -> Forecast | None:
+        """What a promising one that was not tried yet is expected to have at its end; None: too little is known."""
+        rng = self._rng()
+        return self._outlook.best(self._new([self._space.sample(rng) for _ in range(MODEL_DRAWS)]))
+
     def tried(self, trial: str, config: Config) -> None:
         """A config is taken, now or by an earlier run of the study. UserError: it is in no space of the family."""
         if not self._whole_space.contains(config):
@@ -88,10 +93,13 @@ class Suggester:
             return self._space.default()
         rng = self._rng()
         draws = self._by_results(rng) if self._search == "tpe" and self._enough() else self._by_prior(rng)
-        new = [config for config in draws if self._space.contains(config) and _key(config) not in self._keys]
-        if new:
+        if new := self._new(draws):
             return new[most_promising(new, self._prior, self._outlook)]
         return next(config for config in self._space.configs() if _key(config) not in self._keys)
+
+    def _new(self, draws: list[Config]) -> list[Config]:
+        """Those that are valid and were not tried."""
+        return [config for config in draws if self._space.contains(config) and _key(config) not in self._keys]
 
     def _rng(self) -> random.Random:
         """Of the suggestion to make now: it follows from the seed and how many were made before."""

@@ -1,11 +1,13 @@
 """What is expected of configurations that were not tried: by how fast they train and what a law says of their size."""
 
 import math
+import random
+import statistics
 from collections.abc import Sequence
 
 import pytest
 
-from tune.search.forecast import Progress
+from tune.search.forecast import Progress, expected_gain
 from tune.search.outlook import Outlook, Speeds, most_promising
 from tune.search.scaling_law import ScalingLaw
 from tune.search_space import Config
@@ -36,7 +38,7 @@ def progress(point: Config) -> Progress:
 
 
 def outlook(tried: Sequence[Config]) -> Outlook:
-    seen = Outlook(size, lambda weights, rate: LAW.loss(weights, END * rate))
+    seen = Outlook(size, lambda weights, rate: (LAW.loss(weights, END * rate), 0.02))
     for number, point in enumerate(tried):
         seen.tell(f"t{number}", point, progress(point))
     return seen
@@ -69,22 +71,32 @@ def test_until_trials_tell_and_among_equals_the_prior_decides() -> None:
     unknown = Outlook(size, lambda weights, rate: None)
     unknown.tell("t0", TRIED[0], progress(TRIED[0]))
     for nothing in (outlook([]), unknown):
-        assert nothing.losses(NEW) is None and NEW[most_promising(NEW, prior, nothing)] == shallow
-    alike = Outlook(size, lambda weights, rate: 2.0)
+        assert nothing.of(NEW) is None and NEW[most_promising(NEW, prior, nothing)] == shallow
+    alike = Outlook(size, lambda weights, rate: (2.0, 0.02))
     alike.tell("t0", TRIED[0], progress(TRIED[0]))
     assert NEW[most_promising(NEW, prior, alike)] == shallow
+
+
+@pytest.mark.parametrize("other", [2.1, 1.9])
+def test_what_a_rival_is_expected_to_gain_grows_with_how_little_is_known_of_it(other: float) -> None:
+    gains = [expected_gain((2.0, doubt), (other, doubt)) for doubt in (0.0, 0.01, 0.03, 0.1)]
+    assert gains == sorted(gains) and gains[0] == pytest.approx(max(0.0, 2.0 - other)) and gains[-1] > 0.05
+    chance = random.Random(0)
+    drawn = [2.0 * chance.gauss(1.0, 0.03) - other * chance.gauss(1.0, 0.03) for _ in range(20_000)]
+    assert gains[2] == pytest.approx(statistics.fmean(max(0.0, gain) for gain in drawn), rel=0.1)
 
 
 def test_a_dimension_may_be_zero_and_a_size_unknown() -> None:
     """Dropout, where none of those that were tried had none."""
     seen = outlook([{**point, "dropout": 0.1} for point in TRIED])
-    assert seen.losses(NEW) == pytest.approx(outlook(TRIED).losses(NEW))
-    nameless = Outlook(loss=lambda weights, rate: 2.0)
+    for found, before in zip(seen.of(NEW) or [], outlook(TRIED).of(NEW) or [], strict=True):
+        assert found == pytest.approx(before)
+    nameless = Outlook(forecast=lambda weights, rate: (2.0, 0.02))
     nameless.tell("t0", TRIED[0], progress(TRIED[0]))
-    assert nameless.losses(NEW) is None
+    assert nameless.of(NEW) is None
 
 
 def test_a_trial_of_which_no_size_is_known_tells_nothing() -> None:
     seen = outlook([])
     seen.tell("t0", TRIED[0], Progress(tokens=1.0, seconds=1.0))
-    assert seen.losses(NEW) is None
+    assert seen.of(NEW) is None

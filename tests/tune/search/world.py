@@ -13,7 +13,7 @@ from tune.reports import Ended, Evaluation, Report
 from tune.search.confirm import Confirming
 from tune.search.engine import Engine, Listener
 from tune.search.family import CostModel, Family
-from tune.search.forecast import NO_PROGRESS, Progress
+from tune.search.forecast import NO_PROGRESS, Forecast, Progress
 from tune.search.memory_model import FACTOR, OVERHEAD_BYTES, Memory
 from tune.search.resume import agreed, close_what_a_kill_left_open, last_moment, restore, spent, spent_beside
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
@@ -61,6 +61,9 @@ class Numbered:
     def suggest(self, trial: str) -> dict[str, Any]:
         self.given += 1
         return {"number": self.given}
+
+    def expected(self) -> Forecast | None:
+        return None
 
     def tried(self, trial: str, config: dict[str, Any]) -> None:
         self.given += 1
