@@ -100,7 +100,12 @@ class ReplaySettings(Flags):
         about="The search's own scheduler, and its baselines, on recorded learning curves, in virtual time.",
     )  # fmt: skip
     tables: tuple[Path, ...] = field(
-        metadata=typed("recorded curves (.jsonl), or a study's journal.db", form="TABLE", places="+", parse=Path)
+        metadata=typed(
+            "recorded curves (.jsonl), a study's journal.db, or a published table's name",
+            form="TABLE",
+            places="+",
+            parse=Path,
+        )
     )
     budget: tuple[Amount, ...] = field(
         metadata=typed("caps: device time, or shares of what all curves cost", form="8h|5%,10%", parse=_many(_budget))

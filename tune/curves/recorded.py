@@ -206,15 +206,23 @@ def evenly(points: Sequence[Point], every: float) -> tuple[float, ...]:
 KEYS = ("config", "parameters", "seconds_per_report", "valid_loss")
 
 
+PUBLISHED = Path(__file__).parent / "tables"
+"""Tables in own mode that the project measured (`tune/experiment.py curves`), by the names of their files."""
+
+
 def load(path: Path) -> list[Table]:
-    """The tables in a file: one of a JSON-lines file, one a family of a journal. UserError where it is neither."""
+    """The tables in a file: one of a JSON-lines file, one a family of a journal; or a published one, by its name.
+    UserError where it is none of these."""
+    if not path.exists() and (published := PUBLISHED / f"{path}.jsonl").is_file():
+        path = published
     try:
         with path.open("rb") as file:
             journal = file.read(16) == b"SQLite format 3\0"
         tables = from_journal(path) if journal else [from_lines(path)]
     except OSError as error:
         raise UserError(
-            f"table: '{path}' cannot be read ({error.strerror}); name a .jsonl table or a study's journal.db"
+            f"table: '{path}' cannot be read ({error.strerror}); name a .jsonl table, a study's journal.db, or one of "
+            f"{', '.join(sorted(each.stem for each in PUBLISHED.glob('*.jsonl')))}"
         ) from error
     except UnicodeDecodeError as error:
         raise UserError(f"table: '{path}' is not UTF-8 text; name a .jsonl table or a study's journal.db") from error

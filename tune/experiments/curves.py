@@ -160,7 +160,16 @@ def files(rows: Sequence[Row]) -> dict[str, str]:
         | {name: row[name] for name in COPIED if name in row}
         for row in lives(rows)
     ]  # fmt: skip
-    return {TABLE: "".join(json.dumps(line) + "\n" for line in lines)} if lines else {}
+    return {TABLE: "".join(json.dumps(_rounded(line)) + "\n" for line in lines)} if lines else {}
+
+
+def _rounded(value: Any) -> Any:
+    """With six digits: nobody measures more."""
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
