@@ -1,6 +1,7 @@
 """A study's report: one page that stands alone, pictures inside, made by page.html; each picture as PNG and CSV too."""
 
 import base64
+import math
 import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from analysis import tables
 from analysis.plots.budget import bills, burn_down, memory, prices, timeline
 from analysis.plots.dimensions import effects, precision
-from analysis.plots.search import curve, curves, front, outlook, parallel
+from analysis.plots.search import curve, curves, front, parallel
 from analysis.ranking import answer_lines, answers, columns, ranking, section, where
 from analysis.settings import ReportSettings
 from analysis.spending import WHATS, Spending, spending
@@ -25,7 +26,7 @@ from tune.errors import UserError, called
 
 WORDS = ("#", "trial", "config", "state", "what", "family", "measure")
 """Columns that are set to the left."""
-OF_A_FAMILY = (front, curve, curves, effects, parallel, precision, outlook)
+OF_A_FAMILY = (front, curve, curves, effects, parallel, precision)
 OF_THE_BUDGET = (burn_down, bills, timeline, prices, memory)
 SAMPLES = 6
 TOP = 20
@@ -62,7 +63,10 @@ def contents(study: Study, figures: Path) -> dict[str, Any]:
         "overhead": spent.overhead_text, "spending": spending_table(spent), "words": WORDS,
         "answers": [answer(results, pool) for _, pool in ranked.groupby(POOL, sort=False, dropna=False)],
         "families": {
-            family: {"pictures": [drawn(draw, results, family) for draw in OF_A_FAMILY], **samples(study, family)}
+            family: {
+                "pictures": [drawn(draw, results, family) for draw in OF_A_FAMILY], **samples(study, family),
+                **prospects(study, results, family),
+            }
             for family in ranked["family"].unique()
         },
         "budget": [drawn(draw, study) for draw in OF_THE_BUDGET],
@@ -131,6 +135,25 @@ def spending_table(spent: Spending) -> pd.DataFrame:
         for what in WHATS
     ]  # fmt: skip
     return pd.DataFrame(rows).rename(columns={"-": "no trial"})
+
+
+def prospects(study: Study, results: Results, family: str) -> dict[str, Any]:
+    """What other caps are expected to buy, as the search wrote it down at its end; or why that is not known."""
+    told = study.facts.get("prospects", {}).get(family)
+    if told is None or told["why"]:
+        asked = f"{called('tune/run.py')} --plan --resume {shlex.quote(str(study.folder))} tells what it can"
+        return {"prospects": f"Not foretold: {asked if told is None else told['why']}.", "at_a_constant_rate": False}
+    configs = results.trials.set_index("trial")["config"]
+    rows = [
+        {
+            "cap": tables.duration(row["cap"]), "what": row["how"], "loss": f"{row['loss']:.3f}",
+            "80 % interval": "" if row["how"] == "found" else f"{row['low']:.3f} to {row['high']:.3f}",
+            "perplexity": tables.number(math.exp(row["loss"])), "trial": row["trial"],
+            "config": configs.get(row["trial"], ""),
+        }
+        for row in told["rows"]
+    ]  # fmt: skip
+    return {"prospects": pd.DataFrame(rows), "at_a_constant_rate": not told["decayed"]}
 
 
 def samples(study: Study, family: str) -> dict[str, Any]:

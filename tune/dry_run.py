@@ -281,6 +281,8 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     beside = f"a segment costs {FIRST_OVERHEAD_SECONDS:g}s beside its steps, a slot's start {FIRST_START_UP_SECONDS:g}s"
     yield "Steps were measured here, a few of each size; beside other work on the machine they take longer."
     yield f"As a search expects at first, {beside}."
+    if settings.stop_below_gain:
+        yield "--stop-below-gain is left out of account: what an hour brings is not known before trials have trained."
 
 
 def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[str]:

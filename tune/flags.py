@@ -2,6 +2,7 @@
 than a number; what settings of any command have in common. Standard library only.
 """
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
@@ -145,6 +146,23 @@ def parse_share(text: str) -> float:
         return float(text)
     except ValueError:
         raise UserError(f"{text!r} is no share: write a number above 0 and at most 1, such as 0.01") from None
+
+
+def parse_gain(text: str) -> float:
+    """`0.002/h` -> .002"""
+    number, _, unit = text.partition("/")
+    try:
+        gain = float(number)
+    except ValueError:
+        gain = math.nan
+    if unit != "h" or not 0 <= gain < math.inf:
+        raise UserError(f"{text!r} is no gain: write nats a device-hour, 0 or more, such as 0.002/h")
+    return gain
+
+
+def gain_text(gain: float) -> str:
+    """The inverse of parse_gain."""
+    return f"{gain!r}/h"
 
 
 def parse_sharing(text: str) -> int | str:

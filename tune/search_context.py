@@ -39,7 +39,7 @@ from tune.search.memory_model import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
 from tune.search.outlook import Outlook
 from tune.search.resume import agreed, last_moment, spent, spent_beside
 from tune.search.state import Terms
-from tune.search.successive_halving import CONFIRM_SHARE, Frame, Ladder
+from tune.search.successive_halving import CONFIRM_SHARE, Frame, Ladder, Rules
 from tune.search.suggest import Suggester, prior
 from tune.search_space import PER_LAYER, SPACES, Space, freed, layer_weights
 from tune.settings import Settings
@@ -330,6 +330,7 @@ def make_family(
     frame = Frame(
         slots=context.devices.slots, shortest=shortest_rung(context, name), part=settings.families[name],
         overhead=FIRST_OVERHEAD_SECONDS, start_up=FIRST_START_UP_SECONDS, seeds=settings.confirm,
+        rules=Rules(least_gain=(settings.stop_below_gain or 0.0) * share / 3600),
     )  # fmt: skip
     policy = Confirming(frame, ladder or frame.fit(seconds / share, wall), price_of)
     return Family(

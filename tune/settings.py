@@ -20,10 +20,12 @@ from tune.flags import (  # fmt: skip
     families_text,
     flag_name,
     flag_of,
+    gain_text,
     invalid,
     is_switch,
     parse_corpus,
     parse_families,
+    parse_gain,
     parse_path,
     parse_setting,
     parse_share,
@@ -166,6 +168,17 @@ class Settings(Flags):
             "clock stays within about twice cap / devices)"
         ),
     )
+    stop_below_gain: float | None = field(  # nats a device-hour
+        default=None,
+        metadata=typed(
+            "hand devices back where an hour more is expected to make the best loss better by less than so many nats, "
+            "by a law of all trials, such as 0.002/h (default: the cap is spent)",
+            form="NATS/h",
+            parse=parse_gain,
+            show=gain_text,
+            on_resume=True,
+        ),
+    )
     seed: int = field(default=0, metadata=typed("for every random choice", **NUMBER_OF))
     confirm: int = field(
         default=0,
@@ -220,7 +233,12 @@ class Settings(Flags):
     skip_bad_lines: bool = field(default=False, metadata=typed("leave out and count pairs without a tab"))
     plan: bool = field(
         default=False,
-        metadata=typed("print what the search would do and cost, and end: nothing is spent or written", stored=False),
+        metadata=typed(
+            "print what the search would do and cost, with --resume what is left and what other caps would buy, and "
+            "end: nothing is spent or written",
+            stored=False,
+            on_resume=True,
+        ),
     )
     resume: Path | None = field(
         default=None, metadata=typed("go on with the study in this folder, with its own settings", **FOLDER)
@@ -237,6 +255,8 @@ class Settings(Flags):
                 raise invalid(name, f"{duration_text(seconds)!r} is not above zero: write {DURATIONS}")
         if self.memory_limit is not None and self.memory_limit <= 0:
             raise invalid("memory_limit", f"'{bytes_text(self.memory_limit)}' is not above zero: write {MEMORY_FORMS}")
+        if self.stop_below_gain is not None:
+            parse_setting(self.__dataclass_fields__["stop_below_gain"], gain_text(self.stop_below_gain))
         if unknown := [name for name in self.families if name not in SPACES]:
             raise UnknownFamily(unknown[0])
         shares = families_text(self.families)
@@ -495,6 +515,8 @@ class ExperimentSettings(Settings):
         if "list" in typed:
             return cls(budget="1s", families="nanogpt", list=True)  # type: ignore[arg-type]
         name = typed.get("name", "")
+        if {"plan", "resume"} <= typed.keys():
+            raise invalid("plan", "is of an experiment that is to begin: leave --plan or --resume out")
         if name not in EXPERIMENTS:
             raise UserError(f"NAME: {name!r} is no experiment: write one of {', '.join(EXPERIMENTS)}")
         asked = {} if "resume" in typed else {"families": EXPERIMENTS[name]}

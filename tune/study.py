@@ -29,9 +29,11 @@ from tune.display.panel import displayed
 from tune.display.tensorboard import TensorBoard
 from tune.dry_run import Plan, make_plan, plan_lines
 from tune.errors import told_in_one_line
+from tune.prospects import Prospects, note_prospects, prospect_lines, prospects
 from tune.ranking import ranking
 from tune.search.engine import Engine, Listener
 from tune.search.resume import check_plain, close_what_a_kill_left_open, restore, spent, undamaged
+from tune.search.successive_halving import TOO_LITTLE
 from tune.search_context import (
     SearchContext,
     check_same_kind,
@@ -72,14 +74,14 @@ class Outcome:
         return 0 if self.found else 1
 
 
-def search(settings: Settings) -> pd.DataFrame | Plan:
+def search(settings: Settings) -> pd.DataFrame | Plan | Prospects:
     """Run the search that the settings ask for; its ranking, as tune.ranking has it, with its `study` among `attrs`.
 
-    With plan=True nothing is run, spent or written: the plan. UserError, with nothing written: a setting that cannot
-    serve.
+    With plan=True nothing is run, spent or written: the plan, or of a study what is left and to be expected. UserError,
+    with nothing written: a setting that cannot serve.
     """
     if settings.plan:
-        return make_plan(settings)
+        return prospects(settings) if settings.resume else make_plan(settings)
     study = run_study(settings).folder
     table = ranking(study)
     table.attrs["study"] = str(study)
@@ -89,7 +91,7 @@ def search(settings: Settings) -> pd.DataFrame | Plan:
 def run(settings: Settings) -> int:
     """The exit code of a search, or of a plan that is printed. UserError as below."""
     if settings.plan:
-        print(*plan_lines(make_plan(settings)), sep="\n")
+        print(*(prospect_lines(prospects(settings)) if settings.resume else plan_lines(make_plan(settings))), sep="\n")
         return 0
     return run_study(settings).exit_code
 
@@ -245,10 +247,14 @@ def conclude(
             engine.stopping = str(told)
     for family, score in scores.items():
         tensorboard.translated(engine, found[family].trial, score)
+    note_prospects(settings, engine)
     journal.note(ended={"reason": engine.stopping or CAP, "spent": ledger.spent, "cap": settings.budget})
     told_to_end = engine.stopping in signal.Signals.__members__
     families = [name for name in settings.families if name in found or not told_to_end]
     yield from last_lines(journal, found, scores, families, cap=settings.budget, spent=ledger.spent)
+    last = journal.rows("SELECT reason FROM decisions WHERE action = 'hand back' ORDER BY decision DESC LIMIT 1")
+    if settings.stop_below_gain and not engine.stopping and last and last[0]["reason"].endswith(TOO_LITTLE):
+        yield f"{duration_text(round(settings.budget - ledger.spent))} of the cap are handed back: {TOO_LITTLE}"
     if engine.stopping:
         later = " --deadline LATER" if engine.stopping == "deadline" else ""
         yield f"ended by {engine.stopping}; go on with: {settings.to_go_on(study)}{later}"

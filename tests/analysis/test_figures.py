@@ -10,7 +10,7 @@ from analysis.page import OF_A_FAMILY
 from analysis.plots import dimensions as effects_file
 from analysis.plots.budget import bills, burn_down, memory, prices
 from analysis.plots.dimensions import effects, importances, one_level, precision
-from analysis.plots.search import best_so_far, fits, front, parallel
+from analysis.plots.search import front, parallel
 from analysis.spending import spending
 from analysis.study import Results, open_studies
 from analysis.style import WHAT_COLORS, Picture, byte_ticks, levels
@@ -120,20 +120,6 @@ def test_a_dimension_beside_the_space_is_judged_and_drawn_too(write: Callable[..
     assert importances(one_level(found, "nanogpt"), found.dimensions).index[0] == "learning_rate"
     for draw in (effects, parallel):
         assert "learning_rate" in draw(found, "nanogpt").data
-
-
-def test_the_outlook_carries_on_a_power_law() -> None:
-    seconds = np.geomspace(10, 1000, 12)
-    curves_found = fits(seconds, 1.5 + 3 * seconds**-0.4)
-    ahead = curves_found[:, 0] + curves_found[:, 1] * 8000 ** -curves_found[:, 2]
-    assert ahead == pytest.approx(1.5 + 3 * 8000**-0.4, abs=0.02)
-
-
-def test_the_outlook_knows_no_decay_and_no_failed_trial(searched: Written) -> None:
-    searched.report("t023", 1.1, rung=None, training_seconds=1.0, valid_loss=0.1)
-    best = best_so_far(results(searched), "nanogpt")
-    assert best["seconds"].max() <= 40 and best["loss"].min() > 1
-    assert best["loss"].is_monotonic_decreasing
 
 
 def test_one_precision_is_nothing_to_compare(six: Written) -> None:

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -37,6 +38,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         study.charge(what, 5.0, slot=0, trial="t003", at=100.0)
     study.journal.update("trials", "t000", {"reason": "decayed, and it is told at such length that it takes two lines"})
     score = {"trial": "t001", "bleu": 21.34, "chrf": 45.01, "sentences": 128, "signature": UNBROKEN}
+    rows = [
+        {"cap": 500.0, "how": "from its start", "trial": "t003", "loss": 1.75, "low": 1.7, "high": 1.8},
+        {"cap": 1000.0, "how": "found", "trial": "t001", "loss": 1.5, "low": 1.5, "high": 1.5},
+        {"cap": 2000.0, "how": "going on", "trial": "t001", "loss": 1.25, "low": 1.125, "high": 1.375},
+    ]  # fmt: skip
+    study.journal.note(prospects={"nanogpt": {"rows": rows, "decayed": True, "why": None}})
     samples = {"nanogpt": [{"input": "ROMEO:", "output": 60 * "a", "reference": None}]}
     study.journal.note(bleu={"nanogpt": score}, samples=samples, commit=40 * "c")
     study.journal.close()
@@ -69,6 +76,23 @@ def test_each_figure_is_also_a_png_and_a_table(report: Path, html: str) -> None:
     images, data = ({path.stem: path for path in report.glob(f"figures/*.{kind}")} for kind in ("png", "csv"))
     assert images.keys() == data.keys() and html.count("<figure>") == len(OF_A_FAMILY + OF_THE_BUDGET) == len(data)
     assert all(path.read_bytes()[:4] == b"\x89PNG" for path in images.values())
+
+
+def test_what_other_caps_would_buy_is_told_as_it_was_written_down(html: str) -> None:
+    told = html[html.index("nanogpt: what another cap would buy") :]
+    cells = re.findall(r">([^<>]*)</td>", told)[:21]
+    assert cells[1:6] == ["from its start", "1.750", "1.700 to 1.800", "5.755", "t003"]
+    assert cells[8:11] == ["found", "1.500", ""], "what was found has no interval"
+    assert "At a constant learning rate" not in told
+
+
+def test_why_nothing_is_foretold_is_told(write: Callable[..., Written]) -> None:
+    """By the search; of a study that has not ended, or that an earlier version wrote, by what can be asked."""
+    for name, told in (("ended", {"nanogpt": {"rows": [], "decayed": False, "why": "too few sizes"}}), ("runs", {})):
+        study = write(name, prospects=told)
+        study.trial("t1")
+        study.report("t1", 5.0)
+        assert ("Not foretold: too few sizes." if told else "tune/run.py --plan --resume ") in written(study)
 
 
 @pytest.mark.parametrize("draw", OF_A_FAMILY + OF_THE_BUDGET)

@@ -40,6 +40,12 @@ def test_families_take_their_shares():
         ({"trials_per_gpu": 0}, "--trials-per-gpu: '0' is too few: write 1 or more, or auto"),
         ({"seed": 2**32}, "--seed: '4294967296'"),
         ({"confirm": 1}, "--confirm: '1' is too few: .*write 2"),
+        ({"stop_below_gain": -0.1}, "--stop-below-gain: '-0.1/h' is no gain: write nats a device-hour, 0 or more"),
+        ({"stop_below_gain": float("nan")}, "--stop-below-gain: 'nan/h' is no gain"),
+        *(
+            ({"stop_below_gain": text}, f"--stop-below-gain: '{text}' is no gain: .* such as 0.002/h$")
+            for text in ("", "x/h", "0.002", "0.002/m", "inf/h", "1/h/h")
+        ),
     ],
     ids=str,
 )
@@ -100,6 +106,7 @@ EVERYTHING = {
     "trials_per_gpu": 2,
     "oversubscribe": True,
     "deadline": 60.0,
+    "stop_below_gain": 0.00002,
     "seed": 7,
     "confirm": 3,
     "rungs": "tokens",

@@ -90,7 +90,7 @@ class Baseline:
         if goes_on:
             self.going[trial] = None
 
-    def finished(self, trial: str) -> None:
+    def finished(self, trial: str, training: float = 0.0) -> None:
         """A trial came to its end."""
         self._rests(trial, "finished")
         self.complete(trial)
@@ -110,6 +110,10 @@ class Baseline:
 
     def confirming(self, trial: str, of: str) -> None:
         """Nor of a last comparison."""
+
+    def enough(self, trial: str) -> float | None:
+        """No baseline knows of a last segment."""
+        return None
 
     def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
         """No baseline has a ladder."""

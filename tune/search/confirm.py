@@ -53,7 +53,7 @@ class Confirming(SuccessiveHalving):
         if due and (anew := self._anew(leader, left)):
             return anew
         if left.running == 0 or left.seconds > left.wall:
-            return Finish(leader, min(left.seconds, left.wall), "leads, and gets what is left")
+            return self._last(leader, min(left.seconds, left.wall), self.ladder.overhead)
         return HandBack("the last two are trained anew, and the leader gets what they leave over")
 
     def _anew(self, leader: str, left: Left) -> Confirm | None:

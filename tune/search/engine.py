@@ -245,8 +245,7 @@ class Engine:
             name = self.trials[trial].family
             family = self.families[name]
             left = self._shares.left(name, self.slots.free, None).seconds
-            most = family.policy.ladder.confirm if self.trials[trial].confirms else math.inf
-            price = min(left, most) if rung is None else self.price_of(name)(trial, rung)
+            price = self._rest(trial, left) if rung is None else self.price_of(name)(trial, rung)
             with self.event():
                 if left >= LEAST_LEASE_SECONDS and price <= left and not family.policy.hopeless:
                     return self._lease(trial, rung, price, GO_ON, "its segment was cut short")
@@ -254,12 +253,37 @@ class Engine:
                 self._decide(trial, "wait", "what is left does not pay for the rest of its segment", rung)
         return None
 
+    def _rest(self, trial: str, left: float) -> float:
+        """The price of the rest of a last segment, of so much that is left."""
+        record = self.trials[trial]
+        family = self.families[record.family]
+        if record.confirms is not None:
+            return min(left, family.policy.ladder.confirm)
+        goal = record.goal or family.goal(record, None, family.policy.enough(trial))
+        return left if goal is None else min(left, self._to(trial, goal))
+
+    def _to(self, trial: str, goal: int) -> float:
+        """The price of bringing a trial on its last segment to so many steps."""
+        record = self.trials[trial]
+        seconds = max(1, goal - record.steps) * (record.step_seconds or 0.0)
+        return self.families[record.family].cost_model.segment(trial, seconds)
+
+    def _finish(self, name: str, move: Finish) -> Assignment:
+        """A last segment; to so many steps only where a lease to these has its margin."""
+        goal = self.families[name].goal(self.trials[move.trial], None, move.training)
+        if goal is not None:
+            price, wall = self._to(move.trial, goal), self.wall_left()
+            room = min(self.accounting.affordable, math.inf if wall is None else wall)
+            if with_margin(price) + self.families[name].cost_model.start_up <= room:
+                return self._lease(move.trial, None, price, "finish", move.reason, goal)
+        return self._lease(move.trial, None, move.seconds, "finish", move.reason)
+
     def _assign(self, name: str, move: Start | Promote | Finish | Confirm) -> Assignment | None:
         """Put a move into practice; None where there is no configuration left to start."""
         price = self.price_of(name)
         with self.event():
             if isinstance(move, Finish):
-                return self._lease(str(move.trial), None, move.seconds, "finish", move.reason)
+                return self._finish(name, move)
             if isinstance(move, Promote):
                 return self._lease(str(move.trial), move.rung, price(move.trial, move.rung), "promote", move.reason)
             if isinstance(move, Confirm):
@@ -291,16 +315,20 @@ class Engine:
         self.trials[trial] = record
         return trial
 
-    def _lease(self, trial: str, rung: int | None, price: float, action: str, reason: str) -> Assignment:
-        """Reserve what a segment needs and write it down, before it happens. rung None: the last segment."""
+    def _lease(
+        self, trial: str, rung: int | None, price: float, action: str, reason: str, goal: int | None = None
+    ) -> Assignment:
+        """Reserve what a segment needs and write it down, before it happens. rung None: the last segment, which leads
+        as far as it can, or to so many steps."""
         record, again, wall = self.trials[trial], action in (GO_ON, CONFIRM), self.wall_left()
         family = self.families[record.family]
-        wanted = family.last_segment(record, price) if rung is None else with_margin(price)
+        goal = goal or (record.goal if again and record.goal is not None else family.goal(record, rung))
+        fills = rung is None and (goal is None or record.confirms is not None)
+        wanted = family.last_segment(record, price) if fills else with_margin(price)
         if not self.accounting.idle_slots:
             wanted = with_start_up(
                 wanted, family.cost_model.start_up, self.accounting.affordable / max(1, self.slots.free)
             )
-        goal = record.goal if again and record.goal is not None else family.goal(record, rung)
         micro_batches = record.micro_batches or family.memory.micro_batches(record.config) or 1
         row = self.accounting.open_lease(
             trial, rung, goal, price, wanted, math.inf if wall is None else wall, micro_batches

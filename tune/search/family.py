@@ -170,14 +170,17 @@ class Policy(Protocol):
     ) -> None:
         """A trial reached a rung, with so much behind it; telling: its drop over the last one tells how it goes on."""
 
-    def finished(self, trial: str) -> None:
-        """A trial is at its end."""
+    def finished(self, trial: str, training: float = 0.0) -> None:
+        """A trial is at its end, after so many seconds of training."""
 
     def interrupted(self, trial: str) -> None:
         """A segment ended before its goal."""
 
     def ended(self, trial: str, reason: str) -> None:
         """A trial is over: diverged, price, memory, error."""
+
+    def enough(self, trial: str) -> float | None:
+        """Training in all at which a trial's last segment should end, in seconds; None: as far as its lease leads."""
 
     def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
         """The ladder for another part of the cap, or another deadline."""
@@ -231,10 +234,12 @@ class Family:
         steps = self.policy.rung_seconds(rung) / step_seconds
         return round(min(steps, self.life_steps))
 
-    def goal(self, record: TrialRecord, rung: int | None) -> int | None:
-        """Steps of a trial's life at the end of a segment; None where only seconds count, as on the last one (rung
-        None)."""
+    def goal(self, record: TrialRecord, rung: int | None, end: float | None = None) -> int | None:
+        """Steps of a trial's life at the end of a segment; None where only seconds count, as on a last one (rung None)
+        that does not end after so many seconds of training."""
         steps = None if rung is None else self.steps_at(record, rung)
+        if end is not None and record.step_seconds:
+            steps = round(end / record.step_seconds)
         return None if steps is None else max(record.steps + 1, steps)
 
     def anew(self, move: Confirm, record: TrialRecord, other: TrialRecord) -> TrialRecord:

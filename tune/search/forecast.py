@@ -17,6 +17,8 @@ MOST_TRIALS = 200
 """That it is fitted to: those that were observed the most."""
 NEW_SHARE = 0.1
 """It is fitted again when there are so many more observations, as a share of those before."""
+NEXT = 1.001
+"""How many times as long a training is for which it is asked what more of it brings."""
 Entry = tuple[bool, float, str]
 Forecast = tuple[float, float]
 """A loss in nats, and the standard deviation of its log."""
@@ -176,6 +178,33 @@ class Standings:
         if self._forecaster is None or min(at.size, at.tokens) <= 0:
             return None
         return self._forecaster.loss(at.size, self.trials[trial].observed, times * at.tokens)
+
+    def foretold(self, trial: str, tokens: float) -> Forecast | None:
+        """The same after so many target tokens in all; None: there is no law, or it was not fitted to this trial."""
+        standing = self.trials[trial]
+        return self._by_law(trial, tokens / standing.progress.tokens) if standing.observed else None
+
+    def enough(self, trial: str, gain: float, most: float) -> float:
+        """Seconds of training in all, `most` at most, from which on one more brings a trial less than so many nats.
+
+        All of them where there is no law.
+        """
+        at = self.trials[trial].progress
+
+        def pays(seconds: float) -> bool:
+            ends = [self.after(trial, each - at.seconds) for each in (seconds, NEXT * seconds)]
+            now, then = (end[0] if end else math.inf for end in ends)
+            return not now - then < gain * (NEXT - 1) * seconds
+
+        low, high = at.seconds, most
+        if not at.seconds or pays(most):
+            return most
+        if not pays(low):
+            return low
+        while high > NEXT * low:
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if pays(middle) else (low, middle)
+        return low
 
     def close(self, trial: str, state: Literal["finished", "ended"]) -> None:
         """A trial had its last segment, or is over."""

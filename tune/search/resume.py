@@ -199,16 +199,6 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
 
 def _replay(engine: Engine, journal: Journal) -> None:
     """Every event that changed the engine's state, in the order in which they came about."""
-    anew = {row["trial"] for row in journal.rows("SELECT trial FROM decisions WHERE action = ?", CONFIRM)}
-    for row in journal.rows("SELECT * FROM trials ORDER BY trial"):
-        if not TRIAL_NAME.fullmatch(row["trial"]) or row["family"] not in engine.families:
-            raise ValueError(f"no trial is named {row['trial']!r}")
-        record = TrialRecord(family=row["family"], config=dict(json.loads(row["config"])))
-        if row["trial"] not in anew:
-            engine.families[row["family"]].suggestions.tried(row["trial"], record.config)
-        engine.trials[row["trial"]] = record
-    for trial in anew:
-        engine.trials[trial].confirms = whose(engine.trials[trial], engine.trials)
     replay(engine.state, journal)
     for row in journal.rows("SELECT * FROM memory ORDER BY event"):
         remember_memory(engine, row["trial"], row["micro_batches"], row["measured"])
@@ -246,6 +236,16 @@ def note_cap(journal: Journal, seconds: float) -> float:
 
 def replay(state: State, journal: Journal) -> None:
     """Tell a new state all that the journal says happened."""
+    anew = {row["trial"] for row in journal.rows("SELECT trial FROM decisions WHERE action = ?", CONFIRM)}
+    for row in journal.rows("SELECT * FROM trials ORDER BY trial"):
+        if not TRIAL_NAME.fullmatch(row["trial"]) or row["family"] not in state.families:
+            raise ValueError(f"no trial is named {row['trial']!r}")
+        record = TrialRecord(family=row["family"], config=dict(json.loads(row["config"])))
+        if row["trial"] not in anew:
+            state.families[row["family"]].suggestions.tried(row["trial"], record.config)
+        state.trials[row["trial"]] = record
+    for trial in anew:
+        state.trials[trial].confirms = whose(state.trials[trial], state.trials)
     leases = {row["lease"]: row for row in journal.rows("SELECT * FROM leases ORDER BY lease")}
     charges: dict[int, dict[str, float]] = {}
     for row in journal.rows("SELECT lease, what, seconds FROM charges WHERE lease IS NOT NULL ORDER BY charge"):

@@ -167,7 +167,7 @@ class State:
             family.reached(trial, assignment.rung or 0, valid.loss, progress)
         elif report.ended == "final" and valid is not None:
             del self.cut_short[trial]
-            family.policy.finished(trial)
+            family.policy.finished(trial, report.steps * (record.step_seconds or 0.0))
         elif report.ended == "diverged":
             return "diverged"
         elif report.ended == "unmeasured":

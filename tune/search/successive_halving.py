@@ -30,6 +30,9 @@ CONFIRM_WALL = 0.25
 """Of the wall clock, no such training takes more: on many slots they would last longer than the last segment."""
 WORTH = 1.5
 """Times what exploring costs the leader: so much it must be expected to gain, as it finds out only a part of it."""
+ENOUGH = 1.01
+"""A last segment that adds less than that to a training is none."""
+TOO_LITTLE = "an hour more is expected to bring less than --stop-below-gain asks for"
 ALIKE = 3
 """Where so many trials failed with one error before any reached a rung, all others would."""
 VARYING = re.compile(r"0x[0-9a-f]+|\d+")
@@ -47,7 +50,8 @@ class Rules:
     so much of what it fell over the one below, as on a power law (0: nothing is extrapolated). gains: rungs that make
     trials worse lose their share. worth: more is explored only where it is expected to gain more than it costs the
     leader. past_best: trials that got worse wait behind the others. narrow: slots without use
-    are handed back. rush: where a deadline leaves money idle, others than the leader go on.
+    are handed back. rush: where a deadline leaves money idle, others than the leader go on. least_gain: nats that the
+    last second of a last segment must be expected to bring, by the law (0: none is cut short).
     """
 
     eta: float = 2.0
@@ -60,6 +64,7 @@ class Rules:
     past_best: bool = True
     narrow: bool = True
     rush: bool = True
+    least_gain: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,11 +221,15 @@ class Promote:
 
 @dataclass(frozen=True)
 class Finish:
-    """The last segment of a trial, its decay and all overhead included, in up to `seconds` of a slot."""
+    """The last segment of a trial, its decay and all overhead included, in up to `seconds` of a slot.
+
+    training: the seconds of training in all at which it ends; None: as far as that leads.
+    """
 
     trial: str
     seconds: float
     reason: str
+    training: float | None = None
 
 
 @dataclass(frozen=True)
@@ -268,6 +277,8 @@ class SuccessiveHalving:
             rises=frame.rules.past_best, law=frame.rules.law, doubt=frame.rules.doubt,
         )  # fmt: skip
         self._finisher: str | None = None
+        self._ends: dict[str, float] = {}
+        """Training of trials that had their decay, in seconds of their lives."""
         self._errors: Counter[str] = Counter()
 
     @property
@@ -289,6 +300,18 @@ class SuccessiveHalving:
         """What a new trial is expected to have at its end that trains on so many tokens a second; None: too little is
         known, or its end is one of its own."""
         return None if math.isfinite(self.ladder.life) else self._standings.outlook(size, self.ladder.end * speed)
+
+    def foretold(self, trial: str, tokens: float) -> Forecast | None:
+        """As Standings has it."""
+        return self._standings.foretold(trial, tokens)
+
+    def enough(self, trial: str, seconds: float = math.inf) -> float | None:
+        """The training in all from which on a second more brings a trial too little; None where a last segment of so
+        many seconds does not get there, no gain is asked for, or there is no law."""
+        most = self.trials[trial].progress.seconds + min(seconds, 2 * self.ladder.seconds)
+        gain = self._rules.least_gain
+        enough = self._standings.enough(trial, gain, most) if gain else most
+        return enough if enough < most else None
 
     # --- events
 
@@ -326,8 +349,9 @@ class SuccessiveHalving:
         self._standings.pause(trial)
         self._release(trial)
 
-    def finished(self, trial: str) -> None:
-        """A trial is at its end."""
+    def finished(self, trial: str, training: float = 0.0) -> None:
+        """A trial is at its end, after so many seconds of training."""
+        self._ends[trial] = training
         self._standings.close(trial, "finished")
         if math.isfinite(self.ladder.life):
             self._release(trial)
@@ -364,7 +388,10 @@ class SuccessiveHalving:
             return HandBack(f"{ALIKE} trials failed with one error, and none reached a rung")
         move: Move = HandBack("the leader has its last segment")
         if self._finisher is not None and self.trials[self._finisher].state == "finished":
-            return move
+            end = self.enough(self._finisher)
+            if end is None or end > ENOUGH * self._ends.get(self._finisher, 0.0):
+                return move
+            return HandBack(f"{move.reason}, and {left.seconds:.0f} s are left: {TOO_LITTLE}")
         if self._finisher is None:
             move = self._explore(left)
             if not isinstance(move, HandBack | Wait):
@@ -410,12 +437,28 @@ class SuccessiveHalving:
             least += LEAST_BESIDE * self.ladder.rung_seconds(self.trials[trial].rung)
         if trial is None or seconds <= least:
             return HandBack("no trial can go on" if trial is None else "nothing is left")
+        last = self._last(trial, seconds, least)
+        if isinstance(last, HandBack):
+            return last
         rung = self.trials[trial].rung + 1
         if rung <= self.ladder.top and self._price(trial, rung) <= room:
             return Promote(trial, rung, "leads, and its rung's share is used")
         if self._finisher is not None:
-            return Finish(trial, seconds, "is next, and the deadline leaves the slot nothing else to do")
-        return Finish(trial, seconds, "leads, and gets what is left")
+            return replace(last, reason="is next, and the deadline leaves the slot nothing else to do")
+        return last
+
+    def _last(self, trial: str, seconds: float, least: float) -> Finish | HandBack:
+        """The last segment of a trial that leads, in up to so many seconds, if it is to have `least` or more."""
+        end = self.enough(trial, seconds - self.ladder.overhead)
+        if end is None:
+            blind = self._rules.least_gain and not self.foretold(trial, 1.0)
+            why = ": no law tells what an hour brings" if blind else ""
+            return Finish(trial, seconds, f"leads, and gets what is left{why}")
+        had = max(self.trials[trial].progress.seconds, self._ends.get(trial, 0.0))
+        price = end - had + self.ladder.overhead
+        if price <= least or end <= ENOUGH * had:
+            return HandBack(f"{seconds:.0f} s are left: {TOO_LITTLE}")
+        return Finish(trial, price, f"leads, and gets {price:.0f} s of {seconds:.0f}: then {TOO_LITTLE}", end)
 
     def _is_worth(self, trial: str | None, left: Left) -> bool:
         """Whether a trial (None: a new one) on its way to the top rung is expected to make the best better by more than

@@ -137,16 +137,17 @@ def named(fact: Fact) -> Mapping[str, Fact]:
     return fact or {}
 
 
-def connect(folder: Path) -> sqlite3.Connection:
+def connect(folder: Path, *, briefly: bool = False) -> sqlite3.Connection:
     """A read-only connection to a study's journal, also while the study runs, and in a folder that is read-only.
 
+    briefly: no run begins meanwhile, and SQLite leaves no files of its own beside one that is closed.
     Raises UserError where `folder` holds no journal.
     """
     path = Path(folder) / FILE
     if not path.is_file():
         raise UserError(f"study: {str(folder)!r} holds no {FILE}: name the folder of a study, such as runs/NAME")
     closed = not path.with_name(f"{FILE}-wal").exists()
-    mode = "ro" if os.access(folder, os.W_OK) or not closed else "ro&immutable=1"
+    mode = "ro&immutable=1" if closed and (briefly or not os.access(folder, os.W_OK)) else "ro"
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=10)
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA trusted_schema = OFF")
@@ -204,16 +205,38 @@ class Journal:
             self._db = held.enter_context(closing(sqlite3.connect(folder / FILE, timeout=1, isolation_level=None)))
             self._db.row_factory = sqlite3.Row
             self._db.execute("PRAGMA trusted_schema = OFF")
-            version = 0 if new else self._checked()
-            if 0 < version < len(STEPS):
-                remedy = f"go on with it at the project's commit {LAST_BEFORE}; analysis reads it as it is"
-                raise UserError(f"--resume: {str(folder)!r} is of an earlier version: {remedy}")
+            version = 0 if new else self._check_version()
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")
             self._db.executescript(";".join(("BEGIN", *STEPS[version:])))
             self._check_sense()
             self._db.execute("COMMIT")
             self._held = held.pop_all()
+
+    @classmethod
+    def copied(cls, folder: Path) -> Self:
+        """In memory, what the journal of a study has just now, whoever writes it: the study is only read.
+
+        Raises UserError where it is damaged, or none of ours.
+        """
+        journal = cls(None, new=True)
+        journal.folder = folder
+        try:
+            with closing(connect(folder, briefly=True)) as theirs:
+                theirs.backup(journal._db)
+        except sqlite3.Error as error:
+            raise UserError(f"--resume: {str(folder)!r} has a {FILE} that cannot be read ({error})") from None
+        journal._check_version()
+        journal._check_sense()
+        return journal
+
+    def _check_version(self) -> int:
+        """How many steps it has. UserError: it is of an earlier version, of others, or damaged."""
+        version = self._checked()
+        if 0 < version < len(STEPS):
+            remedy = f"go on with it at the project's commit {LAST_BEFORE}; analysis reads it as it is"
+            raise UserError(f"--resume: {str(self.folder)!r} is of an earlier version: {remedy}")
+        return version
 
     def _checked(self) -> int:
         """How many steps it had. UserError: tables, views, triggers or values of others, or a damaged file."""
@@ -324,7 +347,8 @@ class Journal:
 
 def spent_at_its_end(folder: Path, cap: float) -> float | None:
     """Device-seconds of a search that found something and came to its own end under this very cap; else None."""
-    with suppress(UserError, sqlite3.Error, ValueError, RecursionError), closing(connect(folder)) as journal:
+    damaged = (UserError, sqlite3.Error, ValueError, RecursionError)
+    with suppress(*damaged), closing(connect(folder, briefly=True)) as journal:
         found = "EXISTS (SELECT * FROM reports WHERE rung IS NOT NULL OR final)"
         for row in journal.execute(f"SELECT value FROM study WHERE key = 'ended' AND {found}"):
             ended = json.loads(row["value"])

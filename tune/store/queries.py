@@ -97,6 +97,11 @@ def best_so_far(journal: Reader) -> dict[str, sqlite3.Row]:
     return {row["family"]: row for row in _rows(journal, query)}
 
 
+def decayed(journal: Reader) -> list[sqlite3.Row]:
+    """Of each sound trial that had its decay the row of LEVELS that says what it came to."""
+    return _rows(journal, f"SELECT * FROM ({LEVELS}) WHERE final AND tokens > 0 ORDER BY report")
+
+
 def level_text(row: Row | sqlite3.Row) -> str:
     """at rung 2, or after its decay"""
     return "after its decay" if row["final"] else f"at rung {row['rung']:.0f}"

@@ -9,6 +9,7 @@ from tests.tune.search.world import Numbered
 from tune.search.confirm import Confirming
 from tune.search.engine import Engine
 from tune.search.family import CostModel, Family
+from tune.search.resume import agreed, last_moment, spent
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search.successive_halving import Frame, Ladder, Rules, SuccessiveHalving
 from tune.store.accounting import Accounting, Ledger
@@ -53,23 +54,28 @@ def bare(*, seconds: float = 600.0, more: bool = True, **frame: Any) -> Successi
 
 
 class Alone(Simulation):
-    """The search of one family under a cap in device-seconds, until it is over: `run`. life: seconds of training."""
+    """The search of one family under a cap in device-seconds, until it is over: `run`. life: seconds of training;
+    journal: of one that it is to go on with."""
 
     def __init__(
         self, *, seed: int = 0, seconds: float = 600.0, slots: int = 1, life: float = math.inf, diverging: float = 0.0,
         deadline: float | None = None, configs: int = 10_000, costs: Costs | None = None, step: float = STEP,
         rules: Rules = Rules(), seeds: int = 0, rungs: str = "seconds",  # noqa: B008 - it is frozen
+        journal: Journal | None = None,
     ) -> None:  # fmt: skip
         clock, self.seed, self.diverging, self.seconds, self.step = Clock(), seed, diverging, seconds, step
-        self.most = life / step
-        self.accounting = Accounting(Journal(None, new=True), Ledger(cap=seconds, clock=clock), clock)
+        self.most, before = life / step, journal or Journal(None, new=True)
+        clock.now = last_moment(before)
+        ledger = Ledger(cap=seconds, clock=clock, spent_before=spent(before))
+        self.accounting = Accounting(before, ledger, clock)
         self.families: dict[str, Family] = {}
         self.frame = framed(slots=slots, life=life, rules=rules, seeds=seeds)
         engine = Engine(
             accounting=self.accounting, families=self.families, slots=slots,
             wall_left=lambda: None if deadline is None else deadline - clock.now,
         )  # fmt: skip
-        self.ladder: Ladder = self.frame.fit(seconds, deadline or math.inf)
+        first = [terms.families["alone"][1] for terms in agreed(before)[:1]]
+        self.ladder: Ladder = (first and first[0]) or self.frame.fit(seconds, deadline or math.inf)
         self.policy = Told(self.frame, self.ladder, engine.price_of("alone"))
         self.families["alone"] = Family(
             seconds=seconds,

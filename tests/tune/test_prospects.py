@@ -1,0 +1,135 @@
+"""What is left of a study, and what other caps would buy: told of any study that there is, which is only read."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tune.search.world import WARM_UP_STEPS, Numbered, World
+from tune import cli
+from tune.prospects import prospects, standing
+from tune.recipe import Recipe
+from tune.settings import ExperimentSettings, Settings
+from tune.store.journal import Journal
+
+RECIPE = Recipe(
+    context=64, batch_tokens=768, learning_rate=2e-3, warm_up_steps=WARM_UP_STEPS, weight_decay=0.1,
+    label_smoothing=0.0, betas=(0.9, 0.99), weights=1e5, tokens=1e6, flops=0.0, why={},
+)  # fmt: skip
+Study = Callable[..., World]
+
+
+class Alike(Numbered):
+    """All of one size."""
+
+    def suggest(self, trial: str) -> dict[str, Any]:
+        return super().suggest(trial) | {"d_model": 128}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    """study(reports, **about): a search of two families that has gone so far, in a folder as a search leaves it."""
+
+    def made(reports: float = float("inf"), **about: Any) -> World:
+        folder = tmp_path / "study"
+        folder.mkdir()
+        world = World(folder, **{"cap": 1200.0, "slots": 2} | about)
+        facts = {
+            "settings": Settings(budget=1200.0, seed=3, patient=True).stored(),
+            "recipes": dict.fromkeys(world.families, RECIPE.stored()), "devices": {"slots": 2, "name": "CPU core"},
+        }  # fmt: skip
+        (folder / "study.json").write_text(json.dumps(facts))
+        world.journal.note(**facts)
+        world.run(reports)
+        if world.engine.done:
+            world.journal.note(ended={"reason": "cap", "spent": world.accounting.ledger.spent, "cap": 1200.0})
+        return world
+
+    return made
+
+
+def asked(world: World, **changes: Any) -> Settings:
+    return Settings.of_study(world.journal.folder, plan=True, **changes)
+
+
+@pytest.mark.parametrize("reports", [3, 20, 31, float("inf")])
+def test_it_knows_what_the_search_knew_whether_that_is_over_runs_or_was_killed(study: Study, reports: float) -> None:
+    world = study(reports)
+    with Journal.copied(world.journal.folder) as journal:
+        found = standing(journal, asked(world), world.journal.folder, slots=2, share=1.0)
+    for name, family in world.families.items():
+        assert found[name].state() == family.policy.state()
+
+
+def test_the_study_is_only_read(study: Study) -> None:
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    world = study()
+    world.journal.close()
+    folder = world.journal.folder
+    before = files()
+    assert prospects(asked(world)).spent == pytest.approx(1200.0, rel=0.05)
+    assert files() == before
+
+
+def test_of_a_study_that_runs_too_and_what_is_in_its_journal_stays(study: Study) -> None:
+    world = study(20)
+    before = [tuple(row) for row in world.journal.rows("SELECT * FROM leases")]
+    rows = prospects(asked(world)).foretold["nanogpt"].rows
+    assert [row.how for row in rows][1:] == ["going on", "going on"]
+    assert [tuple(row) for row in world.journal.rows("SELECT * FROM leases")] == before
+    world.run()
+    assert world.accounting.ledger.spent <= 1200.0
+
+
+def test_the_command_tells_it_in_lines_that_fit(
+    study: Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    world = study()
+    world.journal.close()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tune.prospects.label", lambda config: "d64 h4 l2 p.1 bf16")
+    assert cli.main(Settings, ["--plan", "--resume", "study", "--budget", "40m"]) == 0
+    printed = capsys.readouterr().out
+    assert all(len(line) <= 120 for line in printed.splitlines()[1:])
+    assert re.match(r"\S+study\nspent 1\dm\S+ of 40m, left 2\dm\S*\. Nothing was written\.\n", printed)
+    for family in world.families:
+        assert re.search(
+            rf"^{family}: best so far t\d+ d64 .*\n  loss \d.* after its decay on the whole", printed, re.M
+        )
+    for cap, how in (("20m", "from its start"), ("40m", "going on"), ("1h20m", "going on")):
+        assert len(re.findall(rf"^  {cap} +{how} +\d\.\d+ +\d\.\d+ to \d\.\d+ +\d", printed, re.M)) == 2
+
+
+def test_with_too_few_sizes_one_line_says_so_and_there_is_no_figure(
+    study: Study, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = study(suggestions=Alike)
+    assert cli.main(Settings, ["--plan", "--resume", str(world.journal.folder)]) == 0
+    printed = capsys.readouterr().out
+    line = "  no forecast: too few sizes for a law of losses: 1 of at least 2 were seen after their warm-up"
+    assert printed.count(line) == 2 and "going on " not in printed
+
+
+def test_a_folder_without_a_trial_or_a_study_is_one_line(
+    tmp_path: Path, study: Study, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = study(0)
+    world.journal.note(caps=[])
+    assert cli.main(Settings, ["--plan", "--resume", str(tmp_path / "none")]) == 2
+    assert cli.main(Settings, ["--plan", "--resume", str(world.journal.folder)]) == 2
+    missing, empty = capsys.readouterr().err.splitlines()
+    assert missing.startswith("--resume: ") and "has no trial yet: leave --plan out" in empty
+    world.journal.close()
+    (world.journal.folder / "journal.db").write_bytes(b"SQLite format 3\0" + bytes(9000))
+    assert cli.main(Settings, ["--plan", "--resume", str(world.journal.folder)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_an_experiment_that_goes_on_is_not_planned(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(ExperimentSettings, ["curves", "--plan", "--resume", "nowhere"]) == 2
+    assert capsys.readouterr().err == "--plan: is of an experiment that is to begin: leave --plan or --resume out\n"

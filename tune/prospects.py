@@ -1,0 +1,167 @@
+"""--plan --resume: what is left of a study, and what half as much and twice as much cap would buy. The study is only
+read, also while it runs: nothing is started, measured or written.
+"""
+
+import json
+import math
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from model.config import Config
+from tune.errors import UserError
+from tune.search.confirm import Confirming
+from tune.search.engine import Engine
+from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, CostModel, Family
+from tune.search.forecast import NO_PROGRESS, Forecast, Progress
+from tune.search.other_caps import Conditions, Expected, Foretold, other_caps
+from tune.search.resume import agreed, replay, undamaged
+from tune.search.state import State
+from tune.search.successive_halving import Frame, SuccessiveHalving
+from tune.search_context import SHORTEST_RUNG_SECONDS, kept_recipes
+from tune.search_space import label
+from tune.settings import Settings
+from tune.store.journal import SHARE, Journal, named, spent_at_its_end
+from tune.store.queries import best_so_far, level_text, measured_text
+from tune.units import duration_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prospects:
+    """spent: device-seconds; best, foretold: by family the first of its ranking, as a row of it, and what to expect;
+    configs: in short, by trial."""
+
+    settings: Settings
+    spent: float
+    best: Mapping[str, sqlite3.Row]
+    foretold: Mapping[str, Foretold]
+    configs: Mapping[str, str]
+
+
+def foretold_of(
+    settings: Settings, policies: Mapping[str, object], journal: Journal, *, slots: int, share: float, over: bool
+) -> dict[str, Foretold]:
+    """What to expect of the cap of these settings, and of others. over: the study spends no more of it."""
+    conditions = Conditions(
+        cap=settings.budget, families=settings.families, slots=slots, share=share, deadline=settings.deadline,
+        patient=settings.patient, over=over, seeds=settings.confirm,
+    )  # fmt: skip
+    halving = {name: policy for name, policy in policies.items() if isinstance(policy, SuccessiveHalving)}
+    return other_caps(journal, halving, conditions, decay_share=Config.decay_share)
+
+
+def note_prospects(settings: Settings, engine: Engine) -> None:
+    """For analysis, at the end of a search."""
+    policies = {name: family.policy for name, family in engine.families.items()}
+    journal, share = engine.accounting.journal, engine.accounting.ledger.share
+    over = engine.stopping is None
+    found = foretold_of(settings, policies, journal, slots=engine.slots.most, share=share, over=over)
+    journal.note(prospects={name: asdict(each) for name, each in found.items()})
+
+
+def prospects(settings: Settings) -> Prospects:
+    """Of the study that these settings would go on with. UserError: it is damaged, or has no trial yet."""
+    folder = settings.resume
+    assert folder is not None, "there is a study"
+    with Journal.copied(folder) as journal, undamaged(journal):
+        slots = named(journal.facts().get("devices")).get("slots", 1)
+        share = float(journal.rows(f"SELECT MIN({SHARE}) AS share FROM slots")[0]["share"] or 1.0)
+        policies = standing(journal, settings, folder, slots=int(str(slots)), share=share)
+        over = spent_at_its_end(folder, settings.budget) is not None
+        return Prospects(
+            settings=settings, spent=journal.rows("SELECT TOTAL(seconds) AS spent FROM charges")[0]["spent"],
+            best=best_so_far(journal),
+            foretold=foretold_of(settings, policies, journal, slots=int(str(slots)), share=share, over=over),
+            configs={row["trial"]: label(json.loads(row["config"])) for row in journal.rows("SELECT * FROM trials")},
+        )  # fmt: skip
+
+
+class Unasked:
+    """Suggestions of a search that starts no more trials."""
+
+    more = False
+
+    def suggest(self, trial: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def expected(self) -> Forecast | None:
+        return None
+
+    def tried(self, trial: str, config: dict[str, Any]) -> None:
+        pass
+
+    def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
+        pass
+
+
+def standing(
+    journal: Journal, settings: Settings, folder: Path, *, slots: int, share: float
+) -> dict[str, SuccessiveHalving]:
+    """Each family's policy, told all that the journal says happened."""
+    terms, recipes = agreed(journal), kept_recipes(folder, settings.families)
+    if not terms:
+        raise UserError(f"--resume: {str(folder)!r} has no trial yet: leave --plan out to go on with it")
+    families: dict[str, Family] = {}
+    policies: dict[str, SuccessiveHalving] = {}
+    for name, part in settings.families.items():
+        seconds, ladder = terms[0].families[name]
+        if ladder is None:
+            raise UserError(f"--resume: {str(folder)!r} is of an earlier version, whose ladder is not known")
+        frame = Frame(
+            slots=slots, shortest=SHORTEST_RUNG_SECONDS, overhead=FIRST_OVERHEAD_SECONDS,
+            start_up=FIRST_START_UP_SECONDS, part=part, seeds=settings.confirm,
+        )  # fmt: skip
+        policies[name] = Confirming(frame, ladder, lambda trial, rung: math.inf)
+        families[name] = Family(
+            seconds=seconds, policy=policies[name], cost_model=CostModel(), suggestions=Unasked(),
+            equal_tokens=settings.rungs == "tokens", warm_up_steps=recipes[name].warm_up_steps,
+        )  # fmt: skip
+    replay(State(families, folder, share), journal)
+    return policies
+
+
+def prospect_lines(found: Prospects) -> Iterator[str]:
+    """What a user wants to know before they spend more."""
+    settings = found.settings
+    left = max(0.0, settings.budget - found.spent)
+    yield f"{settings.resume}"
+    yield f"spent {_whole(found.spent)} of {duration_text(settings.budget)}, left {_whole(left)}. Nothing was written."
+    for name in settings.families:
+        yield ""
+        yield from _family_lines(name, found)
+    if not any(each.rows for each in found.foretold.values()):
+        return
+    yield ""
+    yield "Foretold by a law of all trials, of configurations tried so far: of a smaller cap what it would have given"
+    yield "from its start, had it picked the right trial; of a larger one what going on gives. Intervals are of 80 %."
+
+
+def _family_lines(name: str, found: Prospects) -> Iterator[str]:
+    best, foretold = found.best.get(name), found.foretold[name]
+    if best is None:
+        yield f"{name}: no trial has reached a rung yet"
+        return
+    where = " ".join(each for each in (level_text(best), measured_text(best)) if each)
+    yield f"{name}: best so far {best['trial']} {found.configs[best['trial']]}"
+    yield f"  loss {math.log(best['perplexity']):.3f}, perplexity {best['perplexity']:.4g} {where}"
+    if foretold.why:
+        yield f"  no forecast: {foretold.why}"
+        return
+    yield f"  {'cap':<10} {'':<15} {'loss':>7} {'80 % interval':>18} {'perplexity':>11}   trial"
+    for row in foretold.rows:
+        yield (
+            f"  {_whole(row.cap):<10} {row.how:<15} {row.loss:>7.3f} {_between(row):>18} {math.exp(row.loss):>11.4g}   "
+            f"{row.trial} {found.configs[row.trial]}"
+        )
+    if not foretold.decayed:
+        yield "  at a constant learning rate: no trial had its decay yet, which takes more off"
+
+
+def _between(row: Expected) -> str:
+    return "" if row.how == "found" else f"{row.low:.3f} to {row.high:.3f}"
+
+
+def _whole(seconds: float) -> str:
+    return duration_text(round(seconds))
