@@ -16,10 +16,11 @@ from tune.search.confirm import Confirming
 from tune.search.engine import Engine
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, CostModel, Family
 from tune.search.forecast import NO_PROGRESS, Forecast, Progress
+from tune.search.ladder import Frame
 from tune.search.other_caps import Conditions, Expected, Foretold, other_caps
 from tune.search.resume import agreed, replay, undamaged
 from tune.search.state import State
-from tune.search.successive_halving import Frame, SuccessiveHalving
+from tune.search.successive_halving import SuccessiveHalving
 from tune.search_context import SHORTEST_RUNG_SECONDS, kept_recipes
 from tune.search_space import label
 from tune.settings import Settings

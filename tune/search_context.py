@@ -35,11 +35,11 @@ from tune.recipe import FILLING_TOKENS, LEAST_EPOCH_STEPS, UNSEEN_FLOPS, Recipe,
 from tune.search.confirm import Confirming
 from tune.search.engine import WALLS, Engine, Listener
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, CostModel, Family
+from tune.search.ladder import CONFIRM_SHARE, Frame, Ladder, Rules
 from tune.search.memory_model import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
 from tune.search.outlook import Outlook
 from tune.search.resume import agreed, last_moment, spent, spent_beside
 from tune.search.state import Terms
-from tune.search.successive_halving import CONFIRM_SHARE, Frame, Ladder, Rules
 from tune.search.suggest import Suggester, prior
 from tune.search_space import PER_LAYER, SPACES, Space, freed, layer_weights
 from tune.settings import Settings

@@ -19,7 +19,8 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, HyperBandScheduler, Tri
 from tune.curves.supply import Supply
 from tune.search.family import Policy, with_margin
 from tune.search.forecast import NO_PROGRESS, Progress, Standing
-from tune.search.successive_halving import HandBack, Ladder, Left, Move, Promote, Start, Wait
+from tune.search.ladder import Ladder
+from tune.search.successive_halving import HandBack, Left, Move, Promote, Start, Wait
 
 ASHA_REDUCTION, ASHA_GRACE = 2, 2
 HYPERBAND_REDUCTION = 2

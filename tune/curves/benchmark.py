@@ -13,9 +13,10 @@ from tune.errors import UserError
 from tune.recipe import FLOPS_PER_WEIGHT, suited_weights
 from tune.search.engine import WALLS, Engine
 from tune.search.family import CostModel, Family, Policy
+from tune.search.ladder import Frame, Rules
 from tune.search.outlook import Outlook
 from tune.search.simulator import Clock, Costs, Simulation
-from tune.search.successive_halving import Frame, Rules, SuccessiveHalving
+from tune.search.successive_halving import SuccessiveHalving
 from tune.search.suggest import SIZE_SPREAD, prior
 from tune.search_space import CENTRE, PER_LAYER, Config, label, layer_weights
 from tune.store.accounting import Accounting, Ledger

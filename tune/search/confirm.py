@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from tune.search.successive_halving import Confirm, Finish, Frame, HandBack, Ladder, Left, Move, SuccessiveHalving, Wait
+from tune.search.ladder import Frame, Ladder
+from tune.search.successive_halving import Confirm, Finish, HandBack, Left, Move, SuccessiveHalving, Wait
 
 
 class Confirming(SuccessiveHalving):

@@ -21,8 +21,9 @@ from tune.search.family import (  # fmt: skip
     with_margin,
     with_start_up,
 )
+from tune.search.ladder import Ladder
 from tune.search.state import Agreed, State, Terms, agreed_in
-from tune.search.successive_halving import ALIKE, Confirm, Finish, HandBack, Ladder, Promote, Start, Wait
+from tune.search.successive_halving import ALIKE, Confirm, Finish, HandBack, Promote, Start, Wait
 from tune.store.accounting import Accounting, Assignment, Running
 from tune.store.heartbeat import GRACE_SECONDS, IDLE, WORKING
 

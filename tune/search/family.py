@@ -11,8 +11,9 @@ from typing import Protocol
 
 from tune.reports import Report
 from tune.search.forecast import NO_PROGRESS, Forecast, Progress, Standing
+from tune.search.ladder import Ladder
 from tune.search.memory_model import Memory
-from tune.search.successive_halving import Confirm, Ladder, Left, Move
+from tune.search.successive_halving import Confirm, Left, Move
 from tune.search_space import Config
 from tune.store.accounting import UNIT, Accounting, Exact, Running
 

@@ -180,9 +180,10 @@ class Standings:
         return self._forecaster.loss(at.size, self.trials[trial].observed, times * at.tokens)
 
     def foretold(self, trial: str, tokens: float) -> Forecast | None:
-        """The same after so many target tokens in all; None: there is no law, or it was not fitted to this trial."""
-        standing = self.trials[trial]
-        return self._by_law(trial, tokens / standing.progress.tokens) if standing.observed else None
+        """After so many target tokens in all, with the whole doubt; None: there is no law, or it was not fitted to this
+        trial."""
+        observed = self.trials[trial].observed
+        return self._forecaster.interval(observed[0].size, observed, tokens) if self._forecaster and observed else None
 
     def enough(self, trial: str, gain: float, most: float) -> float:
         """Seconds of training in all, `most` at most, from which on one more brings a trial less than so many nats.

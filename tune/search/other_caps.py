@@ -17,8 +17,9 @@ from typing import Literal
 
 from tune.search.engine import WALLS
 from tune.search.forecast import FEWEST_SIZES, Forecast, Standing
+from tune.search.ladder import Rules
 from tune.search.resume import last_moment
-from tune.search.successive_halving import Rules, SuccessiveHalving
+from tune.search.successive_halving import SuccessiveHalving
 from tune.store.journal import Journal
 from tune.store.queries import decayed
 

@@ -3,6 +3,7 @@
 Pure: it follows from the observations, in their order.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +34,10 @@ LEVELS, SLOPES, ERRORS = np.geomspace(0.003, 0.2, 7), np.geomspace(0.001, 0.2, 8
 changes where its tokens grow by a factor of e; and of single losses about both."""
 LIKELY_DEVIATIONS, DEVIATION_SPREAD = (0.02, 0.02, 0.004), math.log(3)
 """Before anything is known of the three; standard deviation of their logs."""
+
+LIKELY_DRIFT, AS_MANY = 0.03, 4
+"""Standard deviation of how a trial's distance from the law wanders, in logs of the loss while its tokens grow by a
+factor of e, before anything is known; it counts as so many steps that were seen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,13 +145,14 @@ class Forecaster:
     """A law of all trials, from which each differs by a level and a slope of its own, normal about zero.
 
     What is known of a trial counts as much as it tells: of both its posterior means are taken. level, slope, error:
-    standard deviations, as of LEVELS, SLOPES and ERRORS.
+    standard deviations, as of LEVELS, SLOPES and ERRORS; drift: as of LIKELY_DRIFT.
     """
 
     law: ScalingLaw
     level: float
     slope: float
     error: float
+    drift: float
 
     @classmethod
     def fit(cls, trials: Sequence[Sequence[Observation]]) -> Self:
@@ -166,7 +172,10 @@ class Forecaster:
         for deviation, likely in zip(grid, LIKELY_DEVIATIONS, strict=True):
             lost += (np.log(deviation[:, 0] / likely) / DEVIATION_SPREAD) ** 2
         best = int(np.argmin(lost))
-        return cls(law=law, level=float(level[best, 0]), slope=float(slope[best, 0]), error=float(error[best, 0]))
+        return cls(
+            law=law, level=float(level[best, 0]), slope=float(slope[best, 0]), error=float(error[best, 0]),
+            drift=_drift(law, trials),
+        )  # fmt: skip
 
     def loss(self, size: float, observations: Sequence[Observation], tokens: float) -> tuple[float, float]:
         """What a trial of which these are known is expected to have after so many tokens, in nats, and the standard
@@ -178,3 +187,23 @@ class Forecaster:
         slope = (a * seen.x_off - seen.x * seen.off) / determinant
         doubt = self.error * math.sqrt(1 + (d - 2 * end * seen.x + a * end**2) / determinant)
         return self.law.loss(size, tokens) * math.exp(level + slope * end), doubt
+
+    def interval(self, size: float, observations: Sequence[Observation], tokens: float) -> tuple[float, float]:
+        """The same with the whole doubt: a trial strays from its course, the further the longer.
+
+        Of a comparison it is no part: there all have it, and those that lack the most would wait for it.
+        """
+        loss, doubt = self.loss(size, observations, tokens)
+        further = max(0.0, math.log(tokens / observations[-1].tokens)) if observations else 0.0
+        return loss, math.hypot(doubt, self.drift * math.sqrt(further))
+
+
+def _drift(law: ScalingLaw, trials: Sequence[Sequence[Observation]]) -> float:
+    """How a trial's distance from the law wanders."""
+    squares, count = AS_MANY * LIKELY_DRIFT**2, AS_MANY
+    for before, after in itertools.chain.from_iterable(map(itertools.pairwise, trials)):
+        off, off_before = (math.log(each.loss / law.loss(each.size, each.tokens)) for each in (after, before))
+        if after.tokens > before.tokens:
+            squares += (off - off_before) ** 2 / math.log(after.tokens / before.tokens)
+            count += 1
+    return math.sqrt(squares / count)

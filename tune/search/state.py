@@ -17,7 +17,7 @@ from tune.errors import UserError
 from tune.reports import Report
 from tune.search.family import Family, TrialRecord
 from tune.search.forecast import Progress
-from tune.search.successive_halving import Ladder
+from tune.search.ladder import Ladder
 from tune.store.accounting import Assignment, Running
 from tune.store.journal import Fact, named
 

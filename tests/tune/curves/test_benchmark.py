@@ -14,8 +14,9 @@ from tune.curves.recorded import Curve, Table
 from tune.errors import UserError
 from tune.search.engine import WALLS
 from tune.search.forecast import Standing
+from tune.search.ladder import Rules
 from tune.search.scaling_law import ScalingLaw
-from tune.search.successive_halving import Rules, SuccessiveHalving
+from tune.search.successive_halving import SuccessiveHalving
 
 
 def test_ration_is_the_policy_of_the_search() -> None:

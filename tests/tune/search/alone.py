@@ -9,9 +9,10 @@ from tests.tune.search.world import Numbered
 from tune.search.confirm import Confirming
 from tune.search.engine import Engine
 from tune.search.family import CostModel, Family
+from tune.search.ladder import Frame, Ladder, Rules
 from tune.search.resume import agreed, last_moment, spent
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
-from tune.search.successive_halving import Frame, Ladder, Rules, SuccessiveHalving
+from tune.search.successive_halving import SuccessiveHalving
 from tune.store.accounting import Accounting, Ledger
 from tune.store.journal import Journal
 

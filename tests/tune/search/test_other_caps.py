@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tests.tune.search.lawful import Search
+from tune.search.ladder import Rules
 from tune.search.other_caps import TIMES
-from tune.search.successive_halving import TOO_LITTLE, Rules
+from tune.search.successive_halving import TOO_LITTLE
 
 TABLES = ("trials", "leases", "reports", "charges", "decisions", "slots")
 

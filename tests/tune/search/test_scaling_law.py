@@ -99,3 +99,25 @@ def test_four_of_five_ends_are_within_their_interval() -> None:
             inside += abs(math.log(end.loss / loss)) < 1.2816 * doubt
             ends += 1
     assert 0.7 <= inside / ends <= 0.9
+
+
+def test_four_of_five_ends_lie_in_the_interval_of_trials_that_stray() -> None:
+    """Each from its course by a step of chance while its tokens double; a comparison leaves that doubt out."""
+    chance, inside, narrow = random.Random(0), 0, 0
+    for _ in range(20):
+        ends, trials = [], []
+        for size in SIZES:
+            tokens, level = 3e10 / size, 0.0
+            trial: list[Observation] = []
+            for _ in range(7):
+                level += chance.gauss(0.0, 0.03 * math.sqrt(math.log(2)))
+                trial += seen(size, [tokens], level=level)
+                tokens *= 2
+            trials.append(trial[:4])
+            ends.append(trial[-1])
+        forecaster = Forecaster.fit(trials)
+        for trial, end in zip(trials, ends, strict=True):
+            loss, doubt = forecaster.interval(end.size, trial, end.tokens)
+            inside += abs(math.log(end.loss / loss)) < 1.28 * doubt
+            narrow += doubt > forecaster.loss(end.size, trial, end.tokens)[1]
+    assert 0.7 < inside / (20 * len(SIZES)) < 0.9 and narrow == 20 * len(SIZES)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.tune.search.alone import OVERHEAD, START_UP, STEP, Alone
 from tests.tune.search.world import OVERHEAD_SECONDS, START_UP_SECONDS, STEP_SECONDS, World
+from tune.search.ladder import Rules
 from tune.search.simulator import Costs, PowerLaw, Simulation
-from tune.search.successive_halving import Rules
 
 FREE = Costs(start_up=0.0, overhead=0.0)
 DEAR = Costs(start_up=20.0, overhead=3.0, thaw=2.0)

@@ -10,16 +10,8 @@ import pytest
 
 from tests.tune.search.alone import Alone, bare
 from tune.search.confirm import Confirming
-from tune.search.successive_halving import (
-    Finish,
-    HandBack,
-    Left,
-    Promote,
-    Rules,
-    Start,
-    SuccessiveHalving,
-    Wait,
-)
+from tune.search.ladder import Rules
+from tune.search.successive_halving import Finish, HandBack, Left, Promote, Start, SuccessiveHalving, Wait
 
 SCENARIOS: list[dict[str, Any]] = [
     {},

@@ -14,11 +14,11 @@ from tune.search.confirm import Confirming
 from tune.search.engine import Engine, Listener
 from tune.search.family import CostModel, Family
 from tune.search.forecast import NO_PROGRESS, Forecast, Progress
+from tune.search.ladder import Frame
 from tune.search.memory_model import FACTOR, OVERHEAD_BYTES, Memory
 from tune.search.resume import agreed, close_what_a_kill_left_open, last_moment, restore, spent, spent_beside
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search.state import Terms
-from tune.search.successive_halving import Frame
 from tune.store.accounting import Accounting, Assignment, Ledger
 from tune.store.heartbeat import FOLDER, beat
 from tune.store.journal import Journal

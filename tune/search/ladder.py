@@ -1,0 +1,174 @@
+"""The ladder of one family: which rungs its share of a cap is worth, what each may use, what is kept for the end; and
+the rules of the policy that climbs it.
+
+There is one mode: a trial ends where its own life does (a recorded curve, a loop of fixed length), or, where it has
+none, with a last segment on what is kept of the cap. Only the fitting of a ladder asks which.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+TRIALS_AT_600_SECONDS = 12
+"""How wide to start; with another cap, by the square root of it."""
+START_UP_SHARE = 0.1
+"""No plan gives more than this to the start-up of slots beyond the first."""
+SHORTEST_SHARE = 0.01
+"""Rung 0 is never shorter than this share of what was asked for."""
+FEWEST_TRIALS = 3
+"""Rung 0 is shorter than asked for where that many trials would not fit otherwise."""
+CONFIRM_SHARE = 1 / 3
+"""Kept to train the last two anew, of what can be used of a cap; what that does not take goes to the last segment."""
+CONFIRM_WALL = 0.25
+"""Of the wall clock, no such training takes more: on many slots they would last longer than the last segment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The ideas of the policy; the replay leaves each out to see what it is worth.
+
+    eta: a rung is so many times the training of the one below, and takes one in so many of those below it. last_share:
+    kept from the start for the leader's way to its end, no more than a life of its own takes. law: what trials would
+    have at their ends is foretold by a law of all of them; doubt: and counts with so many standard deviations on top:
+    one of which little is known waits. fall_kept: before there is one, a loss falls over a rung by
+    so much of what it fell over the one below, as on a power law (0: nothing is extrapolated). gains: rungs that make
+    trials worse lose their share. worth: more is explored only where it is expected to gain more than it costs the
+    leader. past_best: trials that got worse wait behind the others. narrow: slots without use
+    are handed back. rush: where a deadline leaves money idle, others than the leader go on. least_gain: nats that the
+    last second of a last segment must be expected to bring, by the law (0: none is cut short).
+    """
+
+    eta: float = 2.0
+    last_share: float = 0.6
+    fall_kept: float = 0.75
+    law: bool = True
+    doubt: float = 1.0
+    gains: bool = True
+    worth: bool = True
+    past_best: bool = True
+    narrow: bool = True
+    rush: bool = True
+    least_gain: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ladder:
+    """Rungs 0 to `top`, and what each may use of a family's `seconds`. All in seconds of a slot.
+
+    first: training at rung 0; explore: for the rungs; kept: for the leader's way to its end, of which `last` is for a
+    last segment alone; start_up: for slots to come up; overhead: of a segment beside its training; life: training of
+    a trial's own life (inf: it has none); eta, fall_kept: as of Rules; confirm: kept for each training of the last two
+    with another seed.
+    """
+
+    seconds: float
+    first: float
+    top: int
+    explore: float
+    kept: float
+    last: float
+    start_up: float
+    overhead: float
+    life: float = math.inf
+    eta: float = Rules.eta
+    fall_kept: float = Rules.fall_kept
+    confirm: float = 0.0
+
+    def told(self) -> dict[str, float]:
+        """As plain data; a life without end is left out."""
+        return {name: value for name, value in asdict(self).items() if math.isfinite(value)}
+
+    def rung_seconds(self, rung: int) -> float:
+        """Training of a trial's life at a rung."""
+        return min(self.life, self.first * self.eta**rung)
+
+    @property
+    def end(self) -> float:
+        """Training of a trial's life at its end."""
+        return min(self.life, self.rung_seconds(self.top) + self.kept)
+
+    def cost(self, rung: int) -> float:
+        """Planned for a segment from the rung below."""
+        return self.rung_seconds(rung) - (self.rung_seconds(rung - 1) if rung else 0.0) + self.overhead
+
+    def ahead(self, rung: int, seconds: float) -> float:
+        """How many times the training that it has at a rung, in so many seconds, a trial has at its end."""
+        if math.isfinite(self.life) or not seconds:
+            return self.end / self.rung_seconds(rung)
+        return 1 + (self.end - self.rung_seconds(rung)) / seconds
+
+    def falls(self, rung: int) -> float:
+        """How many times its drop over a rung a loss is expected to fall still, to its end."""
+        rungs = math.log(self.end / self.rung_seconds(rung), self.eta)
+        return self.fall_kept * (1 - math.pow(self.fall_kept, max(0.0, rungs))) / (1 - self.fall_kept)
+
+    @property
+    def starts(self) -> float:
+        """How many trials rung 0 can pay for."""
+        return self.quotas([1.0] * (self.top + 1))[0] / self.cost(0)
+
+    def quotas(self, gains: Sequence[float]) -> list[float]:
+        """For each rung. gains[k]: the share of trials that rung k made better, 1 where unknown.
+
+        A rung that makes trials worse is not worth its share, nor is any rung above it.
+        """
+        weights, gain = [], 1.0
+        for rung in range(self.top + 1):
+            gain *= gains[rung]
+            weights.append(gain * self.cost(rung) / self.eta**rung)
+        return [self.explore * weight / sum(weights) for weight in weights]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """What a family's ladder is fitted to, beside its part of the cap and the time for it. In seconds of a slot.
+
+    slots: how many it may come to hold; shortest: least training of rung 0 that makes sense; overhead: of a segment
+    beside its training; start_up: before a new slot trains; part: the family's of all slots; life: as of Ladder; seeds:
+    with which the last two are trained anew.
+    """
+
+    slots: int
+    shortest: float
+    overhead: float
+    start_up: float = 0.0
+    part: float = 1.0
+    life: float = math.inf
+    rules: Rules = Rules()
+    seeds: int = 0
+
+    def fit(self, seconds: float, wall: float = math.inf, first: float | None = None) -> Ladder:
+        """The ladder for so many seconds of the cap, to be used in `wall` seconds. first: rung 0 is fixed already."""
+        whole, confirm = seconds, 0.0
+        if self.seeds:
+            usable = min(seconds, self.part * self.slots * wall)
+            confirm = min(CONFIRM_SHARE * usable / (2 * self.seeds), CONFIRM_WALL * wall)
+            anew = 2 * self.seeds * confirm
+            seconds, wall = seconds - anew, wall - anew / (self.part * self.slots)
+        kept = min(self.rules.last_share * min(seconds, wall), self.life + self.overhead)
+        coming_up = max(self.start_up, min(self.start_up * self.slots, START_UP_SHARE * seconds))
+        explore = max(0.0, min(seconds - kept - coming_up, self.part * self.slots * (wall - kept) - coming_up))
+        least = min(
+            self.shortest, max(self.overhead, SHORTEST_SHARE * self.shortest, explore / FEWEST_TRIALS - self.overhead)
+        )
+        bare = Ladder(
+            seconds=whole, first=first or least, top=0, explore=explore, kept=kept,
+            last=kept if math.isinf(self.life) else 0.0, start_up=coming_up, overhead=self.overhead, life=self.life,
+            eta=self.rules.eta, fall_kept=self.rules.fall_kept, confirm=confirm,
+        )  # fmt: skip
+        ladder = _grow(bare)
+        most = TRIALS_AT_600_SECONDS * math.sqrt(seconds / 600.0)
+        while first is None and ladder.first < self.life and ladder.starts > most:
+            ladder = _grow(replace(bare, first=1.1 * ladder.first))
+        return ladder
+
+
+def _grow(ladder: Ladder) -> Ladder:
+    """As many rungs as lead to a life's end; without one, as halving makes sense for and their quotas can pay."""
+    while ladder.rung_seconds(ladder.top) < ladder.life:
+        taller = replace(ladder, top=ladder.top + 1)
+        pays = taller.quotas([1.0] * (taller.top + 1))[-1] >= taller.cost(taller.top)
+        if math.isinf(ladder.life) and (not pays or taller.starts < ladder.eta**taller.top):
+            break
+        ladder = taller
+    return ladder
