@@ -52,7 +52,7 @@ ONE_SEARCH = {"test_search", "test_readme"}
 WITH_RAY = {
     *ONE_SEARCH,
     *("test_examples", "test_cluster", "test_runner", "test_worker_group", "test_readme_kernels", "test_session"),
-    *("test_scheduler", "test_curves"),
+    "test_scheduler",
 }
 """Files whose tests start a Ray: they wait more than they work."""
 SLOW = {
@@ -62,6 +62,7 @@ SLOW = {
     *("test_browser", "test_hparams", "test_tensorboard", "test_report", "test_figures"),
     *("test_entries", "test_speed", "test_large_batch"),
     *("test_compare", "test_load", "test_registry", "test_experiment_figures", "test_disk_faults", "test_recipe"),
+    "test_curves",
 }
 """Files that take a core some seconds: they train or draw for long, compile, or begin processes."""
 

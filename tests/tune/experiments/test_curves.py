@@ -8,8 +8,10 @@ import json
 import math
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -18,20 +20,18 @@ import torch
 from model.config import Config
 from model.training.time_budget import Segment
 from model.training.train import train
-from tests.searches import comes
 from tests.soak.accounts import number
-from tests.soak.observer import Observer
-from tests.soak.search import Search
-from tune.backend.worker_group import Place, Said
+from tune.backend.worker_group import Orders, Place, Said, Task
 from tune.curves.recorded import Table, load
 from tune.devices import Devices
 from tune.errors import UserError
-from tune.experiments import curves, lives
+from tune.experiments import conduct, curves, lives, runner
 from tune.experiments.base import ExperimentSettings, Point, Row
 from tune.experiments.curves import CURVES, SHAPES, foretold, further, points
 from tune.experiments.lives import begins, lived, measured_at
 from tune.reports import Report
 from tune.search_space import PRECISIONS, Space, label
+from tune.store.accounting import Hold
 
 CPU = torch.device("cpu")
 STEP_SECONDS = 0.05
@@ -250,15 +250,53 @@ def test_the_table_has_the_longest_life_of_each_and_the_fastest_step_time(cheap:
     assert CURVES.files(rows[: len(SHAPES)]) == {} and CURVES.tables([]) == []
 
 
-def test_a_study_whose_driver_was_killed_goes_on_and_its_table_is_whole(tmp_path: Path, observer: Observer) -> None:
-    script, study = (Path(__file__).with_name("two_curves.py"),), tmp_path / "study"
-    flags = ("curves", "--scale", "0.005", "--fix", "precision=fp32", "--set", "batch_tokens=256")
-    search = Search(observer, *flags, "--budget", "3h", "--devices", "1", "--out", study, script=script)
-    assert search.wait_for("ms a step", times=2 * curves.FIRST_ROUNDS)
-    assert comes(lambda: [*study.glob("checkpoints/*/step-*")])
-    search.kill()
-    search = Search(observer, "curves", "--resume", study, script=script)
-    assert search.finish() == 0, search.printed
+class OfThisProcess:
+    """A group that is this process. Each life is interrupted once, as soon as there is a checkpoint of it."""
+
+    interrupted: ClassVar[list[Any]] = []
+    start_up_seconds = 0.0
+
+    def __init__(self, devices: int, orders: Orders, desk: Any, gpus: float, hold: Hold) -> None:
+        self.orders, self.hold = orders, hold
+
+    def come_up(self) -> None:
+        self.hold.charge("start")
+
+    def do(self, task: Task) -> Row:
+        config, folder = dataclasses.replace(self.orders.config, **task.changes), self.orders.folder / task.trial
+        ends = time.monotonic() + task.seconds
+        for said in self.orders.work(
+            Place(config=config, data=self.orders.data, device=CPU, folder=folder, ends=ends), task.asked
+        ):
+            lives = task.asked["measure"] == "curve" and task.changes | task.asked
+            if lives and lives not in self.interrupted and list(folder.glob("step-*")):
+                self.interrupted.append(lives)
+                raise KeyboardInterrupt
+            self.hold.charge(said.what)
+        assert said.row is not None
+        return said.row
+
+    def dismiss(self) -> None:
+        pass
+
+
+def test_a_study_that_is_interrupted_goes_on_and_its_table_is_whole(
+    few: dict[str, tuple], cheap: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two configurations, of which one lives on for twice as long."""
+    for name, value in {"SHAPES": ((32, 4, 2, 0.0), (32, 4, 3, 0.1)), "LONG": 1, "LONG_LIFE": 2 * curves.LIFE}.items():
+        monkeypatch.setattr(curves, name, value)
+    monkeypatch.setattr(runner, "new_desk", lambda: (None, None))
+    monkeypatch.setattr(runner, "ray", SimpleNamespace(put=lambda data: data, shutdown=lambda: None))
+    monkeypatch.setattr(runner, "WorkerGroup", OfThisProcess)
+    monkeypatch.setattr(conduct, "local_ray", lambda *_: nullcontext())
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 1000)
+    asked = {"budget": "3h", "devices": 1, "scale": 0.005, "fix": "precision=fp32", "set": "batch_tokens=256"}
+    found, study = [], tmp_path / "study"
+    for resumed in (None, study, study, study):
+        more = asked | {"text_corpus": tmp_path / "text.txt", "out": study, "resume": resumed}
+        found.append(conduct.run_experiment(CURVES, settings(**more)))
+    assert found == [conduct.INTERRUPTED] * 3 + [0]
     (table,) = load(study / curves.TABLE)
     short, long = sorted(table.curves, key=lambda curve: curve.most)
     assert table.own_mode and long.most > 1.5 * short.most and min(short.sound, long.sound) > 1
