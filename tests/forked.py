@@ -10,5 +10,6 @@ FORKING.set_forkserver_preload(
     [
         *("tune.study", "tests.tune.test_ends", "tests.tune.test_load", "tests.tune.test_registry"),
         *("tests.tune.backend.test_sleep", "tests.tune.display.test_hparams"),
+        *("tests.tune.backend.test_worker_group", "tests.tune.experiments.test_runner"),
     ]
 )

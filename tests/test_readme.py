@@ -48,9 +48,11 @@ def test_make_knows_the_target(command: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan measures what a step takes: here no more than one."""
+def quick_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan measures what a step takes on the text: here no more than one, on little text."""
+    monkeypatch.setattr("model.cost.probe.FIRST_STEPS", 1)
     monkeypatch.setattr("model.cost.probe.MEASURED_STEPS", 1)
+    monkeypatch.setattr("model.data.toy_corpus.PAIRS", 6000)
 
 
 SEARCHES = [command for command in of("python tune/run.py") if not command.endswith(("--plan", "--help"))]

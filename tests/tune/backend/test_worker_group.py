@@ -1,7 +1,6 @@
 """The life of a rank under Ray Train, in its local mode: in this process, or in two as torchrun would begin them."""
 
 import dataclasses
-import multiprocessing
 import os
 import random
 import signal
@@ -17,6 +16,7 @@ import pytest
 from model.config import Config
 from model.data.corpus import TextCorpus
 from model.data.dataset import TextData, prepare_text
+from tests.forked import FORKING
 from tune.backend import worker_group as distributed
 from tune.backend.session import local_ray
 from tune.backend.worker_group import DISMISSED, SHUTDOWN_SECONDS, LeaseOver, Orders, Said, Task, WorkerGroup, new_desk
@@ -88,15 +88,15 @@ def as_rank(rank: int, count: int, port: int, line: Any, *arguments: Any) -> Non
 @pytest.fixture(scope="module")
 def of_two(data: TextData, tmp_path_factory: pytest.TempPathFactory) -> list[list[Said | None]]:
     """What each of two ranks says: of the network, of training, and of a task that cannot be done."""
-    context, folder = multiprocessing.get_context("spawn"), tmp_path_factory.mktemp("trial")
+    folder = tmp_path_factory.mktemp("trial")
     asked = [NETWORK, TRAINING, {"measure": "steps", "rows": 1}]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     lines = []
     for rank in range(2):
-        line, end = context.Pipe()
-        context.Process(target=as_rank, args=(rank, 2, port, end, asked, data, folder), daemon=True).start()
+        line, end = FORKING.Pipe()
+        FORKING.Process(target=as_rank, args=(rank, 2, port, end, asked, data, folder), daemon=True).start()
         end.close()
         lines.append(line)
     return [line.recv() for line in lines]
@@ -154,8 +154,7 @@ def rank_on_a_hold(folder: Path, hangs: bool) -> None:
 
 def test_a_rank_ends_with_its_hold_whatever_becomes_of_its_driver(tmp_path: Path) -> None:
     """One that has nothing to do goes home, in time or not; one that hangs is ended by the system."""
-    context = multiprocessing.get_context("spawn")
-    ranks = [context.Process(target=rank_on_a_hold, args=(tmp_path, hangs), daemon=True) for hangs in (False, True)]
+    ranks = [FORKING.Process(target=rank_on_a_hold, args=(tmp_path, hangs), daemon=True) for hangs in (False, True)]
     for rank in ranks:
         rank.start()
     for rank in ranks:
