@@ -1,6 +1,5 @@
 """Ranks for the tests: processes in one gloo group, each of which does what it is told and returns what came of it."""
 
-import multiprocessing
 import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -17,6 +16,7 @@ from model.training import checkpoint as checkpoints
 from model.training.ddp import ParallelLearner, agreement, mean_over_ranks
 from model.training.learner import Learner
 from model.training.memory import prepare_process
+from tests.forked import FORKING
 from tune.experiments.data_parallel import FirstRankStep, gradient_distance, ready_learner
 from tune.experiments.large_batch_rules import watched_learner
 
@@ -27,12 +27,10 @@ class Ranks:
     """So many processes, up until closed."""
 
     def __init__(self, count: int, store: Path) -> None:
-        context = multiprocessing.get_context("forkserver")  # which imports once for all of them
-        context.set_forkserver_preload([__name__, "torch._dynamo", "torch._inductor.config", "pytest"])
         self._lines, self._processes = [], []
         for rank in range(count):
-            line, end = context.Pipe()
-            process = context.Process(target=_serve, args=(end, rank, count, str(store)), daemon=True)
+            line, end = FORKING.Pipe()
+            process = FORKING.Process(target=_serve, args=(end, rank, count, str(store)), daemon=True)
             process.start()
             end.close()
             self._lines.append(line)
