@@ -47,6 +47,14 @@ def searched(observer: Observer, tmp_path_factory: pytest.TempPathFactory) -> Se
     return search_until_found(observer, tmp_path_factory.mktemp("user") / "runs" / "search")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def few_steps() -> None:
+    """What a step takes is measured in as few as may be: no law asks how exactly."""
+    from model.cost import probe
+
+    probe.MEASURED_STEPS = 1
+
+
 ONE_SEARCH = {"test_search", "test_readme"}
 """Files that look at the same search."""
 WITH_RAY = {

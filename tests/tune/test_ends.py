@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from model.cost import probe
 from tests.forked import FORKING
 from tune import cli, search_context, study
 from tune.search.engine import Engine
@@ -55,6 +56,7 @@ def searches(folder: Path, where: str, words: Sequence[str], line: Connection, s
             os.kill(os.getpid(), signal.SIGTERM)
             super().start()
 
+    probe.MEASURED_STEPS = 1
     study.local_ray, study.run_trials = local_ray, run_trials
     if where == "is told twice":
         study.Thread = Twice

@@ -78,8 +78,7 @@ def test_its_own_values_are_not_those_that_vary_frees_for_others(tmp_path: Path)
     assert len(spaces["nanogpt"].dimensions["learning_rate"]) == 5
 
 
-def test_it_is_planned_like_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("model.cost.probe.MEASURED_STEPS", 3)
+def test_it_is_planned_like_the_others(tmp_path: Path) -> None:
     register("made")(made())
     (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 500)
     asked = {"text_corpus": tmp_path / "text.txt", "vary": "learning_rate", "devices": 1}
