@@ -22,7 +22,7 @@ EXAMPLES = REPOSITORY / "examples"
 def printed(observer: Observer, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The study of a family of one's own, run as a user's script until Ctrl-C, and what it printed."""
     folder = tmp_path_factory.mktemp("user")
-    asked = f'budget="{LONG}", out="{folder / "study"}", text_corpus="{folder / "text.txt"}"'
+    asked = f'budget="{LONG}", devices=1, out="{folder / "study"}", text_corpus="{folder / "text.txt"}"'
     (folder / "mine.py").write_text((EXAMPLES / "own_family.py").read_text().replace('budget="2h"', asked))
     (folder / "text.txt").write_text("To be, or not to be, that is the question. " * 5000)
     search = Search(observer, script=(folder / "mine.py",))

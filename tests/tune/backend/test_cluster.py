@@ -9,12 +9,14 @@ import pytest
 
 from tests.searches import LONG
 from tests.soak.accounts import adds_up, number, rows
-from tests.soak.nodes import RUNNING, two_nodes
+from tests.soak.nodes import two_nodes
 from tests.soak.observer import Observer
 from tests.soak.search import Search
 from tune.backend import session
 from tune.search.engine import MACHINE_GONE
 from tune.settings import Settings
+
+TRAINS = "SELECT COUNT(*) FROM leases WHERE closed IS NULL AND trial IN (SELECT trial FROM reports)"
 
 
 def test_a_search_runs_on_both_nodes_of_a_cluster_and_goes_on_where_one_is_lost(
@@ -24,9 +26,10 @@ def test_a_search_runs_on_both_nodes_of_a_cluster_and_goes_on_where_one_is_lost(
     study, gone = tmp_path / "study", f"FROM decisions WHERE reason = '{MACHINE_GONE}'"
     later = f"SELECT COUNT(*) FROM leases WHERE trial IN (SELECT trial {gone}) AND opened > (SELECT MIN(at) {gone})"
     with two_nodes() as nodes:
-        search = Search(observer, "--address", nodes.address, "--budget", LONG, "--report-every", "1s", "--out", study)
-        assert search.wait_for("at rung 0"), search.printed
-        while number(study, RUNNING) < 2 and not search.ends_within(0.1):
+        flags = ("--families", "nanogpt", "--budget", LONG, "--report-every", "1s", "--out", study)
+        search = Search(observer, "--address", nodes.address, *flags)
+        assert search.wait_for(f"{study}: "), search.printed
+        while number(study, TRAINS) < 2 and not search.ends_within(0.1):
             pass
         assert "2 x CPU core" in search.lines[0]
         nodes.lose_the_worker()

@@ -1,6 +1,7 @@
 """Processes that nobody waits for are ended: of slots that were handed back, replaced ones, and those too late."""
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,28 +25,34 @@ class Starting:
         return True
 
 
-def test_a_process_that_was_replaced_while_it_started_is_ended_and_no_other() -> None:
+@pytest.fixture(scope="module")
+def up() -> Iterator[None]:
+    """A Ray, for as many processes as these tests begin."""
+    with local_ray(slots=4, gpus=0):
+        yield
+
+
+def test_a_process_that_was_replaced_while_it_started_is_ended_and_no_other(up: None) -> None:
     """Ray asks it to end and would wait until it has started; its slot is charged no more by then."""
-    with local_ray(slots=3, gpus=0):
-        seconds = {"busy": 0, "idle": 0, "replaced": 600}
-        live: dict[str, Any] = {name: ray.remote(Starting).remote(seconds[name]) for name in seconds}
-        controller = SimpleNamespace(
-            _actor_cache=SimpleNamespace(_cached_objects={"slot": ["idle"]}, num_cached_objects=1),
-            _actor_manager=SimpleNamespace(
-                _live_actors_to_ray_actors_resources={name: (handle, None) for name, handle in live.items()}
-            ),
-            _actor_to_trial={"busy": "t001"},
-        )
-        accounting = SimpleNamespace(idle_slots=1)
-        desk = SimpleNamespace(engine=SimpleNamespace(accounting=accounting), waiting=[])
-        keeper = SlotKeeper(desk, SimpleNamespace(controller=controller), slots=3)  # type: ignore[arg-type]
-        keeper._kept = {"slot"}
-        assert ray.get([live["busy"].here.remote(), live["idle"].here.remote()]) == [True, True]
-        waiting = live["replaced"].here.remote()
-        keeper.on_step_end(0, [])
-        ended, _ = ray.wait([waiting], timeout=600)
-        assert ended == [waiting]
-        assert ray.get([live["busy"].here.remote(), live["idle"].here.remote()]) == [True, True]
+    seconds = {"busy": 0, "idle": 0, "replaced": 600}
+    live: dict[str, Any] = {name: ray.remote(Starting).remote(seconds[name]) for name in seconds}
+    controller = SimpleNamespace(
+        _actor_cache=SimpleNamespace(_cached_objects={"slot": ["idle"]}, num_cached_objects=1),
+        _actor_manager=SimpleNamespace(
+            _live_actors_to_ray_actors_resources={name: (handle, None) for name, handle in live.items()}
+        ),
+        _actor_to_trial={"busy": "t001"},
+    )
+    accounting = SimpleNamespace(idle_slots=1)
+    desk = SimpleNamespace(engine=SimpleNamespace(accounting=accounting), waiting=[])
+    keeper = SlotKeeper(desk, SimpleNamespace(controller=controller), slots=3)  # type: ignore[arg-type]
+    keeper._kept = {"slot"}
+    assert ray.get([live["busy"].here.remote(), live["idle"].here.remote()]) == [True, True]
+    waiting = live["replaced"].here.remote()
+    keeper.on_step_end(0, [])
+    ended, _ = ray.wait([waiting], timeout=600)
+    assert ended == [waiting]
+    assert ray.get([live["busy"].here.remote(), live["idle"].here.remote()]) == [True, True]
 
 
 def late(folder: Path, live: dict[str, Any]) -> SlotKeeper:
@@ -67,17 +74,16 @@ def late(folder: Path, live: dict[str, Any]) -> SlotKeeper:
 
 
 def test_a_process_that_has_not_started_within_its_lease_is_ended_and_not_the_one_that_had_the_trial_before(
-    tmp_path: Path,
+    up: None, tmp_path: Path
 ) -> None:
     """This process gave the trial's last sign of life: were it ended for it, no test would be left to say so."""
     (tmp_path / FOLDER).mkdir()
     beat(tmp_path, "t001", 1, 0.0)
-    with local_ray(slots=1, gpus=0):
-        starting = ray.remote(Starting).remote(600)
-        waiting = starting.here.remote()
-        keeper = late(tmp_path, {"starting": starting})
-        keeper.on_step_begin(0, [])
-        assert ray.wait([waiting], timeout=600)[0] == [waiting]
+    starting = ray.remote(Starting).remote(600)
+    waiting = starting.here.remote()
+    keeper = late(tmp_path, {"starting": starting})
+    keeper.on_step_begin(0, [])
+    assert ray.wait([waiting], timeout=600)[0] == [waiting]
     assert keeper._desk.killed == {"t001": NOT_STARTED}
 
 
