@@ -55,14 +55,13 @@ def few_steps() -> None:
     probe.MEASURED_STEPS = 1
 
 
-ONE_SEARCH = {"test_search", "test_readme"}
-"""Files that look at the same search."""
-WITH_RAY = {
-    *ONE_SEARCH,
-    *("test_examples", "test_cluster", "test_runner", "test_worker_group", "test_readme_kernels", "test_session"),
-    "test_scheduler",
-}
-"""Files whose tests start a Ray: they wait more than they work."""
+ONE_AFTER_THE_OTHER = (
+    {"test_search", "test_readme", "test_readme_kernels"},
+    {"test_examples", "test_cluster", "test_runner", "test_worker_group", "test_session", "test_scheduler"},
+)
+"""Files whose tests start a Ray, which wait for long: two workers have them, and take about the same time. Of the first
+some look at the same search.
+"""
 SLOW = {
     *("test_compiled", "test_ddp", "test_probe", "test_train", "test_training_memory", "test_methods", "test_ablation"),
     *("test_cuda_simulator", "test_implementations", "test_wheel", "test_ends", "test_sleep"),
@@ -83,7 +82,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Those with Ray first: they take longest."""
     for item in items:
-        if item.path.stem in WITH_RAY:
+        if any(item.path.stem in names for names in ONE_AFTER_THE_OTHER):
             item.add_marker("ray")
         elif item.path.stem in SLOW:
             item.add_marker("slow")
@@ -101,8 +100,8 @@ class Scheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        name = Path(file).stem
-        return "one search" if name in ONE_SEARCH else "ray" if name in WITH_RAY else file
+        lanes = (str(names) for names in ONE_AFTER_THE_OTHER if Path(file).stem in names)
+        return next(lanes, file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
