@@ -55,8 +55,10 @@ class TwoNodes:
 
 @contextmanager
 def two_nodes() -> Iterator[TwoNodes]:
-    """Two nodes, gone afterwards. Their token is in the environment, for searches that join them."""
-    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    """Two nodes, gone afterwards. Their token is in the environment, for searches that join them, and stays there: a
+    process in which Ray was up before knows no other.
+    """
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     words = [sys.executable, "-c", TWO_NODES]
     folder = Path(__file__).resolve().parents[2]
     with subprocess.Popen(words, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -65,7 +67,6 @@ def two_nodes() -> Iterator[TwoNodes]:
             yield TwoNodes(process)
         finally:
             process.stdin.close()
-            del os.environ["RAY_AUTH_TOKEN"]
 
 
 def measure(bench: Bench) -> Iterator[Row]:
