@@ -1,0 +1,63 @@
+"""Whether four of five ends lie in the intervals of 80 % that are told of them, on the published tables of curves."""
+
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.bench.table import Row
+from tune.curves.recorded import PUBLISHED, Curve, load
+from tune.search.forecast import FEWEST_SIZES
+from tune.search.other_caps import SPREAD
+from tune.search.scaling_law import Forecaster, Observation
+
+SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
+"""Of the life, that is known of each trial; the end is that of the life, at the rate or schedule of the table."""
+RUNGS = (1 / 8, 1 / 4, 1 / 2, 1)
+"""Of that: when its losses were seen."""
+TRIALS, SEEDS = 10, 20
+LEAST, MOST = 0.7, 0.9
+
+
+def intervals(data: Path, *, short: bool) -> Iterator[Row]:
+    """The published tables, and recorded ones (.jsonl) that lie in the folder."""
+    for path in (*sorted(PUBLISHED.glob("*.jsonl")), *sorted(data.glob("*.jsonl"))):
+        for table in load(path):
+            curves = table.curves
+            seconds = min(curve.seconds for curve in curves) if table.own_mode else None
+            found = [inside(curves, share, seconds, seeds=2 if short else SEEDS) for share in SHARES]
+            told = [hits / count for hits, count in found if count]
+            yield Row(
+                what=f"{table.name}: ends inside the interval of 80 %, by what is known of the life",
+                against=", ".join(f"1/{round(1 / each)}" for each, (_, count) in zip(SHARES, found, strict=True) if count),
+                asked=f"{LEAST:g} to {MOST:g}",
+                measured=", ".join(f"{share:.2f}" for share in told),
+                reached=all(LEAST <= share <= MOST for share in told),
+            )  # fmt: skip
+
+
+def inside(curves: tuple[Curve, ...], share: float, seconds: float | None, *, seeds: int) -> tuple[int, int]:
+    """How many ends are inside, and of how many. seconds: of the lives; None: each has its own."""
+    hits = count = 0
+    for seed in range(seeds):
+        tried = random.Random(seed).sample(curves, min(TRIALS, 2 * len(curves) // 3))
+        lives = [(curve, curve.most if seconds is None else seconds / curve.step_seconds) for curve in tried]
+        known = [(curve, life, seen(curve, share * life)) for curve, life in lives]
+        known = [(curve, life, losses) for curve, life, losses in known if losses and math.isfinite(curve.loss(life))]
+        if len({curve.parameters for curve, _, _ in known}) < FEWEST_SIZES:
+            continue
+        forecaster = Forecaster.fit([losses for _, _, losses in known])
+        for curve, life, losses in known:
+            loss, doubt = forecaster.interval(curve.parameters, losses, life)
+            hits += abs(math.log(curve.loss(life) / loss)) < SPREAD * doubt
+            count += 1
+    return hits, count
+
+
+def seen(curve: Curve, steps: float) -> list[Observation]:
+    """What is known of a trial after so many steps: its losses after the warm-up."""
+    least = max(curve.warm_up_steps, curve.steps_per_report)
+    return [
+        Observation(size=curve.parameters, tokens=at, loss=curve.loss(at))
+        for at in (rung * steps for rung in RUNGS) if at >= least and math.isfinite(curve.loss(at))
+    ]  # fmt: skip
