@@ -29,7 +29,7 @@ def intervals(data: Path, *, short: bool) -> Iterator[Row]:
             told = [hits / count for hits, count in found if count]
             yield Row(
                 what=f"{table.name}: ends inside the interval of 80 %, by what is known of the life",
-                against=", ".join(f"1/{round(1 / each)}" for each, (_, count) in zip(SHARES, found, strict=True) if count),
+                against=", ".join(f"1/{1 / each:.0f}" for each, (_, count) in zip(SHARES, found, strict=True) if count),
                 asked=f"{LEAST:g} to {MOST:g}",
                 measured=", ".join(f"{share:.2f}" for share in told),
                 reached=all(LEAST <= share <= MOST for share in told),
