@@ -59,10 +59,13 @@ SEARCHES = [command for command in of("python tune/run.py") if not command.endsw
 
 @pytest.mark.parametrize("command", SEARCHES[1:])
 def test_what_a_search_is_asked_for_serves(
-    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
     """Up to Ray a plan is the search. The first of them runs to its end in tests/tune/test_search.py."""
     monkeypatch.chdir(folder)
+    if "runs/STUDY" in command:
+        command = command.replace("runs/STUDY", str(request.getfixturevalue("searched").study))
     assert main(Settings, [*shlex.split(command.replace("8h", "10m", 1))[2:], "--plan"]) == 0
     assert "of 10m" in capsys.readouterr().out
 

@@ -6,7 +6,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,8 +18,9 @@ from model.families import FAMILIES
 from tune.devices import find_devices
 from tune.flags import invalid
 from tune.recipe import Recipe
+from tune.search.earlier import Learned
 from tune.search.engine import Engine
-from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, Family, TrialRecord
+from tune.search.family import Family, TrialRecord
 from tune.search.memory_model import Memory
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search.suggest import first_search
@@ -125,8 +126,9 @@ class FamilyPlan:
 class Plan:
     """A rehearsed search. spending: device-seconds by what for, which add up to the cap; wall: seconds to its end.
 
-    patient: the same of a search that lets few devices work long, and by how many nats its winners are expected to be
-    better, the mean over families; None: it is patient, or would do the same.
+    costs: of segments and slots, as the search expects them at first; notes: lines on texts, memory and earlier
+    studies. patient: the same of a search that lets few devices work long, and by how many nats its winners are
+    expected to be better, the mean over families; None: it is patient, or would do the same.
     """
 
     settings: Settings
@@ -135,6 +137,8 @@ class Plan:
     families: Mapping[str, FamilyPlan]
     spending: Mapping[str, float]
     wall: float
+    costs: Costs
+    notes: Sequence[str]
     patient: tuple[float, float] | None = None
 
 
@@ -151,7 +155,11 @@ def make_plan(settings: Settings) -> Plan:
     prepared = time.monotonic() - began
     speeds = {name: Speeds(context, name) for name in settings.families}
     sizes = {name: _measure(context, name, each) for name, each in speeds.items()}
-    costs = Costs(start_up=FIRST_START_UP_SECONDS, overhead=FIRST_OVERHEAD_SECONDS)
+    learned = [context.learned.get(name, Learned()) for name in settings.families]
+    start_up, overhead = (
+        statistics.fmean(getattr(each, what) for each in learned) for what in ("start_up", "overhead")
+    )
+    costs = Costs(start_up=start_up, overhead=overhead)
 
     def course(trial: str, name: str, config: Mapping[str, Any]) -> PowerLaw:
         luck = random.Random(trial).gauss(1.0, LUCK)
@@ -170,7 +178,7 @@ def make_plan(settings: Settings) -> Plan:
         plan = Plan(
             settings=settings, slots=context.devices.slots, device=context.devices.name,
             families={name: _family(engine, context, name, sizes[name]) for name in settings.families},
-            spending=spending(engine), wall=wall,
+            spending=spending(engine), wall=wall, costs=costs, notes=context.notes,
         )  # fmt: skip
     if settings.patient:
         return plan
@@ -274,11 +282,13 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     if plan.patient is not None:
         longer, nats = plan.patient
         yield f"--patient    {_whole(longer)}, for winners that are expected to be {nats:.3f} nats better"
+    yield from plan.notes
     for name, family in plan.families.items():
         yield ""
         yield from _family_lines(name, family, by_price=settings.rungs == "tokens")
     yield ""
-    beside = f"a segment costs {FIRST_OVERHEAD_SECONDS:g}s beside its steps, a slot's start {FIRST_START_UP_SECONDS:g}s"
+    costs = plan.costs
+    beside = f"a segment costs {costs.overhead:.2g}s beside its steps, a slot's start {costs.start_up:.2g}s"
     yield "Steps were measured here, a few of each size; beside other work on the machine they take longer."
     yield f"As a search expects at first, {beside}."
     if settings.stop_below_gain:

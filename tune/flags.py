@@ -4,7 +4,7 @@ than a number; what settings of any command have in common. Standard library onl
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -178,6 +178,19 @@ def parse_path(text: str) -> Path:
     if not text:
         raise UserError("'' is no path: name a file or folder, or leave the flag out")
     return in_utf8(Path(os.path.expanduser(text)).absolute())
+
+
+def parse_paths(text: str) -> tuple[Path, ...]:
+    """`runs/one,runs/two` -> both, absolute."""
+    paths = tuple(parse_path(part.strip()) for part in text.split(","))
+    if twice := [path for place, path in enumerate(paths) if path in paths[:place]]:
+        raise UserError(f"{text!r} names '{twice[0]}' twice: name each once")
+    return paths
+
+
+def paths_text(paths: Sequence[Path]) -> str:
+    """The inverse of parse_paths."""
+    return ",".join(map(str, paths))
 
 
 def in_utf8(path: Path) -> Path:

@@ -4,7 +4,7 @@ begins. One function, `recipe`; every rule of it is a constant above it. Standar
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from tune.errors import UserError
@@ -117,6 +117,10 @@ class Recipe:
         """In short."""
         rate, warm_up = f"rate {self.learning_rate:g}", f"warm-up {self.warm_up_steps} steps"
         return f"context {self.context}, {self.batch_tokens:,} tokens a step, {rate}, {warm_up}"
+
+    def around(self, weights: float) -> Self:
+        """With another size to begin around, which the same compute trains on fewer tokens or on more."""
+        return replace(self, weights=weights, tokens=self.tokens * self.weights / weights)
 
     def stored(self) -> dict[str, Any]:
         """As JSON has it."""

@@ -33,6 +33,7 @@ from tune.flags import invalid
 from tune.machine import cpu_name
 from tune.recipe import FILLING_TOKENS, LEAST_EPOCH_STEPS, UNSEEN_FLOPS, Recipe, evaluation_tokens, recipe
 from tune.search.confirm import Confirming
+from tune.search.earlier import Earlier, Ground, Learned, beyond, learn, line, read, suited
 from tune.search.engine import WALLS, Engine, Listener
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, CostModel, Family
 from tune.search.ladder import CONFIRM_SHARE, Frame, Ladder, Rules
@@ -62,8 +63,8 @@ class SearchContext:
 
     recipes: what of a trial's Config is not searched; probed: seconds for which a device was measured for that.
     settings: each corpus is named. devices: shared as the settings ask for. held_to: bytes that a trial is held to.
-    notes: lines for the user: which texts serve and why, what the memory limit comes to; begun: when it was
-    asked for, on the monotonic clock.
+    learned: from earlier studies. notes: lines for the user: which texts serve and why, what the memory limit comes to;
+    begun: when it was asked for, on the monotonic clock.
     """
 
     settings: Settings
@@ -74,6 +75,7 @@ class SearchContext:
     data: Mapping[str, Data]
     memories: Mapping[str, Memory]
     held_to: int | None
+    learned: Mapping[str, Learned]
     notes: Sequence[str]
     begun: float
 
@@ -84,7 +86,8 @@ class SearchContext:
     def facts(self) -> dict[str, Any]:
         """What the study is."""
         recipes = {name: each.stored() for name, each in self.recipes.items()}
-        return facts_of(self.settings, self.devices, self.data, recipes=recipes)
+        told = {"learned": {name: each.stored() for name, each in self.learned.items()}} if self.learned else {}
+        return facts_of(self.settings, self.devices, self.data, recipes=recipes, **told)
 
 
 def whole_config(recipe: Recipe, family: str, point: Mapping[str, Any], seed: int = 0) -> Config:
@@ -98,6 +101,7 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     spaces = {name: Space(family=name, precisions=devices.precisions, fix=settings.fix) for name in settings.families}
     check_cap(settings)
     kept = None if settings.resume is None else kept_recipes(settings.resume, spaces)
+    earlier = [] if kept else [read(folder, spaces) for folder in settings.learn_from]
     texts = load_corpora(settings)
     prepared = {kind: prepare(corpus) for kind, corpus in texts.corpora.items()}
     data = {name: prepared[FAMILIES[name].corpus] for name in settings.families}
@@ -105,38 +109,65 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
         name: measured_flops(settings, space, data[name], devices.kind)
         for name, space in spaces.items() if kept is None and name in PER_LAYER
     }  # fmt: skip
+    of = {name: [each[name] for each in earlier if name in each] for name in spaces}
     recipes: Mapping[str, Recipe] = kept or {
-        name: make_recipe(settings, devices, space, data[name], measured.get(name, (0.0, 0.0))[0])
+        name: make_recipe(settings, devices, space, data[name], measured.get(name, (0.0, 0.0))[0], of[name])
         for name, space in spaces.items()
     }
     for name, space in spaces.items():
         names = tuple(each for each in settings.vary if each not in SPACES[name])
         spaces[name] = replace(space, vary=freed(names, recipes[name].config))
         check_learns(whole_config(recipes[name], name, spaces[name].default(), settings.seed), data[name])
-    memories = {name: make_memory(name, recipes[name], each, devices.kind) for name, each in data.items()}
+    learned = kept_learned(settings.resume, spaces) if settings.resume else {}
+    memories = {
+        name: make_memory(
+            name, recipes[name], each, devices.kind,
+            learned[name].beyond if name in learned else beyond(of[name], devices.kind),
+        )
+        for name, each in data.items()
+    }  # fmt: skip
     devices = devices.shared(settings, max(memories[name].predicted(spaces[name].default(), 1) for name in spaces))
     asked, notes = memory_limit(settings, devices)
     limits = [limit for limit in (asked, devices.trial_bytes) if limit is not None]
     for memory in memories.values():
         memory.limit = min(limits, default=math.inf)
     check_memory(settings, spaces, memories)
+    here = {name: ground(settings, devices, recipes[name], data[name]) for name in spaces}
+    if earlier:
+        cap = settings.budget / devices.share
+        learned = {
+            name: learn(of[name], here[name], space, settings.families[name] * cap) for name, space in spaces.items()
+        }
+    told = [line(name, each, here[name]) for name in spaces for each in of[name]]
     return SearchContext(
-        settings=texts.settings, devices=devices, spaces=spaces, recipes=recipes, data=data,
+        settings=texts.settings, devices=devices, spaces=spaces, recipes=recipes, data=data, learned=learned,
         probed=sum(seconds for _, seconds in measured.values()), memories=memories,
         held_to=asked if devices.trials_each == 1 else min(limits),
-        notes=[*texts.notes, *notes], begun=begun,
+        notes=[*texts.notes, *notes, *told], begun=begun,
     )  # fmt: skip
 
 
-def make_recipe(settings: Settings, devices: Devices, space: Space, data: Data, flops: float) -> Recipe:
+def make_recipe(
+    settings: Settings, devices: Devices, space: Space, data: Data, flops: float, earlier: Sequence[Earlier] = ()
+) -> Recipe:
     """Of a family in a new study."""
     name, built_in = space.family, space.family in PER_LAYER
     d_models, layers = (space.dimensions.get(each, ()) for each in ("d_model", "layers"))
     sizes = [layer_weights(name, {"d_model": d, "layers": n}) for d in d_models for n in layers] if built_in else [0.0]
-    return recipe(
+    found = recipe(
         base=RECIPES[name], given=settings.set, family=name, kind=devices.kind,
         seconds=settings.families[name] * settings.budget, flops=flops, text_tokens=data.training_tokens,
         windowed_tokens=len(data.valid) if isinstance(data, TextData) else None, sizes=(min(sizes), max(sizes)),
+    )  # fmt: skip
+    weights = suited(name, earlier, found.weights, found.weights * found.tokens)
+    return found if weights == found.weights else found.around(min(max(weights, min(sizes)), max(sizes)))
+
+
+def ground(settings: Settings, devices: Devices, recipe: Recipe, data: Data) -> Ground:
+    """What figures of a family hold on in this search."""
+    return Ground(
+        kind=devices.kind, processor=processor(settings, devices), share=devices.share,
+        text=(data.sha256, data.vocabulary), context=recipe.context, compute=recipe.weights * recipe.tokens,
     )  # fmt: skip
 
 
@@ -163,6 +194,15 @@ def kept_recipes(study: Path, families: Collection[str]) -> dict[str, Recipe]:
         raise invalid("resume", f"'{study}' is of an earlier version, and has no recipe: {remedy}")
     try:
         return {name: Recipe.from_stored(stored[name]) for name in families}
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise invalid("resume", f"'{study}' has a damaged study.json ({error}): name another study") from None
+
+
+def kept_learned(study: Path, spaces: Mapping[str, Space]) -> dict[str, Learned]:
+    """What a study that goes on learned from others when it began. UserError: it is damaged."""
+    stored = json.loads((study / "study.json").read_text(encoding="utf-8")).get("learned") or {}
+    try:
+        return {name: Learned.from_stored(stored[name], space) for name, space in spaces.items() if stored}
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise invalid("resume", f"'{study}' has a damaged study.json ({error}): name another study") from None
 
@@ -197,8 +237,9 @@ def memory_limit(settings: Settings, devices: Devices) -> tuple[int | None, list
     return there, [f"--memory-limit: {bytes_text(asked)} is more than a machine has: its {bytes_text(there)} count"]
 
 
-def make_memory(family: str, recipe: Recipe, data: Data, kind: str) -> Memory:
-    """Of one family on this text; it has no limit yet."""
+def make_memory(family: str, recipe: Recipe, data: Data, kind: str, beyond: float = 0.0) -> Memory:
+    """Of one family on this text, of whose trials earlier ones took so many bytes `beyond` the first guess; it has no
+    limit yet."""
 
     def paper(config: Mapping[str, Any], micro_batches: int) -> int:
         whole = whole_config(recipe, family, config)
@@ -208,7 +249,7 @@ def make_memory(family: str, recipe: Recipe, data: Data, kind: str) -> Memory:
         return FAMILIES[family].most_micro_batches(whole_config(recipe, family, config), data)
 
     overhead = GPU_OVERHEAD_BYTES if kind == "cuda" else OVERHEAD_BYTES.get(family, max(OVERHEAD_BYTES.values()))
-    return Memory(overhead=overhead, paper=paper, most=most)
+    return Memory(overhead=overhead + beyond, paper=paper, most=most)
 
 
 def check_memory(settings: Settings, spaces: Mapping[str, Space], memories: Mapping[str, Memory]) -> None:
@@ -306,12 +347,16 @@ def within(context: SearchContext) -> float:
 
 def make_terms(context: SearchContext, engine: Engine) -> Terms:
     """What the study runs under now."""
-    settings, devices = context.settings, context.devices
+    settings = context.settings
     return Terms(
-        cap=settings.budget, deadline=settings.deadline,
-        processor=devices.model if devices.kind == "cuda" or settings.address else cpu_name(),
+        cap=settings.budget, deadline=settings.deadline, processor=processor(settings, context.devices),
         families={name: family.seconds for name, family in engine.families.items()},
     )  # fmt: skip
+
+
+def processor(settings: Settings, devices: Devices) -> str:
+    """By whose seconds prices are learned."""
+    return devices.model if devices.kind == "cuda" or settings.address else cpu_name()
 
 
 def make_family(
@@ -325,18 +370,20 @@ def make_family(
     in seconds of a slot, as are the prices.
     """
     settings, space, recipe = context.settings, context.spaces[name], context.recipes[name]
+    learned = context.learned.get(name, Learned())
     wall = min(within(context), settings.deadline or math.inf)
     seconds, share = settings.families[name] * first, context.devices.share
     frame = Frame(
         slots=context.devices.slots, shortest=shortest_rung(context, name), part=settings.families[name],
-        overhead=FIRST_OVERHEAD_SECONDS, start_up=FIRST_START_UP_SECONDS, seeds=settings.confirm,
+        overhead=learned.overhead, start_up=learned.start_up, seeds=settings.confirm,
         rules=Rules(least_gain=(settings.stop_below_gain or 0.0) * share / 3600),
     )  # fmt: skip
     policy = Confirming(frame, ladder or frame.fit(seconds / share, wall), price_of)
+    policy.learn(learned.trials)
     return Family(
         seconds=settings.families[name] * by_now / share,
         policy=policy,
-        cost_model=CostModel(),
+        cost_model=CostModel(learned.overhead, learned.start_up),
         memory=context.memories[name],
         equal_tokens=settings.rungs == "tokens",
         warm_up_steps=recipe.warm_up_steps,
@@ -349,7 +396,7 @@ def make_family(
                 space.default(), family=name, weights=recipe.weights,
                 epochs=recipe.tokens / context.data[name].training_tokens,
             ),
-            outlook=Outlook(partial(parameters, context, name), policy.outlook),
+            outlook=Outlook(partial(parameters, context, name), policy.outlook, learned.speeds), first=learned.first,
         ),
     )  # fmt: skip
 

@@ -27,9 +27,11 @@ from tune.flags import (  # fmt: skip
     parse_families,
     parse_gain,
     parse_path,
+    parse_paths,
     parse_setting,
     parse_share,
     parse_sharing,
+    paths_text,
     typed,
 )
 from tune.load import load
@@ -201,6 +203,16 @@ class Settings(Flags):
             "how configurations are suggested: by what is promising before anything is known (prior), by that and then "
             "by results (tpe), or each equally likely (random)",
             choices=("tpe", "prior", "random"),
+        ),
+    )
+    learn_from: tuple[Path, ...] = field(
+        default=(),
+        metadata=typed(
+            "earlier searches: what is the same here of their speeds, prices, memory, losses and winners counts from "
+            "the beginning",
+            form="FOLDER,...",
+            parse=parse_paths,
+            show=paths_text,
         ),
     )
     memory_limit: int | None = field(  # bytes

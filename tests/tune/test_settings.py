@@ -111,6 +111,7 @@ EVERYTHING = {
     "confirm": 3,
     "rungs": "tokens",
     "search": "random",
+    "learn_from": (Path("/runs/one"), Path("/runs/two")),
     "memory_limit": 1_500_000_000,
     "report_every": 1.0,
     "translation_corpus": "hub:a/b:en-es#en,es",

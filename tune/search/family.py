@@ -69,9 +69,11 @@ class CostModel:
 
     A segment costs its training (the ladder says how long) and an overhead: loading, evaluation, checkpoint. A trial's
     own last overhead is the best guess of its next; for a new trial it is the median of the others' last ones.
+    overhead, start_up: what is expected of a segment and of a slot until the first was paid.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, overhead: float = FIRST_OVERHEAD_SECONDS, start_up: float = FIRST_START_UP_SECONDS) -> None:
+        self._first = overhead, start_up
         self._overheads: dict[str, float] = {}
         self._in_order: list[float] = []
         self._slowdowns: dict[str, float] = {}
@@ -90,7 +92,8 @@ class CostModel:
         self._slowdowns[trial] = slowdown
 
     def forget(self) -> None:
-        """What was learned was of another processor."""
+        """What was learned, here or in earlier studies, was of another processor."""
+        self._first = FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
         for known in (self._overheads, self._in_order, self._slowdowns, self._start_ups):
             known.clear()
 
@@ -101,7 +104,7 @@ class CostModel:
     @property
     def start_up(self) -> float:
         """Device-seconds until a new slot trains."""
-        return statistics.median(self._start_ups) if self._start_ups else FIRST_START_UP_SECONDS
+        return statistics.median(self._start_ups) if self._start_ups else self._first[1]
 
     def segment(self, trial: str | None, training_seconds: float) -> float:
         """Expected device-seconds of a segment that trains a trial (None: a new one) for `training_seconds` more."""
@@ -111,7 +114,7 @@ class CostModel:
         if trial in self._overheads:
             return self._overheads[trial]
         known = self._in_order
-        return (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2 if known else FIRST_OVERHEAD_SECONDS
+        return (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2 if known else self._first[0]
 
 
 class Suggestions(Protocol):

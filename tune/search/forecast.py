@@ -2,12 +2,12 @@
 
 import heapq
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from statistics import NormalDist
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist, fmean
 from typing import Literal
 
-from tune.search.scaling_law import Forecaster, Observation
+from tune.search.scaling_law import Forecaster, Observation, ScalingLaw
 
 TIE = 0.003
 """Losses closer than this, in nats, are the same: the noise of a seed."""
@@ -96,6 +96,8 @@ class Standings:
     ) -> None:  # fmt: skip
         self._falls, self._ahead, self._rises, self._has_law, self._doubt = falls, ahead, rises, law, doubt
         self._forecaster: Forecaster | None = None
+        self._earlier: list[list[Observation]] = []
+        self._law_before: ScalingLaw | None = None
         self._observations, self._fitted_to = 0, 0
         self.trials: dict[str, Standing] = {}
         self._flying: dict[int, int] = {}
@@ -148,14 +150,32 @@ class Standings:
         if self._observations > (1 + NEW_SHARE) * self._fitted_to:
             self._fit()
 
+    def learn(self, trials: Sequence[Sequence[Observation]]) -> None:
+        """What trials of earlier studies observed on the same text, before any trial of this one."""
+        if trials and self._has_law:
+            self._earlier = [list(observed) for observed in trials]
+            if len({observed[0].size for observed in trials}) >= FEWEST_SIZES:
+                self._law_before = ScalingLaw.fit([each for observed in trials for each in observed])
+            self._fit()
+
     def _fit(self) -> None:
         """A law, if what was observed is enough for one; all that wait are put in order by it."""
         self._fitted_to = self._observations
-        trials = [standing.observed for standing in self.trials.values() if standing.observed]
+        own = [standing.observed for standing in self.trials.values() if standing.observed]
+        trials = sorted(own, key=len, reverse=True) + self._as_here(own)
         if len({observed[0].size for observed in trials}) >= FEWEST_SIZES:
-            trials.sort(key=len, reverse=True)
             self._forecaster = Forecaster.fit(trials[:MOST_TRIALS])
             self.again()
+
+    def _as_here(self, own: list[list[Observation]]) -> list[list[Observation]]:
+        """Earlier trials, their losses times what all of today's are off their law: today's may be measured on another
+        subset of the text. One trial of unknown luck more, off by nothing, is counted."""
+        law = self._law_before
+        if law is None:
+            return self._earlier
+        offs = [fmean(math.log(each.loss / law.loss(each.size, each.tokens)) for each in trial) for trial in own]
+        times = math.exp(sum(offs) / (1 + len(offs)))
+        return [[replace(each, loss=times * each.loss) for each in trial] for trial in self._earlier]
 
     def expected(self, trial: str) -> Forecast:
         """The loss of a trial at its end, and the standard deviation of its log (0: not known)."""

@@ -19,6 +19,8 @@ POWER_SPREAD = 0.2
 """Standard deviation of that, and of the power of each other dimension, which is 0 before anything is known."""
 NOISE = 0.1
 """Of the log of a speed that was measured."""
+EARLIER_SPREAD = 0.3
+"""Of how much faster all was in earlier studies, in logs: with another recipe, beside other work on the machine."""
 VAGUE = 1e-6
 """Precision of the mean speed, of which nothing is known before."""
 
@@ -35,17 +37,20 @@ class Speeds:
     coefficients: Array
 
     @classmethod
-    def fit(cls, seen: Sequence[tuple[Config, Progress]]) -> Self:
-        """To trials that trained, the powers near the likely ones where these tell little."""
-        first, _ = seen[0]
+    def fit(cls, seen: Sequence[tuple[Config, Progress]], earlier: Sequence[tuple[Config, Progress]] = ()) -> Self:
+        """To trials that trained, the powers near the likely ones where these tell little. What `earlier` studies tell
+        of the mean speed the first trials correct."""
+        every = [*seen, *earlier]
+        first, _ = every[0]
         dimensions = tuple(name for name, value in first.items() if isinstance(value, int))
-        rows = np.array([_logs(config, at.size, dimensions) for config, at in seen])
-        centre, likely = rows.mean(axis=0), np.array([0.0, POWER, *([0.0] * len(dimensions))])
-        columns = np.hstack([np.ones((len(rows), 1)), rows - centre])
-        speeds = np.array([math.log(at.tokens / at.seconds) for _, at in seen])
-        trust = np.diag([VAGUE, *([(NOISE / POWER_SPREAD) ** 2] * (1 + len(dimensions)))])
-        found = likely + np.linalg.solve(columns.T @ columns + trust, columns.T @ (speeds - columns @ likely))
-        return cls(dimensions=dimensions, centre=centre, coefficients=found)
+        rows = np.array([_logs(config, at.size, dimensions) for config, at in every])
+        centre, likely = rows.mean(axis=0), np.array([0.0, POWER, *([0.0] * len(dimensions)), 0.0])
+        before = np.repeat([[0.0], [1.0]], [len(seen), len(earlier)], axis=0)
+        columns = np.hstack([np.ones((len(rows), 1)), rows - centre, before])
+        speeds = np.array([math.log(at.tokens / at.seconds) for _, at in every])
+        trust = [VAGUE, *([(NOISE / POWER_SPREAD) ** 2] * (1 + len(dimensions))), (NOISE / EARLIER_SPREAD) ** 2]
+        found = likely + np.linalg.solve(columns.T @ columns + np.diag(trust), columns.T @ (speeds - columns @ likely))
+        return cls(dimensions=dimensions, centre=centre, coefficients=found[:-1])
 
     def of(self, config: Config, size: float) -> float:
         """Tokens a second of a model of so many weights."""
@@ -61,14 +66,16 @@ class Outlook:
     """What configurations of one family are expected to have at their ends.
 
     size: weights of a configuration's model (0: not known); forecast(size, speed): of a new trial that trains on so
-    many tokens a second; None: too little is known of the others.
+    many tokens a second; None: too little is known of the others. earlier: how far configurations came in earlier
+    studies.
     """
 
     def __init__(
         self, size: Callable[[Config], float] = lambda config: 0.0,
         forecast: Callable[[float, float], Forecast | None] = lambda size, speed: None,
+        earlier: Sequence[tuple[Config, Progress]] = (),
     ) -> None:  # fmt: skip
-        self._size, self._forecast = size, forecast
+        self._size, self._forecast, self._earlier = size, forecast, earlier
         self._seen: dict[str, tuple[Config, Progress]] = {}
 
     def tell(self, trial: str, config: Config, progress: Progress) -> None:
@@ -79,9 +86,9 @@ class Outlook:
     def of(self, configs: Sequence[Config]) -> list[Forecast] | None:
         """Of each of these; None: too little is known."""
         sizes, found = list(map(self._size, configs)), list[Forecast]()
-        if not self._seen or min(sizes, default=0.0) <= 0:
+        if not (self._seen or self._earlier) or min(sizes, default=0.0) <= 0:
             return None
-        speeds = Speeds.fit(list(self._seen.values()))
+        speeds = Speeds.fit(list(self._seen.values()), self._earlier)
         for config, size in zip(configs, sizes, strict=True):
             forecast = self._forecast(size, speeds.of(config, size))
             if forecast is None:

@@ -6,11 +6,12 @@ Pure: no clock, no randomness. What is decided follows from the events it was to
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tune.search.forecast import NO_PROGRESS, Forecast, Progress, Standing, Standings, expected_gain
 from tune.search.ladder import Frame, Ladder
+from tune.search.scaling_law import Observation
 
 LEAST_BESIDE = 0.5
 """Of the training that it had, what a last segment beside the leader's must bring, which is a decay: less makes nothing
@@ -148,6 +149,10 @@ class SuccessiveHalving:
         gain = self._rules.least_gain
         enough = self._standings.enough(trial, gain, most) if gain else most
         return enough if enough < most else None
+
+    def learn(self, trials: Sequence[Sequence[Observation]]) -> None:
+        """What trials of earlier studies observed on the same text, before any trial of this one."""
+        self._standings.learn(trials)
 
     # --- events
 

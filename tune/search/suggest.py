@@ -3,7 +3,7 @@
 import math
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import optuna
 
@@ -37,14 +37,16 @@ class Suggester:
 
     search: "random": each that is left is equally likely; "prior": the default one, then the most promising of a few;
     "tpe": so too until there are enough results, then as these tell. prior: how promising a config is before anything
-    is known of it, in (0, 1]; outlook: what it is expected to have at its end, as soon as the trials tell.
+    is known of it, in (0, 1]; outlook: what it is expected to have at its end, as soon as the trials tell; first: what
+    earlier studies found, in the place of the default one.
     """
 
     def __init__(
         self, space: Space, *, seed: int, search: str, prior: Callable[[Config], float],
-        outlook: Outlook | None = None,
+        outlook: Outlook | None = None, first: Sequence[Config] = (),
     ) -> None:  # fmt: skip
         self._space, self._prior, self._outlook, self._search = space, prior, outlook or Outlook(), search
+        self._first = [config for config in first if space.contains(config)] or [space.default()]
         self._whole_space = space.whole
         self._seed = seed
         self._given: dict[str, Config] = {}
@@ -88,9 +90,10 @@ class Suggester:
         return config
 
     def _promising(self) -> Config:
-        """The default one first; then the most promising of a few new ones."""
-        if not self._given:
-            return self._space.default()
+        """The default one first, or what earlier studies found; then the most promising of a few new ones."""
+        for config in self._first[len(self._given) :]:
+            if _key(config) not in self._keys:
+                return config
         rng = self._rng()
         draws = self._by_results(rng) if self._search == "tpe" and self._enough() else self._by_prior(rng)
         if new := self._new(draws):

@@ -4,6 +4,7 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -56,11 +57,27 @@ def test_of_one_trial_all_that_is_known_is_that_larger_ones_are_slower() -> None
     assert speeds.of(TRIED[1], size(TRIED[1])) == pytest.approx(speed(TRIED[1]), rel=0.01)
 
 
+def test_earlier_studies_tell_the_powers_and_the_first_trials_the_mean() -> None:
+    """With another recipe all was twice as fast."""
+    before = [(point, replace(progress(point), seconds=SECONDS / 2)) for point in TRIED]
+    assert [Speeds.fit([], before).of(point, size(point)) for point in NEW] == pytest.approx(
+        [2 * speed(point) for point in NEW], rel=0.15
+    )
+    speeds = Speeds.fit([(point, progress(point)) for point in NEW[:2]], before)
+    assert [speeds.of(point, size(point)) for point in NEW[2:]] == pytest.approx(
+        [speed(point) for point in NEW[2:]], rel=0.15
+    )
+
+
 def test_the_size_that_is_best_at_the_end_of_the_cap_is_favoured() -> None:
     """Not the one that is best now: the larger ones have seen few tokens."""
     truly = min(NEW, key=lambda point: LAW.loss(size(point), END * speed(point)))
     now = min(NEW, key=lambda point: LAW.loss(size(point), SECONDS * speed(point)))
-    assert NEW[most_promising(NEW, lambda point: 1.0, outlook(TRIED))] == truly != now
+    earlier = Outlook(
+        size, lambda weights, rate: (LAW.loss(weights, END * rate), 0.02), [(point, progress(point)) for point in TRIED]
+    )
+    for seen in (outlook(TRIED), earlier):
+        assert NEW[most_promising(NEW, lambda point: 1.0, seen)] == truly != now
 
 
 def test_until_trials_tell_and_among_equals_the_prior_decides() -> None:

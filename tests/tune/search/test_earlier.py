@@ -1,0 +1,311 @@
+"""What earlier studies teach a new one: it begins with what they knew, as far as that holds here too."""
+
+import json
+import math
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.training.checkpoint import newest
+from tests.tune.search.world import Ticking
+from tests.tune.test_registry import CORE
+from tune.dry_run import make_plan, plan_lines
+from tune.errors import UserError
+from tune.search.earlier import Learned, learn, read
+from tune.search.engine import Engine
+from tune.search.family import CostModel
+from tune.search.forecast import Progress, Standings
+from tune.search.resume import close_what_a_kill_left_open, restore
+from tune.search.scaling_law import Observation, ScalingLaw
+from tune.search.simulator import Costs, Simulation
+from tune.search_context import SearchContext, ground, make_engine, make_terms, parameters, survey
+from tune.search_space import Config
+from tune.settings import Settings
+from tune.store.journal import Journal
+
+LAW = ScalingLaw(floor=1.2, of_size=0.3, size_power=0.5, of_tokens=0.6, token_power=0.4, size_unit=2e5, token_unit=1e4)
+COSTS = Costs(start_up=2.25, overhead=0.75)
+CAP = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lawful:
+    """A training as the law has it, a token a step, of which large models have few in a second."""
+
+    parameters: int
+    most: float = math.inf
+    diverges: float = math.inf
+    report_every: float = 1.0
+    memory_bytes: float = 0.0
+
+    @property
+    def step_seconds(self) -> float:
+        return 0.002 * (self.parameters / 1e5) ** 1.5
+
+    def loss(self, steps: float) -> float:
+        return LAW.loss(self.parameters, max(1.0, steps))
+
+    def final(self, steps: float) -> float:
+        return self.loss(steps)
+
+
+def truly(context: SearchContext, config: Config) -> float:
+    """The loss of a configuration that is trained for the whole cap."""
+    course = Lawful(parameters=parameters(context, "nanogpt", config))
+    return course.loss(CAP / course.step_seconds)
+
+
+class Made:
+    """A search in virtual time; another one in the same folder goes on with it."""
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self.settings, self.context = settings, survey(settings, CORE)
+        folder.mkdir(exist_ok=True)
+        (folder / "study.json").write_text(json.dumps(self.context.facts()))
+        self.journal = Journal(folder, new=settings.resume is None)
+        self.journal.rows("PRAGMA synchronous = OFF")
+        if settings.resume is not None:
+            close_what_a_kill_left_open(self.journal)
+        clock = Ticking()
+        self.engine: Engine = make_engine(self.context, self.journal, [], now=clock, elapsed=0.0)
+        self.told = []
+        if settings.resume is not None:
+            self.told = restore(self.engine, self.journal, make_terms(self.context, self.engine), newest)
+        self.journal.note(**self.context.facts())
+        self.family = self.engine.families["nanogpt"]
+        self.simulation = Simulation(self.engine, clock, COSTS, self.course)
+
+    def course(self, trial: str, family: str, config: Mapping[str, Any]) -> Lawful:
+        return Lawful(parameters=parameters(self.context, family, config))
+
+    def run(self, reports: float = math.inf) -> "Made":
+        self.simulation.run(reports)
+        self.journal.close()
+        return self
+
+
+@pytest.fixture(scope="module", autouse=True)
+def measured() -> Any:
+    """No device is measured for a recipe, and there is one processor."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tune.search_context.measured_flops", lambda *_: (2e11, 0.0))
+        patch.setattr("tune.search_context.cpu_name", lambda: "one")
+        patch.setattr("model.cost.probe.MEASURED_STEPS", 2)
+        yield
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """For a search on a short text."""
+    text = tmp_path_factory.mktemp("text") / "text.txt"
+    text.write_text("to be or not to be, that is the question. " * 5000)
+    return Settings(budget=CAP, families="nanogpt", text_corpus=text, set="context=64")
+
+
+@pytest.fixture(scope="module")
+def old(asked: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A search that came to its end; a trial took a little more memory than was foretold."""
+    folder = tmp_path_factory.mktemp("studies") / "old"
+    made = Made(folder, asked)
+    made.run()
+    with Journal(folder, new=False) as journal:
+        (row,) = journal.rows("SELECT trial, lease, predicted FROM memory WHERE event = 1")
+        taken = {"predicted": row["predicted"], "measured": row["predicted"] + 50_000_000}
+        journal.insert("memory", {"at": 1.0, "trial": row["trial"], "lease": row["lease"], "micro_batches": 1, **taken})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def new(asked: Settings, old: Path) -> SearchContext:
+    """What another search stands on that learned from it."""
+    return survey(replace(asked, learn_from=(old,), seed=1), CORE)
+
+
+def begun(context: SearchContext) -> Engine:
+    """A search before its first trial."""
+    return make_engine(context, Journal(None, new=True), [], elapsed=0.0)
+
+
+def first_ones(context: SearchContext, count: int = 5) -> list[Config]:
+    suggestions = begun(context).families["nanogpt"].suggestions
+    return [suggestions.suggest(f"t{number:03d}") for number in range(count)]
+
+
+def test_its_first_prices_are_the_earlier_ones(new: SearchContext) -> None:
+    engine = begun(new)
+    prices = engine.families["nanogpt"].cost_model
+    assert (prices.start_up, prices.segment(None, 10.0)) == pytest.approx((COSTS.start_up, 10 + COSTS.overhead))
+    ladder = engine.families["nanogpt"].policy.ladder
+    assert ladder.overhead == pytest.approx(COSTS.overhead)
+
+
+def test_it_takes_as_much_memory_for_granted_as_trials_took(asked: Settings, new: SearchContext) -> None:
+    config = new.spaces["nanogpt"].default()
+    more = new.memories["nanogpt"].predicted(config, 1) - survey(asked, CORE).memories["nanogpt"].predicted(config, 1)
+    assert more == pytest.approx(50e6)
+
+
+def test_before_its_first_trial_it_knows_what_is_fast_and_what_that_comes_to(
+    asked: Settings, new: SearchContext
+) -> None:
+    """Its first suggestions are better than those of a search that knows nothing."""
+    unknowing = survey(replace(asked, seed=1), CORE)
+    small, large = (begun(new).families["nanogpt"].policy.outlook(size, 1e3) for size in (2e4, 1e6))
+    assert small > large and begun(unknowing).families["nanogpt"].policy.outlook(2e4, 1e3) is None
+    knows, does_not = ([truly(new, each) for each in first_ones(context)] for context in (new, unknowing))
+    assert sum(knows) < sum(does_not) and min(knows) <= min(does_not)
+    without_speeds = replace(new, learned={"nanogpt": replace(new.learned["nanogpt"], speeds=())})
+    assert first_ones(new) != first_ones(without_speeds)
+
+
+def test_what_won_comes_first_and_the_size_to_begin_with_nears_it(
+    asked: Settings, old: Path, new: SearchContext
+) -> None:
+    """Where today's compute is not another by far: then only the size counts, and grows with the compute."""
+    with Journal(old, new=False) as journal:
+        rows = journal.rows("SELECT config FROM trials WHERE state = 'finished'")
+    assert first_ones(new, 1) == [json.loads(row["config"]) for row in rows]
+    own, learned = survey(asked, CORE).recipes["nanogpt"], new.recipes["nanogpt"]
+    assert learned.weights < own.weights and learned.tokens > own.tokens
+    assert learned.weights * learned.tokens == pytest.approx(own.weights * own.tokens)
+    later = survey(replace(asked, learn_from=(old,), budget=100 * CAP), CORE)
+    assert later.recipes["nanogpt"].weights > learned.weights
+    assert later.learned["nanogpt"].first == () != new.learned["nanogpt"].first
+
+
+def test_killed_and_resumed_without_the_earlier_study_it_decides_the_same(
+    asked: Settings, old: Path, tmp_path: Path
+) -> None:
+    """As one that was not killed: what was learned stands in the new study."""
+    there = shutil.copytree(old, tmp_path / "old")
+    for reports in (1, 6):
+        study = tmp_path / f"new-{reports}"
+        lives = Made(study, replace(asked, learn_from=(there,), out=study))
+        lives.run(reports)
+        gone = there.rename(tmp_path / "gone")
+        killed = Made(study, Settings.of_study(study))
+        gone.rename(there)
+        assert killed.told == [] and killed.context.facts()["learned"] == lives.context.facts()["learned"]
+        one, other = lives.family, killed.family
+        assert one.state() == other.state()
+        assert one.policy.ladder == other.policy.ladder
+        assert one.policy.outlook(1e5, 1e3) == other.policy.outlook(1e5, 1e3) is not None
+        for rung in range(3):
+            assert one.price(None, None, rung) == other.price(None, None, rung)
+        names = [f"t9{number:02d}" for number in range(4)]
+        assert [one.suggestions.suggest(name) for name in names] == [other.suggestions.suggest(name) for name in names]
+        killed.run()
+        assert killed.engine.accounting.ledger.spent <= CAP
+
+
+def test_no_second_of_another_processor_counts(
+    asked: Settings, old: Path, new: SearchContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tune.search_context.cpu_name", lambda: "another")
+    context = survey(replace(asked, learn_from=(old,)), CORE)
+    learned = context.learned["nanogpt"]
+    prices, nothing = begun(context).families["nanogpt"].cost_model, CostModel()
+    assert (prices.start_up, prices.segment(None, 1.0)) == (nothing.start_up, nothing.segment(None, 1.0))
+    assert learned.speeds == () and learned.trials == new.learned["nanogpt"].trials != ()
+    (line,) = [note for note in context.notes if "learns from" in note]
+    assert "another processor" in line and "another text" not in line
+
+
+def test_seconds_count_of_as_large_a_part_of_a_device_and_no_slow_start_keeps_a_small_search_from_one(
+    old: Path, new: SearchContext
+) -> None:
+    name, space = "nanogpt", new.spaces["nanogpt"]
+    study, here = read(old, new.spaces)[name], ground(new.settings, new.devices, new.recipes[name], new.data[name])
+    assert learn([study], here, space, CAP) == new.learned[name]
+    half = learn([study], replace(here, share=0.5), space, CAP)
+    assert (half.speeds, half.overhead, half.start_up) == ((), Learned().overhead, Learned().start_up)
+    slow = replace(study, start_ups=(50.0,), overheads=(30.0,))
+    small, large = (learn([slow], here, space, seconds) for seconds in (44.0, 5000.0))
+    assert (large.start_up, large.overhead) == (50.0, 30.0)
+    assert small.start_up < 7 and small.overhead < 7
+
+
+@pytest.mark.parametrize(("change", "said"), [("text", "another text"), ("context", "another context")])
+def test_no_loss_of_another_text_counts(
+    asked: Settings, old: Path, new: SearchContext, tmp_path: Path, change: str, said: str
+) -> None:
+    """Nor of another context. Seconds do, and what won is tried."""
+    (tmp_path / "text.txt").write_text("whether 'tis nobler in the mind to suffer. " * 5000)
+    other = {"text_corpus": tmp_path / "text.txt"} if change == "text" else {"set": {"context": 32}}
+    context = survey(replace(asked, learn_from=(old,), **other), CORE)
+    learned = context.learned["nanogpt"]
+    assert learned.trials == () and begun(context).families["nanogpt"].policy.outlook(1e5, 1e3) is None
+    assert learned.speeds == new.learned["nanogpt"].speeds != ()
+    (line,) = [note for note in context.notes if "learns from" in note]
+    assert said in line and "another processor" not in line
+
+
+def test_losses_on_another_subset_of_the_text_are_brought_to_todays_level() -> None:
+    """What is foretold of a trial of which little is known follows from those of today."""
+
+    def foretold(times: float) -> float:
+        standings = Standings(lambda rung: 1.0, lambda rung, seconds: 8.0)
+        standings.learn(
+            [
+                [Observation(size=size, tokens=tokens, loss=LAW.loss(size, tokens)) for tokens in (1e3, 2e3, 4e3, 8e3)]
+                for size in (2e4, 5e4, 1e5, 2e5, 5e5, 1e6)
+            ]
+        )  # fmt: skip
+        for size in (1e6, 5e5, 2e5, 1e5, 5e4, 2e4):
+            trial = f"{size:g}"
+            standings.depart(trial, 0)
+            at = Progress(size=size, tokens=2e3, seconds=1.0)
+            standings.record(trial, 0, times * LAW.loss(size, 2e3), telling=True, progress=at)
+        return standings.expected(trial)[0]
+
+    assert foretold(1.0) == pytest.approx(LAW.loss(2e4, 1.6e4), rel=0.02)
+    assert foretold(1.05) / foretold(1.0) == pytest.approx(1.05, rel=0.005)
+
+
+def test_a_plan_respects_it_and_says_so(asked: Settings, old: Path) -> None:
+    plan = make_plan(replace(asked, learn_from=(old,), devices=1, fix={"d_model": 32, "layers": 2}))
+    assert (plan.costs.start_up, plan.costs.overhead) == pytest.approx((COSTS.start_up, COSTS.overhead))
+    assert any("learns from" in line for line in plan_lines(plan))
+
+
+def test_several_are_told_together(asked: Settings, old: Path, new: SearchContext, tmp_path: Path) -> None:
+    again = Made(tmp_path / "again", replace(asked, seed=7))
+    again.run()
+    both = survey(replace(asked, learn_from=(old, tmp_path / "again")), CORE).learned["nanogpt"]
+    alone = new.learned["nanogpt"]
+    assert len(both.trials) > len(alone.trials) and len(both.speeds) > len(alone.speeds)
+    assert both.first[0] == alone.first[0] and both.beyond == alone.beyond
+
+
+def test_what_cannot_tell_anything_is_refused_in_a_line(asked: Settings, old: Path, tmp_path: Path) -> None:
+    nothing, damaged = tmp_path / "nothing", shutil.copytree(old, tmp_path / "damaged")
+    experiment = shutil.copytree(old, tmp_path / "experiment")
+    with Journal(damaged, new=False) as journal:
+        journal.note(recipes={"nanogpt": {"weights": "many"}})
+    with Journal(experiment, new=False) as journal:
+        journal.note(experiment="methods")
+    for folder, rule in ((nothing, "holds no"), (damaged, "damaged"), (experiment, "is of no search")):
+        with pytest.raises(UserError, match=f"^--learn-from: [^\n]*{rule}[^\n]*$"):
+            survey(replace(asked, learn_from=(folder,)), CORE)
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{number} a\tb {number}\n" for number in range(3000)))
+    translation = Settings(budget=CAP, families="translation", translation_corpus=pairs, learn_from=old)
+    with pytest.raises(UserError, match=r"^--learn-from: [^\n]*is of nanogpt, and translation is searched[^\n]*$"):
+        survey(translation, CORE)
+
+
+def test_what_is_stored_is_read_back_and_strangers_are_refused(new: SearchContext) -> None:
+    learned, space = new.learned["nanogpt"], new.spaces["nanogpt"]
+    stored = json.loads(json.dumps(learned.stored()))
+    assert Learned.from_stored(stored, space) == learned
+    config = {**space.default(), "d_model": 7}
+    for change in (
+        {"overhead": "much"}, {"start_up": math.inf}, {"beyond": -1.0}, {"speeds": 3}, {"speeds": [[1]]},
+        {"speeds": [[config, 1.0, 1.0, 1.0]]}, {"trials": [[["a", 1, 1]]]}, {"trials": "none"}, {"first": [config]},
+    ):  # fmt: skip
+        with pytest.raises((LookupError, TypeError, ValueError)):
+            Learned.from_stored({**stored, **change}, space)

@@ -1,0 +1,302 @@
+"""What earlier studies tell a new one (--learn-from): read from their journals when it begins, and kept in its own.
+
+Of each only what holds here too: seconds of the same processor, losses of the same text. What is merely suggested, a
+size and configurations to begin with, any text may tell: the search judges it by its own losses.
+"""
+
+import json
+import math
+import sqlite3
+import statistics
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from tune.errors import UserError
+from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
+from tune.search.forecast import MOST_TRIALS, Progress
+from tune.search.scaling_law import Observation
+from tune.search.state import agreed_in
+from tune.search_space import PER_LAYER, Config, Space, layer_weights, precision_of
+from tune.store.journal import SHARE, Fact, connect, named
+from tune.store.queries import ranking
+
+BEST = 2
+"""Of each earlier study, how many configurations come first."""
+ALIKE = 2.0
+"""They do where today's compute asks for a model at most so many times as large or as small as theirs."""
+MOST_EXPECTED = 0.1
+"""Of a family's share, of a start or an overhead that was learned: a busy day must not keep a small search from
+beginning."""
+LONGEST_REASON = 160
+
+TRIALS = """
+    SELECT trial, config, parameters, steps, tokens, valid_loss,
+           FIRST_VALUE(step_seconds) OVER (PARTITION BY trial ORDER BY report) AS step_seconds
+    FROM reports JOIN trials USING (trial)
+    WHERE family = ? AND rung IS NOT NULL AND min(parameters, steps, tokens, step_seconds, valid_loss) > 0
+    ORDER BY report"""
+"""The losses at rungs; steps count as those by which the search fixed a trial's rungs."""
+SEGMENTS = f"""
+    SELECT trial, fresh, TOTAL(IIF(what = 'start' AND fresh, seconds, 0)) / {SHARE} AS start_up,
+           TOTAL(IIF(what = 'steps' OR what = 'start' AND fresh, 0, seconds)) / {SHARE} AS overhead
+    FROM (SELECT lease, slot, trial, purpose, lease = MIN(lease) OVER (PARTITION BY slot) AS fresh FROM leases)
+    JOIN trials USING (trial) JOIN slots USING (slot)
+    JOIN (SELECT lease, what, seconds FROM charges WHERE lease IS NOT NULL) USING (lease)
+    WHERE family = ? AND purpose = 'rung' AND lease IN (SELECT lease FROM reports WHERE rung IS NOT NULL)
+    GROUP BY lease ORDER BY lease"""
+"""What segments to rungs took beside their steps, in seconds of a slot, as the search learns its prices."""
+SHARES = f"SELECT {SHARE} AS share FROM slots WHERE slot IN (SELECT slot FROM leases WHERE purpose = 'rung')"
+BEYOND = "SELECT TOTAL(max(0, measured - predicted)) FROM memory JOIN trials USING (trial) WHERE family = ?"
+"""Bytes by which trials corrected the first guess of what they take: each prediction has those before it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What figures of a family hold on: kind of device, processor and how much of it a slot is, text (its sha256 and
+    vocabulary), context; and the compute of its share of the cap, in weights times tokens (0: not known)."""
+
+    kind: str
+    processor: str
+    share: float
+    text: tuple[Fact, Fact]
+    context: Fact
+    compute: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """A trial: how far it came, and its losses after the warm-up of its learning rate."""
+
+    config: Config
+    progress: Progress
+    observed: tuple[Observation, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """One family of an earlier study. best: the first configurations of its ranking; overheads, start_ups: seconds of a
+    slot; beyond: bytes that trials took above the first guess of these."""
+
+    folder: Path
+    ground: Ground
+    trials: tuple[Tried, ...]
+    best: tuple[Config, ...]
+    overheads: tuple[float, ...]
+    start_ups: tuple[float, ...]
+    beyond: float
+
+    def weights(self, family: str, compute: float) -> float | None:
+        """Of the layers of its best model, for other compute, with which a suited size grows by the square root; None:
+        not known."""
+        if family not in PER_LAYER or not self.best or min(compute, self.ground.compute) <= 0:
+            return None
+        return layer_weights(family, self.best[0]) * self.times(compute)
+
+    def times(self, compute: float) -> float:
+        """As large a model as its own suits other compute."""
+        return math.sqrt(compute / self.ground.compute) if self.ground.compute else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """What earlier studies tell of one family; without any, what is expected before anything is known.
+
+    overhead, start_up: seconds of a slot, as in CostModel; beyond: bytes that trials take above the first guess;
+    speeds: what configurations came how far; trials: the losses of each on the same text; first: what to begin with.
+    """
+
+    overhead: float = FIRST_OVERHEAD_SECONDS
+    start_up: float = FIRST_START_UP_SECONDS
+    beyond: float = 0.0
+    speeds: tuple[tuple[Config, Progress], ...] = ()
+    trials: tuple[tuple[Observation, ...], ...] = ()
+    first: tuple[Config, ...] = ()
+
+    def stored(self) -> dict[str, Fact]:
+        """As JSON has it."""
+        speeds = [[config, at.size, at.tokens, at.seconds] for config, at in self.speeds]
+        trials = [[[each.size, each.tokens, each.loss] for each in trial] for trial in self.trials]
+        return {**vars(self), "speeds": speeds, "trials": trials, "first": self.first}
+
+    @classmethod
+    def from_stored(cls, stored: Fact, space: Space) -> Self:
+        """The inverse. LookupError, TypeError, ValueError: something that stored() did not write."""
+        told = named(stored)
+        return cls(
+            overhead=_number(told["overhead"]), start_up=_number(told["start_up"]), beyond=_number(told["beyond"]),
+            speeds=tuple(
+                (_config(config, space), Progress(size=_number(size), tokens=_number(tokens), seconds=_number(seconds)))
+                for config, size, tokens, seconds in map(_several, _several(told["speeds"]))
+            ),
+            trials=tuple(
+                tuple(
+                    Observation(size=_number(size), tokens=_number(tokens), loss=_number(loss))
+                    for size, tokens, loss in map(_several, _several(trial))
+                )
+                for trial in _several(told["trials"])
+            ),
+            first=tuple(_config(config, space) for config in _several(told["first"])),
+        )  # fmt: skip
+
+
+def read(folder: Path, spaces: Mapping[str, Space]) -> dict[str, Earlier]:
+    """What a study tells of each of these families that it has, read only. UserError: it can tell nothing."""
+    try:
+        with closing(connect(folder)) as journal:
+            facts = {row["key"]: json.loads(row["value"]) for row in journal.execute("SELECT key, value FROM study")}
+            if "recipes" not in facts or "experiment" in facts:
+                rule = "is of no search, or of an earlier version: name the folder of a search"
+                raise UserError(f"study: {str(folder)!r} {rule}")
+            theirs = {name: space for name, space in spaces.items() if name in facts["recipes"]}
+            found = {name: _earlier(folder, journal, facts, space) for name, space in theirs.items()}
+    except UserError as error:
+        raise UserError(f"--learn-from: {str(error).partition(': ')[2]}") from None
+    except (
+        sqlite3.Error,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
+        what = f"{type(error).__name__}: {error}"[:LONGEST_REASON]
+        raise UserError(f"--learn-from: {str(folder)!r} has a damaged journal ({what}): leave it out") from error
+    if not found:
+        there, here = (" and ".join(names) for names in (facts["recipes"], spaces))
+        raise UserError(f"--learn-from: {str(folder)!r} is of {there}, and {here} is searched: leave it out")
+    return found
+
+
+def _earlier(folder: Path, journal: sqlite3.Connection, facts: Mapping[str, Fact], space: Space) -> Earlier:
+    family, caps = space.family, agreed_in(facts)
+    recipe, text, before = (named(named(facts.get(name)).get(family)) for name in ("recipes", "corpora", "learned"))
+    (spent,) = journal.execute("SELECT TOTAL(seconds) FROM charges").fetchone()
+    shares = {row["share"] for row in journal.execute(SHARES)}
+    processors = {each.processor for each in caps}
+    used = spent / caps[0].seconds if caps else 0.0
+    segments = journal.execute(SEGMENTS, (family,)).fetchall()
+    (beyond,) = journal.execute(BEYOND, (family,)).fetchone()
+    ranked = [row for row in ranking(journal) if row["family"] == family and row["section"] in ("decayed", "rung")]
+    whole = space.whole
+    return Earlier(
+        folder=folder,
+        ground=Ground(
+            kind=str(named(facts["devices"])["kind"]),
+            processor=str(processors.pop()) if len(processors) == 1 else "",
+            share=shares.pop() if len(shares) == 1 else 0.0,
+            text=(text.get("sha256"), text.get("vocabulary")), context=recipe["context"],
+            compute=_number(recipe["weights"]) * _number(recipe["tokens"]) * used,
+        ),
+        trials=_trials(journal, space, _number(recipe["warm_up_steps"])),
+        best=tuple(config for row in ranked if whole.contains(config := _shape(row["config"]))),
+        overheads=tuple({row["trial"]: max(0.0, _number(row["overhead"])) for row in segments}.values()),
+        start_ups=tuple(_number(row["start_up"]) for row in segments if row["fresh"]),
+        beyond=_number(beyond) + _number(before.get("beyond", 0.0)),
+    )  # fmt: skip
+
+
+def _trials(journal: sqlite3.Connection, space: Space, warm_up_steps: float) -> tuple[Tried, ...]:
+    """Those of the space, the furthest first."""
+    found, whole = dict[str, Tried](), space.whole
+    for row in journal.execute(TRIALS, (space.family,)):
+        config, seconds = json.loads(row["config"]), row["steps"] * row["step_seconds"]
+        if not whole.contains(config):
+            continue
+        size, tokens = _number(row["parameters"]), _number(row["tokens"])
+        observed = found[row["trial"]].observed if row["trial"] in found else ()
+        if row["steps"] >= warm_up_steps:
+            observed += (Observation(size=size, tokens=tokens, loss=_number(row["valid_loss"])),)
+        progress = Progress(size=size, tokens=tokens, seconds=_number(seconds))
+        found[row["trial"]] = Tried(config=config, progress=progress, observed=observed)
+    return tuple(sorted(found.values(), key=lambda each: -each.progress.tokens))
+
+
+def suited(family: str, studies: Sequence[Earlier], weights: float, compute: float) -> float:
+    """The size to begin around: what the recipe says, and what each study's best model does, count alike."""
+    found = [found for each in studies if (found := each.weights(family, compute)) is not None]
+    return statistics.geometric_mean([weights, *found]) if found else weights
+
+
+def beyond(studies: Sequence[Earlier], kind: str) -> float:
+    """Bytes that trials take above the first guess, by those on the same kind of device."""
+    return max((each.beyond for each in studies if each.ground.kind == kind), default=0.0)
+
+
+def learn(studies: Sequence[Earlier], here: Ground, space: Space, seconds: float) -> Learned:
+    """What these tell of a family that is searched here, whose share of the cap is so many seconds of a slot."""
+    priced = [each for each in studies if _same_processor(each.ground, here)]
+    overheads, start_ups = ([x for each in priced for x in getattr(each, name)] for name in ("overheads", "start_ups"))
+    native = space.dimensions.get("precision", ("fp32",))
+    trained = [tried for each in priced for tried in each.trials if precision_of(tried.config) in native]
+    judged = [tried.observed for each in studies if _same_text(each.ground, here) for tried in each.trials]
+    close = [each for each in studies if 1 / ALIKE <= each.times(here.compute) <= ALIKE]
+    best = [config for place in range(BEST) for each in close for config in each.best[place : place + 1]]
+    return Learned(
+        overhead=_expected(overheads, FIRST_OVERHEAD_SECONDS, seconds),
+        start_up=_expected(start_ups, FIRST_START_UP_SECONDS, seconds),
+        beyond=beyond(studies, here.kind),
+        speeds=tuple((tried.config, tried.progress) for tried in trained[:MOST_TRIALS]),
+        trials=tuple(filter(None, judged))[:MOST_TRIALS],
+        first=tuple(config for place, config in enumerate(best) if config not in best[:place]),
+    )
+
+
+def line(family: str, study: Earlier, here: Ground) -> str:
+    """What of a study counts here, and what does not, and why."""
+    ground, counts = study.ground, ["sizes"] if study.weights(family, here.compute) else []
+    counts += ["memory"] if ground.kind == here.kind else []
+    not_so = []
+    if _same_processor(ground, here):
+        counts.append("speeds and prices")
+    else:
+        not_so.append("speeds and prices (of another processor)")
+    if _same_text(ground, here):
+        counts.append("losses")
+    else:
+        not_so.append(f"losses (of another {'context' if ground.text == here.text else 'text'})")
+    taken = f"its {', '.join(counts)} count" if counts else "nothing counts"
+    left = f", not its {', nor its '.join(not_so)}" if not_so else ""
+    return f"{family}: learns from {len(study.trials)} trials of {study.folder}: {taken}{left}"
+
+
+def _expected(known: Sequence[float], first: float, seconds: float) -> float:
+    return min(statistics.median(known), max(first, MOST_EXPECTED * seconds)) if known else first
+
+
+def _same_processor(one: Ground, other: Ground) -> bool:
+    return (one.kind, one.processor, one.share) == (other.kind, other.processor, other.share)
+
+
+def _same_text(one: Ground, other: Ground) -> bool:
+    return (one.text, one.context) == (other.text, other.context)
+
+
+def _shape(text: str) -> Config:
+    """Of a trial; one that was trained anew has a seed beside it."""
+    return {name: value for name, value in json.loads(text).items() if name != "seed"}
+
+
+def _config(fact: Fact, space: Space) -> Config:
+    """ValueError: it is none of the family's."""
+    config = {name: value for name, value in named(fact).items() if isinstance(value, int | float | str)}
+    if not space.whole.contains(config):
+        raise ValueError(f"{fact!r} is in no space of {space.family}")
+    return config
+
+
+def _several(fact: Fact) -> Sequence[Fact]:
+    """TypeError: it is not."""
+    if not isinstance(fact, Sequence) or isinstance(fact, str):
+        raise TypeError(f"{fact!r} is no list")
+    return fact
+
+
+def _number(fact: Fact) -> float:
+    """ValueError: it is none that can be measured."""
+    if not isinstance(fact, int | float) or not 0 <= fact < math.inf:
+        raise ValueError(f"{fact!r} cannot be")
+    return fact
