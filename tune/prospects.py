@@ -21,7 +21,7 @@ from tune.search.other_caps import Conditions, Expected, Foretold, other_caps
 from tune.search.resume import agreed, replay, undamaged
 from tune.search.state import State
 from tune.search.successive_halving import SuccessiveHalving
-from tune.search_context import SHORTEST_RUNG_SECONDS, kept_recipes
+from tune.search_context import SHORTEST_RUNG_SECONDS, kept_learned, kept_recipes
 from tune.search_space import label
 from tune.settings import Settings
 from tune.store.journal import SHARE, Journal, named, spent_at_its_end
@@ -102,6 +102,7 @@ def standing(
 ) -> dict[str, SuccessiveHalving]:
     """Each family's policy, told all that the journal says happened."""
     terms, recipes = agreed(journal), kept_recipes(folder, settings.families)
+    learned = kept_learned(folder, settings.families)
     if not terms:
         raise UserError(f"--resume: {str(folder)!r} has no trial yet: leave --plan out to go on with it")
     families: dict[str, Family] = {}
@@ -115,6 +116,7 @@ def standing(
             start_up=FIRST_START_UP_SECONDS, part=part, seeds=settings.confirm,
         )  # fmt: skip
         policies[name] = Confirming(frame, ladder, lambda trial, rung: math.inf)
+        policies[name].learn(learned[name].trials if name in learned else ())
         families[name] = Family(
             seconds=seconds, policy=policies[name], cost_model=CostModel(), suggestions=Unasked(),
             equal_tokens=settings.rungs == "tokens", warm_up_steps=recipes[name].warm_up_steps,

@@ -159,7 +159,7 @@ def make_recipe(
         seconds=settings.families[name] * settings.budget, flops=flops, text_tokens=data.training_tokens,
         windowed_tokens=len(data.valid) if isinstance(data, TextData) else None, sizes=(min(sizes), max(sizes)),
     )  # fmt: skip
-    weights = suited(name, earlier, found.weights, found.weights * found.tokens)
+    weights = suited(earlier, found.weights, found.weights * found.tokens)
     return found if weights == found.weights else found.around(min(max(weights, min(sizes)), max(sizes)))
 
 
@@ -198,11 +198,11 @@ def kept_recipes(study: Path, families: Collection[str]) -> dict[str, Recipe]:
         raise invalid("resume", f"'{study}' has a damaged study.json ({error}): name another study") from None
 
 
-def kept_learned(study: Path, spaces: Mapping[str, Space]) -> dict[str, Learned]:
+def kept_learned(study: Path, families: Collection[str]) -> dict[str, Learned]:
     """What a study that goes on learned from others when it began. UserError: it is damaged."""
     stored = json.loads((study / "study.json").read_text(encoding="utf-8")).get("learned") or {}
     try:
-        return {name: Learned.from_stored(stored[name], space) for name, space in spaces.items() if stored}
+        return {name: Learned.from_stored(stored[name]) for name in families if stored}
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise invalid("resume", f"'{study}' has a damaged study.json ({error}): name another study") from None
 
@@ -370,7 +370,8 @@ def make_family(
     in seconds of a slot, as are the prices.
     """
     settings, space, recipe = context.settings, context.spaces[name], context.recipes[name]
-    learned = context.learned.get(name, Learned())
+    learned, whole = context.learned.get(name, Learned()), space.whole
+    speeds = [(config, at) for config, at in learned.speeds if whole.contains(config)]
     wall = min(within(context), settings.deadline or math.inf)
     seconds, share = settings.families[name] * first, context.devices.share
     frame = Frame(
@@ -396,7 +397,7 @@ def make_family(
                 space.default(), family=name, weights=recipe.weights,
                 epochs=recipe.tokens / context.data[name].training_tokens,
             ),
-            outlook=Outlook(partial(parameters, context, name), policy.outlook, learned.speeds), first=learned.first,
+            outlook=Outlook(partial(parameters, context, name), policy.outlook, speeds), first=learned.first,
         ),
     )  # fmt: skip
 

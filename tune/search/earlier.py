@@ -8,7 +8,7 @@ import json
 import math
 import sqlite3
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,23 +77,23 @@ class Tried:
 
 @dataclass(frozen=True, kw_only=True)
 class Earlier:
-    """One family of an earlier study. best: the first configurations of its ranking; overheads, start_ups: seconds of a
-    slot; beyond: bytes that trials took above the first guess of these."""
+    """One family of an earlier study. best: its configurations as they are ranked; winner: weights of the layers of the
+    first (0: not known); overheads, start_ups: seconds of a slot; beyond: bytes that trials took above the first guess.
+    """
 
     folder: Path
     ground: Ground
     trials: tuple[Tried, ...]
     best: tuple[Config, ...]
+    winner: float
     overheads: tuple[float, ...]
     start_ups: tuple[float, ...]
     beyond: float
 
-    def weights(self, family: str, compute: float) -> float | None:
-        """Of the layers of its best model, for other compute, with which a suited size grows by the square root; None:
-        not known."""
-        if family not in PER_LAYER or not self.best or min(compute, self.ground.compute) <= 0:
-            return None
-        return layer_weights(family, self.best[0]) * self.times(compute)
+    def weights(self, compute: float) -> float:
+        """Of the layers of its best model, for other compute, with which a suited size grows by the square root; 0: not
+        known."""
+        return self.winner * self.times(compute) if self.ground.compute else 0.0
 
     def times(self, compute: float) -> float:
         """As large a model as its own suits other compute."""
@@ -122,13 +122,13 @@ class Learned:
         return {**vars(self), "speeds": speeds, "trials": trials, "first": self.first}
 
     @classmethod
-    def from_stored(cls, stored: Fact, space: Space) -> Self:
+    def from_stored(cls, stored: Fact) -> Self:
         """The inverse. LookupError, TypeError, ValueError: something that stored() did not write."""
         told = named(stored)
         return cls(
             overhead=_number(told["overhead"]), start_up=_number(told["start_up"]), beyond=_number(told["beyond"]),
             speeds=tuple(
-                (_config(config, space), Progress(size=_number(size), tokens=_number(tokens), seconds=_number(seconds)))
+                (_config(config), Progress(size=_number(size), tokens=_number(tokens), seconds=_number(seconds)))
                 for config, size, tokens, seconds in map(_several, _several(told["speeds"]))
             ),
             trials=tuple(
@@ -138,11 +138,11 @@ class Learned:
                 )
                 for trial in _several(told["trials"])
             ),
-            first=tuple(_config(config, space) for config in _several(told["first"])),
+            first=tuple(_config(config) for config in _several(told["first"])),
         )  # fmt: skip
 
 
-def read(folder: Path, spaces: Mapping[str, Space]) -> dict[str, Earlier]:
+def read(folder: Path, families: Collection[str]) -> dict[str, Earlier]:
     """What a study tells of each of these families that it has, read only. UserError: it can tell nothing."""
     try:
         with closing(connect(folder)) as journal:
@@ -150,8 +150,7 @@ def read(folder: Path, spaces: Mapping[str, Space]) -> dict[str, Earlier]:
             if "recipes" not in facts or "experiment" in facts:
                 rule = "is of no search, or of an earlier version: name the folder of a search"
                 raise UserError(f"study: {str(folder)!r} {rule}")
-            theirs = {name: space for name, space in spaces.items() if name in facts["recipes"]}
-            found = {name: _earlier(folder, journal, facts, space) for name, space in theirs.items()}
+            found = {name: _earlier(folder, journal, facts, name) for name in families if name in facts["recipes"]}
     except UserError as error:
         raise UserError(f"--learn-from: {str(error).partition(': ')[2]}") from None
     except (
@@ -166,13 +165,13 @@ def read(folder: Path, spaces: Mapping[str, Space]) -> dict[str, Earlier]:
         what = f"{type(error).__name__}: {error}"[:LONGEST_REASON]
         raise UserError(f"--learn-from: {str(folder)!r} has a damaged journal ({what}): leave it out") from error
     if not found:
-        there, here = (" and ".join(names) for names in (facts["recipes"], spaces))
+        there, here = (" and ".join(names) for names in (facts["recipes"], families))
         raise UserError(f"--learn-from: {str(folder)!r} is of {there}, and {here} is searched: leave it out")
     return found
 
 
-def _earlier(folder: Path, journal: sqlite3.Connection, facts: Mapping[str, Fact], space: Space) -> Earlier:
-    family, caps = space.family, agreed_in(facts)
+def _earlier(folder: Path, journal: sqlite3.Connection, facts: Mapping[str, Fact], family: str) -> Earlier:
+    caps = agreed_in(facts)
     recipe, text, before = (named(named(facts.get(name)).get(family)) for name in ("recipes", "corpora", "learned"))
     (spent,) = journal.execute("SELECT TOTAL(seconds) FROM charges").fetchone()
     shares = {row["share"] for row in journal.execute(SHARES)}
@@ -181,7 +180,7 @@ def _earlier(folder: Path, journal: sqlite3.Connection, facts: Mapping[str, Fact
     segments = journal.execute(SEGMENTS, (family,)).fetchall()
     (beyond,) = journal.execute(BEYOND, (family,)).fetchone()
     ranked = [row for row in ranking(journal) if row["family"] == family and row["section"] in ("decayed", "rung")]
-    whole = space.whole
+    best = tuple(_shape(row["config"]) for row in ranked)
     return Earlier(
         folder=folder,
         ground=Ground(
@@ -191,21 +190,19 @@ def _earlier(folder: Path, journal: sqlite3.Connection, facts: Mapping[str, Fact
             text=(text.get("sha256"), text.get("vocabulary")), context=recipe["context"],
             compute=_number(recipe["weights"]) * _number(recipe["tokens"]) * used,
         ),
-        trials=_trials(journal, space, _number(recipe["warm_up_steps"])),
-        best=tuple(config for row in ranked if whole.contains(config := _shape(row["config"]))),
+        trials=_trials(journal, family, _number(recipe["warm_up_steps"])),
+        best=best, winner=layer_weights(family, best[0]) if best and family in PER_LAYER else 0.0,
         overheads=tuple({row["trial"]: max(0.0, _number(row["overhead"])) for row in segments}.values()),
         start_ups=tuple(_number(row["start_up"]) for row in segments if row["fresh"]),
         beyond=_number(beyond) + _number(before.get("beyond", 0.0)),
     )  # fmt: skip
 
 
-def _trials(journal: sqlite3.Connection, space: Space, warm_up_steps: float) -> tuple[Tried, ...]:
-    """Those of the space, the furthest first."""
-    found, whole = dict[str, Tried](), space.whole
-    for row in journal.execute(TRIALS, (space.family,)):
-        config, seconds = json.loads(row["config"]), row["steps"] * row["step_seconds"]
-        if not whole.contains(config):
-            continue
+def _trials(journal: sqlite3.Connection, family: str, warm_up_steps: float) -> tuple[Tried, ...]:
+    """Those that reached a rung, the furthest first."""
+    found: dict[str, Tried] = {}
+    for row in journal.execute(TRIALS, (family,)):
+        config, seconds = _shape(row["config"]), row["steps"] * row["step_seconds"]
         size, tokens = _number(row["parameters"]), _number(row["tokens"])
         observed = found[row["trial"]].observed if row["trial"] in found else ()
         if row["steps"] >= warm_up_steps:
@@ -215,9 +212,9 @@ def _trials(journal: sqlite3.Connection, space: Space, warm_up_steps: float) -> 
     return tuple(sorted(found.values(), key=lambda each: -each.progress.tokens))
 
 
-def suited(family: str, studies: Sequence[Earlier], weights: float, compute: float) -> float:
+def suited(studies: Sequence[Earlier], weights: float, compute: float) -> float:
     """The size to begin around: what the recipe says, and what each study's best model does, count alike."""
-    found = [found for each in studies if (found := each.weights(family, compute)) is not None]
+    found = [found for each in studies if (found := each.weights(compute))]
     return statistics.geometric_mean([weights, *found]) if found else weights
 
 
@@ -230,11 +227,13 @@ def learn(studies: Sequence[Earlier], here: Ground, space: Space, seconds: float
     """What these tell of a family that is searched here, whose share of the cap is so many seconds of a slot."""
     priced = [each for each in studies if _same_processor(each.ground, here)]
     overheads, start_ups = ([x for each in priced for x in getattr(each, name)] for name in ("overheads", "start_ups"))
-    native = space.dimensions.get("precision", ("fp32",))
-    trained = [tried for each in priced for tried in each.trials if precision_of(tried.config) in native]
-    judged = [tried.observed for each in studies if _same_text(each.ground, here) for tried in each.trials]
+    native, whole = space.dimensions.get("precision", ("fp32",)), space.whole
+    alike = {each.folder: [tried for tried in each.trials if whole.contains(tried.config)] for each in studies}
+    trained = [tried for each in priced for tried in alike[each.folder] if precision_of(tried.config) in native]
+    judged = [tried.observed for each in studies if _same_text(each.ground, here) for tried in alike[each.folder]]
     close = [each for each in studies if 1 / ALIKE <= each.times(here.compute) <= ALIKE]
-    best = [config for place in range(BEST) for each in close for config in each.best[place : place + 1]]
+    ranked = [[config for config in each.best if space.contains(config)] for each in close]
+    best = [config for place in range(BEST) for each in ranked for config in each[place : place + 1]]
     return Learned(
         overhead=_expected(overheads, FIRST_OVERHEAD_SECONDS, seconds),
         start_up=_expected(start_ups, FIRST_START_UP_SECONDS, seconds),
@@ -247,7 +246,7 @@ def learn(studies: Sequence[Earlier], here: Ground, space: Space, seconds: float
 
 def line(family: str, study: Earlier, here: Ground) -> str:
     """What of a study counts here, and what does not, and why."""
-    ground, counts = study.ground, ["sizes"] if study.weights(family, here.compute) else []
+    ground, counts = study.ground, ["sizes"] if study.weights(here.compute) else []
     counts += ["memory"] if ground.kind == here.kind else []
     not_so = []
     if _same_processor(ground, here):
@@ -280,11 +279,11 @@ def _shape(text: str) -> Config:
     return {name: value for name, value in json.loads(text).items() if name != "seed"}
 
 
-def _config(fact: Fact, space: Space) -> Config:
-    """ValueError: it is none of the family's."""
+def _config(fact: Fact) -> Config:
+    """ValueError: it is none."""
     config = {name: value for name, value in named(fact).items() if isinstance(value, int | float | str)}
-    if not space.whole.contains(config):
-        raise ValueError(f"{fact!r} is in no space of {space.family}")
+    if not config or config != fact:
+        raise ValueError(f"{fact!r} is no configuration")
     return config
 
 

@@ -15,6 +15,7 @@ from tests.tune.search.world import Ticking
 from tests.tune.test_registry import CORE
 from tune.dry_run import make_plan, plan_lines
 from tune.errors import UserError
+from tune.prospects import standing
 from tune.search.earlier import Learned, learn, read
 from tune.search.engine import Engine
 from tune.search.family import CostModel
@@ -194,6 +195,8 @@ def test_killed_and_resumed_without_the_earlier_study_it_decides_the_same(
         assert one.state() == other.state()
         assert one.policy.ladder == other.policy.ladder
         assert one.policy.outlook(1e5, 1e3) == other.policy.outlook(1e5, 1e3) is not None
+        read_only = standing(killed.journal, killed.settings, study, slots=1, share=1.0)["nanogpt"]
+        assert read_only.outlook(1e5, 1e3) == one.policy.outlook(1e5, 1e3)
         for rung in range(3):
             assert one.price(None, None, rung) == other.price(None, None, rung)
         names = [f"t9{number:02d}" for number in range(4)]
@@ -219,7 +222,7 @@ def test_seconds_count_of_as_large_a_part_of_a_device_and_no_slow_start_keeps_a_
     old: Path, new: SearchContext
 ) -> None:
     name, space = "nanogpt", new.spaces["nanogpt"]
-    study, here = read(old, new.spaces)[name], ground(new.settings, new.devices, new.recipes[name], new.data[name])
+    study, here = read(old, [name])[name], ground(new.settings, new.devices, new.recipes[name], new.data[name])
     assert learn([study], here, space, CAP) == new.learned[name]
     half = learn([study], replace(here, share=0.5), space, CAP)
     assert (half.speeds, half.overhead, half.start_up) == ((), Learned().overhead, Learned().start_up)
@@ -272,6 +275,16 @@ def test_a_plan_respects_it_and_says_so(asked: Settings, old: Path) -> None:
     assert any("learns from" in line for line in plan_lines(plan))
 
 
+def test_where_more_varies_today_other_configurations_count_for_nothing(asked: Settings, old: Path) -> None:
+    """Nor do they hinder: here batches vary, and what was learned has none."""
+    context = survey(replace(asked, learn_from=(old,), vary=("batch_tokens",)), CORE)
+    learned = context.learned["nanogpt"]
+    assert learned.speeds == learned.trials == learned.first == ()
+    strange = replace(context, learned={"nanogpt": survey(replace(asked, learn_from=(old,)), CORE).learned["nanogpt"]})
+    for each in (context, strange):
+        assert all("batch_tokens" in config for config in first_ones(each))
+
+
 def test_several_are_told_together(asked: Settings, old: Path, new: SearchContext, tmp_path: Path) -> None:
     again = Made(tmp_path / "again", replace(asked, seed=7))
     again.run()
@@ -299,13 +312,12 @@ def test_what_cannot_tell_anything_is_refused_in_a_line(asked: Settings, old: Pa
 
 
 def test_what_is_stored_is_read_back_and_strangers_are_refused(new: SearchContext) -> None:
-    learned, space = new.learned["nanogpt"], new.spaces["nanogpt"]
+    learned = new.learned["nanogpt"]
     stored = json.loads(json.dumps(learned.stored()))
-    assert Learned.from_stored(stored, space) == learned
-    config = {**space.default(), "d_model": 7}
+    assert Learned.from_stored(stored) == learned
     for change in (
         {"overhead": "much"}, {"start_up": math.inf}, {"beyond": -1.0}, {"speeds": 3}, {"speeds": [[1]]},
-        {"speeds": [[config, 1.0, 1.0, 1.0]]}, {"trials": [[["a", 1, 1]]]}, {"trials": "none"}, {"first": [config]},
+        {"speeds": [[{}, 1.0, 1.0, 1.0]]}, {"trials": [[["a", 1, 1]]]}, {"trials": "none"}, {"first": [{"layers": []}]},
     ):  # fmt: skip
         with pytest.raises((LookupError, TypeError, ValueError)):
-            Learned.from_stored({**stored, **change}, space)
+            Learned.from_stored({**stored, **change})
