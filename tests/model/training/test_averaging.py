@@ -77,5 +77,5 @@ def test_of_both_the_better_is_kept() -> None:
     low, high = Evaluation(loss=1.0), Evaluation(loss=2.0)
     for valid, averaged in ((low, high), (high, low), (low, None)):
         report = Report(steps=1, tokens=1, training_seconds=1.0, valid=valid, averaged=averaged)
-        assert report.kept is low
+        assert report.kept == low
     assert Report(steps=1, tokens=1, training_seconds=1.0).kept is None
