@@ -35,7 +35,7 @@ changes where its tokens grow by a factor of e; and of single losses about both.
 LIKELY_DEVIATIONS, DEVIATION_SPREAD = (0.02, 0.02, 0.004), math.log(3)
 """Before anything is known of the three; standard deviation of their logs."""
 
-LIKELY_DRIFT, AS_MANY = 0.03, 4
+LIKELY_DRIFT, AS_MANY = 0.02, 2
 """Standard deviation of how a trial's distance from the law wanders, in logs of the loss while its tokens grow by a
 factor of e, before anything is known; it counts as so many steps that were seen."""
 
