@@ -85,7 +85,7 @@ class Unasked:
     more = False
 
     def suggest(self, trial: str) -> dict[str, Any]:
-        raise NotImplementedError
+        raise AssertionError("a study that is only read starts no trial")
 
     def expected(self) -> Forecast | None:
         return None

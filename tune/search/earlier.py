@@ -17,6 +17,7 @@ from typing import Self
 from tune.errors import UserError
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.forecast import MOST_TRIALS, Progress
+from tune.search.resume import DAMAGED, LONGEST_REASON
 from tune.search.scaling_law import Observation
 from tune.search.state import agreed_in
 from tune.search_space import PER_LAYER, Config, Space, layer_weights, precision_of
@@ -30,7 +31,6 @@ ALIKE = 2.0
 MOST_EXPECTED = 0.1
 """Of a family's share, of a start or an overhead that was learned: a busy day must not keep a small search from
 beginning."""
-LONGEST_REASON = 160
 
 TRIALS = """
     SELECT trial, config, parameters, steps, tokens, valid_loss,
@@ -153,15 +153,7 @@ def read(folder: Path, families: Collection[str]) -> dict[str, Earlier]:
             found = {name: _earlier(folder, journal, facts, name) for name in families if name in facts["recipes"]}
     except UserError as error:
         raise UserError(f"--learn-from: {str(error).partition(': ')[2]}") from None
-    except (
-        sqlite3.Error,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
+    except (sqlite3.Error, *DAMAGED) as error:
         what = f"{type(error).__name__}: {error}"[:LONGEST_REASON]
         raise UserError(f"--learn-from: {str(folder)!r} has a damaged journal ({what}): leave it out") from error
     if not found:

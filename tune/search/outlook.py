@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from tune.search.forecast import Forecast, Progress
+from tune.search.forecast import MOST_TRIALS, NEW_SHARE, Forecast, Progress
 from tune.search_space import Config
 
 Array = npt.NDArray[np.float64]
@@ -77,20 +77,24 @@ class Outlook:
     ) -> None:  # fmt: skip
         self._size, self._forecast, self._earlier = size, forecast, earlier
         self._seen: dict[str, tuple[Config, Progress]] = {}
+        self._told, self._fitted_to = 0, 0
+        self._speeds = Speeds.fit([], earlier) if earlier else None
 
     def tell(self, trial: str, config: Config, progress: Progress) -> None:
-        """How far a trial came in what time."""
+        """How far a trial came in what time. As a law, speeds are fitted again when so much more is known."""
         if min(progress.size, progress.tokens, progress.seconds) > 0:
-            self._seen[trial] = config, progress
+            self._seen[trial], self._told = (config, progress), self._told + 1
+            if self._told > (1 + NEW_SHARE) * self._fitted_to:
+                self._speeds = Speeds.fit(list(self._seen.values())[-MOST_TRIALS:], self._earlier)
+                self._fitted_to = self._told
 
     def of(self, configs: Sequence[Config]) -> list[Forecast] | None:
         """Of each of these; None: too little is known."""
         sizes, found = list(map(self._size, configs)), list[Forecast]()
-        if not (self._seen or self._earlier) or min(sizes, default=0.0) <= 0:
+        if self._speeds is None or min(sizes, default=0.0) <= 0:
             return None
-        speeds = Speeds.fit(list(self._seen.values()), self._earlier)
         for config, size in zip(configs, sizes, strict=True):
-            forecast = self._forecast(size, speeds.of(config, size))
+            forecast = self._forecast(size, self._speeds.of(config, size))
             if forecast is None:
                 return None
             found.append(forecast)

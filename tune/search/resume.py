@@ -150,6 +150,10 @@ def check_plain(folder: Path) -> None:
                     raise UserError(f"--resume: {str(path)!r} is none of ours: {rule}; take it away or begin anew")
 
 
+DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RecursionError, ArithmeticError, StopIteration)
+"""What reading a journal raises where what it says cannot be."""
+
+
 @contextlib.contextmanager
 def undamaged(journal: Journal) -> Iterator[None]:
     """UserError where what the journal says, read inside, cannot be."""
@@ -157,15 +161,7 @@ def undamaged(journal: Journal) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RecursionError,
-        ArithmeticError,
-        StopIteration,
-    ) as error:
+    except DAMAGED as error:
         what = f"{type(error).__name__}: {error}"[:LONGEST_REASON]
         raise UserError(f"--resume: {str(journal.folder)!r} has a damaged journal ({what}): begin anew") from error
 

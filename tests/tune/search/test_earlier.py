@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from tune.search.family import CostModel
 from tune.search.forecast import Progress, Standings
 from tune.search.resume import close_what_a_kill_left_open, restore
 from tune.search.scaling_law import Observation, ScalingLaw
-from tune.search.simulator import Costs, Simulation
+from tune.search.simulator import Costs, PowerLaw, Simulation
 from tune.search_context import SearchContext, ground, make_engine, make_terms, parameters, survey
 from tune.search_space import Config
 from tune.settings import Settings
@@ -33,25 +33,14 @@ COSTS = Costs(start_up=2.25, overhead=0.75)
 CAP = 300.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lawful:
+class Lawful(PowerLaw):
     """A training as the law has it, a token a step, of which large models have few in a second."""
 
-    parameters: int
-    most: float = math.inf
-    diverges: float = math.inf
-    report_every: float = 1.0
-    memory_bytes: float = 0.0
-
-    @property
-    def step_seconds(self) -> float:
-        return 0.002 * (self.parameters / 1e5) ** 1.5
+    def __init__(self, *, parameters: int) -> None:
+        super().__init__(parameters=parameters, step_seconds=0.002 * (parameters / 1e5) ** 1.5)
 
     def loss(self, steps: float) -> float:
         return LAW.loss(self.parameters, max(1.0, steps))
-
-    def final(self, steps: float) -> float:
-        return self.loss(steps)
 
 
 def truly(context: SearchContext, config: Config) -> float:

@@ -113,6 +113,21 @@ def test_a_dimension_may_be_zero_and_a_size_unknown() -> None:
     assert nameless.of(NEW) is None
 
 
+def test_however_many_trials_tell_speeds_are_fitted_to_few_and_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted, fit = list[int](), Speeds.fit
+
+    def counted(seen: Sequence[tuple[Config, Progress]], earlier: Sequence[tuple[Config, Progress]] = ()) -> Speeds:
+        fitted.append(len(seen))
+        return fit(seen, earlier)
+
+    monkeypatch.setattr(Speeds, "fit", counted)
+    seen = outlook([])
+    for number in range(2000):
+        seen.tell(f"t{number}", TRIED[number % len(TRIED)], progress(TRIED[number % len(TRIED)]))
+        seen.best(NEW)
+    assert len(fitted) < 100 and max(fitted) <= 200
+
+
 def test_a_trial_of_which_no_size_is_known_tells_nothing() -> None:
     seen = outlook([])
     seen.tell("t0", TRIED[0], Progress(tokens=1.0, seconds=1.0))
