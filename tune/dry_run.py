@@ -15,6 +15,7 @@ import torch
 
 from model.cost.probe import step_seconds
 from model.families import FAMILIES
+from tune.assembly import make_engine, make_family, parameters
 from tune.devices import find_devices
 from tune.flags import invalid
 from tune.recipe import Recipe
@@ -24,7 +25,7 @@ from tune.search.family import Family, TrialRecord
 from tune.search.memory_model import Memory
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search.suggest import first_search
-from tune.search_context import SearchContext, make_engine, make_family, parameters, survey
+from tune.search_context import SearchContext, survey
 from tune.search_space import Space, label
 from tune.settings import Settings
 from tune.store.journal import Journal

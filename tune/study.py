@@ -13,6 +13,7 @@ import pandas as pd
 from model.config import Data
 from model.training.checkpoint import DamagedCheckpoint, newest
 from model.training.evaluation import Score
+from tune.assembly import make_engine, make_place, make_terms
 from tune.backend.session import (
     capacity,
     check_folder,
@@ -38,9 +39,6 @@ from tune.search_context import (
     SearchContext,
     check_same_kind,
     check_same_text,
-    make_engine,
-    make_place,
-    make_terms,
     note_facts,
     overhead_noted,
     survey,

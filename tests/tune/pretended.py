@@ -10,7 +10,7 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from tune import cli, search_context, study  # noqa: E402
+from tune import assembly, cli, study  # noqa: E402
 from tune.backend.trainable import Place  # noqa: E402
 from tune.devices import Devices  # noqa: E402
 from tune.settings import Settings  # noqa: E402
@@ -28,7 +28,7 @@ def one_gpu(settings: Settings) -> Devices:
 
 def on_a_core(*about: Any) -> Place:
     """As it was made, but for the device."""
-    made = search_context.make_place(*about)
+    made = assembly.make_place(*about)
     tokens = dict.fromkeys(made.evaluation_tokens, EVALUATION_TOKENS)
     return dataclasses.replace(made, device="cpu", memory_limit=None, evaluation_tokens=tokens)
 

@@ -12,10 +12,11 @@ import pytest
 
 from model.config import RECIPES
 from tests.tune.test_registry import CORE
+from tune.assembly import make_engine
 from tune.dry_run import make_plan, plan_lines
 from tune.recipe import LEAST_STEPS, ROWS, SETTABLE, WINDOWS, Recipe, parse_set, recipe, set_text
 from tune.search.engine import Engine
-from tune.search_context import make_engine, survey
+from tune.search_context import survey
 from tune.search_space import CENTRE, PER_LAYER, layer_weights
 from tune.settings import Settings
 from tune.store.journal import Journal

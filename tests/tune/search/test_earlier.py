@@ -13,6 +13,7 @@ import pytest
 from model.training.checkpoint import newest
 from tests.tune.search.world import Ticking
 from tests.tune.test_registry import CORE
+from tune.assembly import make_engine, make_terms, parameters
 from tune.dry_run import make_plan, plan_lines
 from tune.errors import UserError
 from tune.prospects import standing
@@ -23,7 +24,7 @@ from tune.search.forecast import Progress, Standings
 from tune.search.resume import close_what_a_kill_left_open, restore
 from tune.search.scaling_law import Observation, ScalingLaw
 from tune.search.simulator import Costs, PowerLaw, Simulation
-from tune.search_context import SearchContext, ground, make_engine, make_terms, parameters, survey
+from tune.search_context import SearchContext, ground, survey
 from tune.search_space import Config
 from tune.settings import Settings
 from tune.store.journal import Journal

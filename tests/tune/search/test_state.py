@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from tests.tune.search.world import LIMIT, STEP_SECONDS, Numbered, World
+from tune.assembly import make_engine, make_place
 from tune.devices import find_devices
 from tune.search.family import CostModel
 from tune.search.forecast import NO_PROGRESS, Progress
-from tune.search_context import check_same_kind, make_engine, make_place, survey
+from tune.search_context import check_same_kind, survey
 from tune.settings import Settings
 from tune.store.accounting import Assignment
 from tune.store.heartbeat import DRIVER, FOLDER, beat

@@ -1,0 +1,197 @@
+"""The parts of a search, put together on what it stands on: engine, families and where its trials run."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from model.config import pad_of
+from model.families import FAMILIES
+from model.training.time_budget import WHOLE_MARGIN
+from tune.backend.trainable import Place
+from tune.recipe import evaluation_tokens
+from tune.search.confirm import Confirming
+from tune.search.earlier import Learned
+from tune.search.engine import WALLS, Engine, Listener
+from tune.search.family import CostModel, Family
+from tune.search.ladder import Frame, Ladder, Rules
+from tune.search.outlook import Outlook
+from tune.search.resume import agreed, last_moment, spent, spent_beside
+from tune.search.state import Terms
+from tune.search.suggest import Suggester, prior
+from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, processor
+from tune.store import heartbeat
+from tune.store.accounting import Accounting, Ledger
+from tune.store.journal import Journal, named
+from tune.winners import decoding_seconds
+
+THREADS = 1
+"""Of a trial."""
+WARM_UPS_AT_FIRST = 1.0
+"""The same in warm-ups of the default configuration alone on its device, where the cap pays for it; trials that share a
+machine take longer for one."""
+
+
+def make_engine(
+    context: SearchContext, journal: Journal, listeners: list[Listener], *, there: Callable[[], int] | None = None,
+    now: Callable[[], float] = time.monotonic, elapsed: float | None = None,
+) -> Engine:  # fmt: skip
+    """The ledger, and each family's policy, prices and suggestions, on a clock that goes on where the journal ends.
+
+    there: how many devices there are just now, where some may be lost; now: the seconds by which that clock goes on;
+    elapsed: seconds since the study began, whoever ran meanwhile (None: as the real clock has it).
+    """
+    charge_probe(journal, context.probed)
+    settings, begun, before, terms = context.settings, now(), last_moment(journal), agreed(journal)
+    age = age_of(journal, time.monotonic() - context.begun) if elapsed is None else elapsed
+
+    def clock() -> float:
+        return before + now() - begun
+
+    def wall_left() -> float | None:
+        return None if settings.deadline is None else settings.deadline - age - (now() - begun)
+
+    families: dict[str, Family] = {}
+    ledger = Ledger(cap=settings.budget, clock=clock, spent_before=spent(journal), share=context.devices.share)
+    accounting = Accounting(journal, ledger, clock)
+    engine = Engine(
+        accounting=accounting,
+        families=families,
+        slots=context.devices.slots,
+        there=there,
+        wall_left=wall_left,
+        within=within(context),
+        listeners=listeners,
+    )
+    first = terms[0].seconds if terms else settings.budget
+    by_now = settings.budget - spent_beside(journal)
+    for name in settings.families:
+        _, ladder = terms[0].families.get(name, (0.0, None)) if terms else (0.0, None)
+        families[name] = make_family(context, name, first, by_now, engine.price_of(name), ladder)
+    if not terms:
+        engine.agree(make_terms(context, engine))
+    journal.note(
+        rung_seconds={
+            name: [family.policy.rung_seconds(rung) for rung in range(12)] for name, family in families.items()
+        },
+    )
+    return engine
+
+
+def charge_probe(journal: Journal, seconds: float) -> None:
+    """What measuring took of a whole device before a new study's first lease: it is the study's first use of it."""
+    if seconds and not journal.rows("SELECT slot FROM slots"):
+        with journal.transaction():
+            slot = journal.insert("slots", {"slot": 0, "opened": 0.0, "closed": seconds})
+            journal.insert("charges", {"at": seconds, "slot": slot, "what": "start", "seconds": seconds})
+
+
+def within(context: SearchContext) -> float:
+    """Seconds of wall clock in which a search uses its cap, if it is not patient."""
+    settings, devices = context.settings, context.devices
+    return math.inf if settings.patient else WALLS * settings.budget / (devices.share * devices.slots)
+
+
+def make_terms(context: SearchContext, engine: Engine) -> Terms:
+    """What the study runs under now."""
+    settings = context.settings
+    return Terms(
+        cap=settings.budget, deadline=settings.deadline, processor=processor(settings, context.devices),
+        families={name: family.seconds for name, family in engine.families.items()},
+    )  # fmt: skip
+
+
+def make_family(
+    context: SearchContext, name: str, first: float, by_now: float, price_of: Callable[[str | None, int], float],
+    ladder: Ladder | None = None,
+) -> Family:  # fmt: skip
+    """One family: its policy on the study's first `ladder`, which is made for a new one, what it may spend by now, and
+    its suggestions.
+
+    first, by_now: device-seconds that the search had of the first cap, and has of the present one. What a family has is
+    in seconds of a slot, as are the prices.
+    """
+    settings, space, recipe = context.settings, context.spaces[name], context.recipes[name]
+    learned, whole = context.learned.get(name, Learned()), space.whole
+    speeds = [(config, at) for config, at in learned.speeds if whole.contains(config)]
+    wall = min(within(context), settings.deadline or math.inf)
+    seconds, share = settings.families[name] * first, context.devices.share
+    frame = Frame(
+        slots=context.devices.slots, shortest=shortest_rung(context, name), part=settings.families[name],
+        overhead=learned.overhead, start_up=learned.start_up, seeds=settings.confirm,
+        rules=Rules(least_gain=(settings.stop_below_gain or 0.0) * share / 3600),
+    )  # fmt: skip
+    policy = Confirming(frame, ladder or frame.fit(seconds / share, wall), price_of)
+    policy.learn(learned.trials)
+    return Family(
+        seconds=settings.families[name] * by_now / share,
+        policy=policy,
+        cost_model=CostModel(learned.overhead, learned.start_up),
+        memory=context.memories[name],
+        equal_tokens=settings.rungs == "tokens",
+        warm_up_steps=recipe.warm_up_steps,
+        decoding=decoding_seconds if context.devices.kind == "cpu" else lambda step_seconds: 0.0,
+        closing=closing_seconds(context, name) if settings.confirm else lambda step_seconds: 0.0,
+        seed=settings.seed,
+        suggestions=Suggester(
+            space, seed=settings.seed, search=settings.search,
+            prior=prior(
+                space.default(), family=name, weights=recipe.weights,
+                epochs=recipe.tokens / context.data[name].training_tokens,
+            ),
+            outlook=Outlook(partial(parameters, context, name), policy.outlook, speeds), first=learned.first,
+        ),
+    )  # fmt: skip
+
+
+def parameters(context: SearchContext, name: str, point: Mapping[str, Any]) -> int:
+    """Weights of a model at a point of a family's space."""
+    data = context.data[name]
+    return FAMILIES[name].parameters(context.config(name, point), data.vocabulary, pad_of(data))
+
+
+def closing_seconds(context: SearchContext, name: str) -> Callable[[float], float]:
+    """What measuring a trial on all of validation and test takes, by the seconds of its steps: a target token costs at
+    most half of what it does in training."""
+    config, data = context.config(name, context.spaces[name].default()), context.data[name]
+    tokens = sum(FAMILIES[name].span(config, data, split, None).tokens for split in ("valid", "test"))
+    return lambda step_seconds: WHOLE_MARGIN * tokens / config.batch_tokens * step_seconds / 2
+
+
+def shortest_rung(context: SearchContext, name: str) -> float:
+    """Seconds of training at rung 0 that tell anything: the default configuration is past its warm-up, of which a loss
+    tells little but who steps the fastest."""
+    recipe, data = context.recipes[name], context.data[name]
+    if not recipe.flops:
+        return SHORTEST_RUNG_SECONDS
+    default = context.config(name, context.spaces[name].default())
+    warm_up = recipe.warm_up_steps * FAMILIES[name].step_flops(default, data) / recipe.flops
+    return max(SHORTEST_RUNG_SECONDS, WARM_UPS_AT_FIRST * warm_up)
+
+
+def make_place(context: SearchContext, engine: Engine) -> Place:
+    """Where and how the trials run."""
+    settings, kind, study = context.settings, context.devices.kind, engine.accounting.journal.folder
+    (study / heartbeat.FOLDER).mkdir(exist_ok=True)
+    before: dict[str, Any] = {**named(engine.accounting.journal.facts().get("evaluation_tokens"))}
+    tokens = {
+        name: before.get(name) or evaluation_tokens(kind, family.policy.rung_seconds(0))
+        for name, family in engine.families.items()
+    }
+    engine.accounting.journal.note(evaluation_tokens=tokens)
+    return Place(
+        folder=study, device=kind, threads=THREADS, seed=settings.seed, evaluation_tokens=tokens,
+        recipes={name: each.config for name, each in context.recipes.items()},
+        report_every=settings.report_every, driver=heartbeat.Driver.here(),
+        memory_limit=context.held_to,
+    )  # fmt: skip
+
+
+def age_of(journal: Journal, ago: float) -> float:
+    """Seconds since a study began, whoever ran meanwhile, by the system's clock; a new one began so long `ago`."""
+    created = journal.facts().get("created")
+    if isinstance(created, int | float):
+        return max(0.0, time.time() - created)
+    journal.note(created=time.time() - ago)
+    return ago
