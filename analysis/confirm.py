@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from analysis import tables
 from analysis.study import Study
-from tune.search_space import label
+from tune.search_space import label, seedless
 
 STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 6: 2.447, 10: 2.228, 20: 2.086, math.inf: 1.960}
 """The 97.5 % quantile of Student's t by degrees of freedom."""
@@ -108,7 +108,7 @@ def last_two(study: Study, family: str) -> Mapping[str, pd.DataFrame]:
 
 def _whose(points: Mapping[str, Mapping[str, Any]], trial: str) -> str:
     """The trial of which another one has the configuration, but for the seed; itself where a journal has lost it."""
-    config = {name: value for name, value in points[trial].items() if name != "seed"}
+    config = seedless(points[trial])
     return next((name for name, point in points.items() if point == config), trial)
 
 

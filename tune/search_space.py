@@ -116,6 +116,11 @@ def layer_weights(family: str, config: Mapping[str, Value]) -> float:
     return PER_LAYER[family] * float(config["d_model"]) ** 2 * float(config["layers"])
 
 
+def seedless(config: Mapping[str, Value]) -> Config:
+    """What a trial has of its space: one that was trained anew has a seed beside it."""
+    return {name: value for name, value in config.items() if name != "seed"}
+
+
 def heads_fit(d_model: Any, heads: Any) -> bool:
     """Do the heads divide the width, and leave each head wide enough to attend with?"""
     return d_model % heads == 0 and d_model // heads >= LEAST_HEAD_WIDTH

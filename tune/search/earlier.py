@@ -20,7 +20,7 @@ from tune.search.forecast import MOST_TRIALS, Progress
 from tune.search.resume import DAMAGED, LONGEST_REASON
 from tune.search.scaling_law import Observation
 from tune.search.state import agreed_in
-from tune.search_space import PER_LAYER, Config, Space, layer_weights, precision_of
+from tune.search_space import PER_LAYER, Config, Space, layer_weights, precision_of, seedless
 from tune.store.journal import SHARE, Fact, connect, named
 from tune.store.queries import ranking
 
@@ -172,7 +172,7 @@ def _earlier(folder: Path, journal: sqlite3.Connection, facts: Mapping[str, Fact
     segments = journal.execute(SEGMENTS, (family,)).fetchall()
     (beyond,) = journal.execute(BEYOND, (family,)).fetchone()
     ranked = [row for row in ranking(journal) if row["family"] == family and row["section"] in ("decayed", "rung")]
-    best = tuple(_shape(row["config"]) for row in ranked)
+    best = tuple(seedless(json.loads(row["config"])) for row in ranked)
     return Earlier(
         folder=folder,
         ground=Ground(
@@ -194,7 +194,7 @@ def _trials(journal: sqlite3.Connection, family: str, warm_up_steps: float) -> t
     """Those that reached a rung, the furthest first."""
     found: dict[str, Tried] = {}
     for row in journal.execute(TRIALS, (family,)):
-        config, seconds = _shape(row["config"]), row["steps"] * row["step_seconds"]
+        config, seconds = seedless(json.loads(row["config"])), row["steps"] * row["step_seconds"]
         size, tokens = _number(row["parameters"]), _number(row["tokens"])
         observed = found[row["trial"]].observed if row["trial"] in found else ()
         if row["steps"] >= warm_up_steps:
@@ -264,11 +264,6 @@ def _same_processor(one: Ground, other: Ground) -> bool:
 
 def _same_text(one: Ground, other: Ground) -> bool:
     return (one.text, one.context) == (other.text, other.context)
-
-
-def _shape(text: str) -> Config:
-    """Of a trial; one that was trained anew has a seed beside it."""
-    return {name: value for name, value in json.loads(text).items() if name != "seed"}
 
 
 def _config(fact: Fact) -> Config:

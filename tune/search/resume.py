@@ -19,6 +19,7 @@ from tune.reports import Report, from_row
 from tune.search.engine import CONFIRM, GO_ON, Engine
 from tune.search.family import TrialRecord
 from tune.search.state import Agreed, State, Terms, agreed_in
+from tune.search_space import seedless
 from tune.store.accounting import DECODING, Running
 from tune.store.heartbeat import DRIVER, GRACE_SECONDS, last_beat, still_there
 from tune.store.journal import SHARE, Journal, named
@@ -202,8 +203,8 @@ def _replay(engine: Engine, journal: Journal) -> None:
 
 def whose(record: TrialRecord, trials: Mapping[str, TrialRecord]) -> str:
     """The trial that has the configuration which this one trains anew. StopIteration: there is none."""
-    config = {name: value for name, value in record.config.items() if name != "seed"}
-    return next(name for name, each in trials.items() if (each.family, each.config) == (record.family, config))
+    sought = record.family, seedless(record.config)
+    return next(name for name, each in trials.items() if (each.family, each.config) == sought)
 
 
 def astray(state: State, journal: Journal) -> Iterator[str]:
