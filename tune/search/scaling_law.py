@@ -6,7 +6,7 @@ Pure: it follows from the observations, in their order.
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -38,6 +38,8 @@ LIKELY_DEVIATIONS, DEVIATION_SPREAD = (0.02, 0.02, 0.004), math.log(3)
 LIKELY_DRIFT, AS_MANY = 0.02, 2
 """Standard deviation of how a trial's distance from the law wanders, in logs of the loss while its tokens grow by a
 factor of e, before anything is known; it counts as so many steps that were seen."""
+UNCORRECTED = 4
+"""So many falls that came true as foretold are counted beside those that were seen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +147,8 @@ class Forecaster:
     """A law of all trials, from which each differs by a level and a slope of its own, normal about zero.
 
     What is known of a trial counts as much as it tells: of both its posterior means are taken. level, slope, error:
-    standard deviations, as of LEVELS, SLOPES and ERRORS; drift: as of LIKELY_DRIFT.
+    standard deviations, as of LEVELS, SLOPES and ERRORS; drift: as of LIKELY_DRIFT; came_true: how much of the falls
+    of log losses that are so foretold came true in all trials, by which those to come are corrected.
     """
 
     law: ScalingLaw
@@ -153,6 +156,7 @@ class Forecaster:
     slope: float
     error: float
     drift: float
+    came_true: float = 1.0
 
     @classmethod
     def fit(cls, trials: Sequence[Sequence[Observation]]) -> Self:
@@ -172,14 +176,35 @@ class Forecaster:
         for deviation, likely in zip(grid, LIKELY_DEVIATIONS, strict=True):
             lost += (np.log(deviation[:, 0] / likely) / DEVIATION_SPREAD) ** 2
         best = int(np.argmin(lost))
-        return cls(
+        found = cls(
             law=law, level=float(level[best, 0]), slope=float(slope[best, 0]), error=float(error[best, 0]),
             drift=_drift(law, trials),
         )  # fmt: skip
+        return replace(found, came_true=found._came_true(trials))
+
+    def _came_true(self, trials: Sequence[Sequence[Observation]]) -> float:
+        """Of each fall that was to be foretold from what was known before it."""
+        falls = []
+        for observed in trials:
+            for count, (before, after) in enumerate(itertools.pairwise(observed), 1):
+                known = observed[:count]
+                now, then = (self._uncorrected(each.size, known, each.tokens)[0] for each in (before, after))
+                falls.append((math.log(now / then), math.log(now / after.loss)))
+        square = sum(foretold**2 for foretold, _ in falls)
+        slope = sum(foretold * came for foretold, came in falls) / square if square else 1.0
+        return max(0.0, (UNCORRECTED + len(falls) * slope) / (UNCORRECTED + len(falls)))
 
     def loss(self, size: float, observations: Sequence[Observation], tokens: float) -> tuple[float, float]:
         """What a trial of which these are known is expected to have after so many tokens, in nats, and the standard
         deviation of its log."""
+        loss, doubt = self._uncorrected(size, observations, tokens)
+        if not observations:
+            return loss, doubt
+        now, _ = self._uncorrected(size, observations, observations[-1].tokens)
+        return now * math.pow(loss / now, self.came_true), doubt
+
+    def _uncorrected(self, size: float, observations: Sequence[Observation], tokens: float) -> tuple[float, float]:
+        """The same, uncorrected."""
         seen, end = Seen.of(self.law, observations), math.log(tokens / self.law.token_unit)
         a, d = seen.count + (self.error / self.level) ** 2, seen.xx + (self.error / self.slope) ** 2
         determinant = a * d - seen.x**2

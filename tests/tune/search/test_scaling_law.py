@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -78,6 +79,30 @@ def test_what_is_known_of_a_trial_is_carried_on_and_of_one_that_is_not_known_the
     assert foretold(steep) < foretold(good), "what falls faster ends lower"
     doubts = [forecaster.loss(2e5, good[:count], 1e8)[1] for count in range(len(good) + 1)]
     assert doubts == sorted(doubts, reverse=True), "the more is known, the surer it is"
+
+
+def bent(power: float) -> list[list[Observation]]:
+    """After their second loss all trials fall by this power of what the law has."""
+
+    def after(known: Observation, lawful: Observation) -> Observation:
+        return replace(lawful, loss=known.loss * (lawful.loss / known.loss) ** power)
+
+    trials = [seen(size, [3e10 / size * 2**rung for rung in range(5)]) for size in SIZES]
+    return [[*trial[:2], *(after(trial[1], each) for each in trial[2:])] for trial in trials]
+
+
+def test_forecasts_learn_from_what_came_true_of_them() -> None:
+    none, half, whole, twice = (Forecaster.fit(bent(power)).came_true for power in (0.0, 0.5, 1.0, 2.0))
+    assert none < half < whole < twice
+    assert whole == pytest.approx(1.0, abs=0.01)
+    forecaster = Forecaster.fit(bent(0.0))
+    known = seen(2e5, [1e6])
+    trusted = replace(forecaster, came_true=1.0)
+    assert trusted.loss(2e5, known, 1e7)[0] < forecaster.loss(2e5, known, 1e7)[0] < known[-1].loss
+
+
+def test_before_a_second_loss_of_any_trial_nothing_is_corrected() -> None:
+    assert Forecaster.fit([trial[:1] for trial in equal_seconds()]).came_true == 1.0
 
 
 def test_four_of_five_ends_are_within_their_interval() -> None:
