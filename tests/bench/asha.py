@@ -1,14 +1,14 @@
-"""Ray's own ASHA on our training: one family, one device, a time budget, random configurations of the same space.
+"""Ray's own ASHA on our training: one family, one device, a time budget; recipe and suggestions are the search's own.
 
 python tests/bench/asha.py --data $DATA --family nanogpt --budget 10m --seed 23
 """
 
 import argparse
+import itertools
 import os
-import random
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,21 @@ import ray.tune
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler
 
-from model.config import FAMILIES, Config, Data
-from model.nn.precision import native
+from model.config import FAMILIES, Data
 from model.training import train as training
 from model.training.memory import prepare_process
 from model.training.time_budget import Segment
 from model.training.train import train
-from tests.bench.contenders import pairs, text
+from tests.bench.contenders import PAIRS, TEXT
+from tune.assembly import make_engine
 from tune.backend.session import local_ray
-from tune.recipe import SMALLEST_EVALUATION_TOKENS, parse_set
+from tune.devices import find_devices
+from tune.recipe import SMALLEST_EVALUATION_TOKENS
 from tune.reports import Report
-from tune.search_space import Space, label
+from tune.search_context import SearchContext, survey
+from tune.search_space import label
+from tune.settings import Settings
+from tune.store.journal import Journal
 from tune.units import parse_duration
 
 REDUCTION = 2
@@ -45,7 +49,7 @@ REPORTS = 100
 """In a life, as far as evaluations take no more than 2 % of it: ASHA hears of a rung soon after it."""
 
 
-def life(config: dict[str, Any], data: Data, recipe: Mapping[str, Any], seconds: float) -> None:
+def life(config: dict[str, Any], data: Data, seconds: float) -> None:
     """A trial as ASHA wants it: its decay ends where its life does, and it tells its loss all the way."""
     prepare_process(1)
     training.CURVE_POINTS = REPORTS
@@ -53,7 +57,7 @@ def life(config: dict[str, Any], data: Data, recipe: Mapping[str, Any], seconds:
     spent = 0.0
     with tempfile.TemporaryDirectory() as folder:
         for report in train(
-            Config(**recipe, **config["point"]), data, segment, folder=Path(folder),
+            config["config"]["whole"], data, segment, folder=Path(folder),
             evaluation_tokens=SMALLEST_EVALUATION_TOKENS,
         ):  # fmt: skip
             spent += sum(report.seconds.values())
@@ -81,7 +85,7 @@ class Heard(ray.tune.Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
         """Keep it."""
-        self.configs[trial.trial_id] = trial.config["point"]
+        self.configs[trial.trial_id] = trial.config["config"]["point"]
         self.reports.setdefault(trial.trial_id, []).append(result)
 
     def best(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -93,22 +97,31 @@ class Heard(ray.tune.Callback):
         return self.configs[trial], report
 
 
-def search(
-    family: str, data: Data, budget: float, seconds: float, seed: int, recipe: Mapping[str, float]
-) -> Heard:  # fmt: skip
-    """ASHA with lives of so many seconds until those of the budget are over; Ray itself starts beside them."""
-    chance, heard = random.Random(seed), Heard()
-    space = Space(family=family, precisions=native("cpu"))
-    trainable = ray.tune.with_parameters(
-        life, data=data, recipe={**recipe, "family": family, "seed": seed}, seconds=seconds
-    )
+def suggestions(context: SearchContext, family: str) -> Callable[[], dict[str, Any]]:
+    """Configurations as a search suggests them before it has results, one after the other."""
+    with Journal(None, new=True) as journal:
+        suggester = make_engine(context, journal, []).families[family].suggestions
+    count = itertools.count(1)
+    return lambda: suggester.suggest(f"t{next(count)}")
+
+
+def search(context: SearchContext, family: str, life_share: float) -> Heard:
+    """ASHA with lives of so much of the budget until that is over; Ray itself starts beside them."""
+    heard, suggest, budget = Heard(), suggestions(context, family), context.settings.budget
+    seconds = life_share * budget
+    trainable = ray.tune.with_parameters(life, data=context.data[family], seconds=seconds)
+
+    def suggested() -> dict[str, Any]:
+        point = suggest()
+        return {"point": point, "whole": context.config(family, point)}
+
     scheduler = AsyncHyperBandScheduler(
         time_attr="seconds", max_t=seconds, grace_period=seconds * GRACE_SHARE, reduction_factor=REDUCTION
     )
     with local_ray(slots=1, gpus=0), tempfile.TemporaryDirectory(prefix="asha-") as scratch:
         ray.tune.Tuner(
             ray.tune.with_resources(trainable, {"CPU": 1}),
-            param_space={"point": ray.tune.sample_from(lambda _: space.sample(chance))},
+            param_space={"config": ray.tune.sample_from(lambda _: suggested())},
             tune_config=ray.tune.TuneConfig(
                 metric="loss", mode="min", scheduler=scheduler, num_samples=-1, time_budget_s=budget,
                 max_concurrent_trials=1, reuse_actors=True,
@@ -126,11 +139,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--budget", type=parse_duration, required=True)
     parser.add_argument("--life", type=float, default=LIFE_SHARE, help="share of the budget (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--set", type=parse_set, default={}, help="of the recipe, as the search's --plan tells it")
     flags = parser.parse_args(arguments)
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
-    data = pairs(flags.data) if flags.family == "translation" else text(flags.data)
-    heard = search(flags.family, data, flags.budget, flags.life * flags.budget, flags.seed, flags.set)
+    settings = Settings(
+        budget=flags.budget, families={flags.family: 1.0}, devices=1, seed=flags.seed, search="prior",
+        translation_corpus=str(flags.data / PAIRS), text_corpus=str(flags.data / TEXT),
+    )  # fmt: skip
+    context = survey(settings, find_devices(settings))
+    heard = search(context, flags.family, flags.life)
     config, report = heard.best()
     ends = sum(reports[-1]["whole"] for reports in heard.reports.values())
     test = "not measured" if report["test_loss"] is None else f"{report['test_loss']:.3f}"
