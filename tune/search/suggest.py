@@ -112,7 +112,7 @@ class Suggester:
         return [self._space.sample(rng) for _ in range(PRIOR_DRAWS)]
 
     def _by_results(self, rng: random.Random) -> list[Config]:
-        """Draws of Optuna's sampler, which knows the results of the highest rung with enough of them."""
+        """Draws of Optuna's sampler, which knows the results of the highest rung with enough of them, and what runs."""
         study = self._study(rng.getrandbits(32))
         return [self._ask(study) for _ in range(MODEL_DRAWS)]
 
@@ -140,6 +140,10 @@ class Suggester:
         for trial, loss in self._results[max(self._enough())].items():
             params = {name: self._given[trial][name] for name in distributions}
             study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=loss))
+        known = set[str]().union(*self._results.values())
+        for config in (config for trial, config in self._given.items() if trial not in known):
+            params, running = {name: config[name] for name in distributions}, optuna.trial.TrialState.RUNNING
+            study.add_trial(optuna.trial.create_trial(state=running, params=params, distributions=distributions))
         return study
 
 

@@ -133,6 +133,22 @@ def test_the_highest_rung_with_enough_results_counts() -> None:
     assert widths(24) > widths(ENOUGH_RESULTS - 1)
 
 
+def test_what_runs_is_not_suggested_nearby() -> None:
+    """Of many devices that ask at once each is to learn something else."""
+
+    def near(running: int, seed: int) -> int:
+        suggest = suggester(seed=seed)
+        for number in range(ENOUGH_RESULTS + 4):
+            config = suggest.suggest(name := f"t{number:03d}")
+            suggest.tell(name, 0, loss_of(config))
+        for number, config in enumerate(each for each in SPACE.configs() if each["d_model"] == 512):
+            if number < running:
+                suggest.tried(f"r{number:03d}", config)
+        return sum(suggest.suggest(f"n{number}")["d_model"] == 512 for number in range(3))
+
+    assert sum(near(30, seed) for seed in range(4)) < sum(near(0, seed) for seed in range(4))
+
+
 def test_what_the_prior_favours_has_about_the_size_that_it_is_centred_at() -> None:
     def favourite(weights: float) -> Config:
         return max(SPACE.configs(), key=prior(SPACE.default(), family="nanogpt", weights=weights, epochs=10))
