@@ -12,9 +12,19 @@ from typing import Literal, TypeVar, get_args
 Value = int | float | str | None
 Row = Mapping[str, Value]
 
-Ended = Literal["rung", "lease", "final", "stopped", "diverged", "unmeasured"]
-"""How a segment ended: with its steps; with its lease, which was too short for them; after the decay; as it was
-told to; with a loss that exploded; without memory for the smallest evaluation at its end."""
+Ended = Literal["rung", "lease", "final", "turned", "stopped", "diverged", "unmeasured"]
+"""How a segment ended: with its steps; with its lease, which was too short for them; after the decay; past its best,
+which is what is kept; as it was told to; with a loss that exploded; without memory for the smallest evaluation at its
+end."""
+ENDS: tuple[Ended, ...] = ("final", "turned")
+"""Of these, those after which a trial has nothing more to do."""
+TIE = 0.003
+"""Losses closer than this, in nats, are the same: the noise of a seed."""
+LOOKS = 2
+"""So many in a row must be above the lowest by more than that."""
+EPOCHS_AS_NEW = 4
+"""A text that is seen so often is about as good as a new one (Muennighoff et al. 2023, arXiv:2305.16264): a loss turns
+later, if at all."""
 
 _LARGEST_EXPONENT = 700.0  # beyond it exp() is no float any more
 
@@ -92,8 +102,29 @@ class Report:
 
     @property
     def final(self) -> bool:
-        """Whether it has what a trial came to after its decay."""
-        return self.ended == "final" and self.valid is not None
+        """Whether it has what a trial came to in the end: after its decay, or at its best."""
+        return self.ended in ENDS and self.valid is not None
+
+
+@dataclass
+class Lowest:
+    """Of validation losses of one trial, in their order and all on one subset, the lowest; above: how many in a row
+    since are worse."""
+
+    loss: float = math.inf
+    above: int = 0
+
+    def add(self, loss: float) -> bool:
+        """Take note of another one. Whether it is the lowest."""
+        self.above = self.above + 1 if loss > self.loss + TIE else 0
+        lower = loss < self.loss
+        self.loss = min(self.loss, loss)
+        return lower
+
+    @property
+    def turned(self) -> bool:
+        """Whether the trial is past its best, for all that noise may do."""
+        return self.above >= LOOKS
 
 
 def merge(before: Report | None, after: Report) -> Report:

@@ -25,6 +25,7 @@ class Segment:
     rehearse: bool = False  # memory is scarce: try a batch before the first step
     final: bool = False  # decay to zero; then the subset of valid, and all of valid and test
     whole: bool = True  # those two where they fit; without it the subset alone
+    watched: bool = False  # it ends where its loss has turned, and what is kept is its best
     peak_flops: float | None = None  # of the device a second, where known: the price of a first step
 
     def __post_init__(self) -> None:
@@ -153,6 +154,7 @@ class Forecast:
         self.flops = FIRST_SHARE * segment.peak_flops if segment.peak_flops else FIRST_FLOPS[learner.device.type]
         self.paces: list[float] = []  # seconds a token, of each evaluation on this lease
         self.closes_whole = segment.final and segment.whole and self._affords_whole()
+        self.looks = 1  # at the subset, by both weights, before all is closed
 
     def steps_left(self) -> int | None:
         """None where the segment has no number of steps, or not yet."""
@@ -206,8 +208,8 @@ class Forecast:
         """What must follow the last step: the evaluations, the last by the averaged weights, and the checkpoint."""
         whole = WHOLE_MARGIN * self.whole_seconds(self.whole_tokens) if self.closes_whole else 0.0
         averaged = 0.0 if self.learner.average is None else self.whole_seconds(self.evaluation_tokens)
-        first = self.evaluation_seconds(self.evaluation_tokens) + self.checkpoint_seconds()
-        return whole + averaged + MARGIN * first
+        first = self.evaluation_seconds(self.evaluation_tokens)
+        return whole + self.looks * averaged + MARGIN * (self.looks * first + self.checkpoint_seconds())
 
     def _affords_whole(self) -> bool:
         return WHOLE_MARGIN * self.whole_seconds(self.whole_tokens) <= WHOLE_SHARE * self.segment.device_seconds

@@ -19,7 +19,7 @@ from model.training.memory import PeakMemory, give_back_freed, prepare_process, 
 from model.training.schedule import Decay, warm_up
 from model.training.time_budget import MARGIN, WARM, Forecast, Lease, Pace, Segment
 from tune.errors import UserError
-from tune.reports import Ended, Evaluation, Report
+from tune.reports import EPOCHS_AS_NEW, Ended, Evaluation, Lowest, Report
 
 EXPLODED = 3.0
 """Nats above the first loss, in two looks one after the other."""
@@ -76,6 +76,7 @@ class Recent:
 YIELD_SECONDS = 1.0
 CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 0.01  # between checkpoints in a long segment; their share of it, at most
 CURVE_POINTS, CURVE_SHARE = 10, 0.02  # evaluations of a final segment; their share of it, at most
+WATCH_SHARE, WATCH_POINTS = 0.1, 40  # a loss that may turn is looked at after so much more training, and so often
 COMPILE_REPAYS = {"cpu": 240.0, "cuda": 60.0}  # training seconds ahead that make torch.compile worth its time
 WARM_UPS_BEFORE_AN_AVERAGE = 2  # it is not measured before: it lags behind while the loss falls steeply
 QUEUED_SECONDS = 0.1  # of work that a GPU is given before it is waited for
@@ -131,6 +132,7 @@ class _Training:
         self.next_yield = lease.clock() + YIELD_SECONDS
         self.next_save = lease.clock() + CHECKPOINT_SECONDS
         self.next_point, self.points = math.inf, CURVE_POINTS
+        self.watching, self.lowest, self.best = False, Lowest(), list[Tensor]()
         self.too_large: set[tuple[str, int | None]] = set()  # evaluations for which memory did not suffice
 
     def run(self) -> Generator[Report, None, None]:
@@ -140,13 +142,13 @@ class _Training:
             if self.stopped:
                 break
             self._advance()
-            valid = self._curve_point()
-            if self.lease.clock() >= self.next_yield or valid is not None:
+            point = self._curve_point()
+            if self.lease.clock() >= self.next_yield or point:
                 self._read()
-                if self.recent.diverged:
+                if self.recent.diverged or self.lowest.turned:
                     break
                 self._keep_safe()
-                yield self._report(valid=valid)
+                yield self._report(valid=point.get("valid"), averaged=point.get("averaged"))
                 self.lease.enter("steps")
                 self.next_yield = self.lease.clock() + YIELD_SECONDS
         yield self._close()
@@ -166,7 +168,7 @@ class _Training:
             self.lease,
             self.learner,
             self.pace,
-            evaluation_tokens=self.evaluation_tokens,
+            evaluation_tokens=min(self.evaluation_tokens, self.sizes["valid"]),
             whole_tokens=sum(self.sizes.values()),
         )
         self.lease.enter("steps")
@@ -254,21 +256,59 @@ class _Training:
 
     # Evaluations and checkpoints
 
-    def _curve_point(self) -> Evaluation | None:
-        """The evaluation that is due now in a final segment; the first one comes early, to learn what they take."""
-        if not self.segment.final or self.learner.steps < self.began + WARM:
-            return None
-        valid = None
+    def _curve_point(self) -> dict[str, Evaluation | None]:
+        """The evaluations that are due now in a final segment, or in a watched one; the first comes early, to learn
+        what they take, and to know what such a segment began with."""
+        if self.learner.steps < self.began + WARM or not (self._watches() or self.segment.final):
+            return {}
+        found: dict[str, Evaluation | None] = {}
         known = "evaluation token" in self.lease.measured()
         if self.lease.clock() >= self.next_point or not known:
-            valid = self._evaluate("valid", self.evaluation_tokens, after=self.forecast.closing_seconds())
+            found = self._look(after=self.forecast.closing_seconds(), both=self.watching)
             self.points -= known
         elif self.next_point < math.inf:
-            return None
-        cost = self.forecast.evaluation_seconds(self.evaluation_tokens)
-        interval = max(self.forecast.training_left() / max(1, self.points), cost / CURVE_SHARE)
-        self.next_point = self.lease.clock() + interval
-        return valid
+            return found
+        cost = self.forecast.whole_seconds(self.forecast.evaluation_tokens)
+        interval = self.forecast.training_left() / max(1, self.points)
+        if self.watching:
+            at_most = self.segment.device_seconds / WATCH_POINTS
+            cost, interval = 2 * cost, min(at_most, WATCH_SHARE * self.pace.training_seconds)
+        self.next_point = self.lease.clock() + max(interval, cost / CURVE_SHARE)
+        return found
+
+    def _watches(self) -> bool:
+        """Whether the text was seen so often that the loss may turn."""
+        often = self.learner.tokens > EPOCHS_AS_NEW * self.data.training_tokens
+        if self.segment.watched and often and not self.watching:
+            self.watching, self.forecast.looks, self.next_point = True, 2, self.lease.clock()
+        return self.watching
+
+    def _look(self, after: float = 0.0, *, both: bool = True) -> dict[str, Evaluation | None]:
+        """The subset, nothing where it does not fit; where the loss may turn the better weights are kept, as long as
+        none are better."""
+        valid, averaged = (
+            self._evaluate_both(after) if both else (self._evaluate("valid", self.evaluation_tokens, after), None)
+        )
+        if valid is None:
+            return {}
+        by_average = averaged is not None and averaged.loss < valid.loss
+        if self.watching and self.lowest.add(averaged.loss if averaged and by_average else valid.loss):
+            self.best = self._kept(by_average)
+        return {"valid": valid, "averaged": averaged}
+
+    def _kept(self, by_average: bool) -> list[Tensor]:
+        """A copy of the weights, or of their average."""
+        average = self.learner.average
+        with average.in_place() if average and by_average else nullcontext():
+            return [parameter.detach().clone() for parameter in self.learner.names]
+
+    def _go_back(self) -> None:
+        """To the best that was seen, where the end is worse; its average is then nothing of its own."""
+        if self.lowest.above:
+            for parameter, best in zip(self.learner.names, self.best, strict=True):
+                parameter.detach().copy_(best)
+            if self.learner.average is not None:
+                self.learner.average.load({})
 
     def _evaluate(self, split: str, tokens: int | None, after: float = 0.0) -> Evaluation | None:
         """None where it does not fit, or not to its end, before what must follow; or not in memory, now or before.
@@ -280,7 +320,7 @@ class _Training:
         expected = (
             self.forecast.whole_seconds(self.sizes[split])
             if tokens is None
-            else MARGIN * self.forecast.evaluation_seconds(tokens)
+            else MARGIN * self.forecast.evaluation_seconds(min(tokens, self.sizes[split]))
         )
         if self.lease.left() < expected + after:
             return None
@@ -354,7 +394,12 @@ class _Training:
         if self.stopped:
             self._save()
             return self._report("stopped")
-        if self.segment.final and (reached or (self.segment.steps is None and took_steps)):
+        at_end = self.segment.final and (reached or (self.segment.steps is None and took_steps))
+        seen: dict[str, Evaluation | None] = {}
+        if not self.lowest.turned and (self.watching or not at_end):
+            seen = self._look(after=0.0 if at_end else MARGIN * self.forecast.checkpoint_seconds())
+        if at_end or self.lowest.turned:
+            self._go_back()
             self._save(f"{checkpoints.AFTER_DECAY}-{self.learner.steps:06d}")
             valid, averaged = self._evaluate_both()
             average = self.learner.average if averaged and valid and averaged.loss < valid.loss else None
@@ -362,11 +407,11 @@ class _Training:
             with nullcontext() if average is None else average.in_place():
                 of_all = {split: self._evaluate(split, None) for split in splits}
             whole, test = of_all.get("valid"), of_all.get("test")
-            return self._judged("final", valid=valid, averaged=averaged, whole=whole, test=test)
-        valid, averaged = self._evaluate_both(after=MARGIN * self.forecast.checkpoint_seconds())
+            ended: Ended = "turned" if self.lowest.turned else "final"
+            return self._judged(ended, valid=valid, averaged=averaged, whole=whole, test=test)
         if took_steps:
             self._save()
-        return self._judged("rung" if reached else "lease", valid=valid, averaged=averaged)
+        return self._judged("rung" if reached else "lease", **seen)
 
     def _evaluate_both(self, after: float = 0.0) -> tuple[Evaluation | None, Evaluation | None]:
         """The subset by the weights as they are, and by their average, where there is one."""

@@ -188,6 +188,7 @@ class TrainingTrial(ray.tune.Trainable):
             micro_batches=assignment["micro_batches"],
             rehearse=place.memory_limit is not None,
             final=assignment["rung"] is None,
+            watched=True,
             peak_flops=self._peak,
         )
         return train(

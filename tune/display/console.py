@@ -101,7 +101,9 @@ class Screen:
     def reported(self, engine: Engine, trial: str, report: Report) -> None:
         """The result of a rung or of a last segment; and the budget, when it was not shown for a while."""
         if report.valid is not None and (report.rung is not None or report.final):
-            where = "after its decay" if report.final else f"at rung {report.rung}"
+            where = {"final": "after its decay", "turned": "at its best"}.get(
+                report.ended or "", f"at rung {report.rung}"
+            )
             family, shown = engine.trials[trial].family, report.whole or report.valid
             measured = f"{shown.perplexity:.4g}{' on the whole split' if report.whole else ''}"
             result = f"perplexity {measured} after {report.steps:,} steps"

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from statistics import NormalDist, fmean
 from typing import Literal
 
+from tune.reports import TIE
 from tune.search.scaling_law import Forecaster, Observation, ScalingLaw
 
-TIE = 0.003
-"""Losses closer than this, in nats, are the same: the noise of a seed."""
 FEWEST_SIZES = 2
 """Of trials that a law is fitted to."""
 MOST_TRIALS = 200
@@ -231,6 +230,14 @@ class Standings:
         """A trial had its last segment, or is over."""
         self._arrive(self.trials[trial])
         self.trials[trial].state = state
+
+    def turn(self, trial: str) -> None:
+        """A trial is past its best: where it was on its way to a rung, that made it worse."""
+        standing = self.trials[trial]
+        if standing.goal is not None:
+            self._worse[standing.goal] = self._worse.get(standing.goal, 0) + 1
+        standing.past_best = True
+        self.close(trial, "finished")
 
     @property
     def climbing(self) -> int:

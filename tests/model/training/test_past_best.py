@@ -1,0 +1,106 @@
+"""A watched segment ends where its loss has turned, and keeps its best; where losses fall it is as any other."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.config import Config
+from model.data.dataset import TextData
+from model.training import checkpoint as checkpoints
+from model.training import train as training
+from model.training.learner import Learner
+from tests.model.conftest import Script
+from tune.reports import EPOCHS_AS_NEW, Evaluation, Report
+
+pytestmark = pytest.mark.usefixtures("eager")
+EPOCH, BEST, STEPS = 5, 60, 200
+Lives = Callable[..., list[Report]]
+
+
+class Watched:
+    """Segments of a life on little text, whose validation loss after so many steps is this one."""
+
+    def __init__(self, run: Lives, config: Config, data: TextData, folder: Path, clock: Script) -> None:
+        self.run, self.config, self.folder, self.clock = run, config, folder, clock
+        self.data = replace(data, train=data.train[: EPOCH * config.batch_tokens + 1])
+        self.loss: Callable[[int], float] = lambda step: 1 + abs(step - BEST) / BEST
+        self.steps = 0
+        self.weights: dict[int, list[torch.Tensor]] = {}
+        """At each look those of the first evaluation, by steps."""
+
+    def __call__(self, **asked: object) -> Report:
+        return self.run(self.config, self.data, self.folder, self.clock, **{"watched": True, "steps": STEPS} | asked)[
+            -1
+        ]
+
+    def evaluate(self, model: torch.nn.Module, *_: object, **__: object) -> Evaluation:
+        """The average is as good as the weights."""
+        self.weights.setdefault(self.steps, [each.detach().clone() for each in model.parameters()])
+        return Evaluation(loss=self.loss(self.steps), tokens=100, seconds=1e-4)
+
+
+@pytest.fixture
+def watched(
+    run: Lives, small_text: Config, text_data: TextData, tmp_path: Path, clock: Script, monkeypatch: pytest.MonkeyPatch
+) -> Watched:
+    made, step = Watched(run, small_text, text_data, tmp_path, clock), Learner.step
+
+    def counted(learner: Learner, factor: float) -> object:
+        made.steps = learner.steps + 1
+        return step(learner, factor)
+
+    clock.save = itertools.repeat(0.0)
+    monkeypatch.setattr(Learner, "step", counted)
+    monkeypatch.setattr(training, "evaluate", made.evaluate)
+    return made
+
+
+def kept(report: Report) -> list[torch.Tensor]:
+    return list(checkpoints.load_file(Path(str(report.checkpoint)) / checkpoints.WEIGHTS).values())
+
+
+def sums(tensors: list[torch.Tensor]) -> list[float]:
+    """Whatever their order."""
+    return sorted(float(each.double().sum()) for each in tensors)
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_past_its_best_it_ends_and_the_best_is_what_is_kept(watched: Watched, final: bool) -> None:
+    last = watched(final=final)
+    assert last.ended == "turned" and last.final and last.valid and last.whole and last.test
+    assert BEST < last.steps <= 1.3 * BEST
+    best = min(watched.weights, key=watched.loss)
+    assert abs(best - BEST) <= 0.1 * BEST
+    assert sums(kept(last)) == pytest.approx(sums(watched.weights[best]), abs=1e-6)
+
+
+@pytest.mark.parametrize("final", [False, True])
+@pytest.mark.parametrize(
+    "loss", [lambda step: 1 / step, lambda step: 1 / step + 0.5 * (step == 66), lambda step: 1 + 0.002 * (step % 2)],
+    ids=["falls", "one reading above", "noise"],
+)  # fmt: skip
+def test_noise_ends_none(watched: Watched, loss: Callable[[int], float], final: bool) -> None:
+    watched.loss = loss
+    last = watched(final=final)
+    assert (last.steps, last.ended) == (STEPS, "final" if final else "rung")
+
+
+def test_a_text_that_is_not_seen_again_and_again_is_not_looked_at(watched: Watched, text_data: TextData) -> None:
+    """Whatever its loss does; nor is a segment that nobody asked to watch."""
+    assert watched(watched=False, steps=150).steps == 150
+    watched.data, watched.weights = text_data, {}
+    assert len(text_data.train) * EPOCHS_AS_NEW > STEPS * watched.config.batch_tokens
+    assert watched().steps == STEPS
+    assert [*watched.weights] == [STEPS]
+
+
+def test_where_the_end_of_a_last_segment_is_worse_than_what_was_seen_that_is_kept(watched: Watched) -> None:
+    """Also where only its end is."""
+    watched.loss = lambda step: 2.0 if step == STEPS else 1.0 + 1 / step
+    last = watched(final=True)
+    assert (last.steps, last.ended) == (STEPS, "final")
+    assert sums(kept(last)) != pytest.approx(sums(watched.weights[STEPS]), abs=1e-6)
