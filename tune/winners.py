@@ -25,6 +25,7 @@ from model.training.evaluation import CHUNK, Score, chunks, score, translated
 from model.training.time_budget import MARGIN, Lease
 from tune.errors import UserError
 from tune.search.engine import Engine
+from tune.search.successive_halving import PAST_BEST
 from tune.search_space import label
 from tune.store.accounting import DECODING, Hold, affordable
 from tune.store.journal import Journal, named
@@ -134,6 +135,8 @@ def last_lines(
     share, in_steps = spent / cap, steps / spent if spent else 0.0
     of_cap = f"{duration_text(round(spent, 1))} of {duration_text(cap)} ({100 * share:.1f} %)"
     yield f"spent {of_cap}, {100 * in_steps:.1f} % of it in optimizer steps"
+    if journal.rows("SELECT 1 FROM decisions WHERE action = 'hand back' AND reason LIKE ?", f"%{PAST_BEST}"):
+        yield f"{duration_text(round(cap - spent, 1))} handed back: {PAST_BEST}"
 
 
 MOST = 4

@@ -96,6 +96,10 @@ class Baseline:
         self._rests(trial, "finished")
         self.complete(trial)
 
+    def turned(self, trial: str, loss: float, training: float) -> None:
+        """To a baseline that is its end."""
+        self.finished(trial)
+
     def ended(self, trial: str, reason: str) -> None:
         """A trial is over."""
         self._rests(trial, "ended")

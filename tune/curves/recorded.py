@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from tune.errors import UserError
+from tune.reports import EPOCHS_AS_NEW, Lowest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,20 @@ class Curve:
         """Steps at its first report that is not finite; inf: it has none."""
         whole = self.sound == len(self.losses)
         return math.inf if whole else math.ceil((self.sound + 1) * self.steps_per_report)
+
+    @cached_property
+    def turns(self) -> float:
+        """Steps at its best, where it is seen to be past that while it has its text before it again and again, as a
+        search would see it; inf: it is not, or what it trains on is not known."""
+        lowest, best, often = Lowest(), math.inf, EPOCHS_AS_NEW * self.text_tokens / (self.tokens_per_step or 1.0)
+        for place, losses in enumerate(zip_longest(self.losses, self.averaged, fillvalue=math.inf), 1):
+            steps = place * self.steps_per_report
+            kept = min((loss for loss in losses if math.isfinite(loss)), default=math.inf)
+            if self.text_tokens and steps >= often and lowest.add(kept):
+                best = steps
+            if lowest.turned:
+                return best
+        return math.inf
 
     def loss(self, steps: float) -> float:
         """At a constant rate, or as its own schedule has it: between two reports a line over log steps."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, Protocol
 
-from tune.reports import Report
+from tune.reports import ENDS, Report
 from tune.search.family import (  # fmt: skip
     MOST_REFUSALS,
     Family,
@@ -381,8 +381,8 @@ class Engine:
             self.end(trial, reason)
         elif trial in self.cut_short:
             self._settle(trial, "paused", "deadline" if reason else report.ended)
-        elif report.ended == "final":
-            self._settle(trial, "finished", "decayed")
+        elif report.ended in ENDS:
+            self._settle(trial, "finished", "decayed" if report.ended == "final" else "past its best")
         else:
             self._settle(trial, "paused", f"rung {report.rung}")
 

@@ -177,6 +177,10 @@ class Policy(Protocol):
     def finished(self, trial: str, training: float = 0.0) -> None:
         """A trial is at its end, after so many seconds of training."""
 
+    def turned(self, trial: str, loss: float, training: float) -> None:
+        """A trial is past its best, which is kept, with this loss, after so many seconds of training: it is at its end,
+        and the search goes on."""
+
     def interrupted(self, trial: str) -> None:
         """A segment ended before its goal."""
 

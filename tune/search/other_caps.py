@@ -232,6 +232,8 @@ class OtherCaps:
     def foretold(self, cap: float, means: Callable[[float], Means], *, over: bool) -> Foretold:
         """As `rows`, if there is a law."""
         sizes = {each.observed[0].size for each in self._policy.trials.values() if each.observed}
+        if self._policy.past_best:
+            return Foretold(why="trials are past their best on this text, of which no law of losses that fall tells")
         if not self.trials:
             rule = f"{len(sizes)} of at least {FEWEST_SIZES} were seen after their warm-up"
             return Foretold(why=f"too few sizes for a law of losses: {rule}")

@@ -10,10 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tune.reports import Ended, Evaluation, Report
+from tune.reports import ENDS, Ended, Evaluation, Report
 from tune.search.engine import Engine
 from tune.search_space import Value
 from tune.store.accounting import Assignment
+
+PAST_SHARES = 0.2, 0.05
+"""Of its training, or of its lease, so much more has a trial when it is seen to be past its best: two looks, as train()
+has them."""
 
 
 class Course(Protocol):
@@ -30,6 +34,10 @@ class Course(Protocol):
     @property
     def diverges(self) -> float:
         """Steps after which its loss is no longer finite; inf: it stays finite."""
+
+    @property
+    def turns(self) -> float:
+        """Steps after which its loss rises; inf: it only falls."""
 
     @property
     def report_every(self) -> float:
@@ -52,7 +60,8 @@ class Course(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class PowerLaw:
-    """A loss that falls from `floor` + `nats` towards `floor` by a power of the training seconds."""
+    """A loss that falls from `floor` + `nats` towards `floor` by a power of the training seconds, as far as it does not
+    turn; then it rises as it fell, in logs of the steps."""
 
     step_seconds: float
     floor: float = 1.0
@@ -60,12 +69,14 @@ class PowerLaw:
     power: float = 0.25
     most: float = math.inf
     diverges: float = math.inf
+    turns: float = math.inf
     report_every: float = 1.0
     memory_bytes: float = 0.0
     parameters: int = 0
 
     def loss(self, steps: float) -> float:
         """A plausible one: it gets better, and by less and less."""
+        steps = min(steps, self.turns * self.turns / max(steps, 1.0))
         return self.floor + self.nats * math.pow(1.0 + steps * self.step_seconds, -self.power)
 
     def final(self, steps: float) -> float:
@@ -173,10 +184,17 @@ class Simulation:
         elif assignment.training_seconds is not None:
             goal = round(assignment.training_seconds / step)
         goal = math.ceil(max(goal, run.steps_before + 1.0, course.report_every) - 1e-9) if math.isfinite(goal) else goal
-        whole = max(run.steps_before, int(min(goal, course.most, course.diverges, run.steps_before + room)))
+        past = math.inf
+        if math.isfinite(course.turns):
+            of_training, of_lease = PAST_SHARES
+            more = min(of_training * course.turns, of_lease * assignment.seconds / step)
+            past = max(run.steps_before + 1.0, math.ceil(course.turns + more))
+        whole = max(run.steps_before, int(min(goal, course.most, course.diverges, run.steps_before + room, past)))
         ended: Ended
         if whole >= course.diverges:
             ended = "diverged"
+        elif whole >= past:
+            ended = "turned"
         elif whole >= course.most or assignment.rung is None:
             ended = "final"
         else:
@@ -185,6 +203,8 @@ class Simulation:
         if ended in ("final", "lease") and whole == run.steps_before + room:
             overhead = assignment.seconds - start - training
         loss = course.final(whole) if ended == "final" else course.loss(whole)
+        if ended in ENDS and whole > course.turns:
+            loss = min(loss, course.loss(course.turns))
         return Report(
             steps=whole, tokens=whole, parameters=course.parameters, training_seconds=whole * step, train_loss=loss,
             step_seconds=step,

@@ -168,6 +168,11 @@ class State:
         elif report.ended == "final" and valid is not None:
             del self.cut_short[trial]
             family.policy.finished(trial, report.steps * (record.step_seconds or 0.0))
+        elif report.ended == "turned" and report.kept is not None:
+            del self.cut_short[trial]
+            family.policy.turned(trial, report.kept.loss, report.steps * (record.step_seconds or 0.0))
+            if assignment.rung is not None:
+                family.suggestions.tell(trial, assignment.rung, report.kept.loss)
         elif report.ended == "diverged":
             return "diverged"
         elif report.ended == "unmeasured":

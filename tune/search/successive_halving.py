@@ -8,7 +8,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, stdev
 
+from tune.reports import TIE
 from tune.search.forecast import NO_PROGRESS, Forecast, Progress, Standing, Standings, expected_gain
 from tune.search.ladder import Frame, Ladder
 from tune.search.scaling_law import Observation
@@ -21,6 +23,9 @@ WORTH = 1.5
 ENOUGH = 1.01
 """A last segment that adds less than that to a training is none."""
 TOO_LITTLE = "an hour more is expected to bring less than --stop-below-gain asks for"
+FEWEST_TURNED = 10
+"""Trials past their best from which it is foretold what another would have at its own."""
+PAST_BEST = f"trials are past their best, and with what is left none is expected to gain {TIE:g} nats"
 ALIKE = 3
 """Where so many trials failed with one error before any reached a rung, all others would."""
 VARYING = re.compile(r"0x[0-9a-f]+|\d+")
@@ -117,6 +122,13 @@ class SuccessiveHalving:
         self._ends: dict[str, float] = {}
         """Training of trials that had their decay, in seconds of their lives."""
         self._errors: Counter[str] = Counter()
+        self._turned: dict[str, tuple[float, float]] = {}
+        """Of trials that are past their best the loss that they had there, and the training until that was seen."""
+
+    @property
+    def past_best(self) -> bool:
+        """Whether any trial is past its best: the law tells nothing of the ends of the others then."""
+        return bool(self._turned)
 
     @property
     def hopeless(self) -> bool:
@@ -135,8 +147,9 @@ class SuccessiveHalving:
 
     def outlook(self, size: float, speed: float) -> Forecast | None:
         """What a new trial is expected to have at its end that trains on so many tokens a second; None: too little is
-        known, or its end is one of its own."""
-        return None if math.isfinite(self.ladder.life) else self._standings.outlook(size, self.ladder.end * speed)
+        known, or its end is one of its own, or its best."""
+        by_law = math.isinf(self.ladder.life) and not self.past_best
+        return self._standings.outlook(size, self.ladder.end * speed) if by_law else None
 
     def foretold(self, trial: str, tokens: float) -> Forecast | None:
         """As Standings has it."""
@@ -197,6 +210,13 @@ class SuccessiveHalving:
         if math.isfinite(self.ladder.life):
             self._release(trial)
 
+    def turned(self, trial: str, loss: float, training: float) -> None:
+        """A trial is past its best, which is kept, with this loss, after so many seconds of training: it is at its end,
+        and the search goes on."""
+        self._turned[trial] = loss, training
+        self._standings.turn(trial)
+        self._release(trial)
+
     def ended(self, trial: str, reason: str) -> None:
         """A trial is over: diverged, memory, price, error."""
         self._standings.close(trial, "ended")
@@ -216,8 +236,8 @@ class SuccessiveHalving:
         """
         self.ladder, self._finisher = ladder, None
         self._use(ladder.top, 0.0)
-        for standing in self.trials.values():
-            if standing.state == "finished":
+        for trial, standing in self.trials.items():
+            if standing.state == "finished" and trial not in self._turned:
                 standing.state = "paused"
         self._standings.again()
 
@@ -270,6 +290,10 @@ class SuccessiveHalving:
         seconds, beside = min(left.seconds, left.wall), left.running > 0
         room = self._free(left) if self._finisher is None else 0.0
         trial, risen = self._standings.leader(), self._standings.leader(past_best=True)
+        if self.past_best:
+            trial, risen = trial if trial and self._may_gain(trial, left) else None, None
+            if trial is None and not self._may_gain(None, left):
+                return HandBack(f"{left.seconds:.0f} s are left: {PAST_BEST}")
         if trial is None and self._affords_another(room if beside or risen else seconds):
             return Start("no other trial can go on")
         trial = trial or risen
@@ -315,6 +339,20 @@ class SuccessiveHalving:
             return True
         return expected_gain(shorter, other) > WORTH * (shorter[0] - longer[0])
 
+    def _may_gain(self, trial: str | None, left: Left) -> bool:
+        """Whether a trial (None: a new one) is expected to make the best better, by what those that are past theirs
+        gained still from the rung where it is; as long as these are few, if there is time for as much training."""
+        at = Standing(losses={-1: 0.0}) if trial is None else self.trials[trial]
+        now, needed = at.losses[at.rung], min(training for _, training in self._turned.values())
+        if min(left.seconds, left.wall) < needed - at.progress.seconds:
+            return False
+        before = {each: {-1: 0.0, **self.trials[each].losses} for each in self._turned}
+        gains = [loss - before[each][at.rung] for each, (loss, _) in self._turned.items() if at.rung in before[each]]
+        if len(gains) < FEWEST_TURNED:
+            return True
+        best, spread = min(loss for loss, _ in self._turned.values()), stdev(gains) * math.sqrt(1 + 1 / len(gains))
+        return expected_gain((best, 0.0), (now + fmean(gains), spread / best)) >= TIE
+
     def _free(self, left: Left) -> float:
         """Seconds of a slot that rungs may use: what is kept for a last segment is not for them."""
         return min(left.seconds, left.wall) - self.ladder.last
@@ -346,9 +384,10 @@ class SuccessiveHalving:
 
     def state(self) -> dict[str, object]:
         """All that its events made of it, as plain data."""
-        return {
+        known: dict[str, object] = {
             "ladder": self.ladder.told(),
             "rungs": [self._used, self._finisher],
             "errors": dict(self._errors),
             "standings": {trial: standing.told() for trial, standing in self.trials.items()},
         }
+        return known | ({"past best": self._turned} if self._turned else {})

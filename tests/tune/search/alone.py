@@ -25,7 +25,7 @@ class Told(Confirming):
     def __init__(self, *about: Any) -> None:
         super().__init__(*about)
         self.events: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
-        for name in ("promoted", "finishing", "confirming", "reported", "interrupted", "finished", "ended"):
+        for name in ("promoted", "finishing", "confirming", "reported", "interrupted", "finished", "turned", "ended"):
             setattr(self, name, self._keep(name, getattr(self, name)))
 
     def _keep(self, name: str, tell: Any) -> Any:
@@ -56,14 +56,16 @@ def bare(*, seconds: float = 600.0, more: bool = True, **frame: Any) -> Successi
 
 class Alone(Simulation):
     """The search of one family under a cap in device-seconds, until it is over: `run`. life: seconds of training;
-    journal: of one that it is to go on with."""
+    journal: of one that it is to go on with; turning: after which training its trials turn, in seconds, the first and
+    the last of them."""
 
     def __init__(
         self, *, seed: int = 0, seconds: float = 600.0, slots: int = 1, life: float = math.inf, diverging: float = 0.0,
         deadline: float | None = None, configs: int = 10_000, costs: Costs | None = None, step: float = STEP,
         rules: Rules = Rules(), seeds: int = 0, rungs: str = "seconds",  # noqa: B008 - it is frozen
-        journal: Journal | None = None,
+        journal: Journal | None = None, turning: tuple[float, float] = (math.inf, math.inf),
     ) -> None:  # fmt: skip
+        self.turning = turning
         clock, self.seed, self.diverging, self.seconds, self.step = Clock(), seed, diverging, seconds, step
         self.most, before = life / step, journal or Journal(None, new=True)
         clock.now = last_moment(before)
@@ -97,6 +99,7 @@ class Alone(Simulation):
         return PowerLaw(
             step_seconds=self.step, floor=rng.uniform(1, 2), nats=rng.uniform(1, 3), power=rng.uniform(0.2, 0.6),
             most=self.most, diverges=sound, parameters=round(10 ** rng.uniform(4, 7)),
+            turns=(self.turning[0] if math.isinf(self.turning[1]) else rng.uniform(*self.turning)) / self.step,
         )  # fmt: skip
 
     @property

@@ -33,6 +33,7 @@ class Lawful:
     fall: float
     most: float = math.inf
     diverges: float = math.inf
+    turns: float = math.inf
     report_every: float = 1.0
     memory_bytes: float = 0.0
 

@@ -44,7 +44,8 @@ class Attentive(Numbered):
 
 
 class Uneven(World):
-    """Steps of every trial take another time, the first trial diverges, and some run out of memory, die or raise."""
+    """Steps of every trial take another time, the first trial diverges, and some run out of memory, die, raise or
+    turn."""
 
     def __init__(self, folder: Path, *, seed: int, cap: float = 400, processor: str = "one", slots: int = 3) -> None:
         limit, deadline, trials_each = (math.inf, LIMIT)[seed % 2], (None, 200)[seed % 2], (1, 3)[seed // 2 % 2]
@@ -54,6 +55,7 @@ class Uneven(World):
         )  # fmt: skip
         chance = random.Random(seed)
         self.dying = {f"t{number:03d}": chance.choice((0, 0, 0, 1, 2)) for number in range(2, 60)}
+        self.turning = {number: chance.uniform(0, 20) for number in range(2, 60, 3)}
         self.diverging = {1: 1.0, 2: 1.0} | {number: chance.uniform(0, 9) for number in range(3, 60, 7)}
         self.raising = lambda assignment: "error: its loss raised it" if assignment.config["number"] % 9 == 4 else None
 

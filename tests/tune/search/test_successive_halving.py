@@ -24,6 +24,7 @@ SCENARIOS: list[dict[str, Any]] = [
     {"seconds": 900.0, "slots": 3, "life": 1000.0, "diverging": 0.5},
     {"seeds": 2},
     {"seeds": 3, "seconds": 3000.0, "slots": 8, "diverging": 0.3, "deadline": 750.0},
+    {"turning": (12.0, 60.0), "slots": 2, "seeds": 2},
 ]
 KEPT = [scenario for scenario in SCENARIOS if not {"life", "deadline", "seeds"} & set(scenario)]
 everywhere = pytest.mark.parametrize("scenario", SCENARIOS)

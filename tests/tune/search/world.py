@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from model.training.checkpoint import newest
-from tune.reports import Ended, Evaluation, Report
+from tune.reports import ENDS, Ended, Evaluation, Report
 from tune.search.confirm import Confirming
 from tune.search.engine import Engine, Listener
 from tune.search.family import CostModel, Family
@@ -135,6 +135,7 @@ class World(Simulation):
         self.diverging: dict[int, float] = {}
         self.diverged_at: dict[str, float] = {}
         self.dying: dict[str, int] = {}
+        self.turning: dict[int, float] = {}
         self.raising: Callable[[Assignment], str | None] = lambda assignment: None
 
     @property
@@ -219,6 +220,8 @@ class World(Simulation):
         if short:
             steps = self.engine.trials[assignment.trial].steps + max(1, int(used / step / 2))
         ended: Ended = "lease" if short else "final" if assignment.rung is None else "rung"
+        if not short and steps * step > self.turning.get(assignment.config["number"], math.inf):
+            ended = "turned"
         if assignment.trial in self.diverged_at:
             ended = "diverged"
         loss = 5 / math.log(steps + 3) + 0.01 * assignment.config["number"]
@@ -233,7 +236,7 @@ class World(Simulation):
                 memory_bytes=1, limited_bytes=round(needed(assignment.config, micro_batches)),
                 micro_batches=micro_batches, ran_out=micro_batches > assignment.micro_batches,
                 seconds={"steps": used * 0.9}, valid=self.evaluation(loss), valid_subset=SUBSET,
-                whole=self.evaluation(loss + WHOLE_NATS) if ended == "final" else None, ended=ended,
+                whole=self.evaluation(loss + WHOLE_NATS) if ended in ENDS else None, ended=ended,
                 checkpoint=str(self.journal.folder / assignment.trial),
             ),
         )  # fmt: skip

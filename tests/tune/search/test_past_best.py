@@ -1,0 +1,104 @@
+"""A search of trials whose losses turn: none is trained far past its best, the best of any is what is found, and what
+none is expected to gain by is handed back, and said."""
+
+import math
+from typing import Any
+
+import pytest
+
+from tests.tune.search.alone import STEP, Alone
+from tune.search.other_caps import Conditions, other_caps
+from tune.search.simulator import PowerLaw
+from tune.search.successive_halving import FEWEST_TURNED, PAST_BEST
+from tune.winners import last_lines
+
+SEEDS = range(4)
+CASES: list[dict[str, Any]] = [
+    {"seconds": 600.0, "turning": (12.0, 60.0)},
+    {"seconds": 1200.0, "turning": (12.0, 40.0), "slots": 2},
+    {"seconds": 600.0, "turning": (200.0, 400.0)},
+    {"seconds": 1200.0, "turning": (30.0, 90.0), "slots": 2, "seeds": 2},
+]
+everywhere = pytest.mark.parametrize("case", CASES)
+
+
+class Like(Alone):
+    """All its trials are about as good, and turn alike."""
+
+    def course(self, trial: str, *_: Any) -> PowerLaw:
+        off = 0.001 * (int(trial[1:]) % 3)
+        return PowerLaw(step_seconds=STEP, floor=2.0 + off, turns=15 / STEP, parameters=1000 * int(trial[1:]))
+
+
+def played(case: dict[str, Any], seed: int = 0) -> Alone:
+    search = Alone(seed=seed, **case)
+    search.run()
+    return search
+
+
+def trained(search: Alone) -> dict[str, tuple[float, PowerLaw]]:
+    """Of each trial its steps, and how it trains."""
+    rows = search.rows("SELECT trial, MAX(steps) AS steps FROM reports GROUP BY trial")
+    return {row["trial"]: (row["steps"], search.course(row["trial"], "", {})) for row in rows}
+
+
+@everywhere
+@pytest.mark.parametrize("seed", SEEDS)
+def test_none_is_trained_past_its_best_by_more_than_a_twentieth_of_the_cap(case: dict[str, Any], seed: int) -> None:
+    search = played(case, seed)
+    past = [(steps - like.turns) * STEP for steps, like in trained(search).values()]
+    assert max(past) > 0 and max(past) <= 0.05 * search.seconds
+    assert search.spent <= search.seconds
+
+
+@everywhere
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_found_is_the_best_of_any_trial_at_any_time(case: dict[str, Any], seed: int) -> None:
+    search = played(case, seed)
+    best = min(like.loss(min(steps, like.turns)) for steps, like in trained(search).values())
+    (found,) = search.rows("SELECT MIN(valid_loss) AS loss FROM reports WHERE final")
+    assert found["loss"] <= best + 0.01
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_where_none_is_expected_to_gain_the_rest_is_handed_back_and_said(slots: int) -> None:
+    search = Like(seconds=900.0, slots=slots)
+    search.run()
+    assert search.spent < 0.8 * search.seconds
+    *_, last = search.decided()
+    assert last["action"] == "hand back" and last["reason"].endswith(PAST_BEST)
+    lines = last_lines(search.accounting.journal, {}, {}, [], cap=search.seconds, spent=search.spent)
+    assert [*lines][-1].endswith(f"handed back: {PAST_BEST}")
+    assert len(search.rows("SELECT DISTINCT trial FROM reports WHERE ended = 'turned'")) >= FEWEST_TURNED
+
+
+def test_after_the_leader_has_turned_others_are_tried() -> None:
+    """As long as these may gain: here some turn late."""
+    search = played(CASES[0])
+    moves = search.decided("start", "promote", "finish")
+    first = next(place for place, row in enumerate(moves) if row["action"] == "finish")
+    assert {row["action"] for row in moves[first + 1 :]} >= {"start", "finish"}
+    assert search.spent >= 0.9 * search.seconds
+
+
+def test_trials_past_their_best_stay_at_their_ends_under_a_larger_cap() -> None:
+    search = played(CASES[0])
+    turned = {row["trial"] for row in search.rows("SELECT trial FROM reports WHERE ended = 'turned'")}
+    search.policy.refit(search.policy.refitted(6000.0))
+    assert turned and {search.policy.trials[trial].state for trial in turned} == {"finished"}
+
+
+def test_where_losses_only_fall_nothing_is_said_of_a_best() -> None:
+    search = played({"seconds": 600.0, "turning": (math.inf, math.inf)})
+    assert not search.policy.past_best and not search.rows("SELECT 1 FROM reports WHERE ended = 'turned'")
+    lines = last_lines(search.accounting.journal, {}, {}, [], cap=search.seconds, spent=search.spent)
+    assert not any(PAST_BEST in line for line in lines)
+
+
+def test_what_other_caps_would_bring_is_not_foretold_by_a_law_of_falling_losses() -> None:
+    search = played(CASES[0])
+    conditions = Conditions(
+        cap=search.seconds, families={"alone": 1.0}, slots=1, share=1.0, deadline=None, patient=True, over=True
+    )
+    foretold = other_caps(search.accounting.journal, {"alone": search.policy}, conditions, decay_share=0.4)["alone"]
+    assert not foretold.rows and "past their best" in foretold.why
