@@ -47,3 +47,16 @@ def test_work_that_was_not_reported_yet_is_not_idle(spent: Written) -> None:
     spent.journal.insert("decisions", {"at": 90, "trial": None, "action": "wait", "reason": "a test"})
     found = spending(open_study(spent.folder))
     assert (found.spent, found.by["idle"]) == (190, 55)
+
+
+def test_training_past_the_best_is_told_as_far_as_it_was_looked_at(spent: Written) -> None:
+    """t1 turned at 30 s, as its average tells: what its last report tells is of then. t2 is as good as ever."""
+    for trial, seconds, loss, averaged, ended in (
+        ("t1", 10, 3.0, None, "rung"), ("t1", 30, 2.5, 2.0, None), ("t1", 50, 2.6, 2.1, None),
+        ("t1", 70, 2.0, 2.0, "turned"), ("t2", 5, 3.0, None, None), ("t2", 20, 3.001, None, "rung"),
+    ):  # fmt: skip
+        row = {"trial": trial, "at": 80, "training_seconds": seconds, "valid_loss": loss, "averaged_loss": averaged}
+        spent.journal.insert("reports", row | {"ended": ended})
+    found = spending(open_study(spent.folder))
+    assert sorted(found.past_best) == [0, 40]
+    assert found.past_best_text.startswith("trained past their best: 40")
