@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 os.environ["OMP_NUM_THREADS"] = "1"  # on a busy machine two threads wait for each other, and that loudly
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the hub, or takes from a cache of this machine's user
 os.environ["HF_HOME"] = "/proc/no/hub"
+os.environ.setdefault("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))  # it takes seconds to make anew
+CACHE = tempfile.TemporaryDirectory(prefix="ration-cache-")
+os.environ["XDG_CACHE_HOME"] = CACHE.name
 
 
 @pytest.fixture(scope="session")

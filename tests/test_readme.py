@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "pairs.tsv").write_text(
         "".join(f"{a}\t{b}\n" for a, b in load_pairs(None).train[:5000]), encoding="utf-8"
     )
-    (folder / "text.txt").write_text(load_text(None).train[:200_000], encoding="utf-8")
+    (folder / "text.txt").write_text("".join(load_text(None).train)[:200_000], encoding="utf-8")
     return folder
 
 

@@ -1,4 +1,6 @@
-"""What families learn from: a file, a dataset of the hub, or builtin; where none is named, the hub is asked once."""
+"""What families learn from: a file, a dataset of the hub, or builtin; where none is named, the hub is asked once. What
+was prepared for an earlier search serves again (model/data/cache.py).
+"""
 
 import sys
 from collections.abc import Iterable
@@ -10,14 +12,16 @@ from rich.console import Console
 from rich.progress import track
 
 from model.config import Data
-from model.data.corpus import LONGEST_CHARACTERS, PAIRS_FLAG, TEXT_FLAG, PairCorpus, TextCorpus, load_pairs, load_text
-from model.data.dataset import prepare_pairs, prepare_text
+from model.data.cache import Corpus, file_stamp, kept, prepared
+from model.data.corpus import LONGEST_CHARACTERS, PAIRS_FLAG, TEXT_FLAG, load_pairs, load_text
+from model.data.dataset import PairData
 from model.data.hub import (
     HUB,
     PATIENCE_SECONDS,
     HubName,
     ask,
     cached,
+    commit,
     open_splits,
     pairs_from,
     reason,
@@ -35,16 +39,16 @@ FLAGS = {"pairs": PAIRS_FLAG, "text": TEXT_FLAG}
 FROM_HUB = {"pairs": HUB_PAIRS, "text": HUB_TEXT}
 SMOKE_TEST = "so the builtin text serves: a smoke test, not a study"
 
-Corpus = PairCorpus | TextCorpus
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Corpora:
-    """The corpora by kind, the settings with each of them named, and what a user should know of the choice."""
+    """What the families learn from, prepared, by kind; the settings with each text named, and what a user should know
+    of the choice."""
 
     settings: Settings
-    corpora: dict[str, Corpus]
+    data: dict[str, Data]
     notes: list[str]
 
 
@@ -55,66 +59,69 @@ def load_corpora(settings: Settings) -> Corpora:
         learners.setdefault(FAMILIES[family].corpus, []).append(family)
     named = {kind: getattr(settings, SETTINGS[kind]) for kind in learners}
     unnamed = [kind for kind, value in named.items() if value is None]
-    corpora = {kind: load(settings, kind, value) for kind, value in named.items() if value is not None}
+    data = {kind: load(settings, kind, value) for kind, value in named.items() if value is not None}
     because = {kind: "no other text was named" for kind, value in named.items() if value == BUILTIN}
     if settings.resume:  # a study that names no text is older than this choice, and took the builtin one
         because |= dict.fromkeys(unnamed, "the study began with it")
     elif unnamed:
         found, why_not = load_from_hub(unnamed)
-        corpora |= found
+        data |= found
         because |= why_not
     for kind in unnamed:
-        named[kind] = FROM_HUB[kind] if kind in corpora else BUILTIN
-        if kind not in corpora:
-            corpora[kind] = load(settings, kind, BUILTIN)
+        named[kind] = FROM_HUB[kind] if kind in data else BUILTIN
+        if kind not in data:
+            data[kind] = load(settings, kind, BUILTIN)
     too_long = f"pairs left out as longer than {LONGEST_CHARACTERS:,} characters on a side"
     notes = [
-        f"{' and '.join(learners[kind])}: {too_long}: {corpus.too_long:,}"
-        for kind, corpus in corpora.items() if isinstance(corpus, PairCorpus) and corpus.too_long
+        f"{' and '.join(learners[kind])}: {too_long}: {each.too_long:,}"
+        for kind, each in data.items() if isinstance(each, PairData) and each.too_long
     ]  # fmt: skip
     reasons: dict[str, list[str]] = {}
     for kind, why in because.items():
         reasons.setdefault(why, []).extend(learners[kind])
     return Corpora(
         settings=replace(settings, **{SETTINGS[kind]: value for kind, value in named.items()}),
-        corpora=corpora,
+        data=data,
         notes=notes + [f"{' and '.join(families)}: {why}, {SMOKE_TEST}" for why, families in reasons.items()],
     )
 
 
-def load_from_hub(kinds: list[str]) -> tuple[dict[str, Corpus], dict[str, str]]:
-    """What serves where nothing is named, as far as the hub, asked once, or the cache has it; and why not the rest."""
+def load_from_hub(kinds: list[str]) -> tuple[dict[str, Data], dict[str, str]]:
+    """What serves where nothing is named, as far as the hub, asked once, or this machine has it; why not the rest."""
     names = {kind: HubName.parse(FROM_HUB[kind], FLAGS[kind]) for kind in kinds}
     answers = ask([name.repository for name in names.values()], ASK_SECONDS)
     out_of_reach = [
-        kind for kind, name in names.items() if unreachable(answers[name.repository]) and cached(name) is None
-    ]
+        kind for kind, name in names.items()
+        if unreachable(answers[name.repository]) and kept(_source(kind, name.text), None) is None and not cached(name)
+    ]  # fmt: skip
     because = {}
     if out_of_reach:
         why = reason(answers[names[out_of_reach[0]].repository])
         rule = f"the Hugging Face hub cannot be reached ({why}) and nothing of it is cached"
         because = dict.fromkeys(out_of_reach, rule)
-    corpora = {}
+    data = {}
     for kind in [kind for kind in kinds if kind not in because]:
         try:
-            corpora[kind] = _from_hub(kind, names[kind], answers[names[kind].repository])
+            data[kind] = _from_hub(kind, names[kind], answers[names[kind].repository])
         except UserError as error:
             because[kind] = str(error)
-    return corpora, because
+    return data, because
 
 
-def load(settings: Settings, kind: str, value: Path | str) -> Corpus:
-    """The corpus that a setting names. UserError: it cannot be used."""
+def load(settings: Settings, kind: str, value: Path | str) -> Data:
+    """The text that a setting names, prepared. UserError: it cannot be used."""
     if isinstance(value, str) and value.startswith(HUB):
         name = HubName.parse(value, FLAGS[kind])
         return _from_hub(kind, name, ask([name.repository], PATIENCE_SECONDS)[name.repository])
-    path = None if value == BUILTIN else Path(value)
-    return load_pairs(path, skip_bad_lines=settings.skip_bad_lines, track=bar) if kind == "pairs" else load_text(path)
+    path, skip = None if value == BUILTIN else Path(value), settings.skip_bad_lines
 
+    def read() -> Corpus:
+        if kind == "pairs":
+            return load_pairs(path, skip_bad_lines=skip, track=bar)
+        return load_text(path, track=bar)
 
-def prepare(corpus: Corpus) -> Data:
-    """Tokenized once, for all trials."""
-    return prepare_pairs(corpus, bar) if isinstance(corpus, PairCorpus) else prepare_text(corpus, bar)
+    what = f"{value} without bad lines" if kind == "pairs" and skip else str(value)
+    return prepared(_source(kind, what), lambda: file_stamp(path) if path else [], read, bar)
 
 
 def bar(items: Iterable[T], about: str, total: int) -> Iterable[T]:
@@ -124,6 +131,14 @@ def bar(items: Iterable[T], about: str, total: int) -> Iterable[T]:
     return track(items, about, total, console=Console(stderr=True), transient=True)
 
 
-def _from_hub(kind: str, name: HubName, answer: object) -> Corpus:
-    splits = open_splits(name, answer)
-    return (pairs_from if kind == "pairs" else text_from)(name, splits, track=bar)
+def _from_hub(kind: str, name: HubName, answer: object) -> Data:
+    stamp = None if unreachable(answer) else commit(name, answer)
+    make = pairs_from if kind == "pairs" else text_from
+    return prepared(
+        _source(kind, name.text), lambda: stamp, lambda: make(name, open_splits(name, answer), track=bar), bar
+    )
+
+
+def _source(kind: str, what: str) -> str:
+    """The name of a source, as a user would type it."""
+    return f"{FLAGS[kind]}: {what!r}"

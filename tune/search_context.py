@@ -22,7 +22,7 @@ from model.data.dataset import TextData
 from model.families import BUILT_IN, FAMILIES
 from model.training.learner import dry_batch
 from model.training.memory import machine_bytes
-from tune.corpora import FLAGS, load_corpora, prepare
+from tune.corpora import FLAGS, load_corpora
 from tune.devices import Devices
 from tune.display.tensorboard import TensorBoard
 from tune.errors import UserError, told_of
@@ -88,8 +88,8 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     kept = None if settings.resume is None else kept_recipes(settings.resume, spaces)
     earlier = [] if kept else [read(folder, spaces) for folder in settings.learn_from]
     texts = load_corpora(settings)
-    prepared = {kind: prepare(corpus) for kind, corpus in texts.corpora.items()}
-    data = {name: prepared[FAMILIES[name].corpus] for name in settings.families}
+    of_kind = texts.data if settings.address is None else {kind: replace(each) for kind, each in texts.data.items()}
+    data = {name: of_kind[FAMILIES[name].corpus] for name in settings.families}  # other machines lack this one's cache
     measured = {
         name: measured_flops(settings, space, data[name], devices.kind)
         for name, space in spaces.items() if kept is None and name in PER_LAYER

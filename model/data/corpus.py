@@ -1,14 +1,17 @@
 """Texts to learn from: pairs and text, from files or made up, split so that no sentence is in two splits."""
 
+import codecs
 import hashlib
 import math
 import random
 import sysconfig
 import unicodedata
 from array import array
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -18,6 +21,8 @@ from tune.errors import UserError
 
 CHUNK = 10_000
 """Items that are worked on at a time: what the tokenizers library tells of a text is many times as large as it."""
+PIECE = 1 << 20
+"""Characters of a text that are worked on at a time, about; of a file, bytes that are read at a time."""
 T = TypeVar("T")
 
 
@@ -68,16 +73,79 @@ class PairCorpus:
     too_long: int = 0
 
 
+class Pieces(Protocol):
+    """A text, some of it at a time, as often as it is asked for; as many pieces as its length says, about."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def __len__(self) -> int: ...
+
+
+Read = Callable[[int], Iterator[tuple[int, str]]]
+"""From any of its places on, the pieces of a text, each with its place: a byte of a file, a row of a dataset."""
+
+
+class Text:
+    """The characters from `first` to before `last` of a text that is read again whenever it is gone through.
+
+    begins: of each piece, the characters before it and its place.
+    """
+
+    def __init__(self, read: Read, begins: Sequence[tuple[int, int]], first: int, last: int) -> None:
+        self._read, self._begins, self._first, self._last = read, begins, first, last
+        self._from = max(0, bisect_right(begins, (first, math.inf)) - 1)
+
+    @classmethod
+    def whole(cls, read: Read, track: Track = untracked, about: str = "", pieces: int = 0) -> "Text":
+        """All of it, gone through once to see how long it is."""
+        begins, characters = [], 0
+        for place, piece in track(read(0), about, pieces):
+            begins.append((characters, place))
+            characters += len(piece)
+        return cls(read, begins, 0, characters)
+
+    @property
+    def characters(self) -> int:
+        """How many."""
+        return self._last - self._first
+
+    def __len__(self) -> int:
+        return max(0, bisect_left(self._begins, (self._last, -1)) - self._from)
+
+    def __iter__(self) -> Iterator[str]:
+        if not self.characters:
+            return
+        at, place = self._begins[self._from]
+        for _, piece in self._read(place):
+            yield piece[max(0, self._first - at) : self._last - at]
+            at += len(piece)
+            if at >= self._last:
+                return
+
+    def cut(self, held_out: int = 2) -> list["Text"]:
+        """In order: train, then so many equal parts of 5 % each."""
+        begin = int(self.characters * (1 - held_out * HELD_OUT_SHARE))
+        cuts = [0, *(begin + (self.characters - begin) * part // held_out for part in range(held_out + 1))]
+        return [Text(self._read, self._begins, self._first + a, self._first + b) for a, b in pairwise(cuts)]
+
+    def blank(self) -> bool:
+        """Whether nothing is written in it."""
+        return all(not piece or piece.isspace() for piece in self)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextCorpus:
-    """Contiguous text: first 90 % train, next 5 % valid, last 5 % test (nanoGPT's validation split is valid + test)."""
+    """Contiguous text: first 90 % train, next 5 % valid, last 5 % test (nanoGPT's validation split is valid + test).
+
+    However long it is, some of it is in memory at a time.
+    """
 
     name: str
     sha256: str
     builtin: bool
-    train: str
-    valid: str
-    test: str
+    train: Pieces
+    valid: Pieces
+    test: Pieces
 
 
 def load_pairs(
@@ -96,7 +164,9 @@ def load_pairs(
         name, text = "builtin English-Spanish grammar", "\n".join(map("\t".join, pairs))
         digest = hashlib.sha256(text.encode()).hexdigest()
     else:
-        text, digest = _read(path, PAIRS_FLAG)
+        digest, text = _digest(path, PAIRS_FLAG), "".join(piece for _, piece in _pieces(path, PAIRS_FLAG))
+        if not text.strip():
+            raise _empty(path, PAIRS_FLAG)
         pairs, skipped = _parse(text, path, skip_bad_lines)
         name = path.name
     train, valid, test = map(short_pairs, split_pairs(pairs, seed, track=track))
@@ -129,20 +199,24 @@ def short_pairs(pairs: list[Pair]) -> list[Pair]:
     return [pair for pair in pairs if max(map(len, pair)) <= LONGEST_CHARACTERS]
 
 
-def load_text(path: Path | None) -> TextCorpus:
-    """Read a text file (None: the source text of Python's standard library); UserError says what is wrong."""
+def load_text(path: Path | None, *, track: Track = untracked) -> TextCorpus:
+    """Look through a text file (None: the source text of Python's standard library); UserError says what is wrong."""
     if path is None:
-        text = _standard_library()
-        name, digest = "builtin Python standard library", hashlib.sha256(text.encode()).hexdigest()
+        source = _standard_library()
+        name, digest = "builtin Python standard library", hashlib.sha256(source.encode()).hexdigest()
+        text = Text.whole(lambda place: ((at, source[at : at + PIECE]) for at in range(place, len(source), PIECE)))
     else:
-        text, digest = _read(path, TEXT_FLAG)
-        name = path.name
-    if len(text) < LEAST_CHARACTERS:
+        name, digest = path.name, _digest(path, TEXT_FLAG)
+        pieces = math.ceil(path.stat().st_size / PIECE)
+        text = Text.whole(partial(_pieces, path, TEXT_FLAG), track, "reading", pieces)
+        if text.blank():
+            raise _empty(path, TEXT_FLAG)
+    if text.characters < LEAST_CHARACTERS:
         raise UserError(
-            f"{TEXT_FLAG}: {str(path)!r} has {len(text)} characters, fewer than a batch; "
+            f"{TEXT_FLAG}: {str(path)!r} has {text.characters} characters, fewer than a batch; "
             f"give a file of at least {LEAST_CHARACTERS} characters"
         )
-    train, valid, test = cut_text(text)
+    train, valid, test = text.cut()
     return TextCorpus(name=name, sha256=digest, builtin=path is None, train=train, valid=valid, test=test)
 
 
@@ -174,13 +248,6 @@ def split_pairs(pairs: list[Pair], seed: int, held_out: int = 2, *, track: Track
     return [train, *others]
 
 
-def cut_text(text: str, held_out: int = 2) -> list[str]:
-    """The text in order: train, then so many equal parts of 5 % each."""
-    begin = int(len(text) * (1 - held_out * HELD_OUT_SHARE))
-    cuts = [0, *(begin + (len(text) - begin) * part // held_out for part in range(held_out + 1))]
-    return [text[first:last] for first, last in pairwise(cuts)]
-
-
 def _components(pairs: list[Pair], track: Track) -> list[list[Pair]]:
     """Connected components of the graph of normalised sentences whose edges are pairs, by union-find."""
     numbers: dict[str, int] = {}
@@ -209,24 +276,58 @@ def _components(pairs: list[Pair], track: Track) -> list[list[Pair]]:
     return list(members.values())
 
 
-def _read(path: Path, flag: str) -> tuple[str, str]:
-    """The file's text (NFC, LF) and the sha256 of its bytes."""
+def _digest(path: Path, flag: str) -> str:
+    """The sha256 of a file's bytes."""
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise UserError(
             f"{flag}: {str(path)!r} cannot be read ({error.strerror}); give the path of a text file"
         ) from None
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"{flag}: {str(path)!r} is not UTF-8 at line {line}; convert it, for example with iconv -t UTF-8"
-        ) from None
-    if not text.strip():
-        raise UserError(f"{flag}: {str(path)!r} is empty; give a file with text in it")
-    return unicodedata.normalize("NFC", text.replace("\r\n", "\n")), hashlib.sha256(raw).hexdigest()
+
+
+def _pieces(path: Path, flag: str, place: int = 0) -> Iterator[tuple[int, str]]:
+    """The file's text (NFC, LF) from a byte on that an earlier piece began at, in pieces with the byte of each.
+
+    They are cut before a character that nothing before it changes: all of ASCII but a line end after its `\\r`.
+    """
+    decoder, rest = codecs.getincrementaldecoder("utf-8")(), ""
+    with path.open("rb") as file:
+        file.seek(place)
+        raw = file.read(PIECE)
+        if place == 0 and raw.startswith(codecs.BOM_UTF8):
+            place, raw = len(codecs.BOM_UTF8), raw[len(codecs.BOM_UTF8) :]
+        while True:
+            try:
+                text = rest + decoder.decode(raw, final=not raw)
+            except UnicodeDecodeError as error:
+                good = place + len(rest.encode()) + error.start
+                raise UserError(
+                    f"{flag}: {str(path)!r} is not UTF-8 at line {_line(path, good)}; convert it, for example with "
+                    f"iconv -t UTF-8"
+                ) from None
+            cut = len(text)
+            while raw and cut and not ("\n" != text[cut - 1] < "\x80"):
+                cut -= 1
+            cut -= bool(raw and cut)
+            piece, rest = text[:cut], text[cut:]
+            if piece:
+                yield place, unicodedata.normalize("NFC", piece.replace("\r\n", "\n"))
+                place += len(piece.encode())
+            if not raw:
+                return
+            raw = file.read(PIECE)
+
+
+def _line(path: Path, byte: int) -> int:
+    """The line that a byte of a file is in."""
+    with path.open("rb") as file:
+        return 1 + sum(file.read(min(PIECE, byte - at)).count(b"\n") for at in range(0, byte, PIECE))
+
+
+def _empty(path: Path, flag: str) -> UserError:
+    return UserError(f"{flag}: {str(path)!r} is empty; give a file with text in it")
 
 
 def _parse(text: str, path: Path, skip_bad_lines: bool) -> tuple[list[Pair], int]:

@@ -1,15 +1,24 @@
-"""A corpus as token numbers: made once a study, then shared read-only by all of its trials."""
+"""A corpus as token numbers: made once, then shared read-only by all trials."""
 
 import re
+import tempfile
+from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
+from pathlib import Path
 
 import numpy as np
 
 from model.data.corpus import Pair, PairCorpus, TextCorpus, Track, chunks, untracked
 from model.data.packing import Rows, Shape, pack, row_shape
-from model.data.tokenizer import MOST_CHARACTERS, CharacterTokenizer, SubwordTokenizer, Tokenizer
+from model.data.stored import Stored, write
+from model.data.tokenizer import MOST_CHARACTERS, CharacterTokenizer, SubwordTokenizer, Tokenizer, in_lines
 
+SAMPLE_CHARACTERS = 1 << 26
+"""Of a longer text, the vocabulary is learned from pieces that are spread evenly over it, of half as many characters at
+least: what is learned from more is the same but for the rarest tokens, and would not fit in memory."""
 SMALL_CORPUS_PAIRS = 500_000
 SMALL_VOCABULARY = 4_096
 LARGE_VOCABULARY = 8_192
@@ -42,8 +51,10 @@ class PairSplit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairData:
-    """Tokenized pairs; `tokenizer` is its JSON; `rows` of training pairs have the source and target tokens `row`."""
+class PairData(Stored):
+    """Tokenized pairs; `tokenizer` is its JSON; `rows` of training pairs have the source and target tokens `row`;
+    left out were so many that are `too_long`.
+    """
 
     name: str
     sha256: str
@@ -58,6 +69,7 @@ class PairData:
     train: PairSplit
     valid: PairSplit
     test: PairSplit
+    too_long: int = 0
 
     @property
     def training_tokens(self) -> int:
@@ -66,7 +78,7 @@ class PairData:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextData:
+class TextData(Stored):
     """Tokenized text, one uint16 array a split; `tokenizer` is its JSON."""
 
     name: str
@@ -115,18 +127,29 @@ def prepare_pairs(corpus: PairCorpus, track: Track = untracked) -> PairData:
         train=train,
         valid=valid,
         test=test,
+        too_long=corpus.too_long,
     )
 
 
-def prepare_text(corpus: TextCorpus, track: Track = untracked) -> TextData:
-    """Characters where the training split has few different ones, else byte-level BPE learned from it."""
-    characters = set(corpus.train)
+def prepare_text(corpus: TextCorpus, track: Track = untracked, folder: Path | None = None) -> TextData:
+    """Characters where the training split has few different ones, else byte-level BPE learned from it.
+
+    The tokens are written to the folder as they come, and mapped from there; None: to one that nobody else sees.
+    """
+    characters, sample = _looked_through(track(corpus.train, "learning a vocabulary", len(corpus.train)))
     tokenizer: Tokenizer
     if len(characters) <= MOST_CHARACTERS:
         tokenizer = CharacterTokenizer("".join(characters))
     else:
-        tokenizer = SubwordTokenizer.train(corpus.train.splitlines(keepends=True), LARGE_VOCABULARY, marks=False)
-    train, valid, test = (_tokens(text, tokenizer, track) for text in (corpus.train, corpus.valid, corpus.test))
+        tokenizer = SubwordTokenizer.train(chain.from_iterable(in_lines(sample)), LARGE_VOCABULARY, marks=False)
+    with tempfile.TemporaryDirectory(prefix="ration-") if folder is None else nullcontext(folder) as place:
+        train, valid, test = (
+            write(
+                Path(place, f"{name}.npy"),
+                tokenizer.stream(track(getattr(corpus, name), "tokenizing", len(getattr(corpus, name)))), np.uint16,
+            )
+            for name in ("train", "valid", "test")
+        )  # fmt: skip
     return TextData(
         name=corpus.name,
         sha256=corpus.sha256,
@@ -144,9 +167,19 @@ def count_words(text: str) -> int:
     return len(re.findall(r"(?<=\s)\S", text))
 
 
-def _tokens(text: str, tokenizer: Tokenizer, track: Track) -> np.ndarray:
-    lines = chunks(text.splitlines(keepends=True), track, "tokenizing")
-    return np.concatenate([np.concatenate(tokenizer.encode_all(chunk)) for chunk in lines])
+def _looked_through(pieces: Iterable[str]) -> tuple[set[str], list[str]]:
+    """The different characters, all of them where they are few; and every 2^n-th piece, as many as make a sample."""
+    characters: set[str] = set()
+    sample: list[str] = []
+    every = 1
+    for number, piece in enumerate(pieces):
+        if len(characters) <= MOST_CHARACTERS:
+            characters.update(piece)
+        if number % every == 0:
+            sample.append(piece)
+            if sum(map(len, sample)) > SAMPLE_CHARACTERS:
+                sample, every = sample[::2], 2 * every
+    return characters, sample
 
 
 def _pair_split(pairs: list[Pair], tokenizer: SubwordTokenizer, track: Track) -> PairSplit:

@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,11 +26,12 @@ from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 from model.data.corpus import (
     LEAST_CHARACTERS,
     LEAST_PAIRS,
+    PIECE,
     Pair,
     PairCorpus,
+    Text,
     TextCorpus,
     Track,
-    cut_text,
     normalised,
     short_pairs,
     split_pairs,
@@ -103,6 +105,15 @@ def ask(repositories: Iterable[str], seconds: float) -> dict[str, Any]:
 def unreachable(answer: Any) -> bool:
     """Whether `ask` had no answer: no network, a hub that is down, or one that may not be asked."""
     return isinstance(answer, Exception) and not isinstance(answer, NOT_THERE)
+
+
+def commit(name: HubName, answer: Any) -> str:
+    """Which of a dataset `open_splits` would take; '': there is none."""
+    if isinstance(answer, Exception):
+        return ""
+    with _told(name):
+        revision: str = _place(name, answer)["revision"]
+    return revision
 
 
 def open_splits(name: HubName, answer: Any) -> dict[str, "Dataset"]:
@@ -210,7 +221,7 @@ def _hush() -> None:
 if TYPE_CHECKING:
     from datasets import Dataset
 
-ROWS = 10_000
+ROWS = 1_000
 """Rows in memory at a time beside the text that is kept."""
 HELD_OUT = ("valid", "test")
 ENGLISH = ("en", "eng", "english")
@@ -265,13 +276,13 @@ def text_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track = 
     field = find_text_field(name, splits["train"].features.arrow_schema)
     kept = {part: _text(split, field, track, part) for part, split in splits.items()}
     if missing := [part for part in HELD_OUT if part not in kept]:
-        kept["train"], *cut = cut_text(kept["train"], len(missing))
+        kept["train"], *cut = kept["train"].cut(len(missing))
         kept |= dict(zip(missing, cut, strict=True))
-    if sum(map(len, kept.values())) < LEAST_CHARACTERS or any(not text or text.isspace() for text in kept.values()):
-        sizes = ", ".join(f"{len(kept[part])} in {part}" for part in ("train", *HELD_OUT))
-        rule = f"has too little text (characters: {sizes})"
+    sizes = {part: kept[part].characters for part in ("train", *HELD_OUT)}
+    if sum(sizes.values()) < LEAST_CHARACTERS or any(text.blank() for text in kept.values()):
+        rule = f"has too little text (characters: {', '.join(f'{size} in {part}' for part, size in sizes.items())})"
         raise name.refused(f"{rule}: name a dataset of at least {LEAST_CHARACTERS}, with some in each split")
-    digest = _digest(kept[part] + "\0" for part in ("train", *HELD_OUT))
+    digest = _digest(piece for part in sizes for piece in chain(kept[part], ["\0"]))
     return TextCorpus(name=name.text, sha256=digest, builtin=False, **kept)
 
 
@@ -337,9 +348,20 @@ def _pairs(split: "Dataset", fields: list[Field], track: Track, about: str) -> l
     return [(source, target) for source, target in rows if source and target]
 
 
-def _text(split: "Dataset", field: Field, track: Track, about: str) -> str:
-    rows = _rows(split, [field], track, about)
-    return "\n".join(text.replace("\r\n", "\n").removesuffix("\n") for (text,) in rows)
+def _text(split: "Dataset", field: Field, track: Track, about: str) -> Text:
+    def read(row: int) -> Iterator[tuple[int, str]]:
+        """About a PIECE at a time, or a row that is longer."""
+        lines, first, characters = [""] * bool(row), row, 0
+        for (text,) in _rows(split.select(range(row, len(split))), [field], untracked, ""):
+            if characters >= PIECE:
+                yield first, "\n".join(lines)
+                lines, first, characters = [""], row, 0
+            lines.append(text.replace("\r\n", "\n").removesuffix("\n"))
+            characters += len(lines[-1])
+            row += 1
+        yield first, "\n".join(lines)
+
+    return Text.whole(read, track, f"reading {about}", math.ceil(split.data.nbytes / PIECE))
 
 
 def _rows(split: "Dataset", fields: list[Field], track: Track, about: str) -> Iterator[tuple[str, ...]]:

@@ -2,12 +2,17 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from model.data.corpus import PIECE
+
+LONGEST_LINE = 1 << 16
+"""Characters; what is longer is tokenized in parts, so that a text without line ends fits in memory too."""
 MOST_CHARACTERS = 256
 UNKNOWN_CHARACTER = "\ufffd"
 
@@ -24,6 +29,10 @@ class Tokenizer(ABC):
     @abstractmethod
     def encode_all(self, texts: list[str]) -> list[np.ndarray]:
         """One uint16 array a text, without bos and eos."""
+
+    @abstractmethod
+    def stream(self, pieces: Iterable[str]) -> Iterator[np.ndarray]:
+        """Of a text in pieces: uint16 arrays which are its tokens, one after the other."""
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
@@ -58,6 +67,9 @@ class CharacterTokenizer(Tokenizer):
 
     def encode_all(self, texts: list[str]) -> list[np.ndarray]:
         return [self._look_up(_code_points(text)) for text in texts]
+
+    def stream(self, pieces: Iterable[str]) -> Iterator[np.ndarray]:
+        return (self._look_up(_code_points(piece)) for piece in pieces)
 
     def _look_up(self, codes: np.ndarray) -> np.ndarray:
         places = np.searchsorted(self._codes, codes).clip(max=len(self._codes) - 1)
@@ -105,12 +117,41 @@ class SubwordTokenizer(Tokenizer):
     def encode_all(self, texts: list[str]) -> list[np.ndarray]:
         return [np.array(encoding.ids, dtype=np.uint16) for encoding in self._bpe.encode_batch_fast(texts)]
 
+    def stream(self, pieces: Iterable[str]) -> Iterator[np.ndarray]:
+        """The library's own threads do some lines at a time."""
+        for lines in in_lines(pieces):
+            ids = chain.from_iterable(encoding.ids for encoding in self._bpe.encode_batch_fast(lines))
+            yield np.fromiter(ids, dtype=np.uint16)
+
     def decode(self, ids: Iterable[int]) -> str:
         text: str = self._bpe.decode(list(map(int, ids)), skip_special_tokens=False)
         return text
 
     def to_json(self) -> str:
         return json.dumps({"kind": "bpe", "marks": self._marks, "bpe": json.loads(self._bpe.to_str())})
+
+
+def in_lines(pieces: Iterable[str]) -> Iterator[list[str]]:
+    """The lines of a text in pieces, wherever these are cut, some at a time; longer ones than LONGEST_LINE in parts."""
+    rest = ""
+    for piece in pieces:
+        for at in range(0, len(piece), PIECE):  # the last line may go on
+            lines = [part for line in (rest + piece[at : at + PIECE]).splitlines(keepends=True) for part in _cut(line)]
+            rest = lines.pop() if lines else ""
+            if lines:
+                yield lines
+    if rest:
+        yield [rest]
+
+
+def _cut(line: str) -> Iterator[str]:
+    """Before a space where there is one."""
+    while len(line) > LONGEST_LINE:
+        space = line.rfind(" ", 1, LONGEST_LINE)
+        cut = space if space > 0 else LONGEST_LINE
+        yield line[:cut]
+        line = line[cut:]
+    yield line
 
 
 def _code_points(text: str) -> np.ndarray:

@@ -56,9 +56,9 @@ def text_data() -> TextData:
             name="text",
             sha256="",
             builtin=True,
-            train=whole[: -2 * held_out],
-            valid=whole[-2 * held_out : -held_out],
-            test=whole[-held_out:],
+            train=[whole[: -2 * held_out]],
+            valid=[whole[-2 * held_out : -held_out]],
+            test=[whole[-held_out:]],
         )
     )
 

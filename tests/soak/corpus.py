@@ -23,11 +23,11 @@ WORDS = 50_000
 SHOWN = ("reading train", "splitting", "learning a vocabulary", "tokenizing")
 REPOSITORY = Path(__file__).resolve().parents[2]
 PREPARE = """
-from tune.corpora import load_corpora, prepare
+from tune.corpora import load_corpora
 from tune.settings import Settings
 
 asked = Settings(budget="1h", families="translation", translation_corpus="hub:soak/pairs")
-data = prepare(load_corpora(asked).corpora["pairs"])
+data = load_corpora(asked).data["pairs"]
 print(sum(map(len, (data.train, data.valid, data.test))), data.training_tokens, len(data.rows))
 """
 

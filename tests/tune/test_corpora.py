@@ -8,7 +8,7 @@ import pytest
 import tune.corpora
 from model.data.corpus import LONGEST_CHARACTERS
 from tests.model.stand_in import NOWHERE, ask_python, fill, pairs, serving
-from tune.corpora import ASK_SECONDS, load_corpora, prepare
+from tune.corpora import ASK_SECONDS, load_corpora
 from tune.flags import BUILTIN
 from tune.settings import HUB_PAIRS, HUB_TEXT, Settings
 
@@ -26,7 +26,7 @@ def answer(flags):
 
 found = load_corpora(Settings(budget=60.0))
 stored = {name: value for name, value in found.settings.stored().items() if name.endswith("corpus")}
-hashes = [each.sha256 for each in found.corpora.values()]
+hashes = [each.sha256 for each in found.data.values()]
 print(json.dumps([[stored, hashes, found.notes], [answer(flags) for flags in sys.argv[1:]]]))
 """
 CANNOT_SERVE = {
@@ -58,7 +58,7 @@ def test_the_hub_is_asked_once_and_then_its_cache_and_a_dataset_that_cannot_serv
 
 def test_where_the_hub_cannot_be_reached_the_builtin_texts_serve_and_one_line_says_so() -> None:
     found = load_corpora(Settings(budget=60.0))
-    assert all(corpus.builtin for corpus in found.corpora.values()) and set(found.corpora) == {"pairs", "text"}
+    assert all(corpus.builtin for corpus in found.data.values()) and set(found.data) == {"pairs", "text"}
     (note,) = found.notes
     assert "translation and nanogpt: the Hugging Face hub cannot be reached" in note and "a smoke test" in note
     assert "\n" not in note
@@ -79,7 +79,7 @@ def test_the_hub_is_asked_for_three_seconds_at_most_and_only_for_what_is_not_nam
     path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs(0, 400)))
     found = load_corpora(Settings(budget=60.0, translation_corpus=path))
     assert asked == [(["karpathy/tiny_shakespeare"], ASK_SECONDS)] and ASK_SECONDS <= 3
-    assert found.settings.translation_corpus == path and found.corpora["text"].builtin
+    assert found.settings.translation_corpus == path and found.data["text"].builtin
     load_corpora(Settings(budget=60.0, families={"nanogpt": 1.0}, text_corpus=BUILTIN))
     load_corpora(Settings(budget=60.0, families={"nanogpt": 1.0}, resume=tmp_path))
     assert len(asked) == 1
@@ -107,6 +107,6 @@ def test_each_part_of_preparing_has_a_bar_on_a_terminal_and_nowhere_else(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stderr", shown := screen())
     asked = Settings(budget="1h", families="translation", translation_corpus=tmp_path / "pairs.tsv")
-    prepare(load_corpora(asked).corpora["pairs"])
+    load_corpora(asked)
     parts = ("splitting", "learning a vocabulary", "tokenizing")
     assert [part in shown.getvalue() for part in parts] == [screen is Terminal] * len(parts)

@@ -17,7 +17,7 @@ from model.config import RECIPES, Config, Data
 from model.families import FAMILIES
 from tune.backend.worker_group import Work
 from tune.corpora import SETTINGS as CORPORA
-from tune.corpora import load_corpora, prepare
+from tune.corpora import load_corpora
 from tune.devices import Devices, find_devices
 from tune.errors import UserError
 from tune.flags import invalid
@@ -204,11 +204,11 @@ def survey(experiment: Experiment, settings: ExperimentSettings) -> ExperimentCo
         others = remedies(settings, free, lambda some: price(experiment.points(devices, some), 0.0))
         raise settings.too_small_for(experiment.name, price(points, 0.0), others)
     texts, fixed = load_corpora(settings), dict[str, Any]({**settings.fix, **settings.recipe, **settings.set})
-    (corpus,) = texts.corpora.values()
+    (data,) = texts.data.values()
     named = {name: getattr(texts.settings, name) for name in CORPORA.values()}
     winner = [f"on the winner of {settings.of}: {family} {label(fixed)}"] if settings.of else []
     return ExperimentContext(
-        settings=replace(settings, **named), devices=devices, data=prepare(corpus), points=points,
+        settings=replace(settings, **named), devices=devices, data=data, points=points,
         config=Config(**{"average": 0.0, **fixed}, family=family, seed=settings.seed), notes=[*winner, *texts.notes],
     )  # fmt: skip
 

@@ -24,7 +24,9 @@ CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, bat
 @pytest.fixture(scope="module")
 def data() -> TextData:
     text = "".join(random.Random(0).choices("abcdefgh ", k=40_000))
-    return prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text[:900], test=text[:900]))
+    return prepare_text(
+        TextCorpus(name="text", sha256="", builtin=True, train=[text], valid=[text[:900]], test=[text[:900]])
+    )
 
 
 def order(rows: int, **changes: Any) -> Order:

@@ -13,6 +13,7 @@ from model.data.corpus import (
     LONGEST_CHARACTERS,
     Pair,
     PairCorpus,
+    TextCorpus,
     load_pairs,
     load_text,
     normalised,
@@ -42,6 +43,11 @@ def write(path: Path, pairs: list[Pair]) -> Path:
 
 def sentences(pairs: list[Pair]) -> set[str]:
     return {normalised(sentence) for pair in pairs for sentence in pair}
+
+
+def texts(corpus: TextCorpus) -> list[str]:
+    """Of each split."""
+    return ["".join(getattr(corpus, split)) for split in SPLITS]
 
 
 def all_pairs(corpus: PairCorpus) -> list[Pair]:
@@ -167,9 +173,10 @@ def test_text_is_cut_where_nanogpt_cuts_it(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text(whole, encoding="utf-8")
     corpus = load_text(path)
-    assert corpus.train == whole[: int(len(whole) * 0.9)]
-    assert corpus.train + corpus.valid + corpus.test == whole
-    assert abs(len(corpus.valid) - len(corpus.test)) <= 1
+    train, valid, test = texts(corpus)
+    assert train == whole[: int(len(whole) * 0.9)]
+    assert train + valid + test == whole
+    assert abs(len(valid) - len(test)) <= 1
     assert not corpus.builtin and corpus.name == "text.txt"
 
 
@@ -182,11 +189,12 @@ def test_the_hash_is_of_the_files_bytes(tmp_path: Path) -> None:
 
 def test_the_builtin_text_is_the_standard_librarys_own() -> None:
     corpus = load_text(None)
-    assert corpus.builtin and corpus == load_text(None)
-    assert 1_000_000 < len(corpus.train) < 4_000_000
-    assert len(set(corpus.train)) <= 256
+    train, valid, test = texts(corpus)
+    assert corpus.builtin and [train, valid, test] == texts(load_text(None))
+    assert 1_000_000 < len(train) < 4_000_000
+    assert len(set(train)) <= 256
     source = (Path(random.__file__)).read_text(encoding="utf-8")
-    assert not source.isascii() or source in corpus.train + corpus.valid + corpus.test
+    assert not source.isascii() or source in train + valid + test
 
 
 def test_long_chains_of_shared_sentences_are_one_component() -> None:
@@ -201,5 +209,40 @@ def test_long_chains_of_shared_sentences_are_one_component() -> None:
 def test_line_ends_are_one_character(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_bytes(b"one\r\ntwo\n" * 2_000)
-    corpus = load_text(path)
-    assert corpus.train + corpus.valid + corpus.test == "one\ntwo\n" * 2_000
+    assert "".join(texts(load_text(path))) == "one\ntwo\n" * 2_000
+
+
+@pytest.mark.parametrize("piece", [1, 7, 64, 1 << 20])
+def test_a_text_is_the_same_however_much_of_it_is_read_at_a_time(
+    piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [
+        "cafe\u0301",
+        "\r\n",
+        "\r",
+        "\n",
+        " ",
+        "\u1100\u1161\u11a8",
+        "\u0301\u0323",
+        "😀",
+        "a",
+        "é",
+        "\u2028",
+        "한글",
+    ]
+    raw = "".join(random.Random(0).choices(words, k=6_000))
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + raw.encode())
+    monkeypatch.setattr("model.data.corpus.PIECE", piece)
+    train, valid, test = texts(corpus := load_text(path))
+    whole = unicodedata.normalize("NFC", raw.replace("\r\n", "\n"))
+    assert train + valid + test == whole and train == whole[: int(len(whole) * 0.9)]
+    assert [train, valid, test] == texts(corpus)
+
+
+def test_the_line_that_is_not_utf_8_is_told_however_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("model.data.corpus.PIECE", 7)
+    path = tmp_path / "text.txt"
+    path.write_bytes("uno é dos\n".encode() * 1_000 + b"\xc3(\n")
+    with pytest.raises(ValueError, match="is not UTF-8 at line 1001;"):
+        load_text(path)

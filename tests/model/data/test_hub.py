@@ -23,7 +23,9 @@ def load(text):
         corpus = (pairs_from if "opus" in text else text_from)(name, splits)
     except ValueError as error:
         return str(error)
-    return {part: getattr(corpus, part) for part in ("train", "valid", "test", "sha256", "name")}
+    parts = {part: getattr(corpus, part) for part in ("train", "valid", "test")}
+    parts = parts if "opus" in text else {part: "".join(pieces) for part, pieces in parts.items()}
+    return parts | {"sha256": corpus.sha256, "name": corpus.name}
 
 print(json.dumps([load(text) for text in sys.argv[1:]]))
 """

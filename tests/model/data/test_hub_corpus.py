@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from datasets import load_dataset
 
-from model.data.corpus import LONGEST_CHARACTERS, Pair, PairCorpus, cut_text, normalised
+from model.data.corpus import LONGEST_CHARACTERS, Pair, PairCorpus, normalised
 from model.data.dataset import prepare_pairs
 from model.data.hub import OUR_SPLITS, HubName, find_pair_fields, find_text_field, pairs_from, text_from
 from tests.model.stand_in import pairs, translations, write
@@ -110,8 +110,9 @@ def test_text_keeps_its_splits_and_its_rows_are_lines(tmp_path: Path) -> None:
     tables = {"train": ["one\n", "two", "", "drei\r\n"] * 900, "validation": ["x y"] * 9, "test": ["z"]}
     splits = splits_of(tmp_path, {part: pa.table({"text": rows}) for part, rows in tables.items()})
     corpus = text_from(NAME, splits)
-    assert corpus.train == "\n".join(["one", "two", "", "drei"] * 900)
-    assert corpus.valid == "\n".join(["x y"] * 9) and corpus.test == "z"
+    train, valid, test = ("".join(getattr(corpus, part)) for part in PARTS)
+    assert train == "\n".join(["one", "two", "", "drei"] * 900)
+    assert valid == "\n".join(["x y"] * 9) and test == "z"
 
 
 @pytest.mark.parametrize(("there", "shares"), [(("train",), (0.9, 0.05, 0.05)), (("train", "test"), (0.95, 0.05))])
@@ -120,8 +121,8 @@ def test_missing_text_is_cut_from_the_end_of_train(
 ) -> None:
     splits = splits_of(tmp_path, {part: pa.table({"text": [f"{part} word " * 1000]}) for part in there})
     corpus = text_from(NAME, splits)
-    cut = [corpus.train, corpus.valid] + ([corpus.test] if "test" not in there else [])
-    assert "".join(cut) == "train word " * 1000 and cut == cut_text("train word " * 1000, len(cut) - 1)
+    cut = ["".join(getattr(corpus, part)) for part in PARTS if part == "train" or part not in there]
+    assert "".join(cut) == "train word " * 1000
     assert [len(part) for part in cut] == [pytest.approx(11_000 * share, abs=1) for share in shares]
 
 

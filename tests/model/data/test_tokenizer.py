@@ -1,12 +1,15 @@
 """Tokenizers: text to ids and back without loss, the same after a trip through JSON."""
 
 import random
+import tracemalloc
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from model.data.corpus import PairCorpus, TextCorpus
+from model.data.corpus import PairCorpus, TextCorpus, load_text
 from model.data.dataset import SMALL_VOCABULARY, count_words, prepare_pairs, prepare_text
 from model.data.tokenizer import UNKNOWN_CHARACTER, CharacterTokenizer, SubwordTokenizer, Tokenizer
 
@@ -92,7 +95,7 @@ def test_characters_never_seen_are_one_unknown_token() -> None:
 
 
 def text_corpus(train: str) -> TextCorpus:
-    return TextCorpus(name="text", sha256="", builtin=False, train=train, valid=train[:99], test=train[-99:])
+    return TextCorpus(name="text", sha256="", builtin=False, train=[train], valid=[train[:99]], test=[train[-99:]])
 
 
 @pytest.mark.parametrize(("alphabet", "kind"), [(256, CharacterTokenizer), (257, SubwordTokenizer)])
@@ -106,12 +109,67 @@ def test_a_text_of_few_characters_is_read_by_character(alphabet: int, kind: type
 
 
 def test_the_vocabulary_is_learned_from_the_training_split_only() -> None:
-    data = prepare_text(replace(text_corpus("abc" * 999), valid="abz", test="yca"))
+    data = prepare_text(replace(text_corpus("abc" * 999), valid=["abz"], test=["yca"]))
     assert data.vocabulary == 4 and data.valid.tolist()[-1] == data.test.tolist()[0] == 3
     pairs = [(f"one {i}", f"uno {i}") for i in range(500)]
     corpus = PairCorpus(name="", sha256="", builtin=False, train=pairs, valid=pairs[:9], test=pairs[:9])
     other = replace(corpus, valid=[("quixotic zebra", "cebra quijotesca")] * 99)
     assert prepare_pairs(corpus).tokenizer == prepare_pairs(other).tokenizer
+
+
+@pytest.mark.parametrize("longest", [40, 1 << 16])
+def test_tokens_are_the_same_wherever_the_pieces_of_a_text_are_cut(
+    longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("model.data.tokenizer.LONGEST_LINE", longest)
+    chooser = random.Random(0)
+    signs = [chr(0x4E00 + i) for i in range(300)]
+    text = "".join(chooser.choices([*signs, " ", "word ", "\n", "\r\n", "x" * 50, "\u2028"], k=5_000))
+    cuts = sorted(chooser.sample(range(len(text)), 300))
+    corpus = replace(text_corpus(text), valid=["".join(signs)])
+    one, other = (
+        prepare_text(replace(corpus, train=train))
+        for train in ([text], [text[first:last] for first, last in pairwise([0, *cuts, len(text)])])
+    )
+    assert one.tokenizer == other.tokenizer and np.array_equal(one.train, other.train)
+    assert isinstance(tokenizer := Tokenizer.from_json(one.tokenizer), SubwordTokenizer)
+    assert tokenizer.decode(one.train) == text
+
+
+@pytest.mark.parametrize("alphabet", [100, 400])
+def test_no_more_memory_is_taken_of_a_longer_text(
+    alphabet: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is read and prepared."""
+    for name in ("corpus", "tokenizer"):
+        monkeypatch.setattr(f"model.data.{name}.PIECE", 1 << 12)
+    monkeypatch.setattr("model.data.dataset.SAMPLE_CHARACTERS", 1 << 14)
+    monkeypatch.setattr("model.data.dataset.LARGE_VOCABULARY", 700)
+    signs = [chr(0x4E00 + i) for i in range(alphabet)]
+    lines = ["".join(signs[first : first + 3]) + "abc\n" for first in range(alphabet)]
+    path, peaks = tmp_path / "text.txt", []
+    for times in (20_000, 20_000, 120_000):  # the first: what the libraries keep
+        path.write_text("".join(random.Random(0).choices(lines, k=times)), encoding="utf-8")
+        tracemalloc.start()
+        prepare_text(load_text(path), folder=tmp_path)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    longer = path.stat().st_size * 5 / 6
+    assert longer > 1_000_000 and peaks[2] - peaks[1] < longer / 8
+
+
+def test_the_vocabulary_of_a_long_text_is_learned_from_all_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("model.data.dataset.SAMPLE_CHARACTERS", 8_000)
+    signs = "".join(chr(0x4E00 + i) for i in range(300))
+    words = ["".join(random.Random(i).choices("abcdefghijklmnopqrstuvwxyz", k=20)) for i in range(100)]
+    tokenizer = Tokenizer.from_json(prepare_text(replace(text_corpus("a"), train=[signs, *words_of(words)])).tokenizer)
+    known = [place for place, word in enumerate(words) if len(tokenizer.encode(word)) == 1]
+    assert 4 <= len(known) <= 8 and np.diff(known).max() < 40 and known[-1] > 60
+
+
+def words_of(words: list[str]) -> list[str]:
+    """A piece of 1,000 characters of each."""
+    return [f"{word}\n" * (1_000 // (len(word) + 1)) for word in words]
 
 
 def test_lines_are_tokenized_some_at_a_time_and_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,7 +243,7 @@ from model.training.memory import MemoryLimit, prepare_process, ran_out
 
 MEGABYTE = 2**20
 text = "the cat sat on a mat and saw another bird. " * 1000
-data = prepare_text(TextCorpus(name="", sha256="", builtin=True, train=text, valid=text[:999], test=text[:999]))
+data = prepare_text(TextCorpus(name="", sha256="", builtin=True, train=[text], valid=[text[:999]], test=[text[:999]]))
 prepare_process(1)
 limit = MemoryLimit(300 * MEGABYTE, torch.device("cpu"))
 limit.begin()

@@ -171,7 +171,7 @@ def drive(folder: Path, line: Connection) -> None:
 def work(folder: Path, driver: Driver, fault: str | None, line: Connection) -> None:
     """A worker that serves a lease, or hangs on it, and then waits for its driver."""
     text = "the cat sat on a mat and saw another bird " * 200
-    data = prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text, test=text))
+    data = prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=[text], valid=[text], test=[text]))
     place = Place(
         folder=folder, device="cpu", threads=1, seed=0, recipes={"nanogpt": {}}, evaluation_tokens={"nanogpt": 256},
         report_every=60.0, driver=driver, memory_limit=None,

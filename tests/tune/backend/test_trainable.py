@@ -37,7 +37,7 @@ def told(peak: float | None, *, steps: int) -> dict[str, Any]:
 @pytest.fixture
 def data() -> TextData:
     text = "the cat sat on a mat and saw another bird " * 200
-    return prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text, test=text))
+    return prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=[text], valid=[text], test=[text]))
 
 
 def test_a_peak_is_measured_where_none_is_told(tmp_path: Path, data: TextData, monkeypatch: pytest.MonkeyPatch) -> None:

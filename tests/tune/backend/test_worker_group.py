@@ -36,7 +36,9 @@ NETWORK, TRAINING = {"measure": "network"}, {"measure": "training", "steps": 6, 
 def data() -> TextData:
     words = random.Random(0).choices(["the", "cat", "sat", "on", "a", "mat", "and", "saw", "another", "bird"], k=2000)
     text = " ".join(words)
-    return prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text[:900], test=text[:900]))
+    return prepare_text(
+        TextCorpus(name="text", sha256="", builtin=True, train=[text], valid=[text[:900]], test=[text[:900]])
+    )
 
 
 @dataclasses.dataclass

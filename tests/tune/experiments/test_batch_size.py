@@ -28,7 +28,9 @@ HELD = (LIMIT - FIXED) // EACH
 @pytest.fixture(scope="module")
 def data() -> TextData:
     text = "".join(random.Random(0).choices("abcdefgh ", k=160_000))
-    return prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=text, valid=text[:900], test=text[:900]))
+    return prepare_text(
+        TextCorpus(name="text", sha256="", builtin=True, train=[text], valid=[text[:900]], test=[text[:900]])
+    )
 
 
 @pytest.fixture

@@ -209,7 +209,7 @@ def test_a_strangers_journal_cannot_name_a_path(tmp_path: Path) -> None:
 
 def test_a_text_that_changed_is_refused_by_the_name_of_its_flag(tmp_path: Path) -> None:
     def text(sha256: str) -> TextCorpus:
-        return TextCorpus(name="text.txt", sha256=sha256, builtin=False, train="", valid="", test="")
+        return TextCorpus(name="text.txt", sha256=sha256, builtin=False, train=[], valid=[], test=[])
 
     facts = {"corpora": {"nanogpt": {"sha256": "before"}}}
     check_same_text({"nanogpt": text("before")}, facts)

@@ -1,0 +1,158 @@
+"""Prepared data, kept from one search to the next: in $XDG_CACHE_HOME/ration, or ~/.cache/ration.
+
+data/ has what was prepared, named by what was in its source (sha256) and by all that prepares. sources/ says what is in
+a source, a file by its size and time or a dataset by its commit, so that it is not read again. Either appears whole or
+not at all, and what is damaged is made anew. All of it may be deleted while no search runs.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+import unicodedata
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import tokenizers
+
+from model.config import Data
+from model.data.corpus import PairCorpus, TextCorpus, Track
+from model.data.dataset import PairData, TextData, prepare_pairs, prepare_text
+from model.data.stored import Stored
+from tune.errors import UserError
+
+Corpus = PairCorpus | TextCorpus
+Stamp = list[int] | str | None
+"""What says whether a source has changed: of a file its size and time, of a dataset its commit. Empty: it is read
+each time; None: nobody can tell, and what was kept last serves."""
+
+LATELY = 2.0
+"""Seconds. A file that was changed so lately may change again without another time: some disks have whole seconds."""
+ABANDONED = 86_400.0
+"""Seconds. A folder that a process made for its work so long ago is of one that was killed."""
+MAKING = "making-"
+
+
+def prepared(source: str, stamp: Callable[[], Stamp], load: Callable[[], Corpus], track: Track) -> Data:
+    """What is in a source, prepared: kept from an earlier time, or made now from the corpus that `load` reads of it.
+
+    source: its name, with all options of reading it. UserError: load's, or it changed while it was read.
+    """
+    before, begun = stamp(), time.time()
+    if found := kept(source, before):
+        return found
+    corpus = load()
+    key = key_of(corpus)
+    data = _open(key) or _make(key, corpus, track)
+    if before != stamp():
+        raise UserError(f"{source}: has changed while it was read: begin again")
+    if before and data.folder is not None and not (isinstance(before, list) and before[1] / 1e9 > begun - LATELY):
+        with suppress(OSError):
+            _note(source, before, key)
+    return data
+
+
+def kept(source: str, stamp: Stamp) -> Data | None:
+    """What is kept of a source with this stamp, or where nobody can tell, of what it was when it was read last."""
+    try:
+        noted = json.loads(_note_of(source).read_text(encoding="utf-8"))
+        same = noted["by"] == made_by() and (stamp is None or noted["stamp"] == stamp)
+        return _open(str(noted["key"])) if same else None
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError):
+        return None
+
+
+def file_stamp(path: Path) -> Stamp:
+    """Of a file; like no other where it cannot be had."""
+    try:
+        about = path.stat()
+    except OSError:
+        return []
+    return [about.st_size, about.st_mtime_ns]
+
+
+def key_of(corpus: Corpus) -> str:
+    """The name of what is made of a corpus."""
+    facts = [type(corpus).__name__, corpus.name, corpus.sha256, made_by()]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+@cache
+def made_by() -> str:
+    """All that prepares: this folder's code, with its constants, and what of the libraries' may change."""
+    code = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    return f"{hashlib.sha256(code).hexdigest()} {tokenizers.__version__} {unicodedata.unidata_version}"
+
+
+def place() -> Path:
+    """Where it all lies."""
+    asked = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (asked if asked.is_absolute() else Path.home() / ".cache") / "ration"
+
+
+def prepare(corpus: Corpus, track: Track, folder: Path | None = None) -> Data:
+    """Tokenized once, for all trials."""
+    if isinstance(corpus, PairCorpus):
+        return prepare_pairs(corpus, track)
+    return prepare_text(corpus, track, folder)
+
+
+def _open(key: str) -> Data | None:
+    """What has this name."""
+    found = Stored.open(place() / "data" / key)
+    return found if isinstance(found, PairData | TextData) else None
+
+
+def _make(key: str, corpus: Corpus, track: Track) -> Data:
+    """Prepare a corpus and keep it, beside whoever does the same; where it cannot be kept it serves all the same."""
+    try:
+        (root := place() / "data").mkdir(parents=True, exist_ok=True)
+        _sweep(root)
+        making = Path(tempfile.mkdtemp(prefix=MAKING, dir=root))
+    except (OSError, RuntimeError):
+        return prepare(corpus, track)
+    try:
+        prepare(corpus, track, making).save(making)
+        return _named(making, key) or prepare(corpus, track)
+    except OSError:
+        return prepare(corpus, track)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+
+
+def _named(making: Path, key: str) -> Data | None:
+    """Give what is whole its name, unless another process was first; what is damaged under that name makes room."""
+    for _ in range(3):
+        with suppress(OSError):
+            making.rename(making.parent / key)
+        if found := _open(key):
+            return found
+        aside = Path(tempfile.mkdtemp(prefix=MAKING, dir=making.parent))
+        with suppress(OSError):
+            (making.parent / key).rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+    return None
+
+
+def _sweep(root: Path) -> None:
+    """Remove what killed processes left behind."""
+    for folder in root.glob(f"{MAKING}*"):
+        with suppress(OSError):
+            if folder.stat().st_mtime < time.time() - ABANDONED:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _note_of(source: str) -> Path:
+    return place() / "sources" / f"{hashlib.sha256(source.encode()).hexdigest()}.json"
+
+
+def _note(source: str, stamp: Stamp, key: str) -> None:
+    """For the next search: what is in a source with this stamp."""
+    (path := _note_of(source)).parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+        json.dump({"source": source, "stamp": stamp, "key": key, "by": made_by()}, file)
+    Path(file.name).replace(path)
