@@ -3,7 +3,7 @@ was prepared for an earlier search serves again (model/data/cache.py).
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -31,12 +31,13 @@ from model.data.hub import (
 from model.families import FAMILIES
 from tune.errors import UserError
 from tune.flags import BUILTIN
-from tune.settings import HUB_PAIRS, HUB_TEXT, Settings
+from tune.recipe import MOST_EPOCHS, small_text_seconds
+from tune.settings import HUB_LARGE_TEXT, HUB_PAIRS, HUB_TEXT, KINDS, Settings
+from tune.units import duration_text
 
 ASK_SECONDS = 3.0
 SETTINGS = {"pairs": "translation_corpus", "text": "text_corpus"}
 FLAGS = {"pairs": PAIRS_FLAG, "text": TEXT_FLAG}
-FROM_HUB = {"pairs": HUB_PAIRS, "text": HUB_TEXT}
 SMOKE_TEST = "so the builtin text serves: a smoke test, not a study"
 
 T = TypeVar("T")
@@ -52,27 +53,37 @@ class Corpora:
     notes: list[str]
 
 
-def load_corpora(settings: Settings) -> Corpora:
-    """What the families learn from. UserError: a corpus that was named cannot be used."""
+def load_corpora(settings: Settings, device: str | None = None) -> Corpora:
+    """What the families learn from. UserError: a corpus that was named cannot be used.
+
+    device: the kind of those that a search has; where it names no text, that follows from what its cap can train. None:
+    an experiment, whose trainings do not follow from the cap.
+    """
     learners: dict[str, list[str]] = {}
     for family in settings.families:
         learners.setdefault(FAMILIES[family].corpus, []).append(family)
     named = {kind: getattr(settings, SETTINGS[kind]) for kind in learners}
     unnamed = [kind for kind, value in named.items() if value is None]
     data = {kind: load(settings, kind, value) for kind, value in named.items() if value is not None}
+    from_hub, notes = {"pairs": HUB_PAIRS, "text": HUB_TEXT}, list[str]()
+    if device and "text" in unnamed:
+        seconds = settings.budget * max(settings.families[name] for name in learners["text"])
+        from_hub["text"], line = default_text(device, seconds)
     because = {kind: "no other text was named" for kind, value in named.items() if value == BUILTIN}
     if settings.resume:  # a study that names no text is older than this choice, and took the builtin one
         because |= dict.fromkeys(unnamed, "the study began with it")
     elif unnamed:
-        found, why_not = load_from_hub(unnamed)
+        found, why_not = load_from_hub({kind: from_hub[kind] for kind in unnamed})
         data |= found
         because |= why_not
+        if device and "text" in found:
+            notes.append(f"{' and '.join(learners['text'])}: {line}")
     for kind in unnamed:
-        named[kind] = FROM_HUB[kind] if kind in data else BUILTIN
+        named[kind] = from_hub[kind] if kind in data else BUILTIN
         if kind not in data:
             data[kind] = load(settings, kind, BUILTIN)
     too_long = f"pairs left out as longer than {LONGEST_CHARACTERS:,} characters on a side"
-    notes = [
+    notes += [
         f"{' and '.join(learners[kind])}: {too_long}: {each.too_long:,}"
         for kind, each in data.items() if isinstance(each, PairData) and each.too_long
     ]  # fmt: skip
@@ -86,9 +97,21 @@ def load_corpora(settings: Settings) -> Corpora:
     )
 
 
-def load_from_hub(kinds: list[str]) -> tuple[dict[str, Data], dict[str, str]]:
+def default_text(device: str, seconds: float) -> tuple[str, str]:
+    """The text of the hub that serves a family with so many device-seconds, where none is named, and a line on it."""
+    most = small_text_seconds(device)
+    here, there = (f"{duration_text(round(each))} of a {KINDS[device]}" for each in (seconds, most))
+    if seconds > most:
+        return HUB_LARGE_TEXT, f"{HUB_LARGE_TEXT} serves, as {here} are more than {HUB_TEXT} is for: {there}"
+    return (
+        HUB_TEXT,
+        f"{HUB_TEXT} serves, as {here} are not more than it is for: {there}, {MOST_EPOCHS} times through it",
+    )
+
+
+def load_from_hub(texts: Mapping[str, str]) -> tuple[dict[str, Data], dict[str, str]]:
     """What serves where nothing is named, as far as the hub, asked once, or this machine has it; why not the rest."""
-    names = {kind: HubName.parse(FROM_HUB[kind], FLAGS[kind]) for kind in kinds}
+    names = {kind: HubName.parse(text, FLAGS[kind]) for kind, text in texts.items()}
     answers = ask([name.repository for name in names.values()], ASK_SECONDS)
     out_of_reach = [
         kind for kind, name in names.items()
@@ -100,7 +123,7 @@ def load_from_hub(kinds: list[str]) -> tuple[dict[str, Data], dict[str, str]]:
         rule = f"the Hugging Face hub cannot be reached ({why}) and nothing of it is cached"
         because = dict.fromkeys(out_of_reach, rule)
     data = {}
-    for kind in [kind for kind in kinds if kind not in because]:
+    for kind in [kind for kind in texts if kind not in because]:
         try:
             data[kind] = _from_hub(kind, names[kind], answers[names[kind].repository])
         except UserError as error:

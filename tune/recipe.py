@@ -12,15 +12,24 @@ from tune.search_space import CENTRE, PER_LAYER, layer_weights
 
 FLOPS_PER_WEIGHT = 6
 """Of training, for each token."""
-CENTRE_COMPUTE = 600.0 * 2e11
-"""FLOPs of a family that suit the default size: ten minutes of a core that trains 2e11 a second, on which it was tuned.
+CORE_FLOPS = 2e11
+"""FLOP/s of training of the core on which the default size was tuned."""
+CENTRE_COMPUTE = 600.0 * CORE_FLOPS
+"""FLOPs of a family that suit the default size: ten minutes of that core.
 
 Compute-optimal size grows with the square root of the compute (Hoffmann et al. 2022, arXiv:2203.15556)."""
 UNSEEN_FLOPS = 1e13
 """FLOP/s of training that are taken for granted of GPUs of which the search's own process has none, as on a cluster
 whose driver runs elsewhere; a guess."""
+NOMINAL_FLOPS = {"cpu": CORE_FLOPS, "cuda": UNSEEN_FLOPS}
+"""By kind of device, for what is decided before any is measured: the same command then has the same text."""
 LIFE_SHARE = 0.6
 """Of what a family's device-seconds train, the part of the one trial that is trained to its end."""
+MOST_EPOCHS = 40
+"""Of a small text that serves where none is named: to train on what was seen so often already is worth nothing, and on
+what was seen up to 4 times about as much as on new text (Muennighoff et al. 2023, arXiv:2305.16264)."""
+SMALL_TEXT_TOKENS = 1e6
+"""Of that text, for training: of tiny shakespeare by character."""
 CONTEXTS = {128: 3e6, 256: 6e6, 512: 3e8, 1024: 3e9}
 """From so many tokens of that trial's training on a longer context is better at equal device-seconds. Below them it
 sees too few rows a step. 512 and more are a guess: no machine of ours had a GPU."""
@@ -192,6 +201,14 @@ def recipe(
 def suited_weights(family: str, compute: float) -> float:
     """Those of the layers of a model that suits so many FLOPs of training, as far as is known before any."""
     return layer_weights(family, CENTRE) * math.sqrt(compute / CENTRE_COMPUTE)
+
+
+def small_text_seconds(kind: str) -> float:
+    """Device-seconds of a family up to which the small text serves: its last trial, of the size that suits so much
+    compute, goes through it MOST_EPOCHS times."""
+    tokens = MOST_EPOCHS * SMALL_TEXT_TOKENS / LIFE_SHARE
+    weights = layer_weights("nanogpt", CENTRE)  # at CENTRE_COMPUTE; both grow with the square root of the compute
+    return (FLOPS_PER_WEIGHT * weights * tokens) ** 2 / CENTRE_COMPUTE / NOMINAL_FLOPS[kind]
 
 
 def _batch(base: Mapping[str, Any], kind: str, life: float, text_tokens: int) -> tuple[int, str]:

@@ -87,7 +87,7 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     check_cap(settings)
     kept = None if settings.resume is None else kept_recipes(settings.resume, spaces)
     earlier = [] if kept else [read(folder, spaces) for folder in settings.learn_from]
-    texts = load_corpora(settings)
+    texts = load_corpora(settings, devices.kind)
     of_kind = texts.data if settings.address is None else {kind: replace(each) for kind, each in texts.data.items()}
     data = {name: of_kind[FAMILIES[name].corpus] for name in settings.families}  # other machines lack this one's cache
     measured = {

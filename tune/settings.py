@@ -35,15 +35,20 @@ from tune.flags import (  # fmt: skip
     typed,
 )
 from tune.load import load
-from tune.recipe import SETTABLE, parse_set, set_text
+from tune.recipe import SETTABLE, parse_set, set_text, small_text_seconds
 from tune.search_space import FAMILIES, FREED, PRECISIONS, SPACES, Space, Value, fix_text, parse_fix, parse_vary
 from tune.store.journal import spent_at_its_end
 from tune.units import DURATIONS, bytes_text, duration_text, parse_bytes, parse_duration
 from tune.units import SIZES as MEMORY_FORMS
 
 LARGEST_SEED = 2**32 - 1  # NumPy's
+KINDS = {"cpu": "CPU core", "cuda": "GPU"}
 HUB_PAIRS = "hub:Helsinki-NLP/opus-100:en-es"
 HUB_TEXT = "hub:karpathy/tiny_shakespeare"
+HUB_LARGE_TEXT = "hub:Salesforce/wikitext:wikitext-103-raw-v1"
+SMALL_TEXT_SERVES = " or ".join(
+    f"{duration_text(round(small_text_seconds(kind)))} of a {name}" for kind, name in KINDS.items()
+)
 
 
 def free_folder() -> Path:
@@ -238,7 +243,8 @@ class Settings(Flags):
         default=None,
         metadata=typed(
             "text for nanogpt: a file, a dataset of the Hugging Face hub, or builtin: Python's standard library, good "
-            f"for a smoke test (default: {HUB_TEXT}, or builtin where the hub cannot be reached)",
+            f"for a smoke test (default: {HUB_TEXT} for a family's first {SMALL_TEXT_SERVES}, {HUB_LARGE_TEXT} for a "
+            "family with more, or builtin where the hub cannot be reached)",
             **CORPUS,
         ),
     )

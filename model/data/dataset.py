@@ -16,6 +16,9 @@ from model.data.packing import Rows, Shape, pack, row_shape
 from model.data.stored import Stored, write
 from model.data.tokenizer import MOST_CHARACTERS, CharacterTokenizer, SubwordTokenizer, Tokenizer, in_lines
 
+SHORT_TEXT = 1 << 24
+"""Characters. A longer one is read in tokens of several, however few different ones it has: who has so much text wants
+the context to reach far, and an epoch to end. nanoGPT reads 1 MB by character and gigabytes in tokens."""
 SAMPLE_CHARACTERS = 1 << 26
 """Of a longer text, the vocabulary is learned from pieces that are spread evenly over it, of half as many characters at
 least: what is learned from more is the same but for the rarest tokens, and would not fit in memory."""
@@ -132,13 +135,13 @@ def prepare_pairs(corpus: PairCorpus, track: Track = untracked) -> PairData:
 
 
 def prepare_text(corpus: TextCorpus, track: Track = untracked, folder: Path | None = None) -> TextData:
-    """Characters where the training split has few different ones, else byte-level BPE learned from it.
+    """Characters where the training split is short and has few different ones, else byte-level BPE learned from it.
 
     The tokens are written to the folder as they come, and mapped from there; None: to one that nobody else sees.
     """
-    characters, sample = _looked_through(track(corpus.train, "learning a vocabulary", len(corpus.train)))
+    length, characters, sample = _looked_through(track(corpus.train, "learning a vocabulary", len(corpus.train)))
     tokenizer: Tokenizer
-    if len(characters) <= MOST_CHARACTERS:
+    if length <= SHORT_TEXT and len(characters) <= MOST_CHARACTERS:
         tokenizer = CharacterTokenizer("".join(characters))
     else:
         tokenizer = SubwordTokenizer.train(chain.from_iterable(in_lines(sample)), LARGE_VOCABULARY, marks=False)
@@ -167,19 +170,20 @@ def count_words(text: str) -> int:
     return len(re.findall(r"(?<=\s)\S", text))
 
 
-def _looked_through(pieces: Iterable[str]) -> tuple[set[str], list[str]]:
-    """The different characters, all of them where they are few; and every 2^n-th piece, as many as make a sample."""
+def _looked_through(pieces: Iterable[str]) -> tuple[int, set[str], list[str]]:
+    """Its length; the different characters, all of them where they are few; every 2^n-th piece, to make a sample."""
     characters: set[str] = set()
     sample: list[str] = []
-    every = 1
+    length, every = 0, 1
     for number, piece in enumerate(pieces):
+        length += len(piece)
         if len(characters) <= MOST_CHARACTERS:
             characters.update(piece)
         if number % every == 0:
             sample.append(piece)
             if sum(map(len, sample)) > SAMPLE_CHARACTERS:
                 sample, every = sample[::2], 2 * every
-    return characters, sample
+    return length, characters, sample
 
 
 def _pair_split(pairs: list[Pair], tokenizer: SubwordTokenizer, track: Track) -> PairSplit:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from sacrebleu.metrics import BLEU, CHRF
 from torch import nn
 
 from model.config import Config, Data
@@ -116,6 +115,8 @@ def translated_of(
 
 def score(found: list[tuple[str, str]]) -> Score:
     """Of translations and their references."""
+    from sacrebleu.metrics import BLEU, CHRF  # it takes a while, which no start of a search has to wait for
+
     outputs, references = (list(side) for side in zip(*found, strict=True))
     bleu = BLEU()
     return Score(

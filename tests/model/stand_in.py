@@ -30,6 +30,8 @@ configs:
 ---
 """
 
+WIKITEXT = "wikitext-103-raw-v1"
+
 Pair = tuple[str, str]
 
 
@@ -54,7 +56,7 @@ def write(tables: Mapping[str, pa.Table | str], folder: Path) -> None:
 
 
 def fill(folder: Path) -> None:
-    """The two datasets of the search, small, in the forms that they have on the hub; and one without text."""
+    """The datasets of the search, small, in the forms that they have on the hub; and one without text."""
     splits = {"train": pairs(0, 1000), "validation": [("we count 7", "¡Siete!"), *pairs(1000, 1050)]}
     splits["test"] = pairs(1050, 1100)
     files = {f"en-es/{part}-00000-of-00001.parquet": translations(rows) for part, rows in splits.items()}
@@ -67,6 +69,16 @@ def fill(folder: Path) -> None:
     write(
         {f"default/{part}/0000.parquet": text for part, text in texts.items()},
         folder / "karpathy/tiny_shakespeare/export",
+    )
+    parts = "".join(f"  - {{split: {part}, path: {WIKITEXT}/{part}-*}}\n" for part in splits)
+    texts = {
+        part: pa.table({"text": ["", f" = {part.title()} = \n", "", " Senj\u014d no Valkyria 3 : <unk> \n"] * size})
+        for part, size in {"train": 500, "validation": 50, "test": 50}.items()
+    }
+    write(
+        {"README.md": f"---\nconfigs:\n- config_name: {WIKITEXT}\n  data_files:\n{parts}---\n"}
+        | {f"{WIKITEXT}/{part}-00000-of-00001.parquet": text for part, text in texts.items()},
+        folder / "Salesforce/wikitext/main",
     )
     write({"train.parquet": pa.table({"score": [1, 2, 3]})}, folder / "some/scores/main")
     write({"train.parquet": pa.table({"text": [""] * 9_000})}, folder / "some/silence/main")
@@ -87,9 +99,10 @@ def serving(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def ask_python(code: str, *arguments: str, endpoint: str, home: Path, cwd: Path | None = None) -> Any:
-    """What `code` prints last, as JSON, in a Python of its own whose hub is at `endpoint` and whose cache is `home`."""
+    """What `code` prints last, as JSON, in a Python of its own: its hub is at `endpoint`, its caches are in `home`."""
     here = Path(__file__).resolve().parents[2]
     own = {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0", "PYTHONPATH": str(here)}
+    own |= {"XDG_CACHE_HOME": str(home / "cache")}
     ran = subprocess.run(
         [sys.executable, "-c", code, *arguments], env=os.environ | own | {"NO_PROXY": "127.0.0.1"}, cwd=cwd or here,
         capture_output=True, text=True, timeout=120, check=False,

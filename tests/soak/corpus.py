@@ -38,6 +38,7 @@ def measure(bench: Bench) -> Iterator[Row]:
     write_pairs(bench.folder / "hub/soak/pairs/main/train.parquet", count)
     with serving(bench.folder / "hub") as (endpoint, _):
         own = {"HF_ENDPOINT": endpoint, "HF_HOME": str(bench.folder / "home"), "HF_HUB_OFFLINE": "0"}
+        own |= {"XDG_CACHE_HOME": str(bench.folder / "cache")}
         found = watched(PREPARE, own | {"PYTHONPATH": str(REPOSITORY), "NO_PROXY": "127.0.0.1", "TERM": "xterm"})
     prepared, tokens, rows = map(int, found.printed.split())
     missing = [about for about in SHOWN if about not in found.shown]

@@ -10,7 +10,7 @@ from model.data.corpus import LONGEST_CHARACTERS
 from tests.model.stand_in import NOWHERE, ask_python, fill, pairs, serving
 from tune.corpora import ASK_SECONDS, load_corpora
 from tune.flags import BUILTIN
-from tune.settings import HUB_PAIRS, HUB_TEXT, Settings
+from tune.settings import HUB_LARGE_TEXT, HUB_PAIRS, HUB_TEXT, Settings
 
 CHOOSE = """
 import contextlib, io, json, sys
@@ -94,6 +94,70 @@ def test_one_line_says_how_many_pairs_were_too_long(tmp_path: Path) -> None:
     assert note.startswith("translation: pairs left out as longer than") and note.endswith(": 1")
 
 
+BY_CAP = """
+import json, sys
+from tune.corpora import load_corpora
+from tune.settings import Settings
+
+def chosen(budget, device, families):
+    found = load_corpora(Settings(budget=budget, families=families), device)
+    return found.settings.text_corpus, found.data["text"].sha256, found.notes
+
+print(json.dumps([chosen(*asked.split()) for asked in sys.argv[1:]]))
+"""
+
+
+def test_where_no_text_is_named_it_follows_from_the_cap_alone(tmp_path: Path) -> None:
+    """A small one for what goes through it some times, a large one for more, the same each time; --resume keeps it."""
+    fill(tmp_path / "datasets")
+    asked = ("1h cpu nanogpt", "8h cpu nanogpt", "60s cuda nanogpt", "1h cuda nanogpt", "2h cpu nanogpt,translation")
+    with serving(tmp_path / "datasets") as (endpoint, _):
+        found = ask_python(BY_CAP, *asked, endpoint=endpoint, home=tmp_path / "home")
+    assert [text for text, *_ in found] == [HUB_TEXT, HUB_LARGE_TEXT, HUB_TEXT, HUB_LARGE_TEXT, HUB_TEXT]
+    small, large = {text: sha256 for text, sha256, _ in found}.values()
+    assert small != large
+    for text, _, notes in found:
+        assert any(note.startswith(f"nanogpt: {text} serves, as ") for note in notes)
+    assert ask_python(BY_CAP, *asked, endpoint=NOWHERE, home=tmp_path / "home") == found
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_small_text_serves_as_long_as_the_recipes_last_trial_goes_through_it_so_many_times(device: str) -> None:
+    from model.config import RECIPES
+    from tune.recipe import LIFE_SHARE, MOST_EPOCHS, NOMINAL_FLOPS, SMALL_TEXT_TOKENS, recipe, small_text_seconds
+
+    made = recipe(
+        base=RECIPES["nanogpt"], given={}, family="nanogpt", kind=device, seconds=small_text_seconds(device),
+        flops=NOMINAL_FLOPS[device], text_tokens=1_000_000, windowed_tokens=50_000, sizes=(1.0, 1e12),
+    )  # fmt: skip
+    assert LIFE_SHARE * made.tokens == pytest.approx(MOST_EPOCHS * SMALL_TEXT_TOKENS)
+
+
+PREPARED = """
+import json
+from tune.corpora import load_corpora
+from tune.settings import Settings
+
+def refuse(*_, **__):
+    raise AssertionError("opened again")
+
+def content(settings):
+    return [[each.sha256, each.tokenizer, str(each.folder)] for each in load_corpora(settings).data.values()]
+
+first = content(Settings(budget=60.0))
+import tune.corpora
+tune.corpora.open_splits = tune.corpora.load_pairs = refuse
+print(json.dumps([first, content(Settings(budget=60.0))]))
+"""
+
+
+def test_a_dataset_that_was_prepared_is_not_opened_again(tmp_path: Path) -> None:
+    fill(tmp_path / "datasets")
+    with serving(tmp_path / "datasets") as (endpoint, _):
+        first, again = ask_python(PREPARED, endpoint=endpoint, home=tmp_path / "home")
+    assert first == again
+
+
 class Terminal(StringIO):
     def isatty(self) -> bool:
         return True
@@ -105,6 +169,7 @@ def test_each_part_of_preparing_has_a_bar_on_a_terminal_and_nowhere_else(
 ) -> None:
     (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs(0, 400)))
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("sys.stderr", shown := screen())
     asked = Settings(budget="1h", families="translation", translation_corpus=tmp_path / "pairs.tsv")
     load_corpora(asked)

@@ -61,7 +61,7 @@ def searches(folder: Path, where: str, words: Sequence[str], line: Connection, s
     if where == "is told twice":
         study.Thread = Twice
     if where == "looks":
-        search_context.load_corpora = lambda settings: comes_to(where)
+        search_context.load_corpora = lambda *_: comes_to(where)
     sys.exit(cli.main(Settings, words))
 
 

@@ -5,6 +5,7 @@ import tracemalloc
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,6 +107,14 @@ def test_a_text_of_few_characters_is_read_by_character(alphabet: int, kind: type
     assert isinstance(tokenizer, kind) and data.vocabulary == tokenizer.vocabulary
     assert tokenizer.decode(data.train) == train * 3
     assert tokenizer.decode(data.held_out) == tokenizer.decode(data.valid) + tokenizer.decode(data.test)
+
+
+@pytest.mark.parametrize(("length", "kind"), [(3_000, CharacterTokenizer), (3_001, SubwordTokenizer)])
+def test_a_long_text_is_read_in_longer_tokens(length: int, kind: type[Tokenizer], monkeypatch: Any) -> None:
+    monkeypatch.setattr("model.data.dataset.SHORT_TEXT", 3_000)
+    text = ("to be or not to be, " * 200)[:length]
+    data = prepare_text(replace(text_corpus("a"), train=[text[:2_000], text[2_000:]]))
+    assert isinstance(tokenizer := Tokenizer.from_json(data.tokenizer), kind) and tokenizer.decode(data.train) == text
 
 
 def test_the_vocabulary_is_learned_from_the_training_split_only() -> None:
