@@ -31,7 +31,7 @@ class Stored:
         Stored.kinds[cls.__name__] = cls
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return super().__reduce_ex__(protocol) if self.folder is None else (again, (self.folder,))
+        return super().__reduce_ex__(protocol) if self.folder is None else (again, (type(self), self.folder))
 
     def save(self, folder: Path) -> None:
         """Write all but the arrays that are there already. OSError: the disk does not take it."""
@@ -55,9 +55,10 @@ class Stored:
         return made
 
 
-def again(folder: Path) -> Stored:
-    """What lay in a folder when it was sent to this process. UserError: it has gone since."""
-    found = Stored.open(folder)
+def again(kind: type[Stored], folder: Path) -> Stored:
+    """What lay in a folder when it was sent to this process, which with its kind loads the code. UserError: it has gone
+    since."""
+    found = kind.open(folder)
     if found is None:
         rule = "has gone, or was changed, while it was in use: leave it alone as long as a search runs"
         raise UserError(f"prepared text: '{folder}' {rule}; then go on with --resume")

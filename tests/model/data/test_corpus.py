@@ -212,7 +212,7 @@ def test_line_ends_are_one_character(tmp_path: Path) -> None:
     assert "".join(texts(load_text(path))) == "one\ntwo\n" * 2_000
 
 
-@pytest.mark.parametrize("piece", [1, 7, 64, 1 << 20])
+@pytest.mark.parametrize("piece", [4, 7, 64, 1 << 20])
 def test_a_text_is_the_same_however_much_of_it_is_read_at_a_time(
     piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
