@@ -231,7 +231,8 @@ def section(group: pd.DataFrame) -> str:
         "unranked": "no rung completed yet",
         "failed": "failed or diverged",
     }[first["section"]]
-    measured = ", ".join(filter(None, (level, measured_text(first))))
+    own = "each with its own context" if "context" in group and group["context"].notna().any() else ""
+    measured = ", ".join(filter(None, (level, measured_text(first), own)))
     return f"{first['family']}{text}{vocabulary}: {measured}"
 
 

@@ -62,6 +62,7 @@ class Config:
     decay_share: float = 0.4  # of the life's training, the part in which the rate falls to zero
     average: float = 0.05  # of the steps so far, in which an average of the weights halves its memory; 0: there is none
     scaling_rules: bool = True  # else one rate for all tensors: the standard parametrization
+    evaluation_window: int | None = None  # targets are judged in windows that all contexts divide; None: of the context
     own: Mapping[str, Any] = field(default_factory=dict)  # dimensions that only a user's own family has
 
     def __post_init__(self) -> None:

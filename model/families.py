@@ -159,10 +159,11 @@ class Transformers(Family):
     def evaluation_batches(
         self, config: Config, data: Data, split: str, tokens: int | None, device: torch.device | str
     ) -> Iterator[Batch]:
-        return evaluation_batches(data, split, tokens=tokens, context=config.context, device=device)
+        window = config.evaluation_window
+        return evaluation_batches(data, split, tokens=tokens, context=config.context, window=window, device=device)
 
     def span(self, config: Config, data: Data, split: str, tokens: int | None) -> Span:
-        return span(data, split, tokens, context=config.context)
+        return span(data, split, tokens, context=config.evaluation_window or config.context)
 
     def losses(self, model: nn.Module, config: Config, inputs: Inputs, targets: Tensor) -> tuple[Tensor, Tensor]:
         return training_loss(_logits(model, inputs), targets.flatten(), config.label_smoothing)

@@ -182,7 +182,7 @@ def make_place(context: SearchContext, engine: Engine) -> Place:
     engine.accounting.journal.note(evaluation_tokens=tokens)
     return Place(
         folder=study, device=kind, threads=THREADS, seed=settings.seed, evaluation_tokens=tokens,
-        recipes={name: each.config for name, each in context.recipes.items()},
+        recipes={name: each.at for name, each in context.recipes.items()},
         report_every=settings.report_every, driver=heartbeat.Driver.here(),
         memory_limit=context.held_to,
     )  # fmt: skip

@@ -4,11 +4,11 @@ begins. One function, `recipe`; every rule of it is a constant above it. Standar
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from tune.errors import UserError
-from tune.search_space import CENTRE, PER_LAYER, layer_weights
+from tune.search_space import CENTRE, LEAST_CONTEXT, PER_LAYER, ROWS, layer_weights
 
 FLOPS_PER_WEIGHT = 6
 """Of training, for each token."""
@@ -33,8 +33,6 @@ SMALL_TEXT_TOKENS = 1e6
 CONTEXTS = {128: 3e6, 256: 6e6, 512: 3e8, 1024: 3e9}
 """From so many tokens of that trial's training on a longer context is better at equal device-seconds. Below them it
 sees too few rows a step. 512 and more are a guess: no machine of ours had a GPU."""
-ROWS = 3
-"""Of a batch, at least: it is the least that was tried (768 tokens at a context of 256)."""
 WINDOWS = 64
 """Of the validation split, at least: fewer, longer ones leave its end unread and its first tokens without a past."""
 FILLING_TOKENS = {"cpu": 0, "cuda": 16_384}
@@ -55,7 +53,7 @@ EVALUATION_TOKENS_PER_RUNG_SECOND = {"cpu": 800, "cuda": 50_000}
 the shortest segment."""
 
 SETTABLE: Mapping[str, tuple[type, float, float, str]] = {
-    "context": (int, 8, 8192, "256"),
+    "context": (int, LEAST_CONTEXT, 8192, "256"),
     "batch_tokens": (int, 8, 2**24, "1536"),
     "learning_rate": (float, 1e-6, 10.0, "1e-3"),
     "warm_up_steps": (int, 1, 10**6, "100"),
@@ -101,7 +99,8 @@ class Recipe:
 
     weights: the size around which a search begins, those of the layers (0: nothing is known of such models); tokens:
     what the family's device-seconds train of such a model; flops: the FLOP/s that this follows from; why: of each, in
-    a few words.
+    a few words; own: what rate, warm-up and beta2 follow from in a trial whose batch is its own (`followed`);
+    evaluation_window: as Config has it, where contexts vary.
     """
 
     context: int
@@ -115,11 +114,18 @@ class Recipe:
     tokens: float
     flops: float
     why: Mapping[str, str]
+    own: Mapping[str, float] = field(default_factory=dict)
+    evaluation_window: int | None = None
 
     @property
     def config(self) -> dict[str, Any]:
         """What of it is of a trial's model.config.Config."""
         return {name: getattr(self, name) for name in (*SETTABLE, "betas")}
+
+    def at(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """What is known of the Config of a trial at a point of the space."""
+        window = {} if self.evaluation_window is None else {"evaluation_window": self.evaluation_window}
+        return {**self.config, **window, **followed(self.own, point), **point}
 
     @property
     def line(self) -> str:
@@ -140,12 +146,16 @@ class Recipe:
         """The inverse. UserError or TypeError: something that stored() did not write; a stranger may have."""
         sound = [parse_set(set_text({name: stored[name]})) for name in SETTABLE]
         made = cls(**{**stored, "betas": tuple(stored["betas"])} | {k: v for each in sound for k, v in each.items()})
-        numbers = [*made.betas, made.weights, made.tokens, made.flops]
+        numbers = [*made.betas, made.weights, made.tokens, made.flops, *made.own.values()]
         if len(made.betas) != 2 or not all(0 <= beta < 1 for beta in made.betas):
             raise UserError(f"{made.betas!r} are no betas")
         if not all(isinstance(number, int | float) and 0 <= number < math.inf for number in numbers):
             raise UserError("a figure of its recipe is none")
-        if not all(isinstance(text, str) for each in made.why.items() for text in each):
+        if made.own and not ({"batch_tokens", "life"} <= made.own.keys() and all(made.own.values())):
+            raise UserError("what its recipe follows from is not all there")
+        if made.evaluation_window is not None and parse_set(f"context={made.evaluation_window}")["context"] % 1:
+            raise UserError("its evaluation has no whole window")
+        if not all(isinstance(text, str) for each in (*made.why.items(), made.own) for text in each):
             raise UserError("a reason of its recipe is none")
         return made
 
@@ -179,23 +189,50 @@ def recipe(
         if ROWS * given.get("context", 0) > batch:
             batch, why_batch = ROWS * int(given["context"]), f"{ROWS} rows"
     batch = int(given.get("batch_tokens", batch))
-    times = min(max(math.sqrt(batch / base["batch_tokens"]), 1 / RATE_TIMES), RATE_TIMES)
+    own = {"life": life, "beta1": base["betas"][0], "beta2": base["betas"][1]}
+    own |= {name: base[name] for name in ("batch_tokens", "learning_rate", "warm_up_steps")}
     found = {
         "context": context,
         "batch_tokens": batch,
-        "learning_rate": float(f"{times * base['learning_rate']:.2g}"),
-        "warm_up_steps": min(base["warm_up_steps"], max(1, round(WARM_UP_SHARE * life / batch))),
         "weight_decay": base["weight_decay"],
         "label_smoothing": base["label_smoothing"],
+        **followed(own, {"batch_tokens": batch}),
     }
     short = "few steps" if found["warm_up_steps"] < base["warm_up_steps"] else "the family's own"
+    times = _rate_times(batch / base["batch_tokens"])
     rate = "the family's own" if times == 1 else f"{times:.2g} times the family's own, as its batch"
     why = {"context": why_context, "batch_tokens": why_batch, "learning_rate": rate, "warm_up_steps": short}
     why |= dict.fromkeys(given, "given")
     return Recipe(
-        **{**found, **given}, betas=(base["betas"][0], _beta2(base, batch)), weights=weights, tokens=tokens,
-        flops=flops, why=dict.fromkeys(SETTABLE, "the family's own") | why,
+        **{**found, **given}, weights=weights, tokens=tokens, flops=flops,
+        why=dict.fromkeys(SETTABLE, "the family's own") | why,
+        own={name: value for name, value in own.items() if name not in given or name == "batch_tokens"},
     )  # fmt: skip
+
+
+def followed(own: Mapping[str, float], point: Mapping[str, Any]) -> dict[str, Any]:
+    """What follows from the batch of a point that has one: the rate by its square root, AdamW's second moment with its
+    half-life in tokens, the warm-up. What the point has itself does not follow, nor what `own` lacks.
+
+    own: a family's batch_tokens, and its values of what follows; life: tokens of the one trial trained to its end.
+    """
+    if not own or "batch_tokens" not in point:
+        return {}
+    batch, found = point["batch_tokens"], dict[str, Any]()
+    times = batch / own["batch_tokens"]
+    if "learning_rate" in own:
+        found["learning_rate"] = float(f"{_rate_times(times) * own['learning_rate']:.2g}")
+    if "warm_up_steps" in own:
+        found["warm_up_steps"] = int(min(own["warm_up_steps"], max(1, round(WARM_UP_SHARE * own["life"] / batch))))
+    if "beta2" in own:
+        beta2 = own["beta2"] if times == 1 else min(max(own["beta2"] ** times, LEAST_BETA2), MOST_BETA2)
+        found["betas"] = (own["beta1"], beta2)
+    return {name: value for name, value in found.items() if name not in point}
+
+
+def _rate_times(times: float) -> float:
+    """That of the rate where a batch is so many times as large."""
+    return min(max(math.sqrt(times), 1 / RATE_TIMES), RATE_TIMES)
 
 
 def suited_weights(family: str, compute: float) -> float:
@@ -224,14 +261,6 @@ def _context(base: Mapping[str, Any], life: float, most: float) -> tuple[int, st
     """The longest that so many tokens of training are worth, up to `most`, where that is not below the family's own."""
     fitting = [context for context, tokens in CONTEXTS.items() if life >= tokens and context <= most]
     return max([base["context"], *fitting]), f"the last trial trains on {life / 1e6:.3g}M tokens"
-
-
-def _beta2(base: Mapping[str, Any], batch: int) -> float:
-    """That of a batch, with the half-life in tokens that the family's own has."""
-    own = float(base["betas"][1])
-    if batch == base["batch_tokens"]:
-        return own
-    return min(max(own ** (batch / base["batch_tokens"]), LEAST_BETA2), MOST_BETA2)
 
 
 def evaluation_tokens(kind: str, rung_seconds: float) -> int:

@@ -28,7 +28,7 @@ from tune.display.tensorboard import TensorBoard
 from tune.errors import UserError, told_of
 from tune.flags import invalid
 from tune.machine import cpu_name
-from tune.recipe import FILLING_TOKENS, LEAST_EPOCH_STEPS, UNSEEN_FLOPS, Recipe, recipe
+from tune.recipe import FILLING_TOKENS, LEAST_EPOCH_STEPS, UNSEEN_FLOPS, WINDOWS, Recipe, recipe
 from tune.search.earlier import Earlier, Ground, Learned, beyond, learn, line, read, suited
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.ladder import CONFIRM_SHARE
@@ -77,7 +77,7 @@ class SearchContext:
 
 def whole_config(recipe: Recipe, family: str, point: Mapping[str, Any], seed: int = 0) -> Config:
     """A point of a family's space, and the recipe beside it."""
-    return Config.at({**recipe.config, **point}, family=family, seed=seed)
+    return Config.at(recipe.at(point), family=family, seed=seed)
 
 
 def survey(settings: Settings, devices: Devices) -> SearchContext:
@@ -95,13 +95,12 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
         for name, space in spaces.items() if kept is None and name in PER_LAYER
     }  # fmt: skip
     of = {name: [each[name] for each in earlier if name in each] for name in spaces}
-    recipes: Mapping[str, Recipe] = kept or {
+    recipes = kept or {
         name: make_recipe(settings, devices, space, data[name], measured.get(name, (0.0, 0.0))[0], of[name])
         for name, space in spaces.items()
     }
     for name, space in spaces.items():
-        names = tuple(each for each in settings.vary if each not in SPACES[name])
-        spaces[name] = replace(space, vary=freed(names, recipes[name].config))
+        spaces[name], recipes[name] = varied(space, recipes[name], settings.vary, data[name])
         check_learns(whole_config(recipes[name], name, spaces[name].default(), settings.seed), data[name])
     learned = kept_learned(settings.resume, spaces) if settings.resume else {}
     memories = {
@@ -130,6 +129,16 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
         held_to=asked if devices.trials_each == 1 else min(limits),
         notes=[*texts.notes, *notes, *told], begun=begun,
     )  # fmt: skip
+
+
+def varied(space: Space, recipe: Recipe, vary: Sequence[str], data: Data) -> tuple[Space, Recipe]:
+    """With what of the recipe varies too; where contexts do, all are judged on windows that they divide."""
+    names, own = tuple(name for name in vary if name not in SPACES[space.family]), recipe.config
+    longest = len(data.valid) // WINDOWS if isinstance(data, TextData) else math.inf
+    values = freed(names, own, longest)
+    if "context" in values:
+        recipe = replace(recipe, evaluation_window=max(map(int, values["context"])))
+    return replace(space, vary=values, own={name: own[name] for name in values}), recipe
 
 
 def make_recipe(

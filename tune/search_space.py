@@ -2,6 +2,7 @@
 and how a configuration is labelled; standard library only.
 """
 
+import math
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -29,17 +30,21 @@ DIMENSIONS: Dimensions = {
 CENTRE: Config = {"d_model": 128, "heads": 4, "layers": 4, "dropout": 0.1}
 PER_LAYER = {"nanogpt": 12, "translation": 28}
 """Weights of a layer over d_model squared, of the families of which that is known."""
-PARTNERS = {"heads": "d_model", "d_model": "heads"}
+PARTNERS = {"heads": "d_model", "d_model": "heads", "context": "batch_tokens", "batch_tokens": "context"}
+"""What of a dimension is valid depends on the other one."""
 HEADS_RULE = f"heads must divide d_model and leave each head a width of at least {LEAST_HEAD_WIDTH}"
 SPACES: dict[str, Dimensions] = dict.fromkeys(FAMILIES, DIMENSIONS)
 """Of each family; those of a user's own are added."""
-FREED = ("learning_rate", "batch_tokens", "weight_decay")
+FREED = ("learning_rate", "batch_tokens", "weight_decay", "context")
 """Of the recipe, what --vary can add to a space."""
+ROWS = 3
+"""Of a batch, at least: it is the least that was tried (768 tokens at a context of 256)."""
+LEAST_CONTEXT = 8
 FREED_TIMES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """The recipe's own value: what it is tried at. Powers of two, so that all are as short to write as the recipe's."""
 SHORT = {
     "d_model": "d", "heads": "h", "layers": "l", "dropout": "p", "precision": "", "learning_rate": "lr",
-    "batch_tokens": "b", "weight_decay": "wd",
+    "batch_tokens": "b", "weight_decay": "wd", "context": "c",
 }  # fmt: skip
 """How a dimension is named in a label."""
 
@@ -87,7 +92,7 @@ def _parse_value(name: str, typed: str, values: tuple[Value, ...]) -> Value:
     for value in values:
         if value in (wanted, typed):
             return value
-    rule = f" ({HEADS_RULE})" if name in PARTNERS else ""
+    rule = f" ({HEADS_RULE})" if name in ("heads", "d_model") else ""
     raise UserError(f"--fix: '{name}={typed}' is not in the space{rule}: fix {name} at one of {listed(values)}")
 
 
@@ -95,9 +100,6 @@ def parse_vary(text: str) -> tuple[str, ...]:
     """`learning_rate,batch_tokens` -> both. UserError: nothing of a recipe that can be freed."""
     names = tuple(part.strip() for part in text.split(","))
     for place, name in enumerate(names):
-        if name == "context":
-            rule = "cannot vary, as perplexities compare at one context"
-            raise UserError(f"--vary: {name!r} {rule}: write --set context=256 for all, or leave it out")
         if name not in FREED:
             rule = "varies already" if name in merged(SPACES.values()) else "is nothing of a recipe that may vary"
             raise UserError(f"--vary: {name!r} {rule}: choose of {', '.join(FREED)}; write {FREED[0]}")
@@ -106,9 +108,29 @@ def parse_vary(text: str) -> tuple[str, ...]:
     return names
 
 
-def freed(names: tuple[str, ...], recipe: Mapping[str, Any]) -> dict[str, tuple[Value, ...]]:
-    """The values to try of each of these, with the recipe's own in the middle; a whole number stays one."""
-    return {name: tuple(type(recipe[name])(times * recipe[name]) for times in FREED_TIMES) for name in names}
+def freed(names: tuple[str, ...], recipe: Mapping[str, Any], longest: float = math.inf) -> dict[str, tuple[Value, ...]]:
+    """The values to try of each of these, the recipe's own among them; a whole number stays one.
+
+    A context is its own times a power of two, at most `longest` unless that is its own; of contexts and batches those
+    are left out that fit none of the others.
+    """
+    values = {name: tuple(type(recipe[name])(times * recipe[name]) for times in FREED_TIMES) for name in names}
+    contexts, batches = (values.get(name, (recipe.get(name, 0),)) for name in ("context", "batch_tokens"))
+    rows = least_rows(recipe)
+    if "context" in values:
+        most = max(recipe["context"], min(longest, max(batches) // rows))
+        powers = (each for each in contexts if max(contexts) % each == 0 and each >= LEAST_CONTEXT)
+        values["context"] = contexts = tuple(each for each in powers if each <= most)
+    if "batch_tokens" in values:
+        values["batch_tokens"] = tuple(each for each in batches if each >= rows * min(contexts))
+    return values
+
+
+def least_rows(recipe: Mapping[str, Any]) -> int:
+    """Those that a batch has at least: ROWS, unless the recipe's own has fewer, as it was set."""
+    if not {"context", "batch_tokens"} <= recipe.keys():
+        return 0
+    return max(1, min(ROWS, int(recipe["batch_tokens"]) // int(recipe["context"])))
 
 
 def layer_weights(family: str, config: Mapping[str, Value]) -> float:
@@ -145,12 +167,16 @@ def _short(value: Value) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """The valid configs of one family on one kind of device. vary: dimensions beside the family's. UserError: none."""
+    """The valid configs of one family on one kind of device. UserError: none.
+
+    vary: dimensions beside the family's; own: the recipe's values of these, which are tried first.
+    """
 
     family: str
     precisions: tuple[str, ...]  # those the device does natively, each a different arithmetic
     fix: Mapping[str, Value] = field(default_factory=dict)
     vary: Dimensions = field(default_factory=dict)
+    own: Mapping[str, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.family not in SPACES:
@@ -209,7 +235,14 @@ class Space:
             return values
         partners = (config[partner],) if partner in config else self.dimensions[partner]
         pairs = {value: [{name: value, partner: other} for other in partners] for value in values}
-        return tuple(value for value in values if any(heads_fit(**pair) for pair in pairs[value]))
+        return tuple(value for value in values if any(map(self._fit, pairs[value])))
+
+    def _fit(self, pair: Mapping[str, Any]) -> bool:
+        """Whether two that depend on each other are valid together."""
+        if "heads" in pair:
+            return heads_fit(**pair)
+        enough: bool = pair["batch_tokens"] >= least_rows(self.own) * pair["context"]
+        return enough
 
     def _grown(self, config: Config, names: list[str]) -> Iterator[Config]:
         """The config with every valid choice in these dimensions too."""
@@ -256,11 +289,11 @@ class Space:
     def default(self) -> Config:
         """The valid config the fewest steps away from CENTRE, in the fastest native precision.
 
-        Where CENTRE says nothing of a dimension its middle value is meant.
+        Where neither CENTRE nor the recipe says anything of a dimension its middle value is meant.
         """
         every, native = {**SPACES[self.family], **self.vary}, self.dimensions.get("precision", ())
         centre = {name: values[(len(values) - 1) // 2] for name, values in every.items()}
-        centre |= {name: value for name, value in CENTRE.items() if value in every.get(name, ())}
+        centre |= {name: value for name, value in {**CENTRE, **self.own}.items() if value in every.get(name, ())}
         centre |= {"precision": next(each for each in FASTEST_FIRST if each in native)} if native else {}
 
         def steps_away(name: str, value: Value) -> int:

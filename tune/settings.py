@@ -126,7 +126,8 @@ class Settings(Flags):
     vary: tuple[str, ...] = field(
         default=(),
         metadata=typed(
-            f"what of the recipe to vary too, from a quarter of its own value to four times it: {', '.join(FREED)}",
+            f"what of the recipe to vary too, from a quarter of its own value to four times it: {', '.join(FREED)} "
+            "(context: of nanogpt, whose trials are then judged on the same tokens, each with its own context)",
             form="NAME,...",
             parse=parse_vary,
             show=",".join,
@@ -296,8 +297,12 @@ class Settings(Flags):
         for family, name in product(self.families, self.set):
             if name in SPACES[family]:
                 raise invalid("set", f"'{name}' is in the space of {family}: --fix it, or leave it out")
-        if "batch_tokens" in self.vary and self.rungs == "tokens":
-            raise invalid("vary", "'batch_tokens' makes steps of unequal tokens: leave it out, or --rungs tokens")
+        if unequal := [name for name in ("batch_tokens", "context") if name in self.vary and self.rungs == "tokens"]:
+            raise invalid("vary", f"'{unequal[0]}' makes steps of unequal tokens: leave it out, or --rungs tokens")
+        if "context" in self.vary and (others := [name for name in self.families if name != "nanogpt"]):
+            why = "has rows of sentences" if others[0] in FAMILIES else "makes its own batches"
+            rule = f"varies in nanogpt alone, and {others[0]} {why}"
+            raise invalid("vary", f"'context' {rule}: leave it out, or write --families nanogpt")
         if unequal := [name for name in self.families if "batch_tokens" in SPACES[name] and self.rungs == "tokens"]:
             rule = f"{unequal[0]!r} has batch_tokens in its space, which makes steps of unequal tokens"
             raise invalid("rungs", f"'tokens': {rule}: leave one of the two out")

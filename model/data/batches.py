@@ -264,23 +264,36 @@ def evaluation_batches(
     *,
     tokens: int | None,
     context: int,
+    window: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Iterator[Batch]:
     """All of `split` or its fixed subset of about `tokens` target tokens, spread over it.
 
     Splits are "train", "valid" and "test", and of text "held_out". Text is cut into windows of `context` tokens without
-    overlap.
+    overlap. Where one `window` is a multiple of several contexts, each has the same targets, batch by batch.
     """
     if isinstance(data, PairData):
         yield from _pair_evaluation(data, getattr(data, split), tokens, device)
         return
-    text = ResidentText(getattr(data, split), device)
-    begins, rest = _windows(len(getattr(data, split)), tokens, context)
-    rows = max(1, EVALUATION_TOKENS // context)
-    for some in range(0, len(begins), rows):
-        yield text.batch(begins[some : some + rows], context)
-    if rest:
-        yield text.batch(np.array([len(getattr(data, split)) - 1 - rest]), rest)
+    ids, window = getattr(data, split), window or context
+    text, last = ResidentText(ids, device), len(ids) - 1
+    begins = _windows(last, tokens, window)
+    begins = (begins[:, None] + np.arange(0, window, context)).flatten()
+    begins, rows = begins[begins < last], max(1, EVALUATION_TOKENS // window) * window // context
+    for first in range(0, len(begins), rows):
+        some = begins[first : first + rows]
+        batch = text.batch(some, context)
+        yield batch if (beyond := int(some[-1]) + context - last) <= 0 else _cut(batch, beyond)
+
+
+def _cut(batch: Batch, beyond: int) -> Batch:
+    """A batch of text whose last row has so many targets beyond the end: they count for nothing."""
+    (inputs,), targets = batch.inputs, batch.targets
+    assert inputs is not None, "it is of text"
+    if len(targets) == 1:
+        return Batch((inputs[:, :-beyond],), targets[:, :-beyond], batch.tokens - beyond)
+    targets[-1, -beyond:] = IGNORED
+    return Batch((inputs,), targets, batch.tokens - beyond)
 
 
 def span(data: TextData | PairData, split: str, tokens: int | None, *, context: int) -> Span:
@@ -291,8 +304,8 @@ def span(data: TextData | PairData, split: str, tokens: int | None, *, context: 
         return Span(int(pairs.lengths[rows, 1].sum()), int(pairs.characters[rows].sum()), int(pairs.words[rows].sum()))
     ids: np.ndarray = getattr(data, split)
     tokenizer = Tokenizer.from_json(data.tokenizer)
-    begins, rest = _windows(len(ids), tokens, context)
-    windows = [(begin, context) for begin in begins.tolist()] + [(len(ids) - 1 - rest, rest)] * (rest > 0)
+    last = len(ids) - 1
+    windows = [(begin, min(context, last - begin)) for begin in _windows(last, tokens, context).tolist()]
     texts = [tokenizer.decode(ids[begin : begin + length + 1]) for begin, length in windows]
     firsts = [tokenizer.decode(ids[begin : begin + 1]) for begin, _ in windows]
     return Span(
@@ -300,12 +313,12 @@ def span(data: TextData | PairData, split: str, tokens: int | None, *, context: 
     )
 
 
-def _windows(length: int, tokens: int | None, context: int) -> tuple[np.ndarray, int]:
-    """Where the windows that predict about `tokens` of `length` tokens begin, and the length of a last, shorter one."""
-    windows, rest = divmod(length - 1, context)
-    if tokens is None or tokens >= windows * context:
-        return np.arange(windows) * context, rest
-    return spread(max(1, tokens // context), windows) * context, 0
+def _windows(targets: int, tokens: int | None, window: int) -> np.ndarray:
+    """Where the windows begin that predict about `tokens` of so many targets; of all of them the last may be shorter."""
+    windows = targets // window
+    if tokens is None or tokens >= windows * window:
+        return np.arange(0, targets, window)
+    return spread(max(1, tokens // window), windows) * window
 
 
 def _subset(pairs: PairSplit, tokens: int | None) -> np.ndarray:

@@ -29,7 +29,7 @@ AVERAGE = "average."
 """Before a parameter's name, that of its average among the optimizer's tensors."""
 KEPT = 2  # the newest, and one to fall back to
 _UNFINISHED = ".unfinished-"
-_LATER: dict[str, Any] = {"own": {}, "scaling_rules": True}  # fields that were none once
+_LATER: dict[str, Any] = {"own": {}, "scaling_rules": True, "evaluation_window": None}  # fields that were none once
 
 
 class DamagedCheckpoint(UserError):

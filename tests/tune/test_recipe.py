@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from model.config import RECIPES
+from model.families import FAMILIES
 from tests.tune.test_registry import CORE
 from tune.assembly import make_engine
 from tune.dry_run import make_plan, plan_lines
@@ -96,6 +97,27 @@ def test_what_is_set_wins_and_the_rest_follows(family: str) -> None:
     assert made(given={"context": 1024}).batch_tokens >= ROWS * 1024
 
 
+@pytest.mark.parametrize("family", PER_LAYER)
+@pytest.mark.parametrize("seconds", [30.0, DAY])
+def test_a_trial_whose_batch_is_its_own_has_the_rate_and_warm_up_and_beta2_that_a_study_of_that_batch_has(
+    family: str, seconds: float
+) -> None:
+    given = {"context": 64, "weight_decay": 0.5}
+    study = Recipe.from_stored(json.loads(json.dumps(made(family, seconds=seconds, given=given).stored())))
+    for batch in (192, 384, 768, 1024, 3072, 16_384):
+        whole = made(family, seconds=seconds, given={**given, "batch_tokens": batch}).config
+        assert study.at({"batch_tokens": batch, "layers": 2}) == {**whole, "layers": 2}
+        assert study.around(10 * study.weights).at({"batch_tokens": batch}) == whole
+        assert study.at({"batch_tokens": batch, "learning_rate": 0.5}) == {**whole, "learning_rate": 0.5}
+        set_too = {**given, "learning_rate": 1e-4, "warm_up_steps": 7}
+        assert made(family, seconds=seconds, given=set_too).at({"batch_tokens": batch}).items() >= {
+            "learning_rate": 1e-4, "warm_up_steps": 7, "betas": whole["betas"]
+        }.items()  # fmt: skip
+    assert study.at({"layers": 2}) == {**study.config, "layers": 2}
+    own = made("own", given={"learning_rate": 0.5})
+    assert own.at({"batch_tokens": 9}) == {**own.config, "batch_tokens": 9}
+
+
 def test_a_family_of_ones_own_keeps_its_own_whatever_the_cap() -> None:
     own = {**RECIPES["nanogpt"], "learning_rate": 0.3, "batch_tokens": 5}
     for seconds in (1.0, 30 * DAY):
@@ -110,7 +132,8 @@ def test_stored_and_typed_forms_are_read_back_and_strangers_are_refused() -> Non
     assert Recipe.from_stored(stored) == made()
     for change in (
         {"context": 10**9}, {"context": "x"}, {"context": 64.5}, {"betas": [0.9]}, {"betas": [0.9, 2]}, {"why": [1]},
-        {"weights": math.inf}, {"tokens": None}, {"why": {"context": 3}}, {"learning_rate": [1]}, {"more": 1},
+        {"own": [1]}, {"own": {"life": 1.0}}, {"own": {"batch_tokens": 0, "life": 1}}, {"evaluation_window": 0.5},
+        {"evaluation_window": "x"}, {"weights": math.inf}, {"tokens": None}, {"why": {"context": 3}}, {"learning_rate": [1]}, {"more": 1},
     ):  # fmt: skip
         with pytest.raises((ValueError, TypeError, AttributeError)):
             Recipe.from_stored({**stored, **change})
@@ -152,6 +175,28 @@ def test_a_study_keeps_its_recipe_on_whatever_machine_and_under_whatever_cap(
         (study / "study.json").write_text(json.dumps({**before, "recipes": damage}))
         with pytest.raises(ValueError, match=f"^--resume: [^\n]*{said}[^\n]*$"):
             survey(Settings.of_study(study), CORE)
+
+
+def test_contexts_that_vary_divide_the_window_on_which_all_are_judged(asked: Settings) -> None:
+    """As do batches and rates beside them; what memory and prices ask of a point is of its own context."""
+    context = survey(replace(asked, vary=("context", "batch_tokens"), set={"context": 64}), CORE)
+    space, data = context.spaces["nanogpt"], context.data["nanogpt"]
+    points = {space.default()["context"]: space.default()}
+    for point in space.configs():
+        points.setdefault(point["context"], point)
+    configs = {length: context.config("nanogpt", point) for length, point in points.items()}
+    assert len(configs) > 2 and {config.context for config in configs.values()} == set(configs)
+    assert {config.evaluation_window for config in configs.values()} == {max(configs)}
+    judged = {
+        split: {FAMILIES["nanogpt"].span(config, data, split, 4096) for config in configs.values()}
+        for split in ("valid", "test")
+    }
+    assert all(len(each) == 1 for each in judged.values())
+    lengths = sorted(configs)
+    flops = [context.memories["nanogpt"].predicted({**points[lengths[0]], "context": length}, 1) for length in lengths]
+    assert flops == sorted(set(flops))
+    plain = survey(asked, CORE)
+    assert plain.config("nanogpt", plain.spaces["nanogpt"].default()).evaluation_window is None
 
 
 def test_measuring_is_charged_to_the_cap_before_anything_else_runs(asked: Settings, tmp_path: Path) -> None:

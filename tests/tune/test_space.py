@@ -1,3 +1,4 @@
+import math
 import random
 from collections import Counter
 
@@ -8,6 +9,7 @@ from tune.search_space import (
     CENTRE,
     DIMENSIONS,
     PRECISIONS,
+    ROWS,
     Space,
     fix_text,
     freed,
@@ -120,6 +122,25 @@ def test_what_is_freed_of_the_recipe_varies_around_its_own_value(names):
     for name, values in vary.items():
         assert {config[name] for config in configs} == set(values) and {type(v) for v in values} == {type(RECIPE[name])}
         assert min(values) == RECIPE[name] / 4 and max(values) == RECIPE[name] * 4
+
+
+@pytest.mark.parametrize("names", ["context", "context,batch_tokens", "batch_tokens"])
+@pytest.mark.parametrize("own", [(64, 768), (256, 768), (256, 300), (96, 4096), (8, 8)])
+def test_no_batch_has_fewer_rows_than_were_tried_and_contexts_are_powers_of_two_around_the_recipes(names, own):
+    context, batch = own
+    recipe = {**RECIPE, "context": context, "batch_tokens": batch}
+    vary = freed(parse_vary(names), recipe, longest=512)
+    varied = space(vary=vary, own={name: recipe[name] for name in vary}, fix={"d_model": 16, "layers": 2})
+    assert varied.default().items() >= {name: recipe[name] for name in vary}.items()
+    points = [{**recipe, **config} for config in varied.configs()]
+    for point in points:
+        assert point["batch_tokens"] >= min(ROWS * point["context"], batch // context * point["context"])
+        assert math.log2(point["context"] / context).is_integer() and 8 <= point["context"] <= max(context, 512)
+    for name, values in vary.items():
+        assert {point[name] for point in points} == set(values)
+        assert all(max(values) % value == 0 for value in values if name == "context")
+    assert len(points) == varied.count and all(map(varied.contains, varied.configs()))
+    assert all(varied.contains(varied.sample(random.Random(seed))) for seed in range(50))
 
 
 def test_what_cannot_be_freed_is_refused_with_what_can():

@@ -6,7 +6,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -48,8 +48,8 @@ LAST_WORDS_SECONDS = 0.2
 class Place:
     """Where and how a study's trials run.
 
-    folder: the study's; device: torch's name for it; threads: of one trial; recipes: by family, what of a Config is not
-    searched; evaluation_tokens: size of the fixed validation subset, by family; report_every: seconds; driver: the
+    folder: the study's; device: torch's name for it; threads: of one trial; recipes: by family, what is known of the
+    Config of a trial at a point of its space; evaluation_tokens: size of the fixed validation subset, by family; report_every: seconds; driver: the
     process without which no trial goes on; memory_limit: bytes of one trial, None for no limit of ours.
     """
 
@@ -57,7 +57,7 @@ class Place:
     device: str
     threads: int
     seed: int
-    recipes: Mapping[str, Mapping[str, Any]]
+    recipes: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]
     evaluation_tokens: Mapping[str, int]
     report_every: float
     driver: Driver
@@ -177,7 +177,7 @@ class TrainingTrial(ray.tune.Trainable):
     def _train(self, opened: float, peak: float | None) -> Generator[Report, None, None]:
         assignment, place = self._assignment, self._place
         family = assignment["family"]
-        trained = Config.at({**place.recipes[family], **assignment["config"]}, family=family, seed=place.seed)
+        trained = Config.at(place.recipes[family](assignment["config"]), family=family, seed=place.seed)
         self._flops_per_token = FAMILIES[family].flops_per_token(trained, self._data[family])
         self._peak = peak or peak_flops(trained.precision, place.device)
         self._limit.begin()

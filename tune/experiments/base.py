@@ -21,7 +21,7 @@ from tune.corpora import load_corpora
 from tune.devices import Devices, find_devices
 from tune.errors import UserError
 from tune.flags import invalid
-from tune.recipe import SETTABLE
+from tune.recipe import SETTABLE, followed
 from tune.search_space import DIMENSIONS, Dimensions, Space, Value, fix_text, label
 from tune.settings import ExperimentSettings
 from tune.store.journal import Journal, connect
@@ -230,8 +230,8 @@ def winner_of(study: Path, families: Sequence[str]) -> dict[str, Any]:
         raise invalid("of", f"'{study}' {rule}: go on with it, or name another study")
     family = max(found, key=lambda name: shares[name])
     of_study, own = facts.get("recipes", {}).get(family, {}), RECIPES[family]
-    recipe = {k: of_study[k] for k in SETTABLE if k in of_study and of_study[k] != own[k]}
-    recipe |= {k: v for k, v in found[family].items() if k in SETTABLE}
+    whole = {**of_study, **followed(of_study.get("own", {}), found[family]), **found[family]}
+    recipe = {k: whole[k] for k in SETTABLE if k in whole and (k in found[family] or whole[k] != own[k])}
     own_seed = {"seed": found[family].pop("seed")} if "seed" in found[family] else {}
     fix = {k: v for k, v in found[family].items() if k not in SETTABLE}
     text = (CORPORA[FAMILIES[family].corpus], "skip_bad_lines", "seed")

@@ -206,8 +206,16 @@ def test_training_needs_a_batch(pairs: PairData, text: TextData) -> None:
             batches_of(data, tokens=1_000_000)
 
 
-def evaluated(data: Data, tokens: int | None, split: str = "valid", context: int = CONTEXT) -> list[Batch]:
-    return list(evaluation_batches(data, split, tokens=tokens, context=context))
+def evaluated(
+    data: Data, tokens: int | None, split: str = "valid", context: int = CONTEXT, window: int | None = None
+) -> list[Batch]:
+    return list(evaluation_batches(data, split, tokens=tokens, context=context, window=window))
+
+
+def predicted(batch: Batch) -> list[int]:
+    """The targets of a batch of text that count."""
+    counted: list[int] = batch.targets[batch.targets != IGNORED].tolist()
+    return counted
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -233,8 +241,27 @@ def test_no_batch_of_an_evaluation_is_large_on_either_side_however_long_a_few_so
 @pytest.mark.parametrize("split", ["valid", "held_out"])
 @pytest.mark.parametrize("context", [1, 7, 5_000])
 def test_a_whole_evaluation_predicts_every_token_but_the_first_once(text: TextData, split: str, context: int) -> None:
-    targets = [row for batch in evaluated(text, None, split, context) for row in batch.targets.tolist()]
-    assert list(itertools.chain.from_iterable(targets)) == getattr(text, split)[1:].tolist()
+    targets = [target for batch in evaluated(text, None, split, context) for target in predicted(batch)]
+    assert targets == getattr(text, split)[1:].tolist()
+
+
+@pytest.mark.parametrize("tokens", [300, 900, None])
+@pytest.mark.parametrize("window", [CONTEXT, 6 * CONTEXT, 5_000])
+def test_models_of_any_context_that_divides_the_window_are_judged_on_the_same_tokens_batch_by_batch(
+    text: TextData, tokens: int | None, window: int
+) -> None:
+    """Each with at most its own context before them, which its training gave it too."""
+    numbered = replace(text, valid=np.arange(10, 1_121, dtype=np.uint16))
+    whole = [predicted(batch) for batch in evaluated(numbered, tokens, context=window)]
+    assert tokens is None or window > 1_111 or abs(sum(map(len, whole)) - tokens) < window
+    for context in (each for each in (1, 2, CONTEXT // 2, CONTEXT, 3 * CONTEXT) if window % each == 0):
+        batches = evaluated(numbered, tokens, context=context, window=window)
+        assert [predicted(batch) for batch in batches] == whole
+        for batch in batches:
+            (inputs,) = batch.inputs
+            assert inputs is not None and inputs.shape == batch.targets.shape and batch.tokens == len(predicted(batch))
+            assert inputs.shape[1] <= context
+            assert (inputs + 1)[batch.targets != IGNORED].tolist() == predicted(batch)
 
 
 def test_an_evaluation_is_the_same_for_everyone(data: Data) -> None:
@@ -271,7 +298,10 @@ def test_a_span_counts_what_an_evaluation_predicts(pairs: PairData, text: TextDa
     assert counted.tokens == sum(batch.tokens for batch in evaluated(pairs, tokens))
     assert counted.characters == sum(len(target) for _, target in rows)
     assert counted.words == sum(len(target.split()) for _, target in rows)
-    targets = [row for batch in evaluated(text, tokens) for row in batch.targets.tolist()]
+    targets = [
+        [target for target in row if target != IGNORED]
+        for batch in evaluated(text, tokens) for row in batch.targets.tolist()
+    ]  # fmt: skip
     counted = span(text, "valid", tokens, context=CONTEXT)
     assert counted.tokens == counted.characters == sum(map(len, targets))
     decoded = tokenizer_of(text).decode(itertools.chain.from_iterable(targets))

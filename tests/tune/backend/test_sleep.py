@@ -173,7 +173,7 @@ def work(folder: Path, driver: Driver, fault: str | None, line: Connection) -> N
     text = "the cat sat on a mat and saw another bird " * 200
     data = prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=[text], valid=[text], test=[text]))
     place = Place(
-        folder=folder, device="cpu", threads=1, seed=0, recipes={"nanogpt": {}}, evaluation_tokens={"nanogpt": 256},
+        folder=folder, device="cpu", threads=1, seed=0, recipes={"nanogpt": dict}, evaluation_tokens={"nanogpt": 256},
         report_every=60.0, driver=driver, memory_limit=None,
     )  # fmt: skip
 

@@ -44,7 +44,7 @@ def test_a_peak_is_measured_where_none_is_told(tmp_path: Path, data: TextData, m
     monkeypatch.setattr(trial, "Heart", lambda live: SimpleNamespace(start=lambda: None))
     process = TrainingTrial.__new__(TrainingTrial)
     place = Place(
-        folder=tmp_path, device="cpu", threads=1, seed=0, recipes={"nanogpt": {}}, evaluation_tokens={"nanogpt": 256},
+        folder=tmp_path, device="cpu", threads=1, seed=0, recipes={"nanogpt": dict}, evaluation_tokens={"nanogpt": 256},
         report_every=60.0, driver=Driver.here(), memory_limit=None,
     )  # fmt: skip
     process.setup(told(None, steps=2), {"nanogpt": data}, place, {})

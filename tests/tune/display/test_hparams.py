@@ -19,7 +19,7 @@ def killed(folder: Path) -> None:
 
 
 def test_after_the_cap_also_of_what_is_freed_of_the_recipe(tmp_path: Path) -> None:
-    vary = freed(FREED, {"learning_rate": 3e-3, "batch_tokens": 768, "weight_decay": 0.1})
+    vary = freed(FREED, {"learning_rate": 3e-3, "batch_tokens": 768, "weight_decay": 0.1, "context": 64})
     world, board = watched(tmp_path, vary=vary)
     world.run()
     board.close(world.engine)
