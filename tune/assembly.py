@@ -13,14 +13,14 @@ from tune.backend.trainable import Place
 from tune.recipe import evaluation_tokens
 from tune.search.confirm import Confirming
 from tune.search.earlier import Learned
-from tune.search.engine import WALLS, Engine, Listener
+from tune.search.engine import Engine, Listener
 from tune.search.family import CostModel, Family
 from tune.search.ladder import Frame, Ladder, Rules
 from tune.search.outlook import Outlook
 from tune.search.resume import agreed, last_moment, spent, spent_beside
 from tune.search.state import Terms
 from tune.search.suggest import Suggester, prior
-from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, processor
+from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, processor, within
 from tune.store import heartbeat
 from tune.store.accounting import Accounting, Ledger
 from tune.store.journal import Journal, named
@@ -61,7 +61,7 @@ def make_engine(
         slots=context.devices.slots,
         there=there,
         wall_left=wall_left,
-        within=within(context),
+        within=within(settings, context.devices),
         listeners=listeners,
     )
     first = terms[0].seconds if terms else settings.budget
@@ -87,12 +87,6 @@ def charge_probe(journal: Journal, seconds: float) -> None:
             journal.insert("charges", {"at": seconds, "slot": slot, "what": "start", "seconds": seconds})
 
 
-def within(context: SearchContext) -> float:
-    """Seconds of wall clock in which a search uses its cap, if it is not patient."""
-    settings, devices = context.settings, context.devices
-    return math.inf if settings.patient else WALLS * settings.budget / (devices.share * devices.slots)
-
-
 def make_terms(context: SearchContext, engine: Engine) -> Terms:
     """What the study runs under now."""
     settings = context.settings
@@ -115,7 +109,7 @@ def make_family(
     settings, space, recipe = context.settings, context.spaces[name], context.recipes[name]
     learned, whole = context.learned.get(name, Learned()), space.whole
     speeds = [(config, at) for config, at in learned.speeds if whole.contains(config)]
-    wall = min(within(context), settings.deadline or math.inf)
+    wall = min(within(settings, context.devices), settings.deadline or math.inf)
     seconds, share = settings.families[name] * first, context.devices.share
     frame = Frame(
         slots=context.devices.slots, shortest=shortest_rung(context, name), part=settings.families[name],

@@ -10,6 +10,7 @@ import torch
 from model.nn.precision import native
 from tune.flags import AUTO, invalid
 from tune.settings import Settings
+from tune.step_prices import Prices
 
 CONTEXT_BYTES = 600_000_000
 """What a process takes of a GPU beside its tensors, its kernels' code most of all: 300 to 600 MB by GPU and driver."""
@@ -21,7 +22,8 @@ RAYS_UNIT = 10_000
 class Devices:
     """What trials run on: kind "cuda" or "cpu", how many devices, and how many trials share each.
 
-    model: a device's name; precisions: what all of them do natively; memory_bytes: of a GPU; cores: CPU cores.
+    model: a device's name; precisions: what all of them do natively; memory_bytes: of a GPU; cores: CPU cores; prices:
+    of steps, where they are known and not measured.
     """
 
     kind: str
@@ -31,6 +33,7 @@ class Devices:
     cores: int
     memory_bytes: int | None = None
     trials_each: int = 1
+    prices: Prices | None = None
 
     @property
     def slots(self) -> int:

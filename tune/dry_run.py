@@ -18,46 +18,73 @@ from model.families import FAMILIES
 from tune.assembly import make_engine, make_family, parameters
 from tune.devices import find_devices
 from tune.flags import invalid
-from tune.recipe import Recipe
+from tune.recipe import LEAST_TOKENS_A_WEIGHT, MOST_TOKENS_A_WEIGHT, Recipe
 from tune.search.earlier import Learned
 from tune.search.engine import Engine
 from tune.search.family import Family, TrialRecord
 from tune.search.memory_model import Memory
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
-from tune.search.suggest import first_search
+from tune.search.suggest import Suggester, first_search
 from tune.search_context import SearchContext, survey
-from tune.search_space import Space, label
+from tune.search_space import PER_LAYER, Space, label, layer_weights
 from tune.settings import Settings
+from tune.step_prices import Prices, launches
 from tune.store.journal import Journal
 from tune.store.queries import ANEW, best_so_far
 from tune.units import bytes_text, duration_text
 
 
 class Speeds:
-    """Seconds a step of one family on this text and device; nothing is measured until `measure` is called."""
+    """Seconds a step of one family on this text and device; nothing is measured until `measure` is called, nor where
+    a device's prices are known."""
 
     def __init__(self, context: SearchContext, family: str) -> None:
         self._context, self._family, self._data = context, family, context.data[family]
         self._measured: dict[float, float] = {}
+        self._prices, self._seen = context.devices.prices, list[tuple[float, float]]()
 
     def measure(self, config: Mapping[str, Any], micro_batches: int) -> float:
         """Seconds of a step in so many parts, from a few real ones."""
+        if self._prices is not None:
+            return self._prices.step(micro_batches * self.launches(config), self.flops(config))
         device = torch.device(self._context.devices.kind)
         taken = step_seconds(
             self._context.config(self._family, config), self._data, device, micro_batches=micro_batches
         )
         seconds = self._measured[self.flops(config)] = statistics.median(taken[len(taken) // 2 :])
+        if device.type == "cuda":
+            launch = seconds / micro_batches / self.launches(config) if self.launches(config) else 0.0
+            self._seen.append((launch, self.flops(config) / seconds))
         return seconds
 
+    def prices(self) -> Prices | None:
+        """Of a GPU's steps: those that are known, or the least and the most that was measured; of a core none are, as
+        it has no launches, and its FLOP/s follow the size."""
+        if self._prices is not None or not self._seen:
+            return self._prices
+        launch, flops = zip(*self._seen, strict=True)
+        return Prices(flops=max(flops), launch_seconds=min(launch))
+
     def expected(self, config: Mapping[str, Any]) -> float:
-        """Seconds of a step: those of the measured config nearest in FLOPs, times how many more FLOPs it has."""
-        flops = self.flops(config)
+        """Seconds of a step, by its prices; on a core those of the measured config nearest in FLOPs, times how many
+        more FLOPs it has."""
+        flops, prices = self.flops(config), self.prices()
+        if prices is not None:
+            return prices.step(self.launches(config), flops)
         nearest = min(self._measured, key=lambda other: abs(math.log(other / flops)))
         return self._measured[nearest] * flops / nearest
 
     def flops(self, config: Mapping[str, Any]) -> float:
         """On paper, of a step."""
         return FAMILIES[self._family].step_flops(self._context.config(self._family, config), self._data)
+
+    def launches(self, config: Mapping[str, Any]) -> float:
+        """On paper, of a step in one part."""
+        return launches(self._family, float(config.get("layers", 0)))
+
+    def tokens(self, config: Mapping[str, Any]) -> int:
+        """Target tokens of a step, about."""
+        return self._context.config(self._family, config).batch_tokens
 
 
 RAY_UP_SECONDS = 3.0
@@ -92,6 +119,18 @@ class SizePlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Favourite:
+    """What the prior favours, were it trained to its end. fills: the share of a step in which a GPU computes, by its
+    prices, None on a core; seen: target tokens for each weight of its layers; epochs: how often it would see the text.
+    """
+
+    config: Mapping[str, Any]
+    fills: float | None
+    seen: float
+    epochs: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
     """Bytes: the limit of a trial, and what the largest config that would start takes; which configs do not fit."""
 
@@ -120,6 +159,7 @@ class FamilyPlan:
     finish: float
     finishers: int
     sizes: tuple[SizePlan, ...]
+    favourites: tuple[Favourite, ...]
     memory: MemoryPlan
 
 
@@ -178,7 +218,7 @@ def make_plan(settings: Settings) -> Plan:
         engine, wall, loss = rehearsed(journal, context)
         plan = Plan(
             settings=settings, slots=context.devices.slots, device=context.devices.name,
-            families={name: _family(engine, context, name, sizes[name]) for name in settings.families},
+            families={name: _family(engine, context, speeds[name], name, sizes[name]) for name in settings.families},
             spending=spending(engine), wall=wall, costs=costs, notes=context.notes,
         )  # fmt: skip
     if settings.patient:
@@ -216,7 +256,7 @@ def _measure(context: SearchContext, name: str, speeds: Speeds) -> list[tuple[Ma
 
 
 def _family(
-    engine: Engine, context: SearchContext, name: str, sizes: list[tuple[Mapping[str, Any], float]]
+    engine: Engine, context: SearchContext, speeds: Speeds, name: str, sizes: list[tuple[Mapping[str, Any], float]]
 ) -> FamilyPlan:
     family = engine.families[name]
     ladder = family.policy.ladder
@@ -233,6 +273,8 @@ def _family(
     started = [each.config for each in there if each.confirms is None]
     anew = 2 * context.settings.confirm * ladder.confirm
     made = [_size(family, context, name, config, step) for config, step in sizes]
+    suggest = family.suggestions
+    favourites = suggest.favourites() if name in PER_LAYER and isinstance(suggest, Suggester) else []
     return FamilyPlan(
         recipe=context.recipes[name], started=len(started), explore=share * ladder.explore, kept=share * ladder.kept,
         start_up=share * ladder.start_up,
@@ -246,7 +288,20 @@ def _family(
             for rung, quota in enumerate(quotas)
         ),
         finish=went.get(None, (0, 0.0))[1], finishers=went.get(None, (0, 0.0))[0], sizes=tuple(made),
+        favourites=tuple(_favourite(context, speeds, name, config, ladder.end) for config in favourites),
         memory=_memory(family.memory, context.spaces[name], started),
+    )  # fmt: skip
+
+
+def _favourite(
+    context: SearchContext, speeds: Speeds, name: str, config: Mapping[str, Any], seconds: float
+) -> Favourite:
+    """Trained for so many seconds of a slot."""
+    prices, step = speeds.prices(), speeds.expected(config)
+    tokens = seconds / step * speeds.tokens(config)
+    return Favourite(
+        config=config, fills=None if prices is None else speeds.flops(config) / prices.flops / step,
+        seen=tokens / layer_weights(name, config), epochs=tokens / context.data[name].training_tokens,
     )  # fmt: skip
 
 
@@ -321,6 +376,31 @@ def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[
         yield f"  {label(size.config):<24} {size.parameters:>12,} {1000 * size.step:>7.1f} ms{cells}"
     yield f"  memory: {_memory_text(family.memory)}"
     yield from _recipe_lines(family.recipe)
+    yield from _doubts(family.favourites)
+
+
+MOST_EPOCHS = 100
+"""Of a text, before a line says that it is too small for the cap; a guess."""
+LEAST_FILLED = 0.2
+"""Of a device by a step, likewise."""
+
+
+def _doubts(favourites: Sequence[Favourite]) -> Iterator[str]:
+    """What does not suit the cap: the text, the space, or steps that leave a device idle."""
+    if not favourites:
+        return
+    often, rare = (end(favourites, key=lambda each: each.seen) for end in (max, min))
+    if often.epochs > MOST_EPOCHS:
+        yield f"  The text is too small for this cap: trained to its end, a trial sees it {often.epochs:,.0f} times."
+    elif often.seen > MOST_TOKENS_A_WEIGHT * max(1.0, often.epochs):
+        seen = f"sees {often.seen:,.0f} tokens a weight, more than {MOST_TOKENS_A_WEIGHT}"
+        yield f"  The space ends below what this cap can train: {label(often.config)} {seen}."
+    if rare.seen < LEAST_TOKENS_A_WEIGHT:
+        seen = f"sees {rare.seen:.1f} tokens a weight, fewer than {LEAST_TOKENS_A_WEIGHT}"
+        yield f"  The cap is short for what the prior favours: {label(rare.config)} {seen}."
+    idle = min(favourites, key=lambda each: 1.0 if each.fills is None else each.fills)
+    if idle.fills is not None and idle.fills < LEAST_FILLED:
+        yield f"  By the forecast a step of {label(idle.config)} fills {100 * idle.fills:.0f} % of the device."
 
 
 def _recipe_lines(recipe: Recipe) -> Iterator[str]:
@@ -328,7 +408,7 @@ def _recipe_lines(recipe: Recipe) -> Iterator[str]:
     for name, why in recipe.why.items():
         yield f"  {name:<24} {recipe.config[name]:>12}   {why}"
     if recipe.flops:
-        about = f"{recipe.flops:.2g} FLOP/s train {recipe.tokens / 1e6:.3g}M tokens of it in the family's share"
+        about = f"{recipe.flops:.2g} FLOP/s train it on {recipe.tokens / 1e6:.3g}M tokens, in all that a trial can have"
         yield f"  {'weights to begin with':<24} {f'{recipe.weights / 1e6:.2g}M':>12}   {about}"
 
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from tune.errors import UserError
 from tune.search_space import CENTRE, LEAST_CONTEXT, PER_LAYER, ROWS, layer_weights
+from tune.step_prices import Prices
 
 FLOPS_PER_WEIGHT = 6
 """Of training, for each token."""
@@ -23,6 +24,9 @@ UNSEEN_FLOPS = 1e13
 whose driver runs elsewhere; a guess."""
 NOMINAL_FLOPS = {"cpu": CORE_FLOPS, "cuda": UNSEEN_FLOPS}
 """By kind of device, for what is decided before any is measured: the same command then has the same text."""
+LEAST_TOKENS_A_WEIGHT, MOST_TOKENS_A_WEIGHT = 5, 100
+"""Of a model's layers, what it should see: compute-optimal are 20 (Hoffmann et al. 2022); a text with fewer is learned
+by heart, and more would train a better, larger model."""
 LIFE_SHARE = 0.6
 """Of what a family's device-seconds train, the part of the one trial that is trained to its end."""
 MOST_EPOCHS = 40
@@ -45,6 +49,8 @@ RATE_TIMES = 2.0
 """The learning rate follows the batch by its square root (Malladi et al. 2022, arXiv:2205.10287), so far up or down."""
 LEAST_BETA2, MOST_BETA2 = 0.9, 0.999
 """AdamW's second moment keeps its half-life in tokens (Marek et al. 2025, arXiv:2507.07101), between these."""
+ROUNDS = 20
+"""From the largest model and step down to those that suit what a device trains of them: each is nearer by a third."""
 WARM_UP_SHARE = 0.05
 """Of that trial's steps, at most; a long one has the family's own warm-up."""
 SMALLEST_EVALUATION_TOKENS = 2_048
@@ -98,9 +104,9 @@ class Recipe:
     """The first seven are fields of model.config.Config, of all trials of a family that vary no such thing.
 
     weights: the size around which a search begins, those of the layers (0: nothing is known of such models); tokens:
-    what the family's device-seconds train of such a model; flops: the FLOP/s that this follows from; why: of each, in
-    a few words; own: what rate, warm-up and beta2 follow from in a trial whose batch is its own (`followed`);
-    evaluation_window: as Config has it, where contexts vary.
+    of training that one trial of such a model has, were it all that the family trained; flops: the FLOP/s that this
+    follows from; why: of each, in a few words; own: what rate, warm-up and beta2 follow from in a trial whose batch is
+    its own (`followed`); evaluation_window: as Config has it, where contexts vary.
     """
 
     context: int
@@ -161,25 +167,28 @@ class Recipe:
 
 
 def recipe(
-    *, base: Mapping[str, Any], given: Mapping[str, float], family: str, kind: str, seconds: float, flops: float,
+    *, base: Mapping[str, Any], given: Mapping[str, float], family: str, kind: str, seconds: float, prices: Prices,
     text_tokens: int, windowed_tokens: int | None, sizes: tuple[float, float],
 ) -> Recipe:  # fmt: skip
     """What follows from device, cap and text for one family. A family of a user's own keeps its own recipe.
 
     base: the family's own recipe, as model.config.RECIPES has it; given: what was asked for, which counts; kind: of
-    device; seconds: device-seconds that the family has; flops: FLOP/s that a device trains; text_tokens: of the
-    training split; windowed_tokens: of the validation split where it is cut into windows of the context (None: rows are
-    sentences); sizes: weights of the layers of the smallest and the largest model of its space.
+    device; seconds: device-seconds that the family has for one trial, were that all it trained; prices: of a device's
+    steps; text_tokens: of the training split; windowed_tokens: of the validation split where it is cut into windows of
+    the context (None: rows are sentences); sizes: weights of the layers of the smallest and the largest model of its
+    space.
     """
     if family not in PER_LAYER:
         why = {name: "given" if name in given else "the family's own" for name in SETTABLE}
         own = {name: base[name] for name in (*SETTABLE, "betas")}
         return Recipe(**{**own, **given}, weights=0.0, tokens=0.0, flops=0.0, why=why)
-    compute = seconds * flops
-    weights = min(max(suited_weights(family, compute), sizes[0]), sizes[1])
-    tokens = compute / (FLOPS_PER_WEIGHT * weights)
-    life = LIFE_SHARE * tokens
-    batch, why_batch = _batch(base, kind, life, text_tokens)
+    weights, batch, why_batch = sizes[1], max(FILLING_TOKENS[kind], int(base["batch_tokens"])), ""
+    for _ in range(ROUNDS):  # small models and small steps do not fill a device, which then trains smaller models
+        flops = prices.trained(family, weights, FLOPS_PER_WEIGHT * weights * given.get("batch_tokens", batch))
+        weights = min(max(suited_weights(family, seconds * flops), sizes[0]), sizes[1])
+        tokens = seconds * flops / (FLOPS_PER_WEIGHT * weights)
+        life = LIFE_SHARE * tokens
+        batch, why_batch = _batch(base, kind, life, text_tokens)
     context, why_context = base["context"], "rows are sentences"
     if windowed_tokens is None:
         given = {name: value for name, value in given.items() if name != "context"}

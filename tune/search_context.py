@@ -28,13 +28,15 @@ from tune.display.tensorboard import TensorBoard
 from tune.errors import UserError, told_of
 from tune.flags import invalid
 from tune.machine import cpu_name
-from tune.recipe import FILLING_TOKENS, LEAST_EPOCH_STEPS, UNSEEN_FLOPS, WINDOWS, Recipe, recipe
+from tune.recipe import FILLING_TOKENS, LEAST_EPOCH_STEPS, LEAST_TOKENS_A_WEIGHT, WINDOWS, Recipe, recipe
 from tune.search.earlier import Earlier, Ground, Learned, beyond, learn, line, read, suited
+from tune.search.engine import WALLS
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.ladder import CONFIRM_SHARE
 from tune.search.memory_model import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
-from tune.search_space import PER_LAYER, SPACES, Space, freed, layer_weights
+from tune.search_space import PER_LAYER, SPACES, WIDER, Space, freed, layer_weights, wider
 from tune.settings import Settings
+from tune.step_prices import UNSEEN, Prices, launches
 from tune.store.journal import Journal, Stopwatch
 from tune.units import bytes_text
 
@@ -91,12 +93,12 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     of_kind = texts.data if settings.address is None else {kind: replace(each) for kind, each in texts.data.items()}
     data = {name: of_kind[FAMILIES[name].corpus] for name in settings.families}  # other machines lack this one's cache
     measured = {
-        name: measured_flops(settings, space, data[name], devices.kind)
+        name: measured_prices(settings, devices, space, data[name])
         for name, space in spaces.items() if kept is None and name in PER_LAYER
     }  # fmt: skip
     of = {name: [each[name] for each in earlier if name in each] for name in spaces}
     recipes = kept or {
-        name: make_recipe(settings, devices, space, data[name], measured.get(name, (0.0, 0.0))[0], of[name])
+        name: make_recipe(settings, devices, space, data[name], measured.get(name, (UNSEEN, 0.0))[0], of[name])
         for name, space in spaces.items()
     }
     for name, space in spaces.items():
@@ -132,25 +134,32 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
 
 
 def varied(space: Space, recipe: Recipe, vary: Sequence[str], data: Data) -> tuple[Space, Recipe]:
-    """With what of the recipe varies too; where contexts do, all are judged on windows that they divide."""
+    """With what of the recipe varies too, and the widths that it is large enough for; where contexts vary, all are
+    judged on windows that they divide."""
     names, own = tuple(name for name in vary if name not in SPACES[space.family]), recipe.config
     longest = len(data.valid) // WINDOWS if isinstance(data, TextData) else math.inf
-    values = freed(names, own, longest)
+    values, own_values = freed(names, own, longest), {name: own[name] for name in names}
     if "context" in values:
         recipe = replace(recipe, evaluation_window=max(map(int, values["context"])))
-    return replace(space, vary=values, own={name: own[name] for name in values}), recipe
+    if space.family in PER_LAYER:
+        values |= wider(space, recipe.weights)
+    return replace(space, vary=values, own=own_values), recipe
 
 
 def make_recipe(
-    settings: Settings, devices: Devices, space: Space, data: Data, flops: float, earlier: Sequence[Earlier] = ()
+    settings: Settings, devices: Devices, space: Space, data: Data, prices: Prices, earlier: Sequence[Earlier] = ()
 ) -> Recipe:
-    """Of a family in a new study."""
+    """Of a family in a new study; models wider than the reports' only where the text has the tokens for them."""
     name, built_in = space.family, space.family in PER_LAYER
     d_models, layers = (space.dimensions.get(each, ()) for each in ("d_model", "layers"))
     sizes = [layer_weights(name, {"d_model": d, "layers": n}) for d in d_models for n in layers] if built_in else [0.0]
+    if built_in and "d_model" not in space.fix:
+        widest = layer_weights(name, {"d_model": WIDER[-1], "layers": max(layers)})
+        sizes.append(max(*sizes, min(widest, data.training_tokens / LEAST_TOKENS_A_WEIGHT)))
     found = recipe(
         base=RECIPES[name], given=settings.set, family=name, kind=devices.kind,
-        seconds=settings.families[name] * settings.budget, flops=flops, text_tokens=data.training_tokens,
+        seconds=min(settings.families[name] * settings.budget, within(settings, devices)), prices=prices,
+        text_tokens=data.training_tokens,
         windowed_tokens=len(data.valid) if isinstance(data, TextData) else None, sizes=(min(sizes), max(sizes)),
     )  # fmt: skip
     weights = suited(earlier, found.weights, found.weights * found.tokens)
@@ -170,19 +179,37 @@ def processor(settings: Settings, devices: Devices) -> str:
     return devices.model if devices.kind == "cuda" or settings.address else cpu_name()
 
 
-def measured_flops(settings: Settings, space: Space, data: Data, kind: str) -> tuple[float, float]:
-    """FLOP/s that a device trains of a family's default configuration, in a batch that fills it, and the seconds of it
-    that measuring took. To a power of two: so the same command mostly has the same recipe.
+def within(settings: Settings, devices: Devices) -> float:
+    """Seconds of wall clock in which a search uses its cap, if it is not patient."""
+    slots = devices.share * devices.slots
+    return math.inf if settings.patient else WALLS * settings.budget / slots
+
+
+def measured_prices(settings: Settings, devices: Devices, space: Space, data: Data) -> tuple[Prices, float]:
+    """Of a family's steps, and the seconds of a device that measuring took: of its default configuration, on a GPU of
+    that for a small step's kernels, and of its widest one in a batch that fills it. To powers of two: so the same
+    command mostly has the same recipe.
     """
-    if kind == "cuda" and not torch.cuda.is_available():
-        return UNSEEN_FLOPS, 0.0
-    config = Config.at(space.default(), family=space.family)
-    filling = min(FILLING_TOKENS[kind], data.training_tokens // LEAST_EPOCH_STEPS)
-    config = replace(config, batch_tokens=max(config.batch_tokens, filling))
+    if devices.prices is not None or (devices.kind == "cuda" and not torch.cuda.is_available()):
+        return devices.prices or UNSEEN, 0.0
+    family, default, taken = FAMILIES[space.family], space.default(), list[float]()
     seconds = min(MEASURED_SECONDS, MEASURED_SHARE * settings.budget * settings.families[space.family])
-    taken = step_seconds(config, data, torch.device(kind), seconds=seconds)
-    flops = FAMILIES[space.family].step_flops(config, data) / min(taken)
-    return 2.0 ** round(math.log2(flops)), sum(taken)
+    filling = min(FILLING_TOKENS[devices.kind], data.training_tokens // LEAST_EPOCH_STEPS)
+
+    def least(config: Config) -> float:
+        taken.extend(some := step_seconds(config, data, torch.device(devices.kind), seconds=seconds))
+        return min(some)
+
+    launch = 0.0
+    if devices.kind == "cuda":
+        small = least(Config.at(default, family=space.family))
+        launch = 2.0 ** round(math.log2(small / launches(space.family, float(default["layers"]))))
+        widest = [{**default, "d_model": width} for width in space.dimensions["d_model"]]
+        default = [each for each in widest if space.contains(each)][-1]
+    config = Config.at(default, family=space.family)
+    config = replace(config, batch_tokens=max(config.batch_tokens, filling))
+    flops = family.step_flops(config, data) / least(config)
+    return Prices(flops=2.0 ** round(math.log2(flops)), launch_seconds=launch), sum(taken)
 
 
 def kept_recipes(study: Path, families: Collection[str]) -> dict[str, Recipe]:

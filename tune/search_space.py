@@ -30,6 +30,10 @@ DIMENSIONS: Dimensions = {
 CENTRE: Config = {"d_model": 128, "heads": 4, "layers": 4, "dropout": 0.1}
 PER_LAYER = {"nanogpt": 12, "translation": 28}
 """Weights of a layer over d_model squared, of the families of which that is known."""
+ASPECT = 64.0
+"""d_model over layers, as GPT-2 has it."""
+WIDER = (768, 1024, 1280, 1536, 2048)
+"""Widths beyond the reports': a space has as many of them as its cap trains models for."""
 PARTNERS = {"heads": "d_model", "d_model": "heads", "context": "batch_tokens", "batch_tokens": "context"}
 """What of a dimension is valid depends on the other one."""
 HEADS_RULE = f"heads must divide d_model and leave each head a width of at least {LEAST_HEAD_WIDTH}"
@@ -131,6 +135,22 @@ def least_rows(recipe: Mapping[str, Any]) -> int:
     if not {"context", "batch_tokens"} <= recipe.keys():
         return 0
     return max(1, min(ROWS, int(recipe["batch_tokens"]) // int(recipe["context"])))
+
+
+def wider(space: "Space", weights: float) -> Dimensions:
+    """Where so many weights in its layers are more than its models have, its widths and those of WIDER, until models
+    twice as large can be had; nothing where they are not, or its width is fixed."""
+    widths, deepest = space.dimensions["d_model"], max(space.dimensions["layers"])
+
+    def most() -> float:
+        return layer_weights(space.family, {"d_model": max(widths), "layers": deepest})
+
+    if most() >= weights or "d_model" in space.fix:
+        return {}
+    for width in WIDER:
+        if most() < 2 * weights:
+            widths = (*widths, width)
+    return {"d_model": widths}
 
 
 def layer_weights(family: str, config: Mapping[str, Value]) -> float:

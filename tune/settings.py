@@ -297,8 +297,9 @@ class Settings(Flags):
         for family, name in product(self.families, self.set):
             if name in SPACES[family]:
                 raise invalid("set", f"'{name}' is in the space of {family}: --fix it, or leave it out")
-        if unequal := [name for name in ("batch_tokens", "context") if name in self.vary and self.rungs == "tokens"]:
-            raise invalid("vary", f"'{unequal[0]}' makes steps of unequal tokens: leave it out, or --rungs tokens")
+        odd = [name for name in self.vary if name in ("batch_tokens", "context") and self.rungs == "tokens"]
+        if odd:
+            raise invalid("vary", f"'{odd[0]}' makes steps of unequal tokens: leave it out, or --rungs tokens")
         if "context" in self.vary and (others := [name for name in self.families if name != "nanogpt"]):
             why = "has rows of sentences" if others[0] in FAMILIES else "makes its own batches"
             rule = f"varies in nanogpt alone, and {others[0]} {why}"

@@ -314,7 +314,7 @@ def span(data: TextData | PairData, split: str, tokens: int | None, *, context: 
 
 
 def _windows(targets: int, tokens: int | None, window: int) -> np.ndarray:
-    """Where the windows begin that predict about `tokens` of so many targets; of all of them the last may be shorter."""
+    """Where the windows begin that predict about `tokens` of so many targets; the last of all may be shorter."""
     windows = targets // window
     if tokens is None or tokens >= windows * window:
         return np.arange(0, targets, window)

@@ -3,14 +3,20 @@
 import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import ray
 
+from model.data.corpus import TextCorpus
+from model.data.dataset import TextData, prepare_text
 from tune import cli
-from tune.dry_run import Plan, make_plan
+from tune.devices import Devices
+from tune.dry_run import Plan, make_plan, plan_lines
 from tune.settings import Settings
+from tune.step_prices import Prices, launches
 
 SMALL = {"d_model": 16, "heads": 4}
 """Steps of a millisecond."""
@@ -105,6 +111,58 @@ def test_a_deadline_is_planned_for(planned: Callable[..., Plan]) -> None:
     assert sum(plan.spending.values()) == pytest.approx(1200)
     assert plan.spending["left over"] >= 1200 - 2 * 150
     assert plan.wall < 200
+
+
+H200 = Devices(
+    kind="cuda", count=1, model="H200", precisions=("fp32", "tf32", "bf16", "fp16"), cores=64,
+    memory_bytes=141_000_000_000, prices=Prices(flops=2.5e14, launch_seconds=1e-5),
+)  # fmt: skip
+"""No such device was at hand: a quarter of the 989 TFLOP/s of its data sheet (bf16, dense), and ten microseconds for
+each kernel of an eager step, are foretold."""
+
+
+def on_gpus(monkeypatch: pytest.MonkeyPatch, texts: Path, tokens: int, gpus: int, hours: float) -> Plan:
+    """Of nanogpt on so many, and a text with so many tokens to train on, of which only the beginning is there."""
+
+    def prepared(corpus: TextCorpus) -> TextData:
+        made = prepare_text(corpus)
+        train = np.broadcast_to(made.train[:1], (tokens,))
+        valid = np.broadcast_to(made.valid[:1], (min(tokens // 20, 200_000),))
+        return replace(made, train=train, valid=valid, test=valid)
+
+    monkeypatch.setattr("tune.search_context.prepare", prepared)
+    monkeypatch.setattr("tune.dry_run.find_devices", lambda settings: replace(H200, count=gpus))
+    return make_plan(Settings(budget=hours * 3600, families="nanogpt", text_corpus=texts / "text.txt"))
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+@pytest.mark.parametrize("hours", [8, 64])
+def test_gpu_hours_are_worth_long_contexts_full_steps_many_trials_and_models_that_see_enough_tokens(
+    texts: Path, monkeypatch: pytest.MonkeyPatch, gpus: int, hours: int
+) -> None:
+    plan = on_gpus(monkeypatch, texts, 2 * 10**9, gpus, hours)
+    family = plan.families["nanogpt"]
+    assert family.recipe.context >= 256 and family.started >= 30 and family.favourites
+    for each in family.favourites:
+        assert each.fills is not None and 0.2 <= each.fills <= 1 + 1e-9
+        assert 5 <= each.seen <= 100 * max(1.0, each.epochs)  # where the text has them
+    doubts = ("  The text", "  The cap", "  The space", "  By the forecast")
+    assert not [line for line in plan_lines(plan) if line.startswith(doubts)]
+
+
+def test_a_text_that_is_too_small_for_the_cap_is_told_in_a_line(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [line for line in plan_lines(on_gpus(monkeypatch, texts, 10**6, 1, 64)) if "too small for this cap" in line]
+    assert len(told) == 1 and len(told[0]) <= 120
+
+
+@pytest.mark.parametrize("family", ["nanogpt", "translation"])
+def test_a_step_takes_what_takes_longer_its_kernels_or_their_arithmetic(family: str) -> None:
+    prices, kernels = Prices(flops=1e12, launch_seconds=1e-6), launches(family, 4)
+    small, large = prices.step(kernels, 1e3), prices.step(kernels, 1e12)
+    assert prices.step(kernels, 2e3) == small and prices.step(2 * kernels, 2e3) == 2 * small
+    assert prices.step(2 * kernels, 1e12) == large and prices.step(kernels, 2e12) == 2 * large
+    rates = [prices.trained(family, weights, 6 * weights * 1024) for weights in (1e3, 1e5, 1e7, 1e9)]
+    assert rates == sorted(rates) and rates[0] < rates[1] and rates[-1] == pytest.approx(prices.flops)
 
 
 def test_the_command_prints_it_in_lines_that_fit(

@@ -20,9 +20,10 @@ from tune.search.engine import Engine
 from tune.search_context import survey
 from tune.search_space import CENTRE, PER_LAYER, layer_weights
 from tune.settings import Settings
+from tune.step_prices import Prices
 from tune.store.journal import Journal
 
-CORE_FLOPS = 2e11
+CORE_PRICES, GPU_PRICES = Prices(flops=2e11), Prices(flops=1e13, launch_seconds=1e-6)
 DAY = 86_400.0
 CAPS = [2.0**power for power in range(4, 22)]
 """16 seconds to 24 days."""
@@ -34,17 +35,17 @@ def made(family: str = "nanogpt", **changes: Any) -> Recipe:
     ends = [{"d_model": 16, "layers": 2}, {"d_model": 512, "layers": 16}]
     sizes = tuple(layer_weights(family, each) if family in PER_LAYER else 0.0 for each in ends)
     given = {
-        "base": base, "given": {}, "family": family, "kind": "cpu", "seconds": 300.0, "flops": CORE_FLOPS,
+        "base": base, "given": {}, "family": family, "kind": "cpu", "seconds": 300.0, "prices": CORE_PRICES,
         "text_tokens": 10**6, "windowed_tokens": 55_000 if family == "nanogpt" else None, "sizes": sizes,
     }  # fmt: skip
     return recipe(**{**given, **changes})
 
 
 @pytest.mark.parametrize("family", PER_LAYER)
-@pytest.mark.parametrize(("kind", "flops", "text"), [("cpu", CORE_FLOPS, 10**6), ("cuda", 1e13, 10**9)])
-def test_a_larger_cap_never_makes_it_smaller(family: str, kind: str, flops: float, text: int) -> None:
+@pytest.mark.parametrize(("kind", "prices", "text"), [("cpu", CORE_PRICES, 10**6), ("cuda", GPU_PRICES, 10**9)])
+def test_a_larger_cap_never_makes_it_smaller(family: str, kind: str, prices: Prices, text: int) -> None:
     many = {"kind": kind, "text_tokens": text, "windowed_tokens": text // 20 if family == "nanogpt" else None}
-    found = [made(family, seconds=seconds, flops=flops, **many) for seconds in CAPS]
+    found = [made(family, seconds=seconds, prices=prices, **many) for seconds in CAPS]
     for name in ("context", "batch_tokens", "weights", "tokens"):
         values = [getattr(each, name) for each in found]
         assert values == sorted(values), name
@@ -55,7 +56,7 @@ def test_a_larger_cap_never_makes_it_smaller(family: str, kind: str, flops: floa
 
 def test_a_gpu_with_hours_is_given_longer_contexts_and_larger_steps_than_a_core_with_minutes() -> None:
     core = made()
-    gpu = made(kind="cuda", flops=1e13, seconds=DAY / 6, text_tokens=10**8, windowed_tokens=10**7)
+    gpu = made(kind="cuda", prices=GPU_PRICES, seconds=DAY / 6, text_tokens=10**8, windowed_tokens=10**7)
     assert gpu.context >= 256 > 64 <= core.context
     assert gpu.batch_tokens > 8 * core.batch_tokens and gpu.learning_rate > core.learning_rate
     assert gpu.tokens / gpu.batch_tokens >= LEAST_STEPS
@@ -121,7 +122,7 @@ def test_a_trial_whose_batch_is_its_own_has_the_rate_and_warm_up_and_beta2_that_
 def test_a_family_of_ones_own_keeps_its_own_whatever_the_cap() -> None:
     own = {**RECIPES["nanogpt"], "learning_rate": 0.3, "batch_tokens": 5}
     for seconds in (1.0, 30 * DAY):
-        found = made("own", base=own, seconds=seconds, flops=1e15)
+        found = made("own", base=own, seconds=seconds, prices=GPU_PRICES)
         assert found.config.items() <= {**own, "betas": found.betas}.items()
 
 
@@ -133,7 +134,8 @@ def test_stored_and_typed_forms_are_read_back_and_strangers_are_refused() -> Non
     for change in (
         {"context": 10**9}, {"context": "x"}, {"context": 64.5}, {"betas": [0.9]}, {"betas": [0.9, 2]}, {"why": [1]},
         {"own": [1]}, {"own": {"life": 1.0}}, {"own": {"batch_tokens": 0, "life": 1}}, {"evaluation_window": 0.5},
-        {"evaluation_window": "x"}, {"weights": math.inf}, {"tokens": None}, {"why": {"context": 3}}, {"learning_rate": [1]}, {"more": 1},
+        {"evaluation_window": "x"},
+        {"weights": math.inf}, {"tokens": None}, {"why": {"context": 3}}, {"learning_rate": [1]}, {"more": 1},
     ):  # fmt: skip
         with pytest.raises((ValueError, TypeError, AttributeError)):
             Recipe.from_stored({**stored, **change})
@@ -165,7 +167,7 @@ def test_a_study_keeps_its_recipe_on_whatever_machine_and_under_whatever_cap(
     _, journal = started(replace(asked, set={"weight_decay": 0.25}, vary=("learning_rate",)), study)
     journal.close()
     before = json.loads((study / "study.json").read_text())
-    monkeypatch.setattr("tune.search_context.measured_flops", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr("tune.search_context.measured_prices", lambda *_: pytest.fail("measured again"))
     monkeypatch.setattr("tune.recipe.CONTEXTS", {512: 1.0})
     context = survey(Settings.of_study(study, budget="9h"), CORE)
     assert json.loads(json.dumps(context.facts()["recipes"])) == before["recipes"] and context.probed == 0

@@ -49,8 +49,9 @@ class Place:
     """Where and how a study's trials run.
 
     folder: the study's; device: torch's name for it; threads: of one trial; recipes: by family, what is known of the
-    Config of a trial at a point of its space; evaluation_tokens: size of the fixed validation subset, by family; report_every: seconds; driver: the
-    process without which no trial goes on; memory_limit: bytes of one trial, None for no limit of ours.
+    Config of a trial at a point of its space; evaluation_tokens: size of the fixed validation subset, by family;
+    report_every: seconds; driver: the process without which no trial goes on; memory_limit: bytes of one trial, None
+    for no limit of ours.
     """
 
     folder: Path

@@ -4,24 +4,27 @@ import math
 import random
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import optuna
 
 from tune.errors import UserError
 from tune.search.forecast import NO_PROGRESS, Forecast, Progress
 from tune.search.outlook import Outlook, most_promising
-from tune.search_space import CENTRE, FREED, PER_LAYER, Config, Space, Value, layer_weights
+from tune.search_space import ASPECT, CENTRE, FREED, PER_LAYER, Config, Space, Value, layer_weights
 
 ENOUGH_RESULTS = 20
 """The sampler learns from the highest rung that has at least this many; from fewer, five dimensions teach it noise."""
+AS_PROMISING = 0.9
+"""Of the prior at its most promising, what its favourites have at least."""
 PRIOR_DRAWS, MODEL_DRAWS = 200, 32
 """For one suggestion, of which the prior takes one: the more, the nearer it stays to the prior's favourites."""
 WORST_LOSS = 1e3
 
 SIZE_SPREAD = math.log(3)
 """Standard deviation of the prior on log size."""
-ASPECT, ASPECT_SPREAD = 64.0, math.log(2)
-"""d_model over layers as GPT-2 has it, and the same of its log: layers follow each other, so depth takes longer."""
+ASPECT_SPREAD = math.log(2)
+"""The same of the log of the aspect ratio: layers follow each other, so depth takes longer."""
 HEAD_WIDTH_SPREAD = math.log(2.5)
 """The same of log head width."""
 DROPOUT_SPREAD = 0.022
@@ -64,6 +67,15 @@ class Suggester:
         config = self._uniform() if self._search == "random" else self._promising()
         self.tried(trial, config)
         return config
+
+    def favourites(self) -> list[Config]:
+        """What the prior finds about as promising as it finds anything, with the recipe's own values of what varies."""
+        own = {name: value for name, value in self._space.default().items() if name in FREED}
+        kept = {name: values for name, values in self._space.vary.items() if name not in FREED}
+        configs = [{**config, **own} for config in replace(self._space, vary=kept).configs()]
+        promises = list(map(self._prior, configs))
+        least = AS_PROMISING * max(promises)
+        return [config for config, promise in zip(configs, promises, strict=True) if promise >= least]
 
     def expected(self) -> Forecast | None:
         """What a promising one that was not tried yet is expected to have at its end; None: too little is known."""

@@ -1,0 +1,41 @@
+"""What a step costs on a device: the one price that the recipe, and so the prior, and --plan go by. Standard library
+only.
+
+A GPU works through a step kernel by kernel: small ones take as long as giving them out does, whatever is in them.
+"""
+
+from dataclasses import dataclass
+
+from tune.search_space import ASPECT, PER_LAYER
+
+LAUNCHES = {"nanogpt": (39, 54), "translation": (83, 132)}
+"""Kernels of an eager step beside its layers, and of each layer: 255 and 611 with four, as counted on a device that
+only pretends to be a GPU; with more layers they grow as a CPU's operations do (2, 4, 8). No GPU has counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prices:
+    """flops: FLOP/s that a step trains at most; launch_seconds: of a kernel, however small; 0 on a core."""
+
+    flops: float
+    launch_seconds: float = 0.0
+
+    def step(self, launches: float, flops: float) -> float:
+        """Seconds of a step: what takes longer counts, giving out its kernels or their arithmetic."""
+        return max(launches * self.launch_seconds, flops / self.flops)
+
+    def trained(self, family: str, weights: float, flops: float) -> float:
+        """FLOP/s of steps of so many FLOPs of a model of usual proportions with so many weights in its layers."""
+        layers = (weights / (PER_LAYER[family] * ASPECT**2)) ** (1 / 3)
+        return flops / self.step(launches(family, layers), flops)
+
+
+def launches(family: str, layers: float) -> float:
+    """Kernels of a step; of a family of a user's own none are known."""
+    beside, each = LAUNCHES.get(family, (0, 0))
+    return beside + each * layers
+
+
+UNSEEN = Prices(flops=1e13, launch_seconds=1e-5)
+"""Taken for granted of GPUs of which the search's own process has none, as on a cluster whose driver runs elsewhere;
+guesses."""
