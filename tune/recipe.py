@@ -9,21 +9,14 @@ from typing import Any, Self
 
 from tune.errors import UserError
 from tune.search_space import CENTRE, LEAST_CONTEXT, PER_LAYER, ROWS, layer_weights
-from tune.step_prices import Prices
+from tune.step_prices import NOMINAL, Prices
 
 FLOPS_PER_WEIGHT = 6
 """Of training, for each token."""
-CORE_FLOPS = 2e11
-"""FLOP/s of training of the core on which the default size was tuned."""
-CENTRE_COMPUTE = 600.0 * CORE_FLOPS
+CENTRE_COMPUTE = 600.0 * NOMINAL["cpu"].flops
 """FLOPs of a family that suit the default size: ten minutes of that core.
 
 Compute-optimal size grows with the square root of the compute (Hoffmann et al. 2022, arXiv:2203.15556)."""
-UNSEEN_FLOPS = 1e13
-"""FLOP/s of training that are taken for granted of GPUs of which the search's own process has none, as on a cluster
-whose driver runs elsewhere; a guess."""
-NOMINAL_FLOPS = {"cpu": CORE_FLOPS, "cuda": UNSEEN_FLOPS}
-"""By kind of device, for what is decided before any is measured: the same command then has the same text."""
 LEAST_TOKENS_A_WEIGHT, MOST_TOKENS_A_WEIGHT = 5, 100
 """Of a model's layers, what it should see: compute-optimal are 20 (Hoffmann et al. 2022); a text with fewer is learned
 by heart, and more would train a better, larger model."""
@@ -254,7 +247,7 @@ def small_text_seconds(kind: str) -> float:
     compute, goes through it MOST_EPOCHS times."""
     tokens = MOST_EPOCHS * SMALL_TEXT_TOKENS / LIFE_SHARE
     weights = layer_weights("nanogpt", CENTRE)  # at CENTRE_COMPUTE; both grow with the square root of the compute
-    return (FLOPS_PER_WEIGHT * weights * tokens) ** 2 / CENTRE_COMPUTE / NOMINAL_FLOPS[kind]
+    return (FLOPS_PER_WEIGHT * weights * tokens) ** 2 / CENTRE_COMPUTE / NOMINAL[kind].flops
 
 
 def _batch(base: Mapping[str, Any], kind: str, life: float, text_tokens: int) -> tuple[int, str]:

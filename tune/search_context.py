@@ -36,7 +36,7 @@ from tune.search.ladder import CONFIRM_SHARE
 from tune.search.memory_model import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
 from tune.search_space import PER_LAYER, SPACES, WIDER, Space, freed, layer_weights, wider
 from tune.settings import Settings
-from tune.step_prices import UNSEEN, Prices, launches
+from tune.step_prices import NOMINAL, Prices, launches
 from tune.store.journal import Journal, Stopwatch
 from tune.units import bytes_text
 
@@ -94,11 +94,11 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     data = {name: of_kind[FAMILIES[name].corpus] for name in settings.families}  # other machines lack this one's cache
     measured = {
         name: measured_prices(settings, devices, space, data[name])
-        for name, space in spaces.items() if kept is None and name in PER_LAYER
+        for name, space in spaces.items() if kept is None
     }  # fmt: skip
     of = {name: [each[name] for each in earlier if name in each] for name in spaces}
     recipes = kept or {
-        name: make_recipe(settings, devices, space, data[name], measured.get(name, (UNSEEN, 0.0))[0], of[name])
+        name: make_recipe(settings, devices, space, data[name], measured[name][0], of[name])
         for name, space in spaces.items()
     }
     for name, space in spaces.items():
@@ -190,8 +190,9 @@ def measured_prices(settings: Settings, devices: Devices, space: Space, data: Da
     that for a small step's kernels, and of its widest one in a batch that fills it. To powers of two: so the same
     command mostly has the same recipe.
     """
-    if devices.prices is not None or (devices.kind == "cuda" and not torch.cuda.is_available()):
-        return devices.prices or UNSEEN, 0.0
+    here = devices.kind != "cuda" or torch.cuda.is_available()
+    if devices.prices is not None or not here or space.family not in PER_LAYER:
+        return devices.prices or NOMINAL[devices.kind], 0.0
     family, default, taken = FAMILIES[space.family], space.default(), list[float]()
     seconds = min(MEASURED_SECONDS, MEASURED_SHARE * settings.budget * settings.families[space.family])
     filling = min(FILLING_TOKENS[devices.kind], data.training_tokens // LEAST_EPOCH_STEPS)

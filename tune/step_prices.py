@@ -36,6 +36,7 @@ def launches(family: str, layers: float) -> float:
     return beside + each * layers
 
 
-UNSEEN = Prices(flops=1e13, launch_seconds=1e-5)
-"""Taken for granted of GPUs of which the search's own process has none, as on a cluster whose driver runs elsewhere;
-guesses."""
+NOMINAL = {"cpu": Prices(flops=2e11), "cuda": Prices(flops=1e13, launch_seconds=1e-5)}
+"""By kind of device, for what is decided before any is measured, so that the same command has the same text: of the
+core on which the default size was tuned; of GPUs a guess, which serves too where the search's own process has none, as
+on a cluster whose driver runs elsewhere."""

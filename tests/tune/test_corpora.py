@@ -124,11 +124,12 @@ def test_where_no_text_is_named_it_follows_from_the_cap_alone(tmp_path: Path) ->
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_small_text_serves_as_long_as_the_recipes_last_trial_goes_through_it_so_many_times(device: str) -> None:
     from model.config import RECIPES
-    from tune.recipe import LIFE_SHARE, MOST_EPOCHS, NOMINAL_FLOPS, SMALL_TEXT_TOKENS, recipe, small_text_seconds
+    from tune.recipe import LIFE_SHARE, MOST_EPOCHS, SMALL_TEXT_TOKENS, recipe, small_text_seconds
+    from tune.step_prices import NOMINAL
 
     made = recipe(
         base=RECIPES["nanogpt"], given={}, family="nanogpt", kind=device, seconds=small_text_seconds(device),
-        flops=NOMINAL_FLOPS[device], text_tokens=1_000_000, windowed_tokens=50_000, sizes=(1.0, 1e12),
+        prices=NOMINAL[device], text_tokens=1_000_000, windowed_tokens=50_000, sizes=(1.0, 1e12),
     )  # fmt: skip
     assert LIFE_SHARE * made.tokens == pytest.approx(MOST_EPOCHS * SMALL_TEXT_TOKENS)
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import ray
 
-from model.data.corpus import TextCorpus
-from model.data.dataset import TextData, prepare_text
 from tune import cli
+from tune.corpora import Corpora, load_corpora
 from tune.devices import Devices
 from tune.dry_run import Plan, make_plan, plan_lines
 from tune.settings import Settings
@@ -124,13 +123,14 @@ each kernel of an eager step, are foretold."""
 def on_gpus(monkeypatch: pytest.MonkeyPatch, texts: Path, tokens: int, gpus: int, hours: float) -> Plan:
     """Of nanogpt on so many, and a text with so many tokens to train on, of which only the beginning is there."""
 
-    def prepared(corpus: TextCorpus) -> TextData:
-        made = prepare_text(corpus)
-        train = np.broadcast_to(made.train[:1], (tokens,))
-        valid = np.broadcast_to(made.valid[:1], (min(tokens // 20, 200_000),))
-        return replace(made, train=train, valid=valid, test=valid)
+    def loaded(settings: Settings, kind: str) -> Corpora:
+        found = load_corpora(settings, kind)
+        text = found.data["text"]
+        train = np.broadcast_to(text.train[:1], (tokens,))
+        valid = np.broadcast_to(text.valid[:1], (min(tokens // 20, 200_000),))
+        return replace(found, data={"text": replace(text, train=train, valid=valid, test=valid)})
 
-    monkeypatch.setattr("tune.search_context.prepare", prepared)
+    monkeypatch.setattr("tune.search_context.load_corpora", loaded)
     monkeypatch.setattr("tune.dry_run.find_devices", lambda settings: replace(H200, count=gpus))
     return make_plan(Settings(budget=hours * 3600, families="nanogpt", text_corpus=texts / "text.txt"))
 
