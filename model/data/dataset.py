@@ -74,7 +74,7 @@ class PairData(Stored):
     test: PairSplit
     too_long: int = 0
 
-    @property
+    @cached_property
     def training_tokens(self) -> int:
         """Target tokens of the training split."""
         return int(self.train.lengths[:, 1].sum())

@@ -278,8 +278,8 @@ class _Training:
 
     def _watches(self) -> bool:
         """Whether the text was seen so often that the loss may turn."""
-        often = self.learner.tokens > EPOCHS_AS_NEW * self.data.training_tokens
-        if self.segment.watched and often and not self.watching:
+        unseen = self.segment.watched and not self.watching
+        if unseen and self.learner.tokens > EPOCHS_AS_NEW * self.data.training_tokens:
             self.watching, self.forecast.looks, self.next_point = True, 2, self.lease.clock()
         return self.watching
 

@@ -11,7 +11,8 @@ from tune.reports import TIE
 from tune.search.scaling_law import Forecaster, Observation, ScalingLaw
 
 FEWEST_SIZES = 2
-"""Of trials that a law is fitted to."""
+"""Of trials that a law is fitted to, one of which has been seen to fall: losses after the same little training tell
+nothing of how far any of them falls, and so nothing of what a large model would have."""
 MOST_TRIALS = 200
 """That it is fitted to: those that were observed the most."""
 NEW_SHARE = 0.1
@@ -153,7 +154,7 @@ class Standings:
         """What trials of earlier studies observed on the same text, before any trial of this one."""
         if trials and self._has_law:
             self._earlier = [list(observed) for observed in trials]
-            if len({observed[0].size for observed in trials}) >= FEWEST_SIZES:
+            if _tell(trials):
                 self._law_before = ScalingLaw.fit([each for observed in trials for each in observed])
             self._fit()
 
@@ -162,7 +163,7 @@ class Standings:
         self._fitted_to = self._observations
         own = [standing.observed for standing in self.trials.values() if standing.observed]
         trials = sorted(own, key=len, reverse=True) + self._as_here(own)
-        if len({observed[0].size for observed in trials}) >= FEWEST_SIZES:
+        if _tell(trials):
             self._forecaster = Forecaster.fit(trials[:MOST_TRIALS])
             self.again()
 
@@ -282,3 +283,8 @@ class Standings:
         if standing.state == "running" and standing.goal is not None:
             self._flying[standing.goal] -= 1
         standing.goal = None
+
+
+def _tell(trials: Sequence[Sequence[Observation]]) -> bool:
+    """Whether what was observed of these is enough for a law."""
+    return len({observed[0].size for observed in trials}) >= FEWEST_SIZES and max(map(len, trials)) > 1

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tune.search.forecast import Progress, Standings
 from tune.search.scaling_law import Forecaster, Observation, ScalingLaw
 
 TRUE = ScalingLaw(floor=1.2, of_size=0.2, size_power=0.5, of_tokens=0.5, token_power=0.4, size_unit=2e5, token_unit=2e6)
@@ -146,3 +147,16 @@ def test_four_of_five_ends_lie_in_the_interval_of_trials_that_stray() -> None:
             inside += abs(math.log(end.loss / loss)) < 1.28 * doubt
             narrow += doubt > forecaster.loss(end.size, trial, end.tokens)[1]
     assert 0.7 < inside / (20 * len(SIZES)) < 0.9 and narrow == 20 * len(SIZES)
+
+
+def test_no_law_is_asked_before_one_trial_was_seen_to_fall() -> None:
+    """After the same little training the largest is the best, and nothing tells what it lacks at its end."""
+    standings = Standings(lambda rung: 1.0, lambda rung, seconds: 32.0)
+    losses = {"small": (1e5, 4.8), "medium": (2e5, 4.7), "large": (2e6, 4.6)}
+    for trial, (weights, loss) in losses.items():
+        standings.depart(trial, 0)
+        standings.record(trial, 0, loss, telling=False, progress=Progress(size=weights, tokens=1e5, seconds=10.0))
+        assert standings.outlook(2e7, 1e6) is None and standings.expected(trial) == (loss, 0.0)
+    standings.depart("medium", 1)
+    standings.record("medium", 1, 3.6, telling=True, progress=Progress(size=2e5, tokens=2e5, seconds=20.0))
+    assert standings.outlook(2e7, 1e6) is not None and standings.expected("small")[0] < 3.6
