@@ -11,7 +11,7 @@ from analysis.study import RUNS, Study, newest, open_study
 from tune.reports import TIE
 from tune.store.journal import SHARE
 
-PAST_BEST = f"""
+TRAINED_ON = f"""
     WITH looks AS (
              SELECT trial, training_seconds, MIN(valid_loss, IFNULL(averaged_loss, valid_loss)) AS loss FROM reports
              WHERE valid_loss IS NOT NULL AND IFNULL(ended, '') != 'turned'),
@@ -91,7 +91,7 @@ def spending(study: Study) -> Spending:
     table.loc[NO_FAMILY, "idle"] += max(0.0, seconds - float(table.to_numpy().sum()))
     return Spending(
         cap=float(study.facts["cap_seconds"]), table=table, overhead=study.facts.get("overhead", {}),
-        past_best=[float(each) for each in study.read(PAST_BEST)["past"]],
+        past_best=[float(each) for each in study.read(TRAINED_ON)["past"]],
     )  # fmt: skip
 
 

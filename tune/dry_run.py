@@ -18,7 +18,7 @@ from model.families import FAMILIES
 from tune.assembly import make_engine, make_family, parameters
 from tune.devices import find_devices
 from tune.flags import invalid
-from tune.recipe import LEAST_TOKENS_A_WEIGHT, MOST_TOKENS_A_WEIGHT, Recipe
+from tune.recipe import LEAST_TOKENS_A_WEIGHT, MOST_EPOCHS, MOST_TOKENS_A_WEIGHT, Recipe
 from tune.search.earlier import Learned
 from tune.search.engine import Engine
 from tune.search.family import Family, TrialRecord
@@ -379,10 +379,8 @@ def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[
     yield from _doubts(family.favourites)
 
 
-MOST_EPOCHS = 100
-"""Of a text, before a line says that it is too small for the cap; a guess."""
 LEAST_FILLED = 0.2
-"""Of a device by a step, likewise."""
+"""Of a device by a step, before a line says so; a guess."""
 
 
 def _doubts(favourites: Sequence[Favourite]) -> Iterator[str]:

@@ -152,7 +152,10 @@ class Recipe:
             raise UserError("a figure of its recipe is none")
         if made.own and not ({"batch_tokens", "life"} <= made.own.keys() and all(made.own.values())):
             raise UserError("what its recipe follows from is not all there")
-        if made.evaluation_window is not None and parse_set(f"context={made.evaluation_window}")["context"] % 1:
+        window = made.evaluation_window
+        if window is not None and not (
+            isinstance(window, int) and window >= made.context and not window % made.context
+        ):
             raise UserError("its evaluation has no whole window")
         if not all(isinstance(text, str) for each in (*made.why.items(), made.own) for text in each):
             raise UserError("a reason of its recipe is none")

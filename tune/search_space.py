@@ -122,9 +122,10 @@ def freed(names: tuple[str, ...], recipe: Mapping[str, Any], longest: float = ma
     contexts, batches = (values.get(name, (recipe.get(name, 0),)) for name in ("context", "batch_tokens"))
     rows = least_rows(recipe)
     if "context" in values:
-        most = max(recipe["context"], min(longest, max(batches) // rows))
-        powers = (each for each in contexts if max(contexts) % each == 0 and each >= LEAST_CONTEXT)
-        values["context"] = contexts = tuple(each for each in powers if each <= most)
+        own = recipe["context"]
+        most = max(own, min(longest, max(batches) // rows))
+        whole = (each for each in contexts if max(each, own) % min(each, own) == 0)
+        values["context"] = contexts = tuple(each for each in whole if LEAST_CONTEXT <= each <= most)
     if "batch_tokens" in values:
         values["batch_tokens"] = tuple(each for each in batches if each >= rows * min(contexts))
     return values

@@ -78,6 +78,10 @@ def export(winner: Winner, study: Path, data: Data) -> None:
     checkpoints.export(winner.checkpoint, study / f"best-{winner.family}", data.tokenizer, averaged=winner.averaged)
 
 
+TOLD_FROM = 0.01
+"""Of the cap, what was handed back is told of: less is what no segment could use."""
+
+
 def why_none(journal: Journal, family: str) -> str:
     """Why no trial of a family reached a rung, and what may help against that, where anything may."""
     rows, facts = journal.rows("SELECT state, reason, config FROM trials WHERE family = ?", family), journal.facts()
@@ -135,7 +139,8 @@ def last_lines(
     share, in_steps = spent / cap, steps / spent if spent else 0.0
     of_cap = f"{duration_text(round(spent, 1))} of {duration_text(cap)} ({100 * share:.1f} %)"
     yield f"spent {of_cap}, {100 * in_steps:.1f} % of it in optimizer steps"
-    if journal.rows("SELECT 1 FROM decisions WHERE action = 'hand back' AND reason LIKE ?", f"%{PAST_BEST}"):
+    last = "SELECT reason FROM decisions WHERE action = 'hand back' ORDER BY decision DESC LIMIT 1"
+    if cap - spent > TOLD_FROM * cap and any(row["reason"].endswith(PAST_BEST) for row in journal.rows(last)):
         yield f"{duration_text(round(cap - spent, 1))} handed back: {PAST_BEST}"
 
 

@@ -27,8 +27,8 @@ from tune.errors import UserError
 
 Corpus = PairCorpus | TextCorpus
 Stamp = list[int] | str | None
-"""What says whether a source has changed: of a file its size and time, of a dataset its commit. Empty: it is read
-each time; None: nobody can tell, and what was kept last serves."""
+"""What says whether a source has changed: of a file its size, times and place on the disk, of a dataset its commit.
+Empty: it is read each time; None: nobody can tell, and what was kept last serves."""
 
 LATELY = 2.0
 """Seconds. A file that was changed so lately may change again without another time: some disks have whole seconds."""
@@ -47,9 +47,13 @@ def prepared(source: str, stamp: Callable[[], Stamp], load: Callable[[], Corpus]
         return found
     corpus = load()
     key = key_of(corpus)
-    data = _open(key) or _make(key, corpus, track)
-    if before != stamp():
-        raise UserError(f"{source}: has changed while it was read: begin again")
+
+    def unchanged() -> None:
+        if before != stamp():
+            raise UserError(f"{source}: has changed while it was read: begin again")
+
+    data = _open(key) or _make(key, corpus, track, unchanged)
+    unchanged()
     if before and data.folder is not None and not (isinstance(before, list) and before[1] / 1e9 > begun - LATELY):
         with suppress(OSError):
             _note(source, before, key)
@@ -72,7 +76,7 @@ def file_stamp(path: Path) -> Stamp:
         about = path.stat()
     except OSError:
         return []
-    return [about.st_size, about.st_mtime_ns]
+    return [about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino]
 
 
 def key_of(corpus: Corpus) -> str:
@@ -103,12 +107,18 @@ def prepare(corpus: Corpus, track: Track, folder: Path | None = None) -> Data:
 
 def _open(key: str) -> Data | None:
     """What has this name."""
-    found = Stored.open(place() / "data" / key)
+    try:
+        found = Stored.open(place() / "data" / key)
+    except RuntimeError:  # nobody knows where the user's folders are
+        return None
     return found if isinstance(found, PairData | TextData) else None
 
 
-def _make(key: str, corpus: Corpus, track: Track) -> Data:
-    """Prepare a corpus and keep it, beside whoever does the same; where it cannot be kept it serves all the same."""
+def _make(key: str, corpus: Corpus, track: Track, unchanged: Callable[[], None]) -> Data:
+    """Prepare a corpus and keep it, beside whoever does the same; where it cannot be kept it serves all the same.
+
+    unchanged: raises where what was prepared may not be what its name says.
+    """
     try:
         (root := place() / "data").mkdir(parents=True, exist_ok=True)
         _sweep(root)
@@ -117,8 +127,10 @@ def _make(key: str, corpus: Corpus, track: Track) -> Data:
         return prepare(corpus, track)
     try:
         prepare(corpus, track, making).save(making)
+        unchanged()
         return _named(making, key) or prepare(corpus, track)
     except OSError:
+        shutil.rmtree(making, ignore_errors=True)
         return prepare(corpus, track)
     finally:
         shutil.rmtree(making, ignore_errors=True)

@@ -308,7 +308,7 @@ def _pieces(path: Path, flag: str, place: int = 0) -> Iterator[tuple[int, str]]:
                     f"iconv -t UTF-8"
                 ) from None
             cut = len(text)
-            while raw and cut and not ("\n" != text[cut - 1] < "\x80"):
+            while raw and cut and (text[cut - 1] >= "\x80" or text[max(0, cut - 2) : cut] == "\r\n"):
                 cut -= 1
             cut -= bool(raw and cut)
             piece, rest = text[:cut], text[cut:]

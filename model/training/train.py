@@ -397,9 +397,10 @@ class _Training:
         at_end = self.segment.final and (reached or (self.segment.steps is None and took_steps))
         seen: dict[str, Evaluation | None] = {}
         if not self.lowest.turned and (self.watching or not at_end):
-            seen = self._look(after=0.0 if at_end else MARGIN * self.forecast.checkpoint_seconds())
+            seen = self._look(after=MARGIN * self.forecast.checkpoint_seconds())
         if at_end or self.lowest.turned:
-            self._go_back()
+            if seen or self.lowest.turned:  # an end that did not fit may be the best
+                self._go_back()
             self._save(f"{checkpoints.AFTER_DECAY}-{self.learner.steps:06d}")
             valid, averaged = self._evaluate_both()
             average = self.learner.average if averaged and valid and averaged.loss < valid.loss else None

@@ -69,7 +69,8 @@ def told(report: Report, spent: float) -> dict[str, Any]:
     """A report as ASHA and the ranking below want it."""
     assert report.valid is not None
     return {
-        "loss": report.valid.loss, "seconds": spent, "whole": report.whole is not None, "steps": report.steps,
+        "loss": report.valid.loss, "seconds": spent, "steps": report.steps,
+        "whole_loss": report.whole.loss if report.whole else None,
         "test_loss": report.test.loss if report.test else None,
     }  # fmt: skip
 
@@ -89,11 +90,11 @@ class Heard(ray.tune.Callback):
         self.reports.setdefault(trial.trial_id, []).append(result)
 
     def best(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The configuration with the lowest loss of any report, and that report."""
-        trial, report = min(
-            ((trial, report) for trial, reports in self.reports.items() for report in reports),
-            key=lambda pair: float(pair[1]["loss"]),
-        )
+        """The configuration with the lowest loss of those at their ends, on the whole split, and that report; where
+        none is, of any report on the subset."""
+        pairs = [(trial, report) for trial, reports in self.reports.items() for report in reports]
+        ended = [pair for pair in pairs if pair[1]["whole_loss"] is not None]
+        trial, report = min(ended or pairs, key=lambda pair: float(pair[1]["whole_loss" if ended else "loss"]))
         return self.configs[trial], report
 
 
@@ -148,12 +149,13 @@ def main(arguments: list[str]) -> int:
     context = survey(settings, find_devices(settings))
     heard = search(context, flags.family, flags.life)
     config, report = heard.best()
-    ends = sum(reports[-1]["whole"] for reports in heard.reports.values())
+    ends = sum(reports[-1]["whole_loss"] is not None for reports in heard.reports.values())
+    loss, where = (report["loss"], ", before its end") if report["whole_loss"] is None else (report["whole_loss"], "")
     test = "not measured" if report["test_loss"] is None else f"{report['test_loss']:.3f}"
     print(
         f"{flags.family} seed {flags.seed}: {len(heard.reports)} trials, {ends} to their ends; best {label(config)}: "
-        f"validation loss {report['loss']:.3f} after {report['seconds']:.0f} s and {report['steps']:,} steps"
-        f"{'' if report['whole'] else ', before its end'}, test loss {test}"
+        f"validation loss {loss:.3f} after {report['seconds']:.0f} s and {report['steps']:,} steps"
+        f"{where}, test loss {test}"
     )
     return 0
 

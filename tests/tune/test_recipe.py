@@ -131,10 +131,13 @@ def test_stored_and_typed_forms_are_read_back_and_strangers_are_refused() -> Non
     assert parse_set(set_text(given)) == given
     stored = json.loads(json.dumps(made().stored()))
     assert Recipe.from_stored(stored) == made()
+    for window in (made().context, 2**20):
+        assert Recipe.from_stored({**stored, "evaluation_window": window}).evaluation_window == window
     for change in (
         {"context": 10**9}, {"context": "x"}, {"context": 64.5}, {"betas": [0.9]}, {"betas": [0.9, 2]}, {"why": [1]},
         {"own": [1]}, {"own": {"life": 1.0}}, {"own": {"batch_tokens": 0, "life": 1}}, {"evaluation_window": 0.5},
         {"evaluation_window": "x"},
+        {"evaluation_window": made().context + 1},
         {"weights": math.inf}, {"tokens": None}, {"why": {"context": 3}}, {"learning_rate": [1]}, {"more": 1},
     ):  # fmt: skip
         with pytest.raises((ValueError, TypeError, AttributeError)):

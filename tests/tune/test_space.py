@@ -125,7 +125,7 @@ def test_what_is_freed_of_the_recipe_varies_around_its_own_value(names):
 
 
 @pytest.mark.parametrize("names", ["context", "context,batch_tokens", "batch_tokens"])
-@pytest.mark.parametrize("own", [(64, 768), (256, 768), (256, 300), (96, 4096), (8, 8)])
+@pytest.mark.parametrize("own", [(64, 768), (256, 768), (256, 300), (96, 4096), (8, 8), (34, 768), (51, 768)])
 def test_no_batch_has_fewer_rows_than_were_tried_and_contexts_are_powers_of_two_around_the_recipes(names, own):
     context, batch = own
     recipe = {**RECIPE, "context": context, "batch_tokens": batch}
@@ -135,6 +135,7 @@ def test_no_batch_has_fewer_rows_than_were_tried_and_contexts_are_powers_of_two_
     points = [{**recipe, **config} for config in varied.configs()]
     for point in points:
         assert point["batch_tokens"] >= min(ROWS * point["context"], batch // context * point["context"])
+        assert max(vary.get("context", (context,))) % point["context"] == 0
         assert math.log2(point["context"] / context).is_integer() and 8 <= point["context"] <= max(context, 512)
     for name, values in vary.items():
         assert {point[name] for point in points} == set(values)

@@ -60,7 +60,11 @@ class Confirming(SuccessiveHalving):
     def _anew(self, leader: str, left: Left) -> Confirm | None:
         """The next of these trainings; None where it cannot be paid, or nobody is there to compare with."""
         number, each = len(self._begun), self.ladder.confirm
-        other = self._begun[1] if number > 1 else self._standings.runner_up(leader)
+        other = (
+            self._begun[1]
+            if number > 1
+            else next((trial for trial in self._standings.waiting() if trial != leader), None)
+        )
         if other is None or min(left.seconds, left.wall) < each:
             return None
         of, beside = (leader, other) if number % 2 == 0 else (other, leader)

@@ -79,15 +79,16 @@ class CostModel:
         self._slowdowns: dict[str, float] = {}
         self._start_ups: list[float] = []
 
-    def learn(self, run: Running, *, slowdown: float) -> None:
-        """What a lease was charged; `slowdown`: its seconds a step over those that fixed the trial's rungs."""
+    def learn(self, run: Running, *, slowdown: float, aside: float = 0.0) -> None:
+        """What a lease was charged. slowdown: its seconds a step over those that fixed the trial's rungs; aside: what
+        of it is no part of another such segment, as of a trial that turned out to be in its last."""
         trial, start_up = run.assignment.trial, 0.0
         if run.fresh_slot:
             start_up = run.charged.get("start", 0.0)
             self._start_ups.append(start_up)
         if trial in self._overheads:
             del self._in_order[bisect_left(self._in_order, self._overheads[trial])]
-        self._overheads[trial] = sum(run.charged.values()) - run.charged.get("steps", 0.0) - start_up
+        self._overheads[trial] = sum(run.charged.values()) - run.charged.get("steps", 0.0) - start_up - aside
         insort(self._in_order, self._overheads[trial])
         self._slowdowns[trial] = slowdown
 

@@ -266,10 +266,10 @@ class Standings:
         firsts = [self.first(rung, past_best=past_best) for rung in self._waiting]
         return min((trial for trial in firsts if trial is not None), key=self._entry, default=None)
 
-    def runner_up(self, leader: str) -> str | None:
-        """The most promising of those that wait beside the leader."""
+    def waiting(self) -> list[str]:
+        """All that wait, the most promising first."""
         there = (name for name, each in self.trials.items() if each.state == "paused" and each.rung >= 0)
-        return min((name for name in there if name != leader), key=self._entry, default=None)
+        return sorted(there, key=self._entry)
 
     def _waits(self, trial: str, rung: int) -> bool:
         standing = self.trials[trial]

@@ -158,7 +158,13 @@ class State:
         record.step_seconds = record.step_seconds or report.step_seconds
         family.step_seconds = family.step_seconds or report.step_seconds
         if report.step_seconds:
-            family.cost_model.learn(run, slowdown=report.step_seconds / (record.step_seconds or 1.0))
+            whole = (
+                sum(each.seconds for each in (report.whole, report.test) if each)
+                if assignment.rung is not None
+                else 0.0
+            )
+            slowdown = report.step_seconds / (record.step_seconds or 1.0)
+            family.cost_model.learn(run, slowdown=slowdown, aside=whole * self.share)
         if report.ended == "rung" and valid is not None:
             del self.cut_short[trial]
             seconds = report.steps * (record.step_seconds or 0.0)

@@ -291,7 +291,7 @@ class SuccessiveHalving:
         room = self._free(left) if self._finisher is None else 0.0
         trial, risen = self._standings.leader(), self._standings.leader(past_best=True)
         if self.past_best:
-            trial, risen = trial if trial and self._may_gain(trial, left) else None, None
+            trial, risen = next((each for each in self._standings.waiting() if self._may_gain(each, left)), None), None
             if trial is None and not self._may_gain(None, left):
                 return HandBack(f"{left.seconds:.0f} s are left: {PAST_BEST}")
         if trial is None and self._affords_another(room if beside or risen else seconds):
@@ -341,16 +341,20 @@ class SuccessiveHalving:
 
     def _may_gain(self, trial: str | None, left: Left) -> bool:
         """Whether a trial (None: a new one) is expected to make the best better, by what those that are past theirs
-        gained still from the rung where it is; as long as these are few, if there is time for as much training."""
+        gained still from the rung where it is; as long as these are few, if there is time for as much training. One
+        that is better than them already does."""
         at = Standing(losses={-1: 0.0}) if trial is None else self.trials[trial]
         now, needed = at.losses[at.rung], min(training for _, training in self._turned.values())
+        best = min(loss for loss, _ in self._turned.values())
+        if trial is not None and now < best - TIE:
+            return True
         if min(left.seconds, left.wall) < needed - at.progress.seconds:
             return False
         before = {each: {-1: 0.0, **self.trials[each].losses} for each in self._turned}
         gains = [loss - before[each][at.rung] for each, (loss, _) in self._turned.items() if at.rung in before[each]]
         if len(gains) < FEWEST_TURNED:
             return True
-        best, spread = min(loss for loss, _ in self._turned.values()), stdev(gains) * math.sqrt(1 + 1 / len(gains))
+        spread = stdev(gains) * math.sqrt(1 + 1 / len(gains))
         return expected_gain((best, 0.0), (now + fmean(gains), spread / best)) >= TIE
 
     def _free(self, left: Left) -> float:

@@ -3,7 +3,8 @@
 Only like is compared with like. A trial counts with the furthest level that it completed: its decay, else its highest
 rung; there with what it was measured on: the fixed validation subset, of which a journal of before tells no size, or
 after the decay the whole split, where all decayed trials of its family were measured on that; in each with the weights
-that are kept, which are their average where that is better. What failed has no place.
+that are kept, which are their average where that is better. A trial that turned on the way to a rung, and was not
+measured on the whole split, completed that rung. What failed has no place.
 """
 
 import math
@@ -29,19 +30,22 @@ ANEW = "trial IN (SELECT trial FROM decisions WHERE action = 'confirm')"
 """Of a trial: it trains the configuration of another one anew. It has a place, but only with all that the others have
 after their decay."""
 LEVELS = f"""
-    WITH completed AS (
-        SELECT reports.*, family, parameters, created, IFNULL(averaged_loss < valid_loss, 0) AS averaged,
-               ROW_NUMBER() OVER (PARTITION BY trial, IIF(final, -1, rung) ORDER BY report DESC) AS again
-        FROM reports JOIN trials USING (trial)
+    WITH measured AS (
+        SELECT *, final AND NOT (IFNULL(ended, '') = 'turned' AND rung IS NOT NULL AND whole_perplexity IS NULL) AS ends
+        FROM reports),
+    completed AS (
+        SELECT measured.*, family, parameters, created, IFNULL(averaged_loss < valid_loss, 0) AS averaged,
+               ROW_NUMBER() OVER (PARTITION BY trial, IIF(ends, -1, rung) ORDER BY report DESC) AS again
+        FROM measured JOIN trials USING (trial)
         WHERE (final OR rung IS NOT NULL) AND perplexity < 9e999 AND at <= ?1 AND NOT {FAILED}
             AND NOT (whole_perplexity IS NULL AND {ANEW})),
     alike AS (
         SELECT *, IIF(averaged, averaged_perplexity, perplexity) AS kept_perplexity,
-               final AND MIN(whole_perplexity IS NOT NULL) OVER (PARTITION BY family, final) AS on_whole
+               ends AND MIN(whole_perplexity IS NOT NULL) OVER (PARTITION BY family, ends) AS on_whole
         FROM completed WHERE again = 1)
-    SELECT family, trial, parameters, created, report, at, final,
-           IIF(final, IFNULL(MAX(rung) OVER (PARTITION BY trial), rung), rung) AS rung,
-           IIF(final, '{DECAY}', 'rung ' || rung) AS level, on_whole, IIF(on_whole, NULL, valid_subset) AS subset,
+    SELECT family, trial, parameters, created, report, at, ends AS final,
+           IIF(ends, IFNULL(MAX(rung) OVER (PARTITION BY trial), rung), rung) AS rung,
+           IIF(ends, '{DECAY}', 'rung ' || rung) AS level, on_whole, IIF(on_whole, NULL, valid_subset) AS subset,
            IIF(on_whole, whole_perplexity, kept_perplexity) AS perplexity,
            IIF(on_whole, whole_bits_per_character, IIF(averaged, averaged_bits_per_character, bits_per_character))
                AS bits_per_character,

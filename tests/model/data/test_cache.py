@@ -91,10 +91,22 @@ def test_a_text_that_changed_is_prepared_anew(kind: str, tmp_path: Path) -> None
 def test_a_time_that_may_not_tell_the_next_change_is_not_relied_on(kind: str, tmp_path: Path) -> None:
     tomorrow = LONG_AGO * 2.0
     path = write(tmp_path / "some.txt", kind, changed=tomorrow)
+
+    def content_now() -> object:
+        size_and_time = [path.stat().st_size, path.stat().st_mtime_ns]
+        return content(prepared(f"{kind} {path}", lambda: list(size_and_time), read(path, kind), untracked))
+
+    before = content_now()
+    write(path, kind, seed=1, changed=tomorrow)
+    assert content_now() == content(anew(path, kind)) != before
+
+
+def test_another_file_of_the_same_size_and_time_is_not_taken_for_it(kind: str, tmp_path: Path) -> None:
+    path, other = write(tmp_path / "some.txt", kind), write(tmp_path / "other.txt", kind, seed=1)
     stamp = file_stamp(path)
     prepare(path, kind)
-    write(path, kind, seed=1, changed=tomorrow)
-    assert file_stamp(path) == stamp
+    other.replace(path)
+    assert isinstance(stamp, list) and file_stamp(path)[:2] == stamp[:2]
     assert content(prepare(path, kind)) == content(anew(path, kind))
 
 
@@ -108,6 +120,8 @@ def test_a_text_that_changes_while_it_is_read_is_refused(kind: str, tmp_path: Pa
 
     with pytest.raises(ValueError, match=r"some\.txt: has changed while it was read"):
         prepare(path, kind, load)
+    assert content(prepare(path, kind)) == content(anew(path, kind))
+    write(path, kind)  # what it was at first
     assert content(prepare(path, kind)) == content(anew(path, kind))
 
 
@@ -217,6 +231,18 @@ def test_where_nothing_can_be_kept_it_serves_all_the_same(kind: str, tmp_path: P
     data = prepare(path, kind)
     assert data.folder is None and content(data) == content(anew(path, kind))
     assert content(pickle.loads(pickle.dumps(data))) == content(data)
+
+
+def test_where_nobody_has_a_folder_of_their_own_it_serves_all_the_same(
+    kind: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    path = write(tmp_path / "some.txt", kind)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", no_home)
+    assert content(prepare(path, kind)) == content(anew(path, kind))
 
 
 def test_a_source_of_which_nobody_can_tell_serves_as_it_was_last(tmp_path: Path) -> None:

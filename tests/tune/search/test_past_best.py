@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.tune.search.alone import STEP, Alone
+from tests.tune.search.alone import STEP, Alone, bare
 from tune.search.other_caps import Conditions, other_caps
 from tune.search.simulator import PowerLaw
-from tune.search.successive_halving import FEWEST_TURNED, PAST_BEST
+from tune.search.successive_halving import FEWEST_TURNED, PAST_BEST, Finish, Left
 from tune.winners import last_lines
 
 SEEDS = range(4)
@@ -79,6 +79,17 @@ def test_after_the_leader_has_turned_others_are_tried() -> None:
     first = next(place for place, row in enumerate(moves) if row["action"] == "finish")
     assert {row["action"] for row in moves[first + 1 :]} >= {"start", "finish"}
     assert search.spent >= 0.9 * search.seconds
+
+
+def test_what_is_better_than_all_that_turned_goes_on_though_time_is_short() -> None:
+    policy = bare()
+    for trial, loss in (("t001", 3.5), ("t002", 2.0)):
+        policy.promoted(trial, 0, policy.ladder.cost(0))
+        policy.reported(trial, 0, loss)
+    policy.finishing("t001")
+    policy.turned("t001", 3.0, 60.0)
+    move = policy.decide(Left(seconds=30.0, slots=1, running=0))
+    assert isinstance(move, Finish) and move.trial == "t002"
 
 
 def test_trials_past_their_best_stay_at_their_ends_under_a_larger_cap() -> None:
