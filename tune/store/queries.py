@@ -3,8 +3,8 @@
 Only like is compared with like. A trial counts with the furthest level that it completed: its decay, else its highest
 rung; there with what it was measured on: the fixed validation subset, of which a journal of before tells no size, or
 after the decay the whole split, where all decayed trials of its family were measured on that; in each with the weights
-that are kept, which are their average where that is better. A trial that turned on the way to a rung, and was not
-measured on the whole split, completed that rung. What failed has no place.
+that are kept, which are their average where that is better. One that turned where no time was left to measure it so
+stands behind those that were. What failed has no place.
 """
 
 import math
@@ -24,28 +24,27 @@ FAILED = f"(state = 'failed' OR (state = 'stopped' AND reason IS NOT NULL AND ({
 """Of a row of trials: it has no place among the others. One that waits may yet go on, whatever happened to it."""
 VALUES = {"perplexity": "perplexity", "quotient": "perplexity / parameters"}
 """By what trials of one level are ranked, low first."""
-ORDER = "final DESC, IIF(final, 0, rung) DESC, subset DESC"
+ORDER = "final DESC, IIF(final, 0, rung) DESC, on_whole DESC, subset DESC"
 """Of levels, the furthest first; of two subsets the larger first."""
 ANEW = "trial IN (SELECT trial FROM decisions WHERE action = 'confirm')"
 """Of a trial: it trains the configuration of another one anew. It has a place, but only with all that the others have
 after their decay."""
 LEVELS = f"""
-    WITH measured AS (
-        SELECT *, final AND NOT (IFNULL(ended, '') = 'turned' AND rung IS NOT NULL AND whole_perplexity IS NULL) AS ends
-        FROM reports),
-    completed AS (
-        SELECT measured.*, family, parameters, created, IFNULL(averaged_loss < valid_loss, 0) AS averaged,
-               ROW_NUMBER() OVER (PARTITION BY trial, IIF(ends, -1, rung) ORDER BY report DESC) AS again
-        FROM measured JOIN trials USING (trial)
+    WITH completed AS (
+        SELECT reports.*, family, parameters, created, IFNULL(averaged_loss < valid_loss, 0) AS averaged,
+               ROW_NUMBER() OVER (PARTITION BY trial, IIF(final, -1, rung) ORDER BY report DESC) AS again
+        FROM reports JOIN trials USING (trial)
         WHERE (final OR rung IS NOT NULL) AND perplexity < 9e999 AND at <= ?1 AND NOT {FAILED}
             AND NOT (whole_perplexity IS NULL AND {ANEW})),
     alike AS (
         SELECT *, IIF(averaged, averaged_perplexity, perplexity) AS kept_perplexity,
-               ends AND MIN(whole_perplexity IS NOT NULL) OVER (PARTITION BY family, ends) AS on_whole
+               final AND whole_perplexity IS NOT NULL AND MIN(
+                   whole_perplexity IS NOT NULL OR IFNULL(ended, '') = 'turned') OVER (PARTITION BY family, final)
+                   AS on_whole
         FROM completed WHERE again = 1)
-    SELECT family, trial, parameters, created, report, at, ends AS final,
-           IIF(ends, IFNULL(MAX(rung) OVER (PARTITION BY trial), rung), rung) AS rung,
-           IIF(ends, '{DECAY}', 'rung ' || rung) AS level, on_whole, IIF(on_whole, NULL, valid_subset) AS subset,
+    SELECT family, trial, parameters, created, report, at, final,
+           IIF(final, IFNULL(MAX(rung) OVER (PARTITION BY trial), rung), rung) AS rung,
+           IIF(final, '{DECAY}', 'rung ' || rung) AS level, on_whole, IIF(on_whole, NULL, valid_subset) AS subset,
            IIF(on_whole, whole_perplexity, kept_perplexity) AS perplexity,
            IIF(on_whole, whole_bits_per_character, IIF(averaged, averaged_bits_per_character, bits_per_character))
                AS bits_per_character,

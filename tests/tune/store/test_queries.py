@@ -55,16 +55,13 @@ def test_where_one_was_not_the_subset_counts_for_all(study: Written) -> None:
     assert {measured_text(row) for row in rows} == {"on 4,096 validation tokens"}
 
 
-def test_what_turned_on_the_way_to_a_rung_unmeasured_there_says_nothing_of_how_others_are_measured(
-    study: Written,
-) -> None:
+def test_what_turned_and_was_not_measured_says_nothing_of_how_others_are(study: Written) -> None:
     decayed(study, "t1", subset=4.0, whole=6.0)
     decayed(study, "t2", subset=5.0, whole=5.5)
     study.trial("t3")
-    study.report("t3", 3.0, rung=1, final=1, ended="turned", valid_loss=math.log(3.0), valid_subset=4096)
-    assert [(row["trial"], row["final"], row["perplexity"]) for row in ranking(study.journal)] == [
-        ("t2", 1, 5.5), ("t1", 1, 6.0), ("t3", 0, 3.0)]  # fmt: skip
-    assert [row["rung"] for row in ranking(study.journal)][-1] == 1
+    study.report("t3", 3.0, rung=None, final=1, ended="turned", valid_loss=math.log(3.0), valid_subset=4096)
+    assert [(row["trial"], row["perplexity"], row["on_whole"]) for row in ranking(study.journal)] == [
+        ("t2", 5.5, 1), ("t1", 6.0, 1), ("t3", 3.0, 0)]  # fmt: skip
 
 
 def test_a_trial_is_as_good_as_the_better_of_its_weights_and_their_average(study: Written) -> None:
