@@ -278,6 +278,10 @@ def _components(pairs: list[Pair], track: Track) -> list[list[Pair]]:
 
 def _digest(path: Path, flag: str) -> str:
     """The sha256 of a file's bytes."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UserError(
+            f"{flag}: {str(path)!r} is no file but a pipe or a device, and is read twice; write it to a file"
+        )
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

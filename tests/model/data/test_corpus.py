@@ -1,5 +1,6 @@
 """Corpora: what is read is what is there, what is wrong is said, and no sentence stands in two splits."""
 
+import os
 import random
 import sys
 import unicodedata
@@ -166,6 +167,26 @@ def test_a_file_that_cannot_serve_is_refused(load, flag, content, said, tmp_path
 def test_a_folder_is_no_corpus(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         load_text(tmp_path)
+
+
+def test_a_pipe_is_no_corpus() -> None:
+    """It can be read once."""
+    reading, writing = os.pipe()
+    os.write(writing, b"some text\n")
+    os.close(writing)
+    with pytest.raises(ValueError, match="no file but a pipe"):
+        load_text(Path(f"/dev/fd/{reading}"))
+    os.close(reading)
+
+
+def test_a_text_without_ascii_is_read_a_line_at_a_time_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "".join(f"{'大' * (1 + number % 7)}e\u0301\r\n\n" for number in range(2_000))
+    (path := tmp_path / "text.txt").write_bytes(text.encode())
+    monkeypatch.setattr("model.data.corpus.PIECE", 100)
+    corpus = load_text(path)
+    splits = [[*getattr(corpus, name)] for name in SPLITS]
+    assert "".join(map("".join, splits)) == unicodedata.normalize("NFC", text.replace("\r\n", "\n"))
+    assert max(len(piece) for split in splits for piece in split) <= 100
 
 
 def test_text_is_cut_where_nanogpt_cuts_it(tmp_path: Path) -> None:
