@@ -77,7 +77,7 @@ def test_the_study_is_only_read(study: Study) -> None:
 
 
 def test_of_a_study_that_runs_too_and_what_is_in_its_journal_stays(study: Study) -> None:
-    world = study(20)
+    world = study(40)
     before = [tuple(row) for row in world.journal.rows("SELECT * FROM leases")]
     rows = prospects(asked(world)).foretold["nanogpt"].rows
     assert [row.how for row in rows][1:] == ["going on", "going on"]
