@@ -10,7 +10,7 @@ import torch
 from model.nn.precision import native
 from tune.flags import AUTO, invalid
 from tune.settings import Settings
-from tune.step_prices import Prices
+from tune.step_prices import StepPrices
 
 CONTEXT_BYTES = 600_000_000
 """What a process takes of a GPU beside its tensors, its kernels' code most of all: 300 to 600 MB by GPU and driver."""
@@ -33,7 +33,7 @@ class Devices:
     cores: int
     memory_bytes: int | None = None
     trials_each: int = 1
-    prices: Prices | None = None
+    prices: StepPrices | None = None
 
     @property
     def slots(self) -> int:

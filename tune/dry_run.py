@@ -28,7 +28,7 @@ from tune.search.suggest import Suggester, first_search
 from tune.search_context import SearchContext, survey
 from tune.search_space import PER_LAYER, Space, label, layer_weights
 from tune.settings import Settings
-from tune.step_prices import Prices, launches
+from tune.step_prices import StepPrices, launches
 from tune.store.journal import Journal
 from tune.store.queries import ANEW, best_so_far
 from tune.units import bytes_text, duration_text
@@ -57,13 +57,13 @@ class Speeds:
             self._seen.append((launch, self.flops(config) / seconds))
         return seconds
 
-    def prices(self) -> Prices | None:
+    def prices(self) -> StepPrices | None:
         """Of a GPU's steps: those that are known, or the least and the most that was measured; of a core none are, as
         it has no launches, and its FLOP/s follow the size."""
         if self._prices is not None or not self._seen:
             return self._prices
         launch, flops = zip(*self._seen, strict=True)
-        return Prices(flops=max(flops), launch_seconds=min(launch))
+        return StepPrices(flops=max(flops), launch_seconds=min(launch))
 
     def expected(self, config: Mapping[str, Any]) -> float:
         """Seconds of a step, by its prices; on a core those of the measured config nearest in FLOPs, times how many

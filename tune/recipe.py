@@ -9,12 +9,12 @@ from typing import Any, Self
 
 from tune.errors import UserError
 from tune.search_space import CENTRE, LEAST_CONTEXT, PER_LAYER, ROWS, layer_weights
-from tune.step_prices import NOMINAL, Prices
+from tune.step_prices import NOMINAL, StepPrices
 
 FLOPS_PER_WEIGHT = 6
 """Of training, for each token."""
 CENTRE_COMPUTE = 600.0 * NOMINAL["cpu"].flops
-"""FLOPs of a family that suit the default size: ten minutes of that core.
+"""FLOPs of a family that suit the default size: ten minutes of a nominal core, on which it was tuned.
 
 Compute-optimal size grows with the square root of the compute (Hoffmann et al. 2022, arXiv:2203.15556)."""
 LEAST_TOKENS_A_WEIGHT, MOST_TOKENS_A_WEIGHT = 5, 100
@@ -23,8 +23,9 @@ by heart, and more would train a better, larger model."""
 LIFE_SHARE = 0.6
 """Of what a family's device-seconds train, the part of the one trial that is trained to its end."""
 MOST_EPOCHS = 40
-"""Of a small text that serves where none is named: to train on what was seen so often already is worth nothing, and on
-what was seen up to 4 times about as much as on new text (Muennighoff et al. 2023, arXiv:2305.16264)."""
+"""Of the small text that serves where none is named, and of any before --plan says that it is too small: to train on
+what was seen so often already is worth nothing, and on what was seen up to 4 times about as much as on new text
+(Muennighoff et al. 2023, arXiv:2305.16264)."""
 SMALL_TEXT_TOKENS = 1e6
 """Of that text, for training: of tiny shakespeare by character."""
 CONTEXTS = {128: 3e6, 256: 6e6, 512: 3e8, 1024: 3e9}
@@ -163,7 +164,7 @@ class Recipe:
 
 
 def recipe(
-    *, base: Mapping[str, Any], given: Mapping[str, float], family: str, kind: str, seconds: float, prices: Prices,
+    *, base: Mapping[str, Any], given: Mapping[str, float], family: str, kind: str, seconds: float, prices: StepPrices,
     text_tokens: int, windowed_tokens: int | None, sizes: tuple[float, float],
 ) -> Recipe:  # fmt: skip
     """What follows from device, cap and text for one family. A family of a user's own keeps its own recipe.

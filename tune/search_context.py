@@ -36,7 +36,7 @@ from tune.search.ladder import CONFIRM_SHARE
 from tune.search.memory_model import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
 from tune.search_space import PER_LAYER, SPACES, WIDER, Space, freed, layer_weights, wider
 from tune.settings import Settings
-from tune.step_prices import NOMINAL, Prices, launches
+from tune.step_prices import NOMINAL, StepPrices, launches
 from tune.store.journal import Journal, Stopwatch
 from tune.units import bytes_text
 
@@ -147,7 +147,7 @@ def varied(space: Space, recipe: Recipe, vary: Sequence[str], data: Data) -> tup
 
 
 def make_recipe(
-    settings: Settings, devices: Devices, space: Space, data: Data, prices: Prices, earlier: Sequence[Earlier] = ()
+    settings: Settings, devices: Devices, space: Space, data: Data, prices: StepPrices, earlier: Sequence[Earlier] = ()
 ) -> Recipe:
     """Of a family in a new study; models wider than the reports' only where the text has the tokens for them."""
     name, built_in = space.family, space.family in PER_LAYER
@@ -185,7 +185,7 @@ def within(settings: Settings, devices: Devices) -> float:
     return math.inf if settings.patient else WALLS * settings.budget / slots
 
 
-def measured_prices(settings: Settings, devices: Devices, space: Space, data: Data) -> tuple[Prices, float]:
+def measured_prices(settings: Settings, devices: Devices, space: Space, data: Data) -> tuple[StepPrices, float]:
     """Of a family's steps, and the seconds of a device that measuring took: of its default configuration, on a GPU of
     that for a small step's kernels, and of its widest one in a batch that fills it. To powers of two: so the same
     command mostly has the same recipe.
@@ -210,7 +210,7 @@ def measured_prices(settings: Settings, devices: Devices, space: Space, data: Da
     config = Config.at(default, family=space.family)
     config = replace(config, batch_tokens=max(config.batch_tokens, filling))
     flops = family.step_flops(config, data) / least(config)
-    return Prices(flops=2.0 ** round(math.log2(flops)), launch_seconds=launch), sum(taken)
+    return StepPrices(flops=2.0 ** round(math.log2(flops)), launch_seconds=launch), sum(taken)
 
 
 def kept_recipes(study: Path, families: Collection[str]) -> dict[str, Recipe]:

@@ -14,7 +14,7 @@ only pretends to be a GPU; with more layers they grow as a CPU's operations do (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prices:
+class StepPrices:
     """flops: FLOP/s that a step trains at most; launch_seconds: of a kernel, however small; 0 on a core."""
 
     flops: float
@@ -36,7 +36,7 @@ def launches(family: str, layers: float) -> float:
     return beside + each * layers
 
 
-NOMINAL = {"cpu": Prices(flops=2e11), "cuda": Prices(flops=1e13, launch_seconds=1e-5)}
+NOMINAL = {"cpu": StepPrices(flops=2e11), "cuda": StepPrices(flops=1e13, launch_seconds=1e-5)}
 """By kind of device, for what is decided before any is measured, so that the same command has the same text: of the
 core on which the default size was tuned; of GPUs a guess, which serves too where the search's own process has none, as
 on a cluster whose driver runs elsewhere."""

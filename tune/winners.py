@@ -78,10 +78,6 @@ def export(winner: Winner, study: Path, data: Data) -> None:
     checkpoints.export(winner.checkpoint, study / f"best-{winner.family}", data.tokenizer, averaged=winner.averaged)
 
 
-TOLD_FROM = 0.01
-"""Of the cap, what was handed back is told of: less is what no segment could use."""
-
-
 def why_none(journal: Journal, family: str) -> str:
     """Why no trial of a family reached a rung, and what may help against that, where anything may."""
     rows, facts = journal.rows("SELECT state, reason, config FROM trials WHERE family = ?", family), journal.facts()
@@ -114,6 +110,10 @@ def _more_time(facts: Mapping[str, Any]) -> str:
     """What gives a search more time; nothing where a signal ended it, after which it can simply go on."""
     ended = facts.get("ended", {}).get("reason", "cap")
     return {"cap": "; give it a larger cap", "deadline": "; give it a later --deadline"}.get(ended, "")
+
+
+TOLD_FROM = 0.01
+"""Of the cap, what was handed back is told of: less is what no segment could use."""
 
 
 def last_lines(

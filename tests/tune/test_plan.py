@@ -15,7 +15,7 @@ from tune.corpora import Corpora, load_corpora
 from tune.devices import Devices
 from tune.dry_run import Plan, make_plan, plan_lines
 from tune.settings import Settings
-from tune.step_prices import Prices, launches
+from tune.step_prices import StepPrices, launches
 
 SMALL = {"d_model": 16, "heads": 4}
 """Steps of a millisecond."""
@@ -114,7 +114,7 @@ def test_a_deadline_is_planned_for(planned: Callable[..., Plan]) -> None:
 
 H200 = Devices(
     kind="cuda", count=1, model="H200", precisions=("fp32", "tf32", "bf16", "fp16"), cores=64,
-    memory_bytes=141_000_000_000, prices=Prices(flops=2.5e14, launch_seconds=1e-5),
+    memory_bytes=141_000_000_000, prices=StepPrices(flops=2.5e14, launch_seconds=1e-5),
 )  # fmt: skip
 """No such device was at hand: a quarter of the 989 TFLOP/s of its data sheet (bf16, dense), and ten microseconds for
 each kernel of an eager step, are foretold."""
@@ -157,7 +157,7 @@ def test_a_text_that_is_too_small_for_the_cap_is_told_in_a_line(texts: Path, mon
 
 @pytest.mark.parametrize("family", ["nanogpt", "translation"])
 def test_a_step_takes_what_takes_longer_its_kernels_or_their_arithmetic(family: str) -> None:
-    prices, kernels = Prices(flops=1e12, launch_seconds=1e-6), launches(family, 4)
+    prices, kernels = StepPrices(flops=1e12, launch_seconds=1e-6), launches(family, 4)
     small, large = prices.step(kernels, 1e3), prices.step(kernels, 1e12)
     assert prices.step(kernels, 2e3) == small and prices.step(2 * kernels, 2e3) == 2 * small
     assert prices.step(2 * kernels, 1e12) == large and prices.step(kernels, 2e12) == 2 * large

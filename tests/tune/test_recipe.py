@@ -20,10 +20,10 @@ from tune.search.engine import Engine
 from tune.search_context import survey
 from tune.search_space import CENTRE, PER_LAYER, layer_weights
 from tune.settings import Settings
-from tune.step_prices import Prices
+from tune.step_prices import StepPrices
 from tune.store.journal import Journal
 
-CORE_PRICES, GPU_PRICES = Prices(flops=2e11), Prices(flops=1e13, launch_seconds=1e-6)
+CORE_PRICES, GPU_PRICES = StepPrices(flops=2e11), StepPrices(flops=1e13, launch_seconds=1e-6)
 DAY = 86_400.0
 CAPS = [2.0**power for power in range(4, 22)]
 """16 seconds to 24 days."""
@@ -43,7 +43,7 @@ def made(family: str = "nanogpt", **changes: Any) -> Recipe:
 
 @pytest.mark.parametrize("family", PER_LAYER)
 @pytest.mark.parametrize(("kind", "prices", "text"), [("cpu", CORE_PRICES, 10**6), ("cuda", GPU_PRICES, 10**9)])
-def test_a_larger_cap_never_makes_it_smaller(family: str, kind: str, prices: Prices, text: int) -> None:
+def test_a_larger_cap_never_makes_it_smaller(family: str, kind: str, prices: StepPrices, text: int) -> None:
     many = {"kind": kind, "text_tokens": text, "windowed_tokens": text // 20 if family == "nanogpt" else None}
     found = [made(family, seconds=seconds, prices=prices, **many) for seconds in CAPS]
     for name in ("context", "batch_tokens", "weights", "tokens"):

@@ -1,6 +1,7 @@
 """A watched segment ends where its loss has turned, and keeps its best; where losses fall it is as any other."""
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -37,10 +38,11 @@ class Watched:
             -1
         ]
 
-    def evaluate(self, model: torch.nn.Module, *_: object, **__: object) -> Evaluation:
-        """The average is as good as the weights."""
+    def evaluate(self, model: torch.nn.Module, *_: object, **__: object) -> Evaluation | None:
+        """The average is as good as the weights. A loss of NaN: there is no time for it."""
         self.weights.setdefault(self.steps, [each.detach().clone() for each in model.parameters()])
-        return Evaluation(loss=self.loss(self.steps), tokens=100, seconds=1e-4)
+        loss = self.loss(self.steps)
+        return None if math.isnan(loss) else Evaluation(loss=loss, tokens=100, seconds=1e-4)
 
 
 @pytest.fixture
@@ -104,3 +106,15 @@ def test_where_the_end_of_a_last_segment_is_worse_than_what_was_seen_that_is_kep
     last = watched(final=True)
     assert (last.steps, last.ended) == (STEPS, "final")
     assert sums(kept(last)) != pytest.approx(sums(watched.weights[STEPS]), abs=1e-6)
+
+
+def test_an_end_that_could_not_be_looked_at_is_not_given_up_for_what_was_before(watched: Watched) -> None:
+    """One reading above is noise, as anywhere."""
+    watched.loss = lambda step: 1 / step
+    watched(final=True)
+    *_, late, end = sorted(watched.weights)
+    watched.loss = lambda step: math.nan if step == end else 1 / step + (step == late)
+    watched.weights = {}
+    last = watched(final=True)
+    assert late in watched.weights and last.steps == end == STEPS
+    assert sums(kept(last)) == pytest.approx(sums(watched.weights[STEPS]), abs=1e-6)

@@ -27,7 +27,7 @@ from tune.search.simulator import Costs, PowerLaw, Simulation
 from tune.search_context import SearchContext, ground, survey
 from tune.search_space import Config
 from tune.settings import Settings
-from tune.step_prices import Prices
+from tune.step_prices import StepPrices
 from tune.store.journal import Journal
 
 LAW = ScalingLaw(floor=1.2, of_size=0.3, size_power=0.5, of_tokens=0.6, token_power=0.4, size_unit=2e5, token_unit=1e4)
@@ -84,7 +84,7 @@ class Made:
 def measured() -> Any:
     """No device is measured for a recipe, and there is one processor."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tune.search_context.measured_prices", lambda *_: (Prices(flops=2e11), 0.0))
+        patch.setattr("tune.search_context.measured_prices", lambda *_: (StepPrices(flops=2e11), 0.0))
         patch.setattr("tune.search_context.cpu_name", lambda: "one")
         patch.setattr("model.cost.probe.MEASURED_STEPS", 2)
         yield
