@@ -22,6 +22,8 @@ RECIPES: dict[str, dict[str, Any]] = {
         "label_smoothing": 0.1,
         "weight_decay": 0.01,
         "betas": (0.9, 0.98),
+        "optimizer": "muon",
+        "taps": 0,
     },
     "nanogpt": {
         "learning_rate": 2e-3,
@@ -31,9 +33,13 @@ RECIPES: dict[str, dict[str, Any]] = {
         "label_smoothing": 0.0,
         "weight_decay": 0.1,
         "betas": (0.9, 0.99),
+        "optimizer": "muon",
+        "taps": 3,
     },
 }
-OF_ARCHITECTURE: dict[str, dict[str, Any]] = {"nanogpt": {"learning_rate": 4e-3}}  # what differs from the family's
+OF_ARCHITECTURE: dict[str, dict[str, Any]] = {"nanogpt": {"learning_rate": 4e-3, "optimizer": "adamw", "taps": 0}}
+"""What differs from the family's."""
+OPTIMIZERS = ("muon", "adamw")
 FAMILIES = tuple(RECIPES)
 
 _FAMILYS_OWN: Any = None  # replaced by the family's value in RECIPES
@@ -57,7 +63,9 @@ class Config:
     warm_up_steps: int = _FAMILYS_OWN
     label_smoothing: float = _FAMILYS_OWN  # training only
     weight_decay: float = _FAMILYS_OWN  # matrices only
-    betas: tuple[float, float] = _FAMILYS_OWN
+    betas: tuple[float, float] = _FAMILYS_OWN  # of AdamW
+    optimizer: str = _FAMILYS_OWN  # of the matrices inside the model: one of OPTIMIZERS; of all else AdamW
+    taps: int = _FAMILYS_OWN  # nanogpt only: tokens before each, whose embeddings are mixed into its own
     clip: float = 1.0  # norm of all gradients together
     decay_share: float = 0.4  # of the life's training, the part in which the rate falls to zero
     average: float = 0.05  # of the steps so far, in which an average of the weights halves its memory; 0: there is none
@@ -72,6 +80,8 @@ class Config:
         for name, value in (RECIPES[self.family] | OF_ARCHITECTURE.get(self.architecture, {})).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
+        if self.optimizer not in OPTIMIZERS:
+            raise UserError(f"optimizer: {self.optimizer!r} is none: choose one of {', '.join(OPTIMIZERS)}")
         object.__setattr__(self, "betas", tuple(self.betas))  # JSON knows lists only
         if self.d_model % self.heads:
             raise UserError(f"heads: {self.heads} does not divide d_model {self.d_model}; choose a divisor")
@@ -98,6 +108,7 @@ def model_config(config: Config, *, vocabulary: int, pad: int) -> GPTConfig | Tr
             dropout=config.dropout,
             architecture=config.architecture,
             scaling_rules=config.scaling_rules,
+            taps=config.taps,
         )
     return TranslatorConfig(
         vocabulary=vocabulary,

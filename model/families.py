@@ -209,7 +209,7 @@ def add(name: str, family: Family) -> None:
     if unknown := [field for field in family.recipe if field not in common]:
         there = ", ".join(common)
         raise UserError(f"families: {name!r} has {unknown[0]!r} in its recipe: a recipe has {there}; leave it out")
-    FAMILIES[name], RECIPES[name] = family, {**common, **family.recipe}
+    FAMILIES[name], RECIPES[name] = family, {**common, "optimizer": "adamw", **family.recipe}
 
 
 def own() -> dict[str, Family]:

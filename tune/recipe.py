@@ -63,6 +63,10 @@ SETTABLE: Mapping[str, tuple[type, float, float, str]] = {
 """What --set can set: type, least, most, an example. Each is a field of model.config.Config."""
 
 
+FIXED = ("betas", "optimizer", "taps")
+"""Further fields of Config's that a recipe has, and --set cannot set."""
+
+
 def parse_set(text: str) -> dict[str, float]:
     """`context=256,learning_rate=1e-3` -> {"context": 256, "learning_rate": .001}. UserError: not of a recipe, or out
     of range."""
@@ -95,7 +99,8 @@ def set_text(given: Mapping[str, float]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The first seven are fields of model.config.Config, of all trials of a family that vary no such thing.
+    """SETTABLE and FIXED are fields of model.config.Config, of all trials of a family that vary no such thing; by
+    default optimizer and taps are what they were in studies that do not say.
 
     weights: the size around which a search begins, those of the layers (0: nothing is known of such models); tokens:
     of training that one trial of such a model has, were it all that the family trained; flops: the FLOP/s that this
@@ -114,13 +119,15 @@ class Recipe:
     tokens: float
     flops: float
     why: Mapping[str, str]
+    optimizer: str = "adamw"
+    taps: int = 0
     own: Mapping[str, float] = field(default_factory=dict)
     evaluation_window: int | None = None
 
     @property
     def config(self) -> dict[str, Any]:
         """What of it is of a trial's model.config.Config."""
-        return {name: getattr(self, name) for name in (*SETTABLE, "betas")}
+        return {name: getattr(self, name) for name in (*SETTABLE, *FIXED)}
 
     def at(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """What is known of the Config of a trial at a point of the space."""
@@ -177,7 +184,7 @@ def recipe(
     """
     if family not in PER_LAYER:
         why = {name: "given" if name in given else "the family's own" for name in SETTABLE}
-        own = {name: base[name] for name in (*SETTABLE, "betas")}
+        own = {name: base[name] for name in (*SETTABLE, *FIXED)}
         return Recipe(**{**own, **given}, weights=0.0, tokens=0.0, flops=0.0, why=why)
     weights, batch, why_batch = sizes[1], max(FILLING_TOKENS[kind], int(base["batch_tokens"])), ""
     for _ in range(ROUNDS):  # small models and small steps do not fill a device, which then trains smaller models
@@ -202,6 +209,7 @@ def recipe(
         "batch_tokens": batch,
         "weight_decay": base["weight_decay"],
         "label_smoothing": base["label_smoothing"],
+        **{name: base[name] for name in FIXED},
         **followed(own, {"batch_tokens": batch}),
     }
     short = "few steps" if found["warm_up_steps"] < base["warm_up_steps"] else "the family's own"

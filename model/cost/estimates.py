@@ -9,7 +9,7 @@ from model.nn.precision import compute_dtype
 from model.nn.translator import TranslatorConfig
 
 TRAINING = 3  # a step's FLOPs over the forward's: the gradients of a product are two more
-STATE_BYTES = 16  # a parameter: fp32 weight, gradient and AdamW's two moments
+STATE_BYTES = 16  # a parameter: fp32 weight, gradient, and AdamW's two moments or Muon's one and what its update takes
 AVERAGE_BYTES = 4  # a parameter: its average, where a training has one
 _MASTER_BYTES = 4
 
@@ -20,7 +20,7 @@ def parameters(config: GPTConfig | TranslatorConfig) -> int:
     if isinstance(config, TranslatorConfig):
         return vocabulary * d + layers * 28 * d * d  # encoder 12, decoder 16
     if config.architecture == "modern":
-        return 2 * vocabulary * d + layers * 12 * d * d
+        return 2 * vocabulary * d + config.taps * d + layers * 12 * d * d
     block = 12 * d * d + 2 * d + (11 * d if config.bias else 0)
     return (vocabulary + config.context) * d + layers * block + d + (d if config.bias else 0)
 
@@ -75,7 +75,7 @@ def kept_elements(
         decoder = _own_attention(config, target, fused) + cross + target * (10 * d + 2)
         return batch * (layers * (encoder + decoder) + 3 * d * (source + target))
     block = _own_attention(config, target, fused) + target * (10 * d + 2)
-    ends = 3 if config.architecture == "modern" else 2
+    ends = 3 + config.taps if config.architecture == "modern" else 2
     return batch * (layers * block + ends * target * d) + layers * _attention_masks(config, batch, target)
 
 

@@ -6,6 +6,7 @@ branch begins at zero.
 # Shapes: B batch, T length, S source length, D d_model, H heads, K head width.
 """
 
+import torch
 from torch import Tensor, nn
 
 from model.nn.attention import Attention, Residual, heads_together, norm, rotary_tables, rotate, squared_relu
@@ -30,6 +31,25 @@ def initialize_blocks(blocks: nn.Module) -> None:
             nn.init.zeros_(parameter)
         else:
             nn.init.normal_(parameter, std=hidden_std(parameter.shape[1]))
+
+
+class EarlierTokens(nn.Module):
+    """A causal convolution over embeddings, channel by channel, that begins as none: what a token means with the few
+    before it need not wait for the first attention (So et al. 2021, arXiv:2109.08668, have one in each attention).
+    """
+
+    def __init__(self, d_model: int, taps: int) -> None:
+        super().__init__()
+        self.gains = nn.ParameterList(nn.Parameter(torch.zeros(d_model)) for _ in range(taps))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, T, D) -> like it; before the first token there is nothing"""
+        mixed = x
+        for back, gain in enumerate(self.gains, 1):
+            nothing = x.new_zeros(x.shape[0], back, x.shape[2])
+            earlier = torch.cat([nothing, x], 1)[:, : x.shape[1]]
+            mixed = torch.addcmul(mixed, earlier, gain.to(x.dtype))
+        return mixed
 
 
 class SelfAttention(nn.Module):

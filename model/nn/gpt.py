@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.nn.attention import Attention, Dropout, Residual, causal_bias, heads_apart, heads_together, norm
-from model.nn.blocks import SelfBlock, initialize_blocks, turns
+from model.nn.blocks import EarlierTokens, SelfBlock, initialize_blocks, turns
 from model.nn.mup import EMBEDDING_STD, Scaling
 from model.nn.precision import Embedding, Linear
 from tune.errors import UserError
@@ -121,7 +121,10 @@ SOFT_CAP = 15.0  # of the modern logits (Gemma Team 2024, arXiv:2408.00118)
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig:
-    """The shape of a GPT. `nanogpt` is upstream exactly, and `bias` is upstream's; `modern` has none."""
+    """The shape of a GPT. `nanogpt` is upstream exactly, and `bias` is upstream's; `modern` has none.
+
+    taps: of `modern`, so many tokens before each are mixed into its embedding.
+    """
 
     vocabulary: int
     context: int
@@ -132,6 +135,7 @@ class GPTConfig:
     architecture: str = "modern"
     bias: bool = False
     scaling_rules: bool = True
+    taps: int = 0
 
     def __post_init__(self) -> None:
         if self.architecture not in ARCHITECTURES:
@@ -202,6 +206,7 @@ class ModernTrunk(nn.Module):
         super().__init__()
         d_model, heads = config.d_model, config.heads
         self.wte = Embedding(config.vocabulary, d_model)
+        self.mix = EarlierTokens(d_model, config.taps)
         self.drop = Dropout(config.dropout)
         self.h = nn.ModuleList(
             SelfBlock(d_model, heads, dropout=config.dropout, branch=scaling.branch, causal=True)
@@ -217,7 +222,7 @@ class ModernTrunk(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """tokens (B, T) -> (B, T, D)"""
         length = tokens.shape[1]
-        x = self.drop(norm(self.wte(tokens)))
+        x = self.drop(norm(self.mix(self.wte(tokens))))
         for block in self.h:
             x = block(x, self.causal[:length, :length], (self.cosines[:length], self.sines[:length]))
         return norm(x)

@@ -17,6 +17,10 @@ from model.nn.mup import parameter_groups
 from model.training.averaging import Average
 from model.training.checkpoint import AVERAGE, Saved, averages, load_weights
 from model.training.memory import give_back_freed, ran_out
+from model.training.muon import Muon
+
+ADAMW_KEEPS, MOMENTUM_KEEPS = ("step", "exp_avg", "exp_avg_sq"), ("momentum_buffer",)
+"""Of each parameter, by the names of torch's optimizers."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +37,10 @@ class Learner:
 
     micro_batches: into how many parts a batch is cut, whose gradients add up to the whole's; doubled where memory runs
     out (`ran_out`), as long as that helps. forward: what the loss calls, which may be more than the model that is kept;
-    rank: of the processes that learn the same together; moments: what the optimizer keeps of each parameter.
+    rank: of the processes that learn the same together.
     """
 
     rank = 0
-    moments: tuple[str, ...] = ("step", "exp_avg", "exp_avg_sq")
 
     def __init__(self, config: Config, data: Data, device: torch.device, micro_batches: int = 1):
         precision.prepare(config.precision, device)
@@ -78,10 +81,9 @@ class Learner:
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         """Of groups that each have a `peak_rate`."""
-        config = self.config
-        return torch.optim.AdamW(
-            parameter_groups(self.model, config.learning_rate, config.weight_decay), betas=config.betas, fused=True
-        )
+        config, muon = self.config, self.config.optimizer == "muon"
+        groups = parameter_groups(self.model, config.learning_rate, config.weight_decay, muon=muon)
+        return Muon(groups, config.betas) if muon else torch.optim.AdamW(groups, betas=config.betas, fused=True)
 
     def feed(self, config: Config) -> EndlessBatches:
         """The batches of a config, from the beginning."""
@@ -149,21 +151,22 @@ class Learner:
 
     def _begin_moments(self) -> None:
         """The optimizer's own beginning, but now: every step then needs the memory that the first one needs."""
-        for parameter in self.names:
-            self.optimizer.state[parameter] = {
-                moment: torch.zeros((), device=self.device)
-                if moment == "step"
-                else torch.zeros_like(parameter, memory_format=torch.preserve_format)
-                for moment in self.moments
-            }
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                self.optimizer.state[parameter] = {
+                    moment: torch.zeros((), device=self.device)
+                    if moment == "step"
+                    else torch.zeros_like(parameter, memory_format=torch.preserve_format)
+                    for moment in (ADAMW_KEEPS if "betas" in group else MOMENTUM_KEEPS)
+                }
 
     def tensors(self) -> dict[str, Tensor]:
         """The optimizer's moments and the averages by parameter name, and the random states."""
         moments = {
-            f"{self.names[parameter]}.{moment}": values[moment]
+            f"{self.names[parameter]}.{moment}": tensor
             for parameter, values in self.optimizer.state.items()
             if isinstance(parameter, nn.Parameter)
-            for moment in self.moments
+            for moment, tensor in values.items()
         }
         averages = {} if self.average is None else self.average.tensors()
         return moments | {f"{AVERAGE}{name}": tensor for name, tensor in averages.items()} | self.random_state()
@@ -181,10 +184,10 @@ class Learner:
         """Go on exactly where `tensors` and `state` were taken."""
         load_weights(self.model, saved.weights)
         for parameter, name in self.names.items():
-            if f"{name}.{self.moments[0]}" in saved.tensors:
-                self.optimizer.state[parameter] = {
-                    moment: saved.tensors[f"{name}.{moment}"].to(self.device) for moment in self.moments
-                }
+            values = self.optimizer.state[parameter]
+            for moment in values:
+                if (tensor := saved.tensors.get(f"{name}.{moment}")) is not None:
+                    values[moment] = tensor.to(self.device)
         if self.average is not None:
             self.average.load(averages(saved.tensors))
         self.steps, self.tokens = saved.state["steps"], saved.state["tokens"]

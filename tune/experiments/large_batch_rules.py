@@ -34,7 +34,6 @@ def take_lars(learner: Learner, rate: float) -> None:
     """
     group = {"params": list(learner.model.parameters()), "peak_rate": rate}
     learner.optimizer = LARS([group], lr=rate, weight_decay=WEIGHT_DECAY, momentum=0.9, trust_coefficient=1.0)
-    learner.moments = ("momentum_buffer",)
     learner._begin_moments()
 
 

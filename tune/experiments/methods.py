@@ -83,8 +83,6 @@ class MethodLearner(Learner):
         checkpointing: bool = False,
     ):  # fmt: skip
         self._descends = descends
-        if descends:
-            self.moments = ("momentum_buffer",)
         super().__init__(config, data, device, micro_batches)
         if checkpointing:
             recompute(self.model)

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from model.nn.gpt import GPT, GPTConfig
 from model.nn.mup import BASE_D_MODEL, BASE_LAYERS, Scaling, attention_scale, parameter_groups, roles
 from model.nn.translator import Translator, TranslatorConfig
+from model.training.muon import Muon
 
 V, T = 17, 8
 RATE, DECAY = 3e-3, 0.1
@@ -66,11 +67,12 @@ def test_roles():
     assert found["transformer.h.0.attn.c_attn.weight"] == "hidden"
 
 
-def drift(d_model, layers, steps=6):
+def drift(d_model, layers, muon, steps=6):
     """How far the last hidden state and the logits have moved after a few steps, root mean square."""
     torch.manual_seed(0)
     model = gpt(d_model=d_model, layers=layers)
-    optimizer = torch.optim.AdamW(parameter_groups(model, RATE, 0.0), fused=True)
+    groups = parameter_groups(model, RATE, 0.0, muon=muon)
+    optimizer = Muon(groups, (0.9, 0.99)) if muon else torch.optim.AdamW(groups, fused=True)
     tokens = torch.randint(V, (8, T + 1), generator=torch.Generator().manual_seed(1))
     branches = []
     model.transformer.h[-1].register_forward_hook(lambda module, inputs, output: branches.append(output.detach()))
@@ -88,14 +90,15 @@ WIDE, DEEP = ((16, 2), (256, 2)), ((32, 2), (32, 16))
 """A small and a large shape each: d_model, layers."""
 
 
-def growth(shapes):
-    small, large = (drift(*shape) for shape in shapes)
+def growth(shapes, muon=False):
+    small, large = (drift(*shape, muon) for shape in shapes)
     return (large / small).log().abs().max()
 
 
+@pytest.mark.parametrize("muon", [False, True], ids=["adamw", "muon"])
 @pytest.mark.parametrize("shapes", [WIDE, DEEP], ids=["width", "depth"])
-def test_coordinates_move_as_far_at_every_shape(shapes):
-    assert growth(shapes) < 0.9
+def test_coordinates_move_as_far_at_every_shape(shapes, muon):
+    assert growth(shapes, muon) < 0.9
 
 
 @pytest.mark.parametrize(("rule", "shapes"), [("hidden_rate", WIDE), ("branch", DEEP), ("logits", WIDE)])

@@ -1,0 +1,73 @@
+"""Muon: a matrix inside a model moves by its momentum, orthogonalized; tables and gains by AdamW.
+
+All singular values of such an update are about 1, so what few gradients point to is learned as fast as the rest (Jordan
+et al. 2024, kellerjordan.github.io/posts/muon). An update of a matrix (out, in) is scaled by sqrt(out / in): then one
+rate serves all widths (Yang, Simon and Bernstein 2023, arXiv:2310.17813).
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model.nn.mup import HIDDEN
+from model.nn.precision import native
+
+MOMENTUM = 0.95
+POLYNOMIALS = ((8.0934, -23.6205, 17.4462), (3.6366, -2.7219, 0.5365), (2.6613, -1.9772, 0.4526))
+"""x -> a x + b x^3 + c x^5, one after the other: of all such threes those that bring [.01, 1] nearest to 1, to within
+.27 (how to find them: Amsel et al. 2025, arXiv:2505.16932). Five, and nearer, gave the same losses here."""
+LEAST_NORM = 1e-7  # of a momentum: beside it nothing is made large
+MARGIN = 1.01  # of a norm, for what rounding adds: beyond 1 the polynomials run away
+
+
+class Muon(torch.optim.Optimizer):
+    """Of groups as `parameter_groups` makes them, of which that with the role HIDDEN goes by Muon."""
+
+    def __init__(self, groups: Sequence[dict[str, Any]], betas: tuple[float, float]) -> None:
+        self._adamw = torch.optim.AdamW([group for group in groups if group["role"] != HIDDEN], betas=betas, fused=True)
+        super().__init__(groups, {})
+        self.state = self._adamw.state
+        for group in groups:
+            for parameter in group["params"] if group["role"] == HIDDEN else ():
+                self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One step of both."""
+        self._adamw.step()
+        for group in self.param_groups:
+            if group["role"] == HIDDEN:
+                self._step(group["params"], group["lr"], group["weight_decay"])
+
+    def _step(self, parameters: Sequence[Tensor], rate: float, weight_decay: float) -> None:
+        by_shape = defaultdict[torch.Size, list[Tensor]](list)
+        for parameter in parameters:
+            by_shape[parameter.shape].append(parameter)
+        for (rows, columns), members in by_shape.items():  # all of a shape at once: small products are slow
+            gradients = [parameter.grad for parameter in members if parameter.grad is not None]
+            momenta = [self.state[parameter]["momentum_buffer"] for parameter in members]
+            torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
+            moves = orthogonalized(torch.stack(torch._foreach_lerp(gradients, momenta, MOMENTUM)))  # Nesterov's
+            torch._foreach_mul_(members, 1 - rate * weight_decay)
+            torch._foreach_add_(members, list(moves.unbind()), alpha=-rate * (rows / columns) ** 0.5)
+
+
+def orthogonalized(matrices: Tensor) -> Tensor:
+    """(N, R, C) -> as many: with their singular vectors and singular values near 1, in the fastest dtype that serves"""
+    computed = torch.bfloat16 if "bf16" in native(matrices.device.type) else torch.float32
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    x = (matrices.mT if tall else matrices).to(computed)
+    x = x / (MARGIN * x.norm(dim=(-2, -1), keepdim=True) + LEAST_NORM)
+    for a, b, c in POLYNOMIALS:
+        square = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
+
+
+def muon_flops(rows: int, columns: int) -> int:
+    """Of one update of a matrix."""
+    least, most = sorted((rows, columns))
+    return len(POLYNOMIALS) * (4 * least**2 * most + 2 * least**3)
