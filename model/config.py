@@ -15,10 +15,10 @@ Data = TextData | PairData
 
 RECIPES: dict[str, dict[str, Any]] = {
     "translation": {
-        "learning_rate": 3e-3,
-        "batch_tokens": 1024,
+        "learning_rate": 4.2e-3,
+        "batch_tokens": 2048,
         "context": 64,
-        "warm_up_steps": 100,
+        "warm_up_steps": 50,
         "label_smoothing": 0.1,
         "weight_decay": 0.01,
         "betas": (0.9, 0.98),
@@ -26,10 +26,10 @@ RECIPES: dict[str, dict[str, Any]] = {
         "taps": 0,
     },
     "nanogpt": {
-        "learning_rate": 2e-3,
-        "batch_tokens": 768,
+        "learning_rate": 4.2e-3,
+        "batch_tokens": 1536,
         "context": 64,
-        "warm_up_steps": 100,
+        "warm_up_steps": 50,
         "label_smoothing": 0.0,
         "weight_decay": 0.1,
         "betas": (0.9, 0.99),
@@ -37,9 +37,10 @@ RECIPES: dict[str, dict[str, Any]] = {
         "taps": 3,
     },
 }
-OF_ARCHITECTURE: dict[str, dict[str, Any]] = {"nanogpt": {"learning_rate": 4e-3, "optimizer": "adamw", "taps": 0}}
+OF_ARCHITECTURE: dict[str, dict[str, Any]] = {"nanogpt": {"learning_rate": 5.6e-3, "optimizer": "adamw", "taps": 0}}
 """What differs from the family's."""
-OPTIMIZERS = ("muon", "adamw")
+ONCE: dict[str, Any] = {"optimizer": "adamw", "taps": 0}
+"""What a stored config or recipe had that does not say, as there was no choice then."""
 FAMILIES = tuple(RECIPES)
 
 _FAMILYS_OWN: Any = None  # replaced by the family's value in RECIPES
@@ -64,7 +65,7 @@ class Config:
     label_smoothing: float = _FAMILYS_OWN  # training only
     weight_decay: float = _FAMILYS_OWN  # matrices only
     betas: tuple[float, float] = _FAMILYS_OWN  # of AdamW
-    optimizer: str = _FAMILYS_OWN  # of the matrices inside the model: one of OPTIMIZERS; of all else AdamW
+    optimizer: str = _FAMILYS_OWN  # of the matrices inside the model: muon or adamw; of all else AdamW
     taps: int = _FAMILYS_OWN  # nanogpt only: tokens before each, whose embeddings are mixed into its own
     clip: float = 1.0  # norm of all gradients together
     decay_share: float = 0.4  # of the life's training, the part in which the rate falls to zero
@@ -80,8 +81,8 @@ class Config:
         for name, value in (RECIPES[self.family] | OF_ARCHITECTURE.get(self.architecture, {})).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        if self.optimizer not in OPTIMIZERS:
-            raise UserError(f"optimizer: {self.optimizer!r} is none: choose one of {', '.join(OPTIMIZERS)}")
+        if self.optimizer not in ("muon", "adamw"):
+            raise UserError(f"optimizer: {self.optimizer!r} is none: choose muon or adamw")
         object.__setattr__(self, "betas", tuple(self.betas))  # JSON knows lists only
         if self.d_model % self.heads:
             raise UserError(f"heads: {self.heads} does not divide d_model {self.d_model}; choose a divisor")

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.config import RECIPES, Config, Data, build_model, model_config, pad_of
-from model.cost.estimates import AVERAGE_BYTES, STATE_BYTES, flops_per_token, parameters
+from model.config import ONCE, RECIPES, Config, Data, build_model, model_config, pad_of
+from model.cost.estimates import AVERAGE_BYTES, STATE_BYTES, flops_per_token, parameters, update_flops
 from model.cost.memory_estimate import memory_estimate, most_micro_batches
 from model.cost.peak_flops import flops_on
 from model.data.batches import (
@@ -182,7 +182,8 @@ class Transformers(Family):
     def step_flops(self, config: Config, data: Data) -> float:
         made = model_config(config, vocabulary=data.vocabulary, pad=pad_of(data))
         shape = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context)
-        return shape.rows * shape.target * flops_per_token(made, target=shape.target, source=shape.source)
+        update = update_flops(made) if config.optimizer == "muon" else 0
+        return shape.rows * shape.target * flops_per_token(made, target=shape.target, source=shape.source) + update
 
     def memory_estimate(self, config: Config, data: Data, *, micro_batches: int, device: torch.device) -> int:
         return memory_estimate(config, data, micro_batches=micro_batches, device=device)
@@ -205,11 +206,11 @@ def add(name: str, family: Family) -> None:
     """From now on this process knows a family of a user's own. UserError: it lacks something, or its recipe is odd."""
     if missing := [each for each in WRITTEN if getattr(type(family), each) is getattr(Family, each)]:
         raise UserError(f"families: {name!r} has no {missing[0]}: a family has {', '.join(WRITTEN)}; write it")
-    common = RECIPES["nanogpt"]
+    common = {name: value for name, value in RECIPES["nanogpt"].items() if name not in ONCE}
     if unknown := [field for field in family.recipe if field not in common]:
         there = ", ".join(common)
         raise UserError(f"families: {name!r} has {unknown[0]!r} in its recipe: a recipe has {there}; leave it out")
-    FAMILIES[name], RECIPES[name] = family, {**common, "optimizer": "adamw", **family.recipe}
+    FAMILIES[name], RECIPES[name] = family, {**common, **family.recipe, **ONCE}
 
 
 def own() -> dict[str, Family]:

@@ -52,32 +52,39 @@ EVALUATION_TOKENS_PER_RUNG_SECOND = {"cpu": 800, "cuda": 50_000}
 """Size of the fixed validation subset, the same for all trials of a family: its evaluation takes at most about 2 % of
 the shortest segment."""
 
-SETTABLE: Mapping[str, tuple[type, float, float, str]] = {
+NUMBERS: Mapping[str, tuple[type, float, float, str]] = {
     "context": (int, LEAST_CONTEXT, 8192, "256"),
     "batch_tokens": (int, 8, 2**24, "1536"),
     "learning_rate": (float, 1e-6, 10.0, "1e-3"),
     "warm_up_steps": (int, 1, 10**6, "100"),
     "weight_decay": (float, 0.0, 100.0, "0.1"),
     "label_smoothing": (float, 0.0, 0.9, "0.1"),
+    "taps": (int, 0, 16, "3"),
 }
 """What --set can set: type, least, most, an example. Each is a field of model.config.Config."""
+WORDS: Mapping[str, tuple[str, ...]] = {"optimizer": ("muon", "adamw")}
+"""And these, to one of some words."""
+SETTABLE = (*NUMBERS, *WORDS)
+OF_OUR_MODELS = ("optimizer", "taps")
+"""Of these, what a family of a user's own has no choice of."""
 
 
-FIXED = ("betas", "optimizer", "taps")
-"""Further fields of Config's that a recipe has, and --set cannot set."""
-
-
-def parse_set(text: str) -> dict[str, float]:
+def parse_set(text: str) -> dict[str, Any]:
     """`context=256,learning_rate=1e-3` -> {"context": 256, "learning_rate": .001}. UserError: not of a recipe, or out
     of range."""
-    given: dict[str, float] = {}
+    given = dict[str, Any]()
     for part in text.split(","):
         name, _, typed = (piece.strip() for piece in part.partition("="))
         if name not in SETTABLE:
             raise UserError(f"{part!r} is nothing of a recipe: there are {', '.join(SETTABLE)}; write context=256")
         if name in given:
             raise UserError(f"{part!r} sets {name} a second time: each is set once; keep one")
-        kind, least, most, example = SETTABLE[name]
+        if name in WORDS:
+            if typed not in WORDS[name]:
+                raise UserError(f"{part!r}: {name} is {' or '.join(WORDS[name])}: write {name}={WORDS[name][0]}")
+            given[name] = typed
+            continue
+        kind, least, most, example = NUMBERS[name]
         try:
             value = float(typed)
         except ValueError:
@@ -92,15 +99,14 @@ def parse_set(text: str) -> dict[str, float]:
     return given
 
 
-def set_text(given: Mapping[str, float]) -> str:
+def set_text(given: Mapping[str, Any]) -> str:
     """The inverse of parse_set."""
-    return ",".join(f"{name}={value!r}" for name, value in given.items())
+    return ",".join(f"{name}={value if name in WORDS else repr(value)}" for name, value in given.items())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """SETTABLE and FIXED are fields of model.config.Config, of all trials of a family that vary no such thing; by
-    default optimizer and taps are what they were in studies that do not say.
+    """SETTABLE and betas are fields of model.config.Config, of all trials of a family that vary no such thing.
 
     weights: the size around which a search begins, those of the layers (0: nothing is known of such models); tokens:
     of training that one trial of such a model has, were it all that the family trained; flops: the FLOP/s that this
@@ -115,19 +121,19 @@ class Recipe:
     weight_decay: float
     label_smoothing: float
     betas: tuple[float, float]
+    optimizer: str
+    taps: int
     weights: float
     tokens: float
     flops: float
     why: Mapping[str, str]
-    optimizer: str = "adamw"
-    taps: int = 0
     own: Mapping[str, float] = field(default_factory=dict)
     evaluation_window: int | None = None
 
     @property
     def config(self) -> dict[str, Any]:
         """What of it is of a trial's model.config.Config."""
-        return {name: getattr(self, name) for name in (*SETTABLE, *FIXED)}
+        return {name: getattr(self, name) for name in (*SETTABLE, "betas")}
 
     def at(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """What is known of the Config of a trial at a point of the space."""
@@ -171,7 +177,7 @@ class Recipe:
 
 
 def recipe(
-    *, base: Mapping[str, Any], given: Mapping[str, float], family: str, kind: str, seconds: float, prices: StepPrices,
+    *, base: Mapping[str, Any], given: Mapping[str, Any], family: str, kind: str, seconds: float, prices: StepPrices,
     text_tokens: int, windowed_tokens: int | None, sizes: tuple[float, float],
 ) -> Recipe:  # fmt: skip
     """What follows from device, cap and text for one family. A family of a user's own keeps its own recipe.
@@ -184,7 +190,8 @@ def recipe(
     """
     if family not in PER_LAYER:
         why = {name: "given" if name in given else "the family's own" for name in SETTABLE}
-        own = {name: base[name] for name in (*SETTABLE, *FIXED)}
+        own = {name: base[name] for name in (*SETTABLE, "betas")}
+        given = {name: value for name, value in given.items() if name not in OF_OUR_MODELS}
         return Recipe(**{**own, **given}, weights=0.0, tokens=0.0, flops=0.0, why=why)
     weights, batch, why_batch = sizes[1], max(FILLING_TOKENS[kind], int(base["batch_tokens"])), ""
     for _ in range(ROUNDS):  # small models and small steps do not fill a device, which then trains smaller models
@@ -209,7 +216,7 @@ def recipe(
         "batch_tokens": batch,
         "weight_decay": base["weight_decay"],
         "label_smoothing": base["label_smoothing"],
-        **{name: base[name] for name in FIXED},
+        **{name: base[name] for name in OF_OUR_MODELS},
         **followed(own, {"batch_tokens": batch}),
     }
     short = "few steps" if found["warm_up_steps"] < base["warm_up_steps"] else "the family's own"

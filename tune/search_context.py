@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from model.config import RECIPES, Config, Data
+from model.config import ONCE, RECIPES, Config, Data
 from model.cost.probe import MEASURED_SECONDS, step_seconds
 from model.data.dataset import TextData
 from model.families import BUILT_IN, FAMILIES
@@ -220,7 +220,7 @@ def kept_recipes(study: Path, families: Collection[str]) -> dict[str, Recipe]:
         remedy = f"go on with it at the project's commit {LAST_WITHOUT}; analysis reads it as it is"
         raise invalid("resume", f"'{study}' is of an earlier version, and has no recipe: {remedy}")
     try:
-        return {name: Recipe.from_stored(stored[name]) for name in families}
+        return {name: Recipe.from_stored({**ONCE, **stored[name]}) for name in families}
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise invalid("resume", f"'{study}' has a damaged study.json ({error}): name another study") from None
 

@@ -133,7 +133,7 @@ class Settings(Flags):
             show=",".join,
         ),
     )
-    set: Mapping[str, float] = field(
+    set: Mapping[str, float | str] = field(
         default_factory=dict,
         metadata=typed(
             "what of the recipe is not to follow from device, cap and text, such as context=256,batch_tokens=1536; "
@@ -495,7 +495,7 @@ class ExperimentSettings(Settings):
             show=families_text,
         ),
     )  # fmt: skip
-    set: Mapping[str, float] = field(
+    set: Mapping[str, float | str] = field(
         default_factory=dict,
         metadata=typed(
             f"what of the family's recipe is to be another, such as context=256; there are {', '.join(SETTABLE)}",
@@ -519,7 +519,7 @@ class ExperimentSettings(Settings):
             form="FOLDER", parse=parse_path,
         ),
     )  # fmt: skip
-    recipe: Mapping[str, float] = field(  # that winner's, as far as it is not the family's own; no flag of its own
+    recipe: Mapping[str, float | str] = field(  # that winner's, where it is not the family's own; has no flag
         default_factory=dict, metadata=typed("", parse=parse_set, show=set_text)
     )
 

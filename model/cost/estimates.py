@@ -7,6 +7,7 @@ from model.nn.attention import POOL
 from model.nn.gpt import GPTConfig
 from model.nn.precision import compute_dtype
 from model.nn.translator import TranslatorConfig
+from model.training.muon import POLYNOMIALS
 
 TRAINING = 3  # a step's FLOPs over the forward's: the gradients of a product are two more
 STATE_BYTES = 16  # a parameter: fp32 weight, gradient, and AdamW's two moments or Muon's one and what its update takes
@@ -45,6 +46,17 @@ def flops_per_token(config: GPTConfig | TranslatorConfig, *, target: int, source
     else:
         whole += layers * (24 * target * d * d + 4 * target**2 * d)
     return TRAINING * whole / target
+
+
+def update_flops(config: GPTConfig | TranslatorConfig) -> int:
+    """Of the matrix products of one step of Muon."""
+    d, layers = config.d_model, config.layers
+    block = [(3 * d, d), (d, d), (4 * d, d), (d, 4 * d)]
+    matrices = layers * block
+    if isinstance(config, TranslatorConfig):
+        matrices += layers * [*block, (d, d), (d, d)] + [(2 * layers * d, d)]
+    sides = [(min(shape), max(shape)) for shape in matrices]
+    return len(POLYNOMIALS) * sum(4 * least**2 * most + 2 * least**3 for least, most in sides)
 
 
 def step_memory_bytes(

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file, save_model
 from safetensors.torch import load_model as load_weights
 from torch import Tensor, nn
 
-from model.config import Config
+from model.config import ONCE, Config
 from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES
 from model.nn.precision import prepare, set_compute
@@ -30,8 +30,6 @@ AVERAGE = "average."
 KEPT = 2  # the newest, and one to fall back to
 _UNFINISHED = ".unfinished-"
 _LATER: dict[str, Any] = {"own": {}, "scaling_rules": True, "evaluation_window": None}  # fields that were none once
-_ONCE = {"optimizer": "adamw", "taps": 0}
-"""What a config that does not say had, and has not by default any more."""
 
 
 class DamagedCheckpoint(UserError):
@@ -150,7 +148,7 @@ def export(checkpoint: Path, folder: Path, tokenizer_json: str, *, averaged: boo
 def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[nn.Module, Tokenizer]:
     """The exported model, in evaluation mode, and its tokenizer."""
     try:
-        config = Config(**_ONCE | json.loads((folder / CONFIG).read_text()))
+        config = Config(**ONCE | json.loads((folder / CONFIG).read_text()))
         tokenizer = Tokenizer.from_json((folder / TOKENIZER).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"model: {folder}: {error}; name a best-<family> folder of a study") from error

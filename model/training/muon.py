@@ -56,7 +56,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:
-    """(N, R, C) -> as many: with their singular vectors and singular values near 1, in the fastest dtype that serves"""
+    """(N, R, C) -> like it: with their singular vectors, and singular values near 1; in bf16 where that is fast"""
     computed = torch.bfloat16 if "bf16" in native(matrices.device.type) else torch.float32
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = (matrices.mT if tall else matrices).to(computed)
@@ -64,10 +64,4 @@ def orthogonalized(matrices: Tensor) -> Tensor:
     for a, b, c in POLYNOMIALS:
         square = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
-    return x.mT if tall else x
-
-
-def muon_flops(rows: int, columns: int) -> int:
-    """Of one update of a matrix."""
-    least, most = sorted((rows, columns))
-    return len(POLYNOMIALS) * (4 * least**2 * most + 2 * least**3)
+    return (x.mT if tall else x).to(matrices.dtype)

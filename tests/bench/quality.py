@@ -17,27 +17,30 @@ from model.training.memory import prepare_process
 from model.training.time_budget import Segment
 from model.training.train import train
 from tests.bench import peers
-from tests.bench.contenders import ROWS, SMALL, best_precision, gpt_config, runs_here, text
+from tests.bench.contenders import ROWS, SMALL, best_precision, runs_here, text
 from tests.bench.table import Row, not_native
 
 STEPS, SEEDS = 2_000, 5
 UPSTREAM_LOSS = 1.904
+UPSTREAM_TOKENS = ROWS[64] * 64
+"""Of a step of upstream's."""
 AMPLE_SECONDS = 1e5
 
 
 def loss_at_equal_tokens(data: Path, *, short: bool) -> Iterator[Row]:
     """Loss on the last 10 % of tiny shakespeare after 1.536 M tokens, by seed, and what bf16 costs."""
     steps, seeds = (40, range(2)) if short else (STEPS, range(SEEDS))
-    for architecture, asked in (("nanogpt", 1.755), ("modern", 1.655)):
+    for architecture, asked in (("nanogpt", 1.755), ("modern", 1.63)):
         losses = {
             precision: [
-                trained(gpt_config(architecture, precision, SMALL, seed), text(data), steps)[0] for seed in seeds
+                trained(recipe_config(architecture, precision, seed), text(data), steps * UPSTREAM_TOKENS)[0]
+                for seed in seeds
             ]
             for precision in filter(runs_here, ("fp32", "bf16"))
         }
         for precision, found in losses.items():
             yield Row(
-                what=f"loss after {steps * ROWS[64] * 64 / 1e6:.3f} M tokens, {architecture} {precision}",
+                what=f"loss after {steps * UPSTREAM_TOKENS / 1e6:.3f} M tokens, {architecture} {precision}",
                 against=f"upstream's recipe: {UPSTREAM_LOSS}", asked=f"<= {asked}",
                 measured=f"{statistics.mean(found):.3f} (seeds: {', '.join(f'{loss:.3f}' for loss in found)})",
                 reached=None if short else statistics.mean(found) <= asked,
@@ -61,7 +64,8 @@ def time_to_upstream_loss(data: Path, *, short: bool) -> Iterator[Row]:
     goal = upstream_loss(data, steps)
     whole = time.process_time() - began
     for share in (0.1, 0.15, 0.2, 0.3, 0.5):
-        loss, spent = trained(gpt_config("modern", best_precision(), SMALL), text(data), round(share * steps))
+        tokens = round(share * steps) * UPSTREAM_TOKENS
+        loss, spent = trained(recipe_config("modern", best_precision()), text(data), tokens)
         if loss <= goal or short:
             break
     yield Row(
@@ -72,11 +76,16 @@ def time_to_upstream_loss(data: Path, *, short: bool) -> Iterator[Row]:
     )  # fmt: skip
 
 
-def trained(config: Config, data: TextData, steps: int) -> tuple[float, float]:
-    """A life of `steps` steps, decay included: its loss on valid and test together, CPU seconds without that one."""
+def recipe_config(architecture: str, precision: str, seed: int = 0) -> Config:
+    """The shape of nanoGPT's CPU configuration by our recipe, its batch included."""
+    return Config(family="nanogpt", architecture=architecture, precision=precision, dropout=0.0, seed=seed, **SMALL)
+
+
+def trained(config: Config, data: TextData, tokens: int) -> tuple[float, float]:
+    """A life of about so many tokens, decay included: its loss on valid and test, CPU seconds without those two."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.process_time()
-        segment = Segment(device_seconds=AMPLE_SECONDS, steps=steps, final=True)
+        segment = Segment(device_seconds=AMPLE_SECONDS, steps=tokens // config.batch_tokens, final=True)
         last = deque(train(config, data, segment, folder=Path(folder), evaluation_tokens=2_048), maxlen=1)[0]
     assert last.whole is not None and last.test is not None
     spent = time.process_time() - began - last.whole.seconds - last.test.seconds

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from model.config import RECIPES, Config, Data
+from model.config import ONCE, RECIPES, Config, Data
 from model.families import FAMILIES
 from tune.backend.worker_group import Work
 from tune.corpora import SETTINGS as CORPORA
@@ -230,7 +230,7 @@ def winner_of(study: Path, families: Sequence[str]) -> dict[str, Any]:
         raise invalid("of", f"'{study}' {rule}: go on with it, or name another study")
     family = max(found, key=lambda name: shares[name])
     of_study, own = facts.get("recipes", {}).get(family, {}), RECIPES[family]
-    whole = {**of_study, **followed(of_study.get("own", {}), found[family]), **found[family]}
+    whole = {**ONCE, **of_study, **followed(of_study.get("own", {}), found[family]), **found[family]}
     recipe = {k: whole[k] for k in SETTABLE if k in whole and (k in found[family] or whole[k] != own[k])}
     own_seed = {"seed": found[family].pop("seed")} if "seed" in found[family] else {}
     fix = {k: v for k, v in found[family].items() if k not in SETTABLE}

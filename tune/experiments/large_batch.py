@@ -271,6 +271,7 @@ def point(devices: Devices, asked: dict[str, Any], **config: Any) -> Point:
     """So many steps of a configuration, at the price that they should have."""
     fixed, token = STEP_SECONDS[devices.kind]
     seconds = CLOSING_SECONDS + asked["steps"] * (fixed + config["batch_tokens"] / devices.slots * token)
+    config = {"optimizer": "adamw", **config}
     return Point(devices=devices.slots, asked=asked, seconds=seconds, least=seconds, config=config)
 
 

@@ -211,7 +211,7 @@ def point(devices: Devices, settings: ExperimentSettings, shape: dict[str, int],
     """The lives of one shape."""
     octaves = 0.5 if settings.scale >= FINE_SCALE else 1.0
     steps = max(LEAST_STEPS, round(settings.scale * STEPS))
-    config: dict[str, Any] = {**shape, "scaling_rules": ruled, "dropout": 0.0}
+    config: dict[str, Any] = {**shape, "scaling_rules": ruled, "optimizer": "adamw", "dropout": 0.0}
     config |= {"precision": "bf16" if "bf16" in devices.precisions else "fp32"} | dict(settings.fix)
     seconds = settings.seeds * life_seconds(devices, Config(family=settings.family, **config), steps)
     rates = len(core_rates(octaves))

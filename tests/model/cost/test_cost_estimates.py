@@ -4,11 +4,20 @@ import pytest
 import torch
 from torch import nn
 
-from model.cost.estimates import flops_per_token, kept_elements, parameters, plain_parameters, step_memory_bytes
+from model.cost.estimates import (
+    flops_per_token,
+    kept_elements,
+    parameters,
+    plain_parameters,
+    step_memory_bytes,
+    update_flops,
+)
 from model.cost.memory_estimate import counted_flops, kept_bytes
 from model.nn.gpt import GPT, GPTConfig
+from model.nn.mup import parameter_groups
 from model.nn.precision import set_compute
 from model.nn.translator import Translator, TranslatorConfig
+from model.training.muon import Muon
 
 B, S, T = 3, 6, 9
 SHAPES = [
@@ -22,6 +31,7 @@ CONFIGS = [
         GPTConfig(context=T, architecture="nanogpt", bias=False, **shape),
         GPTConfig(context=T, architecture="nanogpt", bias=True, **shape),
         GPTConfig(context=T, architecture="modern", **shape),
+        GPTConfig(context=T, architecture="modern", taps=2, **shape),
         TranslatorConfig(pad=3, **shape),
     )
 ]
@@ -48,6 +58,16 @@ def test_parameters_and_flops_are_exact(config):
     assert counted == flops_per_token(config, target=T, source=source) * B * T
 
 
+@pytest.mark.parametrize("config", [CONFIGS[3], CONFIGS[4], CONFIGS[-1]], ids=str)
+def test_the_products_of_an_update_are_known(config):
+    model, _, _ = build(config)
+    optimizer = Muon(parameter_groups(model, 1e-3, 0.1, muon=True), (0.9, 0.99))
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()  # the first one asks what the processor is fast at
+    assert counted_flops(optimizer.step) == update_flops(config)
+
+
 def test_a_plain_transformer_has_the_parameters_that_torch_gives_it():
     with torch.device("meta"):
         plain = nn.Transformer(64, 4, 3, 3, 4 * 64)
@@ -69,7 +89,7 @@ def test_kept_activations_are_estimated(family, precision, fused):
         model = Translator(config)
         inputs = one_pair_a_row(torch.randint(7, (batch, source)), torch.randint(7, (batch, target)))
     else:
-        config = GPTConfig(context=target, architecture=family, **shape)
+        config = GPTConfig(context=target, architecture=family, taps=3 if family == "modern" else 0, **shape)
         model, inputs = GPT(config), (torch.randint(7, (batch, target)),)
     set_compute(model, precision)
     set_fused(model, fused)

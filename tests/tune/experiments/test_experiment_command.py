@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from model.config import Config
+from model.config import ONCE, Config
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
 from tune import cli, settings
@@ -126,7 +126,8 @@ def test_scaling_is_of_the_winner_of_a_search(searched, texts, named, family, mo
     assert cli.main(ExperimentSettings, of) == 0
     (found,) = asked
     assert "learning_rate" in winner.config
-    recipe = {"context": 128 if family == "nanogpt" else 64, "average": 0.0}  # experiments keep no average of weights
+    of_study = {"context": 128, "batch_tokens": 768} if family == "nanogpt" else {}
+    recipe = {**ONCE, **of_study, "average": 0.0}  # experiments keep no average of weights
     config = Config.at({**recipe, **winner.config}, family=family, seed=7)
     assert survey(EXPERIMENTS["scaling"], found).config == config
     corpus = {"nanogpt": "text_corpus", "translation": "translation_corpus"}[family]

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.config import RECIPES, Config
+from model.config import Config
 from model.data.dataset import TextData
 from tests.methods_rows import METHODS, SHAPES, method_row, method_rows
 from tune.backend.worker_group import Place
 from tune.devices import Devices
 from tune.experiments.base import ExperimentSettings, Point, Row
-from tune.experiments.methods import FIXED_SECONDS, REPORT, equal_shapes, flops, line, points, work
+from tune.experiments.methods import BATCH_TOKENS, FIXED_SECONDS, REPORT, equal_shapes, flops, line, points, work
 from tune.experiments.methods_tables import published_scores, ranks, runs_of, scores, tables
 
 CPU = Devices(kind="cpu", count=1, model="core", precisions=("fp32", "bf16"), cores=1)
@@ -69,7 +69,7 @@ def test_each_method_trains_in_its_own_way(
     plain, again = ({p.asked["method"]: p for p in found if p.asked["checkpointing"] == on} for on in ("off", "on"))
     assert plain["full precision"].config == plain["baseline"].config, "on a CPU they are one thing"
     whole, half = (dict(plain[method].config) for method in ("baseline", "smaller batch"))
-    assert half == whole | {"batch_tokens": RECIPES["nanogpt"]["batch_tokens"] // 2}
+    assert half == whole | {"batch_tokens": BATCH_TOKENS // 2}
     baseline, accumulation, descent, recomputed = rows = [
         done(point, text_data, tmp_path)
         for point in (plain["baseline"], plain["accumulation"], plain["SGD"], again["baseline"])
