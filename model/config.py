@@ -15,13 +15,14 @@ Data = TextData | PairData
 
 RECIPES: dict[str, dict[str, Any]] = {
     "translation": {
-        "learning_rate": 4.2e-3,
+        "learning_rate": 6e-3,
         "batch_tokens": 2048,
         "context": 64,
         "warm_up_steps": 50,
         "label_smoothing": 0.1,
         "weight_decay": 0.01,
         "betas": (0.9, 0.98),
+        "architecture": "modern",
         "optimizer": "muon",
         "taps": 0,
     },
@@ -33,13 +34,14 @@ RECIPES: dict[str, dict[str, Any]] = {
         "label_smoothing": 0.0,
         "weight_decay": 0.1,
         "betas": (0.9, 0.99),
+        "architecture": "modern",
         "optimizer": "muon",
         "taps": 3,
     },
 }
 OF_ARCHITECTURE: dict[str, dict[str, Any]] = {"nanogpt": {"learning_rate": 5.6e-3, "optimizer": "adamw", "taps": 0}}
 """What differs from the family's."""
-ONCE: dict[str, Any] = {"optimizer": "adamw", "taps": 0}
+ONCE: dict[str, Any] = {"architecture": "modern", "optimizer": "adamw", "taps": 0}
 """What a stored config or recipe had that does not say, as there was no choice then."""
 FAMILIES = tuple(RECIPES)
 

@@ -62,10 +62,10 @@ NUMBERS: Mapping[str, tuple[type, float, float, str]] = {
     "taps": (int, 0, 16, "3"),
 }
 """What --set can set: type, least, most, an example. Each is a field of model.config.Config."""
-WORDS: Mapping[str, tuple[str, ...]] = {"optimizer": ("muon", "adamw")}
+WORDS: Mapping[str, tuple[str, ...]] = {"architecture": ("modern", "nanogpt"), "optimizer": ("muon", "adamw")}
 """And these, to one of some words."""
 SETTABLE = (*NUMBERS, *WORDS)
-OF_OUR_MODELS = ("optimizer", "taps")
+OF_OUR_MODELS = ("architecture", "optimizer", "taps")
 """Of these, what a family of a user's own has no choice of."""
 
 
@@ -121,6 +121,7 @@ class Recipe:
     weight_decay: float
     label_smoothing: float
     betas: tuple[float, float]
+    architecture: str
     optimizer: str
     taps: int
     weights: float
@@ -202,7 +203,7 @@ def recipe(
         batch, why_batch = _batch(base, kind, life, text_tokens)
     context, why_context = base["context"], "rows are sentences"
     if windowed_tokens is None:
-        given = {name: value for name, value in given.items() if name != "context"}
+        given = {name: value for name, value in given.items() if name not in ("architecture", "context", "taps")}
     else:
         longest = given.get("batch_tokens", batch) // ROWS
         context, why_context = _context(base, life, min(longest, windowed_tokens // WINDOWS))

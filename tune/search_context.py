@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from model.config import ONCE, RECIPES, Config, Data
+from model.config import OF_ARCHITECTURE, ONCE, RECIPES, Config, Data
 from model.cost.probe import MEASURED_SECONDS, step_seconds
 from model.data.dataset import TextData
 from model.families import BUILT_IN, FAMILIES
@@ -157,13 +157,19 @@ def make_recipe(
         widest = layer_weights(name, {"d_model": WIDER[-1], "layers": max(layers)})
         sizes.append(max(*sizes, min(widest, data.training_tokens / LEAST_TOKENS_A_WEIGHT)))
     found = recipe(
-        base=RECIPES[name], given=settings.set, family=name, kind=devices.kind,
+        base=base_recipe(name, settings.set), given=settings.set, family=name, kind=devices.kind,
         seconds=min(settings.families[name] * settings.budget, within(settings, devices)), prices=prices,
         text_tokens=data.training_tokens,
         windowed_tokens=len(data.valid) if isinstance(data, TextData) else None, sizes=(min(sizes), max(sizes)),
     )  # fmt: skip
     weights = suited(earlier, found.weights, found.weights * found.tokens)
     return found if weights == found.weights else found.around(min(max(weights, min(sizes)), max(sizes)))
+
+
+def base_recipe(family: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A family's own recipe, of the architecture that was asked for."""
+    other = OF_ARCHITECTURE.get(given.get("architecture", ""), {}) if family == "nanogpt" else {}
+    return RECIPES[family] | other
 
 
 def ground(settings: Settings, devices: Devices, recipe: Recipe, data: Data) -> Ground:
