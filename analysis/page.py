@@ -1,11 +1,16 @@
 """A study's report: one page that stands alone, pictures inside, made by page.html; each picture as PNG and CSV too."""
 
 import base64
+import json
 import math
+import os
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pandas as pd
@@ -23,13 +28,18 @@ from analysis.stability import columns as stability_columns
 from analysis.study import POOL, RUNS, Results, Study, newest, open_study
 from analysis.style import Picture
 from tune.errors import UserError, called
+from tune.store.heartbeat import alive
+from tune.store.journal import FILE
 
 WORDS = ("#", "trial", "config", "state", "what", "family", "measure")
 """Columns that are set to the left."""
 OF_A_FAMILY = (front, curve, curves, effects, parallel, precision)
 OF_THE_BUDGET = (burn_down, bills, timeline, prices, memory)
+"""The first of each stands beside the answer."""
 SAMPLES = 6
-TOP = 20
+TOP = 200
+WATCH_SECONDS, WATCH_SHARE, NICENESS = 5.0, 0.1, 10
+"""Between two pages of a study that runs; of one core, what drawing them may take; beside the search's own niceness."""
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
     trim_blocks=True, lstrip_blocks=True,
@@ -38,14 +48,47 @@ TEMPLATES = Environment(
 
 def report(settings: ReportSettings) -> int:
     """Write the page and say where. UserError for a study that does not serve or a folder that cannot be written."""
-    study = open_study(settings.study or newest(RUNS))
-    folder = settings.out or tables.folder_in(study.folder, "report")
-    page = TEMPLATES.get_template("page.html").render(contents(study, tables.folder_in(folder, "figures")))
-    print(tables.write(folder / "report.html", page.encode()))
+    study = settings.study or newest(RUNS)
+    if settings.watch:
+        os.nice(NICENESS)
+        watch(study, partial(draw, settings.out))
+    print(draw(settings.out, open_study(study)))
     return 0
 
 
-def contents(study: Study, figures: Path) -> dict[str, Any]:
+def watch(folder: Path, draw: Callable[[Study, float], Path], wait: Callable[[float], None] = sleep) -> None:
+    """Draw a study each time that its journal has changed, as long as its driver gives signs of life; say once where.
+
+    draw: of the study, and for how many seconds the page is good; at most WATCH_SHARE of the time is spent on it.
+    """
+    drawn: tuple[int, ...] = ()
+    pause = WATCH_SECONDS
+    while alive(folder):
+        began, changed = monotonic(), tuple(path.stat().st_mtime_ns for path in sorted(folder.glob(f"{FILE}*")))
+        if changed != drawn and (study := begun(folder)):
+            page = draw(study, pause)
+            if not drawn:
+                print(f"{page}: kept fresh until {study.name} has ended", flush=True)
+            drawn, pause = changed, max(WATCH_SECONDS, (monotonic() - began) / WATCH_SHARE)
+        wait(pause)
+
+
+def begun(folder: Path) -> Study | None:
+    """None before its first trial."""
+    with suppress(UserError):
+        return open_study(folder)
+    return None
+
+
+def draw(out: Path | None, study: Study, good_for: float = 0.0) -> Path:
+    """Write the page; where it is not the last one, without the pictures beside it."""
+    folder = out or tables.folder_in(study.folder, "report")
+    shown = contents(study, None if good_for else tables.folder_in(folder, "figures"))
+    page = TEMPLATES.get_template("page.html").render(shown, watched=good_for)
+    return tables.write(folder / "report.html", page.encode())
+
+
+def contents(study: Study, figures: Path | None) -> dict[str, Any]:
     """What page.html shows, by the names that it has there; each picture is also saved in `figures`."""
 
     def drawn(draw: Callable[..., Picture], *of: object) -> Picture | UserError:
@@ -53,23 +96,29 @@ def contents(study: Study, figures: Path) -> dict[str, Any]:
             picture = draw(*of)
         except UserError as reason:
             return reason
-        picture.save(figures)
+        if figures is not None:
+            picture.save(figures)
         return picture
 
     results, spent = Results(studies=[study]), spending(study)
     ranked = ranking(results)
+    names = ranked["family"].unique()
+    budget = [drawn(draw, study) for draw in OF_THE_BUDGET]
+    pictures = {family: [drawn(draw, results, family) for draw in OF_A_FAMILY] for family in names}
     return {
         "study": study, "head": head(study), "summary": f"{spent.summary[0].upper()}{spent.summary[1:]}.",
         "overhead": spent.overhead_text, "spending": spending_table(spent), "words": WORDS,
-        "answers": [answer(results, pool) for _, pool in ranked.groupby(POOL, sort=False, dropna=False)],
+        "answers": [
+            {**answer(results, pool), "picture": pictures[pool["family"].iloc[0]][0]}
+            for _, pool in ranked.groupby(POOL, sort=False, dropna=False)
+        ],
         "families": {
             family: {
-                "pictures": [drawn(draw, results, family) for draw in OF_A_FAMILY], **samples(study, family),
-                **prospects(study, results, family),
+                "pictures": pictures[family][1:], **samples(study, family), **prospects(study, results, family),
             }
-            for family in ranked["family"].unique()
+            for family in names
         },
-        "budget": [drawn(draw, study) for draw in OF_THE_BUDGET],
+        "burn_down": budget[0], "budget": budget[1:], "json": json.dumps,
         "rankings": [
             {"title": section(group), "rows": columns([study], group.head(TOP)), "left": len(group) - TOP}
             for _, group in ranked.groupby("group", sort=False)
@@ -96,8 +145,8 @@ def answer(results: Results, pool: pd.DataFrame) -> dict[str, Any]:
     family, found = str(pool["family"].iloc[0]), answers(results, pool)
     smoke_test = bool(pool["smoke_test"].any())
     if found is None:
-        why = "No trial has completed a rung yet."
-        return {"title": family, "smoke_test": smoke_test, "why": why, "facts": {}, "told": ()}
+        lead = "No trial has completed a rung yet."
+        return {"family": family, "smoke_test": smoke_test, "lead": lead, "why": "", "facts": {}, "told": ()}
     best = found.winner
     same = pool[(pool["group"] == best["group"]) & (pool["trial"] != best["trial"])]["perplexity"]
     margin = "" if same.empty else f" the next there is {100 * (same.min() / best['perplexity'] - 1):.1f} % worse;"
@@ -115,8 +164,13 @@ def answer(results: Results, pool: pd.DataFrame) -> dict[str, Any]:
         "device time": tables.duration(best["device_seconds"]),
         "device time of the family": tables.duration(pool["device_seconds"].sum()),
     }
-    title, told = f"{family}: {best['config']}", answer_lines(results, pool)[1:]
-    return {"title": title, "smoke_test": smoke_test, "why": why, "facts": shown, "told": told}
+    words = results.trials.set_index("trial")["words"][best["trial"]]
+    lead = (
+        f"{words[0].upper()}{words[1:]}: validation perplexity {tables.number(best['perplexity'])} with "
+        f"{best['parameters']:,.0f} parameters ({best['trial']})."
+    )
+    told = answer_lines(results, pool)[1:]
+    return {"family": family, "smoke_test": smoke_test, "lead": lead, "why": why, "facts": shown, "told": told}
 
 
 def stability_rows(study: Study) -> pd.DataFrame | UserError:

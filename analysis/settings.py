@@ -104,6 +104,7 @@ class ReportSettings(OneStudy):
         about="Write one self-contained page of a study, and each figure as PNG and CSV.",
     )  # fmt: skip
     out: Path | None = field(default=None, metadata=typed("where to write (default: report/ in the study)", **OUT))
+    watch: bool = field(default=False, metadata=typed("keep the page fresh until the study, which runs, has ended"))
 
 
 @dataclass(frozen=True, kw_only=True)

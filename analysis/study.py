@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import efficiency as sizes
+from analysis import tables
 from tune.errors import UserError, called
 from tune.search_space import DIMENSIONS, label
 from tune.store.journal import FILE, connect
@@ -151,8 +152,8 @@ LEVEL = ["device", "level", "rung_seconds", "on_whole", "subset"]
 
 
 def trials(studies: Sequence[Study]) -> pd.DataFrame:
-    """One row a trial: study, family, corpus, config (in short) and each of `dimensions`, parameters, state, reason,
-    device_seconds, memory_bytes, mfu, anew.
+    """One row a trial: study, family, corpus, config (in short), words (the same) and each of `dimensions`, parameters,
+    state, reason, device_seconds, memory_bytes, mfu, anew.
 
     anew: with the configuration of another one and another seed, for a last comparison. mfu: the mean over its reports
     of the share of the device's peak that training took.
@@ -172,6 +173,7 @@ def _trials(study: Study, names: list[str]) -> pd.DataFrame:
     table = study.read(f"SELECT {columns} FROM ({in_order()}) ORDER BY created, trial", study.until)
     points = [json.loads(config) for config in table["config"]]
     table["config"] = [label(point) for point in points]
+    table["words"] = [tables.in_words(point) for point in points]
     table.insert(0, "study", study.name)
     table = table.assign(device=study.device).join(pd.DataFrame(points, index=table.index).reindex(columns=names))
     corpora = {family: study.corpus(family) for family in table["family"].unique()}

@@ -67,13 +67,17 @@ matplotlib.rcParams.update(
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """`name` is a file's stem, `text` says what is to be seen, `data` is what was drawn."""
+    """`name` is a file's stem, `text` says what is to be seen, `data` is what was drawn.
+
+    hover: axes, and points on them with what each is, which a page tells where it is pointed at.
+    """
 
     name: str
     title: str
     text: str
     figure: Figure
     data: pd.DataFrame
+    hover: tuple[Axes, ArrayLike, ArrayLike, Sequence[str]] | None = None
 
     def __post_init__(self) -> None:
         """Lay it out once, not again for each format."""
@@ -89,6 +93,16 @@ class Picture:
         few_colors.save(image, format="png", optimize=True)
         table = self.data.to_csv(index=False).encode()
         return [tables.write(folder / f"{stem}.png", image.getvalue()), tables.write(folder / f"{stem}.csv", table)]
+
+    def points(self) -> list[tuple[float, float, str]]:
+        """What `hover` has, at shares of the picture's width and height from its upper left corner; MANY of them."""
+        if self.hover is None:
+            return []
+        plot, x, y, texts = self.hover
+        places = plot.transData.transform(np.column_stack((np.asarray(x, float), np.asarray(y, float))))
+        across, up = (places / self.figure.bbox.size).T
+        found = zip(across.round(4).tolist(), (1 - up).round(4).tolist(), texts, strict=True)
+        return list(found)[:: 1 + len(texts) // MANY]
 
     def svg(self) -> str:
         """The same picture for a page; equal for equal data."""

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -36,6 +36,30 @@ def count(value: float) -> str:
         if value >= size:
             return f"{number(value / size, 3)}{unit}"
     return f"{value:.0f}"
+
+
+WORDED = {
+    "d_model": "width {}", "heads": "{} heads", "layers": "{} layers", "dropout": "dropout {}", "precision": "{}",
+    "learning_rate": "learning rate {}", "batch_tokens": "{} tokens a step", "weight_decay": "weight decay {}",
+    "context": "context {}",
+}  # fmt: skip
+NONE_OF = {"dropout", "weight_decay"}
+"""Of these 0 is none."""
+
+
+def in_words(config: Mapping[str, object]) -> str:
+    """A configuration as a person says it: width 96, 4 heads, 2 layers, no dropout, bf16; then what else there is."""
+
+    def said(name: str, value: object) -> str:
+        if isinstance(value, bool):
+            return name if value else f"no {name}"
+        if name in NONE_OF and value == 0:
+            return f"no {name.replace('_', ' ')}"
+        shown = f"{value:,}" if isinstance(value, int) else f"{value:.6g}" if isinstance(value, float) else str(value)
+        worded = WORDED.get(name, f"{name.replace('_', ' ')} {{}}").format(shown)
+        return worded.removesuffix("s") if value == 1 and name in ("heads", "layers") else worded
+
+    return ", ".join(said(name, config[name]) for name in dict.fromkeys([*WORDED, *config]) if name in config)
 
 
 def plain(value: float) -> str:

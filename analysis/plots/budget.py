@@ -67,6 +67,15 @@ def burn_down(study: Study) -> Picture:
         "the areas above it say what took the rest.",
         figure=figure,
         data=table.assign(left=top),
+        hover=(
+            plot,
+            moments,
+            top,
+            [
+                f"after {tables.duration(moment)}: {tables.duration(left)} left"
+                for moment, left in zip(moments, top, strict=True)
+            ],
+        ),
     )
 
 
@@ -163,6 +172,19 @@ def prices(study: Study) -> Picture:
         text=f"Cost over price of {len(table)} leases: median {middle:.2f}, nine in ten {low:.2f} to {high:.2f}.",
         figure=figure,
         data=table.assign(ratio=ratio),
+        hover=(
+            plot,
+            table["price"],
+            table["charged"],
+            [
+                *map(
+                    "{}: {:.1f} device-seconds predicted, {:.1f} charged".format,
+                    table["trial"],
+                    table["price"],
+                    table["charged"],
+                )
+            ],
+        ),
     )
 
 

@@ -61,17 +61,19 @@ def front(results: Results, family: str) -> Picture:
         [*furthest["perplexity"], furthest["perplexity"].min()],
     )
     plot.step(*corners, where="post", c=BLACK, lw=1.2, label=f"front {level_text(list(styles)[-1])}")
+    best = last.loc[last[last["level"] == list(styles)[-1]]["perplexity"].idxmin()]
+    plot.scatter(best["parameters"], best["perplexity"], s=300, facecolors="none", edgecolors=BLACK, lw=1.4)
     scales(plot, last)
-    legend_above(plot, columns=3)
+    legend_above(plot, columns=2)
     middle = np.sqrt(last["parameters"].min() * last["parameters"].max())
     taken: list[BboxBase] = []
     for row in furthest.iloc[:: -1 if len(furthest) <= NAMED else 1 - len(furthest)].to_dict("records"):
-        left = row["parameters"] > middle
+        left, first = row["parameters"] > middle, row["trial"] == best["trial"]
         named = plot.annotate(
-            f"{row['trial']} {row['config']}",
+            f"{'winner: ' if first else ''}{row['trial']} {row['config']}",
             (row["parameters"], row["perplexity"]),
             textcoords="offset points",
-            xytext=(-6 if left else 6, -12),
+            xytext=(-6 if left else 6, 12 if first else -12),
             ha="right" if left else "left",
             fontsize=8,
         )
@@ -80,7 +82,6 @@ def front(results: Results, family: str) -> Picture:
             named.remove()
         else:
             taken.append(place)
-    best = last.loc[last[last["level"] == list(styles)[-1]]["perplexity"].idxmin()]
     return Picture(
         name=f"front-{family}",
         title=f"{family}: size against perplexity",
@@ -89,7 +90,20 @@ def front(results: Results, family: str) -> Picture:
         + (" Stars are of the whole validation split, the others of its subset." if last["on_whole"].any() else ""),
         figure=figure,
         data=last[[*TRIAL, "level", "parameters", "perplexity", "front"]],
+        hover=_told(plot, last),
     )
+
+
+def _told(plot: Axes, rows: pd.DataFrame) -> tuple[Axes, pd.Series, pd.Series, list[str]]:
+    """Each row as a point that says which trial it is."""
+    texts = [
+        f"{trial}: {words}\nperplexity {formats.number(perplexity)} ({level_text(level)}), "
+        f"{formats.count(parameters)} parameters"
+        for trial, words, perplexity, level, parameters in zip(
+            *(rows[name] for name in ("trial", "words", "perplexity", "level", "parameters")), strict=True
+        )
+    ]
+    return plot, rows["parameters"], rows["perplexity"], texts
 
 
 def curve(results: Results, family: str) -> Picture:
@@ -134,6 +148,7 @@ def curve(results: Results, family: str) -> Picture:
         f"efficiency {best['efficiency']:+.3f} ({best['efficiency_low']:+.3f} to {best['efficiency_high']:+.3f}).",
         figure=figure,
         data=table[[*TRIAL, "level", "parameters", "perplexity", "efficiency", "efficiency_low", "efficiency_high"]],
+        hover=_told(plot, table),
     )
 
 
@@ -151,7 +166,7 @@ def curves(results: Results, family: str) -> Picture:
     """Perplexity of the validation subset over training seconds. UserError when nothing was measured."""
     facts = results.trials[results.trials["family"] == family]
     points = pd.concat([_points(study) for study in results.studies], ignore_index=True)
-    points = points.merge(facts[[*TRIAL, "state", "reason", "failed"]], on=TRIAL)
+    points = points.merge(facts[[*TRIAL, "words", "state", "reason", "failed"]], on=TRIAL)
     if points.empty:
         raise UserError(f"family: {family!r} has no measured trial yet; wait for one, or name another")
     furthest = results.reached.drop_duplicates(TRIAL, keep="last")[[*TRIAL, "level"]]
@@ -179,7 +194,21 @@ def curves(results: Results, family: str) -> Picture:
         text=f"{len(ends)} of {len(measured)} measured trials, bolder the further each went; stops are crosses. "
         f"{lost} of all {len(facts)} trials diverged or failed. Named is what leads the ranking.",
         figure=figure,
-        data=points,
+        data=points.drop(columns="words"),
+        hover=(
+            plot,
+            shown["training_seconds"],
+            shown["perplexity"],
+            [
+                *map(
+                    lambda trial, words, perplexity, seconds: (
+                        f"{trial}: {words}\nperplexity {formats.number(perplexity)} "
+                        f"after {formats.duration(seconds)} of training"
+                    ),
+                    *(shown[name] for name in ("trial", "words", "perplexity", "training_seconds")),
+                )
+            ],
+        ),
     )
 
 

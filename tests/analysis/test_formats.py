@@ -6,6 +6,22 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (
+            {"precision": "bf16", "d_model": 96, "heads": 4, "layers": 1, "dropout": 0.0},
+            "width 96, 4 heads, 1 layer, no dropout, bf16",
+        ),
+        ({"batch_tokens": 4096, "weight_decay": 0.0}, "4,096 tokens a step, no weight decay"),
+        ({"tied": False, "bias": True, "cells": 2, "learning_rate": 3e-4}, "learning rate 0.0003, no tied, bias, cells 2"),
+        ({}, ""),
+    ],
+)  # fmt: skip
+def test_a_configuration_is_said_as_a_person_says_it(config, words):
+    assert tables.in_words(config) == words
+
+
+@pytest.mark.parametrize(
     ("write", "value", "text"),
     [
         (tables.number, 1234567.0, "1,234,567"),

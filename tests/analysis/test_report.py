@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,13 +14,14 @@ import pytest
 from matplotlib.legend import Legend
 from PIL import Image, ImageColor
 
-from analysis.page import OF_A_FAMILY, OF_THE_BUDGET
+from analysis.page import OF_A_FAMILY, OF_THE_BUDGET, draw, watch
 from analysis.settings import ReportSettings
-from analysis.study import Results, open_study
-from analysis.style import WHAT_COLORS, Picture
+from analysis.study import Results, Study, open_study
+from analysis.style import MANY, WHAT_COLORS, Picture, axes
 from tests.analysis.conftest import Written, do, search
 from tests.tune.display.browser import Page, browser, program
 from tune.errors import UserError
+from tune.store.heartbeat import DRIVER, FOLDER, beat
 
 UNBROKEN = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 """How sacrebleu signs: wider than a phone."""
@@ -61,12 +63,16 @@ def test_the_page_stands_alone_and_is_whole(html: str) -> None:
     links = [link for part in parts if (link := part.get("src") or part.get("href"))]
     assert links and all(link.startswith(("data:", "#")) for link in links)
     assert {link[1:] for link in links if link.startswith("#")} <= {part.get("id") for part in parts}
-    assert "<script" not in html and "url(" not in html
+    assert html.count("<script") == 1 and not re.search(r"url\(|https?:|fetch\(|import\(|XMLHttp", html)
     assert "Not shown" not in html
 
 
 def test_the_answer_comes_first_then_samples_and_how_to_repeat_it(html: str) -> None:
-    assert html.index("Lowest validation perplexity after its decay, of 2 there and 24 in all") < html.index("<figure>")
+    answer = re.search(r"Width \d+, 4 heads, 4 layers, (no )?dropout.*, (fp32|bf16): validation perplexity ", html)
+    assert answer and answer.start() < html.index("<figure>") < html.index(
+        "Lowest validation perplexity after its decay, of 2 there and"
+    )
+    assert html.index("size against perplexity") < html.index("The cap, burning down") < html.index("learning curves")
     assert "python tune/run.py --budget 1000s --seed 3 --oversubscribe" in html
     assert f"<dd>{60 * 'a'}</dd>" in html and "<dt>reference" not in html
     assert "t001 translates 128 sentences of the test split with BLEU 21.3 and chrF 45.0" in html
@@ -95,12 +101,12 @@ def test_why_nothing_is_foretold_is_told(write: Callable[..., Written]) -> None:
         assert ("Not foretold: too few sizes." if told else "tune/run.py --plan --resume ") in written(study)
 
 
-@pytest.mark.parametrize("draw", OF_A_FAMILY + OF_THE_BUDGET)
+@pytest.mark.parametrize("drawn", OF_A_FAMILY + OF_THE_BUDGET)
 def test_a_picture_is_equal_for_equal_data_and_its_legend_inside_of_it(
-    report: Path, html: str, draw: Callable[..., Picture]
+    report: Path, html: str, drawn: Callable[..., Picture]
 ) -> None:
     study = open_study(report.parent)
-    picture = draw(*((Results(studies=[study]), "nanogpt") if draw in OF_A_FAMILY else (study,)))
+    picture = drawn(*((Results(studies=[study]), "nanogpt") if drawn in OF_A_FAMILY else (study,)))
     assert base64.b64encode(picture.svg().encode()).decode() in html
     assert len(pd.read_csv(report / "figures" / f"{picture.name}.csv")) == len(picture.data) > 0
     assert picture.text.endswith(".")
@@ -134,7 +140,7 @@ def test_a_strangers_names_are_neither_html_nor_paths(write: Callable[..., Writt
     study.report(hostile, 5.0, training_seconds=1.0)
     (study.folder / "report" / "figures" / "curves-x").mkdir(parents=True)
     html = written(study)
-    assert "<script" not in html and "&lt;script&gt;alert" in html
+    assert html.count("<script") == 1 and "&lt;script&gt;alert" in html
     assert "a smoke test, not a result" in html
     assert not list(tmp_path.glob("**/outside*"))
     drawn = {path.name.partition("-")[0] for path in study.folder.glob("report/figures/*outside*.csv")}
@@ -176,6 +182,46 @@ def test_a_file_that_is_elsewhere_too_keeps_what_it_says_there(young: Written, t
     (young.folder / "report" / "report.html").hardlink_to(tmp_path / "outside")
     assert "<html" in written(young)
     assert (tmp_path / "outside").read_text() == "mine"
+
+
+def test_a_page_is_drawn_anew_when_the_journal_has_changed_until_the_study_is_over(young: Written) -> None:
+    """The driver's signs of life say whether it goes on; before its first trial there is nothing to draw."""
+    events, drawn = ["", "trial", "", "over"], []
+    early = Written(young.folder.parent / "early")
+
+    def draw(study: Study, good_for: float) -> Path:
+        drawn.append((study.name, good_for > 0, len(events)))
+        return study.folder
+
+    def wait(_: float) -> None:
+        if (event := events.pop(0)) == "trial":
+            early.trial("t1")
+        elif event == "over":
+            os.utime(early.folder / FOLDER / DRIVER, (0, 0))
+
+    (early.folder / FOLDER).mkdir()
+    beat(early.folder, DRIVER, 0, 0.0)
+    watch(early.folder, draw, wait)
+    early.journal.close()
+    assert drawn == [("early", True, 2)] and not events
+
+
+def test_a_page_that_is_kept_fresh_reads_itself_again(young: Written) -> None:
+    page = draw(None, open_study(young.folder), 7.0).read_text(encoding="utf-8")
+    assert "location.reload(), 7000" in page and "location.reload" not in written(young)
+
+
+def test_points_are_told_where_they_are_drawn() -> None:
+    """At shares of the picture from its upper left corner; of very many, some."""
+    figure, (plot,) = axes()
+    plot.set(xlim=(0, 1), ylim=(0, 1), position=(0, 0, 1, 1))
+    figure.set_layout_engine("none")
+    shares = [0.0, 0.25, 1.0]
+    told = {"name": "", "title": "", "text": "", "figure": figure, "data": pd.DataFrame()}
+    picture = Picture(**told, hover=(plot, shares, shares, ["low", "middle", "high"]))
+    assert picture.points() == [(0.0, 1.0, "low"), (0.25, 0.75, "middle"), (1.0, 0.0, "high")]
+    crowd = Picture(**told, hover=(plot, [0.0] * 9999, [0.0] * 9999, [*map(str, range(9999))])).points()
+    assert len(crowd) <= MANY and crowd[0][2] == "0"
 
 
 PAPER = 673
@@ -245,6 +291,47 @@ def test_nothing_is_cut_off(page: Page, width: int, media: str) -> None:
     shown(page, width, media=media)
     assert json.loads(page.wait_for(f"JSON.stringify({BEYOND})")) == []
     assert page.wait_for("document.scrollingElement.scrollWidth") <= width
+
+
+def test_families_and_the_cap_stand_side_by_side_where_there_is_room(page: Page) -> None:
+    places = "JSON.stringify([...document.querySelectorAll('.answer')].map((each) => each.getBoundingClientRect()))"
+    shown(page, 1400)
+    first, second = json.loads(page.wait_for(places))
+    assert first["y"] == second["y"] and first["right"] <= second["x"]
+    pictures = page.wait_for("[...document.querySelectorAll('.answer .plot')].map((each) => each.offsetTop).join()")
+    assert all(0 < float(top) < 900 for top in pictures.split(",")), "on the first screen"
+    shown(page, 390)
+    first, second = json.loads(page.wait_for(places))
+    assert first["x"] == second["x"] and first["bottom"] <= second["y"]
+
+
+def test_trials_are_sorted_by_the_column_that_is_pressed(page: Page) -> None:
+    """Once upwards, twice downwards; by what a number is, not by how it is written."""
+    shown(page, 1400)
+    table = "[...document.querySelectorAll('#ranking ~ .wide table')].find((each) => each.tBodies[0].rows.length > 5)"
+    cells = f"[...{table}.tBodies[0].rows].map((row) => row.querySelector('[data-name=parameters]').textContent).join()"
+    press = f"({table}.querySelector('th[data-name=parameters] button').click(), true)"
+    sizes = {"k": 1e3, "M": 1e6}
+    for descending in (False, True):
+        assert page.wait_for(press)
+        found = [float(text[:-1]) * sizes[text[-1]] for text in page.wait_for(cells).split(",")]
+        assert len(set(found)) > 1 and found == sorted(found, reverse=descending)
+
+
+def test_a_point_of_a_picture_says_which_trial_it_is(page: Page) -> None:
+    shown(page, 1400)
+    moved = """(() => {
+        const plot = document.querySelector('.answer .plot'), box = plot.getBoundingClientRect();
+        const at = (x, y) => plot.dispatchEvent(new PointerEvent('pointermove', {
+            clientX: box.left + x * box.width, clientY: box.top + y * box.height}));
+        const [x, y, text] = JSON.parse(plot.dataset.points)[0];
+        at(x, y);
+        const told = plot.querySelector('output').textContent;
+        at(0, 0);
+        return JSON.stringify([text, told, plot.querySelectorAll('output').length]);
+    })()"""
+    text, told, left = json.loads(page.wait_for(moved))
+    assert told == text and re.match(r"t\d+: width \d+, 4 heads", text) and left == 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
