@@ -38,7 +38,7 @@ OF_THE_BUDGET = (burn_down, bills, timeline, prices, memory)
 """The first of each stands beside the answer."""
 SAMPLES = 6
 TOP = 200
-WATCH_SECONDS, WATCH_SHARE, NICENESS = 5.0, 0.1, 10
+WATCH_SECONDS, WATCH_SHARE, NICENESS = 5.0, 0.2, 10
 """Between two pages of a study that runs; of one core, what drawing them may take; beside the search's own niceness."""
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,

@@ -34,8 +34,12 @@ SLOTS = f"""
            TOTAL((closed IS NULL) * {SHARE})
     FROM slots"""
 LEASES = f"""
-    SELECT trial, family, rung, purpose, reserved - (? - leases.opened) * {SHARE} AS ahead
-    FROM leases JOIN trials USING (trial) JOIN slots USING (slot) WHERE leases.closed IS NULL ORDER BY lease"""
+    SELECT leases.trial, family, config, leases.rung, purpose, reserved - (? - leases.opened) * {SHARE} AS ahead,
+           {SHARE} AS share, train_loss, step_seconds
+    FROM leases JOIN trials USING (trial) JOIN slots USING (slot) LEFT JOIN reports ON report = (
+        SELECT MAX(report) FROM reports WHERE reports.trial = leases.trial AND train_loss IS NOT NULL)
+    WHERE leases.closed IS NULL ORDER BY leases.lease"""
+"""What runs, with what it reported last."""
 DONE = {"finished": "finished", "failed": "error"}
 """Why a trial of these states ended; those that were stopped have a reason."""
 
@@ -53,10 +57,22 @@ class Best:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FamilyView:
-    """A family's trials; running: such as `t003 to rung 1`; ended: how many for which reason."""
+class Running:
+    """A trial at work; goal: such as `to rung 1`; left: seconds to the end of its lease. None: not reported yet."""
 
-    running: Sequence[str]
+    trial: str
+    config: str
+    goal: str
+    left: float
+    loss: float | None
+    step_seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FamilyView:
+    """A family's trials; ended: how many for which reason."""
+
+    running: Sequence[Running]
     paused: int
     ended: dict[str, int]
     best: Best | None
@@ -104,9 +120,9 @@ def look(
         reserved=sum(max(0.0, lease["ahead"]) for lease in running) + rate * GRACE_SECONDS,
         families={
             name: FamilyView(
-                running=list(dict.fromkeys(
-                    f"{lease['trial']} {_goal(lease)}" for lease in running if lease["family"] == name
-                )),
+                running=list({
+                    lease["trial"]: _running(lease) for lease in running if lease["family"] == name
+                }.values()),
                 paused=sum(row["family"] == name and row["state"] == "paused" for row in trials),
                 ended=dict(Counter(
                     DONE.get(row["state"], str(row["reason"]).partition(":")[0])
@@ -116,6 +132,13 @@ def look(
             )
             for name in families
         },
+    )  # fmt: skip
+
+
+def _running(lease: Mapping[str, Any]) -> Running:
+    return Running(
+        trial=lease["trial"], config=label(json.loads(lease["config"])), goal=_goal(lease),
+        left=max(0.0, lease["ahead"] / lease["share"]), loss=lease["train_loss"], step_seconds=lease["step_seconds"],
     )  # fmt: skip
 
 
@@ -137,6 +160,8 @@ def _best(journal: sqlite3.Connection, row: sqlite3.Row) -> Best:
 BLOCKS = "▁▂▃▄▅▆▇█"
 LONGEST_CURVE = 60
 """Characters."""
+MOST_RUNNING = 6
+"""Of a family, that have a line of their own."""
 FRAME = 4
 """Columns of the box around the lines."""
 
@@ -170,6 +195,7 @@ def _lines(view: View, width: int) -> Iterator[Text]:
     yield Text(f"{money}, reserved {_short(view.reserved)}, left {_short(view.left)}{end}")
     for name, family in view.families.items():
         yield _counts(name, family)
+        yield from map(Text, _running_lines(family.running))
         if family.best is not None:
             yield _best_line(family.best, width)
 
@@ -185,8 +211,19 @@ def _bar(view: View, width: int) -> Text:
 def _counts(name: str, family: FamilyView) -> Text:
     counts = f"{len(family.running)} running, {family.paused} paused"
     ended = ", ".join(f"{count} {why}" for why, count in family.ended.items()) or "none"
-    said = "; ".join([f"{counts}, ended: {ended}", *([", ".join(family.running)] if family.running else [])])
-    return Text.assemble((name, "bold"), f" {said}")
+    return Text.assemble((name, "bold"), f" {counts}, ended: {ended}")
+
+
+def _running_lines(running: Sequence[Running]) -> Iterator[str]:
+    """t003 d96 h8 l2 p0 bf16 to rung 1: loss 2.255, 31.2 steps/s, 12s left"""
+    shown = running[:MOST_RUNNING]
+    for each in shown:
+        loss = [] if each.loss is None else [f"loss {each.loss:.3f}"]
+        speed = [f"{1 / each.step_seconds:.3g} steps/s"] if each.step_seconds else []
+        said = ", ".join([*loss, *speed, f"{_short(each.left)} left"])
+        yield f"  {each.trial} {each.config} {each.goal}: {said}"
+    if len(running) > len(shown):
+        yield f"  and {len(running) - len(shown)} more"
 
 
 def _best_line(best: Best, width: int) -> Text:

@@ -1,5 +1,6 @@
 """The laws of the live display: it says what the journal says, fits the terminal, and loses no line."""
 
+import codecs
 import os
 import re
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from rich.console import Console
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
 from tune.display.console import Voice
-from tune.display.panel import BLOCKS, Best, FamilyView, Panel, View, displayed, look, sparkline
+from tune.display.panel import BLOCKS, Best, FamilyView, Panel, Running, View, displayed, look, sparkline
 from tune.settings import Settings
 from tune.store.journal import connect
 
@@ -36,10 +37,13 @@ def test_it_sees_what_the_engine_knows_and_at_the_end_the_winners_and_why_others
         assert view.spent + view.reserved + view.left == pytest.approx(CAP)
         assert view.slots == len(ledger.open_slots)
         families = view.families.values()
-        running = [who.partition(" ")[0] for family in families for who in family.running]
+        running = [who.trial for family in families for who in family.running]
         assert sorted(running) == sorted(world.engine.running)
         ended = sum(sum(family.ended.values()) for family in families)
         assert len(running) + sum(family.paused for family in families) + ended == len(world.engine.trials)
+        for who in (each for family in families for each in family.running):
+            lease = world.engine.running[who.trial].assignment
+            assert who.left == pytest.approx(lease.opened + lease.seconds - world.now)
         if reports == 9:
             assert view.seconds_to_end == pytest.approx((CAP - ledger.spent) / 2, abs=0.1)
             assert view_of(world, wall=7.0).seconds_to_end == 7.0
@@ -50,10 +54,27 @@ def test_it_sees_what_the_engine_knows_and_at_the_end_the_winners_and_why_others
         assert family.best.where == "after its decay, on the whole split"
 
 
+def test_of_what_runs_it_tells_what_was_reported_last(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled)
+    world.run(9)
+    (who,) = world.engine.running
+    assert [each.loss for family in view_of(world).families.values() for each in family.running] == [None]
+    for loss in (3.0, 2.0, None):
+        world.journal.insert("reports", {"trial": who, "at": 0.0, "train_loss": loss, "step_seconds": loss})
+    (told,) = (each for family in view_of(world).families.values() for each in family.running)
+    assert (told.trial, told.loss, told.step_seconds) == (who, 2.0, 2.0)
+
+
 @pytest.mark.parametrize("width", [40, 120])
 def test_the_panel_fits_the_terminal(width: int) -> None:
     best = Best(trial="t023", config="d96 h4 l3 p0 bf16", perplexity=57.93, where="at rung 2", curve=range(99, 0, -1))
-    busy = FamilyView(running=[f"t{n:03d} to rung 2" for n in range(16)], paused=9, ended={"diverged": 2}, best=best)
+    at_work = [
+        Running(
+            trial=f"t{n:03d}", config="d96 h4 l3 p0 bf16", goal="to rung 2", left=12.0, loss=loss, step_seconds=pace
+        )
+        for n, (loss, pace) in enumerate([(2.25, 0.032), (None, None), *[(9.0, 0.001)] * 14])
+    ]
+    busy = FamilyView(running=at_work, paused=9, ended={"diverged": 2}, best=best)
     idle = FamilyView(running=[], paused=0, ended={}, best=None)
     view = View(
         cap=1200, spent=300, reserved=150, slots=2, rate=2.0, wall=None, families={"translation": busy, "nanogpt": idle}
@@ -62,14 +83,16 @@ def test_the_panel_fits_the_terminal(width: int) -> None:
     Console(file=out, width=width).print(Panel(view, "search-0"))
     lines = out.getvalue().splitlines()
     assert {len(line) for line in lines} == {width}
-    assert len(lines) == 7
+    assert len(lines) == 14
     spent, reserved, left = (lines[1].count(block) for block in "█▒░")
     assert (spent, reserved) == (round((width - 4) / 4), round((width - 4) / 8))
     assert spent + reserved + left == width - 4
     if width >= 80:
         assert "spent 5m of 20m (25 %), reserved 2m30s, left 12m30s; ends in about 7m30s" in lines[2]
-        assert "16 running, 9 paused, ended: 2 diverged; t000 to rung 2" in lines[3]
-        assert "best t023 d96 h4 l3 p0 bf16: perplexity 57.93 at rung 2 █" in lines[4]
+        assert "16 running, 9 paused, ended: 2 diverged" in lines[3]
+        assert "t000 d96 h4 l3 p0 bf16 to rung 2: loss 2.250, 31.2 steps/s, 12s left" in lines[4]
+        assert "t001 d96 h4 l3 p0 bf16 to rung 2: 12s left" in lines[5] and "and 10 more" in lines[10]
+        assert "best t023 d96 h4 l3 p0 bf16: perplexity 57.93 at rung 2 █" in lines[11]
 
 
 def test_a_sparkline_falls_with_its_values() -> None:
@@ -90,12 +113,12 @@ class Terminal:
         self.log = StringIO()
         self.screen = os.fdopen(search, "w", buffering=1, encoding="utf-8")
         self.voice = Voice(self.screen, self.log)
-        self.seen = ""
+        self.seen, self._decoded = "", codecs.getincrementaldecoder("utf-8")()
 
     def read_until(self, said: str) -> None:
         """Wait for it; the test's own limit of time ends it where it does not come."""
         while said not in self.seen:
-            self.seen += os.read(self.person, 65536).decode()
+            self.seen += self._decoded.decode(os.read(self.person, 65536))
 
 
 @pytest.fixture
