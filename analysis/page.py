@@ -134,7 +134,8 @@ def head(study: Study) -> str:
     created = study.facts.get("created")
     when = "" if created is None else f"{datetime.fromtimestamp(float(created), UTC):%Y-%m-%d %H:%M} UTC. "
     ended = study.facts.get("ended")
-    how = "It has not ended (or was killed). " if ended is None else f"It ended: {ended.get('reason', 'in order')}. "
+    how = "It has not ended: it was killed. " if ended is None else f"It ended: {ended.get('reason', 'in order')}. "
+    how = "It runs. " if alive(study.folder) else how
     devices = study.facts.get("devices", {})
     where = f"{devices.get('slots', '?')} x {study.device}. " if study.device else ""
     return f"{when}{where}{how}"

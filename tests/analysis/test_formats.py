@@ -13,7 +13,7 @@ NAN = float("nan")
             "width 96, 4 heads, 1 layer, no dropout, bf16",
         ),
         ({"batch_tokens": 4096, "weight_decay": 0.0}, "4,096 tokens a step, no weight decay"),
-        ({"tied": False, "bias": True, "cell": 2, "learning_rate": 3e-4}, "learning rate 0.0003, no tied, bias, cell 2"),
+        ({"tied": False, "bias": True, "cell": 2, "learning_rate": 0.01}, "learning rate 0.01, no tied, bias, cell 2"),
         ({}, ""),
     ],
 )  # fmt: skip

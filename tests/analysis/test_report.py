@@ -209,6 +209,9 @@ def test_a_page_is_drawn_anew_when_the_journal_has_changed_until_the_study_is_ov
 def test_a_page_that_is_kept_fresh_reads_itself_again(young: Written) -> None:
     page = draw(None, open_study(young.folder), 7.0).read_text(encoding="utf-8")
     assert "location.reload(), 7000" in page and "location.reload" not in written(young)
+    (young.folder / FOLDER).mkdir()
+    beat(young.folder, DRIVER, 0, 0.0)
+    assert "It runs." in written(young) and "It runs." not in page
 
 
 def test_points_are_told_where_they_are_drawn() -> None:

@@ -1,4 +1,4 @@
-"""The live panel: a running study at a glance, read from its journal; what is said scrolls by above it.
+"""The live panel: a running study at a glance, read from its journal; on a terminal what is said scrolls by above it.
 
 A thread of its own reads the journal and is the only one that draws, so the search waits for neither.
 """
@@ -6,12 +6,15 @@ A thread of its own reads the journal and is the only one that draws, so the sea
 import json
 import os
 import sqlite3
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from io import StringIO
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -246,17 +249,18 @@ PANEL_SHARE = 0.05
 def displayed(
     voice: Voice, study: Path, settings: Settings, clock: Callable[[], float], wall_left: Callable[[], float | None]
 ) -> Iterator[None]:
-    """Show the study in this folder while this lasts, where there is a terminal; `clock`: the study's own seconds;
+    """Show the study in this folder while this lasts, on a terminal or in a notebook; `clock`: the study's own seconds;
     wall_left: those to its deadline.
 
-    Nothing changes where there is none, or one that cannot draw.
+    Nothing changes where there is neither, or a terminal that cannot draw.
     """
     console = Console(file=voice.screen, markup=False, emoji=False, highlight=False)
     draws = console.is_terminal and not console.is_dumb_terminal and "utf" in console.encoding
-    if not (voice.screen.isatty() and draws):
+    canvas = Notebook() if in_notebook() else Terminal(voice, console) if voice.screen.isatty() and draws else None
+    if canvas is None:
         yield
         return
-    display = Display(voice, console, study, settings, clock, wall_left)
+    display = Display(voice, canvas, study, settings, clock, wall_left)
     display.start()
     try:
         yield
@@ -264,56 +268,116 @@ def displayed(
         display.close()
 
 
+class Terminal:
+    """The panel is below the lines, and goes away at the end."""
+
+    def __init__(self, voice: Voice, console: Console) -> None:
+        self._screen, self._console = voice.screen, console
+        self._live = Live(
+            console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
+
+    def __enter__(self) -> None:
+        self._live.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def draw(self, panel: Panel, lines: Sequence[str]) -> None:
+        """Both, as wide as the terminal is now."""
+        if all(size := os.get_terminal_size(self._screen.fileno())):
+            self._console.size = size
+        if lines:
+            self._console.print("\n".join(lines), soft_wrap=True)
+        self._live.update(panel, refresh=True)
+
+
+def in_notebook() -> bool:
+    """Whether this process is a notebook's kernel; IPython is imported then."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
+
+
+class Notebook:
+    """One panel that changes, and stays at the end, with the line that was said last; the log has them all.
+
+    It is shown first by who makes it: a cell's output is known to the thread that runs the cell alone.
+    """
+
+    def __init__(self) -> None:
+        self._last: Sequence[str] = ()
+        self._shown = import_module("IPython.display").display({"text/plain": ""}, raw=True, display_id=True)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def draw(self, panel: Panel, lines: Sequence[str]) -> None:
+        """The panel as HTML, of a fixed width."""
+        self._last = lines[-1:] or self._last
+        console = Console(
+            file=StringIO(), record=True, width=NOTEBOOK_WIDTH, markup=False, emoji=False, highlight=False,
+            force_jupyter=False,  # there it prints into a notebook itself, each time anew
+        )  # fmt: skip
+        console.print(panel, *self._last, sep="\n", overflow="ellipsis", no_wrap=True)
+        text = console.export_text(clear=False)
+        html = console.export_html(inline_styles=True, code_format=CODE)
+        self._shown.update({"text/plain": text, "text/html": html}, raw=True)
+
+
+NOTEBOOK_WIDTH = 110
+CODE = '<pre style="line-height: 1.2; white-space: pre; overflow-x: auto">{code}</pre>'
+Canvas = Terminal | Notebook
+
+
 class Display:
     """The thread; what the voice says meanwhile is shown with its next drawing."""
 
     def __init__(
-        self, voice: Voice, console: Console, study: Path, settings: Settings, clock: Callable[[], float],
+        self, voice: Voice, canvas: Canvas, study: Path, settings: Settings, clock: Callable[[], float],
         wall_left: Callable[[], float | None],
     ) -> None:  # fmt: skip
-        self._voice, self._console, self._study, self._settings, self._clock = voice, console, study, settings, clock
+        self._voice, self._canvas, self._study, self._settings, self._clock = voice, canvas, study, settings, clock
         self._wall_left = wall_left
         self._said: SimpleQueue[str] = SimpleQueue()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="display", daemon=True)
 
     def start(self) -> None:
-        """From now on lines go above the panel."""
+        """From now on lines go with the panel."""
         self._voice.show = self._said.put
         self._thread.start()
 
     def close(self) -> None:
-        """Take the panel away; everything that was said stands there."""
+        """Draw no more; on a terminal everything that was said stands there."""
         self._over.set()
         self._thread.join()
-        self._say(self._voice.plain)
+        self._say_plainly()
 
     def _run(self) -> None:
         try:
             self._draw()
         finally:
             self._voice.show = self._voice.plain
-            self._say(self._voice.plain)
+            self._say_plainly()
 
     def _draw(self) -> None:
         wait = 0.0
-        live = Live(
-            console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
-        )
-        with closing(connect(self._study)) as journal, live:
+        with closing(connect(self._study)) as journal, self._canvas:
             while not self._over.wait(wait):
                 began = time.monotonic()
-                view = self._look(journal)
-                if all(size := os.get_terminal_size(self._voice.screen.fileno())):
-                    self._console.size = size
-                self._say(lambda line: self._console.print(line, soft_wrap=True))
-                live.update(Panel(view, self._study.name), refresh=True)
+                self._canvas.draw(Panel(self._look(journal), self._study.name), self._lines())
                 wait = max(REFRESH_SECONDS, (time.monotonic() - began) / PANEL_SHARE)
 
     def _look(self, journal: sqlite3.Connection) -> View:
         families, cap = self._settings.families, self._settings.budget
         return look(journal, families, cap=cap, now=self._clock(), wall=self._wall_left())
 
-    def _say(self, show: Callable[[str], None]) -> None:
-        if lines := [self._said.get() for _ in range(self._said.qsize())]:
-            show("\n".join(lines))
+    def _lines(self) -> list[str]:
+        return [self._said.get() for _ in range(self._said.qsize())]
+
+    def _say_plainly(self) -> None:
+        if lines := self._lines():
+            self._voice.plain("\n".join(lines))

@@ -3,6 +3,8 @@
 import codecs
 import os
 import re
+import sys
+import threading
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -168,6 +170,60 @@ def test_an_interrupt_takes_the_panel_away_and_loses_no_line(terminal: Terminal,
     terminal.read_until("the end")
     assert "just before" in terminal.seen
     assert terminal.seen.index(CURSOR_SHOWN) < terminal.seen.index("the end")
+
+
+class Kernel:
+    """A notebook's kernel, as far as it is asked: what was shown, and with what that was replaced, in order."""
+
+    def __init__(self) -> None:
+        self.kernel: Kernel | None = self
+        self.shown: list[dict[str, str]] = []
+        self.updated: list[dict[str, str]] = []
+        self.drawn = threading.Event()
+
+    def get_ipython(self) -> "Kernel":
+        return self
+
+    def display(self, data: dict[str, str], **_: object) -> "Kernel":
+        self.shown.append(data)
+        return self
+
+    def update(self, data: dict[str, str], **_: object) -> None:
+        self.updated.append(data)
+        self.drawn.set()
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    made = Kernel()
+    monkeypatch.setitem(sys.modules, "IPython", made)
+    monkeypatch.setitem(sys.modules, "IPython.display", made)
+    return made
+
+
+def test_in_a_notebook_one_panel_changes_and_notes_stay(kernel: Kernel, world: World) -> None:
+    out, log = StringIO(), StringIO()
+    voice = Voice(out, log)
+    voice("a note")
+    with displayed(voice, world.journal.folder, SETTINGS, world.clock, lambda: None):
+        for line in ("first", "<b>last</b>"):
+            voice(line)
+            while not kernel.updated or line not in kernel.updated[-1]["text/plain"]:
+                kernel.drawn.wait()
+                kernel.drawn.clear()
+    voice("the winner")
+    assert out.getvalue() == "a note\nthe winner\n"
+    assert log.getvalue().splitlines() == ["a note", "first", "<b>last</b>", "the winner"]
+    assert len(kernel.shown) == 1
+    assert "nanogpt 1 running" in kernel.updated[-1]["text/plain"]
+    assert "&lt;b&gt;last" in kernel.updated[-1]["text/html"] and "<b>" not in kernel.updated[-1]["text/html"]
+
+
+def test_an_ipython_on_a_terminal_is_no_notebook(kernel: Kernel, terminal: Terminal, world: World) -> None:
+    kernel.kernel = None
+    with displayed(terminal.voice, world.journal.folder, SETTINGS, world.clock, lambda: None):
+        terminal.read_until("reserved")
+    assert kernel.shown == []
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
