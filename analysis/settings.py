@@ -108,6 +108,28 @@ class ReportSettings(OneStudy):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExportSettings(OneStudy):
+    """In which form, and where."""
+
+    command: ClassVar[Command] = Command(
+        script="analysis/export.py", does="analysis.exporting:export",
+        about="Write a study as others' tools read it.",
+    )  # fmt: skip
+    optuna: Path | None = field(
+        default=None, metadata=typed("a new SQLite file: an Optuna storage of all trials", form="FILE", parse=Path)
+    )
+    nanogpt: Path | None = field(
+        default=None,
+        metadata=typed("a clone of nanoGPT: the winner as its sample.py loads it", form="FOLDER", parse=Path),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.optuna is None and self.nanogpt is None:
+            raise invalid("optuna", "missing: write --optuna FILE, or --nanogpt FOLDER")
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlotSettings(Flags):
     """What to draw, of which studies, and where to write."""
 

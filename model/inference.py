@@ -1,10 +1,13 @@
 """A trained model in use: translations, text that goes on where a prompt ends, and the commands for both."""
 
 import itertools
+import json
 import math
+import pickle
 import re
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,11 +16,11 @@ from torch import Tensor, nn
 from model.config import Data
 from model.data.dataset import PairData, PairSplit, Sentences, TextData
 from model.data.packing import Shape
-from model.data.tokenizer import Tokenizer
+from model.data.tokenizer import UNKNOWN_CHARACTER, CharacterTokenizer, Tokenizer
 from model.nn.gpt import GPT
 from model.nn.translator import Translator
 from model.settings import BEAM_WIDTH, TEMPERATURE, TOP_K, GenerateSettings, TranslateSettings, UseSettings
-from model.training.checkpoint import load_model
+from model.training.checkpoint import CONFIG, load_model
 from tune.errors import UserError
 from tune.load import load
 
@@ -167,6 +170,38 @@ def generate(settings: GenerateSettings) -> int:
     )  # fmt: skip
     _print(settings.prompt + text)
     return 0
+
+
+def write_upstream(folder: Path, clone: Path, name: str, *, steps: int, loss: float) -> str:
+    """Put a winner where a clone of nanoGPT looks for it: `out-NAME/ckpt.pt`, `data/NAME/meta.pkl`; what samples it.
+
+    steps, loss: what it had trained, and come to, in nats a token. UserError: it cannot have it, or has one.
+    """
+    model, tokenizer = load_model(folder)
+    if not isinstance(model, GPT):
+        raise UserError(f"model: {folder} is no language model: name a study with a best-nanogpt")
+    checkpoint = model.to_upstream()
+    if not isinstance(tokenizer, CharacterTokenizer):
+        raise UserError(
+            f"model: {folder} has a vocabulary of its own: nanoGPT's sample.py knows characters, or GPT-2's"
+        )
+    characters = [*tokenizer.characters, UNKNOWN_CHARACTER]
+    kept = json.loads((folder / CONFIG).read_text())
+    meta = {
+        "vocab_size": len(characters), "itos": dict(enumerate(characters)),
+        "stoi": {character: number for number, character in enumerate(characters)},
+    }  # fmt: skip
+    out, data = clone / f"out-{name}" / "ckpt.pt", clone / "data" / name / "meta.pkl"
+    try:
+        for path in (out, data):
+            path.parent.mkdir(parents=True)
+        whole = checkpoint | {"config": kept | {"dataset": name}, "iter_num": steps, "best_val_loss": loss}
+        torch.save(whole, out)
+        data.write_bytes(pickle.dumps(meta))
+    except OSError as error:
+        remedy = "name another folder, or remove what an earlier export left there"
+        raise UserError(f"--nanogpt: {error.filename!r} cannot be written ({error.strerror}): {remedy}") from None
+    return f"{out}: in {clone}: python sample.py --out_dir={out.parent.name} --device=cpu"
 
 
 def _print(text: str) -> None:

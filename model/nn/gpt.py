@@ -194,6 +194,17 @@ class GPT(nn.Module):
         model.load_state_dict({name: tensor for name, tensor in weights.items() if name not in masks})
         return model
 
+    def to_upstream(self) -> dict[str, Any]:
+        """The inverse, in fp32. UserError: the model is not upstream's."""
+        shape = self.config
+        if shape.architecture != "nanogpt":
+            rule = "nanoGPT has another network: search with --set architecture=nanogpt"
+            raise UserError(f"model: its architecture is {shape.architecture!r}: {rule}")
+        sizes = {"n_layer": shape.layers, "n_head": shape.heads, "n_embd": shape.d_model}
+        lengths = {"vocab_size": shape.vocabulary, "block_size": shape.context}
+        weights = {name: tensor.float().cpu() for name, tensor in self.state_dict().items()}
+        return {"model_args": sizes | lengths | {"bias": shape.bias, "dropout": shape.dropout}, "model": weights}
+
 
 class ModernTrunk(nn.Module):
     """Tokens to the last normalised activations."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file, save_model
 from safetensors.torch import load_model as load_weights
 from torch import Tensor, nn
@@ -135,8 +135,10 @@ def export(checkpoint: Path, folder: Path, tokenizer_json: str, *, averaged: boo
     def fill(place: Path) -> None:
         if averaged:
             weights = load_file(saved.weights)
-            of_them = {name: tensor for name, tensor in averages(saved.tensors).items() if name in weights}
-            save_file(weights | of_them, place / WEIGHTS)
+            with safe_open(saved.weights, framework="pt") as file:
+                tied = file.metadata() or {}  # the file has them under another of their names
+            of_them = {tied.get(name, name): tensor for name, tensor in averages(saved.tensors).items()}
+            save_file(weights | {name: of_them[name] for name in of_them if name in weights}, place / WEIGHTS)
         else:
             shutil.copyfile(saved.weights, place / WEIGHTS)
         (place / TOKENIZER).write_text(tokenizer_json, encoding="utf-8")

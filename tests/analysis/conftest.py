@@ -171,7 +171,12 @@ def run(study: Written) -> None:
             seconds = since + share * (until - since)
             columns = {"lease": lease, "valid_loss": loss(seconds), "tokens_per_second": 1e9 / loss(seconds)}
             columns |= {"mfu": 0.25, "test_perplexity": exp(loss(seconds)) if last and rung is None else None}
-            columns |= {"training_seconds": seconds, "final": int(last and rung is None), "memory_bytes": 2**25}
+            columns |= {
+                "training_seconds": seconds,
+                "steps": round(10 * seconds),
+                "final": int(last and rung is None),
+                "memory_bytes": 2**25,
+            }
             study.report(trial, exp(loss(seconds)), rung=rung if last else None, at=clock[slot], **columns)
 
     for number in range(24):

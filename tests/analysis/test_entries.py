@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.settings import WHATS, PlotSettings, RankSettings, ReportSettings, SpendSettings
+from analysis.settings import WHATS, ExportSettings, PlotSettings, RankSettings, ReportSettings, SpendSettings
 from tests.analysis.conftest import Printed, Written, do
 from tune.errors import UserError
 from tune.flags import Flags
@@ -30,6 +30,7 @@ def test_rank_takes_the_newest_study_from_anywhere(
     ("kind", "words"),
     [
         *((kind, []) for kind in (RankSettings, SpendSettings, ReportSettings)),
+        *((ExportSettings, [flag, "new"]) for flag in ("--optuna", "--nanogpt")),
         (RankSettings, ["--stability", "0.5"]),
         *((PlotSettings, [what, *(["nowhere"] if what == "compare" else [])]) for what in WHATS),
     ],

@@ -8,6 +8,7 @@ from torch import nn
 
 from model.nn.gpt import ARCHITECTURES, GPT, GPTConfig
 from model.nn.precision import set_compute
+from tune.errors import UserError
 
 V, C, D, H, L = 19, 12, 16, 4, 3
 
@@ -95,6 +96,16 @@ def test_an_upstream_checkpoint_gives_upstreams_logits_and_has_its_names_and_sha
     logits = GPT.from_upstream(checkpoint).eval()(tokens)
     expected = torch.stack([reference_logits(checkpoint["model"], row, H) for row in tokens.tolist()])
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_what_upstream_gave_it_gets_back(bias):
+    checkpoint = upstream_checkpoint(bias=bias)
+    back = GPT.from_upstream(checkpoint).to_upstream()
+    assert back["model_args"] == checkpoint["model_args"] and back["model"].keys() == checkpoint["model"].keys()
+    assert all(torch.equal(back["model"][name], tensor) for name, tensor in checkpoint["model"].items())
+    with pytest.raises(UserError, match=r"^model: its architecture is 'modern': .*--set architecture=nanogpt$"):
+        GPT(config("modern")).to_upstream()
 
 
 def test_compiled_and_old_upstream_checkpoints_load():

@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from model.config import Config
+from model.config import Config, build_model
 from model.data.dataset import TextData
+from model.data.tokenizer import CharacterTokenizer
 from model.training import checkpoint as checkpoints
 from model.training.averaging import EVERY, Average
+from model.training.checkpoint import AVERAGE
 from model.training.evaluation import evaluate
 from tests.model.conftest import SUBSET
 from tune.reports import Evaluation, Report
@@ -79,3 +81,16 @@ def test_of_both_the_better_is_kept() -> None:
         report = Report(steps=1, tokens=1, training_seconds=1.0, valid=valid, averaged=averaged)
         assert report.kept == low
     assert Report(steps=1, tokens=1, training_seconds=1.0).kept is None
+
+
+@pytest.mark.parametrize("architecture", ["modern", "nanogpt"])
+def test_what_is_exported_is_the_average_of_every_weight(tmp_path, architecture):
+    """Of those that two layers share too."""
+    config = Config(family="nanogpt", d_model=16, heads=4, layers=1, context=8, architecture=architecture)
+    tokenizer = CharacterTokenizer("abc")
+    model = build_model(config, vocabulary=tokenizer.vocabulary, pad=0)
+    average = {f"{AVERAGE}{name}": torch.randn_like(each) for name, each in model.named_parameters()}
+    saved = checkpoints.save(tmp_path, model, average, {"steps": 1, "config": checkpoints.config_state(config)})
+    folder = checkpoints.export(saved, tmp_path / "best", tokenizer.to_json(), averaged=True)
+    kept = dict(checkpoints.load_model(folder)[0].named_parameters())
+    assert all(torch.equal(kept[name.removeprefix(AVERAGE)], tensor) for name, tensor in average.items())

@@ -1,0 +1,154 @@
+"""A study for the tools of others: an Optuna storage, that optuna-dashboard opens; nanoGPT's ckpt.pt of a winner."""
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pandas as pd
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import FrozenTrial, TrialState
+
+from analysis.settings import ExportSettings
+from analysis.spending import spending
+from analysis.study import RUNS, Study, newest, open_study
+from tune.errors import UserError
+from tune.search_space import label
+from tune.store.queries import in_order
+
+LOG_FROM = 10.0
+"""A dimension whose largest value is so many times its smallest is shown on a logarithmic scale."""
+TOLD = ("parameters", "device_seconds", "memory_bytes", "test_perplexity", "bits_per_character", "level", "reason")
+"""Of a row of the ranking, what becomes an attribute of its trial."""
+
+
+def export(settings: ExportSettings) -> int:
+    """Write what is asked for, and say how it is opened. UserError for a study that does not serve."""
+    study = open_study(settings.study or newest(RUNS))
+    if settings.optuna is not None:
+        print(storage(study, settings.optuna))
+    if settings.nanogpt is not None:
+        print(sampled(study, settings.nanogpt))
+    return 0
+
+
+def sampled(study: Study, clone: Path) -> str:
+    """The winner of nanogpt for upstream's sample.py; what calls it. UserError: why there is none."""
+    from model.inference import write_upstream  # PyTorch comes with it
+
+    kept = study.read(f"SELECT * FROM ({in_order()}) WHERE family = 'nanogpt' AND checkpoint IS NOT NULL", study.until)
+    if kept.empty:
+        raise UserError(f"study: {str(study.folder)!r} has no winner of nanogpt: name one that has a best-nanogpt")
+    best = kept.iloc[0]
+    steps, loss = int(best["steps"]), math.log(best["perplexity"])
+    return write_upstream(study.folder / "best-nanogpt", clone, study.name, steps=steps, loss=loss)
+
+
+def storage(study: Study, file: Path) -> str:
+    """A new SQLite file with an Optuna study for each family, whose perplexities compare; what opens it.
+
+    UserError: the file is there, or cannot be written.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with file.open("xb"):  # not through a link, and not over what is there
+            pass
+        url = f"sqlite:///{file.absolute()}"
+        kept = optuna.storages.RDBStorage(url)
+        for family, trials in families(study).items():
+            made = optuna.create_study(storage=kept, study_name=f"{study.name} {family}", direction="minimize")
+            told = {"value": "validation perplexity", "cap_seconds": spending(study).cap, "device": study.device}
+            for name, value in told.items():
+                made.set_user_attr(name, value)
+            made.add_trials(trials)
+        kept.engine.dispose()
+    except OSError as error:
+        remedy = "name a new file in a folder that you may write"
+        raise UserError(f"--optuna: {str(file)!r} cannot be written ({error.strerror}): {remedy}") from None
+    return f"{file}: optuna-dashboard {url}"
+
+
+def families(study: Study) -> dict[str, list[FrozenTrial]]:
+    """The trials of each family, as Optuna has them, in the order in which they began.
+
+    Complete is what had its decay, failed what is broken; what waits or was stopped is pruned. Values are perplexities
+    of the furthest level that a trial completed, intermediate ones those of its reports, by steps.
+    """
+    rows = study.read(f"SELECT * FROM ({in_order()}) ORDER BY created, trial", study.until)
+    rows["config"] = rows["config"].map(json.loads)
+    reports = study.read(
+        """SELECT trial, steps, at, perplexity FROM reports
+           WHERE perplexity < 9e999 AND steps IS NOT NULL ORDER BY report"""
+    )
+    looks = {str(trial): group for trial, group in reports.groupby("trial")}
+    return {
+        str(family): [
+            frozen(study, number, row, looks.get(row["trial"], reports.head(0)), space)
+            for number, row in enumerate(group.to_dict("records"))
+        ]
+        for family, group in rows.groupby("family", sort=False)
+        for space in [distributions(group["config"])]
+    }
+
+
+def frozen(
+    study: Study, number: int, row: Mapping[Any, Any], looks: pd.DataFrame, space: Mapping[str, BaseDistribution]
+) -> FrozenTrial:
+    """One trial, from its row of the ranking and its reports."""
+    config, state = row["config"], state_of(row)
+    began = float(study.facts.get("created") or 0.0)
+    ended = float(looks["at"].max()) if len(looks) else float(row["created"])
+    value = None if pd.isna(row["perplexity"]) else float(row["perplexity"])
+    told = {name: row[name] for name in TOLD if not pd.isna(row[name])}
+    return FrozenTrial(
+        number=number, trial_id=number, state=state, params=config, intermediate_values=looked(looks),
+        distributions={name: space[name] for name in config}, system_attrs={},
+        value=None if state == TrialState.FAIL else value, values=None,
+        user_attrs={"trial": row["trial"], "config": label(config), **told},
+        datetime_start=moment(began + row["created"]),
+        datetime_complete=moment(began + ended) if state.is_finished() else None,
+    )  # fmt: skip
+
+
+def state_of(row: Mapping[Any, Any]) -> TrialState:
+    if row["section"] == "failed":
+        return TrialState.FAIL
+    if row["state"] == "running":
+        return TrialState.RUNNING
+    return TrialState.COMPLETE if row["section"] == "decayed" else TrialState.PRUNED
+
+
+def looked(looks: pd.DataFrame) -> dict[int, float]:
+    """Of two reports after as many steps the later one."""
+    return {int(steps): float(value) for steps, value in zip(looks["steps"], looks["perplexity"], strict=True)}
+
+
+def moment(seconds: float) -> datetime:
+    """Local time without its zone, as Optuna keeps it."""
+    return datetime.fromtimestamp(seconds, UTC).astimezone().replace(tzinfo=None)
+
+
+def distributions(configs: pd.Series) -> dict[str, BaseDistribution]:
+    """Of each dimension the range of what was tried; of words, and of what is of several kinds, the values."""
+    tried: dict[str, list[Any]] = {}
+    for config in configs:
+        for name, value in config.items():
+            tried.setdefault(name, []).append(value)
+    return {name: distribution(values) for name, values in tried.items()}
+
+
+def distribution(values: list[Any]) -> BaseDistribution:
+    kinds = {type(value) for value in values}
+    if kinds <= {int, float}:
+        low, high = min(values), max(values)
+        log = low > 0 and high >= LOG_FROM * low
+        return IntDistribution(low, high, log=log) if kinds == {int} else FloatDistribution(low, high, log=log)
+    return CategoricalDistribution(list({repr(value): value for value in sorted(values, key=repr)}.values()))
