@@ -9,7 +9,8 @@ from analysis import tables
 from analysis.settings import SpendSettings
 from analysis.study import RUNS, Study, newest, open_study
 from tune.reports import TIE
-from tune.store.journal import SHARE
+from tune.store.journal import ENERGY, SHARE
+from tune.units import energy_text, money_text, parse_price
 
 TRAINED_ON = f"""
     WITH looks AS (
@@ -31,13 +32,16 @@ class Spending:
     """All in device-seconds. `table`: one row a family (`-`: of none), one column for each of WHATS.
 
     overhead: seconds of the driver that the search took, and of these the journal and TensorBoard; empty where unknown.
-    past_best: seconds of training of each trial after its best.
+    past_best: seconds of training of each trial after its best. price: of a device-hour; joules: of the machine; None
+    where unknown.
     """
 
     cap: float
     table: pd.DataFrame
     past_best: list[float]
     overhead: dict[str, float]
+    price: float | None
+    joules: float | None
 
     @property
     def spent(self) -> float:
@@ -49,10 +53,12 @@ class Spending:
 
     @property
     def summary(self) -> str:
-        """spent 7h58m12s of 8h00m00s (99.6 %), 96.1 % of it in optimizer steps"""
+        """spent 7h58m12s of 8h00m00s (99.6 %), 96.1 % of it in optimizer steps, 19.93 at 2.50 a device-hour"""
         spent, cap = tables.duration(self.spent), tables.duration(self.cap)
         steps = tables.share(self.by["steps"], self.spent)
-        return f"spent {spent} of {cap} ({tables.share(self.spent, self.cap)}), {steps} of it in optimizer steps"
+        beside = f"{money_text(self.spent, self.price)}{energy_text(self.joules)}"
+        of_cap = f"{spent} of {cap} ({tables.share(self.spent, self.cap)})"
+        return f"spent {of_cap}, {steps} of it in optimizer steps{beside}"
 
     @property
     def past_best_text(self) -> str:
@@ -88,10 +94,13 @@ def spending(study: Study) -> Spending:
     table = table.reindex(index=list(families), columns=WHATS, fill_value=0.0)
     slots = held(study)
     seconds = float(((slots["until"] - slots["opened"]) * slots["share"]).sum())
+    price, joules = study.facts.get("settings", {}).get("price_per_hour"), study.facts.get(ENERGY)
     table.loc[NO_FAMILY, "idle"] += max(0.0, seconds - float(table.to_numpy().sum()))
     return Spending(
         cap=float(study.facts["cap_seconds"]), table=table, overhead=study.facts.get("overhead", {}),
         past_best=[float(each) for each in study.read(TRAINED_ON)["past"]],
+        price=None if price is None else parse_price(str(price)),
+        joules=None if joules is None else float(joules),
     )  # fmt: skip
 
 
@@ -117,8 +126,9 @@ def spend(settings: SpendSettings) -> int:
     if settings.json:
         figures = {"cap": found.cap, "spent": found.spent, "in_steps": found.by["steps"], "idle": found.by["idle"]}
         figures["past_best"] = sum(found.past_best)
+        beside = {"price_per_hour": found.price, ENERGY: found.joules}
         whole = {"by": found.by, "by_family": found.table.to_dict(orient="index"), "overhead": found.overhead}
-        print(json.dumps(figures | whole, indent=1))
+        print(json.dumps(figures | beside | whole, indent=1))
     else:
         show(study, found)
     return 0

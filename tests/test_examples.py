@@ -3,7 +3,9 @@
 import json
 import math
 import runpy
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -12,6 +14,8 @@ from tests.readme import REPOSITORY
 from tests.searches import LONG
 from tests.soak.observer import Observer
 from tests.soak.search import Search
+from tests.tune.display.conftest import Sampled
+from tests.tune.search.world import World
 from tune import study
 from tune.store.journal import connect
 
@@ -46,8 +50,71 @@ def test_a_family_of_ones_own_is_trained_and_the_best_kept(printed: tuple[Path, 
 def test_a_search_returns_its_ranking(printed: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The search itself is the one above."""
     ended = study.Outcome(folder=printed[0], found=True, interrupted=None)
-    monkeypatch.setattr(study, "run_study", lambda settings: ended)
+    monkeypatch.setattr(study, "run_study", lambda *_: ended)
     result = runpy.run_path(str(EXAMPLES / "search_from_python.py"), run_name="__main__")["result"]
     assert isinstance(result, pd.DataFrame) and result.attrs["study"] == str(printed[0])
     assert f"lstm: best {result['trial'].iloc[0]} " in printed[1]
     assert printed[1].endswith(f"{result}\n")
+
+
+class Tracker:
+    """MLflow and Weights & Biases, as far as the examples ask them. logged: of each run its losses by steps."""
+
+    def __init__(self) -> None:
+        self.logged: dict[str, dict[int, float]] = {}
+        self.configs: dict[str, dict[str, object]] = {}
+        self.over: list[str] = []
+        self.MlflowClient = lambda: self
+
+    def get_experiment_by_name(self, name: str) -> None:
+        return None
+
+    def create_experiment(self, name: str) -> str:
+        return name
+
+    def create_run(self, experiment: str, run_name: str) -> SimpleNamespace:
+        return SimpleNamespace(info=SimpleNamespace(run_id=self._begun(run_name)))
+
+    def log_param(self, run: str, name: str, value: object) -> None:
+        self.configs[run][name] = value
+
+    def set_tag(self, run: str, name: str, value: str) -> None:
+        assert name == "decision" and run in self.logged
+
+    def log_metric(self, run: str, name: str, value: float, step: int) -> None:
+        if name == "valid_loss":
+            self.logged[run][step] = value
+
+    def set_terminated(self, run: str) -> None:
+        self.over.append(run)
+
+    def init(self, *, name: str, config: dict[str, object], **_: object) -> SimpleNamespace:
+        self.configs[self._begun(name)] = config
+
+        def log(told: dict[str, float], step: int) -> None:
+            self.logged[name] |= {step: told["valid_loss"]} if "valid_loss" in told else {}
+
+        return SimpleNamespace(summary={}, log=log, finish=lambda: self.over.append(name))
+
+    def _begun(self, name: str) -> str:
+        assert name not in self.logged
+        self.logged[name], self.configs[name] = {}, {}
+        return name
+
+
+@pytest.mark.parametrize(("library", "callback"), [("mlflow", "MLflow"), ("wandb", "Wandb")])
+def test_a_tracker_has_each_trial_with_its_configuration_and_losses(
+    library: str, callback: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = Tracker()
+    monkeypatch.setitem(sys.modules, library, tracker)
+    made = runpy.run_path(str(EXAMPLES / f"track_{library}.py"))[callback]
+    listener = made() if library == "mlflow" else made("ration")
+    world = World(tmp_path, cap=60, slots=2, suggestions=Sampled, listen=lambda _: [listener])
+    world.run(10_000)
+    listener.closed(world.engine)
+    assert sorted(tracker.over) == sorted(world.engine.trials) == sorted(tracker.logged)
+    for trial, record in world.engine.trials.items():
+        assert tracker.configs[trial] == {"family": record.family, **record.config}
+        query = "SELECT steps, valid_loss FROM reports WHERE trial = ? AND valid_loss IS NOT NULL"
+        assert tracker.logged[trial] == {row["steps"]: row["valid_loss"] for row in world.journal.rows(query, trial)}

@@ -31,7 +31,7 @@ from tune.settings import Settings
 from tune.step_prices import StepPrices, launches
 from tune.store.journal import Journal
 from tune.store.queries import ANEW, best_so_far
-from tune.units import bytes_text, duration_text
+from tune.units import bytes_text, duration_text, money_text
 
 
 class Speeds:
@@ -332,7 +332,8 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     end = datetime.now() + timedelta(seconds=plan.wall)
     yield f"A plan of {duration_text(cap)} on {plan.slots} x {plan.device}. Nothing was started or written."
     yield f"started      {started} trials, with seed {settings.seed}"
-    yield f"spent        {_whole(spent)} of {duration_text(cap)} ({100 * spent / cap:.1f} %)"
+    money = money_text(spent, settings.price_per_hour)
+    yield f"spent        {_whole(spent)} of {duration_text(cap)} ({100 * spent / cap:.1f} %){money}"
     yield "  of that    " + ", ".join(f"{what} {_whole(seconds)}" for what, seconds in spending.items())
     yield f"wall time    {_whole(plan.wall)}; begun now it ends at {end:%H:%M}"
     if plan.patient is not None:

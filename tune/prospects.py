@@ -26,7 +26,7 @@ from tune.search_space import label
 from tune.settings import Settings
 from tune.store.journal import SHARE, Journal, named, spent_at_its_end
 from tune.store.queries import best_so_far, level_text, measured_text
-from tune.units import duration_text
+from tune.units import duration_text, money_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,8 @@ def prospect_lines(found: Prospects) -> Iterator[str]:
     settings = found.settings
     left = max(0.0, settings.budget - found.spent)
     yield f"{settings.resume}"
-    yield f"spent {_whole(found.spent)} of {duration_text(settings.budget)}, left {_whole(left)}. Nothing was written."
+    spent, money = _whole(found.spent), money_text(found.spent, settings.price_per_hour)
+    yield f"spent {spent} of {duration_text(settings.budget)}{money}, left {_whole(left)}. Nothing was written."
     for name in settings.families:
         yield ""
         yield from _family_lines(name, found)

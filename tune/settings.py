@@ -38,7 +38,7 @@ from tune.load import load
 from tune.recipe import SETTABLE, parse_set, set_text, small_text_seconds
 from tune.search_space import FAMILIES, FREED, PRECISIONS, SPACES, Space, Value, fix_text, parse_fix, parse_vary
 from tune.store.journal import spent_at_its_end
-from tune.units import DURATIONS, bytes_text, duration_text, parse_bytes, parse_duration
+from tune.units import DURATIONS, bytes_text, duration_text, parse_bytes, parse_duration, parse_price
 from tune.units import SIZES as MEMORY_FORMS
 
 LARGEST_SEED = 2**32 - 1  # NumPy's
@@ -249,6 +249,13 @@ class Settings(Flags):
             **CORPUS,
         ),
     )
+    price_per_hour: float | None = field(
+        default=None,
+        metadata=typed(
+            "what a device-hour costs, in any currency: money is told beside device-hours",
+            form="PRICE", parse=parse_price, on_resume=True,
+        ),
+    )  # fmt: skip
     skip_bad_lines: bool = field(default=False, metadata=typed("leave out and count pairs without a tab"))
     plan: bool = field(
         default=False,
@@ -276,6 +283,8 @@ class Settings(Flags):
             raise invalid("memory_limit", f"'{bytes_text(self.memory_limit)}' is not above zero: write {MEMORY_FORMS}")
         if self.stop_below_gain is not None:
             parse_setting(self.__dataclass_fields__["stop_below_gain"], gain_text(self.stop_below_gain))
+        if self.price_per_hour is not None:
+            parse_setting(self.__dataclass_fields__["price_per_hour"], str(self.price_per_hour))
         if unknown := [name for name in self.families if name not in SPACES]:
             raise UnknownFamily(unknown[0])
         shares = families_text(self.families)

@@ -1,7 +1,7 @@
 """A study from its settings to its winners: the one place where the parts meet."""
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -25,10 +25,11 @@ from tune.backend.session import (
 )
 from tune.backend.trainable import STOP_FILE
 from tune.devices import Devices, find_devices
-from tune.display.console import Screen, last_word, screen_apart
+from tune.display.console import Callback, Screen, last_word, screen_apart
 from tune.display.panel import displayed
 from tune.display.tensorboard import TensorBoard
 from tune.dry_run import Plan, make_plan, plan_lines
+from tune.energy import energy_noted
 from tune.errors import told_in_one_line
 from tune.prospects import Prospects, note_prospects, prospect_lines, prospects
 from tune.ranking import ranking
@@ -72,15 +73,16 @@ class Outcome:
         return 0 if self.found else 1
 
 
-def search(settings: Settings) -> pd.DataFrame | Plan | Prospects:
+def search(settings: Settings, callbacks: Sequence[Listener] = ()) -> pd.DataFrame | Plan | Prospects:
     """Run the search that the settings ask for; its ranking, as tune.ranking has it, with its `study` among `attrs`.
+    callbacks: hear of its decisions and reports.
 
     With plan=True nothing is run, spent or written: the plan, or of a study what is left and to be expected. UserError,
     with nothing written: a setting that cannot serve.
     """
     if settings.plan:
         return prospects(settings) if settings.resume else make_plan(settings)
-    study = run_study(settings).folder
+    study = run_study(settings, callbacks).folder
     table = ranking(study)
     table.attrs["study"] = str(study)
     return table
@@ -94,7 +96,7 @@ def run(settings: Settings) -> int:
     return run_study(settings).exit_code
 
 
-def run_study(settings: Settings) -> Outcome:
+def run_study(settings: Settings, callbacks: Sequence[Listener] = ()) -> Outcome:
     """Run the search that the settings ask for. UserError, with nothing written: a setting that cannot serve."""
     assert not settings.plan, "a plan spends nothing"
     settings.check_files()
@@ -102,10 +104,10 @@ def run_study(settings: Settings) -> Outcome:
         print(line)
         return Outcome(folder=settings.resume, found=True, interrupted=None)
     if settings.address is None:
-        return search_on(settings, find_devices(settings), own_ray)
+        return search_on(settings, find_devices(settings), own_ray, callbacks=callbacks)
     with joined(settings.address):
         check_folder(settings.resume or settings.new_folder())
-        return search_on(settings, cluster_devices(settings), lambda _: nullcontext(), slots_there)
+        return search_on(settings, cluster_devices(settings), lambda _: nullcontext(), slots_there, callbacks)
 
 
 def own_ray(context: SearchContext) -> AbstractContextManager[None]:
@@ -120,7 +122,7 @@ def slots_there(devices: Devices) -> int:
 
 def search_on(
     settings: Settings, devices: Devices, up: Callable[[SearchContext], AbstractContextManager[None]],
-    there: Callable[[Devices], int] | None = None,
+    there: Callable[[Devices], int] | None = None, callbacks: Sequence[Listener] = (),
 ) -> Outcome:  # fmt: skip
     """Run a search on these devices. up: a Ray while trials run; there: how many slots there are just now."""
     context = survey(settings, devices)
@@ -132,7 +134,7 @@ def search_on(
         with told_in_one_line(how), interrupted_at_once(f"go on with: {how}"), last:
             if not context.settings.resume:
                 write_facts(facts, study)
-            return conduct(context, study, ray, partial(there, context.devices) if there else None, told)
+            return conduct(context, study, ray, partial(there, context.devices) if there else None, told, callbacks)
 
 
 @contextmanager
@@ -145,8 +147,9 @@ def interrupted_at_once(how: str) -> Iterator[None]:
 
 
 def conduct(
-    context: SearchContext, study: Path, up: AbstractContextManager[None], there: Callable[[], int] | None, told: Told
-) -> Outcome:
+    context: SearchContext, study: Path, up: AbstractContextManager[None], there: Callable[[], int] | None, told: Told,
+    callbacks: Sequence[Listener] = (),
+) -> Outcome:  # fmt: skip
     """Run a search on its context, in a folder that was made for it or that it has, until it ends or is told to."""
     settings, devices, data = context.settings, context.devices, context.data
     with open_journal(study, settings) as journal, screen_apart(study / "log.txt") as write:
@@ -157,7 +160,10 @@ def conduct(
             write(note)
         dimensions = merged(space.whole.dimensions for space in context.spaces.values())
         tensorboard = TensorBoard(study / "tensorboard", journal, settings, dimensions)
-        listeners: list[Listener] = [tensorboard, Screen(write)]
+        listeners: list[Listener] = [
+            *(tensorboard, Screen(write), *energy_noted(journal, settings)),
+            *(Callback(each, write) for each in callbacks),
+        ]
         engine = make_engine(context, journal, listeners, there=there)
         for line in restore(engine, journal, make_terms(context, engine), newest) if settings.resume else ():
             write(line)
@@ -172,7 +178,8 @@ def conduct(
             with trials_told(told, engine, study, write), shown, nullcontext() if told.name else up, noted:
                 if not told.name:
                     run_trials(engine, data, place, devices.needs)
-            tensorboard.close(engine)
+            for listener in listeners:
+                listener.closed(engine)
             for line in conclude(settings, engine, data, devices.kind, tensorboard):
                 write(line)
         return Outcome(folder=study, found=bool(winners(journal)), interrupted=engine.stopping)
@@ -249,7 +256,9 @@ def conclude(
     journal.note(ended={"reason": engine.stopping or CAP, "spent": ledger.spent, "cap": settings.budget})
     told_to_end = engine.stopping in signal.Signals.__members__
     families = [name for name in settings.families if name in found or not told_to_end]
-    yield from last_lines(journal, found, scores, families, cap=settings.budget, spent=ledger.spent)
+    yield from last_lines(
+        journal, found, scores, families, cap=settings.budget, spent=ledger.spent, price=settings.price_per_hour
+    )
     last = journal.rows("SELECT reason FROM decisions WHERE action = 'hand back' ORDER BY decision DESC LIMIT 1")
     if settings.stop_below_gain and not engine.stopping and last and last[0]["reason"].endswith(TOO_LITTLE):
         yield f"{duration_text(round(settings.budget - ledger.spent))} of the cap are handed back: {TOO_LITTLE}"

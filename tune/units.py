@@ -33,6 +33,26 @@ def duration_text(seconds: float) -> str:
     return "".join(parts) or "0s"
 
 
+def parse_price(text: str) -> float:
+    """`2.50` -> 2.5. UserError: not a sum of money."""
+    if not re.fullmatch(NUMBER, text) or not math.isfinite(float(text)):
+        raise UserError(f"{text[:9]!r} is no price: write what an hour of a device costs you, such as 2.50")
+    return float(text)
+
+
+def money_text(device_seconds: float, price: float | None) -> str:
+    """`, 20.00 at 2.50 a device-hour`, in whatever currency; nothing where there is no price."""
+    return "" if price is None else f", {device_seconds / 3600 * price:,.2f} at {price:,.2f} a device-hour"
+
+
+def energy_text(joules: float | None) -> str:
+    """`, 1.25 kWh of this machine`; nothing where that is not known."""
+    if joules is None:
+        return ""
+    hours = joules / 3600
+    return f", {hours / 1000:,.3g} kWh of this machine" if hours >= 1000 else f", {hours:.3g} Wh of this machine"
+
+
 BYTES = {"GB": 10**9, "MB": 10**6}
 SIZES = "2GB, 1.5GB or 512MB"
 

@@ -28,9 +28,9 @@ from tune.search.engine import Engine
 from tune.search.successive_halving import PAST_BEST
 from tune.search_space import label
 from tune.store.accounting import DECODING, Hold, affordable
-from tune.store.journal import Journal, named
+from tune.store.journal import ENERGY, Journal, named
 from tune.store.queries import measured_text, ranking
-from tune.units import duration_text
+from tune.units import duration_text, energy_text, money_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,9 +118,9 @@ TOLD_FROM = 0.01
 
 def last_lines(
     journal: Journal, found: Mapping[str, Winner], scores: Mapping[str, Score], families: list[str], *, cap: float,
-    spent: float,
+    spent: float, price: float | None = None,
 ) -> Iterator[str]:  # fmt: skip
-    """What a user leaves with: per family the best configuration, and what it cost."""
+    """What a user leaves with: per family the best configuration, and what it cost; price: of a device-hour."""
     for family in families:
         winner = found.get(family)
         if winner is None:
@@ -138,7 +138,10 @@ def last_lines(
     steps = journal.rows("SELECT TOTAL(seconds) AS seconds FROM charges WHERE what = 'steps'")[0]["seconds"]
     share, in_steps = spent / cap, steps / spent if spent else 0.0
     of_cap = f"{duration_text(round(spent, 1))} of {duration_text(cap)} ({100 * share:.1f} %)"
-    yield f"spent {of_cap}, {100 * in_steps:.1f} % of it in optimizer steps"
+    rows = journal.rows("SELECT value FROM study WHERE key = ?", ENERGY)
+    energy = json.loads(rows[0]["value"]) if rows else None
+    beside = f"{money_text(spent, price)}{energy_text(energy)}"
+    yield f"spent {of_cap}, {100 * in_steps:.1f} % of it in optimizer steps{beside}"
     last = "SELECT reason FROM decisions WHERE action = 'hand back' ORDER BY decision DESC LIMIT 1"
     if cap - spent > TOLD_FROM * cap and any(row["reason"].endswith(PAST_BEST) for row in journal.rows(last)):
         yield f"{duration_text(round(cap - spent, 1))} handed back: {PAST_BEST}"

@@ -1,10 +1,12 @@
+import json
 from collections.abc import Callable
 
 import pytest
 
+from analysis.settings import SpendSettings
 from analysis.spending import spending
 from analysis.study import open_study
-from tests.analysis.conftest import Written
+from tests.analysis.conftest import Printed, Written
 
 
 @pytest.fixture
@@ -31,6 +33,14 @@ def test_each_second_held_is_somewhere(spent: Written) -> None:
     assert found.spent == 160
     assert found.by == {"steps": 90, "start": 10, "compile": 0, "evaluation": 0, "checkpoint": 0, "idle": 55, "lost": 5}
     assert found.table.loc["nanogpt", "steps"] == 70 and found.table.loc["translation", "lost"] == 5
+
+
+def test_money_and_energy_stand_beside_the_seconds_where_they_are_known(spent: Written, printed: Printed) -> None:
+    summary = "spent 2m40s of 16m40s (16.0 %), 56.2 % of it in optimizer steps"
+    assert spending(open_study(spent.folder)).summary == summary
+    spent.journal.note(settings={"price_per_hour": "9.0"}, energy_joules=7200.0)
+    assert spending(open_study(spent.folder)).summary == f"{summary}, 0.40 at 9.00 a device-hour, 2 Wh of this machine"
+    assert json.loads(printed(SpendSettings, spent.folder, "--json"))["energy_joules"] == 7200
 
 
 def test_an_open_slot_is_held_until_now(spent: Written) -> None:

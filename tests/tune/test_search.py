@@ -75,7 +75,7 @@ def test_the_screen_shows_decisions_results_and_what_it_cost(searched: Searched)
     for family in FAMILIES:
         told = rf"^{family}: best t\d+ .*validation perplexity \S+ .*test perplexity (\S+|not measured), "
         assert re.search(told, searched.printed, re.MULTILINE)
-    spending = r"^spent \S+ of \S+ \([\d.]+ %\), [\d.]+ % of it in optimizer steps$"
+    spending = r"^spent \S+ of \S+ \([\d.]+ %\), [\d.]+ % of it in optimizer steps(, \S+ k?Wh of this machine)?$"
     assert re.search(spending, searched.printed, re.MULTILINE)
     assert not re.search(r"warn|error|ray::|Traceback", re.sub(LATE, "", searched.printed), re.IGNORECASE)
 

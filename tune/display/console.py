@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TextIO
 
 from tune.reports import Report
-from tune.search.engine import Engine
+from tune.search.engine import Engine, Listener
 from tune.search_space import label
 from tune.units import duration_text
+
+log = logging.getLogger(__name__)
 
 
 class Voice:
@@ -85,7 +87,38 @@ def last_word(line: str) -> Iterator[None]:
 BUDGET_LINE_SECONDS = 30.0
 
 
-class Screen:
+class Callback(Listener):
+    """A user's listener: an error of its own ends it, in one line, and not the search."""
+
+    def __init__(self, listener: Listener, write: Callable[[str], None]) -> None:
+        self._listener: Listener | None = listener
+        self._write = write
+
+    def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
+        """Handed on."""
+        self._tell(lambda listener: listener.decided(engine, trial, action, reason))
+
+    def reported(self, engine: Engine, trial: str, report: Report) -> None:
+        """Handed on."""
+        self._tell(lambda listener: listener.reported(engine, trial, report))
+
+    def closed(self, engine: Engine) -> None:
+        """Handed on."""
+        self._tell(lambda listener: listener.closed(engine))
+
+    def _tell(self, what: Callable[[Listener], None]) -> None:
+        if self._listener is None:
+            return
+        try:
+            what(self._listener)
+        except Exception as error:
+            name, self._listener = type(self._listener).__name__, None
+            log.warning("callback", exc_info=True)
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            self._write(f"callback {name}: {said}: it is told nothing more; log.txt has where")
+
+
+class Screen(Listener):
     """One line a decision with its reason, and a line on the budget now and then."""
 
     def __init__(self, write: Callable[[str], None]) -> None:

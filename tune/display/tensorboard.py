@@ -34,7 +34,7 @@ from torch.utils.tensorboard.summary import custom_scalars
 from model.training.evaluation import Score
 from tune.display.standings import picture, table
 from tune.reports import Report, to_row
-from tune.search.engine import Engine
+from tune.search.engine import Engine, Listener
 from tune.search_space import Dimensions, label
 from tune.settings import Settings
 from tune.store.journal import SHARE, Journal, Stopwatch
@@ -301,7 +301,7 @@ def charts(families: list[str]) -> dict[str, dict[str, list[Any]]]:
     return {"budget": budget, "best so far": best, "rungs": rungs}
 
 
-class TensorBoard:
+class TensorBoard(Listener):
     """A run for each trial, and one for the ledger, in `folder`; a study that goes on goes on in the same runs.
 
     dimensions: of all its families; watch: what it took while the search ran.
@@ -327,7 +327,7 @@ class TensorBoard:
             self._trials[trial].reported(report, engine.accounting.clock())
             self._ledger.reported(engine, trial, report)
 
-    def close(self, engine: Engine) -> None:
+    def closed(self, engine: Engine) -> None:
         """The last pictures and the final ranking."""
         self._ledger.close(engine)
 

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, Protocol
+from typing import Literal
 
 from tune.reports import ENDS, Report
 from tune.search.family import (  # fmt: skip
@@ -28,14 +28,20 @@ from tune.store.accounting import Accounting, Assignment, Running
 from tune.store.heartbeat import GRACE_SECONDS, IDLE, WORKING
 
 
-class Listener(Protocol):
-    """Hears of every decision and report, after it was written down."""
+class Listener:
+    """Hears of every decision and report, after it was written down: the terminal, TensorBoard, a user's callback.
+
+    It is called by the driver, which decides nothing meanwhile. Who inherits from it need not have all of it.
+    """
 
     def decided(self, engine: "Engine", trial: str | None, action: str, reason: str) -> None:
         """A decision, with its reason."""
 
     def reported(self, engine: "Engine", trial: str, report: Report) -> None:
         """A report, as the journal has it now."""
+
+    def closed(self, engine: "Engine") -> None:
+        """No trial runs any more; the winners are put in their folders next."""
 
 
 DEATHS_ALLOWED = 1

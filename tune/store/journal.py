@@ -34,6 +34,8 @@ class Stopwatch:
 
 FILE = "journal.db"
 LOCK = "journal.lock"
+ENERGY = "energy_joules"
+"""The fact of what the machine took meanwhile, where its counters can be read."""
 CAP = "cap"
 """The reason that the fact `ended` gives for an end that nobody asked for."""
 Fact = Value | Sequence["Fact"] | Mapping[str, "Fact"]

@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     world, board = watched(folder, cap=300)
     world.run()
-    board.close(world.engine)
+    board.closed(world.engine)
     return folder
 
 

@@ -14,8 +14,10 @@ from rich.console import Console
 
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
-from tune.display.console import Voice
+from tune.display.console import Callback, Voice
 from tune.display.panel import BLOCKS, Best, FamilyView, Panel, Running, View, displayed, look, sparkline
+from tune.reports import Report
+from tune.search.engine import Engine, Listener
 from tune.settings import Settings
 from tune.store.journal import connect
 
@@ -170,6 +172,42 @@ def test_an_interrupt_takes_the_panel_away_and_loses_no_line(terminal: Terminal,
     terminal.read_until("the end")
     assert "just before" in terminal.seen
     assert terminal.seen.index(CURSOR_SHOWN) < terminal.seen.index("the end")
+
+
+class Faulty(Listener):
+    """Fails at its second report; told: what it heard."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
+        self.told.append(action)
+
+    def reported(self, engine: Engine, trial: str, report: Report) -> None:
+        self.told.append("report")
+        if self.told.count("report") == 2:
+            raise RuntimeError("no\nnetwork")
+
+
+class Counting(Listener):
+    """Has one method of the three."""
+
+    reports = 0
+
+    def reported(self, engine: Engine, trial: str, report: Report) -> None:
+        self.reports += 1
+
+
+def test_a_callback_hears_of_everything_and_its_error_ends_it_alone(tmp_path: Path) -> None:
+    faulty, counting, said = Faulty(), Counting(), list[str]()
+    callbacks = [Callback(each, said.append) for each in (faulty, counting)]
+    world = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled, listen=lambda _: [*callbacks])
+    world.run(10_000)
+    for callback in callbacks:
+        callback.closed(world.engine)
+    assert said == ["callback Faulty: RuntimeError: no network: it is told nothing more; log.txt has where"]
+    assert faulty.told[0] == "start" and faulty.told[-1] == "report" and faulty.told.count("report") == 2
+    assert counting.reports == len(world.journal.rows("SELECT * FROM reports")) > 2
 
 
 class Kernel:

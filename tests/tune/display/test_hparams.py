@@ -22,7 +22,7 @@ def test_after_the_cap_also_of_what_is_freed_of_the_recipe(tmp_path: Path) -> No
     vary = freed(FREED, {"learning_rate": 3e-3, "batch_tokens": 768, "weight_decay": 0.1, "context": 64})
     world, board = watched(tmp_path, vary=vary)
     world.run()
-    board.close(world.engine)
+    board.closed(world.engine)
     check_all_are_complete(tmp_path, [*DIMENSIONS, *FREED])
     paid = world.journal.rows("SELECT trial, TOTAL(charged) AS seconds FROM leases GROUP BY trial")
     shown = {run.partition("/")[2].split()[0]: row["device-seconds"] for run, row in hparams_table(tmp_path)[1].items()}
@@ -38,7 +38,7 @@ def test_after_a_sigkill_and_after_going_on(tmp_path: Path) -> None:
     check_all_are_complete(tmp_path)
     world, board = watched(tmp_path)
     world.run()
-    board.close(world.engine)
+    board.closed(world.engine)
     check_all_are_complete(tmp_path)
 
 

@@ -28,7 +28,7 @@ def text(run: Any, tag: str) -> str:
 def finished(folder: Path, **about: Any) -> World:
     world, board = watched(folder, **about)
     world.run()
-    board.close(world.engine)
+    board.closed(world.engine)
     return world
 
 

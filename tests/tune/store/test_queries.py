@@ -107,7 +107,7 @@ def test_all_that_show_a_best_show_the_first_of_the_ranking(tmp_path: Path, repo
     world, board = watched(tmp_path, cap=900)
     world.diverging = {1: 3.0, 5: 6.0}
     world.run(reports)
-    board.close(world.engine)
+    board.closed(world.engine)
     results = Results(studies=[open_study(tmp_path)])
     theirs, frame = ranked_by_analysis(results), returned(tmp_path)
     firsts = {row["family"]: row for row in reversed(ranking(world.journal)) if row["level"] is not None}

@@ -1,0 +1,49 @@
+"""A search that MLflow follows: a run for each trial, in an experiment named after the study. Take what you need."""
+
+from tune.reports import Report
+from tune.search.engine import Engine, Listener
+from tune.settings import Settings
+from tune.study import search
+
+
+class MLflow(Listener):
+    """It is called between decisions, in the process that makes them: be quick. An error of its ends it alone."""
+
+    def __init__(self) -> None:
+        from mlflow import MlflowClient  # pip install mlflow
+
+        self.client, self.runs = MlflowClient(), {}
+        self.experiment = None
+
+    def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
+        """start, promote, finish, pause, stop and others, each with its reason."""
+        if trial is None:  # of a slot
+            return
+        if self.experiment is None:
+            study = engine.accounting.journal.folder.name
+            there = self.client.get_experiment_by_name(study)  # of a study that goes on
+            self.experiment = there.experiment_id if there else self.client.create_experiment(study)
+        if trial not in self.runs:
+            self.runs[trial] = self.client.create_run(self.experiment, run_name=trial).info.run_id
+            record = engine.trials[trial]
+            for name, value in {"family": record.family, **record.config}.items():
+                self.client.log_param(self.runs[trial], name, value)
+        self.client.set_tag(self.runs[trial], "decision", f"{action}: {reason}")
+
+    def reported(self, engine: Engine, trial: str, report: Report) -> None:
+        """Losses, speed and memory at one moment."""
+        told = {"train_loss": report.train_loss, "tokens_per_second": report.tokens_per_second}
+        if report.valid is not None:
+            told |= {"valid_loss": report.valid.loss, "perplexity": report.valid.perplexity}
+        for name, value in told.items():
+            if value is not None:
+                self.client.log_metric(self.runs[trial], name, value, step=report.steps)
+
+    def closed(self, engine: Engine) -> None:
+        """No trial runs any more."""
+        for run in self.runs.values():
+            self.client.set_terminated(run)
+
+
+if __name__ == "__main__":
+    search(Settings(budget="2h", families="nanogpt", text_corpus="text.txt"), callbacks=[MLflow()])
