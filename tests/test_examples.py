@@ -3,12 +3,14 @@
 import json
 import math
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import yaml
 
 from tests.readme import REPOSITORY
 from tests.searches import LONG
@@ -17,7 +19,10 @@ from tests.soak.search import Search
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
 from tune import study
+from tune.search_context import write_facts
+from tune.settings import Settings
 from tune.store.journal import connect
+from tune.store.mirror import Mirror
 
 EXAMPLES = REPOSITORY / "examples"
 
@@ -118,3 +123,55 @@ def test_a_tracker_has_each_trial_with_its_configuration_and_losses(
         assert tracker.configs[trial] == {"family": record.family, **record.config}
         query = "SELECT steps, valid_loss FROM reports WHERE trial = ? AND valid_loss IS NOT NULL"
         assert tracker.logged[trial] == {row["steps"]: row["valid_loss"] for row in world.journal.rows(query, trial)}
+
+
+def test_the_notebook_begins_a_study_and_goes_on_with_it_from_its_mirror(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cells in order, as far as they are Python: on a machine of its own each time, with one drive."""
+    (tmp_path / "text.txt").write_text("To be, or not to be. " * 500)
+    asked: list[Settings] = []
+    monkeypatch.setattr(study, "search", asked.append)
+    monkeypatch.setitem(sys.modules, "google.colab", SimpleNamespace(drive=SimpleNamespace(mount=lambda _: None)))
+    cells = json.loads((EXAMPLES / "colab.ipynb").read_text())["cells"]
+    whole = "".join(f"{''.join(cell['source'])}\n" for cell in cells if cell["cell_type"] == "code")
+    lines = [line for line in whole.splitlines() if not line.startswith(("!", "%"))]
+    python = "\n".join(lines).replace("/content/drive/MyDrive", str(tmp_path / "drive"))
+    for machine in ("one", "two"):
+        exec(python.replace("/content", str(tmp_path / machine)), {})
+        settings = asked[-1]
+        if machine == "one":
+            world = World(made(settings.out), cap=settings.budget, slots=1, shares={"nanogpt": 1.0})
+            write_facts({"created": 1.0, "settings": settings.stored()}, settings.out)
+            world.run(5)
+            for row in world.journal.rows("SELECT checkpoint FROM reports"):
+                made(settings.out / row["checkpoint"])
+            Mirror(settings.out, settings.mirror / settings.out.name, lambda world=world: world.now).copy()
+    first, second = asked
+    assert first.resume is None and second.resume == tmp_path / "two" / "ration" / "runs" / "one"
+    assert (second.budget, second.mirror) == (first.budget, first.mirror)
+    reports = [connect(each).execute("SELECT COUNT(*) FROM reports").fetchone()[0] for each in (first.out, second.out)]
+    assert reports == [5, 5]
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_kubernetes_is_asked_for_a_search_in_the_same_folder_again(tmp_path: Path) -> None:
+    job = yaml.safe_load((EXAMPLES / "kuberay.yaml").read_text())
+    cluster = job["spec"]["rayClusterSpec"]
+    pods = [cluster["headGroupSpec"]["template"], *(each["template"] for each in cluster["workerGroupSpecs"])]
+    for pod in pods:
+        (container,), (volume,) = pod["spec"]["containers"], pod["spec"]["volumes"]
+        assert container["volumeMounts"] == [{"name": volume["name"], "mountPath": "/studies"}]
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert f"ray[tune,train]=={cluster['rayVersion']}" in (REPOSITORY / "requirements.txt").read_text()
+    shell = job["spec"]["entrypoint"].replace("/studies", str(tmp_path)).replace("cd /ration", "true")
+    for flag in ("--out", "--resume"):
+        told = subprocess.run(["sh", "-c", shell.replace("python", "echo")], env={"RAY_ADDRESS": "head:6379"},
+                              capture_output=True, text=True, check=True).stdout.split()  # fmt: skip
+        assert told == ["tune/run.py", "--budget", "64h", "--address", "head:6379", flag, str(tmp_path / "one")]
+        (tmp_path / "one").mkdir(exist_ok=True)
+        (tmp_path / "one" / "journal.db").touch()

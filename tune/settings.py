@@ -38,6 +38,7 @@ from tune.load import load
 from tune.recipe import SETTABLE, parse_set, set_text, small_text_seconds
 from tune.search_space import FAMILIES, FREED, PRECISIONS, SPACES, Space, Value, fix_text, parse_fix, parse_vary
 from tune.store.journal import spent_at_its_end
+from tune.store.mirror import bring_back
 from tune.units import DURATIONS, bytes_text, duration_text, parse_bytes, parse_duration, parse_price
 from tune.units import SIZES as MEMORY_FORMS
 
@@ -249,6 +250,14 @@ class Settings(Flags):
             **CORPUS,
         ),
     )
+    mirror: Path | None = field(
+        default=None,
+        metadata=typed(
+            "a folder on a disk that lives longer than this machine: it has a copy of the study, a minute old at most, "
+            "which --resume takes where the study's own folder is gone",
+            form="FOLDER", parse=parse_path, on_resume=True,
+        ),
+    )  # fmt: skip
     price_per_hour: float | None = field(
         default=None,
         metadata=typed(
@@ -354,7 +363,16 @@ class Settings(Flags):
         return folder
 
     def check_files(self) -> None:
-        """UserError: a file that is named cannot be read. Before anything is loaded that takes its time."""
+        """UserError: a file that is named cannot be read, or the mirror not be written. Before anything is loaded that
+        takes its time."""
+        if self.mirror is not None:
+            try:
+                tempfile.TemporaryFile(dir=self.mirror).close()
+            except OSError as error:
+                remedy = "make that folder, or mount its disk"
+                raise invalid("mirror", f"'{self.mirror}' cannot be written ({error.strerror}): {remedy}") from None
+            if self.resume is None and self.out is not None and (copy := self.mirror / self.out.name).exists():
+                raise invalid("mirror", f"'{copy}' exists already: name another folder, or --out another name")
         for name in ("translation_corpus", "text_corpus"):
             if isinstance(path := getattr(self, name), Path):
                 try:
@@ -433,7 +451,8 @@ class Settings(Flags):
         if own and self.load is None:
             return f"search(Settings.of_study({str(study)!r})) in Python, once {' and '.join(own)} is registered"
         loaded = "" if self.load is None else f" --load {shlex.quote(str(self.load))}"
-        return f"{called('tune/run.py')} --resume {shlex.quote(str(study))}{loaded}"
+        mirror = "" if self.mirror is None else f" --mirror {shlex.quote(str(self.mirror))}"
+        return f"{called('tune/run.py')} --resume {shlex.quote(str(study))}{loaded}{mirror}"
 
     @classmethod
     def of_study(cls, folder: Path | str, *, experiment: str | None = None, **changes: Any) -> Self:
@@ -447,6 +466,8 @@ class Settings(Flags):
         if loaded is not None:
             load(loaded)
         stored: Any = None
+        if changes.get("mirror") is not None and not folder.exists():
+            bring_back(parse_path(str(changes["mirror"])), folder)
         try:
             study = json.loads((folder / "study.json").read_text(encoding="utf-8"))
             whole = isinstance(study, dict)

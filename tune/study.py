@@ -50,6 +50,7 @@ from tune.settings import Settings
 from tune.signals import Told, ended_in_order, interruptible
 from tune.store.heartbeat import beating
 from tune.store.journal import CAP, Journal
+from tune.store.mirror import mirrored
 from tune.units import duration_text
 from tune.winners import export, last_lines, winners, write_samples
 
@@ -173,7 +174,7 @@ def conduct(
         place = make_place(context, engine)
         alive, noted = beating(study, engine.accounting.clock), overhead_noted(journal, tensorboard)
         shown = displayed(write, study, settings, engine.accounting.clock, engine.wall_left)
-        with alive as pulse:
+        with mirrored(study, settings.mirror, engine.accounting.clock, write), alive as pulse:
             engine.silence = pulse.silence
             with trials_told(told, engine, study, write), shown, nullcontext() if told.name else up, noted:
                 if not told.name:

@@ -5,6 +5,7 @@ How exact the account is, and how soon a search ends that is told to, is the soa
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from tests.soak.search import Search
 from tests.tune.display.conftest import check_all_are_complete
 from tune.ranking import ranking
 from tune.search.resume import close_what_a_kill_left_open
-from tune.store.journal import Journal
+from tune.store.journal import FILE, Journal
 
 LATE = r"error: (its process had not started|hung: no sign of life) .*by the end of its lease"
 """Why a trial may fail that does nothing wrong: it is a busy machine's."""
@@ -181,3 +182,39 @@ def test_the_account_of_all_lives_adds_up(lives: tuple[Path, dict[str, Life]]) -
     with Journal(lives[0], new=False) as journal:
         close_what_a_kill_left_open(journal)
     assert adds_up(lives[0]) and spent(lives[0]) > 0
+
+
+MIRRORING = """
+import sys
+from tune.cli import main
+from tune.settings import Settings
+from tune.store import mirror
+
+if __name__ == "__main__":
+    mirror.EVERY_SECONDS = 0.5
+    sys.exit(main(Settings))
+"""
+
+
+def test_a_search_whose_machine_is_gone_goes_on_from_its_mirror(observer: Observer, tmp_path: Path) -> None:
+    """Killed, and its folder with it: its copy has a trial's rung, and the study is the same."""
+    study, drive, script = tmp_path / "study", tmp_path / "drive", tmp_path / "mirroring.py"
+    drive.mkdir()
+    script.write_text(MIRRORING)
+    flags = ("--budget", LONG, "--families", "nanogpt", "--devices", "1", "--report-every", "1s", "--out", study)
+    search = Search(observer, *flags, "--mirror", drive, script=(script,))
+    assert search.wait_for("at rung 0"), search.printed
+    copied = "SELECT trial, config FROM trials JOIN reports USING (trial) WHERE rung IS NOT NULL"
+    assert comes(lambda: (drive / "study" / FILE).exists() and rows(drive / "study", copied))
+    search.kill()
+    assert comes(lambda: not observer.alive(search.driver))
+    known, spent_by_then = rows(drive / "study", copied), spent(study)
+    shutil.rmtree(study)
+    again = Search(observer, "--resume", study, "--mirror", drive, script=(script,))
+    assert trains(again, study), again.printed
+    again.interrupt()
+    assert again.finish() == 128 + signal.SIGINT, again.printed
+    assert all(row in rows(study, copied) for row in known) and known
+    assert spent(study) > spent_by_then and adds_up(study)
+    assert (drive / "study" / "best-nanogpt").is_dir() and rows(drive / "study", copied) == rows(study, copied)
+    assert "mirror:" not in again.printed

@@ -23,8 +23,10 @@ from tune.search_space import seedless
 from tune.store.accounting import DECODING, Running
 from tune.store.heartbeat import DRIVER, GRACE_SECONDS, last_beat, still_there
 from tune.store.journal import SHARE, Journal, named
+from tune.store.mirror import MIRRORED
 
 MOST_MICRO_BATCHES = 2**20
+TINY = 1e-9
 LIVES_ON_SECONDS = 1.0
 """How long after its driver a process lives that had no time yet for a sign of life: until Ray sees to it, after .4 to
 1.4 s as measured."""
@@ -92,10 +94,15 @@ def end_orphans(journal: Journal) -> None:
 
 def driver_end(journal: Journal, leases: Sequence[sqlite3.Row]) -> float:
     """Until when the driver held what was open: its last sign of life, or what it wrote last; not past all leases, nor
-    past the cap where there are none."""
+    past the cap where there are none, or where the journal is of a copy."""
     last, beat = last_moment(journal), last_beat(journal.folder, DRIVER)
     caps = agreed(journal)
-    latest = max((lease["until"] for lease in leases), default=last + (caps[-1].seconds if caps else 0.0))
+    cap = caps[-1].seconds if caps else 0.0
+    latest = max((lease["until"] for lease in leases), default=last + cap)
+    if beat and beat.ended == MIRRORED:  # it may have gone on, with other leases, for what was left of the cap
+        sums = f"TOTAL((IFNULL(closed, ?) - opened) * {SHARE}) AS spent, TOTAL((closed IS NULL) * {SHARE}) AS rate"
+        (held,) = journal.rows(f"SELECT {sums} FROM slots", last)
+        latest = last + max(0.0, cap - held["spent"]) / max(held["rate"], TINY) - LIVES_ON_SECONDS
     return max(last, min(beat.at, latest)) if beat else last
 
 

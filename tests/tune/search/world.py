@@ -237,7 +237,7 @@ class World(Simulation):
                 micro_batches=micro_batches, ran_out=micro_batches > assignment.micro_batches,
                 seconds={"steps": used * 0.9}, valid=self.evaluation(loss), valid_subset=SUBSET,
                 whole=self.evaluation(loss + WHOLE_NATS) if ended in ENDS else None, ended=ended,
-                checkpoint=str(self.journal.folder / assignment.trial),
+                checkpoint=str(self.journal.folder / "checkpoints" / assignment.trial / f"step-{steps:06d}"),
             ),
         )  # fmt: skip
 

@@ -1,0 +1,215 @@
+"""The copy of a study: with it the study goes on where the copy was made, and what ran since is charged."""
+
+import json
+import random
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.training.checkpoint import load, save
+from tests.tune.search.world import World
+from tune.errors import UserError
+from tune.reports import Report
+from tune.search.engine import Engine, Listener
+from tune.settings import Settings
+from tune.store import mirror
+from tune.store.heartbeat import DRIVER, last_beat
+from tune.store.journal import FILE, LOCK, connect
+from tune.store.mirror import EVERY_SECONDS, LAST_NAMED, MIRRORED, Mirror, bring_back, mirrored
+
+CAP = 1200.0
+
+
+class Saving(Listener):
+    """Leaves the checkpoint that a report names."""
+
+    def reported(self, engine: Engine, trial: str, report: Report) -> None:
+        keep(engine.accounting.journal.folder / str(report.checkpoint), report.steps)
+
+
+def keep(path: Path, steps: int) -> None:
+    save(path.parent, torch.nn.Linear(1, 1), {"random": torch.zeros(1)}, {"steps": steps}, path.name)
+
+
+def world_in(folder: Path, cap: float = CAP, seed: int = 0) -> World:
+    folder.mkdir(exist_ok=True)
+    made = World(folder, cap=cap, slots=2, seed=seed, listen=lambda _: [Saving()])
+    (folder / "study.json").write_text(json.dumps({"created": 1.0, "settings": Settings(budget=cap).stored()}))
+    return made
+
+
+def named(place: Path) -> list[str]:
+    with closing(connect(place)) as journal:
+        return [path for (path,) in journal.execute(LAST_NAMED)]
+
+
+def whole(place: Path) -> bool:
+    """Whether each checkpoint that the journal there names last of a trial is there, undamaged."""
+    return [load(place / path).state["steps"] for path in named(place)] != []
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    return tmp_path / "study"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "drive").mkdir()
+    return tmp_path / "drive" / "study"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_study_whose_machine_is_gone_goes_on_from_its_copy_and_the_cap_holds(
+    study: Path, place: Path, seed: int
+) -> None:
+    """Lost at any moment of the minute after a copy, what was spent until then is charged, if it was not known."""
+    chance = random.Random(seed)
+    world = world_in(study, seed=seed)
+    copies = Mirror(study, place, lambda: world.now)
+    for loss in range(3):
+        world.run(chance.randrange(3, 15))
+        copies.copy()
+        copied, known, reports = world.now, world.accounting.ledger.spent, world.total("SELECT COUNT(*) FROM reports")
+        while world.now < copied + EVERY_SECONDS / 2 and not world.engine.stopping:
+            before = world.now
+            world.run(1)
+            if world.now == before:
+                break
+        late, really = world.now - copied, world.accounting.ledger.spent
+        world.journal.close()
+        shutil.rmtree(study)
+        bring_back(place.parent, study)
+        world = world_in(study, seed=seed + 10 * loss)
+        copies = Mirror(study, place, lambda world=world: world.now)
+        assert world.total("SELECT COUNT(*) FROM reports") == reports
+        if late <= EVERY_SECONDS:
+            assert really <= world.accounting.ledger.spent + 1e-6
+        assert world.accounting.ledger.spent <= min(CAP, known + 2 * (EVERY_SECONDS + 2))
+    world.run()
+    assert world.accounting.ledger.spent <= CAP
+    assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(
+        world.total("SELECT TOTAL(closed - opened) FROM slots")
+    )
+
+
+def test_what_the_copied_journal_names_is_in_the_copy_though_checkpoints_come_and_go(
+    study: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the snapshot and the copying of checkpoints a trial reports once more, and drops its older ones."""
+    world = world_in(study)
+    world.run(9)
+    copies, snapshot, tries = Mirror(study, place, lambda: world.now), Mirror._snapshot, list[str]()
+
+    def and_then_it_goes_on(self: Mirror, file: Path) -> list[str]:
+        found = snapshot(self, file)
+        if len(tries) < 3:
+            old = Path(found[0])
+            new = old.with_name(f"step-{900_000 + len(tries)}")
+            keep(study / new, 900_000)
+            world.journal.insert("reports", {"trial": old.parent.name, "at": world.now, "checkpoint": str(new)})
+            shutil.rmtree(study / old)
+            tries.append(str(old))
+        return found
+
+    monkeypatch.setattr(Mirror, "_snapshot", and_then_it_goes_on)
+    copies.copy()
+    assert len(tries) > 1 and whole(place)
+    monkeypatch.undo()
+    copies.copy()
+    assert whole(place) and named(place) == named(study)
+    there = {path.relative_to(place) for path in place.glob("checkpoints/*/*")}
+    assert there == {path.relative_to(study) for path in study.glob("checkpoints/*/*")}, "and nothing else"
+
+
+def test_a_checkpoint_is_copied_once_and_again_where_another_has_its_name(study: Path, place: Path) -> None:
+    world = world_in(study)
+    world.run(9)
+    copies = Mirror(study, place, lambda: world.now)
+    copies.copy()
+    path = named(study)[0]
+    (place / path / "mark").write_text("")
+    copies.copy()
+    assert (place / path / "mark").exists()
+    keep(study / path, 12345)
+    copies.copy()
+    assert load(place / path).state["steps"] == 12345 and not (place / path / "mark").exists()
+
+
+def test_a_copy_that_fails_is_told_once_and_leaves_the_one_before(
+    study: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, said = world_in(study), list[str]()
+    world.run(9)
+    Mirror(study, place, lambda: world.now).copy()
+    before = named(place)
+    monkeypatch.setattr(mirror, "EVERY_SECONDS", 0.0)
+    fails: list[None] = []
+
+    def full(source: Path, target: Path, **_: object) -> None:
+        fails.append(None)
+        raise OSError(28, "No space left on device", str(target))
+
+    monkeypatch.setattr(shutil, "copytree", full)
+    with mirrored(study, place.parent, lambda: world.now, said.append):
+        while len(fails) < 3:
+            world.run(1)
+    assert len(said) == 2 and "No space left on device" in said[0] and said[0].startswith(f"mirror: {place} is not as ")
+    assert named(place) == before and whole(place)
+
+
+def test_at_an_end_in_order_all_is_there_but_what_is_of_the_machine(study: Path, place: Path) -> None:
+    world = world_in(study)
+    with mirrored(study, place.parent, lambda: world.now, pytest.fail):
+        world.run(9)
+        (study / "log.txt").write_text("all")
+        keep(study / "best-nanogpt" / "x", 1)
+        keep(study / "tensorboard" / "x", 1)
+    kept = {str(path.relative_to(place).parts[0]) for path in place.rglob("*")}
+    assert kept == {"study.json", FILE, "checkpoints", "heartbeats", "log.txt", "best-nanogpt", "tensorboard"}
+    assert whole(place) and (study / LOCK).exists()
+    beat = last_beat(place, DRIVER)
+    assert beat is not None and beat.ended == MIRRORED and beat.at == world.now + EVERY_SECONDS
+
+
+def test_a_search_that_is_told_to_end_at_once_does_not_wait_for_a_copy(
+    study: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_in(study)
+    wholes: list[bool] = []
+    monkeypatch.setattr(Mirror, "copy", lambda self, whole=False: wholes.append(whole))
+    with pytest.raises(KeyboardInterrupt), mirrored(study, place.parent, lambda: world.now, pytest.fail):
+        raise KeyboardInterrupt
+    assert True not in wholes
+
+
+def test_what_cannot_be_is_one_line(study: Path, place: Path) -> None:
+    world_in(study).journal.close()
+    place.mkdir()
+    (place / "study.json").write_text('{"created": 2.0}')
+    with pytest.raises(UserError, match=rf"^--mirror: '{place}' is of another study: "):
+        mirrored(study, place.parent, lambda: 0.0, pytest.fail).__enter__()
+    with pytest.raises(UserError, match=rf"^--mirror: '{place}' exists already: "):
+        Settings(budget="8h", out=study, mirror=place.parent).check_files()
+    with pytest.raises(UserError, match=r"^--mirror: '/nowhere' cannot be written "):
+        Settings(budget="8h", mirror="/nowhere").check_files()
+    with pytest.raises(UserError, match=r"^--resume: '/x/none' is not there, nor a copy in "):
+        Settings.of_study("/x/none", mirror=place.parent)
+    with mirrored(study, study.parent, lambda: 0.0, pytest.fail):
+        pass  # it is its own copy
+
+
+def test_resume_takes_the_copy_where_the_folder_is_gone(study: Path, place: Path) -> None:
+    world = world_in(study)
+    world.run(9)
+    Mirror(study, place, lambda: world.now).copy()
+    (study / "mine").write_text("newer")
+    assert Settings.of_study(study, mirror=place.parent).mirror == place.parent and (study / "mine").exists()
+    world.journal.close()
+    shutil.rmtree(study)
+    settings = Settings.of_study(study, mirror=str(place.parent))
+    assert settings.resume == study and settings.budget == CAP and whole(study)
+    assert f"--resume {study} --mirror {place.parent}" in settings.to_go_on(study)

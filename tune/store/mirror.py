@@ -1,0 +1,190 @@
+"""A copy of a study on a disk that lives longer than its machine, made anew every minute, with which it can go on.
+
+The copy is a study's folder as a kill may leave one: its journal is a snapshot, and each checkpoint that the journal
+names last of a trial is there whole. A sign of life of the driver lies beside it which is still to come: what ran since
+the last copy is charged up to there.
+"""
+
+import json
+import os
+import shutil
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from tune.errors import UserError
+from tune.store.heartbeat import DRIVER, FOLDER, beat
+from tune.store.journal import FILE, LOCK, connect
+
+EVERY_SECONDS = 60.0
+MIRRORED = "mirrored"
+"""How the sign of life in a copy ends: until then the study may have gone on, whatever its journal says."""
+STUDY, CHECKPOINTS, UNFINISHED = "study.json", "checkpoints", ".unfinished-"
+TRIES = 5
+"""A checkpoint may go, for a newer one, before it is copied: the journal is looked at again then."""
+LAST_NAMED = """
+    SELECT checkpoint FROM reports
+    WHERE report IN (SELECT MAX(report) FROM reports WHERE checkpoint IS NOT NULL GROUP BY trial)"""
+FAULTS = (OSError, sqlite3.Error, UserError)
+
+
+class Mirror:
+    """The copy of a study in the folder `place`, which is made. clock: the study's own."""
+
+    def __init__(self, study: Path, place: Path, clock: Callable[[], float]) -> None:
+        self._study, self._place, self._clock = study, place, clock
+        self._copied: dict[Path, tuple[tuple[str, int, int], ...]] = {}
+
+    def copy(self, *, whole: bool = False) -> None:
+        """Once. whole: with the winners and all else. OSError, sqlite3.Error: the copy of before stays."""
+        self._place.mkdir(parents=True, exist_ok=True)
+        self._file(STUDY)
+        with tempfile.TemporaryDirectory() as folder:  # SQLite trusts no network's disk, nor need it
+            snapshot = Path(folder, FILE)
+            for _ in range(TRIES):
+                self._lives_on()
+                named = self._snapshot(snapshot)
+                there = self._checkpoints()
+                if all((self._place / path).is_dir() for path in named):
+                    break
+            else:
+                raise OSError(f"checkpoints went {TRIES} times before they were copied")
+            _copy_file(snapshot, self._place / FILE)
+        for path in self._place.glob(f"{CHECKPOINTS}/*/*"):
+            within = path.relative_to(self._place)
+            if within not in there and str(within) not in named:
+                shutil.rmtree(path, ignore_errors=True)
+        if whole:
+            for path in self._study.iterdir():
+                if path.name not in (CHECKPOINTS, FOLDER, LOCK) and not path.name.startswith(FILE):
+                    self._file(path.name) if path.is_file() else self._tree(path.relative_to(self._study))
+
+    def _lives_on(self) -> None:
+        (self._place / FOLDER).mkdir(exist_ok=True)
+        beat(self._place, DRIVER, 0, self._clock() + EVERY_SECONDS, MIRRORED)
+
+    def _snapshot(self, file: Path) -> list[str]:
+        """The journal as it is now, in one file; the checkpoints that are to be beside it."""
+        file.unlink(missing_ok=True)
+        with closing(connect(self._study)) as journal, closing(sqlite3.connect(file)) as copy:
+            journal.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE")
+            return [path for (path,) in copy.execute(LAST_NAMED)]
+
+    def _checkpoints(self) -> set[Path]:
+        """Copy those that are new, or others of the same name; all that there are."""
+        there = set()
+        for path in sorted(self._study.glob(f"{CHECKPOINTS}/*/*")):
+            if not path.name.startswith(UNFINISHED):
+                within = path.relative_to(self._study)
+                there.add(within)
+                with suppress(FileNotFoundError, shutil.Error):  # it gave way to a newer one
+                    self._tree(within)
+                self._lives_on()
+        return there
+
+    def _tree(self, within: Path) -> None:
+        """A folder, whole or not at all, where it is not there as it is."""
+        source, target = self._study / within, self._place / within
+        print_of_it = _print(source)
+        if self._copied.get(within) == print_of_it and target.is_dir():
+            return
+        part = target.with_name(f"{UNFINISHED}{target.name}")
+        shutil.rmtree(part, ignore_errors=True)
+        try:
+            shutil.copytree(source, part, ignore=shutil.ignore_patterns(f"{UNFINISHED}*"))
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+        shutil.rmtree(target, ignore_errors=True)
+        part.rename(target)
+        self._copied[within] = print_of_it
+
+    def _file(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            _copy_file(self._study / name, self._place / name)
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    """Whole or not at all."""
+    part = target.with_name(f"{UNFINISHED}{target.name}")
+    shutil.copyfile(source, part)
+    with part.open("rb") as copied:
+        os.fsync(copied.fileno())
+    part.replace(target)
+
+
+def _print(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """What changes when a file does."""
+    files = ((path, path.stat()) for path in sorted(folder.rglob("*")))
+    return tuple((str(path.relative_to(folder)), found.st_size, found.st_mtime_ns) for path, found in files)
+
+
+@contextmanager
+def mirrored(
+    study: Path, folder: Path | None, clock: Callable[[], float], write: Callable[[str], None]
+) -> Iterator[None]:
+    """Copy the study into `folder`, under its own name, every minute while this lasts, and whole at an end in order.
+
+    What cannot be copied is said when it begins to be so, and the search goes on. UserError: another study's copy is
+    there.
+    """
+    place = study if folder is None else folder / study.name
+    if place.resolve() == study.resolve():  # it may go on in its copy
+        yield
+        return
+    mirror, over, fails = Mirror(study, place, clock), threading.Event(), False
+    if (place / STUDY).exists() and _created(place) != _created(study):
+        raise UserError(f"--mirror: '{place}' is of another study: take it away, or name another folder")
+
+    def copy(*, whole: bool = False) -> None:
+        nonlocal fails
+        try:
+            mirror.copy(whole=whole)
+            fails = False
+        except FAULTS as error:
+            if not fails or whole:
+                write(f"mirror: {place} is not as the study is now: {error}; it is tried again")
+            fails = True
+
+    def go_on() -> None:
+        copy()
+        while not over.wait(EVERY_SECONDS):
+            copy()
+
+    thread = threading.Thread(target=go_on, name="mirror", daemon=True)
+    thread.start()
+    try:
+        yield
+    except BaseException:
+        over.set()
+        raise
+    over.set()
+    thread.join()
+    copy(whole=True)
+
+
+def _created(study: Path) -> object:
+    try:
+        return json.loads((study / STUDY).read_text(encoding="utf-8"))["created"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+def bring_back(folder: Path, study: Path) -> None:
+    """Make the folder of a study that is gone from its copy in `folder`. UserError: there is none, or no room."""
+    place = folder / study.name
+    if not (place / FILE).is_file():
+        raise UserError(f"--resume: '{study}' is not there, nor a copy in '{folder}': name the folder of a study")
+    part = study.with_name(f"{UNFINISHED}{study.name}")
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.copytree(place, part, symlinks=True, ignore=shutil.ignore_patterns(f"{UNFINISHED}*"))  # refused later
+        part.rename(study)
+    except (OSError, shutil.Error) as error:
+        shutil.rmtree(part, ignore_errors=True)
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "some files cannot be read"
+        raise UserError(f"--mirror: '{place}' cannot be copied to '{study}' ({why}): make room, or copy it") from None
