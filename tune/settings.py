@@ -467,7 +467,11 @@ class Settings(Flags):
             load(loaded)
         stored: Any = None
         if changes.get("mirror") is not None and not folder.exists():
-            bring_back(parse_path(str(changes["mirror"])), folder)
+            mirror = parse_path(str(changes["mirror"]))
+            if changes.get("plan"):  # which only reads
+                folder = mirror / folder.name
+            else:
+                bring_back(mirror, folder)
         try:
             study = json.loads((folder / "study.json").read_text(encoding="utf-8"))
             whole = isinstance(study, dict)

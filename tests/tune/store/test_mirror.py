@@ -210,6 +210,7 @@ def test_resume_takes_the_copy_where_the_folder_is_gone(study: Path, place: Path
     assert Settings.of_study(study, mirror=place.parent).mirror == place.parent and (study / "mine").exists()
     world.journal.close()
     shutil.rmtree(study)
+    assert Settings.of_study(study, mirror=place.parent, plan=True).resume == place and not study.exists()
     settings = Settings.of_study(study, mirror=str(place.parent))
     assert settings.resume == study and settings.budget == CAP and whole(study)
     assert f"--resume {study} --mirror {place.parent}" in settings.to_go_on(study)
