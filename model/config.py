@@ -39,7 +39,9 @@ RECIPES: dict[str, dict[str, Any]] = {
         "taps": 3,
     },
 }
-OF_ARCHITECTURE: dict[str, dict[str, Any]] = {"nanogpt": {"learning_rate": 5.6e-3, "optimizer": "adamw", "taps": 0}}
+OF_ARCHITECTURE: dict[str, dict[str, Any]] = {
+    "nanogpt": {"learning_rate": 4e-3, "batch_tokens": 768, "warm_up_steps": 100, "optimizer": "adamw", "taps": 0}
+}
 """What differs from the family's."""
 ONCE: dict[str, Any] = {"architecture": "modern", "optimizer": "adamw", "taps": 0}
 """What a stored config or recipe had that does not say, as there was no choice then."""

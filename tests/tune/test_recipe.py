@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from model.config import RECIPES
+from model.config import OF_ARCHITECTURE, RECIPES
 from model.families import FAMILIES
 from tests.tune.test_registry import CORE
 from tune.assembly import make_engine
@@ -220,3 +220,10 @@ def test_a_plan_tells_it_with_its_reasons(asked: Settings) -> None:
     assert ["context", "128", "given"] in lines
     assert {name for name in SETTABLE if any(line[:1] == [name] for line in lines)} == set(SETTABLE)
     assert plan.families["nanogpt"].recipe.context == 128
+
+
+def test_upstreams_architecture_has_upstreams_optimizer_and_its_own_batch(asked: Settings) -> None:
+    plan = make_plan(replace(asked, set={"architecture": "nanogpt"}))
+    found = plan.families["nanogpt"].recipe.config
+    assert found.items() >= {"architecture": "nanogpt", **OF_ARCHITECTURE["nanogpt"]}.items()
+    assert made("translation", given={"architecture": "nanogpt", "taps": 2}) == made("translation")

@@ -15,7 +15,7 @@ from memray._memray import compute_statistics
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from model.config import Config, Data
+from model.config import OF_ARCHITECTURE, Config, Data
 from model.cost.estimates import flops_per_token
 from model.families import FAMILIES
 from model.nn.gpt import GPT, GPTConfig
@@ -217,10 +217,7 @@ def row_of(last: Report, steps: int) -> dict[str, Any]:
 
 
 STEPS = 2_000
-BATCH_TOKENS = 12 * CONTEXT
-"""The report's."""
-RATE = 4e-3
-"""Of 2e-3 to 6e-3, tried on the report's shape and batch."""
+BATCH_TOKENS = OF_ARCHITECTURE["nanogpt"]["batch_tokens"]
 SGD_RATE = 0.3
 """After 500 steps of the report's shape as good as .1 and far better than 1; with 3 it diverges."""
 AGAIN = 1.5
@@ -250,7 +247,7 @@ def points_of(devices: Devices, settings: ExperimentSettings, number: int) -> It
     """Those of the n-th seed."""
     steps = max(1, round(settings.scale * STEPS))
     shape = {**REPORT, **{name: value for name, value in settings.fix.items() if name in REPORT}}
-    recipe = {"learning_rate": RATE, "batch_tokens": BATCH_TOKENS, "warm_up_steps": max(1, steps // 20)}
+    recipe = {"learning_rate": OF_ARCHITECTURE["nanogpt"]["learning_rate"], "warm_up_steps": max(1, steps // 20)}
     seed, prices = {"seed": settings.seed + number} if number else {}, Prices(devices)
 
     def point(method: str, what: str, of: Shape, checkpointing: str = "off") -> Point:
