@@ -44,11 +44,11 @@ def runs_here(name: str) -> bool:
     return not set(name.split()) & (set(PRECISIONS) - set(native("cpu")))
 
 
-def gpt_config(architecture: str, precision: str, shape: dict[str, int], seed: int = 0, **recipe: float) -> Config:
-    """Our recipe for a shape, without dropout."""
+def gpt_config(architecture: str, precision: str, shape: dict[str, int]) -> Config:
+    """Our model of a shape, without dropout, with the batch and the optimizer that it is timed against."""
     return Config(
-        family="nanogpt", architecture=architecture, precision=precision, dropout=0.0, seed=seed,
-        batch_tokens=ROWS[shape["context"]] * shape["context"], **shape, **recipe,
+        family="nanogpt", architecture=architecture, precision=precision, dropout=0.0, optimizer="adamw",
+        batch_tokens=ROWS[shape["context"]] * shape["context"], **shape,
     )  # fmt: skip
 
 
@@ -86,6 +86,6 @@ def make(name: str, data: Path) -> Callable[[], int]:
         )
         return lambda: translator[1](1e-3)[1]
     if words[0] == "translation":
-        config = Config(family="translation", precision=words[1], **TRANSLATOR)
+        config = Config(family="translation", precision=words[1], optimizer="adamw", **TRANSLATOR)
         return _ours(config, pairs(data), compiled="compiled" in words)
     return _ours(gpt_config(words[0], words[1], shape), text(data), compiled="compiled" in words)
