@@ -9,7 +9,7 @@ from typing import Any
 from model.config import pad_of
 from model.families import FAMILIES
 from model.training.time_budget import WHOLE_MARGIN
-from tune.backend.trainable import Place
+from tune.backend.leased import Place
 from tune.recipe import evaluation_tokens
 from tune.search.confirm import Confirming
 from tune.search.earlier import Learned

@@ -23,7 +23,7 @@ from tune.backend.session import (
     local_ray,
     run_trials,
 )
-from tune.backend.trainable import STOP_FILE
+from tune.backend.leased import STOP_FILE
 from tune.devices import Devices, find_devices
 from tune.display.console import Screen, last_word, screen_apart
 from tune.display.panel import displayed

@@ -24,7 +24,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from model.config import Data
 from model.nn.precision import native
 from tune.backend.scheduler import AdmittingSearcher, BudgetScheduler, Desk, SlotKeeper
-from tune.backend.trainable import Place, TrainingTrial
+from tune.backend.leased import Place
+from tune.backend.trainable import TrainingTrial
 from tune.devices import Devices, check_unshared
 from tune.errors import ROOT
 from tune.flags import invalid
