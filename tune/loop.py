@@ -16,11 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tune.reports import Ended
+from tune.reports import KEPT_BACK, Ended
 
 Save = Callable[[Path], object]
-KEPT_BACK = 1.5
-"""Times the longest time between two reports, of a lease: with less than that left it ends at a report."""
 TRAVEL_SECONDS = 1.0
 """Between two reports that leave the process, as long as the lease goes on."""
 SAVE_SHARE = 0.02
@@ -31,6 +29,9 @@ SAVE_SECONDS = 60.0
 """Between two checkpoints, at most, where they are worth it; a new best is kept sooner."""
 RECORD = "ration.json"
 """In each checkpoint: where the trial was then."""
+
+
+_NO_SAVE: Save | None = None
 
 
 class Over(BaseException):
@@ -108,7 +109,7 @@ class Lease:
         self._begun, self.over, self.saving = False, False, False
         self._sent = -math.inf
         self._seconds = {"start": 0.0, "steps": 0.0, "checkpoint": 0.0}
-        self._save_seconds, self._unsaved = FIRST_SAVE_SECONDS, None
+        self._save_seconds, self._unsaved = FIRST_SAVE_SECONDS, _NO_SAVE
         self._numbers: dict[str, float] = {}
         self.checkpoint = newest(Path(terms.folder))
         known = read(self.checkpoint) if self.checkpoint else Record()

@@ -153,7 +153,7 @@ class RayTune:
         """As importlib asks."""
         if name != "ray.tune":
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module

@@ -1,5 +1,5 @@
-"""What every process that works on trials does, whatever it trains: it holds a lease, gives signs of life, and ends itself
-with its lease or its driver.
+"""What every process that works on trials does, whatever it trains: it holds a lease, gives signs of life, and ends
+itself with its lease or its driver.
 """
 
 import dataclasses

@@ -2,7 +2,6 @@
 outside, so that a lease ends also where the loop does not. Nothing of `model/` is imported in either.
 """
 
-import base64
 import dataclasses
 import json
 import os
@@ -14,14 +13,14 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from tune.backend.leased import LeasedTrial, Place
 from tune.errors import ROOT
-from tune.loop import KEPT_BACK, Terms, newest, read
+from tune.load import Loop
+from tune.loop import Terms, newest, read
 from tune.loop_process import BOOT
-from tune.reports import Evaluation, Report, to_row
+from tune.reports import KEPT_BACK, Evaluation, Report, to_row
 
 LOOK_SECONDS = 0.2
 """Between two looks whether the search is told to end."""
@@ -33,27 +32,6 @@ OUTPUT = "output"
 """The folder of what trials print, in the study's."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Loop:
-    """A user's training loop: a script, a function in a file, or a pickled one of this session; folder: that its
-    process finds first; metric: what it reports, and whether more of it is better; life: the steps that it has, where
-    it ends by itself."""
-
-    folder: Path
-    file: Path | None = None
-    function: str | None = None
-    pickled: bytes | None = None
-    metric: str
-    maximize: bool
-    life: float | None = None
-
-    def told(self) -> dict[str, str]:
-        """As its process is told."""
-        if self.pickled is not None:
-            return {"pickled": base64.b64encode(self.pickled).decode()}
-        return {"file": str(self.file)} | ({} if self.function is None else {"function": self.function})
-
-
 class LoopFailed(Exception):
     """What a user's loop raised, with its traceback as text."""
 
@@ -63,7 +41,8 @@ class LoopTrial(LeasedTrial):
 
     def setup(self, config: dict[str, Any], place: Place, loop: Loop) -> None:
         """Once a process."""
-        self._loop, self._process = loop, None
+        self._loop = loop
+        self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
         self._begin(self.hold(config, place))
 
@@ -95,15 +74,15 @@ class LoopTrial(LeasedTrial):
     def _begin(self, opened: float) -> None:
         """Tell the loop of its lease, in its process or, where there is none, in a new one."""
         assignment, place = self._assignment, self._place
-        self._ends = opened + assignment["seconds"] - LAST_SECONDS
+        self._until = opened + assignment["seconds"] - LAST_SECONDS
         self._heard, self._opened = time.monotonic(), opened
         self._told: Mapping[str, Any] | None = None
         self._stopping = False
         self._folder = place.folder / "checkpoints" / assignment["trial"]
         terms = Terms(
             trial=assignment["trial"], config=assignment["config"], folder=str(self._folder),
-            output=str(place.folder / OUTPUT / f"{assignment['trial']}.txt"), ends=self._ends,
-            metric=self._loop.metric, maximize=self._loop.maximize, steps=assignment["steps"],
+            output=str(place.folder / OUTPUT / f"{assignment['trial']}.txt"), ends=self._until,
+            metric=self._loop.metric.name, maximize=self._loop.metric.maximize, steps=assignment["steps"],
             training_seconds=assignment["training_seconds"], life=self._loop.life, last=assignment["rung"] is None,
         )  # fmt: skip
         if self._process is None:
@@ -126,7 +105,7 @@ class LoopTrial(LeasedTrial):
 
     def _next(self) -> Report | Mapping[str, Any]:
         """The next report; where the lease is over before, one that says so; an error of the loop's as it is told."""
-        while (left := self._ends - time.monotonic()) > 0:
+        while (left := self._until - time.monotonic()) > 0:
             message = self._hear(min(left, LOOK_SECONDS))
             if message is None:
                 if not self._stopping and self._should_stop():
@@ -164,7 +143,7 @@ class LoopTrial(LeasedTrial):
         """Wait for the loop to return, so that its process serves again; what does not in time is ended."""
         assert self._told is not None
         patience = max(CLOSING_SECONDS, KEPT_BACK * self._told["gap"])
-        until = min(self._ends, time.monotonic() + patience)
+        until = min(self._until, time.monotonic() + patience)
         while (left := until - time.monotonic()) > 0:
             message = self._hear(left)
             if message is not None and "idle" in message:

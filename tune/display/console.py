@@ -12,7 +12,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from pathlib import Path
 from typing import TextIO
 
-from tune.reports import Report
+from tune.reports import Metric, Report
 from tune.search.engine import Engine
 from tune.search_space import label
 from tune.units import duration_text
@@ -88,8 +88,8 @@ BUDGET_LINE_SECONDS = 30.0
 class Screen:
     """One line a decision with its reason, and a line on the budget now and then."""
 
-    def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
+    def __init__(self, write: Callable[[str], None], metric: Metric | None = None) -> None:
+        self._write, self._metric = write, metric
         self._next_budget_line = time.monotonic() + BUDGET_LINE_SECONDS
 
     def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
@@ -101,13 +101,18 @@ class Screen:
     def reported(self, engine: Engine, trial: str, report: Report) -> None:
         """The result of a rung or of a last segment; and the budget, when it was not shown for a while."""
         if report.valid is not None and (report.rung is not None or report.final):
-            where = {"final": "after its decay", "turned": "at its best"}.get(
+            decayed = "after its decay" if self._metric is None else "at its end"
+            where = {"final": decayed, "turned": "at its best", "returned": "at its end"}.get(
                 report.ended or "", f"at rung {report.rung}"
             )
             family, shown = engine.trials[trial].family, report.whole or report.valid
-            measured = f"{shown.perplexity:.4g}{' on the whole split' if report.whole else ''}"
-            result = f"perplexity {measured} after {report.steps:,} steps"
+            found = self._metric.text(shown.loss) if self._metric else f"perplexity {shown.perplexity:.4g}"
+            measured = f"{found}{' on the whole split' if report.whole else ''}"
+            result = f"{measured} after {report.steps:,} steps"
             self._write(f"{_clock(engine.accounting.clock())} {trial} {family} {where}: {result}")
+        if report.lost and report.ended and report.ended not in ("diverged", "stopped"):
+            said = f"{report.lost:,} steps since its newest checkpoint are lost: its loop did not save them"
+            self._write(f"{_clock(engine.accounting.clock())} {trial} {engine.trials[trial].family}: {said}")
         if time.monotonic() >= self._next_budget_line:
             self._next_budget_line = time.monotonic() + BUDGET_LINE_SECONDS
             self._write(budget_line(engine))
