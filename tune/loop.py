@@ -122,6 +122,7 @@ class Lease:
         """It is set up from here on, if it trains; until then the seconds are those of its start."""
         if not self._begun:
             self._since = self._clock()
+            self._seconds["start"] = self._since - self._began
 
     def done(self) -> bool:
         """As above."""
@@ -135,8 +136,6 @@ class Lease:
             raise Over
         now, loss = self._clock(), self._metric(numbers)
         self._advance(step)
-        if not self._begun:
-            self._seconds["start"] = self._since - self._began
         self._begun, between = True, now - self._since
         self._gap, self._training = max(self._gap, between), self._training + between
         self._seconds["steps"] += between
@@ -286,7 +285,7 @@ def sound(folder: Path) -> dict[Path, Record]:
     """The whole checkpoints of a trial, the oldest first."""
     found: dict[Path, Record] = {}
     for path in sorted(folder.glob("step-*[0-9]")):
-        with suppress(OSError, ValueError, TypeError):
+        with suppress(OSError, ValueError, TypeError, RecursionError):
             found[path] = read(path)
     return found
 

@@ -217,7 +217,7 @@ class Family:
     refusals: configurations in a row that do not fit in memory; warm_up_steps: those over which the learning rate of
     its trials rises; decoding(step_seconds): what its winner needs to decode for a start, in seconds of a slot;
     closing(step_seconds): what measuring a trial at its end takes, in the same; seed: of its trials. Of a user's loop,
-    first_lease: seconds in which a trial is to report once; gap: the longest between two reports so far.
+    first_lease: seconds in which a trial is to report once, until one did; gap: the longest between two reports so far.
     """
 
     seconds: float
@@ -286,7 +286,8 @@ class Family:
     def wanted(self, record: TrialRecord, price: float, most: float) -> float:
         """Seconds to reserve for a segment of this price; where its loop never reported, up to `most` for that."""
         seconds = with_margin(max(price, self.gap)) + KEPT_BACK * self.gap
-        return max(seconds, min(self.first_lease, most)) if record.step_seconds is None else seconds
+        first = SLOWER * self.gap or self.first_lease
+        return max(seconds, min(first, most)) if record.step_seconds is None else seconds
 
     def last_segment(self, record: TrialRecord, seconds: float) -> float:
         """How much of so many seconds a last segment gets, so that its trial, should it win, can decode."""
@@ -348,6 +349,8 @@ class MemoryNotes:
         memory.learn(assignment.config, micro_batches, measured)
 
 
+SLOWER = 10.0
+"""Times the longest time between two reports of other trials, for the first of a new one: it may be a larger model."""
 MARGIN, SLACK_SECONDS = 2.0, 3.0
 """Of a lease over its price, where the cap allows: neither a noisy neighbour nor the first, slow steps of a new shape
 may cut a segment short. What it does not use is released."""
