@@ -385,10 +385,10 @@ class Settings(Flags):
         """UserError: a training loop of a user's own lacks something, or what is of it or of the families alone stands
         beside the other."""
         if self.train is None:
-            if alone := [name for name in OF_A_LOOP if getattr(self, name) not in (None, {})]:
-                raise invalid(alone[0], "is of a training loop of your own: add --train FILE, or leave it out")
             if LOOP in self.families:
                 raise WithoutLoop("--train: missing: a training loop of yours is named by it; write --train FILE")
+            if alone := [name for name in OF_A_LOOP if getattr(self, name) not in (None, {})]:
+                raise invalid(alone[0], "is of a training loop of your own: add --train FILE, or leave it out")
             return
         others = {each.name: each.default for each in fields(self) if each.name in OF_FAMILIES}
         for name, default in others.items():
