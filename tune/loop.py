@@ -21,7 +21,7 @@ from tune.reports import KEPT_BACK, Ended
 Save = Callable[[Path], object]
 TRAVEL_SECONDS = 1.0
 """Between two reports that leave the process, as long as the lease goes on."""
-SAVE_SHARE = 0.02
+SAVE_SHARE = 0.01
 """Of the training since the last one, what a checkpoint inside a lease may take."""
 FIRST_SAVE_SECONDS = 0.05
 """The price of a checkpoint before there was one."""

@@ -2,7 +2,6 @@
 decides, and what a user leaves with. This process reads the loop's file, and never executes it.
 """
 
-import inspect
 import json
 import math
 import shutil
@@ -26,7 +25,7 @@ from tune.search.successive_halving import SuccessiveHalving
 from tune.search.suggest import Suggester
 from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, check_cap, within
 from tune.search_space import label
-from tune.settings import Settings
+from tune.settings import Settings, train_text
 from tune.store.journal import Journal
 from tune.store.queries import ranking
 from tune.winners import inside, spending_lines, why_none
@@ -68,7 +67,7 @@ def loop_of(settings: Settings) -> Loop:
     try:
         pickled = ray.cloudpickle.dumps(settings.train)
     except Exception as error:
-        what = f"{inspect.getattr_static(settings.train, '__name__', 'it')!r} cannot go to another process"
+        what = f"{train_text(settings.train)!r} cannot go to another process"
         raise UserError(
             f"--train: {what} ({error!s:.80}): keep such things inside of it, or name FILE:function"
         ) from None

@@ -8,7 +8,7 @@ import random
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -101,22 +101,32 @@ When = Mapping[str, object]
 
 def choice(*values: Value, when: When | None = None) -> Dimension:
     """One of these values: numbers, words, or True and False."""
-    return dimension({"values": list(values), "when": when or {}})
+    return _helped("choice", {"values": list(values), "when": when or {}})
 
 
 def integers(low: int, high: int, *, log: bool = False, when: When | None = None) -> Dimension:
     """Whole numbers from low to high, both included."""
-    return dimension({"low": int(low), "high": int(high), "log": log, "when": when or {}})
+    return _helped("integers", {"low": low, "high": high, "log": log, "when": when or {}})
 
 
 def floats(low: float, high: float, *, log: bool = False, when: When | None = None) -> Dimension:
     """Numbers from low to high."""
-    return dimension({"low": float(low), "high": float(high), "log": log, "when": when or {}})
+    return _helped("floats", {"low": low, "high": high, "log": log, "when": when or {}})
 
 
 def loguniform(low: float, high: float, *, when: When | None = None) -> Dimension:
     """Numbers from low to high, each order of magnitude as likely as another."""
     return floats(low, high, log=True, when=when)
+
+
+def _helped(name: str, given: Mapping[str, object]) -> Dimension:
+    try:
+        found = dimension(given)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None
+    if name == "integers" and not found.whole:
+        raise UserError(f"integers: {given['low']} and {given['high']} are not whole: write floats")
+    return replace(found, whole=False) if name == "floats" else found
 
 
 def dimension(given: object) -> Dimension:

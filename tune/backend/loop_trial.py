@@ -13,12 +13,13 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from tune.backend.leased import LeasedTrial, Place
 from tune.errors import ROOT
 from tune.load import Loop
-from tune.loop import Terms, newest, read
+from tune.loop import Record, Terms, newest, read
 from tune.loop_process import BOOT
 from tune.reports import KEPT_BACK, Evaluation, Report, to_row
 
@@ -113,14 +114,15 @@ class LoopTrial(LeasedTrial):
                     self._say({"stop": True})
             elif "steps" in message:
                 self._told, self._heard = message, time.monotonic()
-                report = self._report(message)
+                report = report_of(message)
                 if report.ended:
                     self._close()
                 return report
             elif "idle" not in message:
                 return message
         self._end_process()
-        return self._forced()
+        heard = self._heard if self._told else self._opened
+        return forced(self._folder, self._told, time.monotonic() - heard)
 
     def _hear(self, seconds: float) -> Mapping[str, Any] | None:
         """What the loop's process says within so many seconds. Where it died this one does too, as any that trains."""
@@ -152,30 +154,6 @@ class LoopTrial(LeasedTrial):
                 break
         self._end_process()
 
-    def _report(self, told: Mapping[str, Any]) -> Report:
-        """As the search has it."""
-        steps, training = told["steps"], told["training_seconds"]
-        return Report(
-            steps=steps, tokens=steps, training_seconds=training, step_seconds=training / steps if steps else None,
-            seconds={what: seconds for what, seconds in told["seconds"].items() if seconds},
-            valid=Evaluation(loss=told["best"]), numbers=told["numbers"], gap=told["gap"], lost=told["lost"],
-            ended=told["ended"], checkpoint=None if told["ended"] == "diverged" else told["checkpoint"],
-        )  # fmt: skip
-
-    def _forced(self) -> Report:
-        """Of a loop that was ended by force: what it told last, and what of that is kept."""
-        kept, told = newest(self._folder), self._told
-        last = read(kept).steps if kept else 0
-        lost = {"lost": time.monotonic() - (self._heard if told else self._opened)}
-        checkpoint = str(kept) if kept else None
-        if told is None:
-            return Report(
-                steps=last, tokens=last, training_seconds=read(kept).training_seconds if kept else 0.0, numbers={},
-                ended="lease", checkpoint=checkpoint, seconds=lost,
-            )  # fmt: skip
-        report = self._report({**told, "seconds": {}, "ended": "lease", "checkpoint": checkpoint})
-        return dataclasses.replace(report, seconds=lost, lost=max(0, report.steps - last))
-
     def _end_process(self) -> None:
         if self._process is not None:
             with suppress(ProcessLookupError):
@@ -185,3 +163,26 @@ class LoopTrial(LeasedTrial):
         if self._line is not None:
             self._line.close()
             self._line = None
+
+
+def report_of(told: Mapping[str, Any]) -> Report:
+    """What a loop told, as the search has it."""
+    steps, training = told["steps"], told["training_seconds"]
+    return Report(
+        steps=steps, tokens=steps, training_seconds=training, step_seconds=training / steps if steps else None,
+        seconds={what: seconds for what, seconds in told["seconds"].items() if seconds},
+        valid=Evaluation(loss=told["best"]), numbers=told["numbers"], gap=told["gap"], lost=told["lost"],
+        ended=told["ended"], checkpoint=None if told["ended"] == "diverged" else told["checkpoint"],
+    )  # fmt: skip
+
+
+def forced(folder: Path, told: Mapping[str, Any] | None, lost: float) -> Report:
+    """Of a loop that was ended by force: what it told last on this lease (None: nothing), and what of that is kept in
+    the trial's folder; lost: seconds since."""
+    kept = newest(folder)
+    record = read(kept) if kept else Record()
+    ended: Mapping[str, Any] = {"ended": "lease", "checkpoint": str(kept) if kept else None, "seconds": {"lost": lost}}
+    if told is None:
+        steps, training = record.steps, record.training_seconds
+        return Report(steps=steps, tokens=steps, training_seconds=training, numbers={}, **ended)
+    return report_of({**told, **ended, "lost": max(0, told["steps"] - record.steps)})

@@ -1,4 +1,4 @@
-"""The worker of a user's loop, without a Ray around it: real processes, that crash, hang, never save, or say nothing."""
+"""The worker of a user's loop, without a Ray around it: real processes, that crash, hang, never save, say nothing."""
 
 import json
 import os
@@ -112,7 +112,8 @@ def test_a_script_runs_as_itself_in_its_folder_for_each_lease(worker: Worker) ->
 HANGS = {
     "at once": "def train(config):\n    time.sleep(10_000)\n",
     "with the lock": "def train(config):\n    import ctypes\n    ctypes.PyDLL(None).sleep(10_000)\n",
-    "with a child": "def train(config):\n    import subprocess\n    subprocess.run([sys.executable, '-c', 'import time; time.sleep(9876)'])\n",
+    "with a child": "import subprocess\n"
+    "def train(config):\n    subprocess.run([sys.executable, '-c', 'import time; time.sleep(9876)'])\n",
 }
 
 
