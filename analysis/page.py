@@ -12,6 +12,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from analysis import tables
+from analysis.own_ranking import check_perplexities
 from analysis.plots.budget import bills, burn_down, memory, prices, timeline
 from analysis.plots.dimensions import effects, precision
 from analysis.plots.search import curve, curves, front, parallel
@@ -39,6 +40,7 @@ TEMPLATES = Environment(
 def report(settings: ReportSettings) -> int:
     """Write the page and say where. UserError for a study that does not serve or a folder that cannot be written."""
     study = open_study(settings.study or newest(RUNS))
+    check_perplexities(study, "study")
     folder = settings.out or tables.folder_in(study.folder, "report")
     page = TEMPLATES.get_template("page.html").render(contents(study, tables.folder_in(folder, "figures")))
     print(tables.write(folder / "report.html", page.encode()))
