@@ -6,14 +6,14 @@ import ast
 import base64
 import inspect
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
 from tune.errors import ROOT, UserError, told_of
 from tune.reports import Metric
-from tune.search_space import SPACES
+from tune.search_space import SPACES, Value
 
 _LOADED: dict[Path, str] = {}
 """The text of each file that this process executed."""
@@ -54,7 +54,8 @@ def text_of(path: Path, flag: str) -> str:
 @dataclass(frozen=True, kw_only=True)
 class Loop:
     """A user's training loop: a script, a function in a file, or a pickled one of this session; folder: what its
-    process finds first; metric: what it reports; life: the steps after which it is complete."""
+    process finds first; metric: what it reports; life: the steps after which it is complete; fixed: of its
+    configurations, what is the same in all."""
 
     folder: Path
     file: Path | None = None
@@ -62,6 +63,7 @@ class Loop:
     pickled: bytes | None = None
     metric: Metric
     life: float | None = None
+    fixed: Mapping[str, Value] = field(default_factory=dict)
 
     def told(self) -> dict[str, str]:
         """As its process is told."""

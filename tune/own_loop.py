@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import ray.cloudpickle
 
@@ -16,7 +17,7 @@ from tune.devices import Devices
 from tune.errors import UserError, is_a_users
 from tune.load import Loop, loop_in
 from tune.loop import RECORD, best, newest, read
-from tune.own_space import LOOP, OwnSpace
+from tune.own_space import LOOP, OwnSpace, held
 from tune.reports import Metric
 from tune.search.family import CostModel, Family
 from tune.search.ladder import Frame, Ladder, Rules
@@ -39,8 +40,9 @@ def survey_loop(settings: Settings, devices: Devices) -> SearchContext:
     begun = time.monotonic()
     check_cap(settings)
     loop = loop_of(settings)
+    varying = {name: each for name, each in settings.space.items() if name not in loop.fixed}
     return SearchContext(
-        settings=settings, devices=devices.shared(settings, 0.0), spaces={LOOP: OwnSpace(given=settings.space)},
+        settings=settings, devices=devices.shared(settings, 0.0), spaces={LOOP: OwnSpace(given=varying)},
         recipes={}, data={}, learned={}, probed=0.0, memories={LOOP: Memory()}, held_to=None, notes=[], begun=begun,
         loop=loop,
     )  # fmt: skip
@@ -56,9 +58,10 @@ def loop_of(settings: Settings) -> Loop:
     """What is to train. UserError: a function that cannot go to another process."""
     metric = metric_of(settings)
     assert metric is not None
+    asked: dict[str, Any] = {"metric": metric, "life": settings.life, "fixed": held(settings.space)}
     if isinstance(settings.train, str):
         file, function = loop_in(settings.train)
-        return Loop(folder=file.parent, file=file, function=function, metric=metric, life=settings.life)
+        return Loop(folder=file.parent, file=file, function=function, **asked)
     assert settings.train is not None
     module = sys.modules.get(settings.train.__module__)
     file = Path(getattr(module, "__file__", None) or Path.cwd() / "here")
@@ -71,7 +74,7 @@ def loop_of(settings: Settings) -> Loop:
         raise UserError(
             f"--train: {what} ({error!s:.80}): keep such things inside of it, or name FILE:function"
         ) from None
-    return Loop(folder=file.absolute().parent, pickled=pickled, metric=metric, life=settings.life)
+    return Loop(folder=file.absolute().parent, pickled=pickled, **asked)
 
 
 def make_loop_family(
@@ -114,7 +117,12 @@ def conclude_loop(context: SearchContext, journal: Journal, spent: float) -> Ite
         found = f"{LOOP}: best {row['trial']} {label(config)}: {metric.text(row['loss'])} after {row['steps']:,} steps"
         place = best(inside(journal.folder, f"checkpoints/{row['trial']}"))
         kept = journal.folder / f"best-{LOOP}"
-        said = {"trial": row["trial"], "config": config, "metric": metric.name, "value": metric.own(row["loss"])}
+        said = {
+            "trial": row["trial"],
+            "config": {**context.loop.fixed, **config},
+            "metric": metric.name,
+            "value": metric.own(row["loss"]),
+        }
         export(place, kept, said)
         if place is None:
             yield f"{found}; it saved nothing, so there is its configuration alone: {kept}"

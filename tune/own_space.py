@@ -254,6 +254,14 @@ def _check_when(space: Mapping[str, Dimension], name: str) -> None:
             raise UserError(f"depends on {other} = {odd[0]!r}, which that never has: it has {space[other].values}")
 
 
+def held(space: Mapping[str, Dimension]) -> dict[str, Value]:
+    """What does not vary: a list of one value, on which nothing depends; nothing, where nothing varies."""
+    needed = {name for each in space.values() for name in each.when}
+    fixed = {name: each.values[0] for name, each in space.items() if len(each.values) == 1 and not each.when}
+    fixed = {name: value for name, value in fixed.items() if name not in needed}
+    return fixed if len(fixed) < len(space) else {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class OwnSpace:
     """The configurations of a user's loop, as search_space.Space has those of a family."""

@@ -140,7 +140,7 @@ class Settings(Flags):
             on_resume=True,
         ),
     )
-    train: str | Callable[[dict[str, Any]], object] | None = field(
+    train: str | Path | Callable[[dict[str, Any]], object] | None = field(
         default=None,
         metadata=typed(
             "a training loop of yours in the place of the families: a script, or a function of a configuration; it "

@@ -81,7 +81,7 @@ class LoopTrial(LeasedTrial):
         self._stopping = False
         self._folder = place.folder / "checkpoints" / assignment["trial"]
         terms = Terms(
-            trial=assignment["trial"], config=assignment["config"], folder=str(self._folder),
+            trial=assignment["trial"], config={**self._loop.fixed, **assignment["config"]}, folder=str(self._folder),
             output=str(place.folder / OUTPUT / f"{assignment['trial']}.txt"), ends=self._until,
             metric=self._loop.metric.name, maximize=self._loop.metric.maximize, steps=assignment["steps"],
             training_seconds=assignment["training_seconds"], life=self._loop.life, last=assignment["rung"] is None,

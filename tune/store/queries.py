@@ -111,7 +111,7 @@ def decayed(journal: Reader) -> list[sqlite3.Row]:
 
 def level_text(row: Row | sqlite3.Row) -> str:
     """at rung 2, or after its decay; of a user's loop, at its end"""
-    if row["final"] and row["own"]:
+    if row["final"] and "own" in row.keys() and row["own"]:  # noqa: SIM118 - a sqlite3.Row has its values in it
         return "at its end"
     return "after its decay" if row["final"] else f"at rung {row['rung']:.0f}"
 
