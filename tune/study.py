@@ -1,5 +1,11 @@
 """A study from its settings to its winners: the one place where the parts meet."""
 
+from tune.errors import check_not_hidden
+
+check_not_hidden("model")
+
+# isort: split
+
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext

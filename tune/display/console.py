@@ -110,12 +110,19 @@ class Screen:
             measured = f"{found}{' on the whole split' if report.whole else ''}"
             result = f"{measured} after {report.steps:,} steps"
             self._write(f"{_clock(engine.accounting.clock())} {trial} {family} {where}: {result}")
-        if report.lost and report.ended and report.ended not in ("diverged", "stopped"):
-            said = f"{report.lost:,} steps since its newest checkpoint are lost: its loop did not save them"
-            self._write(f"{_clock(engine.accounting.clock())} {trial} {engine.trials[trial].family}: {said}")
+        for line in _lost(report):
+            self._write(f"{_clock(engine.accounting.clock())} {trial} {engine.trials[trial].family}: {line}")
         if time.monotonic() >= self._next_budget_line:
             self._next_budget_line = time.monotonic() + BUDGET_LINE_SECONDS
             self._write(budget_line(engine))
+
+
+def _lost(report: Report) -> Iterator[str]:
+    """What became of the end of a lease of a user's loop, where that was not as it should be."""
+    if "lost" in report.seconds:
+        yield f"ended by force at the end of its lease: no report for {report.seconds['lost']:.1f} s"
+    if report.lost and report.ended and report.ended != "diverged":
+        yield f"{report.lost:,} steps since its newest checkpoint are lost, which its loop did not save"
 
 
 def budget_line(engine: Engine) -> str:

@@ -167,7 +167,7 @@ class State:
                 else 0.0
             )
             slowdown = report.step_seconds / (record.step_seconds or 1.0)
-            family.cost_model.learn(run, slowdown=slowdown, aside=whole)
+            family.cost_model.learn(run, slowdown=slowdown, aside=whole + run.charged.get("lost", 0.0))
         if report.ended == "rung" and valid is not None:
             del self.cut_short[trial]
             seconds = report.steps * (record.step_seconds or 0.0)

@@ -179,3 +179,12 @@ def test_killed_anywhere_it_goes_on_as_what_it_was(tmp_path: Path, cut: int) -> 
     assert not list(astray(again.engine.state, again.journal)) or cut
     again.run()
     check(again, 300.0)
+
+
+def test_a_trial_that_hung_does_not_make_the_others_dear(tmp_path: Path) -> None:
+    """What it took until it was ended is no price of a segment."""
+    search = Loops(tmp_path / "study", cap=60.0, slots=1, gap=0.2, space={**SPACE, "fault": choice("hangs", "none")})
+    search.run(1)
+    price = search.engine.price_of("loop")(None, 0)
+    hung = search.journal.rows("SELECT TOTAL(seconds) FROM charges WHERE what = 'lost'")[0][0]
+    assert price < 10 < hung
