@@ -62,7 +62,7 @@ class Loops(Simulation):
             maximize=False, steps=assignment.steps, training_seconds=assignment.training_seconds,
             life=None if math.isinf(self.life) else self.life, last=assignment.rung is None,
         )  # fmt: skip
-        lease, fault = Lease(terms, heard.append, clock=lambda: now), str(config["fault"])
+        lease, fault = Lease(terms, heard.append, clock=lambda: now), str(config.get("fault", "none"))
         now += START if run.fresh_slot else 0.5
         lease.begins()
         step = 0 if lease.checkpoint is None else json.loads((lease.checkpoint / "state.json").read_text())
@@ -126,7 +126,7 @@ def test_the_cap_holds_whatever_loops_do_and_nothing_of_the_others_is_lost(tmp_p
     search.run()
     check(search, cap)
     for row in search.values():
-        fault = json.loads(row["config"])["fault"]
+        fault = json.loads(row["config"]).get("fault", "none")
         broken = {"crashes": "error", "says nothing": "error: no report within", "diverges": "diverged"}.get(fault)
         assert broken is None or row["reason"].startswith((broken, "price")) or row["state"] != "failed"
         if fault in ("none", "returns", "never saves"):
