@@ -32,12 +32,14 @@ def ranking(study: Path, metric: Metric | None = None) -> pd.DataFrame:
         journal.row_factory = None
         table = pd.read_sql_query(in_order(), journal, params=(math.inf,))
     configs = pd.DataFrame([json.loads(config) for config in table["config"]], index=table.index)
-    columns = COLUMNS
+    columns, own = COLUMNS, {*table.columns} - {"config"}
     if metric is not None:
         told = pd.DataFrame([json.loads(text or "{}") for text in table["numbers"]], index=table.index)
         told.insert(0, f"best_{metric.name}", [metric.own(loss) for loss in table["loss"].astype(float)])
-        known = {*table.columns, *configs.columns}
-        told = told.rename(columns={name: f"reported_{name}" for name in told.columns if name in known})
+        configs = configs.rename(
+            columns={name: f"config_{name}" for name in configs if name in own | {*told.columns[:1]}}
+        )
+        told = told.rename(columns={name: f"reported_{name}" for name in told if name in own | {*configs}})
         table, columns = table.join(told), [*told.columns, *OWN_COLUMNS]
     table = table.astype(dict.fromkeys(columns, float))
     first, last = ["family", "section", "rung", "trial"], [*columns, "state", "reason"]

@@ -12,13 +12,13 @@ from tests.soak.search import Search
 
 # cap in seconds, slots, seconds between two reports
 SEARCHES = (
-    *((60, slots, 0.05) for slots in (1, 2, 4)),
-    *((60, slots, 0.2) for slots in (1, 2, 4)),
-    *((90, slots, 0.5) for slots in (1, 2, 4)),
-    *((90, slots, 1.0) for slots in (1, 2, 4)),
-    *((120, slots, 2.0) for slots in (1, 2, 4)),
-    *((180, slots, 4.0) for slots in (1, 2)),
-    *((240, slots, 8.0) for slots in (1, 2, 4)),
+    *((45, slots, 0.05) for slots in (1, 2, 4)),
+    *((45, slots, 0.2) for slots in (1, 2, 4)),
+    *((45, slots, 0.5) for slots in (1, 2, 4)),
+    *((60, slots, 1.0) for slots in (1, 2, 4)),
+    *((60, slots, 2.0) for slots in (1, 2, 4)),
+    *((120, slots, 4.0) for slots in (1, 2)),
+    *((120, slots, 8.0) for slots in (1, 2, 4)),
 )
 SHORT = ((60, 2, 0.2),)
 OFTEN = 0.05

@@ -1,5 +1,6 @@
 """Every wrong loop, space or metric ends with one clear line and exit code 2, and nothing is written."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -166,3 +167,13 @@ def test_a_space_from_python(space: Any) -> None:
         choice(1, None)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"^integers: goes from 8 to 2[^\n]*$"):
         integers(8, 2)
+
+
+def test_what_is_stored_of_a_loop_gives_the_same_settings_again_once_its_file_is_named(here: Path) -> None:
+    for more in ({"metric": "loss"}, {"maximize": "val/accuracy", "life": 5000}):
+        asked: dict[str, Any] = {"train": "../files/train.py:train", "space": "../files/space.toml", **more}
+        original = Settings(budget="1h", **asked)
+        stored = json.loads(json.dumps(original.stored()))
+        assert Settings.from_stored(stored, train=original.train) == original
+        with pytest.raises(UserError, match=r"^--train: missing: [^\n]*$"):
+            Settings.from_stored(stored)

@@ -69,7 +69,7 @@ def test_from_python_it_returns_the_metric_and_what_else_was_reported(tmp_path: 
         "from tune.settings import Settings\n"
         "from tune.study import search\n"
         "if __name__ == '__main__':\n"
-        "    space = {'how': choice('saves'), 'rate': FloatDistribution(1e-3, 1e-1, log=True)}\n"
+        "    space = {'how': choice('saves'), 'rate': FloatDistribution(1e-3, 1e-1, log=True), 'steps': [1, 2]}\n"
         "    found = search(Settings(budget='30s', devices=1, train=train, space=space, metric='error', life=100))\n"
         "    assert list(found['best_error']) == sorted(found['best_error']) and len(found) > 1\n"
         "    assert found['accuracy'].max() == 1 - found['error'].min() and 'perplexity' not in found\n"
@@ -77,4 +77,4 @@ def test_from_python_it_returns_the_metric_and_what_else_was_reported(tmp_path: 
     )
     run = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "saves" in run.stdout
+    assert "best_error" in run.stdout and "config_steps" in run.stdout

@@ -196,7 +196,7 @@ class State:
             if report.numbers is None:
                 return "price: its lease paid for no step"
             if valid is None:
-                return f"error: no report within its lease of {assignment.seconds:.0f} s"
+                return f"error: no report within its lease of {assignment.seconds:.0f} s: report more often"
             return "price: its lease ended before its goal, and nothing new was saved"
         return None
 

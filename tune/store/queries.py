@@ -22,8 +22,11 @@ BROKEN = ("diverged", "memory", "error")
 _BROKEN = " OR ".join(f"reason LIKE '{word}%'" for word in BROKEN)
 FAILED = f"(state = 'failed' OR (state = 'stopped' AND reason IS NOT NULL AND ({_BROKEN})))"
 """Of a row of trials: it has no place among the others. One that waits may yet go on, whatever happened to it."""
-VALUES = {"perplexity": "loss", "quotient": "IIF(own, loss, perplexity / parameters)"}
-"""By what trials of one level are ranked, low first."""
+VALUES = {
+    "perplexity": "IIF(own, loss, perplexity)",
+    "quotient": "IIF(own, loss, perplexity / parameters)",
+}
+"""By what trials of one level are ranked, low first; those of a user's loop by its metric."""
 ORDER = "IIF(own, 0, final) DESC, IIF(own OR final, 0, rung) DESC, on_whole DESC, subset DESC"
 """Of levels, the furthest first; of two subsets the larger first."""
 ANEW = "trial IN (SELECT trial FROM decisions WHERE action = 'confirm')"
@@ -59,7 +62,7 @@ LEVELS = f"""
 measured twice, as after a kill, the later one. rung: after the decay, the highest that the trial completed; averaged:
 what is kept is the average of its weights."""
 PLACES = f"""
-    SELECT *, ROW_NUMBER() OVER (PARTITION BY family ORDER BY {ORDER}, loss, created, trial) AS place
+    SELECT *, ROW_NUMBER() OVER (PARTITION BY family ORDER BY {ORDER}, {VALUES["perplexity"]}, created, trial) AS place
     FROM ({LEVELS})"""
 """Levels with their place: the first of those there were at a moment is the best so far."""
 RANKING = f"""

@@ -52,7 +52,9 @@ def test_it_sees_what_the_engine_knows_and_at_the_end_the_winners_and_why_others
 
 @pytest.mark.parametrize("width", [40, 120])
 def test_the_panel_fits_the_terminal(width: int) -> None:
-    best = Best(trial="t023", config="d96 h4 l3 p0 bf16", perplexity=57.93, where="at rung 2", curve=range(99, 0, -1))
+    best = Best(
+        trial="t023", config="d96 h4 l3 p0 bf16", found="perplexity 57.93", where="at rung 2", curve=range(99, 0, -1)
+    )
     busy = FamilyView(running=[f"t{n:03d} to rung 2" for n in range(16)], paused=9, ended={"diverged": 2}, best=best)
     idle = FamilyView(running=[], paused=0, ended={}, best=None)
     view = View(
