@@ -18,6 +18,7 @@ from analysis.experiments.precision import precisions
 from analysis.experiments.scaling import communication, speed_up
 from analysis.experiments.stages import stage_bars, stage_pies
 from analysis.experiments.transfer import depth, width
+from analysis.own_ranking import check_perplexities
 from analysis.plots.dimensions import effects
 from analysis.plots.search import curve, curves, front, parallel, progress
 from analysis.ranking import answers, ranking, where
@@ -53,6 +54,8 @@ def plot(settings: PlotSettings) -> int:
     here = settings.out or Path()
     if settings.what in OF_A_FAMILY:
         results = Results(studies=open_studies(settings.studies))
+        for each in results.studies:
+            check_perplexities(each, "study")
         named = families(results, settings.family)
         draw_all([partial(draw, results, family) for family in named for draw in OF_A_FAMILY[settings.what]], here)
     elif settings.what == "compare":

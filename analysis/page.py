@@ -17,6 +17,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from analysis import tables
+from analysis.own_ranking import check_perplexities
 from analysis.plots.budget import bills, burn_down, memory, prices, timeline
 from analysis.plots.dimensions import effects, precision
 from analysis.plots.search import curve, curves, front, parallel
@@ -81,7 +82,8 @@ def begun(folder: Path) -> Study | None:
 
 
 def draw(out: Path | None, study: Study, good_for: float = 0.0) -> Path:
-    """Write the page; where it is not the last one, without the pictures beside it."""
+    """Write the page; where it is not the last one, without the pictures beside it. UserError: of no perplexities."""
+    check_perplexities(study, "study")
     folder = out or tables.folder_in(study.folder, "report")
     shown = contents(study, None if good_for else tables.folder_in(folder, "figures"))
     page = TEMPLATES.get_template("page.html").render(shown, watched=good_for)

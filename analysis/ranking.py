@@ -17,6 +17,7 @@ from rich.console import Console
 from analysis import efficiency as sizes
 from analysis import tables
 from analysis.confirm import told_apart
+from analysis.own_ranking import metric_of, rank_own
 from analysis.settings import ORDERS, RankSettings
 from analysis.study import EFFICIENCY, LEVEL, POOL, TRIAL, Results, Study, families, open_studies
 from tune.errors import UserError
@@ -155,6 +156,9 @@ REWARDS = {
 def rank(settings: RankSettings) -> int:
     """Print the ranking. UserError for studies and conditions that do not serve."""
     studies = open_studies(settings.studies)
+    for study in studies:
+        if metric := metric_of(study):
+            return rank_own(settings, study, metric, select)
     if settings.stability is not None:
         from analysis.stability import show_stability
 

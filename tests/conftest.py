@@ -61,7 +61,15 @@ def few_steps() -> None:
 
 ONE_AFTER_THE_OTHER = (
     {"test_search", "test_readme", "test_readme_kernels"},
-    {"test_examples", "test_cluster", "test_runner", "test_worker_group", "test_session", "test_scheduler"},
+    {
+        "test_examples",
+        "test_cluster",
+        "test_runner",
+        "test_worker_group",
+        "test_session",
+        "test_scheduler",
+        "test_own_search",
+    },
 )
 """Files whose tests start a Ray, which wait for long: two workers have them, and take about the same time. Of the first
 some look at the same search.
@@ -74,6 +82,7 @@ SLOW = {
     *("test_entries", "test_speed", "test_large_batch"),
     *("test_compare", "test_load", "test_registry", "test_experiment_figures", "test_disk_faults", "test_recipe"),
     "test_curves",
+    "test_loop_trial",
 }
 """Files that take a core some seconds: they train or draw for long, compile, or begin processes."""
 

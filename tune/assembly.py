@@ -9,7 +9,8 @@ from typing import Any
 from model.config import pad_of
 from model.families import FAMILIES
 from model.training.time_budget import WHOLE_MARGIN
-from tune.backend.trainable import Place
+from tune.backend.leased import Place
+from tune.own_loop import make_loop_family
 from tune.recipe import evaluation_tokens
 from tune.search.confirm import Confirming
 from tune.search.earlier import Learned
@@ -73,7 +74,9 @@ def make_engine(
         engine.agree(make_terms(context, engine))
     journal.note(
         rung_seconds={
-            name: [family.policy.rung_seconds(rung) for rung in range(12)] for name, family in families.items()
+            name: [family.policy.rung_seconds(rung) for rung in range(12)]
+            for name, family in families.items()
+            if context.loop is None  # whose ladder its first report changes
         },
     )
     return engine
@@ -106,6 +109,8 @@ def make_family(
     first, by_now: device-seconds that the search had of the first cap, and has of the present one. What a family has is
     in seconds of a slot, as are the prices.
     """
+    if context.loop is not None:
+        return make_loop_family(context, first, by_now, price_of, ladder)
     settings, space, recipe = context.settings, context.spaces[name], context.recipes[name]
     learned, whole = context.learned.get(name, Learned()), space.whole
     speeds = [(config, at) for config, at in learned.speeds if whole.contains(config)]
@@ -172,6 +177,7 @@ def make_place(context: SearchContext, engine: Engine) -> Place:
     tokens = {
         name: before.get(name) or evaluation_tokens(kind, family.policy.rung_seconds(0))
         for name, family in engine.families.items()
+        if context.loop is None
     }
     engine.accounting.journal.note(evaluation_tokens=tokens)
     return Place(

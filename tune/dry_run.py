@@ -18,6 +18,7 @@ from model.families import FAMILIES
 from tune.assembly import make_engine, make_family, parameters
 from tune.devices import find_devices
 from tune.flags import invalid
+from tune.own_space import OwnSpace
 from tune.recipe import LEAST_TOKENS_A_WEIGHT, MOST_EPOCHS, MOST_TOKENS_A_WEIGHT, Recipe
 from tune.search.earlier import Learned
 from tune.search.engine import Engine
@@ -318,10 +319,10 @@ def _size(family: Family, context: SearchContext, name: str, config: Mapping[str
     )
 
 
-def _memory(memory: Memory, space: Space, started: list[dict[str, Any]]) -> MemoryPlan:
+def _memory(memory: Memory, space: Space | OwnSpace, started: list[dict[str, Any]]) -> MemoryPlan:
     unfit = [] if math.isinf(memory.limit) else [each for each in space.configs() if memory.refusal(each)]
     largest = max((memory.predicted(each, memory.micro_batches(each) or 1) for each in started), default=0.0)
-    return MemoryPlan(limit=memory.limit, largest=largest, configs=space.count, unfit=tuple(unfit))
+    return MemoryPlan(limit=memory.limit, largest=largest, configs=int(space.count), unfit=tuple(unfit))
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:

@@ -3,6 +3,7 @@ Standard library only, anyone may import it.
 """
 
 import errno
+import importlib.util
 import re
 import sqlite3
 import sys
@@ -64,6 +65,15 @@ def is_a_users(file: Path) -> bool:
         return False
     ours = (file.parts[place:] for place, part in enumerate(file.parts) if part in ("tune", "model"))
     return not any(ROOT.joinpath(*parts).is_file() for parts in ours)
+
+
+def check_not_hidden(package: str) -> None:
+    """UserError: what a user has on the path is found in the place of a package of ours."""
+    spec = importlib.util.find_spec(package)
+    origin = Path(spec.origin) if spec is not None and spec.origin else None
+    if origin is not None and origin != ROOT / package / "__init__.py":
+        remedy = "run from another folder, or name your loop as FILE:function to the command"
+        raise UserError(f"{package}: {str(origin)!r} hides the `{package}` that is Ration's: {remedy}")
 
 
 def called(script: str) -> str:

@@ -1,11 +1,19 @@
-"""Families of a user's own, out of a Python file of theirs; standard library only, anyone may import it."""
+"""What a Python file of a user's holds: families, which it registers where it is executed here; a training loop, of
+which here only the text is read. Standard library only, anyone may import it.
+"""
 
+import ast
+import base64
+import inspect
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from tune.errors import UserError, told_of
-from tune.search_space import SPACES
+from tune.errors import ROOT, UserError, told_of
+from tune.reports import Metric
+from tune.search_space import SPACES, Value
 
 _LOADED: dict[Path, str] = {}
 """The text of each file that this process executed."""
@@ -16,11 +24,7 @@ def load(path: Path) -> None:
 
     UserError: it cannot be read, raises an error, or registers none.
     """
-    try:
-        source = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UserError(f"--load: '{path}' cannot be read ({reason}): name a Python file") from None
+    source = text_of(path, "--load")
     if _LOADED.get(path) == source:
         return
     before = dict(SPACES)
@@ -36,3 +40,111 @@ def load(path: Path) -> None:
     if all(before.get(family) is space for family, space in SPACES.items()):
         raise UserError(f"--load: '{path}' registers no family: write @register(\"NAME\") above the class of one")
     _LOADED[path] = source
+
+
+def text_of(path: Path, flag: str) -> str:
+    """Of a Python file. UserError: it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UserError(f"{flag}: '{path}' cannot be read ({reason}): name a Python file") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """A user's training loop: a script, a function in a file, or a pickled one of this session; folder: what its
+    process finds first; metric: what it reports; life: the steps after which it is complete; fixed: of its
+    configurations, what is the same in all."""
+
+    folder: Path
+    file: Path | None = None
+    function: str | None = None
+    pickled: bytes | None = None
+    metric: Metric
+    life: float | None = None
+    fixed: Mapping[str, Value] = field(default_factory=dict)
+
+    def told(self) -> dict[str, str]:
+        """As its process is told."""
+        if self.pickled is not None:
+            return {"pickled": base64.b64encode(self.pickled).decode()}
+        return {"file": str(self.file)} | ({} if self.function is None else {"function": self.function})
+
+
+def loop_in(text: str) -> tuple[Path, str | None]:
+    """`train.py:train` -> the file and its function; None: the file is a script."""
+    file, colon, function = text.rpartition(":")
+    return (Path(file), function) if colon and Path(file).suffix == ".py" else (Path(text), None)
+
+
+def check_loop(text: str) -> None:
+    """UserError: a file that is to train cannot be read, is no Python, has no such function, or hides what is ours."""
+    path, name = loop_in(text)
+    source = text_of(path, "--train")
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise UserError(f"--train: '{path}' is no Python ({getattr(error, 'msg', error)}{where}): mend it") from None
+    for theirs in (path.with_name("tune.py"), path.with_name("tune")):
+        if (theirs.is_file() or (theirs / "__init__.py").is_file()) and theirs != ROOT / "tune":
+            raise UserError(f"--train: '{theirs}' lies beside it and hides the `tune` that is Ration's: rename it")
+    if not tree.body:
+        raise UserError(f"--train: '{path}' is empty: name a script that trains, or FILE:function")
+    if name is None:
+        return
+    there = dict(_defined(tree.body))
+    if name not in there and "*" not in there:
+        known = ", ".join(each for each, what in there.items() if isinstance(what, ast.FunctionDef)) or "no function"
+        raise UserError(f"--train: '{path}' has no function {name!r}: there is {known}; write FILE:function")
+    found = there.get(name)
+    if isinstance(found, ast.ClassDef | ast.AsyncFunctionDef):
+        kind = "a class" if isinstance(found, ast.ClassDef) else "async"
+        raise UserError(f"--train: {name!r} in '{path}' is {kind}: name a function that takes a configuration")
+    if isinstance(found, ast.FunctionDef) and not found.decorator_list:
+        places = [*found.args.posonlyargs, *found.args.args]
+        needed = len(places) - len(found.args.defaults)
+        more = [
+            each for each, default in zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True) if not default
+        ]
+        _check_takes(name, needed, len(places) + bool(found.args.vararg), len(more))
+
+
+def check_function(train: object) -> None:
+    """UserError: what is to train is nothing to be called with a configuration."""
+    if isinstance(train, type) or not callable(train):
+        raise UserError(f"--train: {train!r:.60} is no function: give one that takes a configuration")
+    try:
+        places = inspect.signature(train).parameters.values()
+    except (TypeError, ValueError):
+        return
+    by_place = [each for each in places if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    needed = [each for each in by_place if each.default is each.empty]
+    more = [each for each in places if each.kind is each.KEYWORD_ONLY and each.default is each.empty]
+    takes = len(by_place) + any(each.kind is each.VAR_POSITIONAL for each in places)
+    _check_takes(getattr(train, "__name__", "train"), len(needed), takes, len(more))
+
+
+def _check_takes(name: str, needed: int, takes: int, more: int) -> None:
+    if needed > 1 or not takes or more:
+        what = f"needs {needed + more} arguments" if takes else "takes no argument"
+        raise UserError(f"--train: {name!r} {what}: a training loop takes its configuration, and nothing else")
+
+
+def _defined(body: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
+    """What a module defines, as far as its text tells."""
+    for each in body:
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield each.name, each
+        elif isinstance(each, ast.Import | ast.ImportFrom):
+            yield from (((alias.asname or alias.name).partition(".")[0], each) for alias in each.names)
+        elif isinstance(each, ast.Assign | ast.AnnAssign):
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            yield from (
+                (name.id, each) for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)
+            )
+        for block in ("body", "orelse", "finalbody", "handlers"):
+            if isinstance(each, ast.If | ast.Try | ast.With):
+                inner = getattr(each, block, [])
+                yield from _defined([part for one in inner for part in getattr(one, "body", [one])])

@@ -11,6 +11,7 @@ import ray.cloudpickle
 from model.data.corpus import CORPORA
 from model.families import BUILT_IN, Family, add, own
 from tune.errors import UserError, is_a_users
+from tune.own_space import LOOP
 from tune.search_space import FREED, PRECISIONS, SPACES, Value
 from tune.store.journal import SCHEMA
 
@@ -24,7 +25,7 @@ def register(name: str) -> Callable[[type[Family]], type[Family]]:
     """Decorates a subclass of model.families.Family. UserError: the name or the class cannot serve."""
 
     def registered(family: type[Family]) -> type[Family]:
-        if not NAME.fullmatch(name) or name in BUILT_IN:
+        if not NAME.fullmatch(name) or name in (*BUILT_IN, LOOP):
             raise UserError(f"families: {name!r} is taken or no name: write another, of letters, digits and _")
         if family.corpus not in CORPORA:
             raise UserError(f"families: {name!r}: corpus is {family.corpus!r}: choose {' or '.join(CORPORA)}")

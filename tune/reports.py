@@ -4,6 +4,7 @@ A report goes two ways as a flat row of plain values, by column of the journal's
 driver, and into the journal. Both are `to_row`, and `from_row` is its inverse.
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -12,16 +13,39 @@ from typing import Literal, TypeVar, get_args
 Value = int | float | str | None
 Row = Mapping[str, Value]
 
-Ended = Literal["rung", "lease", "final", "turned", "stopped", "diverged", "unmeasured"]
+Ended = Literal["rung", "lease", "final", "turned", "returned", "stopped", "diverged", "unmeasured"]
 """How a segment ended: with its steps; with its lease, which was too short for them; after the decay; past its best,
-which is what is kept; as it was told to; with a loss that exploded; without memory for the smallest evaluation at its
-end."""
-ENDS: tuple[Ended, ...] = ("final", "turned")
+which is what is kept; by itself, as a user's loop does at an end of its own; as it was told to; with a loss that
+exploded; without memory for the smallest evaluation at its end."""
+ENDS: tuple[Ended, ...] = ("final", "turned", "returned")
 """Of these, those after which a trial has nothing more to do."""
 TIE = 0.003
 """Losses closer than this, in nats, are the same: the noise of a seed."""
 LOOKS = 2
 """So many in a row must be above the lowest by more than that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """What trials are compared by: nats a token, or a number that a user's loop reports. To the search it is a loss,
+    low is good; tie: losses closer than this are the same."""
+
+    name: str = "loss"
+    maximize: bool = False
+    tie: float = TIE
+
+    def own(self, loss: float) -> float:
+        """As it was reported."""
+        return -loss if self.maximize else loss
+
+    def text(self, loss: float, digits: str = ".4g") -> str:
+        """With its name: `accuracy 0.91`."""
+        return f"{self.name} {self.own(loss):{digits}}"
+
+
+NATS = Metric()
+KEPT_BACK = 1.5
+"""Times the longest time between two reports of a user's loop, of a lease: with less than that left it ends at one."""
 EPOCHS_AS_NEW = 4
 """A text that is seen so often is about as good as a new one (Muennighoff et al. 2023, arXiv:2305.16264): a loss turns
 later, if at all."""
@@ -85,6 +109,9 @@ class Report:
     ended: Ended | None = None
     rung: int | None = None  # that it completes, as the driver knows
     checkpoint: str | None = None  # the newest of the trial, with `ended`; None where it diverged
+    numbers: Mapping[str, float] | None = None  # that a user's loop told; valid is then its best metric so far
+    gap: float | None = None  # longest seconds between two reports of such a loop
+    lost: int = 0  # of the steps, those that are in no checkpoint of it
 
     def __post_init__(self) -> None:
         _finite(self)
@@ -142,7 +169,7 @@ SPLITS = ("valid", "averaged", "whole", "test")
 SECONDS = "seconds_"
 """Before the name of a phase."""
 _PLAIN = ("perplexity", "bits_per_character", "nats_per_word", "accuracy")
-_SCALARS = {each.name: each.name for each in fields(Report) if each.name not in (*SPLITS, "seconds")}
+_SCALARS = {each.name: each.name for each in fields(Report) if each.name not in (*SPLITS, "seconds", "numbers")}
 
 
 def _columns(split: str, *derived: str) -> dict[str, str]:
@@ -169,8 +196,11 @@ def to_row(report: Report) -> dict[str, Value]:
     for split, columns in _WRITTEN.items():
         evaluation: Evaluation | None = getattr(report, split)
         row |= {column: getattr(evaluation, name, None) for name, column in columns.items()}
+    if report.numbers is not None:
+        row |= dict.fromkeys(columns["perplexity"] for columns in _WRITTEN.values())
     row |= {f"{SECONDS}{phase}": seconds for phase, seconds in report.seconds.items()}
-    return row | {"ran_out": int(report.ran_out), "final": int(report.final)}
+    numbers = None if report.numbers is None else json.dumps(dict(report.numbers))
+    return row | {"numbers": numbers, "ran_out": int(report.ran_out), "final": int(report.final)}
 
 
 def journal_row(report: Report) -> dict[str, Value]:
@@ -193,7 +223,9 @@ def from_row(row: Row) -> Report:
         if row.get(columns["loss"]) is not None
     }  # fmt: skip
     seconds = {column.removeprefix(SECONDS): row[column] for column in row if column.startswith(SECONDS)}
-    return _made(Report, row, _SCALARS, **evaluations, seconds=seconds, ran_out=bool(row.get("ran_out")))
+    numbers = row.get("numbers")
+    told = {"numbers": {name: float(value) for name, value in json.loads(str(numbers)).items()}} if numbers else {}
+    return _made(Report, row, _SCALARS, **evaluations, **told, seconds=seconds, ran_out=bool(row.get("ran_out")))
 
 
 T = TypeVar("T")

@@ -27,8 +27,11 @@ from tune.devices import Devices
 from tune.display.tensorboard import TensorBoard
 from tune.errors import UserError, told_of
 from tune.flags import invalid
+from tune.load import Loop
 from tune.machine import cpu_name
+from tune.own_space import OwnSpace
 from tune.recipe import FILLING_TOKENS, LEAST_EPOCH_STEPS, LEAST_TOKENS_A_WEIGHT, WINDOWS, Recipe, recipe
+from tune.reports import Metric
 from tune.search.earlier import Earlier, Ground, Learned, beyond, learn, line, read, suited
 from tune.search.engine import WALLS
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
@@ -51,12 +54,12 @@ class SearchContext:
     recipes: what of a trial's Config is not searched; probed: seconds for which a device was measured for that.
     settings: each corpus is named. devices: shared as the settings ask for. held_to: bytes that a trial is held to.
     learned: from earlier studies. notes: lines for the user: which texts serve and why, what the memory limit comes to;
-    begun: when it was asked for, on the monotonic clock.
+    begun: when it was asked for, on the monotonic clock; loop: a user's own, in the place of all families.
     """
 
     settings: Settings
     devices: Devices
-    spaces: Mapping[str, Space]
+    spaces: Mapping[str, Space | OwnSpace]
     recipes: Mapping[str, Recipe]
     probed: float
     data: Mapping[str, Data]
@@ -65,10 +68,16 @@ class SearchContext:
     learned: Mapping[str, Learned]
     notes: Sequence[str]
     begun: float
+    loop: Loop | None = None
 
     def config(self, family: str, point: Mapping[str, Any]) -> Config:
         """Of a trial at a point of a family's space."""
         return whole_config(self.recipes[family], family, point, self.settings.seed)
+
+    @property
+    def metric(self) -> Metric | None:
+        """By which a user's loop is judged; None: perplexity."""
+        return None if self.loop is None else self.loop.metric
 
     def facts(self) -> dict[str, Any]:
         """What the study is."""

@@ -307,6 +307,10 @@ class Space:
             return False
         return all(config[name] in self._choices(name, dict(config)) for name in PARTNERS if name in left)
 
+    def drawn(self, chosen: Mapping[str, Value]) -> Config:
+        """What a sampler chose of each dimension that is not fixed, with the others."""
+        return {name: {**chosen, **self.fix}[name] for name in self.dimensions}
+
     def default(self) -> Config:
         """The valid config the fewest steps away from CENTRE, in the fastest native precision.
 

@@ -5,7 +5,7 @@ import math
 import pkgutil
 import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 
 from tune.errors import UserError, called
 from tune.flags import (  # fmt: skip
+    AUTO,
     Command,
     Flags,
     families_text,
@@ -34,7 +35,8 @@ from tune.flags import (  # fmt: skip
     paths_text,
     typed,
 )
-from tune.load import load
+from tune.load import check_function, check_loop, load, loop_in
+from tune.own_space import LONGEST_WORD, LOOP, Dimension, made_space, parse_space, space_text
 from tune.recipe import SETTABLE, parse_set, set_text, small_text_seconds
 from tune.search_space import FAMILIES, FREED, PRECISIONS, SPACES, Space, Value, fix_text, parse_fix, parse_vary
 from tune.store.journal import spent_at_its_end
@@ -67,6 +69,30 @@ NUMBER_OF: dict[str, Any] = {"form": "N", "parse": int}
 FILE: dict[str, Any] = {"form": "FILE", "parse": parse_path}
 CORPUS: dict[str, Any] = {"form": "FILE|hub:ID|builtin", "parse": parse_corpus}
 FOLDER: dict[str, Any] = {"form": "FOLDER", "parse": parse_path, "stored": False}
+
+
+def parse_train(text: str) -> str:
+    """`train.py:train`, its file absolute."""
+    file, function = loop_in(text)
+    return str(parse_path(str(file))) + ("" if function is None else f":{function}")
+
+
+def train_text(train: object) -> str:
+    """As it was typed; of a function its name."""
+    return train if isinstance(train, str) else str(getattr(train, "__name__", "train"))
+
+
+OF_A_LOOP = ("space", "metric", "maximize", "life")
+OF_FAMILIES = (
+    *("load", "fix", "vary", "set", "stop_below_gain", "confirm", "learn_from", "memory_limit", "translation_corpus"),
+    *("text_corpus", "skip_bad_lines", "plan"),
+)
+"""Of the settings, what a training loop of a user's own alone has, and what it has not."""
+NO_METRIC = ("step", "save")
+
+
+class WithoutLoop(UserError):
+    """A study of a training loop that was not named again."""
 
 
 class UnknownFamily(UserError):
@@ -113,6 +139,41 @@ class Settings(Flags):
             "again",
             **FILE,
             on_resume=True,
+        ),
+    )
+    train: str | Path | Callable[[dict[str, Any]], object] | None = field(
+        default=None,
+        metadata=typed(
+            "a training loop of yours in the place of the families: a script, or a function of a configuration; it "
+            "runs in its folder, and with --resume only where it is typed again",
+            form="FILE[:FUNCTION]",
+            parse=parse_train,
+            show=train_text,
+            on_resume=True,
+        ),
+    )
+    space: Mapping[str, Dimension] = field(
+        default_factory=dict,
+        metadata=typed(
+            "of --train: what varies, a TOML file of lines such as width = [64, 128] and "
+            "rate = { low = 1e-4, high = 1e-2, log = true }",
+            form="FILE",
+            parse=parse_space,
+            show=space_text,
+        ),
+    )
+    metric: str | None = field(
+        default=None, metadata=typed("of --train: what it reports and the search makes small", form="NAME")
+    )
+    maximize: str | None = field(
+        default=None, metadata=typed("the same where more is better; one of the two", form="NAME")
+    )
+    life: int | None = field(
+        default=None,
+        metadata=typed(
+            "of --train: the steps after which a trial is complete (default: it goes on for as long as it is given)",
+            form="STEPS",
+            parse=int,
         ),
     )
     fix: Mapping[str, Value] = field(
@@ -294,7 +355,8 @@ class Settings(Flags):
             parse_setting(self.__dataclass_fields__["stop_below_gain"], gain_text(self.stop_below_gain))
         if self.price_per_hour is not None:
             parse_setting(self.__dataclass_fields__["price_per_hour"], str(self.price_per_hour))
-        if unknown := [name for name in self.families if name not in SPACES]:
+        self._check_own()
+        if unknown := [name for name in self.families if name not in SPACES and name != LOOP]:
             raise UnknownFamily(unknown[0])
         shares = families_text(self.families)
         if not all(0 < share <= 1 for share in self.families.values()):
@@ -303,7 +365,7 @@ class Settings(Flags):
             raise invalid("families", f"{shares!r} does not add up: make the shares, in per cent, add up to 100")
         if self.fix:
             parse_fix(fix_text(self.fix))
-        for family in self.families:
+        for family in self.families if self.train is None else ():
             Space(family=family, precisions=PRECISIONS, fix=self.fix)
         if self.set:
             try:
@@ -313,7 +375,7 @@ class Settings(Flags):
         if "context" in self.set and list(self.families) == ["translation"]:
             raise invalid("set", "'context' is of text, and translation has rows of sentences: leave it out")
         for family, name in product(self.families, self.set):
-            if name in SPACES[family]:
+            if name in SPACES.get(family, ()):
                 raise invalid("set", f"'{name}' is in the space of {family}: --fix it, or leave it out")
         odd = [name for name in self.vary if name in ("batch_tokens", "context") and self.rungs == "tokens"]
         if odd:
@@ -322,7 +384,9 @@ class Settings(Flags):
             why = "has rows of sentences" if others[0] in FAMILIES else "makes its own batches"
             rule = f"varies in nanogpt alone, and {others[0]} {why}"
             raise invalid("vary", f"'context' {rule}: leave it out, or write --families nanogpt")
-        if unequal := [name for name in self.families if "batch_tokens" in SPACES[name] and self.rungs == "tokens"]:
+        if unequal := [
+            name for name in self.families if "batch_tokens" in SPACES.get(name, ()) and self.rungs == "tokens"
+        ]:
             rule = f"{unequal[0]!r} has batch_tokens in its space, which makes steps of unequal tokens"
             raise invalid("rungs", f"'tokens': {rule}: leave one of the two out")
         if self.devices is not None and self.devices < 1:
@@ -334,6 +398,48 @@ class Settings(Flags):
         if not 0 <= self.seed <= LARGEST_SEED:
             raise invalid("seed", f"'{self.seed}' is out of range: a seed is from 0 to {LARGEST_SEED}; write --seed 0")
         super().__post_init__()
+
+    def _check_own(self) -> None:
+        """UserError: a training loop of a user's own lacks something, or what is of it or of the families alone stands
+        beside the other."""
+        if self.train is None:
+            if LOOP in self.families:
+                raise WithoutLoop("--train: missing: a training loop of yours is named by it; write --train FILE")
+            if alone := [name for name in OF_A_LOOP if getattr(self, name) not in (None, {})]:
+                raise invalid(alone[0], "is of a training loop of your own: add --train FILE, or leave it out")
+            return
+        others = {each.name: each.default for each in fields(self) if each.name in OF_FAMILIES}
+        for name, default in others.items():
+            if getattr(self, name) not in (default, {}, ()):
+                raise invalid(name, "is of the families that come with the project: leave it out with --train")
+        if set(self.families) not in ({LOOP}, set(FAMILIES)):
+            raise invalid("families", f"{families_text(self.families)!r}: --train is in their place: leave one out")
+        object.__setattr__(self, "families", {LOOP: 1.0})
+        if isinstance(self.train, str):
+            check_loop(self.train)
+        else:
+            check_function(self.train)
+        if self.trials_per_gpu == AUTO:
+            raise invalid(
+                "trials_per_gpu", f"{AUTO!r}: what a loop of yours takes of a GPU is not known: write a number"
+            )
+        if not self.space:
+            raise invalid("space", "missing: --train needs what varies; write --space space.toml")
+        try:
+            object.__setattr__(self, "space", made_space(self.space))
+        except UserError as error:
+            raise invalid("space", str(error)) from None
+        names = [name for name in (self.metric, self.maximize) if name is not None]
+        if len(names) != 1:
+            what = "missing: say what --train reports" if not names else f"{self.metric!r} beside --maximize: are two"
+            raise invalid("metric", f"{what}; write --metric loss, or --maximize accuracy")
+        if not names[0].strip() or not names[0].isprintable() or len(names[0]) > LONGEST_WORD or names[0] in NO_METRIC:
+            flag = "metric" if self.metric is not None else "maximize"
+            raise invalid(flag, f"{names[0]!r:.60} is no name of a metric: write one such as loss")
+        if names[0] in self.space:
+            raise invalid("metric", f"{names[0]!r} is a dimension of --space too: name one of them otherwise")
+        if self.life is not None and self.life < 1:
+            raise invalid("life", f"'{self.life}' is too few: write the steps of a whole training, 1 or more")
 
     @classmethod
     def from_flags(cls, typed: Mapping[str, Any], experiment: str | None = None) -> Self:
@@ -443,10 +549,15 @@ class Settings(Flags):
             raise UserError("its settings are not those of a study")
         if not all(isinstance(value, bool if is_switch(known[name]) else str) for name, value in stored.items()):
             raise UserError("a setting is of the wrong type")
-        return cls(**{name: value for name, value in stored.items() if name != "load"}, **others)
+        executed = ("load", "train")
+        return cls(**{name: value for name, value in stored.items() if name not in executed}, **others)
 
     def to_go_on(self, study: Path) -> str:
         """What to type to go on with a study of these settings, or to call where its families came from Python."""
+        if self.train is not None and not isinstance(self.train, str):
+            return f"search(Settings.of_study({str(study)!r}, train={train_text(self.train)})) in Python"
+        if self.train is not None:
+            return f"{called('tune/run.py')} --resume {shlex.quote(str(study))} --train {shlex.quote(self.train)}"
         own = [name for name in self.families if name not in FAMILIES]
         if own and self.load is None:
             return f"search(Settings.of_study({str(study)!r})) in Python, once {' and '.join(own)} is registered"
@@ -476,9 +587,13 @@ class Settings(Flags):
             study = json.loads((folder / "study.json").read_text(encoding="utf-8"))
             whole = isinstance(study, dict)
             stored, is_of = (study.get("settings"), study.get("experiment")) if whole else (None, experiment)
-            settings = cls.from_stored(stored, resume=folder, out=folder, load=loaded) if is_of == experiment else None
+            again = {"load": loaded, "train": changes.get("train")}
+            settings = cls.from_stored(stored, resume=folder, out=folder, **again) if is_of == experiment else None
         except OSError as error:
             raise invalid("resume", f"'{folder}' has no study.json ({error.strerror}): name a study's folder") from None
+        except WithoutLoop:
+            what = f"'{folder}' is of a training loop of yours"
+            raise invalid("resume", f"{what}: add --train {stored.get('train', 'FILE')!r}") from None
         except UnknownFamily as error:
             file = repr(stored["load"]) if "load" in stored else "FILE, the Python file that registers it"
             missing = f"'{folder}' has a family {error.name!r}, which is not known here"

@@ -1,5 +1,11 @@
 """A study from its settings to its winners: the one place where the parts meet."""
 
+from tune.errors import check_not_hidden
+
+check_not_hidden("model")
+
+# isort: split
+
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -7,13 +13,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pandas as pd
 
-from model.config import Data
 from model.training.checkpoint import DamagedCheckpoint, newest
 from model.training.evaluation import Score
 from tune.assembly import make_engine, make_place, make_terms
+from tune.backend.leased import STOP_FILE
+from tune.backend.loop_trial import LoopTrial
 from tune.backend.session import (
     capacity,
     check_folder,
@@ -23,7 +31,7 @@ from tune.backend.session import (
     local_ray,
     run_trials,
 )
-from tune.backend.trainable import STOP_FILE
+from tune.backend.trainable import TrainingTrial
 from tune.devices import Devices, find_devices
 from tune.display.console import Callback, Screen, last_word, screen_apart
 from tune.display.panel import displayed
@@ -31,8 +39,10 @@ from tune.display.tensorboard import TensorBoard
 from tune.dry_run import Plan, make_plan, plan_lines
 from tune.energy import energy_noted
 from tune.errors import told_in_one_line
+from tune.own_loop import conclude_loop, metric_of, newest_of, survey_loop
 from tune.prospects import Prospects, note_prospects, prospect_lines, prospects
 from tune.ranking import ranking
+from tune.registry import travelling
 from tune.search.engine import Engine, Listener
 from tune.search.resume import check_plain, close_what_a_kill_left_open, restore, spent, undamaged
 from tune.search.successive_halving import TOO_LITTLE
@@ -51,6 +61,7 @@ from tune.signals import Told, ended_in_order, interruptible
 from tune.store.heartbeat import beating
 from tune.store.journal import CAP, Journal
 from tune.store.mirror import mirrored
+from tune.store.queries import best_so_far
 from tune.units import duration_text
 from tune.winners import export, last_lines, winners, write_samples
 
@@ -84,7 +95,7 @@ def search(settings: Settings, callbacks: Sequence[Listener] = ()) -> pd.DataFra
     if settings.plan:
         return prospects(settings) if settings.resume else make_plan(settings)
     study = run_study(settings, callbacks).folder
-    table = ranking(study)
+    table = ranking(study, metric_of(settings))
     table.attrs["study"] = str(study)
     return table
 
@@ -126,7 +137,7 @@ def search_on(
     there: Callable[[Devices], int] | None = None, callbacks: Sequence[Listener] = (),
 ) -> Outcome:  # fmt: skip
     """Run a search on these devices. up: a Ray while trials run; there: how many slots there are just now."""
-    context = survey(settings, devices)
+    context = (survey if settings.train is None else survey_loop)(settings, devices)
     facts, ray = context.facts(), up(context)
     with ended_in_order() as told:
         study = context.settings.resume or context.settings.make_folder()
@@ -160,30 +171,35 @@ def conduct(
         for note in (*context.notes, *(f"{name}: {each.line}" for name, each in context.recipes.items())):
             write(note)
         dimensions = merged(space.whole.dimensions for space in context.spaces.values())
-        tensorboard = TensorBoard(study / "tensorboard", journal, settings, dimensions)
+        tensorboard = TensorBoard(study / "tensorboard", journal, settings, dimensions, context.metric)
         listeners: list[Listener] = [
-            *(tensorboard, Screen(write), *energy_noted(journal, settings)),
+            *(tensorboard, Screen(write, context.metric), *energy_noted(journal, settings)),
             *(Callback(each, write) for each in callbacks),
         ]
         engine = make_engine(context, journal, listeners, there=there)
-        for line in restore(engine, journal, make_terms(context, engine), newest) if settings.resume else ():
+        go_on = newest if context.loop is None else newest_of
+        for line in restore(engine, journal, make_terms(context, engine), go_on) if settings.resume else ():
             write(line)
         note_facts(context.facts(), journal)
         if settings.memory_limit:
             keep_fewer_kernels()
         place = make_place(context, engine)
         alive, noted = beating(study, engine.accounting.clock), overhead_noted(journal, tensorboard)
-        shown = displayed(write, study, settings, engine.accounting.clock, engine.wall_left)
+        shown = displayed(write, study, settings, engine.accounting.clock, engine.wall_left, context.metric)
         with mirrored(study, settings.mirror, engine.accounting.clock, write), alive as pulse:
             engine.silence = pulse.silence
             with trials_told(told, engine, study, write), shown, nullcontext() if told.name else up, noted:
                 if not told.name:
-                    run_trials(engine, data, place, devices.needs)
+                    if context.loop is None:
+                        given: dict[str, Any] = {"data": dict(data), "families": travelling()}
+                        run_trials(engine, TrainingTrial, devices.needs, go_on, place=place, **given)
+                    else:
+                        run_trials(engine, LoopTrial, devices.needs, go_on, place=place, loop=context.loop)
             for listener in listeners:
                 listener.closed(engine)
-            for line in conclude(settings, engine, data, devices.kind, tensorboard):
+            for line in conclude(context, engine, tensorboard):
                 write(line)
-        return Outcome(folder=study, found=bool(winners(journal)), interrupted=engine.stopping)
+        return Outcome(folder=study, found=bool(best_so_far(journal)), interrupted=engine.stopping)
 
 
 @contextmanager
@@ -232,11 +248,23 @@ def open_journal(study: Path, settings: Settings) -> Iterator[Journal]:
         yield journal
 
 
-def conclude(
-    settings: Settings, engine: Engine, data: Mapping[str, Data], kind: str, tensorboard: TensorBoard
-) -> Iterator[str]:
+def conclude(context: SearchContext, engine: Engine, tensorboard: TensorBoard) -> Iterator[str]:
     """Keep the winners where people look for them, let them translate and write, and tell what was found."""
+    journal, ledger, settings = engine.accounting.journal, engine.accounting.ledger, context.settings
+    if context.loop is None:
+        yield from conclude_families(context, engine, tensorboard)
+    else:
+        journal.note(ended={"reason": engine.stopping or CAP, "spent": ledger.spent, "cap": settings.budget})
+        yield from conclude_loop(context, journal, ledger.spent)
+    if engine.stopping:
+        later = " --deadline LATER" if engine.stopping == "deadline" else ""
+        yield f"ended by {engine.stopping}; go on with: {settings.to_go_on(journal.folder)}{later}"
+
+
+def conclude_families(context: SearchContext, engine: Engine, tensorboard: TensorBoard) -> Iterator[str]:
+    """As above, of models that are ours to use."""
     journal, ledger = engine.accounting.journal, engine.accounting.ledger
+    settings, data, kind = context.settings, context.data, context.devices.kind
     study, found, kept = journal.folder, winners(journal), {}
     for family, winner in found.items():
         try:
@@ -263,6 +291,3 @@ def conclude(
     last = journal.rows("SELECT reason FROM decisions WHERE action = 'hand back' ORDER BY decision DESC LIMIT 1")
     if settings.stop_below_gain and not engine.stopping and last and last[0]["reason"].endswith(TOO_LITTLE):
         yield f"{duration_text(round(settings.budget - ledger.spent))} of the cap are handed back: {TOO_LITTLE}"
-    if engine.stopping:
-        later = " --deadline LATER" if engine.stopping == "deadline" else ""
-        yield f"ended by {engine.stopping}; go on with: {settings.to_go_on(study)}{later}"

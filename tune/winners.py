@@ -135,6 +135,11 @@ def last_lines(
         score = scores.get(family)
         bleu = "" if score is None else f", BLEU {score.bleu:.1f} on {score.sentences} test sentences"
         yield f"{family}: best {winner.trial} {label(winner.config)}{decayed}: {quality}, {size}{bleu}"
+    yield from spending_lines(journal, cap=cap, spent=spent, price=price)
+
+
+def spending_lines(journal: Journal, *, cap: float, spent: float, price: float | None) -> Iterator[str]:
+    """What it cost, and why less than the cap; price: of a device-hour."""
     steps = journal.rows("SELECT TOTAL(seconds) AS seconds FROM charges WHERE what = 'steps'")[0]["seconds"]
     share, in_steps = spent / cap, steps / spent if spent else 0.0
     of_cap = f"{duration_text(round(spent, 1))} of {duration_text(cap)} ({100 * share:.1f} %)"

@@ -29,7 +29,7 @@ class Search:
         self.begun = time.monotonic()
         self.ended: float | None = None
         self._process = subprocess.Popen(
-            [sys.executable, *map(str, script), *map(str, flags), *(() if "--resume" in flags else BUILTIN)],
+            [sys.executable, *map(str, (*script, *flags)), *(() if {"--resume", "--train"} & {*flags} else BUILTIN)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
         self.driver = self._process.pid

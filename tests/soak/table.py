@@ -17,6 +17,7 @@ from tests.soak import (
     extension,
     faults,
     kill,
+    loops,
     memory,
     nodes,
     sharing,
@@ -39,6 +40,7 @@ ROWS = {
     "sharing": sharing.measure,
     "disk": disk.measure,
     "corpus": corpus.measure,
+    "loops": loops.measure,
 }
 HEAD = "| what | asked | measured | kept |\n|---|---|---|---|"
 

@@ -11,7 +11,7 @@ from typing import Any
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from tune import assembly, cli, study  # noqa: E402
-from tune.backend.trainable import Place  # noqa: E402
+from tune.backend.leased import Place  # noqa: E402
 from tune.devices import Devices  # noqa: E402
 from tune.settings import Settings  # noqa: E402
 

@@ -40,7 +40,7 @@ def searches(folder: Path, where: str, words: Sequence[str], line: Connection, s
         comes_to("is told twice")
         yield
 
-    def run_trials(engine: Engine, *_: Any) -> None:
+    def run_trials(engine: Engine, *_: Any, **__: Any) -> None:
         comes_to("runs")
         if where == "is killed":
             os.kill(os.getpid(), signal.SIGKILL)

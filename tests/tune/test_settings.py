@@ -7,7 +7,7 @@ from threading import Barrier
 import pytest
 
 from tune.flags import families_text, parse_families
-from tune.settings import Settings
+from tune.settings import OF_A_LOOP, Settings
 
 
 def settings(**changes):
@@ -127,7 +127,7 @@ def test_what_is_stored_gives_the_same_settings_again_but_for_what_a_run_is_told
         original = settings(**changes, out=tmp_path)
         assert Settings.from_stored(json.loads(json.dumps(original.stored())), out=tmp_path) == original
     left_out = {each.name for each in fields(Settings)} - set(original.stored())
-    assert left_out == {"out", "resume", "address", "plan", "load"}
+    assert left_out == {"out", "resume", "address", "plan", "load", *OF_A_LOOP, "train"}
 
 
 STRANGE = (

@@ -24,10 +24,10 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from model.training.checkpoint import newest
 from tune.errors import UserError, told
 from tune.reports import from_row
 from tune.search.engine import HUNG, Engine
+from tune.search.resume import Newest
 from tune.search_space import precision_of
 from tune.store.accounting import Assignment
 from tune.store.heartbeat import boot, last_beat, still_there
@@ -39,10 +39,11 @@ LONGEST_REASON = 160
 
 
 class Desk:
-    """What searcher, scheduler and callback share: the engine, and which of Ray's trials is which of ours."""
+    """What searcher, scheduler and callback share: the engine, which of Ray's trials is which of ours, and where a
+    trial goes on."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, newest: Newest) -> None:
+        self.engine, self.newest = engine, newest
         self.known: dict[str, Trial] = {}
         self.new: dict[str, str] = {}
         self.waiting: deque[Assignment] = deque()
@@ -154,7 +155,7 @@ class BudgetScheduler(FIFOScheduler):
                 killed, (its_own, reason) = self._desk.killed.pop(name, None), why(trial)
                 (engine.raised if its_own and not killed else engine.died)(name, f"error: {killed or reason}")
                 folder = engine.accounting.journal.folder / "checkpoints" / name
-                engine.trials[name].take_up(newest(folder, undecayed=False))
+                engine.trials[name].take_up(self._desk.newest(folder, undecayed=False))
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Whom the engine gave a lease; when all is over, nobody, and those that wait are ended."""

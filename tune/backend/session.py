@@ -21,16 +21,14 @@ import ray.tune
 import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from model.config import Data
 from model.nn.precision import native
 from tune.backend.scheduler import AdmittingSearcher, BudgetScheduler, Desk, SlotKeeper
-from tune.backend.trainable import Place, TrainingTrial
 from tune.devices import Devices, check_unshared
 from tune.errors import ROOT
 from tune.flags import invalid
 from tune.machine import private_folder
-from tune.registry import travelling
 from tune.search.engine import Engine
+from tune.search.resume import Newest
 from tune.settings import Settings
 
 KERNELS_KEPT = "512"
@@ -86,13 +84,17 @@ class Silent(ray.tune.ProgressReporter):
         """Nothing."""
 
 
-def run_trials(engine: Engine, data: Mapping[str, Data], place: Place, needs: Mapping[str, float]) -> None:
-    """Let Ray Tune run trials until the engine has handed back every slot; needs: what of Ray's each one takes."""
-    desk, slots = Desk(engine), engine.slots.most
+def run_trials(
+    engine: Engine, trained: type[ray.tune.Trainable], needs: Mapping[str, float], newest: Newest, **given: Any
+) -> None:
+    """Let Ray Tune run trials until the engine has handed back every slot. trained: what a process of theirs is, with
+    what is `given` to it once; needs: what of Ray's each one takes.
+    """
+    desk, slots = Desk(engine, newest), engine.slots.most
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(slots)
     scheduler = BudgetScheduler(desk)
     trainable = ray.tune.with_resources(
-        ray.tune.with_parameters(TrainingTrial, data=dict(data), place=place, families=travelling()),
+        ray.tune.with_parameters(trained, **given),
         dict(needs),
     )
     with tempfile.TemporaryDirectory(prefix="ration-") as scratch:

@@ -100,6 +100,13 @@ class Baseline:
         """To a baseline that is its end."""
         self.finished(trial)
 
+    def returned(self, trial: str) -> None:
+        """And so is that."""
+        self.finished(trial)
+
+    def known(self, life: float, gap: float) -> None:
+        """No baseline has a ladder."""
+
     def ended(self, trial: str, reason: str) -> None:
         """A trial is over."""
         self._rests(trial, "ended")

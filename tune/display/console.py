@@ -12,7 +12,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from pathlib import Path
 from typing import TextIO
 
-from tune.reports import Report
+from tune.reports import Metric, Report
 from tune.search.engine import Engine, Listener
 from tune.search_space import label
 from tune.units import duration_text
@@ -121,8 +121,8 @@ class Callback(Listener):
 class Screen(Listener):
     """One line a decision with its reason, and a line on the budget now and then."""
 
-    def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
+    def __init__(self, write: Callable[[str], None], metric: Metric | None = None) -> None:
+        self._write, self._metric = write, metric
         self._next_budget_line = time.monotonic() + BUDGET_LINE_SECONDS
 
     def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
@@ -134,16 +134,28 @@ class Screen(Listener):
     def reported(self, engine: Engine, trial: str, report: Report) -> None:
         """The result of a rung or of a last segment; and the budget, when it was not shown for a while."""
         if report.valid is not None and (report.rung is not None or report.final):
-            where = {"final": "after its decay", "turned": "at its best"}.get(
+            decayed = "after its decay" if self._metric is None else "at its end"
+            where = {"final": decayed, "turned": "at its best", "returned": "at its end"}.get(
                 report.ended or "", f"at rung {report.rung}"
             )
             family, shown = engine.trials[trial].family, report.whole or report.valid
-            measured = f"{shown.perplexity:.4g}{' on the whole split' if report.whole else ''}"
-            result = f"perplexity {measured} after {report.steps:,} steps"
+            found = self._metric.text(shown.loss) if self._metric else f"perplexity {shown.perplexity:.4g}"
+            measured = f"{found}{' on the whole split' if report.whole else ''}"
+            result = f"{measured} after {report.steps:,} steps"
             self._write(f"{_clock(engine.accounting.clock())} {trial} {family} {where}: {result}")
+        for line in _lost(report):
+            self._write(f"{_clock(engine.accounting.clock())} {trial} {engine.trials[trial].family}: {line}")
         if time.monotonic() >= self._next_budget_line:
             self._next_budget_line = time.monotonic() + BUDGET_LINE_SECONDS
             self._write(budget_line(engine))
+
+
+def _lost(report: Report) -> Iterator[str]:
+    """What became of the end of a lease of a user's loop, where that was not as it should be."""
+    if "lost" in report.seconds:
+        yield f"ended by force at the end of its lease: no report for {report.seconds['lost']:.1f} s"
+    if report.lost and report.ended and report.ended != "diverged":
+        yield f"{report.lost:,} steps since its newest checkpoint are lost, which its loop did not save"
 
 
 def budget_line(engine: Engine) -> str:

@@ -25,6 +25,7 @@ from rich.panel import Panel as Box
 from rich.text import Text
 
 from tune.display.console import Voice
+from tune.reports import Metric
 from tune.search_space import label
 from tune.settings import Settings
 from tune.store.heartbeat import GRACE_SECONDS
@@ -49,12 +50,12 @@ DONE = {"finished": "finished", "failed": "error"}
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The first of a family's ranking so far; where: at which level, and on what its perplexity was measured; curve:
-    its training losses in nats, one a report."""
+    """The first of a family's ranking so far; found: such as `perplexity 4.2`; where: at which level, and on what that
+    was measured; curve: its training losses in nats, or its best metrics, one a report."""
 
     trial: str
     config: str
-    perplexity: float
+    found: str
     where: str
     curve: Sequence[float]
 
@@ -110,7 +111,13 @@ class View:
 
 
 def look(
-    journal: sqlite3.Connection, families: Iterable[str], *, cap: float, now: float, wall: float | None = None
+    journal: sqlite3.Connection,
+    families: Iterable[str],
+    *,
+    cap: float,
+    now: float,
+    wall: float | None = None,
+    metric: Metric | None = None,
 ) -> View:
     """The study at `now` on its own clock, `wall` seconds before its deadline."""
     spent, held, rate = journal.execute(SLOTS, (now,)).fetchone()
@@ -131,7 +138,7 @@ def look(
                     DONE.get(row["state"], str(row["reason"]).partition(":")[0])
                     for row in trials if row["family"] == name and row["state"] not in ("running", "paused")
                 )),
-                best=_best(journal, best[name]) if name in best else None,
+                best=_best(journal, best[name], metric) if name in best else None,
             )
             for name in families
         },
@@ -151,12 +158,14 @@ def _goal(lease: Mapping[str, Any]) -> str:
     return f"to rung {lease['rung']}" if lease["purpose"] == "rung" else f"for {lease['purpose']}"
 
 
-def _best(journal: sqlite3.Connection, row: sqlite3.Row) -> Best:
-    query = "SELECT train_loss FROM reports WHERE trial = ? AND train_loss IS NOT NULL ORDER BY report"
+def _best(journal: sqlite3.Connection, row: sqlite3.Row, metric: Metric | None) -> Best:
+    curve = "train_loss" if metric is None else "valid_loss"
+    query = f"SELECT {curve} FROM reports WHERE trial = ? AND {curve} IS NOT NULL ORDER BY report"
     return Best(
-        trial=row["trial"], config=label(json.loads(row["config"])), perplexity=row["perplexity"],
+        trial=row["trial"], config=label(json.loads(row["config"])),
+        found=metric.text(row["loss"]) if metric else f"perplexity {row['perplexity']:.4g}",
         where=level_text(row) + (", on the whole split" if row["on_whole"] else ""),
-        curve=[loss for (loss,) in journal.execute(query, (row["trial"],))],
+        curve=[metric.own(loss) if metric else loss for (loss,) in journal.execute(query, (row["trial"],))],
     )  # fmt: skip
 
 
@@ -230,7 +239,7 @@ def _running_lines(running: Sequence[Running]) -> Iterator[str]:
 
 
 def _best_line(best: Best, width: int) -> Text:
-    said = f"  best {best.trial} {best.config}: perplexity {best.perplexity:.4g} {best.where} "
+    said = f"  best {best.trial} {best.config}: {best.found} {best.where} "
     return Text.assemble(said, (sparkline(best.curve, min(LONGEST_CURVE, width - len(said))), "cyan"))
 
 
@@ -247,7 +256,12 @@ PANEL_SHARE = 0.05
 
 @contextmanager
 def displayed(
-    voice: Voice, study: Path, settings: Settings, clock: Callable[[], float], wall_left: Callable[[], float | None]
+    voice: Voice,
+    study: Path,
+    settings: Settings,
+    clock: Callable[[], float],
+    wall_left: Callable[[], float | None],
+    metric: Metric | None = None,
 ) -> Iterator[None]:
     """Show the study in this folder while this lasts, on a terminal or in a notebook; `clock`: the study's own seconds;
     wall_left: those to its deadline.
@@ -260,7 +274,7 @@ def displayed(
     if canvas is None:
         yield
         return
-    display = Display(voice, canvas, study, settings, clock, wall_left)
+    display = Display(voice, canvas, study, settings, clock, wall_left, metric)
     display.start()
     try:
         yield
@@ -337,8 +351,9 @@ class Display:
 
     def __init__(
         self, voice: Voice, canvas: Canvas, study: Path, settings: Settings, clock: Callable[[], float],
-        wall_left: Callable[[], float | None],
+        wall_left: Callable[[], float | None], metric: Metric | None,
     ) -> None:  # fmt: skip
+        self._metric = metric
         self._voice, self._canvas, self._study, self._settings, self._clock = voice, canvas, study, settings, clock
         self._wall_left = wall_left
         self._said: SimpleQueue[str] = SimpleQueue()
@@ -373,7 +388,7 @@ class Display:
 
     def _look(self, journal: sqlite3.Connection) -> View:
         families, cap = self._settings.families, self._settings.budget
-        return look(journal, families, cap=cap, now=self._clock(), wall=self._wall_left())
+        return look(journal, families, cap=cap, now=self._clock(), wall=self._wall_left(), metric=self._metric)
 
     def _lines(self) -> list[str]:
         return [self._said.get() for _ in range(self._said.qsize())]

@@ -11,6 +11,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from tune.errors import called
+from tune.reports import Metric
 from tune.search_space import label
 from tune.store.queries import level_text, measured_text
 
@@ -45,11 +46,28 @@ def table(rows: Sequence[Row]) -> str:
         for level, found in levels(rows).items() for number, row in enumerate(found, 1)
     ]  # fmt: skip
     columns = "level", "#", "trial", "config", "perplexity /M", "perplexity", "parameters", "bits/char", "test"
-    tables = [_markdown(columns, ranked)]
-    if failed := [row for row in rows if row["section"] == "failed"]:
-        broken = [(row["trial"], label(json.loads(row["config"])), row["reason"] or row["state"]) for row in failed]
-        tables.append(_markdown(("failed or diverged", "config", "why"), broken))
-    return "\n\n".join(tables)
+    return "\n\n".join([_markdown(columns, ranked), *_broken(rows)])
+
+
+def own_table(rows: Sequence[Row], metric: Metric) -> str:
+    """The ranking of a user's loop: its metric, and the other numbers that it reported then."""
+    ranked = [row for row in rows if row["loss"] is not None]
+    told = [json.loads(row["numbers"] or "{}") for row in ranked]
+    names = [name for name in dict.fromkeys(name for numbers in told for name in numbers) if name != metric.name]
+    cells = []
+    for place, (row, numbers) in enumerate(zip(ranked, told, strict=True), 1):
+        others = [f"{numbers[name]:.4g}" if name in numbers else "-" for name in names]
+        first = str(place), row["trial"], label(json.loads(row["config"])), f"{metric.own(row['loss']):.4g}"
+        cells.append((*first, f"{row['steps']:,}", *others))
+    heads = "#", "trial", "config", f"best {metric.name}", "steps", *names
+    return "\n\n".join([_markdown(heads, cells), *_broken(rows)])
+
+
+def _broken(rows: Sequence[Row]) -> list[str]:
+    """What failed, in a table of its own, if anything did."""
+    failed = [row for row in rows if row["section"] == "failed"]
+    broken = [(row["trial"], label(json.loads(row["config"])), row["reason"] or row["state"]) for row in failed]
+    return [_markdown(("failed or diverged", "config", "why"), broken)] if broken else []
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -32,8 +32,8 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard.summary import custom_scalars
 
 from model.training.evaluation import Score
-from tune.display.standings import picture, table
-from tune.reports import Report, to_row
+from tune.display.standings import own_table, picture, table
+from tune.reports import Metric, Report, to_row
 from tune.search.engine import Engine, Listener
 from tune.search_space import Dimensions, label
 from tune.settings import Settings
@@ -92,6 +92,16 @@ METRICS = {
     "7 trial/ended": f"ended: 0 not, {', '.join(f'{number} {reason}' for reason, number in REASONS.items())}",
 }
 """Each tag whose newest value is a column, and how that is headed."""
+REPORTED = "4 reported/"
+"""Before the names of what a user's loop reports."""
+
+
+def metrics_of(metric: Metric | None) -> dict[str, str]:
+    """As METRICS; of a user's loop, with its metric."""
+    if metric is None:
+        return METRICS
+    own = {tag: head for tag, head in METRICS.items() if tag in (DEVICE_SECONDS, "7 trial/rung", ENDED)}
+    return {f"{REPORTED}{metric.name}": metric.name} | own
 
 
 def number_of(reason: str) -> int:
@@ -106,14 +116,14 @@ def names_of(dimensions: Iterable[str]) -> dict[str, str]:
     return {name: f"{place:0{width}} {name}" for place, name in enumerate(names, 1)}
 
 
-def columns(dimensions: Dimensions, families: Iterable[str]) -> Summary.Value:
+def columns(dimensions: Dimensions, families: Iterable[str], metric: Metric | None = None) -> Summary.Value:
     """Once a study, in any of its runs."""
     infos, names = [], names_of(dimensions)
     for name, values in {"family": tuple(families), **dimensions}.items():
-        kind = DATA_TYPE_STRING if isinstance(values[0], str) else DATA_TYPE_FLOAT64
+        kind = DATA_TYPE_STRING if any(isinstance(each, str) for each in values) else DATA_TYPE_FLOAT64
         infos.append(HParamInfo(name=names[name], display_name=name, type=kind))
         infos[-1].domain_discrete.extend(values)
-    metrics = [MetricInfo(name=MetricName(tag=tag), display_name=head) for tag, head in METRICS.items()]
+    metrics = [MetricInfo(name=MetricName(tag=tag), display_name=head) for tag, head in metrics_of(metric).items()]
     return _record(metadata.EXPERIMENT_TAG, experiment=Experiment(hparam_infos=infos, metric_infos=metrics))
 
 
@@ -156,6 +166,7 @@ SCALARS = {
     "7 trial/rung": "rung",
 }
 """Each tag and its column of the journal's table `reports`. The groups 1 to 3 are the ledger's."""
+LOSS, LONGEST_RUN = "4 valid/loss", 150
 ENDED, DEVICE_SECONDS = "7 trial/ended", "7 trial/device_seconds"
 BLEU, CHRF = "7 trial/test_bleu", "7 trial/test_chrf"
 PARAMETERS, QUOTIENT = "7 trial/parameters", "7 trial/perplexity_per_million"
@@ -189,9 +200,14 @@ class TrialRun:
             self._file.rewind(report.tokens)
         self._tokens, row = report.tokens, to_row(report)
         values = {tag: float(value) for tag, column in SCALARS.items() if (value := row[column]) is not None}
-        values |= {DEVICE_SECONDS: self._device_seconds(now), PARAMETERS: report.parameters}
-        if (kept := report.kept) is not None:
-            values[QUOTIENT] = kept.perplexity / (report.parameters / 1e6)
+        values[DEVICE_SECONDS] = self._device_seconds(now)
+        if report.numbers is not None:
+            values = {tag: value for tag, value in values.items() if tag != LOSS}
+            values |= {f"{REPORTED}{name}": value for name, value in report.numbers.items()}
+        else:
+            values[PARAMETERS] = report.parameters
+            if (kept := report.kept) is not None:
+                values[QUOTIENT] = kept.perplexity / (report.parameters / 1e6)
         if report.final:
             values[ENDED] = REASONS["decayed"]
         self._file.add(*(scalar(tag, value) for tag, value in values.items()), step=self._tokens)
@@ -223,8 +239,10 @@ class LedgerRun:
     The best so far is the first of the ranking; its loss is that of the subset, which all have.
     """
 
-    def __init__(self, folder: Path, journal: Journal, settings: Settings, dimensions: Dimensions) -> None:
-        self._file, self._journal = EventFile(folder / "ledger"), journal
+    def __init__(
+        self, folder: Path, journal: Journal, settings: Settings, dimensions: Dimensions, metric: Metric | None = None
+    ) -> None:
+        self._file, self._journal, self._metric = EventFile(folder / "ledger"), journal, metric
         self._best = best_so_far(journal)
         self._completed: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         self._drawing, self._picture_price = 0.0, FIRST_PICTURE_SECONDS
@@ -233,8 +251,8 @@ class LedgerRun:
             self._completed[row["family"]][row["rung"]].add(row["trial"])
         said = "\n".join(f"| {name} | `{value}` |" for name, value in settings.stored().items())
         about = text_pb("settings", f"{AXIS}\n\n| setting | value |\n|---|---|\n{said}").value
-        layout = custom_scalars(charts(list(settings.families))).value
-        self._file.add(*about, *layout, columns(dimensions, settings.families), step=0)
+        layout = custom_scalars(charts(list(settings.families), metric)).value
+        self._file.add(*about, *layout, columns(dimensions, settings.families, metric), step=0)
 
     def write(self, engine: Engine) -> None:
         """The account as it stands."""
@@ -242,7 +260,10 @@ class LedgerRun:
         account = {"spent": ledger.spent, "reserved": ledger.reserved, "left": ledger.left}
         values = {f"{BUDGET}/{name}": seconds for name, seconds in account.items()}
         values[f"{BUDGET}/running"] = len(engine.running)
-        values |= {f"{BEST}/{family}": row["subset_loss"] for family, row in self._best.items()}
+        values |= {
+            f"{BEST}/{family}": self._metric.own(row["loss"]) if self._metric else row["subset_loss"]
+            for family, row in self._best.items()
+        }
         for family, rungs in self._completed.items():
             values |= {f"{RUNGS}/{family} rung {rung}": len(trials) for rung, trials in sorted(rungs.items())}
         numbers = (scalar(tag, value) for tag, value in values.items())
@@ -274,7 +295,10 @@ class LedgerRun:
         if kept is None or (report.rung is None and not report.final):
             return False
         best = self._best.get(family)
-        if best is not None and report.rung is not None and trial != best["trial"]:
+        if best is not None and self._metric is not None:
+            if kept.loss >= best["loss"]:
+                return False
+        elif best is not None and report.rung is not None and trial != best["trial"]:
             behind = report.rung == best["rung"] and kept.perplexity >= best["subset_perplexity"]
             if best["final"] or report.rung < best["rung"] or behind:
                 return False
@@ -284,19 +308,21 @@ class LedgerRun:
     def _show(self, family: str, step: int) -> None:
         began = time.process_time()
         rows = [row for row in ranking(self._journal, by="quotient") if row["family"] == family]
-        drawn = [picture(family, rows)] if any(row["level"] is not None for row in rows) else []
-        self._file.add(*drawn, *text_pb(f"ranking/{family}", table(rows)).value, step=step)
+        has_front = self._metric is None and any(row["level"] is not None for row in rows)
+        drawn = [picture(family, rows)] if has_front else []
+        text = table(rows) if self._metric is None else own_table(rows, self._metric)
+        self._file.add(*drawn, *text_pb(f"ranking/{family}", text).value, step=step)
         self._picture_price = time.process_time() - began
         self._drawing += self._picture_price
 
 
-def charts(families: list[str]) -> dict[str, dict[str, list[Any]]]:
+def charts(families: list[str], metric: Metric | None = None) -> dict[str, dict[str, list[Any]]]:
     """The layout of the custom scalars: the account, the best losses, how far trials came."""
     budget = {
         "device-seconds": ["Multiline", [f"{BUDGET}/(spent|reserved|left)"]],
         "running trials": ["Multiline", [f"{BUDGET}/running"]],
     }
-    best = {"validation loss (nats a token)": ["Multiline", [f"{BEST}/.*"]]}
+    best = {metric.name if metric else "validation loss (nats a token)": ["Multiline", [f"{BEST}/.*"]]}
     rungs = {f"{family}: trials that completed it": ["Multiline", [f"{RUNGS}/{family} .*"]] for family in families}
     return {"budget": budget, "best so far": best, "rungs": rungs}
 
@@ -307,9 +333,11 @@ class TensorBoard(Listener):
     dimensions: of all its families; watch: what it took while the search ran.
     """
 
-    def __init__(self, folder: Path, journal: Journal, settings: Settings, dimensions: Dimensions) -> None:
+    def __init__(
+        self, folder: Path, journal: Journal, settings: Settings, dimensions: Dimensions, metric: Metric | None = None
+    ) -> None:
         self._folder, self._journal, self._dimensions, self.watch = folder, journal, dimensions, Stopwatch()
-        self._ledger = LedgerRun(folder, journal, settings, dimensions)
+        self._ledger = LedgerRun(folder, journal, settings, dimensions, metric)
         self._trials: dict[str, TrialRun] = {}
 
     def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
@@ -340,6 +368,6 @@ class TensorBoard(Listener):
         if trial not in self._trials:
             record = engine.trials[trial]
             begun = begun_row(self._dimensions, record.family, record.config)
-            name = f"{record.family}/{trial} {label(record.config)}"
+            name = f"{record.family}/{trial} {label(record.config).replace('/', '_')[:LONGEST_RUN]}"
             self._trials[trial] = TrialRun(self._folder / name, self._journal, trial, begun)
         return self._trials[trial]

@@ -331,11 +331,10 @@ class Engine:
         family = self.families[record.family]
         goal = goal or (record.goal if again and record.goal is not None else family.goal(record, rung))
         fills = rung is None and (goal is None or record.confirms is not None)
-        wanted = family.last_segment(record, price) if fills else with_margin(price)
+        even_share = self.accounting.affordable / max(1, self.slots.free)
+        wanted = family.last_segment(record, price) if fills else family.wanted(record, price, even_share)
         if not self.accounting.idle_slots:
-            wanted = with_start_up(
-                wanted, family.cost_model.start_up, self.accounting.affordable / max(1, self.slots.free)
-            )
+            wanted = with_start_up(wanted, family.cost_model.start_up, even_share)
         micro_batches = record.micro_batches or family.memory.micro_batches(record.config) or 1
         row = self.accounting.open_lease(
             trial, rung, goal, price, wanted, math.inf if wall is None else wall, micro_batches
@@ -388,7 +387,8 @@ class Engine:
         elif trial in self.cut_short:
             self._settle(trial, "paused", "deadline" if reason else report.ended)
         elif report.ended in ENDS:
-            self._settle(trial, "finished", "decayed" if report.ended == "final" else "past its best")
+            reason = "past its best" if report.ended == "turned" else "decayed"
+            self._settle(trial, "finished", reason if report.numbers is None else "at its end")
         else:
             self._settle(trial, "paused", f"rung {report.rung}")
 

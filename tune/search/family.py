@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sized
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from tune.reports import Report
+from tune.reports import KEPT_BACK, Report
 from tune.search.forecast import NO_PROGRESS, Forecast, Progress, Standing
 from tune.search.ladder import Ladder
 from tune.search.memory_model import Memory
@@ -182,6 +182,12 @@ class Policy(Protocol):
         """A trial is past its best, which is kept, with this loss, after so many seconds of training: it is at its end,
         and the search goes on."""
 
+    def returned(self, trial: str) -> None:
+        """A trial ended by itself, for good, and the search goes on."""
+
+    def known(self, life: float, gap: float) -> None:
+        """How long a trial's own life lasts in training seconds (inf: it has none), and in how many it reports."""
+
     def interrupted(self, trial: str) -> None:
         """A segment ended before its goal."""
 
@@ -210,7 +216,8 @@ class Family:
     that then turns their seconds into steps for all trials; life_steps: of a trial's own life (inf: it has none);
     refusals: configurations in a row that do not fit in memory; warm_up_steps: those over which the learning rate of
     its trials rises; decoding(step_seconds): what its winner needs to decode for a start, in seconds of a slot;
-    closing(step_seconds): what measuring a trial at its end takes, in the same; seed: of its trials.
+    closing(step_seconds): what measuring a trial at its end takes, in the same; seed: of its trials. Of a user's loop,
+    first_lease: seconds in which a trial is to report once, until one did; gap: the longest between two reports so far.
     """
 
     seconds: float
@@ -229,6 +236,8 @@ class Family:
     decoding: Callable[[float], float] = lambda step_seconds: 0.0
     closing: Callable[[float], float] = lambda step_seconds: 0.0
     seed: int = 0
+    first_lease: float = 0.0
+    gap: float = 0.0
 
     @property
     def used(self) -> float:
@@ -274,6 +283,12 @@ class Family:
             seconds = max(1, steps - record.steps) * (record.step_seconds or self.step_seconds or 0.0)
         return self.cost_model.segment(trial, max(0.0, seconds))
 
+    def wanted(self, record: TrialRecord, price: float, most: float) -> float:
+        """Seconds to reserve for a segment of this price; where its loop never reported, up to `most` for that."""
+        seconds = with_margin(max(price, self.gap)) + KEPT_BACK * self.gap
+        first = SLOWER * self.gap or self.first_lease
+        return max(seconds, min(first, most)) if record.step_seconds is None else seconds
+
     def last_segment(self, record: TrialRecord, seconds: float) -> float:
         """How much of so many seconds a last segment gets, so that its trial, should it win, can decode."""
         return seconds - min(DECODING_SHARE * seconds, self.decoding(record.step_seconds or 0.0))
@@ -293,7 +308,7 @@ class Family:
 
     def state(self) -> dict[str, object]:
         """All that its events made of it, as plain data; what was suggested follows from that."""
-        account = [self.charged, self.refusals, self.step_seconds]
+        account = [self.charged, self.refusals, self.step_seconds, *([self.gap] if self.gap else [])]
         return self.policy.state() | {
             "prices": self.cost_model.state(), "memory": self.memory.state(), "account": account
         }  # fmt: skip
@@ -334,6 +349,8 @@ class MemoryNotes:
         memory.learn(assignment.config, micro_batches, measured)
 
 
+SLOWER = 10.0
+"""Times the longest time between two reports of other trials, for the first of a new one: it may be a larger model."""
 MARGIN, SLACK_SECONDS = 2.0, 3.0
 """Of a lease over its price, where the cap allows: neither a noisy neighbour nor the first, slow steps of a new shape
 may cut a segment short. What it does not use is released."""

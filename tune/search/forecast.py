@@ -87,13 +87,15 @@ class Standings:
 
     falls(rung): how many times its drop over a rung a loss is expected to fall from there to the end, as long as there
     is no law; ahead(rung, seconds): how many times the training that a trial has at a rung, in so many seconds, it has
-    at its end; rises: whether a trial that a rung made worse waits behind the others; law, doubt: as of Rules.
+    at its end; rises: whether a trial that a rung made worse waits behind the others; law, doubt: as of Rules;
+    tie: losses closer than this are the same.
     """
 
     def __init__(
         self, falls: Callable[[int], float], ahead: Callable[[int, float], float], *, rises: bool = True,
-        law: bool = True, doubt: float = 1.0,
+        law: bool = True, doubt: float = 1.0, tie: float = TIE,
     ) -> None:  # fmt: skip
+        self._tie = tie
         self._falls, self._ahead, self._rises, self._has_law, self._doubt = falls, ahead, rises, law, doubt
         self._forecaster: Forecaster | None = None
         self._earlier: list[list[Observation]] = []
@@ -143,8 +145,8 @@ class Standings:
             self._observations += 1
         before = standing.losses.get(rung - 1)
         if before is not None:
-            standing.past_best = self._rises and loss > before + TIE
-            counts = self._better if loss < before - TIE else self._worse
+            standing.past_best = self._rises and loss > before + self._tie
+            counts = self._better if loss < before - self._tie else self._worse
             counts[rung] = counts.get(rung, 0) + 1
         self.pause(trial)
         if self._observations > (1 + NEW_SHARE) * self._fitted_to:

@@ -9,6 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+from tune.reports import NATS, Metric
+
 TRIALS_AT_600_SECONDS = 12
 """How wide to start; with another cap, by the square root of it."""
 START_UP_SHARE = 0.1
@@ -87,6 +89,16 @@ class Ladder:
         """Training of a trial's life at its end."""
         return min(self.life, self.rung_seconds(self.top) + self.kept)
 
+    def known(self, life: float, gap: float) -> "Ladder":
+        """The ladder once it is known how long a life lasts (inf: as long as it may), and in how many seconds of
+        training a trial reports: below that nothing is told apart."""
+        kept = min(self.kept, life + self.overhead)
+        bare = replace(
+            self, top=0, first=max(self.first, min(gap, life)), life=life, kept=kept,
+            last=self.last if math.isinf(life) else 0.0, explore=self.explore + self.kept - kept,
+        )  # fmt: skip
+        return _grow(bare)
+
     def cost(self, rung: int) -> float:
         """Planned for a segment from the rung below."""
         return self.rung_seconds(rung) - (self.rung_seconds(rung - 1) if rung else 0.0) + self.overhead
@@ -125,7 +137,7 @@ class Frame:
 
     slots: how many it may come to hold; shortest: least training of rung 0 that makes sense; overhead: of a segment
     beside its training; start_up: before a new slot trains; part: the family's of all slots; life: as of Ladder; seeds:
-    with which the last two are trained anew.
+    with which the last two are trained anew; metric: by which trials are compared.
     """
 
     slots: int
@@ -136,6 +148,7 @@ class Frame:
     life: float = math.inf
     rules: Rules = Rules()
     seeds: int = 0
+    metric: Metric = NATS
 
     def fit(self, seconds: float, wall: float = math.inf, first: float | None = None) -> Ladder:
         """The ladder for so many seconds of the cap, to be used in `wall` seconds. first: rung 0 is fixed already."""

@@ -153,9 +153,12 @@ class State:
         """The last report of a lease that is closed. Returns why the trial should be stopped, if it should."""
         assignment, valid = run.assignment, report.valid
         trial, family, record = assignment.trial, self.families[assignment.family], self.trials[assignment.trial]
-        record.steps = report.steps
+        record.steps = report.steps - report.lost
         record.checkpoint = str(self._folder / report.checkpoint) if report.checkpoint else record.checkpoint
         record.step_seconds = record.step_seconds or report.step_seconds
+        family.gap = max(family.gap, report.gap or 0.0)
+        if report.gap is not None and family.step_seconds is None and report.step_seconds:
+            family.policy.known(family.life_steps * report.step_seconds, report.gap)
         family.step_seconds = family.step_seconds or report.step_seconds
         if report.step_seconds:
             whole = (
@@ -164,7 +167,7 @@ class State:
                 else 0.0
             )
             slowdown = report.step_seconds / (record.step_seconds or 1.0)
-            family.cost_model.learn(run, slowdown=slowdown, aside=whole)
+            family.cost_model.learn(run, slowdown=slowdown, aside=whole + run.charged.get("lost", 0.0))
         if report.ended == "rung" and valid is not None:
             del self.cut_short[trial]
             seconds = report.steps * (record.step_seconds or 0.0)
@@ -174,6 +177,12 @@ class State:
         elif report.ended == "final" and valid is not None:
             del self.cut_short[trial]
             family.policy.finished(trial, report.steps * (record.step_seconds or 0.0))
+        elif report.ended == "returned" and valid is not None:
+            del self.cut_short[trial]
+            if assignment.rung is not None:
+                seconds = report.steps * (record.step_seconds or 0.0)
+                family.reached(trial, assignment.rung, valid.loss, Progress(tokens=report.tokens, seconds=seconds))
+            family.policy.returned(trial)
         elif report.ended == "turned" and report.kept is not None:
             del self.cut_short[trial]
             family.policy.turned(trial, report.kept.loss, report.steps * (record.step_seconds or 0.0))
@@ -184,7 +193,11 @@ class State:
         elif report.ended == "unmeasured":
             return "memory: ran out of it in the evaluation at its end"
         elif report.ended != "stopped" and record.steps <= run.steps_before:
-            return "price: its lease paid for no step"
+            if report.numbers is None:
+                return "price: its lease paid for no step"
+            if valid is None:
+                return f"error: no report within its lease of {assignment.seconds:.0f} s: report more often"
+            return "price: its lease ended before its goal, and nothing new was saved"
         return None
 
     def waits(self, trial: str) -> None:

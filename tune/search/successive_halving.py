@@ -116,7 +116,7 @@ class SuccessiveHalving:
         self._rules = frame.rules
         self._standings = Standings(
             lambda rung: self.ladder.falls(rung), lambda rung, seconds: self.ladder.ahead(rung, seconds),
-            rises=frame.rules.past_best, law=frame.rules.law, doubt=frame.rules.doubt,
+            rises=frame.rules.past_best, law=frame.rules.law, doubt=frame.rules.doubt, tie=frame.metric.tie,
         )  # fmt: skip
         self._finisher: str | None = None
         self._ends: dict[str, float] = {}
@@ -124,6 +124,8 @@ class SuccessiveHalving:
         self._errors: Counter[str] = Counter()
         self._turned: dict[str, tuple[float, float]] = {}
         """Of trials that are past their best the loss that they had there, and the training until that was seen."""
+        self._returned: list[str] = []
+        """Trials that ended by themselves."""
 
     @property
     def past_best(self) -> bool:
@@ -210,6 +212,17 @@ class SuccessiveHalving:
         if math.isfinite(self.ladder.life):
             self._release(trial)
 
+    def returned(self, trial: str) -> None:
+        """A trial ended by itself, for good: the search goes on."""
+        self._returned.append(trial)
+        self._standings.close(trial, "finished")
+        self._release(trial)
+
+    def known(self, life: float, gap: float) -> None:
+        """How long a trial's own life lasts in training seconds (inf: it has none), and in how many it reports."""
+        self.ladder = self.ladder.known(life, gap)
+        self._use(self.ladder.top, 0.0)
+
     def turned(self, trial: str, loss: float, training: float) -> None:
         """A trial is past its best, which is kept, with this loss, after so many seconds of training: it is at its end,
         and the search goes on."""
@@ -227,7 +240,7 @@ class SuccessiveHalving:
     def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
         """The ladder on which the rungs stay as they are, for another share of the cap or another deadline."""
         rules = replace(self._frame.rules, eta=self.ladder.eta, fall_kept=self.ladder.fall_kept)
-        return replace(self._frame, rules=rules).fit(seconds, wall, self.ladder.first)
+        return replace(self._frame, rules=rules, life=self.ladder.life).fit(seconds, wall, self.ladder.first)
 
     def refit(self, ladder: Ladder) -> None:
         """The family's share or the deadline changed, and with it the ladder.
@@ -237,7 +250,7 @@ class SuccessiveHalving:
         self.ladder, self._finisher = ladder, None
         self._use(ladder.top, 0.0)
         for trial, standing in self.trials.items():
-            if standing.state == "finished" and trial not in self._turned:
+            if standing.state == "finished" and trial not in self._turned and trial not in self._returned:
                 standing.state = "paused"
         self._standings.again()
 
@@ -375,8 +388,9 @@ class SuccessiveHalving:
     def _place(self, trial: str) -> str:
         standing = self.trials[trial]
         loss, (expected, _) = standing.losses[standing.rung], self._standings.expected(trial)
-        at_its_end = f", {expected:.3f} expected at its end" if expected != loss else ""
-        return f"best of those that wait at rung {standing.rung}: loss {loss:.3f}{at_its_end}"
+        metric = self._frame.metric
+        at_its_end = f", {metric.text(expected, '.3f').split()[-1]} expected at its end" if expected != loss else ""
+        return f"best of those that wait at rung {standing.rung}: {metric.text(loss, '.3f')}{at_its_end}"
 
     def _use(self, rung: int, seconds: float) -> None:
         self._used.extend([0.0] * (rung + 1 - len(self._used)))
@@ -394,4 +408,5 @@ class SuccessiveHalving:
             "errors": dict(self._errors),
             "standings": {trial: standing.told() for trial, standing in self.trials.items()},
         }
+        known |= {"returned": self._returned} if self._returned else {}
         return known | ({"past best": self._turned} if self._turned else {})

@@ -9,6 +9,7 @@ from dataclasses import replace
 import optuna
 
 from tune.errors import UserError
+from tune.own_space import Dimension, OwnSpace
 from tune.search.forecast import NO_PROGRESS, Forecast, Progress
 from tune.search.outlook import Outlook, most_promising
 from tune.search_space import ASPECT, CENTRE, FREED, PER_LAYER, Config, Space, Value, layer_weights
@@ -45,7 +46,7 @@ class Suggester:
     """
 
     def __init__(
-        self, space: Space, *, seed: int, search: str, prior: Callable[[Config], float],
+        self, space: Space | OwnSpace, *, seed: int, search: str, prior: Callable[[Config], float],
         outlook: Outlook | None = None, first: Sequence[Config] = (),
     ) -> None:  # fmt: skip
         self._space, self._prior, self._outlook, self._search = space, prior, outlook or Outlook(), search
@@ -135,10 +136,11 @@ class Suggester:
     def _ask(self, study: optuna.Study) -> Config:
         trial = study.ask(self._distributions())
         study.tell(trial, state=optuna.trial.TrialState.FAIL)
-        chosen = {**trial.params, **self._space.fix}
-        return {name: chosen[name] for name in self._space.dimensions}
+        return self._space.drawn(trial.params)
 
     def _distributions(self) -> dict[str, optuna.distributions.BaseDistribution]:
+        if isinstance(self._space, OwnSpace):
+            return {name: distribution(each) for name, each in self._space.given.items()}
         free = {name: values for name, values in self._space.dimensions.items() if name not in self._space.fix}
         return {name: optuna.distributions.CategoricalDistribution(values) for name, values in free.items()}
 
@@ -149,14 +151,28 @@ class Suggester:
             sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=ENOUGH_RESULTS, multivariate=True)
         study = optuna.create_study(sampler=sampler)
         distributions = self._distributions()
+        complete, running = optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.RUNNING
+
+        def add(config: Config, state: optuna.trial.TrialState, loss: float | None) -> None:
+            there = {name: each for name, each in distributions.items() if name in config}
+            params = {name: config[name] for name in there}
+            study.add_trial(optuna.trial.create_trial(state=state, params=params, distributions=there, value=loss))
+
         for trial, loss in self._results[max(self._enough())].items():
-            params = {name: self._given[trial][name] for name in distributions}
-            study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=loss))
+            add(self._given[trial], complete, loss)
         known = set[str]().union(*self._results.values())
         for config in (config for trial, config in self._given.items() if trial not in known):
-            params, running = {name: config[name] for name in distributions}, optuna.trial.TrialState.RUNNING
-            study.add_trial(optuna.trial.create_trial(state=running, params=params, distributions=distributions))
+            add(config, running, None)
         return study
+
+
+def distribution(of: Dimension) -> optuna.distributions.BaseDistribution:
+    """Of a dimension, as Optuna has it."""
+    if of.values:
+        return optuna.distributions.CategoricalDistribution(of.values)
+    if of.whole:
+        return optuna.distributions.IntDistribution(int(of.low), int(of.high), log=of.log)
+    return optuna.distributions.FloatDistribution(of.low, of.high, log=of.log)
 
 
 def first_search(search: str) -> str:

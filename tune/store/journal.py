@@ -98,12 +98,13 @@ UPGRADES = (
             *("averaged_loss REAL", "averaged_perplexity REAL", "averaged_bits_per_character REAL"),
             *("averaged_nats_per_word REAL", "averaged_accuracy REAL"),
             *("averaged_tokens INTEGER", "averaged_seconds REAL", "test_blocks TEXT"),
+            *("numbers TEXT", "gap REAL", "lost INTEGER"),
         )
     ),
 )
 """What came to the schema since, in order: a study that was begun before gets it when it goes on."""
 STEPS = (SCHEMA, *UPGRADES)
-LAST_BEFORE = "5c78daf"
+LAST_BEFORE = "bbf7e48"
 """The last commit that goes on with studies whose journals had fewer of these."""
 
 SHARE = "IIF(share > 0, share, 1)"
@@ -125,6 +126,7 @@ SENSE = {
     "reports": f"""
         at BETWEEN 0 AND {NOW} AND IFNULL(training_seconds BETWEEN 0 AND {NOW}, 1)
         AND IFNULL(step_seconds BETWEEN 0 AND {NOW}, 1) AND IFNULL(steps >= 0, 1)
+        AND IFNULL(gap BETWEEN 0 AND {NOW}, 1) AND IFNULL(lost BETWEEN 0 AND steps, 1)
         AND (rung IS NULL AND NOT final OR ABS(valid_loss) < 1e300)""",
     "decisions": f"at BETWEEN 0 AND {NOW}",
 }

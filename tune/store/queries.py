@@ -4,7 +4,7 @@ Only like is compared with like. A trial counts with the furthest level that it 
 rung; there with what it was measured on: the fixed validation subset, of which a journal of before tells no size, or
 after the decay the whole split, where all decayed trials of its family were measured on that; in each with the weights
 that are kept, which are their average where that is better. One that turned where no time was left to measure it so
-stands behind those that were. What failed has no place.
+stands behind those that were. A user's loop counts with its best metric, wherever that was. What failed has no place.
 """
 
 import math
@@ -22,9 +22,12 @@ BROKEN = ("diverged", "memory", "error")
 _BROKEN = " OR ".join(f"reason LIKE '{word}%'" for word in BROKEN)
 FAILED = f"(state = 'failed' OR (state = 'stopped' AND reason IS NOT NULL AND ({_BROKEN})))"
 """Of a row of trials: it has no place among the others. One that waits may yet go on, whatever happened to it."""
-VALUES = {"perplexity": "perplexity", "quotient": "perplexity / parameters"}
-"""By what trials of one level are ranked, low first."""
-ORDER = "final DESC, IIF(final, 0, rung) DESC, on_whole DESC, subset DESC"
+VALUES = {
+    "perplexity": "IIF(own, loss, perplexity)",
+    "quotient": "IIF(own, loss, perplexity / parameters)",
+}
+"""By what trials of one level are ranked, low first; those of a user's loop by its metric."""
+ORDER = "IIF(own, 0, final) DESC, IIF(own OR final, 0, rung) DESC, on_whole DESC, subset DESC"
 """Of levels, the furthest first; of two subsets the larger first."""
 ANEW = "trial IN (SELECT trial FROM decisions WHERE action = 'confirm')"
 """Of a trial: it trains the configuration of another one anew. It has a place, but only with all that the others have
@@ -32,10 +35,11 @@ after their decay."""
 LEVELS = f"""
     WITH completed AS (
         SELECT reports.*, family, parameters, created, IFNULL(averaged_loss < valid_loss, 0) AS averaged,
+               numbers IS NOT NULL AS own,
                ROW_NUMBER() OVER (PARTITION BY trial, IIF(final, -1, rung) ORDER BY report DESC) AS again
         FROM reports JOIN trials USING (trial)
-        WHERE (final OR rung IS NOT NULL) AND perplexity < 9e999 AND at <= ?1 AND NOT {FAILED}
-            AND NOT (whole_perplexity IS NULL AND {ANEW})),
+        WHERE (final OR rung IS NOT NULL) AND IIF(numbers IS NULL, perplexity, ABS(valid_loss)) < 9e999 AND at <= ?1
+            AND NOT {FAILED} AND NOT (whole_perplexity IS NULL AND {ANEW})),
     alike AS (
         SELECT *, IIF(averaged, averaged_perplexity, perplexity) AS kept_perplexity,
                final AND whole_perplexity IS NOT NULL AND MIN(
@@ -45,6 +49,8 @@ LEVELS = f"""
     SELECT family, trial, parameters, created, report, at, final,
            IIF(final, IFNULL(MAX(rung) OVER (PARTITION BY trial), rung), rung) AS rung,
            IIF(final, '{DECAY}', 'rung ' || rung) AS level, on_whole, IIF(on_whole, NULL, valid_subset) AS subset,
+           own, IIF(own, numbers, NULL) AS numbers,
+           IIF(on_whole, whole_loss, IIF(averaged, averaged_loss, valid_loss)) AS loss,
            IIF(on_whole, whole_perplexity, kept_perplexity) AS perplexity,
            IIF(on_whole, whole_bits_per_character, IIF(averaged, averaged_bits_per_character, bits_per_character))
                AS bits_per_character,
@@ -56,13 +62,14 @@ LEVELS = f"""
 measured twice, as after a kill, the later one. rung: after the decay, the highest that the trial completed; averaged:
 what is kept is the average of its weights."""
 PLACES = f"""
-    SELECT *, ROW_NUMBER() OVER (PARTITION BY family ORDER BY {ORDER}, perplexity, created, trial) AS place
+    SELECT *, ROW_NUMBER() OVER (PARTITION BY family ORDER BY {ORDER}, {VALUES["perplexity"]}, created, trial) AS place
     FROM ({LEVELS})"""
 """Levels with their place: the first of those there were at a moment is the best so far."""
 RANKING = f"""
     SELECT trials.family, trials.trial, config, state, IFNULL(reason, '') AS reason, trials.created,
-           trials.parameters, CASE WHEN {FAILED} THEN 'failed' WHEN final THEN 'decayed' WHEN final = 0 THEN 'rung'
-           ELSE 'unranked' END AS section, final, rung, level, on_whole, subset, averaged, perplexity,
+           trials.parameters, CASE WHEN {FAILED} THEN 'failed' WHEN final AND NOT own THEN 'decayed'
+           WHEN level IS NOT NULL THEN 'rung' ELSE 'unranked' END AS section,
+           final, rung, level, on_whole, subset, averaged, IFNULL(own, 0) AS own, loss, numbers, perplexity,
            perplexity / (trials.parameters / 1e6) AS perplexity_per_million, bits_per_character, test_perplexity,
            steps, tokens, training_seconds, checkpoint, IFNULL(paid, 0.0) AS device_seconds, memory_bytes, mfu
     FROM trials
@@ -106,7 +113,9 @@ def decayed(journal: Reader) -> list[sqlite3.Row]:
 
 
 def level_text(row: Row | sqlite3.Row) -> str:
-    """at rung 2, or after its decay"""
+    """at rung 2, or after its decay; of a user's loop, at its end"""
+    if row["final"] and "own" in row.keys() and row["own"]:  # noqa: SIM118 - a sqlite3.Row has its values in it
+        return "at its end"
     return "after its decay" if row["final"] else f"at rung {row['rung']:.0f}"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import ray
 
+from model.training.checkpoint import newest
 from tune.backend.scheduler import NOT_STARTED, Desk, SlotKeeper
 from tune.backend.session import local_ray
 from tune.store.heartbeat import FOLDER, beat
@@ -61,7 +62,7 @@ def late(folder: Path, live: dict[str, Any]) -> SlotKeeper:
     engine = SimpleNamespace(
         overdue=lambda: ["t001"], accounting=SimpleNamespace(journal=SimpleNamespace(folder=folder), idle_slots=0)
     )
-    desk = Desk(engine)  # type: ignore[arg-type]
+    desk = Desk(engine, newest)  # type: ignore[arg-type]
     desk.known["t001"] = trial  # type: ignore[assignment]
     controller = SimpleNamespace(
         _actor_cache=SimpleNamespace(num_cached_objects=0),

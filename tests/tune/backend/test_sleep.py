@@ -19,7 +19,8 @@ from model.data.dataset import prepare_text
 from tests.forked import FORKING
 from tests.tune.search.world import World
 from tune.backend import trainable as trial
-from tune.backend.trainable import Place, TrainingTrial
+from tune.backend.leased import Place
+from tune.backend.trainable import TrainingTrial
 from tune.store.accounting import Assignment
 from tune.store.heartbeat import (
     DRIVER,

@@ -15,8 +15,9 @@ from model.config import Config
 from model.cost.peak_flops import flops_on
 from model.data.corpus import TextCorpus
 from model.data.dataset import TextData, prepare_text
-from tune.backend import trainable as trial
-from tune.backend.trainable import Life, Place, TrainingTrial
+from tune.backend import leased as trial
+from tune.backend.leased import Life, Place
+from tune.backend.trainable import TrainingTrial
 from tune.reports import from_row
 from tune.store.accounting import Assignment
 from tune.store.heartbeat import DRIVER, FOLDER, Driver, beat, boot, last_beat, opened_here

@@ -71,7 +71,9 @@ def test_of_what_runs_it_tells_what_was_reported_last(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [40, 120])
 def test_the_panel_fits_the_terminal(width: int) -> None:
-    best = Best(trial="t023", config="d96 h4 l3 p0 bf16", perplexity=57.93, where="at rung 2", curve=range(99, 0, -1))
+    best = Best(
+        trial="t023", config="d96 h4 l3 p0 bf16", found="perplexity 57.93", where="at rung 2", curve=range(99, 0, -1)
+    )
     at_work = [
         Running(
             trial=f"t{n:03d}", config="d96 h4 l3 p0 bf16", goal="to rung 2", left=12.0, loss=loss, step_seconds=pace

@@ -34,7 +34,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def fail_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the midst of the search."""
 
-    def run_trials(*given: object) -> None:
+    def run_trials(*given: object, **named: object) -> None:
         raise error
 
     monkeypatch.setattr("tune.study.local_ray", lambda slots, gpus: nullcontext())

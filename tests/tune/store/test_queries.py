@@ -122,7 +122,8 @@ def test_all_that_show_a_best_show_the_first_of_the_ranking(tmp_path: Path, repo
         assert found is not None and shown is not None
         first = frame[frame["family"] == name].iloc[0]
         told = {(each["trial"], each["perplexity"]) for each in (row, first, found.winner)}
-        assert told | {(shown.trial, shown.perplexity)} == {(row["trial"], row["perplexity"])}
+        assert told == {(row["trial"], row["perplexity"])}
+        assert (shown.trial, shown.found) == (row["trial"], f"perplexity {row['perplexity']:.4g}")
         winner = winners(world.journal)[name]
         assert (winner.trial, winner.perplexity) == (row["trial"], row["perplexity"])
         line = next(last_lines(world.journal, {name: winner}, {}, [name], cap=900, spent=1))

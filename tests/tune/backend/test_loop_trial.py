@@ -1,0 +1,256 @@
+"""The worker of a user's loop, without a Ray around it: real processes, that crash, hang, never save, say nothing."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tune.backend import loop_trial
+from tune.backend.leased import Place
+from tune.backend.loop_trial import OUTPUT, LoopFailed, LoopTrial
+from tune.errors import told
+from tune.load import Loop
+from tune.reports import Metric, Report, from_row
+from tune.store.heartbeat import Driver, boot, live_on, started
+
+LOSS = Metric(name="loss", tie=0.0)
+HEAD = "import json, os, sys, time\nimport tune.loop as ration\n"
+COUNTS = """
+def train(config):
+    step = 0
+    if (saved := ration.checkpoint()) is not None:
+        step = json.loads((saved / "state.json").read_text())
+    while not ration.done():
+        step += 1
+        time.sleep(0.01)
+        save = lambda folder: (folder / "state.json").write_text(json.dumps(step))
+        ration.report(loss=1 / step, step=step, other=step, save=save)
+"""
+
+
+class Worker:
+    """A worker, and the leases that it is given."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.lease = folder / "study", 0
+        (self.folder / "heartbeats").mkdir(parents=True)
+        self.code = folder / "code"
+        self.code.mkdir()
+        self.trial = LoopTrial.__new__(LoopTrial)
+        monkeypatch.setattr("tune.backend.leased.Heart", lambda live: type("Still", (), {"start": lambda self: None})())
+        self.place = Place(
+            folder=self.folder, device="cpu", threads=1, seed=0, recipes={}, evaluation_tokens={}, report_every=5.0,
+            driver=Driver.here(), memory_limit=None,
+        )  # fmt: skip
+
+    def loop(self, source: str, function: str | None = "train", **more: Any) -> Loop:
+        file = self.code / "mine.py"
+        file.write_text(HEAD + source)
+        return Loop(folder=self.code, file=file, function=function, metric=LOSS, **more)
+
+    def told(self, trial: str = "t001", seconds: float = 60.0, **goal: Any) -> dict[str, Any]:
+        """What the driver says of a lease that begins now."""
+        self.lease += 1
+        assignment = {
+            "trial": trial, "family": "loop", "config": {"width": 4}, "slot": 0, "lease": self.lease, "rung": 0,
+            "opened": 0.0, "seconds": seconds, "steps": None, "training_seconds": None, "checkpoint": None,
+            "micro_batches": 1, **goal,
+        }  # fmt: skip
+        opened = {"boot": boot(), "monotonic": time.monotonic()}
+        return {"assignment": assignment, "opened": opened, "peak_flops": None}
+
+    def ends(self) -> Report:
+        """The last report of the lease."""
+        while True:
+            report = from_row(json.loads(self.trial.step()["report"]))
+            if report.ended:
+                return report
+
+    @property
+    def output(self) -> str:
+        return (self.folder / OUTPUT / "t001.txt").read_text()
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    made = Worker(tmp_path, monkeypatch)
+    yield made
+    made.trial.cleanup()
+    live_on()
+
+
+def test_it_goes_on_where_it_was_in_the_same_process_and_nothing_of_our_models_is_there(worker: Worker) -> None:
+    (worker.code / "model.py").write_text("GPT = 'theirs'\n")
+    source = "from model import GPT\nprint(GPT, os.getpid(), 'model.config' in sys.modules, 'ray' in sys.modules)\n"
+    worker.trial.setup(worker.told(steps=30), worker.place, worker.loop(source + COUNTS))
+    first = worker.ends()
+    assert first.ended == "rung" and first.steps == 30 and first.valid and first.valid.loss == 1 / 30
+    assert first.numbers == {"loss": 1 / 30, "other": 30.0} and not first.lost
+    worker.trial.reset_config(worker.told(steps=50))
+    assert worker.ends().steps == 50
+    worker.trial.reset_config(worker.told("t002", steps=10))
+    assert worker.ends().steps == 10, "another trial begins at its own beginning"
+    assert worker.output.count("theirs") == 1 and "False False" in worker.output
+
+
+def test_a_script_runs_as_itself_in_its_folder_for_each_lease(worker: Worker) -> None:
+    (worker.code / "beside.py").write_text("GAIN = 1\n")
+    source = "import beside\nprint(os.getcwd(), sys.argv[0], ration.config(width=1, rate=2))\n"
+    source += COUNTS.replace("def train(config):", "if __name__ == '__main__':")
+    worker.trial.setup(worker.told(steps=5), worker.place, worker.loop(source, None))
+    assert worker.ends().steps == 5
+    worker.trial.reset_config(worker.told(steps=9))
+    assert worker.ends().steps == 9
+    assert worker.output.count(f"{worker.code} {worker.code / 'mine.py'} {{'width': 4, 'rate': 2}}") == 2
+
+
+HANGS = {
+    "at once": "def train(config):\n    time.sleep(10_000)\n",
+    "with the lock": "def train(config):\n    import ctypes\n    ctypes.PyDLL(None).sleep(10_000)\n",
+    "with a child": "import subprocess\n"
+    "def train(config):\n    subprocess.run([sys.executable, '-c', 'import time; time.sleep(9876)'])\n",
+}
+
+
+@pytest.mark.parametrize("how", HANGS)
+def test_a_loop_that_never_reports_is_ended_at_its_lease_with_all_that_it_began(worker: Worker, how: str) -> None:
+    worker.trial.setup(worker.told(seconds=2.0, steps=5), worker.place, worker.loop(HANGS[how]))
+    assert worker.trial._process is not None
+    process = worker.trial._process.pid
+    report = worker.ends()
+    assert report.ended == "lease" and report.valid is None and report.numbers == {} and report.steps == 0
+    assert 0 < report.seconds["lost"] <= 2.5, "it is charged for what it took"
+    assert started(process) is None
+    assert not [each for each in Path("/proc").glob("[0-9]*/cmdline") if b"sleep(9876)" in _read(each)]
+    file = worker.code / "mine.py"
+    file.write_text(HEAD + COUNTS)
+    worker.trial.reset_config(worker.told("t002", steps=3))
+    assert worker.ends().steps == 3, "the worker serves again, with a new process"
+
+
+def test_what_was_not_saved_is_lost_and_said_and_what_was_is_kept(worker: Worker) -> None:
+    source = COUNTS.replace("        time.sleep(0.01)\n", "        time.sleep(0.01 if step <= 30 else 10_000)\n")
+    worker.trial.setup(worker.told(steps=20), worker.place, worker.loop(source))
+    assert worker.ends().steps == 20
+    worker.trial.reset_config(worker.told(seconds=3.0, steps=100))
+    report = worker.ends()
+    assert report.ended == "lease" and report.checkpoint and report.checkpoint.endswith("20")
+    assert report.steps - report.lost == 20 <= report.steps <= 30
+
+
+def test_a_loop_that_does_not_return_when_it_is_told_to_is_ended_and_the_next_lease_has_its_own(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_trial, "CLOSING_SECONDS", 0.5)
+    worker.trial.setup(worker.told(steps=5), worker.place, worker.loop(COUNTS + "    time.sleep(10_000)\n"))
+    for steps in (5, 9):
+        report = worker.ends()
+        assert (report.ended, report.steps) == ("rung", steps)
+        assert worker.trial._process is None
+        worker.trial.reset_config(worker.told(steps=9 if steps == 5 else 12))
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""
+
+
+FAILS = {
+    "raise RuntimeError('mine')": r"its train raised RuntimeError: mine \(mine.py:4\)",
+    "sys.exit(3)": r"its train raised RuntimeError: it exited with 3",
+    "import nothing_of_this_name": r"its train raised ModuleNotFoundError: No module named 'nothing_of_this_name'",
+    "ration.report(loss='low')": r"its train raised ValueError: report: loss is 'low', which is no number",
+    "ration.report(other=1)": r"its train raised ValueError: report: 'loss' is the metric, and here is 'other'",
+    "return": r"ValueError: the loop returned without a report",
+}
+
+
+@pytest.mark.parametrize("line", FAILS)
+def test_an_error_is_told_in_one_line_that_names_the_place(worker: Worker, line: str) -> None:
+    worker.trial.setup(worker.told(steps=5), worker.place, worker.loop(f"def train(config):\n    {line}\n"))
+    with pytest.raises(LoopFailed) as failed:
+        worker.ends()
+    function, said = told(f"Traceback:\n{failed.value}") or (None, "")
+    assert re.search(FAILS[line], f"its {function} raised {said}")
+    assert "Traceback" in worker.output
+
+
+def test_a_loop_whose_process_dies_ends_its_worker_which_the_engine_knows_as_a_death(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+
+    def end(code: int) -> None:
+        ended.append(code)
+        raise SystemExit
+
+    monkeypatch.setattr(loop_trial.os, "_exit", end)
+    worker.trial.setup(
+        worker.told(steps=5), worker.place, worker.loop("def train(config):\n    os.kill(os.getpid(), 9)\n")
+    )
+    with pytest.raises(SystemExit):
+        worker.ends()
+    assert ended == [1]
+
+
+def test_told_to_end_it_ends_at_a_report_and_keeps_what_it_has(worker: Worker) -> None:
+    worker.trial.setup(worker.told(steps=10**9), worker.place, worker.loop(COUNTS))
+    worker.trial.step()
+    (worker.folder / "stop").touch()
+    report = worker.ends()
+    assert report.ended == "stopped" and report.checkpoint and not report.lost
+
+
+RAY = """
+import tempfile
+from ray import tune
+from ray.tune import Checkpoint, report
+
+def train(config):
+    start = 0
+    if (checkpoint := tune.get_checkpoint()) is not None:
+        with checkpoint.as_directory() as folder:
+            start = json.load(open(os.path.join(folder, "state.json")))
+    for epoch in range(start, 100):
+        with tempfile.TemporaryDirectory() as folder:
+            json.dump(epoch + 1, open(os.path.join(folder, "state.json"), "w"))
+            report({"loss": 1 / (epoch + 1), "name": "a text"}, checkpoint=Checkpoint.from_directory(folder))
+"""
+
+
+def test_a_function_of_ray_tunes_runs_unchanged(worker: Worker) -> None:
+    worker.trial.setup(worker.told(steps=30), worker.place, worker.loop(RAY))
+    first = worker.ends()
+    assert first.ended == "rung" and first.steps == 30 and first.numbers == {"loss": 1 / 30}
+    worker.trial.reset_config(worker.told(steps=50))
+    assert worker.ends().steps == 50
+    worker.trial.reset_config(worker.told(rung=None, steps=None))
+    last = worker.ends()
+    assert last.ended == "returned" and last.steps == 100 and last.valid and last.valid.loss == 0.01
+
+
+def test_a_function_of_this_session_goes_along_with_what_it_holds(worker: Worker) -> None:
+    import ray.cloudpickle
+
+    scale = 3.0
+
+    def train(config: dict[str, Any]) -> None:
+        import tune.loop as ration
+
+        for step in range(1, 100):
+            if ration.done():
+                return
+            ration.report(loss=scale / step + config["width"], step=step)
+
+    loop = Loop(folder=worker.code, pickled=ray.cloudpickle.dumps(train), metric=LOSS)
+    worker.trial.setup(worker.told(steps=6), worker.place, loop)
+    report = worker.ends()
+    assert report.valid and report.valid.loss == 4.5 and report.lost == 6 and report.checkpoint is None
+    assert os.getpid() != (worker.trial._process.pid if worker.trial._process else 0)

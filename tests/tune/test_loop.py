@@ -1,0 +1,210 @@
+"""What a user's loop says to its lease, in virtual time: when a lease ends, what is kept, what travels."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tune import loop
+from tune.loop import Lease, Over, Terms, best, newest, read
+from tune.reports import KEPT_BACK
+
+
+class World:
+    """A trial on one lease after another, its clock, and what its worker heard."""
+
+    def __init__(self, folder: Path, **terms: Any) -> None:
+        self.now, self.heard, self.stopped = 0.0, list[dict[str, Any]](), False
+        self.terms: dict[str, Any] = {
+            "trial": "t001", "config": {"width": 4}, "folder": str(folder), "output": "", "ends": math.inf,
+            "metric": "loss", "maximize": False, **terms,
+        }  # fmt: skip
+        self.lease = self.again()
+
+    def again(self, **terms: Any) -> Lease:
+        """The next lease."""
+        self.lease = Lease(
+            Terms(**{**self.terms, **terms}), self.heard.append, lambda: self.stopped, lambda: self.now
+        )  # fmt: skip
+        return self.lease
+
+    def report(self, loss: Any, after: float = 1.0, step: int | None = None, save: Any = None, **more: Any) -> None:
+        """After so many seconds of training."""
+        self.now += after
+        self.lease.report({"loss": loss, **more}, step, save)
+
+
+def saving(value: object) -> Callable[[Path], None]:
+    return lambda folder: (folder / "state.json").write_text(json.dumps(value)) and None
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "t001")
+
+
+def test_outside_of_a_search_it_trains_as_ever(tmp_path: Path) -> None:
+    assert loop.config(width=128) == {"width": 128}
+    assert loop.checkpoint() is None and not loop.done()
+    loop.report(loss="nothing hears it", step=-3, save=lambda folder: 1 / 0)
+
+
+def test_a_lease_ends_at_the_report_that_reaches_its_goal_and_the_next_one_goes_on_from_there(world: World) -> None:
+    world.again(training_seconds=3.0)
+    for step in (10, 20, 30):
+        assert not world.lease.done()
+        world.report(5.0 - step / 10, step=step, save=saving(step))
+    assert world.lease.done() and world.heard[-1]["ended"] == "rung" and world.heard[-1]["lost"] == 0
+    with pytest.raises(Over):
+        world.report(1.0)
+    lease = world.again(steps=50)
+    assert lease.checkpoint is not None and json.loads((lease.checkpoint / "state.json").read_text()) == 30
+    world.report(9.0, step=40)
+    assert not lease.done()
+    world.report(9.0, step=50, save=saving(50))
+    assert lease.done() and world.heard[-1]["training_seconds"] == 5.0
+    assert world.heard[-1]["best"] == 2.0, "the best so far is the result"
+
+
+def test_so_much_of_a_lease_is_kept_back_that_another_report_as_late_as_any_fits(world: World) -> None:
+    for gaps in ([1.0] * 40, [2.0, 0.5, 3.0, 0.1] * 9, [8.0] * 5):
+        world.now, lease = 0.0, world.again(ends=40.0)
+        for gap in gaps:
+            world.report(1.0, after=gap, save=saving(0))
+            if lease.done():
+                break
+        assert lease.done() and world.heard[-1]["ended"] == "lease"
+        left = 40.0 - world.now
+        assert 0 <= left < KEPT_BACK * (max(gaps) + 1), "it neither outstays it nor leaves it unused"
+
+
+def test_on_a_last_segment_it_trains_as_long_as_the_lease_lets_it(world: World) -> None:
+    world.again(ends=20.0, last=True)
+    while not world.lease.done():
+        world.report(1.0)
+    assert world.heard[-1]["ended"] == "final" and world.now > 17.0
+
+
+def test_a_loop_has_an_end_of_its_own_where_its_life_is_over_or_it_returns(world: World) -> None:
+    world.again(life=20)
+    world.report(1.0, step=20, save=saving(20))
+    assert world.lease.done() and world.heard[-1]["ended"] == "returned"
+    world.again()
+    world.report(0.5, step=30, save=saving(30))
+    world.lease.returned()
+    assert world.heard[-1]["ended"] == "returned" and world.heard[-1]["lost"] == 0
+    assert newest(Path(world.terms["folder"])).name.endswith("30")  # type: ignore[union-attr]
+
+
+def test_who_returns_without_a_word_is_told_so(world: World) -> None:
+    with pytest.raises(ValueError, match=r"^the loop returned without a report: call ration\.report\(...\) in it$"):
+        world.lease.returned()
+
+
+@pytest.mark.parametrize("told", ["low", None, {"a": 1}, [1, 2], torch.ones(2)])
+def test_what_is_no_number_is_an_error_in_one_line(world: World, told: Any) -> None:
+    with pytest.raises(ValueError, match=r"^report: loss is [^\n]*, which is no number: report a number$"):
+        world.report(told)
+
+
+def test_a_metric_that_is_missing_or_a_step_that_goes_back_is_an_error_in_one_line(world: World) -> None:
+    with pytest.raises(ValueError, match=r"^report: 'loss' is the metric, and here is 'accuracy': report it"):
+        world.lease.report({"accuracy": 0.5}, None, None)
+    world.report(1.0, step=7)
+    with pytest.raises(ValueError, match=r"^report: step 6 comes after step 7: "):
+        world.report(1.0, step=6)
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_metric_that_is_not_finite_ends_the_trial(world: World, loss: float) -> None:
+    world.report(3.0)
+    world.report(loss, save=saving(0))
+    assert world.lease.done() and world.heard[-1]["ended"] == "diverged" and not world.heard[-1]["checkpoint"]
+
+
+def test_numbers_of_any_library_count_and_what_else_is_told_is_left_out(world: World) -> None:
+    world.report(torch.tensor(2.0), accuracy=np.float32(0.5), name="x", rate=None, often=True, bad=math.nan)
+    assert world.heard[-1]["best"] == 2.0
+    assert world.heard[-1]["numbers"] == {"loss": 2.0, "accuracy": 0.5, "often": 1.0}
+
+
+def test_more_is_better_where_it_is_said(world: World) -> None:
+    world.again(maximize=True)
+    for accuracy in (0.1, 0.9, 0.5):
+        world.report(accuracy, after=2.0)
+    assert world.heard[-1]["best"] == -0.9
+
+
+def test_reports_travel_once_a_second_and_no_seconds_are_lost_on_the_way(world: World) -> None:
+    world.again(ends=60.0)
+    while not world.lease.done():
+        world.report(1.0, after=0.05)
+    assert len(world.heard) <= world.now + 2
+    assert sum(each["seconds"]["steps"] for each in world.heard) == pytest.approx(world.now)
+
+
+def test_what_it_sets_up_is_its_start_and_no_training(world: World) -> None:
+    world.lease.begins()
+    world.now += 30.0
+    assert not world.lease.done()
+    world.report(1.0)
+    assert world.heard[-1]["seconds"]["start"] == 30.0 and world.heard[-1]["seconds"]["steps"] == 1.0
+    assert world.heard[-1]["gap"] == 1.0
+
+
+def test_told_to_end_it_ends_at_its_next_report_and_keeps_it(world: World) -> None:
+    world.report(1.0, save=saving(1))
+    world.stopped = True
+    world.report(0.9, save=saving(2))
+    assert world.lease.done() and world.heard[-1]["ended"] == "stopped" and world.heard[-1]["lost"] == 0
+
+
+def test_checkpoints_are_few_cheap_and_whole_and_the_best_one_stays(world: World, tmp_path: Path) -> None:
+    folder = Path(world.terms["folder"])
+    saved: list[int] = []
+
+    def save(place: Path) -> None:
+        world.now += 0.5
+        saved.append(len(saved))
+        (place / "state.json").write_text(str(len(saved)))
+
+    world.again(ends=2000.0)
+    for step in range(1, 1000):
+        world.report(abs(step - 500.0), step=step, save=save)
+    assert 0.5 * len(saved) <= 0.021 * world.now, "of a second's save in a lease"
+    found = {read(path).steps: read(path).loss for path in (newest(folder), best(folder)) if path}
+    assert min(found.values()) < 30 and max(found) > 900 and len(list(folder.iterdir())) <= 2
+
+    def broken(place: Path) -> None:
+        (place / "half").write_text("")
+        raise OSError("no space")
+
+    before = newest(folder)
+    world.again(steps=1000)
+    with pytest.raises(OSError, match="no space"):
+        world.report(1.0, step=1000, save=broken)
+    assert newest(folder) == before
+
+
+def test_a_strangers_damaged_record_is_no_checkpoint(world: World) -> None:
+    world.again(steps=1)
+    world.report(1.0, step=1, save=saving(1))
+    folder = Path(world.terms["folder"])
+    for text in ("", "[]", '{"steps": "many"}', '{"steps": -1}', '{"other": 1}', "[" * 10_000):
+        (folder / "step-000000000001" / loop.RECORD).write_text(text)
+        assert newest(folder) is None and world.again().checkpoint is None
+
+
+def test_a_space_that_varies_what_a_script_has_not_is_told_in_one_line(world: World) -> None:
+    loop.hold(world.lease)
+    try:
+        assert loop.config(width=1, rate=2) == {"width": 4, "rate": 2}
+        with pytest.raises(ValueError, match=r"^config: the space varies 'width', which has no default here: write wi"):
+            loop.config(rate=2)
+    finally:
+        loop.hold(None)

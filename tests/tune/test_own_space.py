@@ -1,0 +1,105 @@
+"""The space of a loop of one's own: what is drawn is valid, conditions hold, and it survives being written down."""
+
+import random
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from tune.own_space import OwnSpace, choice, floats, integers, loguniform, made_space, parse_space, space_text
+from tune.search.suggest import Suggester
+from tune.search_space import Config, label
+
+GIVEN = {
+    "optimizer": ["sgd", "adam"],
+    "rate": loguniform(1e-4, 1e-2),
+    "momentum": floats(0.5, 0.99, when={"optimizer": "sgd"}),
+    "nesterov": choice(True, False, when={"optimizer": "sgd"}),
+    "layers": integers(2, 8),
+    "width": integers(8, 512, log=True),
+}
+SPACE = OwnSpace(given=made_space(GIVEN))
+FEW = OwnSpace(
+    given=made_space({"a": [1, 2], "b": choice("x", "y", when={"a": 1}), "c": choice(0.5, 1.5, when={"b": "x"})})
+)
+
+
+def check(config: Config) -> None:
+    assert SPACE.contains(config)
+    assert ("momentum" in config) == ("nesterov" in config) == (config["optimizer"] == "sgd")
+    assert 1e-4 <= float(config["rate"]) <= 1e-2 and isinstance(config["layers"], int) and 2 <= config["layers"] <= 8
+    assert len(f"{config['rate']:.12g}".strip("0.").replace("e-0", "")) <= 6, "short enough to be read"
+
+
+@pytest.mark.parametrize("search", ["random", "prior", "tpe"])
+def test_what_is_suggested_is_valid_new_and_alike_for_one_seed(search: str) -> None:
+    def suggested(seed: int) -> list[Config]:
+        suggester = Suggester(SPACE, seed=seed, search=search, prior=lambda config: 1.0)
+        found = []
+        for number in range(40):
+            found.append(suggester.suggest(f"t{number}"))
+            suggester.tell(f"t{number}", 0, float(found[-1]["rate"]))
+        return found
+
+    one, again, other = suggested(1), suggested(1), suggested(2)
+    assert one == again != other
+    for config in one:
+        check(config)
+    assert len({frozenset(config.items()) for config in one}) == 40
+
+
+def test_results_draw_tpe_to_where_they_are_good() -> None:
+    suggester = Suggester(SPACE, seed=3, search="tpe", prior=lambda config: 1.0)
+    rates = []
+    for number in range(80):
+        config = suggester.suggest(f"t{number}")
+        rates.append(float(config["rate"]))
+        suggester.tell(f"t{number}", 0, abs(rates[-1] - 1e-3) / 1e-3)
+    near = [abs(rate / 1e-3 - 1) < 0.5 for rate in rates]
+    assert sum(near[-20:]) > 2 * sum(near[:20])
+
+
+def test_a_space_with_an_end_is_counted_and_used_up() -> None:
+    every = list(FEW.configs())
+    assert len(every) == FEW.count == 4 and all(map(FEW.contains, every))
+    assert {"a": 2} in every and {"a": 1, "b": "y"} in every and {"a": 1, "b": "x", "c": 0.5} in every
+    for search in ("random", "tpe"):
+        suggester = Suggester(FEW, seed=0, search=search, prior=lambda config: 1.0)
+        found = [suggester.suggest(f"t{number}") for number in range(4)]
+        assert not suggester.more and sorted(map(label, found)) == sorted(map(label, every))
+
+
+def test_what_is_not_there_or_not_within_is_no_configuration() -> None:
+    good = SPACE.default()
+    check(good)
+    for name, value in {"rate": 1.0, "layers": 2.0, "width": 7, "nesterov": 1, "optimizer": "lamb", "other": 1}.items():
+        assert not SPACE.contains({**good, name: value})
+    assert not SPACE.contains({**good, "optimizer": "adam"}) and not SPACE.contains({"rate": 1e-3})
+
+
+def test_it_is_the_same_when_it_was_written_down_and_from_toml(tmp_path: Path) -> None:
+    assert parse_space(space_text(SPACE.given)) == SPACE.given
+    (tmp_path / "space.toml").write_text("""
+optimizer = ["sgd", "adam"]
+rate = { low = 1e-4, high = 1e-2, log = true }
+momentum = { low = 0.5, high = 0.99, when = { optimizer = "sgd" } }
+nesterov = { values = [true, false], when = { optimizer = ["sgd"] } }
+layers = { low = 2, high = 8 }
+width = { low = 8, high = 512, log = true }
+""")
+    assert parse_space(str(tmp_path / "space.toml")) == SPACE.given
+
+
+def test_optunas_distributions_are_taken_as_they_are() -> None:
+    rng = random.Random(0)
+    given: dict[str, optuna.distributions.BaseDistribution] = {
+        "rate": FloatDistribution(1e-4, 1e-2, log=True), "drop": FloatDistribution(0, 0.5, step=0.1),
+        "layers": IntDistribution(2, 8), "width": IntDistribution(64, 256, step=64),
+        "kind": CategoricalDistribution(["a", 1]),
+    }  # fmt: skip
+    space = OwnSpace(given=made_space(given))
+    for _ in range(100):
+        for name, value in space.sample(rng).items():
+            assert given[name]._contains(given[name].to_internal_repr(value))
+    assert space.given["width"].values == (64, 128, 192, 256)

@@ -1,0 +1,142 @@
+"""What every process that works on trials does, whatever it trains: it holds a lease, gives signs of life, and ends
+itself with its lease or its driver.
+"""
+
+import dataclasses
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ray.tune
+
+from tune.store.heartbeat import (  # fmt: skip
+    DRIVER,
+    GRACE_SECONDS,
+    IDLE,
+    WORKING,
+    Driver,
+    DriverWatch,
+    Heart,
+    beat,
+    end_within,
+    last_beat,
+    live_on,
+    opened_here,
+)
+from tune.store.heartbeat import boot as this_boot
+
+STOP_FILE = "stop"
+"""Where it appears in the study's folder, every trial closes its segment at once."""
+LAST_WORDS_SECONDS = 0.2
+"""Of the grace, kept for a process to end itself and say so, before the system ends it without a word."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where and how a study's trials run.
+
+    folder: the study's; device: torch's name for it; threads: of one trial; recipes: by family, what is known of the
+    Config of a trial at a point of its space; evaluation_tokens: size of the fixed validation subset, by family;
+    report_every: seconds; driver: the process without which no trial goes on; memory_limit: bytes of one trial, None
+    for no limit of ours.
+    """
+
+    folder: Path
+    device: str
+    threads: int
+    seed: int
+    recipes: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]
+    evaluation_tokens: Mapping[str, int]
+    report_every: float
+    driver: Driver
+    memory_limit: int | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Life:
+    """A lease as its process has it, on the study's clock: that is so many seconds `ahead` of the monotonic one here.
+
+    idle_since: when the lease had served and its last report was made; None before that.
+    """
+
+    trial: str
+    lease: int
+    ends: float
+    ahead: float
+    idle_since: float | None = None
+
+    def now(self) -> float:
+        """The study's clock."""
+        return self.ahead + time.monotonic()
+
+
+class LeasedTrial(ray.tune.Trainable):
+    """Holds one lease after another, each told as `config["assignment"]`: an Assignment as a dictionary."""
+
+    def hold(self, config: dict[str, Any], place: Place) -> float:
+        """Once a process: its first lease, and signs of life from now on. When the lease was opened, as `_take`."""
+        self._place = place
+        self._driver = DriverWatch(place.driver, place.folder)
+        self._trains, self._turn = False, threading.Lock()
+        opened = self._take(config)
+        Heart(self._live).start()
+        return opened
+
+    def _take(self, config: dict[str, Any]) -> float:
+        """A lease, with its first sign of life; when it was opened, by this machine's monotonic clock."""
+        assignment = self._assignment = config["assignment"]
+        opened = opened_here(self._place.folder, assignment["opened"], **config["opened"])
+        ends = opened + assignment["seconds"]
+        with self._turn:
+            ahead = assignment["opened"] - opened
+            self._life = Life(trial=assignment["trial"], lease=assignment["lease"], ends=ends + ahead, ahead=ahead)
+            end_within(ends + GRACE_SECONDS - time.monotonic())
+            with suppress(OSError):
+                beat(self._place.folder, self._life.trial, self._life.lease, self._life.now())
+        return opened
+
+    def _rest(self) -> None:
+        """The lease has served: what comes is the driver's to say."""
+        with self._turn:
+            self._life = dataclasses.replace(self._life, idle_since=self._life.now())
+            live_on()
+
+    def _should_stop(self) -> bool:
+        return (self._place.folder / STOP_FILE).exists() or not self._driver.alive()
+
+    def _live(self) -> float:
+        """A sign of life; seconds to when the next is due. It is the last where nobody is to hear more of this process:
+        its lease is over, or it has none and the driver is silent, both with their graces; or the driver is gone, once
+        training is closed and kept.
+        """
+        with self._turn:
+            life, now = self._life, self._life.now()
+            left = self._ends(life) - now
+            over = left <= 0 or (not self._driver.alive() and not self._trains)
+            why = WORKING if self._trains else IDLE
+            try:
+                if not self._has_next(life):
+                    beat(self._place.folder, life.trial, life.lease, now, ended=why if over else None)
+            finally:
+                if over:
+                    os._exit(1)
+        return left
+
+    def _ends(self, life: Life) -> float:
+        """When this process ends itself if it hears nothing, on the study's clock."""
+        if life.idle_since is None:
+            return life.ends + GRACE_SECONDS - LAST_WORDS_SECONDS
+        if self._place.driver.boot != this_boot():
+            return math.inf
+        driver = last_beat(self._place.folder, DRIVER)
+        return max(life.idle_since, driver.at if driver else -math.inf) + GRACE_SECONDS
+
+    def _has_next(self, life: Life) -> bool:
+        """Whether the trial of an idle process has a lease elsewhere by now, whose signs of life are to be read."""
+        last = last_beat(self._place.folder, life.trial) if life.idle_since is not None else None
+        return last is not None and last.lease > life.lease

@@ -1,0 +1,188 @@
+"""The Ray trainable of a user's own training loop: the loop has a process of its own, which its worker watches from
+outside, so that a lease ends also where the loop does not. Nothing of `model/` is imported in either.
+"""
+
+import dataclasses
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tune.backend.leased import LeasedTrial, Place
+from tune.errors import ROOT
+from tune.load import Loop
+from tune.loop import Record, Terms, newest, read
+from tune.loop_process import BOOT
+from tune.reports import KEPT_BACK, Evaluation, Report, to_row
+
+LOOK_SECONDS = 0.2
+"""Between two looks whether the search is told to end."""
+LAST_SECONDS = 0.15
+"""Of a lease, to end a loop by force and to say so."""
+CLOSING_SECONDS = 2.0
+"""A loop that was told to end may take so long to return, or as long as between two reports."""
+OUTPUT = "output"
+"""The folder of what trials print, in the study's."""
+
+
+class LoopFailed(Exception):
+    """What a user's loop raised, with its traceback as text."""
+
+
+class LoopTrial(LeasedTrial):
+    """Lets a user's loop train to the end of its lease or to its goal, and ends it there by force if need be."""
+
+    def setup(self, config: dict[str, Any], place: Place, loop: Loop) -> None:
+        """Once a process."""
+        self._loop = loop
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
+        self._begin(self.hold(config, place))
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """The next lease, in a process of the loop's that is warm as far as it behaved."""
+        self._begin(self._take(new_config))
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """Until the next report: its row as JSON; or `refused`: what the disk did not take."""
+        self._trains = True
+        try:
+            found = self._next()
+        finally:
+            self._trains = False
+        if isinstance(found, Report):
+            if found.ended:
+                self._rest()
+            return {"report": json.dumps(to_row(found))}
+        self._rest()
+        if "refused" in found:
+            return {"refused": found["refused"]}
+        raise LoopFailed(f"its process said:\n{found['error']}")
+
+    def cleanup(self) -> None:
+        """The loop ends with its worker."""
+        self._end_process()
+
+    def _begin(self, opened: float) -> None:
+        """Tell the loop of its lease, in its process or, where there is none, in a new one."""
+        assignment, place = self._assignment, self._place
+        self._until = opened + assignment["seconds"] - LAST_SECONDS
+        self._heard, self._opened = time.monotonic(), opened
+        self._told: Mapping[str, Any] | None = None
+        self._stopping = False
+        self._folder = place.folder / "checkpoints" / assignment["trial"]
+        terms = Terms(
+            trial=assignment["trial"], config={**self._loop.fixed, **assignment["config"]}, folder=str(self._folder),
+            output=str(place.folder / OUTPUT / f"{assignment['trial']}.txt"), ends=self._until,
+            metric=self._loop.metric.name, maximize=self._loop.metric.maximize, steps=assignment["steps"],
+            training_seconds=assignment["training_seconds"], life=self._loop.life, last=assignment["rung"] is None,
+        )  # fmt: skip
+        if self._process is None:
+            self._start_process()
+            self._say(self._loop.told())
+        self._say(dataclasses.asdict(terms))
+
+    def _start_process(self) -> None:
+        self._line, theirs = socket.socketpair()
+        words = [sys.executable, "-c", BOOT, str(self._loop.folder), str(ROOT), str(theirs.fileno()), str(os.getpid())]
+        self._process = subprocess.Popen(
+            words, pass_fds=[theirs.fileno()], cwd=self._loop.folder, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        theirs.close()
+        self._unread = b""
+
+    def _say(self, message: Mapping[str, Any]) -> None:
+        assert self._line is not None
+        self._line.sendall((json.dumps(message) + "\n").encode())
+
+    def _next(self) -> Report | Mapping[str, Any]:
+        """The next report; where the lease is over before, one that says so; an error of the loop's as it is told."""
+        while (left := self._until - time.monotonic()) > 0:
+            message = self._hear(min(left, LOOK_SECONDS))
+            if message is None:
+                if not self._stopping and self._should_stop():
+                    self._stopping = True
+                    self._say({"stop": True})
+            elif "steps" in message:
+                self._told, self._heard = message, time.monotonic()
+                report = report_of(message)
+                if report.ended:
+                    self._close()
+                return report
+            elif "idle" not in message:
+                return message
+        self._end_process()
+        heard = self._heard if self._told else self._opened
+        return forced(self._folder, self._told, time.monotonic() - heard)
+
+    def _hear(self, seconds: float) -> Mapping[str, Any] | None:
+        """What the loop's process says within so many seconds. Where it died this one does too, as any that trains."""
+        assert self._line is not None
+        ends = time.monotonic() + seconds
+        while b"\n" not in self._unread:
+            ready, _, _ = select.select([self._line], [], [], max(0.0, ends - time.monotonic()))
+            if not ready:
+                return None
+            more = self._line.recv(1 << 16)
+            if not more:
+                self._end_process()
+                os._exit(1)
+            self._unread += more
+        line, _, self._unread = self._unread.partition(b"\n")
+        message: Mapping[str, Any] = json.loads(line)
+        return message
+
+    def _close(self) -> None:
+        """Wait for the loop to return, so that its process serves again; what does not in time is ended."""
+        assert self._told is not None
+        patience = max(CLOSING_SECONDS, KEPT_BACK * self._told["gap"])
+        until = min(self._until, time.monotonic() + patience)
+        while (left := until - time.monotonic()) > 0:
+            message = self._hear(left)
+            if message is not None and "idle" in message:
+                return
+            if message is not None:
+                break
+        self._end_process()
+
+    def _end_process(self) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+
+def report_of(told: Mapping[str, Any]) -> Report:
+    """What a loop told, as the search has it."""
+    steps, training = told["steps"], told["training_seconds"]
+    return Report(
+        steps=steps, tokens=steps, training_seconds=training, step_seconds=training / steps if steps else None,
+        seconds={what: seconds for what, seconds in told["seconds"].items() if seconds},
+        valid=Evaluation(loss=told["best"]), numbers=told["numbers"], gap=told["gap"], lost=told["lost"],
+        ended=told["ended"], checkpoint=None if told["ended"] == "diverged" else told["checkpoint"],
+    )  # fmt: skip
+
+
+def forced(folder: Path, told: Mapping[str, Any] | None, lost: float) -> Report:
+    """Of a loop that was ended by force: what it told last on this lease (None: nothing), and what of that is kept in
+    the trial's folder; lost: seconds since."""
+    kept = newest(folder)
+    record = read(kept) if kept else Record()
+    ended: Mapping[str, Any] = {"ended": "lease", "checkpoint": str(kept) if kept else None, "seconds": {"lost": lost}}
+    if told is None:
+        steps, training = record.steps, record.training_seconds
+        return Report(steps=steps, tokens=steps, training_seconds=training, numbers={}, **ended)
+    return report_of({**told, **ended, "lost": max(0, told["steps"] - record.steps)})

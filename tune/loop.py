@@ -1,0 +1,301 @@
+"""What a training loop of one's own says to a search: which configuration, from where, how good it is, when to end.
+
+    import tune.loop as ration
+
+Outside of a search it trains as ever: the defaults of `config`, no `checkpoint`, never `done`, and a `report` that
+nobody hears. Standard library only; a process that runs a user's loop imports nothing of `model/`.
+"""
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tune.reports import KEPT_BACK, Ended
+
+Save = Callable[[Path], object]
+TRAVEL_SECONDS = 1.0
+"""Between two reports that leave the process, as long as the lease goes on."""
+SAVE_SHARE = 0.01
+"""Of the training since the last one, what a checkpoint inside a lease may take."""
+FIRST_SAVE_SECONDS = 0.05
+"""The price of a checkpoint before there was one."""
+SAVE_SECONDS = 60.0
+"""Between two checkpoints, at most, where they are worth it; a new best is kept sooner."""
+RECORD = "ration.json"
+"""In each checkpoint: where the trial was then."""
+
+
+_NO_SAVE: Save | None = None
+
+
+class Over(BaseException):
+    """The lease is over, and the loop asked for more: it ends here."""
+
+
+def config(**defaults: Any) -> dict[str, Any]:
+    """The configuration of this trial, over these defaults; the defaults alone outside of a search.
+
+    ValueError: the space varies what has no default here.
+    """
+    if _lease is None:
+        return defaults
+    if unknown := [name for name in _lease.terms.config if name not in defaults]:
+        raise ValueError(f"config: the space varies {unknown[0]!r}, which has no default here: write {unknown[0]}=...")
+    _lease.begins()
+    return {**defaults, **_lease.terms.config}
+
+
+def checkpoint() -> Path | None:
+    """The folder that `save` filled last, from which this trial goes on; None where it begins."""
+    if _lease is None:
+        return None
+    _lease.begins()
+    return _lease.checkpoint
+
+
+def done() -> bool:
+    """Whether to end now: the lease is over, or the goal is reached. What was saved last is kept."""
+    return _lease is not None and _lease.done()
+
+
+def report(*, step: int | None = None, save: Save | None = None, **numbers: Any) -> None:
+    """How good the trial is now: the metric of the search among `numbers`, and others that are kept beside it.
+
+    step: of its whole life, never less than before (default: one more a report); save: fills an empty folder, from
+    which `checkpoint` lets it go on; called where it is worth its time. ValueError: a metric that is missing or no
+    number, a step that goes back.
+    """
+    if _lease is not None:
+        _lease.report(numbers, step, save)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a lease is for: a trial, its configuration, its folder of checkpoints, and when it ends by the monotonic
+    clock.
+
+    steps, training_seconds: of its life, at which it is to end (None: not by that); life: steps after which it is over;
+    last: it ends only where the lease does; output: the file that what it prints goes to.
+    """
+
+    trial: str
+    config: Mapping[str, Any]
+    folder: str
+    output: str
+    ends: float
+    metric: str
+    maximize: bool
+    steps: int | None = None
+    training_seconds: float | None = None
+    life: float | None = None
+    last: bool = False
+
+
+class Lease:
+    """A trial on its lease, inside the process of a user's loop; send(message) tells the worker outside."""
+
+    def __init__(
+        self, terms: Terms, send: Callable[[dict[str, Any]], None], stopped: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.terms, self._send, self._stopped, self._clock = terms, send, stopped, clock
+        self._began = self._since = clock()
+        self._begun, self.over, self.saving = False, False, False
+        self._sent = -math.inf
+        self._seconds = {"start": 0.0, "steps": 0.0, "checkpoint": 0.0}
+        self._save_seconds, self._unsaved = FIRST_SAVE_SECONDS, _NO_SAVE
+        self._numbers: dict[str, float] = {}
+        self.checkpoint = newest(Path(terms.folder))
+        known = read(self.checkpoint) if self.checkpoint else Record()
+        self._steps = self._saved_steps = self._steps_before = known.steps
+        self._training = self._saved_at = known.training_seconds
+        self._gap, self._best = known.gap, known.best
+        self._loss = known.loss
+
+    def begins(self) -> None:
+        """It is set up from here on, if it trains; until then the seconds are those of its start."""
+        if not self._begun:
+            self._since = self._clock()
+            self._seconds["start"] = self._since - self._began
+
+    def done(self) -> bool:
+        """As above."""
+        self.begins()
+        self._begun = True
+        return self.over
+
+    def report(self, numbers: Mapping[str, Any], step: int | None, save: Save | None, *, always: bool = False) -> None:
+        """As above; always: the checkpoint is there, and is taken as it is."""
+        if self.over:
+            raise Over
+        now, loss = self._clock(), self._metric(numbers)
+        self._advance(step)
+        self._begun, between = True, now - self._since
+        self._gap, self._training = max(self._gap, between), self._training + between
+        self._seconds["steps"] += between
+        improved = loss < self._best
+        self._best, self._loss = min(self._best, loss), loss
+        known = {name: number(value) for name, value in numbers.items()}
+        self._numbers = {name: value for name, value in known.items() if value is not None and math.isfinite(value)}
+        ended = self._ends(now, loss)
+        if save is not None and (always or ended not in (None, "diverged") or self._is_worth_saving(improved)):
+            self._save(save)
+        else:
+            self._unsaved = save
+        self._tell(now, ended)
+        self._since = self._clock()
+
+    def returned(self) -> None:
+        """The loop came to an end of its own. ValueError: it never reported."""
+        if self.over:
+            return
+        if not math.isfinite(self._loss):
+            raise ValueError("the loop returned without a report: call ration.report(...) in it")
+        if self._unsaved is not None:
+            self._save(self._unsaved)
+        self._tell(self._clock(), "returned")
+
+    def _metric(self, numbers: Mapping[str, Any]) -> float:
+        """What the search makes small."""
+        name = self.terms.metric
+        if name not in numbers:
+            there = ", ".join(map(repr, numbers)) or "nothing"
+            raise ValueError(f"report: {name!r} is the metric, and here is {there}: report it, or name another")
+        if (value := number(numbers[name])) is None:
+            raise ValueError(f"report: {name} is {numbers[name]!r:.60}, which is no number: report a number")
+        return -value if self.terms.maximize else value
+
+    def _advance(self, step: int | None) -> None:
+        steps = self._steps + 1 if step is None else int(step)
+        if steps < self._steps:
+            rule = "steps are those of the trial's whole life: restore them with the rest of the checkpoint"
+            raise ValueError(f"report: step {steps} comes after step {self._steps}: {rule}")
+        self._steps = steps
+
+    def _ends(self, now: float, loss: float) -> Ended | None:
+        """Whether the lease ends at this report, and how."""
+        terms, further = self.terms, self._steps > self._steps_before
+        if not math.isfinite(loss):
+            return "diverged"
+        if terms.life is not None and self._steps >= terms.life:
+            return "returned"
+        if further and terms.steps is not None and self._steps >= terms.steps:
+            return "final" if terms.last else "rung"
+        if further and terms.training_seconds is not None and self._training >= terms.training_seconds:
+            return "rung"
+        if terms.ends - now < KEPT_BACK * (self._gap + self._save_seconds):
+            return "final" if terms.last and further else "lease"
+        return "stopped" if now - self._sent >= TRAVEL_SECONDS and self._stopped() else None
+
+    def _is_worth_saving(self, improved: bool) -> bool:
+        since = self._training - self._saved_at
+        return (improved or since >= SAVE_SECONDS) and self._save_seconds <= SAVE_SHARE * since
+
+    def _save(self, save: Save) -> None:
+        """A checkpoint appears whole or not at all; beside it stays the one with the best metric."""
+        began, folder = self._clock(), Path(self.terms.folder)
+        place = folder / f"step-{self._steps:012d}"
+        new = place.with_suffix(".new")
+        self.saving = True
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        save(new)
+        record = Record(
+            steps=self._steps, training_seconds=self._training, gap=self._gap, best=self._best, loss=self._loss
+        )
+        (new / RECORD).write_text(json.dumps(vars(record)), encoding="utf-8")
+        shutil.rmtree(place, ignore_errors=True)
+        new.replace(place)
+        kept = {place, best(folder)}
+        for other in folder.glob("step-*"):
+            if other not in kept:
+                shutil.rmtree(other, ignore_errors=True)
+        self.saving, self._unsaved = False, None
+        self._saved_steps, self._saved_at = self._steps, self._training
+        self._save_seconds = self._clock() - began
+        self._seconds["checkpoint"] += self._save_seconds
+
+    def _tell(self, now: float, ended: Ended | None) -> None:
+        """At most once a second, as long as the lease goes on."""
+        self.over = ended is not None
+        if not self.over and now - self._sent < TRAVEL_SECONDS:
+            return
+        kept = newest(Path(self.terms.folder)) if self.over else None
+        self._send(
+            {
+                "steps": self._steps, "training_seconds": self._training, "best": self._best, "numbers": self._numbers,
+                "gap": self._gap, "lost": self._steps - self._saved_steps, "seconds": dict(self._seconds),
+                "ended": ended, "checkpoint": str(kept) if kept else None,
+            }
+        )  # fmt: skip
+        self._sent = now
+        self._seconds = dict.fromkeys(self._seconds, 0.0)
+
+
+_lease: Lease | None = None
+
+
+def hold(lease: Lease | None) -> None:
+    """From now on this process works on a lease; None: on none."""
+    global _lease
+    _lease = lease
+
+
+def held() -> Lease | None:
+    """The lease of this process."""
+    return _lease
+
+
+def number(value: object) -> float | None:
+    """A number of any library's; None where it is none, such as a text."""
+    if isinstance(value, str | bytes | Mapping) or value is None:
+        return None
+    with suppress(TypeError, ValueError, RuntimeError, OverflowError):
+        return float(value)  # type: ignore[arg-type]
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """Where a trial was when it was saved: seconds of its training, the longest time between two reports, its best
+    metric so far and the one of then, as the search has them: low is good."""
+
+    steps: int = 0
+    training_seconds: float = 0.0
+    gap: float = 0.0
+    best: float = math.inf
+    loss: float = math.inf
+
+
+def read(checkpoint: Path) -> Record:
+    """That of a checkpoint. OSError, ValueError, TypeError: it is damaged."""
+    found = Record(**json.loads((checkpoint / RECORD).read_text(encoding="utf-8")))
+    if not (found.steps >= 0 and found.training_seconds >= 0.0 <= found.gap):
+        raise ValueError(f"{checkpoint} has a damaged {RECORD}")
+    return found
+
+
+def sound(folder: Path) -> dict[Path, Record]:
+    """The whole checkpoints of a trial, the oldest first."""
+    found: dict[Path, Record] = {}
+    for path in sorted(folder.glob("step-*[0-9]")):
+        with suppress(OSError, ValueError, TypeError, RecursionError):
+            found[path] = read(path)
+    return found
+
+
+def newest(folder: Path) -> Path | None:
+    """The checkpoint from which a trial goes on; None: there is none."""
+    return max(sound(folder), default=None)
+
+
+def best(folder: Path) -> Path | None:
+    """The checkpoint with the best metric; None: there is none."""
+    found = sound(folder)
+    return min(found, key=lambda path: found[path].loss, default=None)

@@ -1,0 +1,189 @@
+"""The process that a user's training loop runs in: one lease after another, as its worker (backend/loop_trial.py) says.
+
+It is begun with the user's folder first on its path and ours last, and imports of ours only what `tune/loop.py` needs:
+their `model.py` is theirs. Lines of JSON go both ways. A function of Ray Tune's is answered by us, where it asks Ray.
+"""
+
+import base64
+import gc
+import importlib.util
+import json
+import os
+import pickle
+import runpy
+import select
+import shutil
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tune.errors import refused
+from tune.loop import Lease, Over, Terms, held, hold
+
+BOOT = """
+import sys
+folder, root = sys.argv[1:3]
+sys.path[:] = [*([folder] if folder else []), *(each for each in sys.path if each not in ('', folder)), root]
+from tune.loop_process import main
+main(int(sys.argv[3]), int(sys.argv[4]))
+"""
+"""What such a process executes, with the user's folder, ours, a socket and the worker's process id as arguments."""
+KILL_ME = 1, 9  # prctl: PR_SET_PDEATHSIG, SIGKILL
+
+
+def main(descriptor: int, parent: int) -> None:
+    """Leases, until the worker is gone: the first line says what the loop is, each other one what a lease is for."""
+    die_with(parent)
+    sys.meta_path.insert(0, RayTune())
+    line = socket.socket(fileno=descriptor)
+    lines = line.makefile("r", encoding="utf-8")
+
+    def send(message: Mapping[str, Any]) -> None:
+        line.sendall((json.dumps(message) + "\n").encode())
+
+    source = json.loads(lines.readline())
+    loop: Callable[[], object] | None = None
+    for told in map(json.loads, lines):
+        if "stop" in told:  # came when all was over
+            continue
+        terms = Terms(**told)
+        print_to(terms.output)
+        lease = Lease(terms, send, lambda: bool(select.select([line], [], [], 0)[0]))
+        try:
+            loop = loop or loaded(source)
+            hold(lease)
+            lease.begins()
+            with suppress(Over):
+                ended_well(loop)
+            lease.returned()
+        except Exception as error:
+            traceback.print_exc()
+            full = lease.saving and isinstance(error, OSError) and refused(error)
+            what: dict[str, Any] = {"error": traceback.format_exc()}
+            send({"refused": [error.errno, error.strerror, error.filename]} if full else what)  # type: ignore[attr-defined]
+            return
+        hold(None)
+        tidy()
+        send({"idle": True})
+
+
+def ended_well(loop: Callable[[], object]) -> None:
+    """Run it; an exit with a code is an error."""
+    try:
+        loop()
+    except SystemExit as ended:
+        if ended.code not in (None, 0):
+            raise RuntimeError(f"it exited with {ended.code!r}") from ended
+
+
+def die_with(parent: int) -> None:
+    """The system ends this process with the one that began it, where it is Linux."""
+    with suppress(OSError, AttributeError, ImportError):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(*KILL_ME)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def print_to(file: str) -> None:
+    """What the loop prints, and what libraries of C print for it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    Path(file).parent.mkdir(exist_ok=True)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def tidy() -> None:
+    """What the loop left is no load for the next one."""
+    sys.stdout.flush()
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def loaded(source: Mapping[str, str]) -> Callable[[], object]:
+    """The user's loop, which asks for its configuration itself: a script that is run anew for each lease, or a
+    function."""
+    if "pickled" in source:  # by the driver, in this session: it is never read from a study
+        return called(pickle.loads(base64.b64decode(source["pickled"])))
+    file = source["file"]
+    if "function" not in source:
+        return lambda: script(file)
+    name = Path(file).stem
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None, file
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return called(getattr(module, source["function"]))
+
+
+def script(file: str) -> None:
+    """As `python FILE` in its folder."""
+    sys.argv[:] = [file]
+    os.chdir(Path(file).parent)
+    runpy.run_path(file, run_name="__main__")
+
+
+def called(train: Callable[[dict[str, Any]], object]) -> Callable[[], object]:
+    """With the configuration of the lease."""
+
+    def run() -> object:
+        lease = held()
+        assert lease is not None
+        return train(dict(lease.terms.config))
+
+    return run
+
+
+class RayTune:
+    """Finds `ray.tune` as Python does, and then answers for it: who reports to Ray reports to us."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """As importlib asks."""
+        if name != "ray.tune":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                answer_for(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def answer_for(tune: Any) -> None:
+    """ray.tune.report and ray.tune.get_checkpoint, for this process."""
+
+    def report(metrics: dict[str, Any], *, checkpoint: Any = None) -> None:
+        def save(folder: Path) -> None:
+            with checkpoint.as_directory() as theirs:
+                shutil.copytree(theirs, folder, dirs_exist_ok=True)
+
+        if (lease := held()) is not None:
+            lease.report(metrics, None, None if checkpoint is None else save, always=True)
+            if lease.over:
+                raise Over
+
+    def get_checkpoint() -> Any:
+        lease = held()
+        if lease is None or lease.checkpoint is None:
+            return None
+        lease.begins()
+        return tune.Checkpoint.from_directory(str(lease.checkpoint))
+
+    tune.report, tune.get_checkpoint = report, get_checkpoint

@@ -1,0 +1,146 @@
+"""A search of a training loop of a user's own, where it is not like a search of families: what it stands on, who
+decides, and what a user leaves with. This process reads the loop's file, and never executes it.
+"""
+
+import json
+import math
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ray.cloudpickle
+
+from tune.devices import Devices
+from tune.errors import UserError, is_a_users
+from tune.load import Loop, loop_in
+from tune.loop import RECORD, best, newest, read
+from tune.own_space import LOOP, OwnSpace, held
+from tune.reports import Metric
+from tune.search.family import CostModel, Family
+from tune.search.ladder import Frame, Ladder, Rules
+from tune.search.memory_model import Memory
+from tune.search.successive_halving import SuccessiveHalving
+from tune.search.suggest import Suggester
+from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, check_cap, within
+from tune.search_space import label
+from tune.settings import Settings, train_text
+from tune.store.journal import Journal
+from tune.store.queries import ranking
+from tune.winners import inside, spending_lines, why_none
+
+FIRST_LEASE_SECONDS, FIRST_LEASE_SHARE = 120.0, 0.05
+"""In which a trial is to report once, the larger of both: the share is of what its family has."""
+
+
+def survey_loop(settings: Settings, devices: Devices) -> SearchContext:
+    """What a search of a loop stands on. UserError: a setting that cannot serve."""
+    begun = time.monotonic()
+    check_cap(settings)
+    loop = loop_of(settings)
+    varying = {name: each for name, each in settings.space.items() if name not in loop.fixed}
+    return SearchContext(
+        settings=settings, devices=devices.shared(settings, 0.0), spaces={LOOP: OwnSpace(given=varying)},
+        recipes={}, data={}, learned={}, probed=0.0, memories={LOOP: Memory()}, held_to=None, notes=[], begun=begun,
+        loop=loop,
+    )  # fmt: skip
+
+
+def metric_of(settings: Settings) -> Metric | None:
+    """By which a loop is judged; None: it is a search of families."""
+    name = settings.maximize or settings.metric
+    return None if name is None else Metric(name=name, maximize=settings.maximize is not None, tie=0.0)
+
+
+def loop_of(settings: Settings) -> Loop:
+    """What is to train. UserError: a function that cannot go to another process."""
+    metric = metric_of(settings)
+    assert metric is not None
+    asked: dict[str, Any] = {"metric": metric, "life": settings.life, "fixed": held(settings.space)}
+    if isinstance(settings.train, str):
+        file, function = loop_in(settings.train)
+        return Loop(folder=file.parent, file=file, function=function, **asked)
+    assert settings.train is not None
+    module = sys.modules.get(settings.train.__module__)
+    file = Path(getattr(module, "__file__", None) or Path.cwd() / "here")
+    if module is not None and module.__name__ != "__main__" and is_a_users(file):
+        ray.cloudpickle.register_pickle_by_value(module)
+    try:
+        pickled = ray.cloudpickle.dumps(settings.train)
+    except Exception as error:
+        what = f"{train_text(settings.train)!r} cannot go to another process"
+        raise UserError(
+            f"--train: {what} ({error!s:.80}): keep such things inside of it, or name FILE:function"
+        ) from None
+    return Loop(folder=file.absolute().parent, pickled=pickled, **asked)
+
+
+def make_loop_family(
+    context: SearchContext, first: float, by_now: float, price_of: Callable[[str | None, int], float],
+    ladder: Ladder | None,
+) -> Family:  # fmt: skip
+    """The one family of such a search, as assembly.make_family has the others."""
+    settings, loop, space = context.settings, context.loop, context.spaces[LOOP]
+    assert loop is not None
+    wall, share = min(within(settings, context.devices), settings.deadline or math.inf), context.devices.share
+    costs = CostModel()
+    frame = Frame(
+        slots=context.devices.slots, shortest=SHORTEST_RUNG_SECONDS, overhead=costs.segment(None, 0.0),
+        start_up=costs.start_up, rules=Rules(), metric=loop.metric,
+    )  # fmt: skip
+    return Family(
+        seconds=by_now / share, policy=SuccessiveHalving(frame, ladder or frame.fit(first / share, wall), price_of),
+        cost_model=costs, memory=context.memories[LOOP],
+        equal_tokens=settings.rungs == "tokens" or loop.life is not None, life_steps=loop.life or math.inf,
+        seed=settings.seed, first_lease=max(FIRST_LEASE_SECONDS, FIRST_LEASE_SHARE * first / share),
+        suggestions=Suggester(space, seed=settings.seed, search=settings.search, prior=lambda config: 1.0),
+    )  # fmt: skip
+
+
+def newest_of(folder: Path, *, undecayed: bool) -> tuple[str, int] | None:
+    """Path and steps of the checkpoint from which a trial goes on; one has no decay."""
+    found = newest(folder)
+    return None if found is None else (str(found), read(found).steps)
+
+
+def conclude_loop(context: SearchContext, journal: Journal, spent: float) -> Iterator[str]:
+    """Keep the best checkpoint where people look for it, and tell what was found."""
+    assert context.loop is not None
+    metric, cap = context.loop.metric, context.settings.budget
+    row = next((row for row in ranking(journal) if row["loss"] is not None), None)
+    if row is None:
+        yield f"{LOOP}: {why_none(journal, LOOP)}"
+    else:
+        config = json.loads(row["config"])
+        found = f"{LOOP}: best {row['trial']} {label(config)}: {metric.text(row['loss'])} after {row['steps']:,} steps"
+        place = best(inside(journal.folder, f"checkpoints/{row['trial']}"))
+        kept = journal.folder / f"best-{LOOP}"
+        said = {
+            "trial": row["trial"],
+            "config": {**context.loop.fixed, **config},
+            "metric": metric.name,
+            "value": metric.own(row["loss"]),
+        }
+        export(place, kept, said)
+        if place is None:
+            yield f"{found}; it saved nothing, so there is its configuration alone: {kept}"
+        else:
+            at = read(place)
+            more = "" if at.loss <= row["loss"] else f", of which {metric.text(at.loss)} at step {at.steps:,} was saved"
+            yield f"{found}{more}: {kept}"
+    yield from spending_lines(journal, cap=cap, spent=spent, price=context.settings.price_per_hour)
+
+
+def export(checkpoint: Path | None, folder: Path, said: dict[str, object]) -> None:
+    """A copy of a checkpoint, and what it is, whole or not at all."""
+    new = folder.with_name(f"{folder.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    if checkpoint is None:
+        new.mkdir()
+    else:
+        shutil.copytree(checkpoint, new, ignore=shutil.ignore_patterns(RECORD))
+    (new / "configuration.json").write_text(json.dumps(said, indent=1), encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    new.replace(folder)

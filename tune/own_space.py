@@ -1,0 +1,340 @@
+"""The search space of a training loop of one's own: lists, ranges, and dimensions that are there only beside others;
+from Python, from a TOML file, or as Optuna has it. Standard library only.
+"""
+
+import json
+import math
+import random
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import cast
+
+from tune.errors import UserError
+from tune.search_space import Config, Value
+
+DIGITS = 4
+"""Of a number out of a range: more would tell nothing apart, and no one could read them."""
+MOST_STEPS = 1000
+"""Of a range in steps, which is a list."""
+LOOP = "loop"
+"""What a training loop is called where a family has its name."""
+LONGEST_WORD = 80
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+TAKEN = frozenset({"family", "seed", "trial", "state", "reason", "section", "rung", "step", "save"})
+"""What no dimension of a loop's can be called: columns beside which it stands in tables."""
+KEYS = ("values", "low", "high", "log", "step", "when")
+FORMS = "write a list of values, or { low = 1e-4, high = 1e-2, log = true }"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dimension:
+    """Values of which to choose; or, where there are none, numbers from low to high, whole ones or not, alike in their
+    logarithm or not. when: it is there only where each of these dimensions has one of these values."""
+
+    values: tuple[Value, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    whole: bool = False
+    log: bool = False
+    when: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+
+    @property
+    def count(self) -> float:
+        """How many values there are; inf: they are not whole."""
+        return len(self.values) or (self.high - self.low + 1 if self.whole else math.inf)
+
+    def contains(self, value: object) -> bool:
+        """Is it one of its values?"""
+        if self.values:
+            return any(type(value) is type(each) and value == each for each in self.values)
+        kinds = (int,) if self.whole else (int, float)
+        return type(value) in kinds and self.low <= cast(float, value) <= self.high
+
+    def draw(self, rng: random.Random) -> Value:
+        """One of them."""
+        if self.values:
+            return rng.choice(self.values)
+        if not self.log:
+            return (
+                rng.randint(int(self.low), int(self.high))
+                if self.whole
+                else self.near(rng.uniform(self.low, self.high))
+            )
+        half = 0.5 if self.whole else 0.0
+        return self.near(math.exp(rng.uniform(math.log(self.low - half), math.log(self.high + half))))
+
+    def near(self, number: float) -> Value:
+        """The number as a value of the range."""
+        rounded = round(number) if self.whole else float(f"{number:.{DIGITS}g}")
+        value = min(max(rounded, self.low), self.high)
+        return int(value) if self.whole else float(value)
+
+    @property
+    def middle(self) -> Value:
+        """What is tried first."""
+        if self.values:
+            return self.values[(len(self.values) - 1) // 2]
+        return self.near(math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2)
+
+    def every(self) -> Sequence[Value]:
+        """All of them; there must be so many only."""
+        return self.values or range(int(self.low), int(self.high) + 1)
+
+    def told(self) -> dict[str, object]:
+        """As plain data."""
+        low, high = (int(each) if self.whole else each for each in (self.low, self.high))
+        values: dict[str, object] = {"values": list(self.values)} if self.values else {"low": low, "high": high}
+        log: dict[str, object] = {"log": True} if self.log else {}
+        when: dict[str, object] = {name: list(each) for name, each in self.when.items()}
+        return values | log | ({"when": when} if when else {})
+
+
+Given = Mapping[str, object] | Sequence[object] | Dimension
+When = Mapping[str, object]
+
+
+def choice(*values: Value, when: When | None = None) -> Dimension:
+    """One of these values: numbers, words, or True and False."""
+    return _helped("choice", {"values": list(values), "when": when or {}})
+
+
+def integers(low: int, high: int, *, log: bool = False, when: When | None = None) -> Dimension:
+    """Whole numbers from low to high, both included."""
+    return _helped("integers", {"low": low, "high": high, "log": log, "when": when or {}})
+
+
+def floats(low: float, high: float, *, log: bool = False, when: When | None = None) -> Dimension:
+    """Numbers from low to high."""
+    return _helped("floats", {"low": low, "high": high, "log": log, "when": when or {}})
+
+
+def loguniform(low: float, high: float, *, when: When | None = None) -> Dimension:
+    """Numbers from low to high, each order of magnitude as likely as another."""
+    return floats(low, high, log=True, when=when)
+
+
+def _helped(name: str, given: Mapping[str, object]) -> Dimension:
+    try:
+        found = dimension(given)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None
+    if name == "integers" and not found.whole:
+        raise UserError(f"integers: {given['low']} and {given['high']} are not whole: write floats")
+    return replace(found, whole=False) if name == "floats" else found
+
+
+def dimension(given: object) -> Dimension:
+    """From a list, from a mapping with KEYS, or from a distribution of Optuna's. UserError: it is none of these."""
+    if isinstance(given, Dimension):
+        return given
+    if type(given).__module__.startswith("optuna."):
+        return _optunas(given)
+    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
+        given = {"values": given}
+    if not isinstance(given, Mapping):
+        raise UserError(f"has {given!r:.60}: {FORMS}")
+    if unknown := [key for key in given if key not in KEYS]:
+        raise UserError(f"has {unknown[0]!r}: a dimension has {', '.join(KEYS)}; {FORMS}")
+    when = _when(given.get("when", {}))
+    if ("values" in given) == bool({"low", "high"} & set(given)):
+        raise UserError(f"has {'both a list and a range' if 'values' in given else 'neither list nor range'}: {FORMS}")
+    if "values" in given:
+        return Dimension(values=_values(given["values"]), when=when)
+    return _range(given.get("low"), given.get("high"), given.get("log", False), given.get("step"), when)
+
+
+def _values(given: object) -> tuple[Value, ...]:
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes) or not given:
+        raise UserError(f"has {given!r:.60} for its values: write a list of one or more")
+    for value in given:
+        word = isinstance(value, str) and 0 < len(value) <= LONGEST_WORD and value.isprintable()
+        if not word and not (type(value) in (int, float, bool) and math.isfinite(value)):
+            raise UserError(f"has the value {value!r:.60}: write finite numbers, true, false, or words on one line")
+    if twice := [value for place, value in enumerate(given) if value in given[:place]]:
+        raise UserError(f"has the value {twice[0]!r} twice: write each once")
+    return tuple(given)
+
+
+def _when(given: object) -> dict[str, tuple[Value, ...]]:
+    if not isinstance(given, Mapping):
+        raise UserError(f'has {given!r:.60} for `when`: write {{ optimizer = "sgd" }}')
+    many = {name: value if isinstance(value, list | tuple) else [value] for name, value in given.items()}
+    return {str(name): _values(values) for name, values in many.items()}
+
+
+def _range(low: object, high: object, log: object, step: object, when: Mapping[str, tuple[Value, ...]]) -> Dimension:
+    for name, value in {"low": low, "high": high, **({} if step is None else {"step": step})}.items():
+        if type(value) not in (int, float) or not math.isfinite(cast(float, value)):
+            raise UserError(f"has {name} = {value!r:.60}: write a finite number")
+    first, last = cast(float, low), cast(float, high)
+    if not first < last:
+        raise UserError(f"goes from {low} to {high}: write a low below its high")
+    if type(log) is not bool:
+        raise UserError(f"has log = {log!r:.60}: write true or false")
+    if log and first <= 0:
+        raise UserError(f"goes from {low} by its logarithm: write a low above zero")
+    whole = type(low) is type(high) is int
+    if step is not None:
+        return Dimension(values=_steps(first, last, cast(float, step), log), when=when)
+    return Dimension(low=first, high=last, whole=whole, log=log, when=when)
+
+
+def _steps(low: float, high: float, step: float, log: bool) -> tuple[Value, ...]:
+    if log or step <= 0:
+        raise UserError(f"has a step of {step}{' and a logarithm' if log else ''}: write a step above zero, or log")
+    count = math.floor((high - low) / step + 1e-9) + 1
+    if count > MOST_STEPS:
+        raise UserError(f"has {count:,} steps: write a larger step, at most {MOST_STEPS:,}, or none")
+    return tuple(
+        low + place * step if type(low) is type(step) is int else float(f"{low + place * step:.12g}")
+        for place in range(count)
+    )
+
+
+def _optunas(given: object) -> Dimension:
+    if (values := getattr(given, "choices", None)) is not None:
+        return Dimension(values=_values(list(values)))
+    low, high, log, step = (getattr(given, name, None) for name in ("low", "high", "log", "step"))
+    unit = step == 1 and type(low) is int
+    return _range(low, high, bool(log), None if unit else step, {})
+
+
+def parse_space(text: str) -> dict[str, Dimension]:
+    """From a TOML file, or from what `space_text` wrote. UserError: it cannot be read, or is no space."""
+    try:
+        if text.startswith("{"):
+            return made_space(json.loads(text))
+        return made_space(tomllib.loads(Path(text).expanduser().read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UserError(f"'{text}' cannot be read ({error.strerror}): name a TOML file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"'{text}' is no TOML ({error}): write lines such as width = [64, 128]") from None
+    except UnicodeDecodeError:
+        raise UserError(f"'{text}' is not UTF-8: write it as UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise (
+            error if isinstance(error, UserError) else UserError(f"{text!r:.60} is no space: name a TOML file")
+        ) from None
+
+
+def space_text(space: Mapping[str, Dimension]) -> str:
+    """As study.json keeps it."""
+    return json.dumps({name: each.told() for name, each in space.items()})
+
+
+def made_space(given: object) -> dict[str, Dimension]:
+    """Each dimension by name. UserError: one cannot serve."""
+    if not isinstance(given, Mapping) or not given:
+        raise UserError("has no dimension: write one or more, such as width = [64, 128]")
+    found: dict[str, Dimension] = {}
+    for name, each in given.items():
+        if not isinstance(name, str) or not NAME.fullmatch(name) or name in TAKEN:
+            raise UserError(f"{name!r} is no name for a dimension, or taken: write another, of letters, digits and _")
+        try:
+            found[name] = dimension(each)
+            _check_when(found, name)
+        except UserError as error:
+            raise UserError(f"{name!r} {error}") from None
+    return found
+
+
+def _check_when(space: Mapping[str, Dimension], name: str) -> None:
+    for other, values in space[name].when.items():
+        if other == name or other not in space:
+            raise UserError(f"depends on {other!r}, which is no dimension before it: write that one first")
+        if not space[other].values:
+            raise UserError(f"depends on {other!r}, which is a range: write a list of values there")
+        if odd := [value for value in values if not space[other].contains(value)]:
+            raise UserError(f"depends on {other} = {odd[0]!r}, which that never has: it has {space[other].values}")
+
+
+def held(space: Mapping[str, Dimension]) -> dict[str, Value]:
+    """What does not vary: a list of one value, on which nothing depends; nothing, where nothing varies."""
+    needed = {name for each in space.values() for name in each.when}
+    fixed = {name: each.values[0] for name, each in space.items() if len(each.values) == 1 and not each.when}
+    fixed = {name: value for name, value in fixed.items() if name not in needed}
+    return fixed if len(fixed) < len(space) else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSpace:
+    """The configurations of a user's loop, as search_space.Space has those of a family."""
+
+    given: Mapping[str, Dimension]
+    fix: Mapping[str, Value] = field(default_factory=dict)
+    vary: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> "OwnSpace":
+        """The same."""
+        return self
+
+    @property
+    def dimensions(self) -> dict[str, tuple[Value, ...]]:
+        """Their values; none of a range."""
+        return {name: each.values for name, each in self.given.items()}
+
+    def present(self, config: Mapping[str, Value]) -> Config:
+        """Of what was chosen, that which is there beside the rest."""
+        found: Config = {}
+        for name, each in self.given.items():
+            if all(found.get(other) in values and other in found for other, values in each.when.items()):
+                found[name] = config[name]
+        return found
+
+    def drawn(self, chosen: Mapping[str, Value]) -> Config:
+        """What a sampler chose of every dimension, as one of these configurations."""
+        near = {
+            name: chosen[name] if each.values else each.near(float(chosen[name])) for name, each in self.given.items()
+        }
+        return self.present(near)
+
+    @cached_property
+    def _deciding(self) -> list[str]:
+        """Dimensions on which others depend."""
+        return [name for name in self.given if any(name in each.when for each in self.given.values())]
+
+    def _shapes(self) -> Iterator[tuple[Config, list[str]]]:
+        """What the deciding ones can be together, each once, and which others are there then."""
+        seen: set[frozenset[tuple[str, Value]]] = set()
+        rest = {name: each.middle for name, each in self.given.items()}
+        for values in product(*(self.given[name].values for name in self._deciding)):
+            there = self.present({**rest, **dict(zip(self._deciding, values, strict=True))})
+            shape = {name: there[name] for name in self._deciding if name in there}
+            if (key := frozenset(shape.items())) not in seen:
+                seen.add(key)
+                yield shape, [name for name in there if name not in self._deciding]
+
+    @cached_property
+    def count(self) -> float:
+        """The number of configurations; inf: a range has no end of them."""
+        return sum(prod((self.given[name].count for name in names), start=1.0) for _, names in self._shapes())
+
+    def configs(self) -> Iterator[Config]:
+        """Every one once, of a space that has so many only."""
+        for shape, names in self._shapes():
+            for values in product(*(self.given[name].every() for name in names)):
+                config = {**shape, **dict(zip(names, values, strict=True))}
+                yield {name: config[name] for name in self.given if name in config}
+
+    def sample(self, rng: random.Random) -> Config:
+        """One: each dimension by itself."""
+        return self.present({name: each.draw(rng) for name, each in self.given.items()})
+
+    uniform = sample
+
+    def contains(self, config: Mapping[str, Value]) -> bool:
+        """Is this one of them?"""
+        known = {name: config.get(name, each.middle) for name, each in self.given.items()}
+        there = self.present(known)
+        return there == dict(config) and all(self.given[name].contains(value) for name, value in config.items())
+
+    def default(self) -> Config:
+        """What is tried first: the middle of each."""
+        return self.present({name: each.middle for name, each in self.given.items()})

@@ -1,0 +1,80 @@
+"""A callback for Hugging Face's Trainer and one for Lightning's, through which their loops are trials of a search.
+
+    trainer = Trainer(..., callbacks=[hugging_face()])            # evaluates, and saves, as often as it evaluates
+    trainer.train(resume_from_checkpoint=resumed())
+
+    trainer = lightning.Trainer(..., callbacks=[lightning()])
+    trainer.fit(model, ckpt_path=resumed())
+
+Neither library is a dependency: each is imported where its callback is made. Outside of a search both do nothing.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import tune.loop as ration
+
+LIGHTNING_FILE = "lightning.ckpt"
+
+
+def resumed() -> str | None:
+    """What the trainer goes on from: a folder of Hugging Face's, or a file of Lightning's; None: it begins."""
+    found = ration.checkpoint()
+    if found is None:
+        return None
+    file = found / LIGHTNING_FILE
+    return str(file if file.is_file() else found)
+
+
+def hugging_face() -> Any:
+    """A transformers.TrainerCallback: reports what each evaluation found, such as `eval_loss`, at its checkpoint."""
+    from transformers import TrainerCallback
+
+    class Reports(TrainerCallback):
+        """One of a trainer's."""
+
+        def __init__(self) -> None:
+            self.found: dict[str, Any] | None = None
+
+        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **more: Any) -> Any:
+            """The trainer saves next."""
+            if ration.held() is not None:
+                self.found, control.should_save = metrics, True
+            return control
+
+        def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
+            """Its checkpoint is there."""
+            if self.found is not None:
+                place = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+                found, self.found = self.found, None
+                ration.report(
+                    **found, step=state.global_step, save=lambda to: shutil.copytree(place, to, dirs_exist_ok=True)
+                )
+                control.should_training_stop = control.should_training_stop or ration.done()
+            return control
+
+    return Reports()
+
+
+def lightning() -> Any:
+    """A lightning.pytorch.Callback: reports what each validation logged."""
+    try:
+        from lightning.pytorch import Callback
+    except ImportError:
+        from pytorch_lightning import Callback
+
+    class Reports(Callback):
+        """One of a trainer's."""
+
+        def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+            """Not of the few batches that Lightning tries first."""
+            if trainer.sanity_checking or ration.held() is None:
+                return
+            ration.report(
+                **{name: value for name, value in trainer.callback_metrics.items() if name not in ("step", "save")},
+                step=trainer.global_step, save=lambda to: trainer.save_checkpoint(to / LIGHTNING_FILE),
+            )  # fmt: skip
+            trainer.should_stop = trainer.should_stop or ration.done()
+
+    return Reports()
