@@ -284,10 +284,11 @@ class Family:
         return self.cost_model.segment(trial, max(0.0, seconds))
 
     def wanted(self, record: TrialRecord, price: float, most: float) -> float:
-        """Seconds to reserve for a segment of this price; where its loop never reported, up to `most` for that."""
+        """Seconds to reserve for a segment of this price; where its loop never reported, up to half of `most` for that:
+        one that hangs leaves as much to the next."""
         seconds = with_margin(max(price, self.gap)) + KEPT_BACK * self.gap
         first = SLOWER * self.gap or self.first_lease
-        return max(seconds, min(first, most)) if record.step_seconds is None else seconds
+        return max(seconds, min(first, most / 2)) if record.step_seconds is None else seconds
 
     def last_segment(self, record: TrialRecord, seconds: float) -> float:
         """How much of so many seconds a last segment gets, so that its trial, should it win, can decode."""
