@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import Any
 
 import pandas as pd
@@ -29,7 +29,7 @@ from analysis.stability import columns as stability_columns
 from analysis.study import POOL, RUNS, Results, Study, newest, open_study
 from analysis.style import Picture
 from tune.errors import UserError, called
-from tune.store.heartbeat import alive
+from tune.store.heartbeat import DRIVER, FOLDER, SILENCE_SECONDS
 from tune.store.journal import FILE
 
 WORDS = ("#", "trial", "config", "state", "what", "family", "measure")
@@ -79,6 +79,13 @@ def begun(folder: Path) -> Study | None:
     with suppress(UserError):
         return open_study(folder)
     return None
+
+
+def alive(folder: Path) -> bool:
+    """Whether some driver gave a sign of life of late: for who knows nothing of it but the study's folder."""
+    with suppress(OSError):
+        return time() - (folder / FOLDER / DRIVER).stat().st_mtime < SILENCE_SECONDS
+    return False
 
 
 def draw(out: Path | None, study: Study, good_for: float = 0.0) -> Path:

@@ -34,7 +34,9 @@ def ranking(study: Path, metric: Metric | None = None) -> pd.DataFrame:
     configs = pd.DataFrame([json.loads(config) for config in table["config"]], index=table.index)
     columns, own = COLUMNS, {*table.columns} - {"config"}
     if metric is not None:
-        told = pd.DataFrame([json.loads(text or "{}") for text in table["numbers"]], index=table.index)
+        told = pd.DataFrame(
+            [json.loads(text) if isinstance(text, str) else {} for text in table["numbers"]], index=table.index
+        )
         told.insert(0, f"best_{metric.name}", [metric.own(loss) for loss in table["loss"].astype(float)])
         configs = configs.rename(
             columns={name: f"config_{name}" for name in configs if name in own | {*told.columns[:1]}}

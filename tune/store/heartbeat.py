@@ -147,13 +147,6 @@ def last_beat(folder: Path, name: str) -> Beat | None:
         return None
 
 
-def alive(folder: Path) -> bool:
-    """Whether some driver gave a sign of life of late: for who knows nothing of it but the study's folder."""
-    with contextlib.suppress(OSError):
-        return time.time() - (folder / FOLDER / DRIVER).stat().st_mtime < SILENCE_SECONDS
-    return False
-
-
 def started(pid: int) -> int | None:
     """When a process of this machine was started, in clock ticks since boot; None where there is none that lives."""
     try:

@@ -45,9 +45,9 @@ def test_every_training_is_asked_for_equal_samples(scale):
     assert asked == every | {(1, "unchanged"), (1, "LARS")}, "with the recipe's batch no rule changes AdamW's rate"
 
 
-def test_only_batch_rate_and_seed_change_and_each_seed_repeats_all():
+def test_only_batch_rate_and_seed_change_beside_adamw_and_each_seed_repeats_all():
     found = asked_points(seeds=3, seed=5)
-    assert {name for point in found for name in point.config} == {"batch_tokens", "learning_rate", "seed"}
+    assert {name for point in found for name in point.config} == {"batch_tokens", "learning_rate", "optimizer", "seed"}
     assert [point.config["seed"] for point in found] == [seed for seed in (5, 6, 7) for _ in range(len(found) // 3)]
     assert len({point.key for point in found}) == len(found) and {point.devices for point in found} == {2}
 
