@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 TORCH_INDEX ?=
+PART ?= 1 2 3 4
 VENV := .venv
 IN := $(VENV)/bin
 
@@ -37,11 +38,9 @@ bench: $(VENV)/installed-dev ## figures of models and kernels; DATA=FOLDER with 
 soak: $(VENV)/installed-dev ## an hour of searches, killed, resumed and held against the operating system's account
 	$(IN)/python tests/soak/run.py
 
-gpu: $(VENV)/installed-dev ## on a machine with a GPU: kernels checked and timed on it, what is special to CUDA tested, a short search
+gpu: $(VENV)/installed-dev ## on a machine with a GPU, eight minutes each: PART=1 what runs, 2 how fast, 3 memory and neighbours, 4 kernels and a search
 	$(IN)/pip install -e '.[dev,cuda]'
-	$(IN)/python -m pytest tests/kernels $(wildcard tests/cuda)
-	$(IN)/python kernels/run.py --sizes full
-	$(IN)/python tune/run.py --budget 2m
+	for part in $(PART); do $(IN)/python tests/cuda/run.py $$part $(if $(DATA),--data $(DATA)) || exit; done
 
 results: ## RESULTS.md, from results/*.json
 	$(PYTHON) results/make.py

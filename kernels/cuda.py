@@ -255,8 +255,10 @@ def transfers() -> list[Implementation]:
             streams = [cuda.stream() for _ in range(chunks)]
 
             def bind(inputs: Inputs, output: Any) -> Call:
-                host = cuda.pinned_array(inputs[0].shape, inputs[0].dtype) if pinned else np.empty_like(inputs[0])
-                host[:] = inputs[0]
+                given = inputs[0]
+                pins = pinned and given.size > 0  # CUDA has no memory of none
+                host = cuda.pinned_array(given.shape, given.dtype) if pins else np.empty_like(given)
+                host[:] = given
                 device = to_device(output)
                 bounds = [host.size * chunk // chunks for chunk in range(chunks + 1)]
 

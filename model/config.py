@@ -42,10 +42,17 @@ RECIPES: dict[str, dict[str, Any]] = {
 OF_ARCHITECTURE: dict[str, dict[str, Any]] = {
     "nanogpt": {"learning_rate": 4e-3, "batch_tokens": 768, "warm_up_steps": 100, "optimizer": "adamw", "taps": 0}
 }
-"""What differs from the family's."""
+"""What differs from the recipe of nanogpt."""
 ONCE: dict[str, Any] = {"architecture": "modern", "optimizer": "adamw", "taps": 0}
 """What a stored config or recipe had that does not say, as there was no choice then."""
 FAMILIES = tuple(RECIPES)
+
+
+def family_recipe(family: str, architecture: object = None) -> dict[str, Any]:
+    """A family's own recipe; of nanogpt, in the architecture that is named."""
+    other = OF_ARCHITECTURE.get(str(architecture), {}) if family == "nanogpt" else {}
+    return RECIPES[family] | other
+
 
 _FAMILYS_OWN: Any = None  # replaced by the family's value in RECIPES
 
@@ -82,7 +89,7 @@ class Config:
         if self.family not in RECIPES:
             known = ", ".join(RECIPES)
             raise UserError(f"family: {self.family!r} is none of {known}: one of your own comes with --load FILE")
-        for name, value in (RECIPES[self.family] | OF_ARCHITECTURE.get(self.architecture, {})).items():
+        for name, value in family_recipe(self.family, self.architecture).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         if self.optimizer not in ("muon", "adamw"):

@@ -125,7 +125,7 @@ class _Listed:
     def plan(self, generator: np.random.Generator) -> np.ndarray:
         return generator.permutation(len(self._batches))
 
-    def batch(self, place: np.ndarray) -> Batch:
+    def batch(self, place: np.ndarray, _: Tensor) -> Batch:
         return self._batches[int(place)].to(self._device)
 
 

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from model.config import Config, Data, model_config, pad_of
 from model.cost.estimates import AVERAGE_BYTES, STATE_BYTES, parameters, step_memory_bytes
-from model.data.batches import EVALUATION_TOKENS, batch_shape
+from model.data.batches import batch_shape, most_evaluation_tokens
 
 _LOGIT_BYTES = 12  # of an evaluation: in the compute dtype, in fp32, and the logarithms
 
@@ -26,7 +26,7 @@ def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: t
     """
     shape = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context)
     made = model_config(config, vocabulary=data.vocabulary, pad=pad_of(data))
-    evaluation = STATE_BYTES * parameters(made) + _LOGIT_BYTES * EVALUATION_TOKENS * data.vocabulary
+    logits = _LOGIT_BYTES * most_evaluation_tokens("valid", device.type) * data.vocabulary
     step = step_memory_bytes(
         made,
         batch=-(-shape.rows // micro_batches),
@@ -35,6 +35,9 @@ def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: t
         precision=config.precision,
         fused=device.type != "cpu",
     )
+    evaluation = (
+        step if device.type == "cuda" else STATE_BYTES * parameters(made)
+    ) + logits  # its graph keeps a step's
     return max(evaluation, step) + (AVERAGE_BYTES * parameters(made) if config.average else 0)
 
 

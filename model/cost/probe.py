@@ -20,6 +20,7 @@ from model.cost.estimates import STATE_BYTES
 from model.cost.memory_estimate import most_bytes
 from model.data.batches import Batch
 from model.nn.precision import on_threads
+from model.training.graph import make_learner
 from model.training.learner import Learner
 from model.training.memory import MemoryLimit, PeakMemory, available_bytes, prepare_process, ran_out
 from model.training.schedule import warm_up
@@ -161,10 +162,10 @@ def step_seconds(
     clock = time.process_time if device.type == "cpu" else time.monotonic
     taken: list[float] = []
     with torch.random.fork_rng(devices=[0] if device.type == "cuda" else []), on_threads(1):
-        learner = Learner(config, data, device, micro_batches)
+        learner = make_learner(config, data, device, micro_batches)
         while len(taken) < FIRST_STEPS or (len(taken) < MEASURED_STEPS and sum(taken) < seconds):
             began = clock()
-            learner.step(1.0)
+            learner.advance([1.0])
             learner.wait()
             taken.append(clock() - began)
     del learner

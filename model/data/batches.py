@@ -1,8 +1,6 @@
 """Batches: tokens that stay on the device, rows gathered from them, in an order that a checkpoint can take up again."""
 
-import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -11,115 +9,12 @@ from torch import Tensor
 
 from model.data.dataset import PairData, PairSplit, TextData, count_words
 from model.data.packing import pack
+from model.data.resident import IGNORED, Batch, Inputs, LaidRows, ResidentPairs, ResidentText, kept, sent
 from model.data.tokenizer import Tokenizer
 from tune.errors import UserError
 
-# Shapes: B batch, T target length, S source length.
-
-
-IGNORED = -1
-OUTSIDE = -1
-
-
-@dataclass(frozen=True)
-class Batch:
-    """`inputs` are what the family's forward takes; targets (B, T) int64, IGNORED at padding; `tokens` count."""
-
-    inputs: tuple[Tensor | None, ...]
-    targets: Tensor
-    tokens: int
-
-    def to(self, device: torch.device | str) -> "Batch":
-        """The same batch on another device."""
-        inputs = tuple(None if x is None else x.to(device) for x in self.inputs)
-        return Batch(inputs, self.targets.to(device), self.tokens)
-
-    def parts(self, count: int) -> list[tuple["Batch", Tensor]]:
-        """The batch in at most `count` parts, each with its share of the tokens: a scalar on the device.
-
-        `tokens` of a part are the whole batch's.
-        """
-        rows = -(-len(self.targets) // count)
-        parts = []
-        for first in range(0, len(self.targets), rows):
-            some = slice(first, first + rows)
-            inputs = tuple(None if x is None else x[some] for x in self.inputs)
-            share = (self.targets[some] != IGNORED).sum() / self.tokens
-            parts.append((Batch(inputs, self.targets[some], self.tokens), share))
-        return parts
-
-
-class ResidentText:
-    """Text on a device."""
-
-    def __init__(self, tokens: np.ndarray, device: torch.device | str) -> None:
-        self._tokens = _resident(tokens, device)
-
-    def batch(self, begins: np.ndarray, context: int) -> Batch:
-        """Windows of `context` tokens and what follows each token."""
-        windows = _gather(self._tokens, torch.from_numpy(begins).to(self._tokens.device)[:, None], context + 1)
-        return Batch((windows[:, :-1].contiguous(),), windows[:, 1:].contiguous(), len(begins) * context)
-
-
-class ResidentPairs:
-    """The pairs of a split on a device."""
-
-    def __init__(self, data: PairData, split: PairSplit, device: torch.device | str) -> None:
-        self._pad, self._lengths = data.pad, split.lengths
-        self._source, self._target = (_resident(side.tokens, device) for side in (split.source, split.target))
-        self._begins = np.stack([split.source.offsets[:-1], split.target.offsets[:-1]], axis=1)
-
-    def batch(self, rows: list[np.ndarray], source: int, target: int) -> Batch:
-        """Rows of these lengths, each with the pairs of these numbers, one after the other from its begin.
-
-        `inputs`: sources (B, S), and for each token the place in its row of the sentence that it is of (B, S), OUTSIDE
-        at padding; the same of the targets (B, T), from their bos on.
-        """
-        pairs = np.concatenate(rows)
-        row = np.repeat(np.arange(len(rows)), [len(some) for some in rows])
-        wide, tall = (len(rows), source), (len(rows), target)
-        onto, read, of = self._tokens(0, pairs, row, source)
-        words, word_of = _laid(wide, self._pad, onto, self._source[read]), _laid(wide, OUTSIDE, onto, of)
-        onto, read, of = self._tokens(1, pairs, row, target)
-        written, written_of = _laid(tall, self._pad, onto, self._target[read]), _laid(tall, OUTSIDE, onto, of)
-        targets = _laid(tall, IGNORED, onto, self._target[read + 1])
-        return Batch((words, word_of, written, written_of), targets, len(read))
-
-    def _tokens(self, side: int, pairs: np.ndarray, row: np.ndarray, width: int) -> Tensor:
-        """int64 (3, N), of each token on one side of the pairs (P,) in rows (P,) of this width: its place in the batch,
-        its place in the split, the place of its sentence in the row.
-        """
-        lengths, first = self._lengths[pairs, side], np.searchsorted(row, np.arange(row[-1] + 1))[row]
-        before = np.cumsum(lengths) - lengths
-        inside = np.arange(lengths.sum()) - np.repeat(before, lengths)
-        onto = np.repeat(row * width + before - before[first], lengths) + inside
-        read = np.repeat(self._begins[pairs, side], lengths) + inside
-        of = np.repeat(np.arange(len(pairs)) - first, lengths)
-        return torch.from_numpy(np.stack([onto, read, of])).to(self._source.device)
-
-
-def _laid(shape: tuple[int, int], empty: int, places: Tensor, values: Tensor) -> Tensor:
-    """int64 of this shape: the values at their places, counted row by row, and `empty` elsewhere."""
-    return torch.full(shape, empty, device=values.device).view(-1).index_put_((places,), values.long()).view(shape)
-
-
-def _gather(tokens: Tensor, begins: Tensor, length: int) -> Tensor:
-    """int64 (B, length): tokens from each of begins (B, 1) on, whatever they belong to."""
-    places = begins + torch.arange(length, device=tokens.device)
-    return tokens[places.clamp_(max=len(tokens) - 1)].long()
-
-
-def _resident(array: np.ndarray, device: torch.device | str) -> Tensor:
-    """The array as a tensor that is only read: on the CPU it shares the memory, which may be read-only.
-
-    uint16 becomes int16, which all devices index; a vocabulary is far below 2 ** 15.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array.view(np.int16) if array.dtype == np.uint16 else array).to(device)
-
-
 EVALUATION_TOKENS = 2_048  # of an evaluation batch on either side, padding included, unless it is a single row
+TIMES_ON_A_GPU = 8  # which fewer do not fill; not of test, whose batches are told one by one
 
 
 class BatchShape(NamedTuple):
@@ -145,28 +40,37 @@ def batch_shape(data: TextData | PairData, *, batch_tokens: int, context: int) -
 
 
 class Feed(Protocol):
-    """Where batches come from: an epoch is planned as an array, of which each row makes a batch."""
+    """Where batches come from: an epoch is planned as an array, of which each row makes a batch; it gets that of the
+    plan that lies on the device too."""
 
     def plan(self, generator: np.random.Generator) -> np.ndarray: ...
 
-    def batch(self, row: np.ndarray, /) -> Batch: ...
+    def batch(self, row: np.ndarray, there: Tensor, /) -> Batch: ...
+
+
+class ResidentFeed(Feed, Protocol):
+    """One whose batches have one shape, and come of what lies on the device alone."""
+
+    def gather(self, there: Tensor, /) -> tuple[Inputs, Tensor]: ...
+
+    def tokens(self, row: np.ndarray, /) -> int: ...
 
 
 class EndlessBatches:
     """Epoch after epoch of a feed; the order follows from the seed alone, the state from the batches taken."""
 
-    def __init__(self, feed: Feed, seed: int) -> None:
-        self._feed, self._seed = feed, seed
+    def __init__(self, feed: Feed, seed: int, device: torch.device | str = "cpu") -> None:
+        """device: where the feed wants its plan"""
+        self._feed, self._seed, self._device = feed, seed, device
         self._begin(epoch=0, batch=0)
 
     def __iter__(self) -> "EndlessBatches":
         return self
 
     def __next__(self) -> Batch:
-        while self._batch == len(self._plan):
-            self._begin(epoch=self._epoch + 1, batch=0)
+        self._go_on()
         self._batch += 1
-        return self._feed.batch(self._plan[self._batch - 1])
+        return self._at(self._batch - 1)
 
     def __len__(self) -> int:
         """Batches of an epoch."""
@@ -174,7 +78,7 @@ class EndlessBatches:
 
     def some(self) -> Batch:
         """A batch of the epoch, whatever is in it; it counts as none of the others."""
-        return self._feed.batch(self._plan[0])
+        return self._at(0)
 
     def state(self) -> dict[str, int]:
         """What `load_state` of another one on the same data needs to go on exactly here."""
@@ -184,9 +88,20 @@ class EndlessBatches:
         self._seed = state["seed"]
         self._begin(epoch=state["epoch"], batch=state["batch"])
 
+    def _go_on(self) -> None:
+        while self._batch == len(self._plan):
+            self._begin(epoch=self._epoch + 1, batch=0)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """The plan of an epoch."""
+        return self._feed.plan(np.random.default_rng([self._seed, epoch]))
+
     def _begin(self, *, epoch: int, batch: int) -> None:
-        self._epoch, self._batch = epoch, batch
-        self._plan = self._feed.plan(np.random.default_rng([self._seed, epoch]))
+        self._epoch, self._batch, self._plan = epoch, batch, self.order(epoch)
+        self._there = sent(self._plan, self._device)
+
+    def _at(self, place: int) -> Batch:
+        return self._feed.batch(self._plan[place], self._there[place])
 
 
 class TrainBatches(EndlessBatches):
@@ -207,7 +122,19 @@ class TrainBatches(EndlessBatches):
     ) -> None:
         shape = batch_shape(data, batch_tokens=batch_tokens, context=context)
         feed = _PairFeed(data, shape, device) if isinstance(data, PairData) else _TextFeed(data, shape, device)
-        super().__init__(feed, seed)
+        super().__init__(feed, seed, device)
+        self._resident: ResidentFeed = feed
+
+    def take(self, most: int) -> tuple[Tensor, list[int]]:
+        """What the next batches, at most so many and of one epoch, are gathered from (N, rows), and their tokens."""
+        self._go_on()
+        some = slice(self._batch, min(self._batch + most, len(self._plan)))
+        self._batch = some.stop
+        return self._there[some], [self._resident.tokens(row) for row in self._plan[some]]
+
+    def gather(self, there: Tensor) -> tuple[Inputs, Tensor]:
+        """Inputs and targets of one of those that were taken, for all that a host knows."""
+        return self._resident.gather(there)
 
 
 class _TextFeed:
@@ -228,12 +155,20 @@ class _TextFeed:
         begin = generator.integers(self._shape.target)
         return begin + _drawn(self._windows, self._shape.rows, generator) * self._shape.target
 
-    def batch(self, begins: np.ndarray) -> Batch:
-        return self._text.batch(begins, self._shape.target)
+    def batch(self, begins: np.ndarray, there: Tensor) -> Batch:
+        inputs, targets = self.gather(there)
+        return Batch(inputs, targets, self.tokens(begins))
+
+    def gather(self, there: Tensor) -> tuple[Inputs, Tensor]:
+        batch = self._text.batch(there, self._shape.target)
+        return batch.inputs, batch.targets
+
+    def tokens(self, begins: np.ndarray) -> int:
+        return len(begins) * self._shape.target
 
 
 class _PairFeed:
-    """Packed rows of the training pairs."""
+    """Packed rows of the training pairs: laid out on a GPU; on a CPU taken from the text that processes share."""
 
     def __init__(self, data: PairData, shape: BatchShape, device: torch.device | str) -> None:
         self._shape, self._rows = shape, data.rows
@@ -242,14 +177,26 @@ class _PairFeed:
                 f"--translation-corpus: {data.name!r} has {len(data.train)} training pairs, "
                 f"fewer than a batch; give a file with at least {shape.rows * shape.target} words"
             )
+        place = torch.device(device)
+        self._laid = None if place.type == "cpu" else kept(LaidRows, data, place)
         self._pairs = ResidentPairs(data, data.train, device)
 
     def plan(self, generator: np.random.Generator) -> np.ndarray:
         """The rows of each batch of one epoch (batches, rows)."""
         return _drawn(len(self._rows), self._shape.rows, generator)
 
-    def batch(self, rows: np.ndarray) -> Batch:
+    def batch(self, rows: np.ndarray, there: Tensor) -> Batch:
+        if self._laid is not None:
+            return Batch(*self.gather(there), self.tokens(rows))
         return self._pairs.batch(self._rows.of(rows), self._shape.source, self._shape.target)
+
+    def gather(self, there: Tensor) -> tuple[Inputs, Tensor]:
+        assert self._laid is not None, "rows are put together by the host"
+        return self._laid.gather(there)
+
+    def tokens(self, rows: np.ndarray) -> int:
+        assert self._laid is not None, "rows are put together by the host"
+        return self._laid.tokens(rows)
 
 
 def _drawn(count: int, rows: int, generator: np.random.Generator) -> np.ndarray:
@@ -272,18 +219,25 @@ def evaluation_batches(
     Splits are "train", "valid" and "test", and of text "held_out". Text is cut into windows of `context` tokens without
     overlap. Where one `window` is a multiple of several contexts, each has the same targets, batch by batch.
     """
+    most = most_evaluation_tokens(split, torch.device(device).type)
     if isinstance(data, PairData):
-        yield from _pair_evaluation(data, getattr(data, split), tokens, device)
+        yield from _pair_evaluation(data, getattr(data, split), tokens, most, device)
         return
     ids, window = getattr(data, split), window or context
     text, last = ResidentText(ids, device), len(ids) - 1
     begins = _windows(last, tokens, window)
     begins = (begins[:, None] + np.arange(0, window, context)).flatten()
-    begins, rows = begins[begins < last], max(1, EVALUATION_TOKENS // window) * window // context
+    begins, rows = begins[begins < last], max(1, most // window) * window // context
+    there = sent(begins, device)
     for first in range(0, len(begins), rows):
         some = begins[first : first + rows]
-        batch = text.batch(some, context)
+        batch = text.batch(there[first : first + rows], context)
         yield batch if (beyond := int(some[-1]) + context - last) <= 0 else _cut(batch, beyond)
+
+
+def most_evaluation_tokens(split: str, kind: str) -> int:
+    """Of an evaluation batch on a kind of device."""
+    return EVALUATION_TOKENS * (TIMES_ON_A_GPU if kind == "cuda" and split != "test" else 1)
 
 
 def _cut(batch: Batch, beyond: int) -> Batch:
@@ -337,6 +291,7 @@ def _pair_evaluation(
     data: PairData,
     split: PairSplit,
     tokens: int | None,
+    most: int,
     device: torch.device | str,
 ) -> Iterator[Batch]:
     """Packed as in training; what is longer than that has rows of its own."""
@@ -345,7 +300,7 @@ def _pair_evaluation(
     long = (lengths > data.row).any(axis=1)
     for chosen, (source, target) in ((~long, data.row), (long, lengths.max(axis=0))):
         rows = pack(lengths[chosen], (int(source), int(target)))
-        count = max(1, EVALUATION_TOKENS // int(max(source, target)))
+        count = max(1, most // int(max(source, target)))
         for first in range(0, len(rows), count):
             packed = rows.of(np.arange(first, min(first + count, len(rows))))
             yield pairs.batch([some[chosen][row] for row in packed], int(source), int(target))

@@ -15,6 +15,7 @@ from tune.errors import UserError
 POOL = 2**22  # elements of the resident dropout mask
 UNSEEN = -1e4  # added to the score of what may not be seen; finite, so that who sees nothing is no NaN
 ALIGNED = 32  # its offsets are multiples of this: vector instructions want aligned addresses
+LEAST_WIDTH = 8  # of a head, for CUDA's fused attention with a bias in 16 bits; narrower ones would get many kernels
 
 
 class Dropout(nn.Module):
@@ -101,7 +102,11 @@ class Attention(nn.Module):
         rate = self.drop.rate if self.training else 0.0
         if self.fused and (rate == 0 or q.device.type != "cpu"):
             mask = None if bias is None or causal else bias.to(q.dtype)
-            return F.scaled_dot_product_attention(q, k, v, mask, dropout_p=rate, is_causal=causal, scale=self.scale)
+            width, more = v.shape[-1], 0 if mask is None or q.device.type == "cpu" else -v.shape[-1] % LEAST_WIDTH
+            if more:
+                q, k, v = (F.pad(each, (0, more)) for each in (q, k, v))
+            found = F.scaled_dot_product_attention(q, k, v, mask, dropout_p=rate, is_causal=causal, scale=self.scale)
+            return found[..., :width] if more else found
         scores = (q if self.scale == 1 else q * self.scale) @ k.transpose(-2, -1)
         if bias is not None:
             scores = scores + bias.to(q.dtype)
@@ -130,15 +135,20 @@ def apart(of: Tensor, others: Tensor) -> Tensor:
 
 
 def rotary_tables(length: int, width: int, base: float = 1_000.0) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (T, K / 2) of rotary positions (Su et al. 2021, arXiv:2104.09864)."""
+    """Of rotary positions (Su et al. 2021, arXiv:2104.09864), both (T, K): cosines, and sines, those of the first half
+    negative."""
     if width % 2:
         raise UserError(f"heads: a head width (d_model / heads) of {width} is odd; rotary positions need an even one")
     angles = torch.outer(torch.arange(length).float(), base ** -(torch.arange(0, width, 2) / width))
-    return angles.cos(), angles.sin()
+    sines = angles.sin()
+    return angles.cos().repeat(1, 2), torch.cat([-sines, sines], -1)
 
 
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """x (B, T, ..., K), tables (T, K / 2) -> like x: the pairs (i, i + K / 2) turned by their position's angle"""
+    """x (B, T, ..., K), tables (T, K) -> like x: the pairs (i, i + K / 2) turned by their position's angle
+
+    Tables in x's dtype save a cast.
+    """
     shape = (x.shape[1], *(1,) * (x.ndim - 3), -1)
     return _Rotate.apply(x, cosines.to(x.dtype).view(shape), sines.to(x.dtype).view(shape))
 
@@ -159,18 +169,17 @@ class _Rotate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
         ctx.save_for_backward(cosines, sines)
-        return _turned(x, cosines, sines)
+        return _turned(x, cosines, sines, 1)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         cosines, sines = ctx.saved_tensors
-        return _turned(gradient, cosines, -sines), None, None
+        return _turned(gradient, cosines, sines, -1), None, None
 
 
-def _turned(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+def _turned(x: Tensor, cosines: Tensor, sines: Tensor, way: int) -> Tensor:
     first, second = x.chunk(2, -1)
-    swapped = torch.cat([second, first], -1)
-    return (x * torch.cat([cosines, cosines], -1)).addcmul_(swapped, torch.cat([-sines, sines], -1))
+    return (x * cosines).addcmul_(torch.cat([second, first], -1), sines, value=way)
 
 
 class _SquaredReLU(torch.autograd.Function):

@@ -14,7 +14,7 @@ from model.nn.decoding import Past
 from model.nn.mup import attention_scale, hidden_std
 from model.nn.precision import Linear
 
-Turns = tuple[Tensor, Tensor]  # cosines and sines (T, K / 2)
+Turns = tuple[Tensor, Tensor]  # cosines and sines (T, K), in the compute dtype
 
 
 def turns(length: int, head_width: int) -> Turns:
@@ -66,10 +66,11 @@ class SelfAttention(nn.Module):
     def forward(
         self, x: Tensor, bias: Tensor | None, turned: Turns, past: Past | None = None, layer: int = 0
     ) -> Tensor:
-        """x (B, T, D), bias broadcasting to (B, H, T, T), tables (T, K / 2) -> (B, T, D)"""
+        """x (B, T, D), bias broadcasting to (B, H, T, T), tables (T, K) -> (B, T, D)"""
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, H, K)
-        q, k = rotate(norm(qkv[:, :, :2]), *turned).transpose(1, 3).unbind(2)  # (B, H, T, K)
-        v = qkv[:, :, 2].transpose(1, 2)
+        both, v = qkv.split([2, 1], 2)
+        q, k = rotate(norm(both), *turned).transpose(1, 3).unbind(2)  # (B, H, T, K)
+        v = v.squeeze(2).transpose(1, 2)
         if past is not None:
             k, v = past.extend(layer, k, v)
         causal = self.causal and bias is not None and bias.ndim == 2 and q.shape[2] == k.shape[2]
@@ -118,7 +119,7 @@ class SelfBlock(nn.Module):
         self.add = Residual(dropout, branch)
 
     def forward(self, x: Tensor, bias: Tensor | None, turned: Turns) -> Tensor:
-        """x (B, T, D), bias broadcasting to (B, H, T, T), tables (T, K / 2) -> (B, T, D)"""
+        """x (B, T, D), bias broadcasting to (B, H, T, T), tables (T, K) -> (B, T, D)"""
         x = self.add(x, self.own(norm(x), bias, turned))
         return self.add(x, self.mlp(norm(x)))
 

@@ -234,6 +234,7 @@ class ModernTrunk(nn.Module):
         """tokens (B, T) -> (B, T, D)"""
         length = tokens.shape[1]
         x = self.drop(norm(self.mix(self.wte(tokens))))
+        turned = self.cosines[:length].to(x.dtype), self.sines[:length].to(x.dtype)
         for block in self.h:
-            x = block(x, self.causal[:length, :length], (self.cosines[:length], self.sines[:length]))
+            x = block(x, self.causal[:length, :length], turned)
         return norm(x)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -30,10 +31,49 @@ _TRUE_FP32 = 1e-6  # relative error of a real fp32 product; bf16 has 3e-3
 class Linear(nn.Linear):
     """A linear map with fp32 master weights that computes in the dtype of its input."""
 
+    cast: Tensor | None = None
+    """The weight in the compute dtype, while a model computes that cast all at once (`set_compute`)."""
+
     def forward(self, x: Tensor) -> Tensor:
         """x (..., in) -> (..., out)"""
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        return F.linear(x, self.weight.to(x.dtype), bias)
+        return F.linear(x, self.weight.to(x.dtype) if self.cast is None else self.cast, bias)
+
+
+class _CastAll(torch.autograd.Function):
+    """Weights in another dtype, and their gradients back, each way in one kernel for all."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        cast = [torch.empty_like(weight, dtype=dtype) for weight in weights]
+        torch._foreach_copy_(cast, weights)
+        return tuple(cast)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        given = [gradient for gradient in gradients if gradient is not None]
+        back = [torch.empty_like(gradient, dtype=torch.float32) for gradient in given]
+        torch._foreach_copy_(back, given)
+        there = iter(back)
+        return None, *(None if gradient is None else next(there) for gradient in gradients)
+
+
+def _cast_at_once(model: nn.Module, dtype: torch.dtype) -> None:
+    """Let each forward of the model cast the weights of its maps together: on a GPU that is one kernel, not many."""
+    maps = [module for module in model.modules() if isinstance(module, Linear)]
+
+    def before(_model: nn.Module, _inputs: Any) -> None:
+        if not torch.compiler.is_compiling():
+            for module, cast in zip(maps, _CastAll.apply(dtype, *(each.weight for each in maps)), strict=True):
+                module.cast = cast
+
+    def after(_model: nn.Module, _inputs: Any, _outputs: Any) -> None:
+        for module in maps:
+            module.cast = None
+
+    hooks = model.register_forward_pre_hook(before), model.register_forward_hook(after, always_call=True)
+    model.casting = hooks  # type: ignore[assignment]
 
 
 class Embedding(nn.Embedding):
@@ -65,6 +105,11 @@ def set_compute(model: nn.Module, precision: str) -> None:
             module.compute_dtype = dtype
         if hasattr(module, "fused"):
             module.fused = fused  # type: ignore[assignment]
+    for hook in vars(model).pop("casting", ()):
+        hook.remove()
+    several = dist.is_available() and dist.is_initialized()  # gradients are sent as they come, which is one by one
+    if dtype != torch.float32 and next(model.parameters()).device.type != "cpu" and not several:
+        _cast_at_once(model, dtype)
 
 
 def prepare(precision: str, device: torch.device | str) -> None:
@@ -72,6 +117,7 @@ def prepare(precision: str, device: torch.device | str) -> None:
     compute_dtype(precision)
     if torch.device(device).type == "cuda":
         torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+        torch.backends.cuda.enable_cudnn_sdp(False)  # it makes a plan of about a second for each new shape
     else:
         if not limited():
             _keep_heap()

@@ -115,8 +115,8 @@ class Translator(nn.Module):
         for block in self.encoder:
             x = block(x, bias, turned)
         pairs = self.cross(norm(x)).unflatten(-1, (2, self.config.layers, self.config.heads, -1))  # (B, S, 2, L, H, K)
-        keys, values = norm(pairs[:, :, 0]), pairs[:, :, 1]  # (B, S, L, H, K)
-        return Memory(keys.permute(2, 0, 3, 1, 4), values.permute(2, 0, 3, 1, 4), read_bias)
+        keys, values = pairs.unbind(2)  # (B, S, L, H, K)
+        return Memory(norm(keys).permute(2, 0, 3, 1, 4), values.permute(2, 0, 3, 1, 4), read_bias)
 
     def decode(self, target_in: Tensor, memory: Memory, past: Past | None = None) -> Tensor:
         """target_in (B, T): the whole target so far, or with `past` its next tokens -> logits (B, T, V)"""
@@ -129,9 +129,9 @@ class Translator(nn.Module):
         begin, length = 0 if past is None else past.length, target_in.shape[1]
         turned = self._turns(begin, begin + length)
         x = self.drop(norm(self.embedding(target_in)))
-        for layer, block in enumerate(self.decoder):
-            source = memory.keys[layer], memory.values[layer], memory.bias
-            x = block(x, own, turned, source, past, layer)
+        sources = zip(memory.keys.unbind(), memory.values.unbind(), strict=True)
+        for layer, (block, source) in enumerate(zip(self.decoder, sources, strict=True)):
+            x = block(x, own, turned, (*source, memory.bias), past, layer)
         if past is not None:
             past.length += length
         return F.linear(norm(x) * self.scaling.logits, self.embedding.weight.to(x.dtype))
@@ -148,12 +148,12 @@ class Translator(nn.Module):
         return beam_search(self, source, unpadded, width, limit, before_step)
 
     def _turns(self, begin: int, end: int) -> Turns:
-        """The tables (T, K / 2) of positions `begin` to `end`; there is no longest sentence."""
-        if end <= RESIDENT:
-            return self.cosines[begin:end], self.sines[begin:end]
-        width = self.config.d_model // self.config.heads
-        cosines, sines = (table.to(self.cosines.device) for table in turns(end, width))
-        return cosines[begin:], sines[begin:]
+        """The tables (T, K) of positions `begin` to `end`; there is no longest sentence."""
+        tables: Turns = self.cosines, self.sines
+        if end > RESIDENT:
+            tables = turns(end, self.config.d_model // self.config.heads)
+        cosines, sines = (table[begin:end].to(self.causal.device, self.embedding.compute_dtype) for table in tables)
+        return cosines, sines
 
     def _causal(self, length: int) -> Tensor:
         if length <= RESIDENT:

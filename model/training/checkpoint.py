@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from model.config import ONCE, Config
 from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES
-from model.nn.precision import prepare, set_compute
+from model.nn.precision import native, prepare, set_compute
 from tune.errors import UserError
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
@@ -62,7 +62,7 @@ def save(folder: Path, model: nn.Module, tensors: dict[str, Tensor], state: dict
         body = json.loads(json.dumps({**state, "files": files}))  # as it will be read
         (place / STATE).write_text(json.dumps({"checksum": _checksum(body), **body}))
 
-    path = _write_whole(folder / name, fill)
+    path = write_whole(folder / name, fill)
     for old in sorted(folder.glob("step-*"), key=_steps)[:-KEPT]:
         shutil.rmtree(old, ignore_errors=True)
     return path
@@ -144,7 +144,7 @@ def export(checkpoint: Path, folder: Path, tokenizer_json: str, *, averaged: boo
         (place / TOKENIZER).write_text(tokenizer_json, encoding="utf-8")
         (place / CONFIG).write_text(json.dumps(saved.state["config"], indent=1))
 
-    return _write_whole(folder, fill)
+    return write_whole(folder, fill)
 
 
 def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[nn.Module, Tokenizer]:
@@ -158,11 +158,17 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[nn.Mod
 
 
 def trained_model(config: Config, folder: Path, tokenizer: Tokenizer, device: torch.device | str) -> nn.Module:
-    """The model of a config with the weights in a folder, exported or a checkpoint, in evaluation mode."""
-    prepare(config.precision, device)
+    """The model of a config with the weights in a folder, exported or a checkpoint, in evaluation mode.
+
+    It computes in fp32 where the device has not the precision that it was trained in, but slowly.
+    """
+    precision = config.precision
+    if precision != "fp32" and precision not in native(device):
+        precision = "fp32"
+    prepare(precision, device)
     model = FAMILIES[config.family].build(config, tokenizer.vocabulary, tokenizer.pad or 0).to(device)
     load_weights(model, folder / WEIGHTS)
-    set_compute(model, config.precision)
+    set_compute(model, precision)
     return model.eval()
 
 
@@ -172,7 +178,7 @@ def config_state(config: Config) -> dict[str, Any]:
     return {name: value for name, value in state.items() if name not in _LATER or value != _LATER[name]}
 
 
-def _write_whole(path: Path, fill: Callable[[Path], None]) -> Path:
+def write_whole(path: Path, fill: Callable[[Path], None]) -> Path:
     """Let `fill` write a folder under a temporary name, sync it and give it its name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(f"{_UNFINISHED}*"):
@@ -181,7 +187,7 @@ def _write_whole(path: Path, fill: Callable[[Path], None]) -> Path:
     place.mkdir()
     try:
         fill(place)
-        for file in [*place.iterdir(), place]:
+        for file in [*place.rglob("*"), place]:
             _sync(file)
     except OSError:
         shutil.rmtree(place, ignore_errors=True)  # the disk may be full

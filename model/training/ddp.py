@@ -241,7 +241,7 @@ class SampledBatches(EndlessBatches):
             DistributedSampler(range(len(self._samples)), count, rank, seed=whole._seed)    # type: ignore[arg-type]
             for rank in range(count)
         ]  # fmt: skip
-        super().__init__(whole._feed, whole._seed)
+        super().__init__(whole._feed, whole._seed, whole._device)
 
     def order(self, epoch: int) -> np.ndarray:
         """The samples of each batch of an epoch (batches, rows)."""
@@ -252,9 +252,6 @@ class SampledBatches(EndlessBatches):
         rows = len(shares[0]) // self._batches
         drawn = np.concatenate([share[: self._batches * rows].reshape(-1, rows) for share in shares], axis=1)
         return self._samples[drawn]
-
-    def _begin(self, *, epoch: int, batch: int) -> None:
-        self._epoch, self._batch, self._plan = epoch, batch, self.order(epoch)
 
 
 def sampled(learner: Learner, batches: int, *, set_epoch: bool) -> SampledBatches:

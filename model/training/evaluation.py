@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from model.config import Config, Data
 from model.data.dataset import PairData, PairSplit
@@ -15,6 +15,9 @@ from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES
 from model.inference import spread, translations
 from tune.reports import Evaluation
+
+IN_FLIGHT = 8
+"""Batches that a GPU is given before it is waited for: so what `go_on` decides by is never far behind."""
 
 
 @torch.inference_mode()
@@ -34,8 +37,8 @@ def evaluate(
     `go_on` is asked before each batch; where it refuses the result is None. The model is in training mode afterwards.
     """
     began = clock()
-    nats: list[float] = []
-    hits, counted = 0.0, 0
+    nats, hits = list[Tensor](), list[Tensor]()
+    counted = 0
     family = FAMILIES[config.family]
     model.eval()
     try:
@@ -43,13 +46,17 @@ def evaluate(
             if not go_on():
                 return None
             loss, right = family.sums(model, batch)
-            nats.append(loss.item())
-            hits, counted = hits + right.item(), counted + batch.tokens
+            nats.append(loss)
+            hits.append(right)
+            counted += batch.tokens
+            if len(nats) % IN_FLIGHT == 0:
+                loss.item()
     finally:
         model.train()
     _, characters, words = family.span(config, data, split, tokens)
-    blocks = json.dumps([round(each, 3) for each in nats]) if split == "test" else None
-    return of_totals(sum(nats), hits, counted, characters, words, clock() - began, blocks)
+    each: list[float] = torch.stack(nats).tolist()
+    blocks = json.dumps([round(one, 3) for one in each]) if split == "test" else None
+    return of_totals(sum(each), sum(torch.stack(hits).tolist()), counted, characters, words, clock() - began, blocks)
 
 
 def of_totals(

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +27,8 @@ ADAMW_KEEPS, MOMENTUM_KEEPS = ("step", "exp_avg", "exp_avg_sq"), ("momentum_buff
 class Step:
     """Scalars on the device; reading them waits for it."""
 
-    loss: Tensor  # un-smoothed
-    gradient_norm: Tensor
+    loss: Tensor  # un-smoothed; of several steps (N,)
+    gradient_norm: Tensor  # of the last
     tokens: int
 
 
@@ -68,16 +68,31 @@ class Learner:
             group["lr"] = group["peak_rate"] * factor
         batch = next(self.batches)
         loss = self._gradients(batch)
+        norm = self._update()
+        self._took(batch.tokens)
+        return Step(loss=loss, gradient_norm=norm, tokens=batch.tokens)
+
+    def advance(self, factors: Sequence[float]) -> Step:
+        """A step at each of these shares of the peak rates."""
+        steps = [self.step(factor) for factor in factors]
+        losses, tokens = torch.stack([step.loss for step in steps]), sum(step.tokens for step in steps)
+        return Step(loss=losses, gradient_norm=steps[-1].gradient_norm, tokens=tokens)
+
+    def _took(self, tokens: int) -> None:
+        """A step was taken."""
+        self.steps += 1
+        self.tokens += tokens
+        if self.average is not None:
+            self.average.update(self.steps)
+
+    def _update(self) -> Tensor:
+        """Move the weights by the gradients there are, whose norm it gives; there are none afterwards."""
         self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.names, self.config.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        self.steps += 1
-        self.tokens += batch.tokens
-        if self.average is not None:
-            self.average.update(self.steps)
-        return Step(loss=loss, gradient_norm=norm.detach(), tokens=batch.tokens)
+        return norm.detach()
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         """Of groups that each have a `peak_rate`."""
@@ -90,10 +105,17 @@ class Learner:
         return self.family.training_batches(config, self.data, self.device)
 
     def rehearse(self) -> None:
-        """Gradients of a batch, for nothing: should memory run out, it does so now."""
-        random_state = self.random_state()
+        """A step for nothing, before the first: should memory run out, it does so now, and a GPU loads its kernels.
+
+        The weights stay, whose rates are 0, and all else is as in the beginning.
+        """
+        random_state, scaler = self.random_state(), self.scaler.state_dict()
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.0
         self._gradients(self.batches.some())
-        self.optimizer.zero_grad(set_to_none=True)
+        self._update()
+        self._begin_moments()
+        self.scaler.load_state_dict(scaler)
         self.set_random_state(random_state)
 
     def wait(self) -> None:
@@ -187,7 +209,7 @@ class Learner:
             values = self.optimizer.state[parameter]
             for moment in values:
                 if (tensor := saved.tensors.get(f"{name}.{moment}")) is not None:
-                    values[moment] = tensor.to(self.device)
+                    values[moment].copy_(tensor)
         if self.average is not None:
             self.average.load(averages(saved.tensors))
         self.steps, self.tokens = saved.state["steps"], saved.state["tokens"]

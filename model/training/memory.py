@@ -29,7 +29,8 @@ class PeakMemory:
     def __init__(self, device: torch.device):
         self.device = device
         self.again()
-        self.before = status_bytes("VmRSS")
+        cuda = device.type == "cuda"
+        self.before = torch.cuda.memory_allocated(device) if cuda else status_bytes("VmRSS")
 
     def again(self) -> None:
         """Forget the peak so far."""
@@ -42,7 +43,7 @@ class PeakMemory:
 
     def bytes(self) -> int:
         if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device)
+            return max(0, torch.cuda.max_memory_allocated(self.device) - self.before)
         return max(0, status_bytes("VmHWM") - self.before)
 
 
@@ -119,8 +120,9 @@ class MemoryLimit:
 
 
 def give_back_freed() -> None:
-    """Give the system what this process freed but kept."""
+    """Give the system what this process freed but kept, and a GPU what other processes may need."""
     gc.collect()
+    torch.cuda.empty_cache()  # nothing where this process has used none
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
     if trim is not None:
         trim(0)

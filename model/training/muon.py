@@ -24,7 +24,13 @@ MARGIN = 1.01  # of a norm, for what rounding adds: beyond 1 the polynomials run
 
 
 class Muon(torch.optim.Optimizer):
-    """Of groups as `parameter_groups` makes them, of which that with the role HIDDEN goes by Muon."""
+    """Of groups as `parameter_groups` makes them, of which that with the role HIDDEN goes by Muon.
+
+    A GradScaler tells it in `found_inf`, on the device, that a step is to change nothing.
+    """
+
+    _step_supports_amp_scaling = True
+    found_inf: Tensor | None = None
 
     def __init__(self, groups: Sequence[dict[str, Any]], betas: tuple[float, float]) -> None:
         self._adamw = torch.optim.AdamW([group for group in groups if group["role"] != HIDDEN], betas=betas, fused=True)
@@ -37,22 +43,33 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One step of both."""
+        self._adamw.grad_scale, self._adamw.found_inf = None, self.found_inf  # type: ignore[attr-defined]
         self._adamw.step()
         for group in self.param_groups:
             if group["role"] == HIDDEN:
                 self._step(group["params"], group["lr"], group["weight_decay"])
 
-    def _step(self, parameters: Sequence[Tensor], rate: float, weight_decay: float) -> None:
-        by_shape = defaultdict[torch.Size, list[Tensor]](list)
-        for parameter in parameters:
-            by_shape[parameter.shape].append(parameter)
-        for (rows, columns), members in by_shape.items():  # all of a shape at once: small products are slow
-            gradients = [parameter.grad for parameter in members if parameter.grad is not None]
-            momenta = [self.state[parameter]["momentum_buffer"] for parameter in members]
-            torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
-            moves = orthogonalized(torch.stack(torch._foreach_lerp(gradients, momenta, MOMENTUM)))  # Nesterov's
-            torch._foreach_mul_(members, 1 - rate * weight_decay)
-            torch._foreach_add_(members, list(moves.unbind()), alpha=-rate * (rows / columns) ** 0.5)
+    def _step(self, parameters: list[Tensor], rate: float | Tensor, weight_decay: float) -> None:
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        momenta = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+        if self.found_inf is not None:
+            moves_none = self.found_inf > 0
+            rate = torch.where(moves_none, 0.0, rate)
+            gradients = [torch.where(moves_none, *both) for both in zip(momenta, gradients, strict=True)]
+        torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
+        nesterovs = torch._foreach_lerp(gradients, momenta, MOMENTUM)
+        kept: Any = 1 - rate * weight_decay
+        torch._foreach_mul_(parameters, kept)
+        by_shape = defaultdict[torch.Size, list[tuple[Tensor, Tensor]]](list)
+        for parameter, momentum in zip(parameters, nesterovs, strict=True):
+            by_shape[parameter.shape].append((parameter, momentum))
+        for (rows, columns), pairs in by_shape.items():  # all of a shape at once: small products are slow
+            members, matrices = zip(*pairs, strict=True)
+            moves, factor = orthogonalized(torch.stack(matrices)), -rate * (rows / columns) ** 0.5
+            if isinstance(factor, Tensor):
+                torch._foreach_add_(members, (moves * factor).unbind())
+            else:
+                torch._foreach_add_(members, moves.unbind(), alpha=factor)
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ from torch import Tensor
 from model.config import Config, Data
 from model.training import checkpoint as checkpoints
 from model.training.evaluation import evaluate
-from model.training.learner import Learner, MakeLearner, Step
+from model.training.graph import make_learner
+from model.training.learner import MakeLearner, Step
 from model.training.memory import PeakMemory, give_back_freed, prepare_process, ran_out
 from model.training.schedule import Decay, warm_up
 from model.training.time_budget import MARGIN, WARM, Forecast, Lease, Pace, Segment
@@ -44,7 +45,7 @@ class Recent:
 
     def add(self, step: Step) -> None:
         """Take note of a step, without waiting for it."""
-        self._losses.append(step.loss)
+        self._losses.append(step.loss.view(-1))
         self._norm = step.gradient_norm
         self._tokens += step.tokens
 
@@ -60,8 +61,9 @@ class Recent:
         """Wait for the steps since the last look, and see whether the trial diverged; nothing where there were none."""
         if not self._losses:
             return
-        self.train_loss = torch.stack(self._losses).mean().item()
-        self.gradient_norm = math.nan if self._norm is None else self._norm.item()
+        assert self._norm is not None, "each step has one"
+        told = torch.stack([torch.cat(self._losses).mean(), self._norm]).tolist()  # one wait for both
+        self.train_loss, self.gradient_norm = told
         if self._seconds:
             self.tokens_per_second = self._tokens / self._seconds
         self._losses.clear()
@@ -94,7 +96,7 @@ def train(
     threads: int = 1,
     clock: Callable[[], float] = time.monotonic,
     stop: Callable[[], bool] = lambda: False,
-    make: MakeLearner = Learner,
+    make: MakeLearner = make_learner,
 ) -> Generator[Report, None, None]:
     """Train one segment, from `checkpoint` if given, and leave checkpoints in `folder`.
 
@@ -156,9 +158,9 @@ class _Training:
     def _start(self) -> None:
         self.memory = PeakMemory(self.device)
         self.learner = self.make(self.config, self.data, self.device, self.segment.micro_batches)
-        self._restore()
-        if self.segment.rehearse:
+        if self.segment.rehearse or self.device.type == "cuda":
             self.learner.rehearse()
+        self._restore()
         self.began, self.micro_batches = self.learner.steps, self.segment.micro_batches
         self.sizes = {
             split: self.learner.family.span(self.config, self.data, split, None).tokens for split in ("valid", "test")
@@ -196,7 +198,7 @@ class _Training:
         if self._compiles_now():
             with self.lease.spent_on("compile"):
                 self.learner.compile()
-                self._step()
+                self._steps(1)
                 self.learner.wait()
             self.recent.forget_tokens()
             self.pace.recent.clear()
@@ -204,16 +206,15 @@ class _Training:
             return
         count = self._count()
         began = self.lease.clock()
-        for _ in range(count):
-            self._step()
+        self._steps(count)
         self.learner.wait()
         seconds = self.lease.clock() - began
         self.lease.observe("step", seconds)
         self.pace.add(seconds, count)
         self.recent.took(seconds)
 
-    def _step(self) -> None:
-        self.recent.add(self.learner.step(self._factor()))
+    def _steps(self, count: int) -> None:
+        self.recent.add(self.learner.advance([self._factor(later) for later in range(count)]))
 
     def _compiles_now(self) -> bool:
         """Asked once a segment, when the step time is known."""
@@ -230,13 +231,17 @@ class _Training:
         steps = self.forecast.steps_left()
         return count if steps is None else min(count, steps)
 
-    def _ahead(self) -> float:
-        """Training before the end of a final segment: steps where it has a number of them, else seconds."""
+    def _ahead(self, later: int = 0) -> float:
+        """Training before the end of a final segment, after so many more steps: steps where it has a number of them,
+        else seconds."""
         steps = self.forecast.steps_left()
-        return self.lease.left() - self.forecast.closing_seconds() if steps is None else steps
+        if steps is not None:
+            return steps - later
+        return self.lease.left() - self.forecast.closing_seconds() - later * (self.pace.median() or 0.0)
 
-    def _factor(self) -> float:
-        return warm_up(self.learner.steps, self.config.warm_up_steps) * self.decay.factor(self._ahead())
+    def _factor(self, later: int = 0) -> float:
+        warm = warm_up(self.learner.steps + later, self.config.warm_up_steps)
+        return warm * self.decay.factor(self._ahead(later))
 
     def _begin_decay_when_due(self) -> None:
         if not self.segment.final:

@@ -14,9 +14,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.data.batches import EVALUATION_TOKENS, IGNORED, OUTSIDE, Batch, TrainBatches, evaluation_batches, span
+from model.data.batches import EVALUATION_TOKENS, IGNORED, Batch, TrainBatches, evaluation_batches, span
 from model.data.corpus import PairCorpus, TextCorpus
 from model.data.dataset import PairData, TextData, prepare_pairs, prepare_text
+from model.data.resident import OUTSIDE, ROUND, LaidRows, ResidentPairs
 from model.data.tokenizer import Tokenizer
 
 CONTEXT = 16
@@ -332,3 +333,16 @@ def test_read_only_memory_is_enough_and_stays_as_it_is(data: Data) -> None:
     for targets in taken:
         targets.fill_(7)
     assert all(np.array_equal(array, copy) for array, copy in zip(arrays, before, strict=True))
+
+
+def test_rows_that_are_laid_out_are_those_put_together(pairs: PairData) -> None:
+    """A GPU has them so."""
+    laid = LaidRows(pairs, torch.device("cpu"))
+    plan = np.random.default_rng(0).permutation(len(pairs.rows))[: 4 * 5].reshape(4, 5)
+    together = ResidentPairs(pairs, pairs.train, "cpu")
+    shape = [-(-side // ROUND) * ROUND for side in pairs.row]
+    for rows in plan:
+        expected = together.batch(pairs.rows.of(rows), *shape)
+        found = Batch(*laid.gather(torch.from_numpy(rows)), laid.tokens(rows))
+        assert content(found) == content(expected) and found.tokens == expected.tokens
+        assert found.targets.dtype == torch.int64

@@ -1,5 +1,7 @@
 """The laws of Muon: what an update is, that its size knows no gradient's, and that the rest is AdamW's."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -42,13 +44,13 @@ def test_of_nothing_it_makes_nothing() -> None:
     assert orthogonalized(torch.full((1, 8, 8), LEAST_NORM**2)).abs().max() < 1e-3
 
 
-def moved(model: nn.Module, optimizer: torch.optim.Optimizer, size: float = 1.0) -> dict[str, Tensor]:
+def moved(model: nn.Module, step: Callable[[], object], size: float = 1.0) -> dict[str, Tensor]:
     """How a step with these gradients moves each parameter."""
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     random = torch.Generator().manual_seed(1)
     for parameter in model.parameters():
         parameter.grad = size * torch.randn(parameter.shape, generator=random)
-    optimizer.step()
+    step()
     return {name: parameter.detach() - before[name] for name, parameter in model.named_parameters()}
 
 
@@ -63,7 +65,7 @@ def muon(model: nn.Module, decay: float = 0.0) -> Muon:
 
 def test_a_matrix_moves_as_far_whatever_its_gradient_and_by_its_shape_alone() -> None:
     model = gpt()
-    once, again = (moved(each, muon(each), size) for each, size in ((gpt(), 1.0), (gpt(), 100.0)))
+    once, again = (moved(each, muon(each).step, size) for each, size in ((gpt(), 1.0), (gpt(), 100.0)))
     rates = {id(p): g["lr"] for g in muon(model).param_groups if g["role"] == HIDDEN for p in g["params"]}
     for name, parameter in model.named_parameters():
         if (rate := rates.get(id(parameter))) is not None:
@@ -77,7 +79,7 @@ def test_a_matrix_moves_as_far_whatever_its_gradient_and_by_its_shape_alone() ->
 def test_tables_and_gains_move_as_by_adamw() -> None:
     ours, theirs = gpt(), gpt()
     plain = torch.optim.AdamW(parameter_groups(theirs, RATE, 0.1), betas=BETAS, fused=True)
-    by_muon, by_adamw = moved(ours, muon(ours, 0.1)), moved(theirs, plain)
+    by_muon, by_adamw = moved(ours, muon(ours, 0.1).step), moved(theirs, plain.step)
     hidden = {id(p) for g in plain.param_groups if g["role"] == HIDDEN for p in g["params"]}
     for name, parameter in theirs.named_parameters():
         assert torch.equal(by_muon[name], by_adamw[name]) == (id(parameter) not in hidden)
@@ -88,3 +90,22 @@ def test_a_matrix_decays_as_by_adamw_at_all_widths() -> None:
         for made in (muon(gpt(d_model), 0.1), torch.optim.AdamW(parameter_groups(gpt(d_model), RATE, 0.1))):
             (hidden,) = (group for group in made.param_groups if group["role"] == HIDDEN)
             assert hidden["lr"] * hidden["weight_decay"] == pytest.approx(RATE * 0.1)
+
+
+def test_a_step_that_a_scaler_found_to_overflow_changes_nothing_and_others_move_as_without_one() -> None:
+    model, plain = gpt(), gpt()
+    made, scaler = muon(model, 0.1), torch.amp.GradScaler("cpu", init_scale=1.0)
+    expected = moved(plain, muon(plain, 0.1).step)
+
+    def through_scaler() -> None:
+        scaler.scale(torch.zeros(()))
+        scaler.unscale_(made)
+        scaler.step(made)
+        scaler.update()
+
+    for name, move in moved(model, through_scaler).items():
+        assert torch.allclose(move, expected[name], atol=1e-7)
+    momenta = [state["momentum_buffer"].clone() for state in made.state.values() if "momentum_buffer" in state]
+    assert not any(move.any() for move in moved(model, through_scaler, torch.inf).values())
+    kept = [state["momentum_buffer"] for state in made.state.values() if "momentum_buffer" in state]
+    assert all(torch.equal(*both) for both in zip(momenta, kept, strict=True))

@@ -250,7 +250,7 @@ limit.begin()
 whole = Learner._by_parts
 
 def hungry(learner, batch):
-    ballast = torch.ones(240 * MEGABYTE // learner.micro_batches, dtype=torch.uint8)
+    ballast = torch.ones(290 * MEGABYTE // learner.micro_batches, dtype=torch.uint8)
     learner.kept = torch.ones(20_000)    # lies above it, as kernels made in a step do
     return whole(learner, batch)
 

@@ -1,0 +1,185 @@
+"""What lies on a device: batches, and the texts that they are gathered from."""
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.data.dataset import PairData, PairSplit
+
+# Shapes: B batch, T target length, S source length.
+
+
+IGNORED = -1
+OUTSIDE = -1
+ROUND = 8
+LAID_AT_ONCE = 4_096
+"""Rows: what laying them out takes beside them is little."""
+KEPT = 8
+"""Things made for devices of GPUs: texts and rows of two families, and what they are measured on."""
+
+Inputs = tuple[Tensor | None, ...]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`inputs` are what the family's forward takes; targets (B, T) int64, IGNORED at padding; `tokens` count."""
+
+    inputs: Inputs
+    targets: Tensor
+    tokens: int
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same batch on another device."""
+        inputs = tuple(None if x is None else x.to(device) for x in self.inputs)
+        return Batch(inputs, self.targets.to(device), self.tokens)
+
+    def parts(self, count: int) -> list[tuple["Batch", Tensor]]:
+        """The batch in at most `count` parts, each with its share of the tokens: a scalar on the device.
+
+        `tokens` of a part are the whole batch's.
+        """
+        rows = -(-len(self.targets) // count)
+        parts = []
+        for first in range(0, len(self.targets), rows):
+            some = slice(first, first + rows)
+            inputs = tuple(None if x is None else x[some] for x in self.inputs)
+            share = (self.targets[some] != IGNORED).sum() / self.tokens
+            parts.append((Batch(inputs, self.targets[some], self.tokens), share))
+        return parts
+
+
+class ResidentText:
+    """Text on a device."""
+
+    def __init__(self, tokens: np.ndarray, device: torch.device | str) -> None:
+        self._tokens = _resident(tokens, device)
+        self._reach = torch.arange(0, device=device)
+
+    def batch(self, begins: np.ndarray | Tensor, context: int) -> Batch:
+        """Windows of `context` tokens and what follows each token; begins (B,), best where the text is."""
+        if len(self._reach) != context + 1:
+            self._reach = torch.arange(context + 1, device=self._tokens.device)
+        if isinstance(begins, np.ndarray):
+            begins = sent(begins, self._tokens.device)
+        places = (begins[:, None] + self._reach).clamp_(max=len(self._tokens) - 1)
+        windows = self._tokens[places].long()
+        return Batch((windows[:, :-1].contiguous(),), windows[:, 1:].contiguous(), len(begins) * context)
+
+
+class ResidentPairs:
+    """The pairs of a split on a device."""
+
+    def __init__(self, data: PairData, split: PairSplit, device: torch.device | str) -> None:
+        self._pad, self._lengths = data.pad, split.lengths
+        self._source, self._target = (_resident(side.tokens, device) for side in (split.source, split.target))
+        self._begins = np.stack([split.source.offsets[:-1], split.target.offsets[:-1]], axis=1)
+
+    def batch(self, rows: list[np.ndarray], source: int, target: int) -> Batch:
+        """Rows of these lengths, each with the pairs of these numbers, one after the other from its begin.
+
+        `inputs`: sources (B, S), and for each token the place in its row of the sentence that it is of (B, S), OUTSIDE
+        at padding; the same of the targets (B, T), from their bos on.
+        """
+        pairs = np.concatenate(rows)
+        row = np.repeat(np.arange(len(rows)), [len(some) for some in rows])
+        wide, tall = (len(rows), source), (len(rows), target)
+        onto, read, of = self._tokens(0, pairs, row, source)
+        words, word_of = _laid(wide, self._pad, onto, self._source[read]), _laid(wide, OUTSIDE, onto, of)
+        onto, read, of = self._tokens(1, pairs, row, target)
+        written, written_of = _laid(tall, self._pad, onto, self._target[read]), _laid(tall, OUTSIDE, onto, of)
+        targets = _laid(tall, IGNORED, onto, self._target[read + 1])
+        return Batch((words, word_of, written, written_of), targets, len(read))
+
+    def _tokens(self, side: int, pairs: np.ndarray, row: np.ndarray, width: int) -> Tensor:
+        """int64 (3, N), of each token on one side of the pairs (P,) in rows (P,) of this width: its place in the batch,
+        its place in the split, the place of its sentence in the row.
+        """
+        lengths, first = self._lengths[pairs, side], np.searchsorted(row, np.arange(row[-1] + 1))[row]
+        before = np.cumsum(lengths) - lengths
+        inside = np.arange(lengths.sum()) - np.repeat(before, lengths)
+        onto = np.repeat(row * width + before - before[first], lengths) + inside
+        read = np.repeat(self._begins[pairs, side], lengths) + inside
+        of = np.repeat(np.arange(len(pairs)) - first, lengths)
+        return sent(np.stack([onto, read, of]), self._source.device)
+
+
+def _laid(shape: tuple[int, int], empty: int, places: Tensor, values: Tensor) -> Tensor:
+    """int64 of this shape: the values at their places, counted row by row, and `empty` elsewhere."""
+    return torch.full(shape, empty, device=values.device).view(-1).index_put_((places,), values.long()).view(shape)
+
+
+class LaidRows:
+    """All packed rows of the training pairs, laid out once: a batch is a gather of them.
+
+    Rows are a little longer than `data.row` where CUDA's attention wants a multiple of ROUND.
+    """
+
+    def __init__(self, data: PairData, device: torch.device) -> None:
+        source, target = (-(-side // ROUND) * ROUND for side in data.row)
+        self._widths = (source, source, target, target, target)
+        pairs, rows = ResidentPairs(data, data.train, device), np.arange(len(data.rows))
+        self._rows = torch.empty(len(rows), sum(self._widths), dtype=torch.int16, device=device)
+        for first in range(0, len(rows), LAID_AT_ONCE):
+            some = rows[first : first + LAID_AT_ONCE]
+            batch = pairs.batch(data.rows.of(some), source, target)
+            self._rows[first : first + len(some)] = torch.cat([*batch.inputs, batch.targets], 1)  # type: ignore[list-item]
+        counts = data.train.lengths[data.rows.pairs, 1]
+        self._tokens = np.add.reduceat(counts, data.rows.offsets[:-1])
+
+    def gather(self, numbers: Tensor) -> tuple[Inputs, Tensor]:
+        """The rows of these numbers (B,), on the device: inputs and targets as ResidentPairs has them."""
+        *inputs, targets = self._rows.index_select(0, numbers).long().split(self._widths, 1)
+        return tuple(inputs), targets
+
+    def tokens(self, numbers: np.ndarray) -> int:
+        """Target tokens of these rows."""
+        return int(self._tokens[numbers].sum())
+
+
+def sent(array: np.ndarray, device: torch.device | str) -> Tensor:
+    """The array on a device; the host does not wait for a GPU to take it."""
+    there, here = torch.device(device), torch.from_numpy(array)
+    return here.pin_memory().to(there, non_blocking=True) if there.type == "cuda" else here.to(there)
+
+
+Of = TypeVar("Of")
+Made = TypeVar("Made")
+_kept = OrderedDict[tuple[object, int, torch.device], tuple[Any, Any]]()
+
+
+def kept(make: Callable[[Of, torch.device], Made], of: Of, device: torch.device) -> Made:
+    """What is made of something for a device, but once for all trials of this process; the latest few are kept."""
+    key = make, id(of), device  # what an id is of is kept with it
+    if key not in _kept:
+        _kept[key] = of, make(of, device)
+    _kept.move_to_end(key)
+    while len(_kept) > KEPT:
+        _kept.popitem(last=False)
+    made: Made = _kept[key][1]
+    return made
+
+
+def forget() -> None:
+    """Make all anew."""
+    _kept.clear()
+
+
+def _resident(array: np.ndarray, device: torch.device | str) -> Tensor:
+    """The array as a tensor that is only read: on the CPU it shares the memory, which may be read-only.
+
+    uint16 becomes int16, which all devices index; a vocabulary is far below 2 ** 15.
+    """
+    place = torch.device(device)
+    return _shared(array, place) if place.type == "cpu" else kept(_shared, array, place)
+
+
+def _shared(array: np.ndarray, device: torch.device) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array.view(np.int16) if array.dtype == np.uint16 else array).to(device)

@@ -1,0 +1,297 @@
+"""The parts of `make gpu`: what was counted and foretold without a GPU, measured on one.
+
+Parts 1 to 3 need torch alone. Each ends in eight minutes, and writes a row into results/gpu-PART.json as soon as it has
+it. --dry-run goes through a part on a CPU at tiny sizes, and writes where --out says.
+"""
+
+import argparse
+import json
+import multiprocessing
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from model.config import Config, Data
+from model.cost.memory_estimate import memory_estimate
+from model.cost.peak_flops import peak_flops
+from model.data.corpus import load_pairs, load_text
+from model.data.dataset import TextData, prepare_pairs, prepare_text
+from model.families import FAMILIES
+from model.nn.precision import native
+from model.training.evaluation import evaluate
+from model.training.graph import GraphedLearner, make_learner
+from model.training.learner import Learner
+from model.training.memory import PeakMemory, prepare_process
+from model.training.schedule import warm_up
+from tune.step_prices import launches
+
+ROOT = Path(__file__).resolve().parents[2]
+PART_SECONDS = 480.0
+LAUNCHING = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx")
+SHAPES = [(64, 4, 4), (128, 4, 4), (128, 8, 8), (256, 8, 4), (512, 8, 4)]
+UPSTREAM = {"seconds": 77.0, "loss": 1.4655}  # nanoGPT's shakespeare configuration, as issue 23 has it
+FAILED = "the part failed"
+Row = dict[str, str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Where and how much. data: a folder with shakespeare/input.txt, None for the text that comes with Python."""
+
+    device: torch.device
+    shapes: list[tuple[int, int, int]]
+    seconds: float
+    steps: int
+    processes: tuple[int, ...]
+    data: Path | None = None
+
+    def configs(self, shape: tuple[int, int, int], **changes: Any) -> Iterator[tuple[Config, Data]]:
+        """One of each family, in bf16."""
+        width, heads, layers = shape
+        given = {"d_model": width, "heads": heads, "layers": layers, "precision": "bf16"} | changes
+        for family, data in (("nanogpt", self.text()), ("translation", self.pairs())):
+            yield Config(family=family, **given), data
+
+    def text(self) -> TextData:
+        """Tiny shakespeare where it is."""
+        return _once("text", lambda: prepare_text(load_text(self.data and self.data / "shakespeare" / "input.txt")))
+
+    def pairs(self) -> Data:
+        """The sentences that come with the project."""
+        return _once("pairs", lambda: prepare_pairs(load_pairs(None)))
+
+    def wait(self) -> None:
+        """Until the device has done all."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def step_seconds(self, advance: Callable[[int], object]) -> float:
+        """Of a step where so many are asked for at once."""
+        advance(min(8, self.steps))
+        self.wait()
+        began, done, some = time.perf_counter(), 0, min(32, self.steps)
+        while done == 0 or time.perf_counter() - began < self.seconds:
+            advance(some)
+            done += some
+            self.wait()
+        return (time.perf_counter() - began) / done
+
+
+_made = dict[str, Any]()
+
+
+def _once(name: str, make: Callable[[], Any]) -> Any:
+    if name not in _made:
+        _made[name] = make()
+    return _made[name]
+
+
+def named(config: Config) -> str:
+    """In short."""
+    return f"{config.family} d{config.d_model} h{config.heads} l{config.layers} {config.precision}"
+
+
+def row(claim: str, measured: str, asked: str | None = None, against: str | None = None) -> Row:
+    return {"claim": claim, "against": against, "asked": asked, "measured": measured, "spread": None, "n": None}
+
+
+def paths(bench: Bench) -> Iterator[Row]:
+    """Does all train, and how many kernels has a step?"""
+    for precision in native(bench.device):
+        for config, data in bench.configs(bench.shapes[0], precision=precision):
+            began = time.perf_counter()
+            learner = make_learner(config, data, bench.device)
+            learner.rehearse()
+            bench.wait()
+            ready = time.perf_counter() - began
+            first = learner.advance([warm_up(0, 50)]).loss[0].item()
+            last = learner.advance([warm_up(step, 50) for step in range(bench.steps)]).loss[-1].item()
+            valid = evaluate(learner.model, config, data, "valid", tokens=4096, device=bench.device)
+            assert valid is not None, "nothing refuses it"
+            graph = "a graph" if isinstance(learner, GraphedLearner) and learner.graphed else "no graph"
+            told = f"{first:.3f} to {last:.3f}, validation {valid.loss:.3f}; ready in {ready:.1f} s, {graph}"
+            yield row(f"{named(config)}: {bench.steps} steps", told)
+    for config, data in bench.configs(bench.shapes[0]):
+        learner = Learner(config, data, bench.device)
+        learner.step(0.0)
+        bench.wait()
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if bench.device.type == "cuda" else [])]
+        with profile(activities=activities) as seen:
+            learner.step(0.0)
+            bench.wait()
+        events = {event.key: event.count for event in seen.key_averages()}
+        kernels = sum(events.get(name, 0) for name in LAUNCHING)
+        waits = events.get("cudaStreamSynchronize", 0)
+        attention = ", ".join(sorted(name for name in events if "attention" in name and "backward" not in name))
+        told = f"{kernels} kernels, {waits} waits, {attention}"
+        counted = launches(config.family, config.layers)
+        yield row(f"an eager step of {named(config)}", told, f"{counted:.0f}, 0", "the fake device's count")
+
+
+def speeds(bench: Bench) -> Iterator[Row]:
+    """Kernel by kernel, as a graph, as a compiled graph."""
+    peak = peak_flops("bf16" if "bf16" in native(bench.device) else "fp32", bench.device)
+    yield row("peak FLOP/s of products", f"{peak / 1e12:.3g} TFLOP/s")
+    for shape in bench.shapes:
+        for config, data in bench.configs(shape):
+            yield _speed(bench, config, data, peak, "3x at d128" if shape[0] == 128 else None)
+    gpt2 = {"context": 1024, "batch_tokens": 16_384, "dropout": 0.0} if len(bench.shapes) > 1 else {}
+    config, data = next(bench.configs((768, 12, 12) if gpt2 else bench.shapes[0], **gpt2))
+    yield _speed(bench, config, data, peak, "50 % of the peak")
+
+
+def _speed(bench: Bench, config: Config, data: Data, peak: float, asked: str | None) -> Row:
+    learner = Learner(config, data, bench.device)
+    eager = bench.step_seconds(lambda count: [learner.step(0.0) for _ in range(count)])
+    graphed = make_learner(config, data, bench.device)
+    graphed.rehearse()
+    graph = best = bench.step_seconds(lambda count: graphed.advance([0.0] * count))
+    compiled = ""
+    if bench.device.type == "cuda":
+        began = time.perf_counter()
+        graphed.compile()
+        graphed.advance([0.0])
+        bench.wait()
+        after = time.perf_counter() - began
+        best = bench.step_seconds(lambda count: graphed.advance([0.0] * count))
+        compiled = f", compiled {best * 1e3:.3g} ms (in {after:.0f} s)"
+    share = FAMILIES[config.family].step_flops(config, data) / min(graph, best) / peak
+    told = (
+        f"eager {eager * 1e3:.3g} ms, graph {graph * 1e3:.3g} ms = {eager / graph:.2f}x{compiled}; {share:.1%} of peak"
+    )
+    return row(f"a step of {named(config)}, {config.batch_tokens:,} tokens", told, asked, "eager")
+
+
+def others(bench: Bench) -> Iterator[Row]:
+    """Memory against its estimate, several processes, and nanoGPT's own configuration."""
+    for config, data in bench.configs(bench.shapes[-1]):
+        peak = PeakMemory(bench.device)
+        learner = make_learner(config, data, bench.device)
+        learner.rehearse()
+        learner.advance([0.0])
+        evaluate(learner.model, config, data, "valid", tokens=16_384, device=bench.device)
+        bench.wait()
+        paper = memory_estimate(config, data, micro_batches=1, device=bench.device)
+        told = f"{peak.bytes() / 1e6:.0f} MB, on paper {paper / 1e6:.0f} MB"
+        yield row(f"memory of {named(config)}", told, "within 10 %", "its estimate")
+        del learner
+    for count in bench.processes:
+        yield row(f"{count} processes, nanogpt", _side_by_side(bench, count), None, "one process")
+    width, heads, layers = (384, 6, 6) if len(bench.shapes) > 1 else bench.shapes[0]
+    steps, context = (5_000, 256) if len(bench.shapes) > 1 else (bench.steps, 16)
+    config = Config(
+        family="nanogpt", architecture="nanogpt", d_model=width, heads=heads, layers=layers, dropout=0.2,
+        context=context, batch_tokens=64 * context, learning_rate=1e-3, precision="bf16",
+    )  # fmt: skip
+    learner = make_learner(config, bench.text(), bench.device)
+    learner.rehearse()
+    bench.wait()
+    began = time.perf_counter()
+    for first in range(0, steps, 250):
+        some = range(first, min(first + 250, steps))
+        learner.advance([warm_up(step, 100) * (1 - 0.9 * step / steps) for step in some])
+    bench.wait()
+    seconds = time.perf_counter() - began
+    valid = evaluate(learner.model, config, bench.text(), "held_out", tokens=100_000, device=bench.device)
+    assert valid is not None, "nothing refuses it"
+    told = f"{seconds:.1f} s, validation {valid.loss:.4f}"
+    against = f"upstream: {UPSTREAM['seconds']:.0f} s, {UPSTREAM['loss']}"
+    yield row(f"nanoGPT's shakespeare configuration, {steps:,} steps", told, "25 s, 1.460", against)
+
+
+def _side_by_side(bench: Bench, count: int) -> str:
+    context = multiprocessing.get_context("spawn")
+    ready, told = context.Barrier(count), context.SimpleQueue()
+    running = [context.Process(target=_steps, args=(bench, ready, told), daemon=True) for _ in range(count)]
+    for process in running:
+        process.start()
+    rates = [told.get() for _ in running]
+    for process in running:
+        process.join()
+    return f"{sum(rates):.0f} steps/s together, {min(rates):.0f} to {max(rates):.0f} each"
+
+
+def _steps(bench: Bench, ready: Any, told: Any) -> None:
+    prepare_process(1)
+    config, data = next(bench.configs(bench.shapes[min(1, len(bench.shapes) - 1)]))
+    learner = make_learner(config, data, bench.device)
+    learner.rehearse()
+    bench.wait()
+    ready.wait()
+    told.put(1 / bench.step_seconds(lambda steps: learner.advance([0.0] * steps)))
+
+
+def searches(bench: Bench) -> Iterator[Row]:
+    """What is special to CUDA tested, the kernels, and a search, which needs Ray."""
+    for claim, command in (
+        ("tests of the kernels and of the path to the device", "-m pytest -q tests/kernels tests/cuda"),
+        ("kernels checked and timed", "kernels/run.py --sizes full"),
+        ("a search of three minutes", "tune/run.py --budget 3m"),
+    ):
+        asked = [sys.executable, *command.split()]
+        done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=PART_SECONDS)
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        yield row(f"{claim}: {command}", f"exit code {done.returncode}: {' / '.join(lines[-3:])}")
+
+
+PARTS: list[Callable[[Bench], Iterator[Row]]] = [paths, speeds, others, searches]
+
+
+def measure(part: int, bench: Bench, out: Path) -> None:
+    """Rows of a part into out/gpu-PART.json, until its time is over."""
+    about = "No GPU" if bench.device.type == "cpu" else torch.cuda.get_device_name()
+    common = {
+        "commit": _commit(), "machine": f"{about}, torch {torch.__version__}", "date": date.today().isoformat(),
+        "command": f"make gpu PART={part}",
+    }  # fmt: skip
+    rows, ends = list[Row](), time.monotonic() + PART_SECONDS
+    made = PARTS[part - 1](bench)
+    while time.monotonic() < ends:
+        try:
+            found = next(made, None)
+        except Exception as error:  # what was measured before it stays
+            found, made = (
+                row(FAILED, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"),
+                iter(()),
+            )
+        if found is None:
+            break
+        rows.append(found | common)
+        print(f"{found['claim']}: {found['measured']}", flush=True)
+        file = {"title": f"On a GPU, part {part}", "about": PARTS[part - 1].__doc__, "rows": rows}
+        (out / f"gpu-{part}.json").write_text(json.dumps(file, indent=1) + "\n", encoding="utf-8")
+
+
+def _commit() -> str | None:
+    try:
+        told = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    except OSError:
+        return None
+    return told.stdout.strip() or None
+
+
+DRY = Bench(device=torch.device("cpu"), shapes=[(16, 2, 1)], seconds=0.0, steps=2, processes=(1,))
+REAL = Bench(device=torch.device("cuda"), shapes=SHAPES, seconds=2.0, steps=200, processes=(1, 2, 4, 8, 16))
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", type=int, choices=range(1, len(PARTS) + 1))
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--out", type=Path, default=ROOT / "results")
+    asked = parser.parse_args(arguments)
+    if not (asked.dry_run or torch.cuda.is_available()):
+        print("there is no GPU here: --dry-run --out FOLDER shows that the parts run", file=sys.stderr)
+        return 2
+    prepare_process(1)
+    measure(asked.part, replace(DRY if asked.dry_run else REAL, data=asked.data), asked.out)
+    return 0

@@ -1,0 +1,337 @@
+"""What training does on a GPU, on one that is none: all lies on the device, no step waits for it, kernels are few."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model.config import Config, Data
+from model.data import batches
+from model.data.batches import Batch
+from model.data.dataset import PairData, TextData
+from model.data.tokenizer import Tokenizer
+from model.inference import continuation, translations
+from model.nn.gpt import GPT
+from model.nn.precision import PRECISIONS
+from model.nn.translator import Translator
+from model.training.evaluation import IN_FLIGHT, evaluate
+from model.training.graph import GraphedLearner, make_learner
+from model.training.learner import Learner
+from model.training.time_budget import Segment
+from model.training.train import train
+from tests.cuda.fake_cuda import CUDA, Misplaced, Seen, fake_cuda
+
+FAMILIES = ("nanogpt", "translation")
+LAYERS = 4
+LAUNCHES = {
+    ("nanogpt", "muon"): 315, ("nanogpt", "adamw"): 246, ("translation", "muon"): 564, ("translation", "adamw"): 478,
+}  # fmt: skip
+"""A step with so many layers in bf16, its batch's gather too: to be lowered, never raised."""
+Plant = Callable[[Learner, pytest.MonkeyPatch], None]
+BOTH = pytest.mark.parametrize("family", FAMILIES)
+
+
+@pytest.fixture
+def data(text_data: TextData, pair_data: PairData) -> dict[str, Data]:
+    return {"nanogpt": text_data, "translation": pair_data}
+
+
+def config(family: str, **changes: object) -> Config:
+    small = {"d_model": 16, "heads": 2, "layers": 2, "context": 16, "batch_tokens": 128, "precision": "bf16"}
+    return Config(family=family, **small | changes)  # type: ignore[arg-type]
+
+
+def learner(family: str, data: dict[str, Data], parts: int = 1, **changes: object) -> Learner:
+    """With a step behind it."""
+    made = Learner(config(family, **changes), data[family], CUDA, parts)
+    made.step(1.0)
+    return made
+
+
+@BOTH
+@pytest.mark.parametrize(("precision", "optimizer"), [*((each, "muon") for each in PRECISIONS), ("bf16", "adamw")])
+def test_a_step_is_all_on_the_device_and_waits_for_nothing(
+    family: str, precision: str, optimizer: str, data: dict[str, Data]
+) -> None:
+    with fake_cuda() as seen:
+        made = learner(family, data, precision=precision, optimizer=optimizer, layers=1)
+        seen.clear()
+        step = made.step(1.0)
+        assert step.loss.device == step.gradient_norm.device == CUDA
+        assert not seen.waits and not seen.copies
+
+
+@pytest.mark.parametrize(("family", "optimizer"), LAUNCHES)
+def test_a_step_has_few_kernels(family: str, optimizer: str, data: dict[str, Data]) -> None:
+    with fake_cuda() as seen:
+        made = learner(family, data, layers=LAYERS, optimizer=optimizer)
+        seen.clear()
+        made.step(1.0)
+        assert seen.launches.total() <= LAUNCHES[family, optimizer], seen.launches
+
+
+@BOTH
+def test_parts_of_a_batch_and_a_rehearsal_wait_for_nothing_either(family: str, data: dict[str, Data]) -> None:
+    with fake_cuda() as seen:
+        made = learner(family, data, parts=4)
+        seen.clear()
+        made.rehearse()
+        made.step(1.0)
+        assert not seen.waits
+
+
+@BOTH
+def test_it_learns_there_what_it_learns_on_a_cpu(family: str, data: dict[str, Data]) -> None:
+    asked = config(family, dropout=0.0, precision="fp32", optimizer="adamw")
+
+    def losses(device: torch.device) -> list[float]:
+        made = Learner(asked, data[family], device)
+        return [made.step(1.0).loss.item() for _ in range(4)]
+
+    host = losses(torch.device("cpu"))
+    with fake_cuda():
+        there = losses(CUDA)
+    assert there == pytest.approx(host, rel=1e-3) and host[-1] != pytest.approx(host[0], rel=1e-3)
+
+
+@BOTH
+def test_weights_cast_at_once_give_the_bits_of_weights_cast_one_by_one(
+    family: str, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses, launches = [], []
+    for several_processes in (False, True):
+        monkeypatch.setattr("torch.distributed.is_initialized", lambda several=several_processes: several)
+        with fake_cuda() as seen:
+            made = learner(family, data, dropout=0.1)
+            losses.append([made.step(1.0).loss.item() for _ in range(3)])
+            launches.append(seen.launches.total())
+    assert losses[0] == losses[1] and launches[0] < launches[1]
+
+
+@BOTH
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_rehearsal_changes_nothing(family: str, precision: str, data: dict[str, Data]) -> None:
+    losses = []
+    with fake_cuda():
+        for rehearsed in (False, True):
+            made = Learner(config(family, precision=precision), data[family], CUDA)
+            if rehearsed:
+                made.rehearse()
+            losses.append([made.step(1.0).loss.item() for _ in range(3)])
+    assert losses[0] == losses[1]
+
+
+STEPS = 6
+
+
+def advanced(made: Learner, steps: int = STEPS) -> list[float]:
+    """Losses, and the last norm, of steps at rates that change; some at a time."""
+    told = list[float]()
+    factors = [min(1.0, (step + 1) / 3) * (1 - step / steps) for step in range(steps)]
+    for some in (factors[:1], factors[1:4], factors[4:]):
+        step = made.advance(some)
+        told += [*step.loss.tolist(), step.gradient_norm.item()]
+    return told
+
+
+def no_graph(_: object) -> None:
+    raise RuntimeError("no graph here")
+
+
+@BOTH
+@pytest.mark.parametrize("changes", [{}, {"precision": "fp16"}, {"optimizer": "adamw"}, {"parts": 2}], ids=str)
+def test_a_graph_learns_what_is_learned_kernel_by_kernel(
+    family: str, changes: dict[str, Any], data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = dict(changes)
+    parts, losses = changes.pop("parts", 1), []
+    for graphed in (False, True):
+        with fake_cuda() as seen, monkeypatch.context() as patch:
+            if not graphed:
+                patch.setattr(torch.cuda, "graph", no_graph)
+            made = make_learner(config(family, layers=1, **changes), data[family], CUDA, parts)
+            made.rehearse()
+            losses.append(advanced(made))
+            assert (seen.launches["graph"] == STEPS) == graphed
+    assert losses[0] == losses[1]
+
+
+@BOTH
+def test_many_steps_at_once_are_those_taken_one_by_one(family: str, data: dict[str, Data]) -> None:
+    asked, factors = config(family, precision="fp32", dropout=0.0, layers=1), [0.5, 1.0, 0.7, 0.2]
+    with fake_cuda():
+        one = Learner(asked, data[family], CUDA)
+        steps = [one.step(factor) for factor in factors]
+        at_once = make_learner(asked, data[family], CUDA)
+        at_once.rehearse()
+        found = at_once.advance(factors)
+        assert found.loss.tolist() == pytest.approx([step.loss.item() for step in steps], rel=1e-2)
+        assert found.gradient_norm.item() == pytest.approx(steps[-1].gradient_norm.item(), rel=5e-2)
+        assert (
+            found.tokens == sum(step.tokens for step in steps) and at_once.state()["batches"] == one.state()["batches"]
+        )
+
+
+@BOTH
+def test_a_replayed_step_is_one_launch_without_copy_or_wait(family: str, data: dict[str, Data]) -> None:
+    with fake_cuda() as seen:
+        made = make_learner(config(family, average=0.0), data[family], CUDA)
+        made.rehearse()
+        made.advance([1.0])
+        counts = []
+        for steps in (4, 8):
+            seen.clear()
+            made.advance([1.0] * steps)
+            counts.append((seen.launches.total(), len(seen.copies)))
+            assert not seen.waits
+    (few, copies), (many, again) = counts
+    assert many - few == 4 and copies == again
+
+
+@BOTH
+def test_where_memory_runs_out_the_parts_get_a_graph(
+    family: str, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, losses = config(family, layers=1), []
+    with fake_cuda():
+        cut = make_learner(asked, data[family], CUDA, 2)
+        cut.rehearse()
+        losses.append(advanced(cut))
+        made = make_learner(asked, data[family], CUDA)
+        rows, real = len(made.batches.some().targets), made.family.losses
+
+        def within_half(model: torch.nn.Module, asked: Config, inputs: Any, targets: torch.Tensor) -> Any:
+            if len(targets) > rows - rows // 2:
+                raise torch.OutOfMemoryError("planted")
+            return real(model, asked, inputs, targets)
+
+        monkeypatch.setattr(made.family, "losses", within_half)
+        made.rehearse()
+        assert made.micro_batches == 2 and made.ran_out and made.graphed
+        losses.append(advanced(made))
+    assert losses[0] == losses[1]
+
+
+class Baked(GraphedLearner):
+    """A step whose rate is a number."""
+
+    def _body(self, gradients: Callable[[Batch], torch.Tensor]) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak_rate"] / 5
+        super()._body(gradients)
+
+
+class Asking(GraphedLearner):
+    """A step that reads its loss."""
+
+    def _by_parts(self, batch: Batch) -> torch.Tensor:
+        loss = super()._by_parts(batch)
+        assert loss.item() < 100
+        return loss
+
+
+def test_what_a_graph_would_freeze_or_cannot_hold_is_found(data: dict[str, Data]) -> None:
+    told = []
+    with fake_cuda() as seen:
+        for kind in (GraphedLearner, Baked, Asking):
+            made = kind(config("nanogpt"), data["nanogpt"], CUDA)
+            made.rehearse()
+            seen.clear()
+            told.append(advanced(made))
+            assert bool(seen.launches["graph"]) == (kind is not Asking)
+    right, baked, asking = told
+    assert baked != right and asking == right
+
+
+@BOTH
+def test_an_evaluation_waits_twice_and_now_and_then_for_what_is_in_flight(
+    family: str, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "EVALUATION_TOKENS", 1)
+    with fake_cuda() as seen:
+        made = learner(family, data, layers=1)
+        for split in ("valid", "test"):
+            given = made.family.evaluation_batches(made.config, data[family], split, None, CUDA)
+            count = sum(1 for _ in given)
+            seen.clear()
+            assert count > IN_FLIGHT
+            assert evaluate(made.model, made.config, data[family], split, device=CUDA) is not None
+            assert len(seen.waits) <= 2 + count // IN_FLIGHT
+
+
+@BOTH
+def test_decoding_is_done_there(family: str, data: dict[str, Data]) -> None:
+    with fake_cuda() as seen:
+        model = learner(family, data).model.eval()
+        tokenizer = Tokenizer.from_json(data[family].tokenizer)
+        seen.clear()
+        if isinstance(model, Translator):
+            assert len(translations(model, tokenizer, ["one two", "three", ""])) == 3
+        elif isinstance(model, GPT):
+            continuation(model, tokenizer, "the cat", 4)
+        assert seen.launches
+
+
+@BOTH
+def test_segments_run_there_and_one_that_goes_on_ends_as_if_it_had_never_stopped(
+    family: str, data: dict[str, Data], tmp_path: Path
+) -> None:
+    """To the bit, as this GPU has a CPU's arithmetic: a graph reads the memory into which a checkpoint is read."""
+    ticks, losses = itertools.count(), []
+    for goals in ((6,), (3, 6)):
+        path = None
+        with fake_cuda() as seen:
+            for goal in goals:
+                (*_, last) = train(
+                    config(family, warm_up_steps=5), data[family], Segment(device_seconds=1e6, steps=goal), device=CUDA,
+                    folder=tmp_path / f"{goals}", checkpoint=path, evaluation_tokens=64,
+                    clock=lambda: float(next(ticks)),
+                )  # fmt: skip
+                path = Path(last.checkpoint or "")
+                assert (last.steps, last.ended) == (goal, "rung") and seen.launches["graph"] == goal
+        assert last.valid is not None
+        losses.append(last.valid.loss)
+    assert losses[0] == losses[1]
+
+
+def table_on_the_host(made: Learner, patch: pytest.MonkeyPatch) -> None:
+    model = made.model
+    holder = model.transformer if isinstance(model, GPT) else model
+    holder.cosines = torch.ones_like(holder.cosines, device="cpu")  # type: ignore
+
+
+def moments_on_the_host(made: Learner, patch: pytest.MonkeyPatch) -> None:
+    for values in made.optimizer.state.values():
+        values.update({name: tensor.cpu() for name, tensor in values.items()})
+
+
+def loss_read(made: Learner, patch: pytest.MonkeyPatch) -> None:
+    real = made._loss
+    patch.setattr(made, "_loss", lambda *given: (lambda both: (both[0] * float(both[1]), both[1]))(real(*given)))
+
+
+def boolean_index(made: Learner, patch: pytest.MonkeyPatch) -> None:
+    real = made._loss
+    patch.setattr(made, "_loss", lambda inputs, targets: (targets[targets > 1], real(inputs, targets))[1])
+
+
+@BOTH
+@pytest.mark.parametrize("plant", [table_on_the_host, moments_on_the_host, loss_read, boolean_index])
+def test_what_is_planted_is_found(
+    family: str, plant: Plant, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(seen: Seen) -> bool:
+        try:
+            made.step(1.0)
+        except Misplaced:
+            return True
+        return bool(seen.waits)
+
+    with fake_cuda() as seen:
+        made = learner(family, data)
+        plant(made, monkeypatch)
+        seen.clear()
+        assert found(seen)

@@ -1,0 +1,36 @@
+"""The parts of `make gpu` go through on a CPU at tiny sizes: what is broken is not found out on a borrowed GPU."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.data.dataset import PairData, TextData
+from results.make import FIELDS
+from tests.cuda import measure
+
+
+@pytest.mark.parametrize("part", [1, 2, 3])
+def test_a_part_writes_rows_as_results_have_them(
+    part: int, tmp_path: Path, text_data: TextData, pair_data: PairData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "_made", {"text": text_data, "pairs": pair_data})
+    tiny = measure.Bench(device=torch.device("cpu"), shapes=[(16, 2, 1)], seconds=0.0, steps=2, processes=())
+    measure.measure(part, tiny, tmp_path)
+    (file,) = (json.loads(path.read_text()) for path in tmp_path.iterdir())
+    assert len(file["rows"]) >= 3 and file["title"] and file["about"]
+    for row in file["rows"]:
+        assert set(row) == set(FIELDS) and row["claim"] != measure.FAILED, row
+
+
+def test_a_part_that_fails_says_so_and_keeps_what_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(bench: measure.Bench):
+        """About."""
+        yield measure.row("one", "1")
+        raise RuntimeError("no more")
+
+    monkeypatch.setattr(measure, "PARTS", [breaks])
+    measure.measure(1, measure.DRY, tmp_path)
+    rows = json.loads((tmp_path / "gpu-1.json").read_text())["rows"]
+    assert [row["claim"] for row in rows] == ["one", measure.FAILED]
