@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 
 from tune.backend import loop_trial
 from tune.backend.leased import Place
-from tune.backend.loop_trial import OUTPUT, LoopFailed, LoopTrial
+from tune.backend.loop_trial import LoopFailed, LoopTrial
 from tune.errors import told
 from tune.load import Loop
+from tune.loop import output_of
 from tune.reports import Metric, Report, from_row
 from tune.store.heartbeat import Driver, boot, live_on, started
 
@@ -73,7 +75,7 @@ class Worker:
 
     @property
     def output(self) -> str:
-        return (self.folder / OUTPUT / "t001.txt").read_text()
+        return (self.folder / output_of("t001")).read_text()
 
 
 @pytest.fixture
@@ -130,7 +132,9 @@ def test_a_loop_that_never_reports_is_ended_at_its_lease_with_all_that_it_began(
     assert report.ended == "lease" and report.valid is None and report.numbers == {} and report.steps == 0
     assert report.seconds["lost"] > 0, "it is charged for what it took"
     assert started(process) is None
-    assert not [each for each in Path("/proc").glob("[0-9]*/cmdline") if MARK.encode() in _read(each)]
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        if MARK.encode() in _read(each):
+            assert _ends(int(each.parent.name)), "killed, if not gone at once"
     file = worker.code / "mine.py"
     file.write_text(HEAD + COUNTS)
     worker.trial.reset_config(worker.told("t002", steps=3))
@@ -157,6 +161,17 @@ def test_a_loop_that_does_not_return_when_it_is_told_to_is_ended_and_the_next_le
         assert (report.ended, report.steps) == ("rung", steps)
         assert worker.trial._process is None
         worker.trial.reset_config(worker.told(steps=9 if steps == 5 else 12))
+
+
+def _ends(pid: int) -> bool:
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([process], [], [], 60.0)[0])
+    finally:
+        os.close(process)
 
 
 def _read(file: Path) -> bytes:
