@@ -18,10 +18,9 @@ from analysis.experiments.precision import precisions
 from analysis.experiments.scaling import communication, speed_up
 from analysis.experiments.stages import stage_bars, stage_pies
 from analysis.experiments.transfer import depth, width
-from analysis.own_ranking import check_perplexities
 from analysis.plots.dimensions import effects
 from analysis.plots.search import curve, curves, front, parallel, progress
-from analysis.ranking import answers, ranking, where
+from analysis.ranking import ranking, where, winner
 from analysis.settings import PlotSettings
 from analysis.spending import spending
 from analysis.study import RUNS, Results, Study, families, newest, open_kernels, open_studies, open_study
@@ -54,8 +53,9 @@ def plot(settings: PlotSettings) -> int:
     here = settings.out or Path()
     if settings.what in OF_A_FAMILY:
         results = Results(studies=open_studies(settings.studies))
-        for each in results.studies:
-            check_perplexities(each, "study")
+        if settings.what == "front" and results.measure.own:
+            rule = f"goes by {results.measure.name}: no size is known of it, so it has no front; draw curves or effects"
+            raise UserError(f"study: a training loop of your own {rule}")
         named = families(results, settings.family)
         draw_all([partial(draw, results, family) for family in named for draw in OF_A_FAMILY[settings.what]], here)
     elif settings.what == "compare":
@@ -136,23 +136,24 @@ def lines(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
     for family in sorted({*rankings[0]["family"], *rankings[1]["family"]}):
         yield f"{family}: text", *(text(study, family) for study in both)
         pools = [table[table["family"] == family] for table in rankings]
-        found = [None if pool.empty else answers(each, pool) for each, pool in zip(results, pools, strict=True)]
-        best = [None if each is None else each.winner for each in found]
+        best = [None if pool.empty else winner(each, pool) for each, pool in zip(results, pools, strict=True)]
         yield f"{family}: reached", *(tables.NOTHING if row is None else where(row) for row in best)
         yield f"{family}: winner", *(tables.NOTHING if row is None else row["config"] for row in best)
-        for column, write in (
-            ("perplexity", tables.number),
-            ("test_perplexity", tables.number),
-            ("bits_per_character", tables.number),
-            ("parameters", tables.count),
-            ("device_seconds", tables.duration),
-        ):
-            name = column.replace("_", " ")
-            yield f"{family}: {name}", *(tables.NOTHING if row is None else write(row[column]) for row in best)
+        kinds = {
+            **{each.measure.column: tables.number for each in results},
+            **{"test_perplexity": tables.number, "bits_per_character": tables.number},
+            **{"parameters": tables.count, "device_seconds": tables.duration},
+        }
+        for column, write in kinds.items():
+            if any(row is not None and column in row for row in best):
+                cells = (write(row[column]) if row is not None and column in row else tables.NOTHING for row in best)
+                yield f"{family}: {column.replace('_', ' ')}", *cells
 
 
 def text(study: Study, family: str) -> str:
     """The corpus of a family, so that two that differ are told apart."""
     corpus = study.corpus(family)
+    if "vocabulary" not in corpus:
+        return str(corpus.get("name", tables.NOTHING))
     words = f"vocabulary of {corpus.get('vocabulary', '?')}"
     return f"{corpus.get('name', '?')} {str(corpus.get('sha256', ''))[:8]}, {words}"

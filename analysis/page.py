@@ -17,11 +17,10 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from analysis import tables
-from analysis.own_ranking import check_perplexities
 from analysis.plots.budget import bills, burn_down, memory, prices, timeline
 from analysis.plots.dimensions import effects, precision
 from analysis.plots.search import curve, curves, front, parallel
-from analysis.ranking import answer_lines, answers, columns, ranking, section, where
+from analysis.ranking import answer_lines, columns, head_of, ranking, section, where, winner
 from analysis.settings import ReportSettings
 from analysis.spending import WHATS, Spending, spending
 from analysis.stability import ABOUT, stability
@@ -35,8 +34,11 @@ from tune.store.journal import FILE
 WORDS = ("#", "trial", "config", "state", "what", "family", "measure")
 """Columns that are set to the left."""
 OF_A_FAMILY = (front, curve, curves, effects, parallel, precision)
+OF_A_LOOP = (curves, effects, parallel)
 OF_THE_BUDGET = (burn_down, bills, timeline, prices, memory)
 """The first of each stands beside the answer."""
+OF_SIZES = (memory,)
+"""What a user's loop has none of."""
 SAMPLES = 6
 TOP = 200
 WATCH_SECONDS, WATCH_SHARE, NICENESS = 5.0, 0.2, 10
@@ -89,8 +91,7 @@ def alive(folder: Path) -> bool:
 
 
 def draw(out: Path | None, study: Study, good_for: float = 0.0) -> Path:
-    """Write the page; where it is not the last one, without the pictures beside it. UserError: of no perplexities."""
-    check_perplexities(study, "study")
+    """Write the page; where it is not the last one, without the pictures beside it."""
     folder = out or tables.folder_in(study.folder, "report")
     shown = contents(study, None if good_for else tables.folder_in(folder, "figures"))
     page = TEMPLATES.get_template("page.html").render(shown, watched=good_for)
@@ -109,16 +110,17 @@ def contents(study: Study, figures: Path | None) -> dict[str, Any]:
             picture.save(figures)
         return picture
 
-    results, spent = Results(studies=[study]), spending(study)
+    results, spent, measure = Results(studies=[study]), spending(study), study.measure
     ranked = ranking(results)
     names = ranked["family"].unique()
-    budget = [drawn(draw, study) for draw in OF_THE_BUDGET]
-    pictures = {family: [drawn(draw, results, family) for draw in OF_A_FAMILY] for family in names}
+    budget = [drawn(draw, study) for draw in OF_THE_BUDGET if not measure.own or draw not in OF_SIZES]
+    of_each = OF_A_LOOP if measure.own else OF_A_FAMILY
+    pictures = {family: [drawn(draw, results, family) for draw in of_each] for family in names}
     return {
         "study": study, "head": head(study), "summary": f"{spent.summary[0].upper()}{spent.summary[1:]}.",
         "overhead": spent.overhead_text, "spending": spending_table(spent), "words": WORDS,
         "answers": [
-            {**answer(results, pool), "picture": pictures[pool["family"].iloc[0]][0]}
+            {**answer(results, pool, spent), "picture": pictures[pool["family"].iloc[0]][0]}
             for _, pool in ranked.groupby(POOL, sort=False, dropna=False)
         ],
         "families": {
@@ -129,10 +131,11 @@ def contents(study: Study, figures: Path | None) -> dict[str, Any]:
         },
         "burn_down": budget[0], "budget": budget[1:], "json": json.dumps,
         "rankings": [
-            {"title": section(group), "rows": columns([study], group.head(TOP)), "left": len(group) - TOP}
+            {"title": section(group, measure), "rows": columns(results, group.head(TOP)), "left": len(group) - TOP}
             for _, group in ranked.groupby("group", sort=False)
         ],
-        "rank": called("analysis/rank.py"), "stability": stability_rows(study), "about_stability": ABOUT,
+        "rank": called("analysis/rank.py"), "stability": None if measure.own else stability_rows(study),
+        "about_stability": ABOUT,
         "command": command(study), "ran_on": ran_on(study),
         "base64": lambda text: base64.b64encode(text.encode()).decode(),
     }  # fmt: skip
@@ -150,15 +153,50 @@ def head(study: Study) -> str:
     return f"{when}{where}{how}"
 
 
-def answer(results: Results, pool: pd.DataFrame) -> dict[str, Any]:
+def answer(results: Results, pool: pd.DataFrame, spent: Spending) -> dict[str, Any]:
     """Which config, why, and what it costs: one family."""
-    family, found = str(pool["family"].iloc[0]), answers(results, pool)
+    family, best, measure = str(pool["family"].iloc[0]), winner(results, pool), results.measure
     smoke_test = bool(pool["smoke_test"].any())
-    if found is None:
+    if best is None:
         lead = "No trial has completed a rung yet."
         return {"family": family, "smoke_test": smoke_test, "lead": lead, "why": "", "facts": {}, "told": ()}
-    best = found.winner
-    same = pool[(pool["group"] == best["group"]) & (pool["trial"] != best["trial"])]["perplexity"]
+    words = results.trials.set_index("trial")["words"][best["trial"]]
+    others = pool[(pool["group"] == best["group"]) & (pool["trial"] != best["trial"])]
+    lead, why, shown = (_of_a_loop if measure.own else _of_a_family)(results, pool, best, others)
+    if measure.own:
+        held = "the cap held" if spent.spent <= spent.cap else "the cap was exceeded"
+        lead = f"{lead}; {held}: {tables.duration(spent.spent)} of {tables.duration(spent.cap)} were spent"
+    told = answer_lines(results, pool)[1:]
+    lead = f"{words[0].upper()}{words[1:]}: {lead}."
+    return {"family": family, "smoke_test": smoke_test, "lead": lead, "why": why, "facts": shown, "told": told}
+
+
+Told = tuple[str, str, dict[str, str]]
+
+
+def _of_a_loop(results: Results, pool: pd.DataFrame, best: pd.Series, others: pd.DataFrame) -> Told:
+    """What it reached, why it is the best, and what else there is to say."""
+    measure = results.measure
+    value = tables.number(best[measure.column])
+    low = "lowest" if measure.low_first else "highest"
+    why = f"The {low} of {len(others) + 1} trials that compare, of {len(pool)} in all"
+    if len(others):
+        second = measure.best(others)
+        why = f"{why}; the next, {second['trial']}, has {tables.number(second[measure.column])}"
+    shown = {
+        head_of(measure): value,
+        **{head: tables.reported(best[name]) for name, head in results.told.items()},
+        "steps": f"{best['steps']:,.0f}",
+        "training time": tables.duration(best["training_seconds"]),
+        "device time": tables.duration(best["device_seconds"]),
+        "device time of all trials": tables.duration(pool["device_seconds"].sum()),
+    }
+    return f"{measure.name} {value} {where(best)} ({best['trial']})", f"{why}.", shown
+
+
+def _of_a_family(results: Results, pool: pd.DataFrame, best: pd.Series, others: pd.DataFrame) -> Told:
+    """The same."""
+    same = others["perplexity"]
     margin = "" if same.empty else f" the next there is {100 * (same.min() / best['perplexity'] - 1):.1f} % worse;"
     why = (
         f"Lowest validation perplexity {where(best)}, of {len(same) + 1} there and {len(pool)} in all;{margin} "
@@ -174,13 +212,8 @@ def answer(results: Results, pool: pd.DataFrame) -> dict[str, Any]:
         "device time": tables.duration(best["device_seconds"]),
         "device time of the family": tables.duration(pool["device_seconds"].sum()),
     }
-    words = results.trials.set_index("trial")["words"][best["trial"]]
-    lead = (
-        f"{words[0].upper()}{words[1:]}: validation perplexity {tables.number(best['perplexity'])} with "
-        f"{best['parameters']:,.0f} parameters ({best['trial']})."
-    )
-    told = answer_lines(results, pool)[1:]
-    return {"family": family, "smoke_test": smoke_test, "lead": lead, "why": why, "facts": shown, "told": told}
+    reached = f"validation perplexity {tables.number(best['perplexity'])}"
+    return f"{reached} with {best['parameters']:,.0f} parameters ({best['trial']})", why, shown
 
 
 def stability_rows(study: Study) -> pd.DataFrame | UserError:
@@ -203,6 +236,8 @@ def spending_table(spent: Spending) -> pd.DataFrame:
 
 def prospects(study: Study, results: Results, family: str) -> dict[str, Any]:
     """What other caps are expected to buy, as the search wrote it down at its end; or why that is not known."""
+    if study.measure.own:
+        return {"prospects": None, "at_a_constant_rate": False}
     told = study.facts.get("prospects", {}).get(family)
     if told is None or told["why"]:
         asked = f"{called('tune/run.py')} --plan --resume {shlex.quote(str(study.folder))} tells what it can"

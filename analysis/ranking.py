@@ -17,10 +17,11 @@ from rich.console import Console
 from analysis import efficiency as sizes
 from analysis import tables
 from analysis.confirm import told_apart
-from analysis.own_ranking import metric_of, rank_own
 from analysis.settings import ORDERS, RankSettings
-from analysis.study import EFFICIENCY, LEVEL, POOL, TRIAL, Results, Study, families, open_studies
+from analysis.study import EFFICIENCY, LEVEL, POOL, TRIAL, Measure, Results, families, open_studies
 from tune.errors import UserError
+from tune.flags import invalid
+from tune.ranking import OWN_COLUMNS
 from tune.store.queries import DECAY, SECTIONS, level_text, measured_text
 
 MEASURED = [
@@ -41,26 +42,29 @@ COLUMNS = [
 
 def ranking(results: Results, *, by: str = "quotient") -> pd.DataFrame:
     """One row a trial, best first inside each section: its highest rung, or its decay. Columns: FIRST,
-    the dimensions of the space, COLUMNS.
+    the dimensions of the space, COLUMNS; of a user's loop, in their place, its best metric and what else it reported.
 
     Front and efficiency are those among all trials that completed the same rung, whether or not they went on from it;
     efficiency at the highest rung that a trial shares with enough others for a curve (`efficiency_at`). subset: target
     tokens of the validation subset that was measured; NaN: of the whole split, or not written down (`on_whole`).
     """
-    reached = results.reached
+    reached, measure = results.reached, results.measure
     last = reached.drop_duplicates(TRIAL, keep="last")
+    told = [measure.column, *results.told]
     curved = reached[reached["efficiency"].notna()].drop_duplicates(TRIAL, keep="last")
     curved = curved.assign(efficiency_at=curved["level"])
-    table = results.trials.merge(last[[*TRIAL, *MEASURED, "front"]], on=TRIAL, how="left")
+    table = results.trials.merge(last[[*TRIAL, *dict.fromkeys([*MEASURED, *told]), "front"]], on=TRIAL, how="left")
     table = table.merge(curved[[*TRIAL, *EFFICIENCY, "efficiency_at"]], on=TRIAL, how="left")
     table[["front", "final", "on_whole"]] = table[["front", "final", "on_whole"]].eq(True)
     table["perplexity_per_million"] = table["perplexity"] / (table["parameters"] / 1e6)
-    return _ordered(table, by)[[*FIRST, *results.dimensions, *COLUMNS, "group"]]
+    columns = [*told, *OWN_COLUMNS, "state", "reason", "sha256", "final"] if measure.own else COLUMNS
+    order = (measure.column, measure.low_first) if measure.own else ORDERS[by]
+    return _ordered(table, measure, *order)[[*FIRST, *results.dimensions, *columns, "group"]]
 
 
-def _levels(table: pd.DataFrame, section: pd.Series) -> pd.DataFrame:
+def _levels(table: pd.DataFrame, section: pd.Series, measure: Measure) -> pd.DataFrame:
     """What sorts rows by text, section and level, the furthest first, as tune.store.queries does for one study."""
-    rung = section == "rung"
+    rung = (section == "rung") & (not measure.own)  # a loop counts with its best, wherever that was
     return pd.DataFrame(
         {
             "pool": table.groupby(POOL, sort=False, dropna=False).ngroup(),
@@ -74,12 +78,11 @@ def _levels(table: pd.DataFrame, section: pd.Series) -> pd.DataFrame:
     )
 
 
-def _ordered(table: pd.DataFrame, by: str) -> pd.DataFrame:
-    column, low_first = ORDERS[by]
-    keys = _levels(table, table["section"])
+def _ordered(table: pd.DataFrame, measure: Measure, column: str, low_first: bool) -> pd.DataFrame:
+    keys = _levels(table, table["section"], measure)
     groups = keys.groupby(list(keys), sort=False, dropna=False).ngroup()
     keys["by"] = table[column] if low_first else -table[column]
-    keys["perplexity"] = table["perplexity"]
+    keys["best"] = measure.worth(table[measure.column])
     order = keys.sort_values(list(keys), kind="stable", na_position="last").index
     table = table.loc[order].assign(
         place=groups.loc[order].groupby(groups.loc[order]).cumcount() + 1, group=groups.loc[order]
@@ -89,8 +92,17 @@ def _ordered(table: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 def where(row: pd.Series) -> str:
-    """at rung 2, on 3,872 validation tokens: of a row of the ranking, or of Results.reached"""
+    """at rung 2, on 3,872 validation tokens: of a row of the ranking, or of Results.reached; of a user's loop, after
+    400 steps"""
+    if "on_whole" not in row:
+        return f"after {row['steps']:,.0f} steps"
     return ", ".join(filter(None, (level_text(row), measured_text(row))))
+
+
+def winner(results: Results, pool: pd.DataFrame) -> pd.Series | None:
+    """Of rows of a ranking that compare, the best at the furthest level; None where none has completed a rung."""
+    first = pool[pool["group"] == pool["group"].iloc[0]]
+    return None if first[results.measure.column].isna().all() else results.measure.best(first)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,14 +127,15 @@ def answers(results: Results, pool: pd.DataFrame) -> Answers | None:
     reached = reached[~reached["anew"]]
     if reached.empty:
         return None
-    first = pool[pool["group"] == pool["group"].iloc[0]]
-    keys = _levels(reached, reached["final"].map({True: "decayed", False: "rung"}))
+    keys = _levels(reached, reached["final"].map({True: "decayed", False: "rung"}), results.measure)
     furthest_first = reached.loc[keys.sort_values(list(keys), kind="stable", na_position="last").index]
     levels = [rows for _, rows in furthest_first.groupby(LEVEL, sort=False, dropna=False)]
     rows = next((rows for rows in levels if rows["efficiency"].notna().any()), levels[0])
     curved = rows["efficiency"].notna().any()
+    best = winner(results, pool)
+    assert best is not None
     return Answers(
-        winner=first.loc[first["perplexity"].idxmin()],
+        winner=best,
         among=len(rows),
         quotient=rows.loc[(rows["perplexity"] / rows["parameters"]).idxmin()],
         efficiency=rows.loc[rows["efficiency"].idxmax()] if curved else None,
@@ -147,6 +160,10 @@ KEPT, NEXT = ("study", "trial"), ("config", "perplexity", "parameters", "perplex
 """In a narrow terminal, the columns to keep before and after that one."""
 MORE = "a wider terminal, --csv or --json has them"
 WHOLE = ["rung", "place", "vocabulary", "subset", "parameters", "steps", "tokens", "memory_bytes"]
+OF_TEXTS = ["vocabulary", "smoke_test", "rung_seconds", "sha256"]
+"""Columns that say nothing of a user's loop."""
+OF_FAMILIES = ("by", "front", "stability")
+"""Flags that ask for sizes or perplexities."""
 REWARDS = {
     "quotient": "perplexity per million parameters, low first: it rewards sheer size",
     "efficiency": "efficiency, high first: how far log perplexity lies below the curve fitted to all sizes at one rung",
@@ -156,25 +173,23 @@ REWARDS = {
 def rank(settings: RankSettings) -> int:
     """Print the ranking. UserError for studies and conditions that do not serve."""
     studies = open_studies(settings.studies)
-    for study in studies:
-        if metric := metric_of(study):
-            return rank_own(settings, study, metric, select)
+    results = Results(studies=studies)
+    check(settings, results.measure)
     if settings.stability is not None:
         from analysis.stability import show_stability
 
         return show_stability(studies[0], settings.stability, as_json=settings.json)
-    results = Results(studies=studies)
     table = ranking(results, by=settings.by)
     shown = table if settings.family is None else table[table["family"].isin(families(results, settings.family))]
     shown = select(shown, settings.where) if settings.where is not None else shown
     shown = shown[shown["front"]] if settings.front else shown
     if settings.json:
-        rows = records(shown).to_json(orient="records", double_precision=15)
+        rows = records(shown, results.measure).to_json(orient="records", double_precision=15)
         print(json.dumps(json.loads(rows), indent=1, ensure_ascii=False))
     elif settings.csv:
-        records(shown).to_csv(sys.stdout, index=False)
+        records(shown, results.measure).to_csv(sys.stdout, index=False)
     elif settings.markdown:
-        print(*(markdown(studies, group) for _, group in shown.groupby("group", sort=False)), sep="\n\n")
+        print(*(markdown(results, group) for _, group in shown.groupby("group", sort=False)), sep="\n\n")
     else:
         show(tables.console(), results, table, shown, by=settings.by, top=settings.top or len(table))
     return 0
@@ -198,29 +213,52 @@ def select(table: pd.DataFrame, condition: str) -> pd.DataFrame:
         raise UserError(f"--where: {condition[:LONGEST]!r} is not a condition ({reason[:LONGEST]}); {RULE}") from None
 
 
-def records(table: pd.DataFrame) -> pd.DataFrame:
+def check(settings: RankSettings, measure: Measure) -> None:
+    """UserError: a flag that asks for sizes or perplexities, of which a user's loop has none."""
+    default = RankSettings()
+    for name in OF_FAMILIES if measure.own else ():
+        if getattr(settings, name) != getattr(default, name):
+            rule = f"is of sizes and perplexities, and a training loop of your own goes by {measure.name}: leave it out"
+            raise invalid(name, f"{settings.by!r}: {rule}" if name == "by" else rule)
+
+
+def records(table: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     """The rows as programs read them: whole numbers whole, what is not known empty."""
-    return table.drop(columns=["group", "final"]).astype(dict.fromkeys(WHOLE, "Int64"))
+    shown = table.drop(columns=["group", "final", *(OF_TEXTS if measure.own else [])])
+    return shown.astype({name: "Int64" for name in WHOLE if name in shown})
 
 
 def show(console: Console, results: Results, table: pd.DataFrame, shown: pd.DataFrame, *, by: str, top: int) -> None:
     """The sections, then for each family and text the winner and the three answers."""
     for _, group in shown.groupby("group", sort=False):
-        rows = columns(results.studies, group.head(top))
-        tables.draw(console, section(group), rows, words=WORDS, first=[*KEPT, HEADS[by], *NEXT], more=MORE)
+        rows = columns(results, group.head(top))
+        head = head_of(results.measure) if results.measure.own else HEADS[by]
+        tables.draw(console, section(group, results.measure), rows, words=WORDS, first=[*KEPT, head, *NEXT], more=MORE)
         if left := len(group) - min(top, len(group)):
             console.print(f"and {left:,} more (--top 0 shows all)", style="dim")
         console.print()
     if shown.empty:
         console.print("no trial fits these flags\n")
-    console.print(f"Order: {REWARDS.get(by, f'{by}, low first')}.", soft_wrap=True)
+    order = by_metric(results.measure) if results.measure.own else REWARDS.get(by, f"{by}, low first")
+    console.print(f"Order: {order}.", soft_wrap=True)
     for _, pool in table[table["family"].isin(shown["family"])].groupby(POOL, sort=False, dropna=False):
         for line in answer_lines(results, pool):
             console.print(line, soft_wrap=True)
 
 
-def section(group: pd.DataFrame) -> str:
-    """translation, tatoeba, vocabulary of 4,096: rung 3 (96 s of training), on 3,872 validation tokens"""
+def by_metric(measure: Measure) -> str:
+    """accuracy, high first"""
+    return f"{measure.name}, {'low' if measure.low_first else 'high'} first"
+
+
+def head_of(measure: Measure) -> str:
+    """Of the column of a trial's best, as people read it."""
+    return f"best {measure.name}" if measure.own else measure.name
+
+
+def section(group: pd.DataFrame, measure: Measure) -> str:
+    """translation, tatoeba, vocabulary of 4,096: rung 3 (96 s of training), on 3,872 validation tokens; of a user's
+    loop, loop, train.py: by accuracy, high first"""
     first = group.iloc[0]
     text = (
         ""
@@ -229,6 +267,8 @@ def section(group: pd.DataFrame) -> str:
     )
     vocabulary = "" if pd.isna(first["vocabulary"]) else f", vocabulary of {first['vocabulary']:,.0f}"
     seconds = "" if pd.isna(first["rung_seconds"]) else f" ({tables.duration(first['rung_seconds'])} of training)"
+    if measure.own and first["section"] == "rung":
+        return f"{first['family']}{text}: by {by_metric(measure)}"
     level = {
         "decayed": "after the decay",
         "rung": f"rung {first['rung']:.0f}{seconds}",
@@ -236,67 +276,90 @@ def section(group: pd.DataFrame) -> str:
         "failed": "failed or diverged",
     }[first["section"]]
     own = "each with its own context" if "context" in group and group["context"].notna().any() else ""
-    measured = ", ".join(filter(None, (level, measured_text(first), own)))
+    measured = ", ".join(filter(None, (level, "" if measure.own else measured_text(first), own)))
     return f"{first['family']}{text}{vocabulary}: {measured}"
 
 
-def columns(studies: Sequence[Study], group: pd.DataFrame) -> pd.DataFrame:
-    """The rows as people read them; only what this section has. Efficiency at an earlier rung is said to be that."""
-    own = group["rung"].map("rung {:.0f}".format).where(group["section"] == "rung", DECAY)
-    earlier = [f" ({at})" if at != level else "" for at, level in zip(group["efficiency_at"], own, strict=True)]
-    error = (group["efficiency_high"] - group["efficiency_low"]) / 2
+Columns = dict[str, Sequence[str] | pd.Series]
+
+
+def columns(results: Results, group: pd.DataFrame) -> pd.DataFrame:
+    """The rows as people read them; only what this section has."""
+    own = results.measure.own
+    measured = _of_a_loop(results, group) if own else _of_a_family(group)
+    memory: Columns = {} if own else {"memory": group["memory_bytes"].map(tables.memory)}
     shown = pd.DataFrame(
         {
             "#": group["place"].map(lambda place: tables.number(place, 1) if pd.isna(place) else f"{place:.0f}"),
             "study": group["study"],
             "trial": group["trial"],
             "config": group["config"],
-            "perplexity /M": group["perplexity_per_million"].map(tables.number),
-            "perplexity": group["perplexity"].map(tables.number),
-            "parameters": group["parameters"].map(tables.count),
-            "bits/char": group["bits_per_character"].map(tables.number),
-            "test": group["test_perplexity"].map(tables.number),
-            "efficiency": [
-                tables.NOTHING if pd.isna(value) else f"{value:+.3f} ±{half:.3f}{at}"
-                for value, half, at in zip(group["efficiency"], error, earlier, strict=True)
-            ],
-            "front": group["front"].map({True: "yes", False: ""}),
+            **measured,
             "device-s": group["device_seconds"].map(lambda seconds: f"{seconds:,.1f}"),
-            "memory": group["memory_bytes"].map(tables.memory),
+            **memory,
             "state": group["state"] + group["reason"].map(lambda reason: f": {reason}" if reason else ""),
         }
     )
-    kind = group["section"].iloc[0]
-    hidden = {
-        *(["study"] if len(studies) == 1 else []),
-        *(["test"] if group["test_perplexity"].isna().all() else []),
-        *(
-            ["#", "perplexity /M", "perplexity", "bits/char", "test", "efficiency", "front"]
-            if kind in ("unranked", "failed")
-            else []
-        ),
+    unplaced = group["section"].iloc[0] in ("unranked", "failed")
+    hidden = [
+        *(["study"] if len(results.studies) == 1 else []),
+        *(["#", *(name for name in measured if name != "parameters")] if unplaced else []),
+    ]
+    return shown.drop(columns=hidden)
+
+
+def _of_a_loop(results: Results, group: pd.DataFrame) -> Columns:
+    """Its best, what else it reported then, and after how many steps."""
+    told = {head: group[name].map(tables.reported) for name, head in results.told.items()}
+    steps = group["steps"].map(lambda value: tables.NOTHING if pd.isna(value) else f"{value:,.0f}")
+    return {head_of(results.measure): group[results.measure.column].map(tables.number), **told, "steps": steps}
+
+
+def _of_a_family(group: pd.DataFrame) -> Columns:
+    """Efficiency at an earlier rung is said to be that."""
+    own = group["rung"].map("rung {:.0f}".format).where(group["section"] == "rung", DECAY)
+    earlier = [f" ({at})" if at != level else "" for at, level in zip(group["efficiency_at"], own, strict=True)]
+    error = (group["efficiency_high"] - group["efficiency_low"]) / 2
+    tested = group["test_perplexity"].notna().any()
+    test: Columns = {"test": group["test_perplexity"].map(tables.number)} if tested else {}
+    return {
+        "perplexity /M": group["perplexity_per_million"].map(tables.number),
+        "perplexity": group["perplexity"].map(tables.number),
+        "parameters": group["parameters"].map(tables.count),
+        "bits/char": group["bits_per_character"].map(tables.number),
+        **test,
+        "efficiency": [
+            tables.NOTHING if pd.isna(value) else f"{value:+.3f} ±{half:.3f}{at}"
+            for value, half, at in zip(group["efficiency"], error, earlier, strict=True)
+        ],
+        "front": group["front"].map({True: "yes", False: ""}),
     }
-    return shown.drop(columns=list(hidden))
 
 
-def markdown(studies: Sequence[Study], group: pd.DataFrame) -> str:
+def markdown(results: Results, group: pd.DataFrame) -> str:
     """One section as a Markdown table under its title."""
-    rows = columns(studies, group).astype(str).map(lambda cell: cell.replace("|", "\\|"))
+    rows = columns(results, group).astype(str).map(lambda cell: cell.replace("|", "\\|"))
     lines = [list(rows), ["---"] * len(rows.columns), *rows.to_numpy().tolist()]
-    return "\n".join([f"**{section(group)}**", "", *(f"| {' | '.join(line)} |" for line in lines)])
+    title = section(group, results.measure)
+    return "\n".join([f"**{title}**", "", *(f"| {' | '.join(line)} |" for line in lines)])
 
 
 def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:
     """Of one family and text the winner, and the three answers, all of one level."""
-    found, family = answers(results, pool), pool["family"].iloc[0]
-    if found is None:
+    best, family, measure = winner(results, pool), pool["family"].iloc[0], results.measure
+    if best is None:
         return [f"{family}: no trial has completed a rung yet."]
 
     def name(row: pd.Series) -> str:
         study = f"{row['study']}/" if len(results.studies) > 1 else ""
         return f"{study}{row['trial']} ({row['config']})"
 
-    winner, level = found.winner, found.perplexity
+    value = f"{measure.name} {tables.number(best[measure.column])}"
+    lines = [f"{family}: the winner is {name(best)}, {value} {where(best)}."]
+    found = None if measure.own else answers(results, pool)
+    if found is None:
+        return lines
+    level = found.perplexity
     quotient = found.quotient["perplexity"] / (found.quotient["parameters"] / 1e6)
     efficiency = (
         f"unknown, as its curve takes {sizes.FEWEST} trials" if found.efficiency is None
@@ -304,7 +367,7 @@ def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:
     )  # fmt: skip
     among = "the 1 trial" if found.among == 1 else f"the {found.among:,} trials"
     return [
-        f"{family}: the winner is {name(winner)}, perplexity {tables.number(winner['perplexity'])} {where(winner)}.",
+        *lines,
         f"{family}: three answers, all {where(level).replace('its', 'the')}, of {among} that got there: best by the "
         f"quotient {name(found.quotient)} with {tables.number(quotient)}; best by efficiency {efficiency}; lowest "
         f"perplexity {name(found.perplexity)} with {tables.number(found.perplexity['perplexity'])}.",

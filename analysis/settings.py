@@ -19,7 +19,7 @@ ORDERS = {
 TOP = 20
 WHATS = {
     "front": "of each family size against perplexity: the front, and the fitted curve",
-    "curves": "of each family the learning curves by rung, with stops marked",
+    "curves": "of each family, or a loop of yours, the learning curves by rung, with stops marked",
     "effects": "of each family the effect of each dimension with intervals, its importance, all configurations at once",
     "compare": "two studies side by side: settings, spending, winners, progress",
     "experiment": "what an experiment found",

@@ -6,16 +6,21 @@ import json
 import math
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis import efficiency as sizes
 from analysis import tables
 from tune.errors import UserError, called
+from tune.own_space import LOOP, parse_space
+from tune.ranking import TAKEN, compared, configurations, reported
+from tune.reports import Metric
 from tune.search_space import DIMENSIONS, label
 from tune.store.journal import FILE, connect
 from tune.store.queries import ANEW, PLACES, in_order
@@ -25,6 +30,53 @@ KERNELS = "kernels"
 """The fact that a study of kernels has: their names."""
 CONTROL = r"[\x00-\x1f\x7f-\x9f]|\\u00(?:[01][0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])"
 """Characters that steer a terminal, and how JSON writes them: a stranger's names are shown without."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """By what trials are compared: perplexity, or the metric of a user's loop, as it was reported."""
+
+    metric: Metric | None
+
+    @property
+    def own(self) -> bool:
+        """Whether it is of a user's loop, of which no sizes are known."""
+        return self.metric is not None
+
+    @property
+    def name(self) -> str:
+        return "perplexity" if self.metric is None else self.metric.name
+
+    @property
+    def label(self) -> str:
+        """Of an axis."""
+        return "validation perplexity" if self.metric is None else self.metric.name
+
+    @property
+    def column(self) -> str:
+        """Of what a trial is compared by."""
+        return compared(self.metric)
+
+    @property
+    def curve(self) -> tuple[str, str]:
+        """Of a learning curve the column along which it goes, and that of its values."""
+        return ("training_seconds", "perplexity") if self.metric is None else ("steps", f"reported_{self.name}")
+
+    @property
+    def low_first(self) -> bool:
+        return self.metric is None or not self.metric.maximize
+
+    def scaled(self, values: pd.Series) -> pd.Series:
+        """Of which differences and means can be taken: log perplexity, a metric as it is."""
+        return np.log(values) if self.metric is None else values
+
+    def worth(self, values: pd.Series) -> pd.Series:
+        """The same, low is good."""
+        return self.scaled(values) if self.low_first else -values
+
+    def best(self, table: pd.DataFrame) -> pd.Series:
+        """The row that is best."""
+        return table.loc[self.worth(table[self.column]).idxmin()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +98,19 @@ class Study:
         """Whether the journal's version writes that."""
         return not self.read("SELECT 1 FROM pragma_table_info(?) WHERE name = ?", table, column).empty
 
+    @property
+    def measure(self) -> Measure:
+        """By what its trials are compared."""
+        asked = self.facts.get("settings", {})
+        name = asked.get("maximize") or asked.get("metric")
+        return Measure(metric=Metric(name=str(name), maximize="maximize" in asked) if name else None)
+
     def corpus(self, family: str) -> dict[str, Any]:
-        """name, sha256, builtin, vocabulary of the family's text, as far as they were written"""
+        """name, sha256, builtin, vocabulary of the family's text, as far as they were written; of a user's loop the
+        name of its file stands for both of the first."""
+        if self.measure.own and family == LOOP:
+            name = Path(str(self.facts["settings"].get("train", ""))).name
+            return {"name": name, "sha256": name}
         return self.facts.get("corpora", {}).get(family, {})
 
     @property
@@ -163,19 +226,24 @@ def trials(studies: Sequence[Study]) -> pd.DataFrame:
 
 
 def dimensions(studies: Sequence[Study]) -> list[str]:
-    """DIMENSIONS, and what else some config of these studies has."""
-    configs = (json.loads(config) for study in studies for config in study.read("SELECT config FROM trials")["config"])
-    return list(dict.fromkeys([*DIMENSIONS, *(name for config in configs for name in config)]))
+    """DIMENSIONS, where they are of families, and what else some config of these studies has."""
+    configs = (
+        configurations(each.read("SELECT config FROM trials")["config"], each.measure.metric) for each in studies
+    )
+    known = () if all(each.measure.own for each in studies) else DIMENSIONS
+    return list(dict.fromkeys([*known, *(name for config in configs for name in config)]))
 
 
 def _trials(study: Study, names: list[str]) -> pd.DataFrame:
     columns = "trial, family, config, parameters, state, reason, section, device_seconds, memory_bytes, mfu"
     table = study.read(f"SELECT {columns} FROM ({in_order()}) ORDER BY created, trial", study.until)
-    points = [json.loads(config) for config in table["config"]]
+    texts = table["config"]
+    points = [json.loads(text) for text in texts]
     table["config"] = [label(point) for point in points]
     table["words"] = [tables.in_words(point) for point in points]
     table.insert(0, "study", study.name)
-    table = table.assign(device=study.device).join(pd.DataFrame(points, index=table.index).reindex(columns=names))
+    configs = configurations(texts, study.measure.metric).reindex(columns=names)
+    table = table.assign(device=study.device).join(configs)
     corpora = {family: study.corpus(family) for family in table["family"].unique()}
     for column, key in (
         ("corpus", "name"),
@@ -200,13 +268,14 @@ def measurements(studies: Sequence[Study], everyone: pd.DataFrame) -> pd.DataFra
     `level` is `rung 2` or DECAY, `rung_seconds` the training seconds of that rung; the columns of `everyone`, their
     trials, are there too.
     """
-    found = pd.concat([_measurements(study) for study in studies], ignore_index=True)
+    names = dimensions(studies)
+    found = pd.concat([_measurements(study, names) for study in studies], ignore_index=True)
     return found.merge(everyone, on=TRIAL)
 
 
-def _measurements(study: Study) -> pd.DataFrame:
+def _measurements(study: Study, dimensions: Sequence[str]) -> pd.DataFrame:
     columns = "trial, family, final, rung, level, on_whole, subset, perplexity, bits_per_character"
-    more = "test_perplexity, subset_perplexity, at, place, steps, tokens, training_seconds"
+    more = "test_perplexity, subset_perplexity, at, place, steps, tokens, training_seconds, loss, numbers"
     query = f"SELECT {columns}, {more} FROM ({PLACES}) ORDER BY report"
     table = study.read(query, study.until).astype(
         {"perplexity": float, "rung": float, "subset": float, "final": bool, "on_whole": bool}
@@ -219,7 +288,10 @@ def _measurements(study: Study) -> pd.DataFrame:
     rung = pd.Series(zip(table["family"], table["rung"], strict=True), index=table.index, dtype=object)
     table["rung_seconds"] = rung.map(ladder).astype(float)
     table.loc[table["final"], "rung_seconds"] = float("nan")
-    return table.drop(columns="family")
+    if metric := study.measure.metric:
+        told = reported(table["numbers"], metric, dimensions)
+        table = table.assign(**{study.measure.column: table["loss"].astype(float).map(metric.own)}).join(told)
+    return table.drop(columns=["family", "loss", "numbers"])
 
 
 def families(results: "Results", named: str | None) -> list[str]:
@@ -230,6 +302,8 @@ def families(results: "Results", named: str | None) -> list[str]:
     return there if named is None else [named]
 
 
+SIDE_BY_SIDE = 9
+"""So many values of a dimension, at most, stand beside one another: of a range of whole numbers too."""
 EFFICIENCY = ["efficiency", "efficiency_low", "efficiency_high"]
 
 
@@ -238,6 +312,36 @@ class Results:
     """The trials of some studies, and how far each got."""
 
     studies: Sequence[Study]
+
+    @cached_property
+    def measure(self) -> Measure:
+        """By what they are compared. UserError: not all by the same."""
+        found = {each.measure: each.name for each in self.studies}
+        if len(found) > 1:
+            different = " and ".join(f"{name!r} goes by {each.name}" for each, name in found.items())
+            raise UserError(f"study: {different}, which do not compare; name one of them")
+        return next(iter(found))
+
+    @cached_property
+    def told(self) -> dict[str, str]:
+        """Columns of `reached` with what else a user's loop reported then, and how people read them; the metric among
+        it is the last one, not the best."""
+        known, last = {*TAKEN, *self.dimensions, self.measure.column}, self.measure.name
+        names = (name for name in self.reached if name not in known)
+        return {name: f"last {last}" if name in (last, f"reported_{last}") else name for name in names}
+
+    @cached_property
+    def ranges(self) -> dict[str, bool]:
+        """Of a user's loop the dimensions that are ranges, and whether by their logarithm."""
+        found: dict[str, bool] = {}
+        for study in self.studies:
+            text = str(study.facts.get("settings", {}).get("space", ""))
+            with suppress(UserError):  # a stranger's study may have anything there
+                space = parse_space(text) if study.measure.own and text.startswith("{") else {}
+                for name, each in space.items():
+                    if each.count > SIDE_BY_SIDE and not each.values:
+                        found |= {name: each.log, f"config_{name}": each.log}
+        return found
 
     @cached_property
     def dimensions(self) -> list[str]:
@@ -252,7 +356,8 @@ class Results:
         """What sound trials reached, the furthest last; front and efficiency are those among the trials of a level,
         each configuration once."""
         table = measurements(self.studies, self.trials).assign(front=False, **dict.fromkeys(EFFICIENCY, float("nan")))
-        for _, group in table[~table["anew"]].groupby([*POOL, *LEVEL], dropna=False):
+        sized = ~table["anew"] & (not self.measure.own)
+        for _, group in table[sized].groupby([*POOL, *LEVEL], dropna=False):
             size, perplexity = (group[column].to_numpy(float) for column in ("parameters", "perplexity"))
             table.loc[group.index, "front"] = sizes.front(size, perplexity)
             table.loc[group.index, EFFICIENCY] = sizes.efficiency(size, perplexity)
@@ -265,5 +370,6 @@ class Results:
         if table.empty:
             raise UserError(f"family: {family!r} has no trial that completed a rung; wait for one, or name another")
         if len(table.drop_duplicates(POOL)) > 1:
-            raise UserError("study: perplexities of several texts or vocabularies do not compare; name one study")
+            what = "loops" if self.measure.own else "perplexities of several texts or vocabularies"
+            raise UserError(f"study: {what} do not compare; name one study")
         return table

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 from analysis import tables
-from tune.store.queries import DECAY
+from tune.store.queries import DECAY, END
 
 # Okabe and Ito's palette: told apart by colour-blind people too
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
@@ -35,9 +35,11 @@ WHAT_COLORS = {
     "idle": GREY,
     "lost": VERMILION,
 }
+LAST = {DECAY: "after the decay", END: "the end"}
 MARKERS = "osD^vPX*"
 MANY = 2000  # points; more are drawn as pixels, which keeps a page small
 MARGIN = 0.06  # of a logarithmic axis, on each side
+WIDE = 10.0  # times the least number, which a linear axis would press together
 LEAST_MARGIN = 1.05
 WIDTH = 6.4  # inches; a phone shows it at about half of that
 DPI = 150
@@ -60,6 +62,7 @@ matplotlib.rcParams.update(
         "legend.frameon": False,
         "legend.fontsize": 9,
         "svg.hashsalt": "ration",
+        "text.parse_math": False,  # a name may have dollars in it
         "figure.constrained_layout.use": True,
     }
 )
@@ -121,18 +124,18 @@ def axes(rows: int = 1, columns: int = 1, *, height: float = 3.8) -> tuple[Figur
 
 
 def levels(found: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Colour and marker of each level, `rung 0` first and the decay last: darker is further."""
-    rungs = sorted((level for level in found if level != DECAY), key=lambda level: int(level.split()[1]))
+    """Colour and marker of each level, `rung 0` first and the decay, or a loop's end, last: darker is further."""
+    rungs = sorted((level for level in found if level not in LAST), key=lambda level: int(level.split()[1]))
     shades = matplotlib.colormaps["viridis"](np.linspace(0.78, 0.1, max(len(rungs), 2)))
     styles = {
         rung: (matplotlib.colors.to_hex(shade), MARKERS[number % (len(MARKERS) - 1)])
         for number, (rung, shade) in enumerate(zip(rungs, shades, strict=False))
     }
-    return styles | ({DECAY: (VERMILION, "*")} if DECAY in found else {})
+    return styles | {level: (VERMILION, "*") for level in LAST if level in found}
 
 
 def level_text(level: str) -> str:
-    return "after the decay" if level == DECAY else level
+    return LAST.get(level, level)
 
 
 def time_ticks(axis: Axis) -> None:
@@ -173,6 +176,28 @@ def byte_ticks(low: float, high: float) -> list[float]:
         return [2.0**power for power in powers if power % apart == 0]
     step = 2.0 ** math.ceil(math.log2((high - low) / MOST_BYTE_TICKS))
     return [step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def room(axis: Axis, values: ArrayLike) -> None:
+    """A linear axis that holds the values, labelled as people write numbers."""
+    low, high = float(np.min(values)), float(np.max(values))
+    margin = MARGIN * (high - low) or MARGIN * abs(high) or MARGIN
+    limits = low - margin, high + margin
+    axis.axes.set(xlim=limits) if axis is axis.axes.xaxis else axis.axes.set(ylim=limits)
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tables.plain(value)))
+
+
+def number_axis(axis: Axis, values: pd.Series, *, log: bool = False) -> None:
+    """Logarithmic where it has to be, or where the values are far apart; else linear."""
+    if log or is_wide(values):
+        log_axis(axis, values, tables.plain)
+    else:
+        room(axis, values)
+
+
+def is_wide(values: pd.Series) -> bool:
+    """Whether numbers are so far apart that a logarithmic axis shows them better."""
+    return bool(values.min() > 0 and values.max() >= WIDE * values.min())
 
 
 def log_axis(axis: Axis, values: ArrayLike, text: Callable[[float], str]) -> None:

@@ -28,6 +28,12 @@ def number(value: float, digits: int = 4) -> str:
     return f"{value:,.{max(places, 0)}f}" if abs(value) < 1e9 else f"{value:.{digits - 1}e}"
 
 
+def reported(value: float) -> str:
+    """A number of which nothing is known: 640, 0.8373"""
+    whole = math.isfinite(value) and value == round(value) and abs(value) < 1e9
+    return f"{value:,.0f}" if whole else number(value)
+
+
 def count(value: float) -> str:
     """1,234 or 12.3k or 1.23M"""
     if pd.isna(value):
@@ -64,7 +70,7 @@ def in_words(config: Mapping[str, object]) -> str:
 
 def plain(value: float) -> str:
     """As on an axis: 1,200 or 0.25"""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def short_count(value: float) -> str:

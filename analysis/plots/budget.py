@@ -22,7 +22,7 @@ from analysis.style import (
     time_ticks,
 )
 from tune.errors import UserError
-from tune.store.queries import DECAY
+from tune.store.queries import DECAY, END
 
 MOMENTS = 400  # points of the burn-down
 BILLS = 20  # trials with a bar of their own
@@ -119,7 +119,8 @@ def timeline(study: Study) -> Picture:
     leases = study.read(
         "SELECT slot, trial, purpose, rung, opened, closed FROM leases WHERE purpose IN ('rung', 'final')"
     )
-    table = leases.assign(level=leases["rung"].map("rung {:.0f}".format).where(leases["purpose"] != "final", DECAY))
+    last = END if study.measure.own else DECAY
+    table = leases.assign(level=leases["rung"].map("rung {:.0f}".format).where(leases["purpose"] != "final", last))
     table = table[table["closed"].notna() & (table["slot"] < MOST_SLOTS)]
     if table.empty:
         raise UserError(NOTHING_YET)

@@ -2,17 +2,19 @@
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import optuna
 import pandas as pd
+from matplotlib.ticker import LogLocator, MaxNLocator
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from analysis import tables
-from analysis.study import LEVEL, TRIAL, Results, Study
+from analysis.study import LEVEL, SIDE_BY_SIDE, TRIAL, Results, Study
 from analysis.style import (
     BLACK,
     BLUE,
@@ -24,6 +26,7 @@ from analysis.style import (
     PURPLE,
     Picture,
     axes,
+    is_wide,
     level_text,
     levels,
     log_axis,
@@ -38,10 +41,55 @@ DRAWS = 20  # of the trials, for the interval of an importance
 MOST = 200  # trials a draw
 RESAMPLES = 1000
 INTERVAL = (5.0, 95.0)
+LETTERS = 36  # of the values of a list: in all, where they are named side by side
+LEAST_LETTERS = 3
+BINS, IN_A_BIN = 4, 3  # of a range: parts with as many trials each, of which means are taken; trials in one, at least
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """Where the values of a dimension stand on an axis: side by side, or as numbers, by their logarithm or not.
+
+    places: of each trial, NaN where it has none of them; groups: trials of which a mean is taken, -1 likewise; ticks:
+    by place. listed: side by side.
+    """
+
+    places: pd.Series
+    groups: pd.Series
+    ticks: Mapping[float, str]
+    listed: bool
+
+
+def scale(values: pd.Series, log: bool | None = None) -> Scale:
+    """Of the values of one dimension, NaN for who has none. log: of a range; None: of a list, whose values stand side
+    by side where there is room for all their names."""
+    known = values.dropna()
+    unique = known.unique().tolist()
+    numbers = {type(value) for value in unique} <= {int, float}
+    unique = sorted(unique, key=None if numbers else str)
+    names = [f"{value:g}" if numbers else str(value) for value in unique]
+    fits = log is None and len(names) <= SIDE_BY_SIDE and sum(map(len, names)) <= LETTERS
+    if fits or not numbers:
+        most = max(LETTERS // max(len(names), 1), LEAST_LETTERS)
+        names = [name if len(name) <= most else f"{name[: most - 1]}…" for name in names]
+        places = values.map({value: float(place) for place, value in enumerate(unique)}).astype(float)
+        side_by_side = dict(zip(map(float, range(len(names))), names, strict=True))
+        return Scale(places=places, groups=places.fillna(-1).astype(int), ticks=side_by_side, listed=True)
+    numeric = values.astype(float)
+    low, high = numeric.min(), numeric.max()
+    by_log = low > 0 and (is_wide(numeric) if log is None else log)
+    places = np.log10(numeric) if by_log else numeric
+    parts = min(BINS, max(len(known) // IN_A_BIN, 1))
+    groups = pd.qcut(places, parts, labels=False, duplicates="drop").fillna(-1).astype(int)
+    locator = LogLocator(subs=(1.0, 3.0)) if by_log and is_wide(numeric) else MaxNLocator(4)
+    at = [float(value) for value in locator.tick_values(low, high) if low <= value <= high]
+    ticks = {math.log10(value) if by_log else value: tables.plain(value) for value in at or [low]}
+    return Scale(places=places, groups=groups, ticks=ticks, listed=False)
 
 
 def one_level(results: Results, family: str) -> pd.DataFrame:
-    """Measurements that compare, at the highest rung that ENOUGH trials completed, else at the one that most did."""
+    """Measurements that compare, at the highest rung that ENOUGH trials completed, else at the one that most did; the
+    end of a user's loop counts as a rung."""
     table = results.of(family)
     counts = table[table["level"] != DECAY]["level"].value_counts().reindex(levels(table["level"].unique()))
     enough = counts[counts >= ENOUGH]
@@ -54,6 +102,10 @@ def per_cent(log_ratio: Any) -> Any:
     return 100 * np.expm1(log_ratio)
 
 
+def relative(percent: float) -> str:
+    return f"{percent:+.4g} %" if percent else "0 %"
+
+
 def mean_interval(values: np.ndarray) -> tuple[float, float, float]:
     """Mean and its bootstrap interval."""
     draws = np.random.default_rng(0).choice(values, (RESAMPLES, len(values))).mean(axis=1)
@@ -61,69 +113,82 @@ def mean_interval(values: np.ndarray) -> tuple[float, float, float]:
     return float(values.mean()), float(low), float(high)
 
 
-def importances(table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+def importances(results: Results, table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """Rows share, low, high, one for each of these dimensions, the most important first; none for too few trials.
 
     Shares add up to 1: PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255), the mean over what counts as good, with the
-    interval of resampled trials.
+    interval of resampled trials. Of a range its parts count, of a dimension that some trials lack that they do.
     """
-    varied = [name for name in names if table[name].nunique() > 1]
+    groups = pd.DataFrame(
+        {name: scale(table[name], results.ranges.get(name)).groups for name in names}, index=table.index
+    )
+    varied = [name for name in names if groups[name].nunique() > 1]
     if len(table) < FEWEST or not varied:
         return pd.DataFrame(columns=["share", "low", "high"])
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    shares = pd.Series(_shares(table, varied))
+    groups, worth = groups[varied], results.measure.worth(table[results.measure.column])
+    shares = pd.Series(_shares(groups, worth))
     random = np.random.default_rng(0)
     draws = [random.integers(len(table), size=min(len(table), MOST)) for _ in range(DRAWS)]
-    resampled = pd.DataFrame([_shares(table.iloc[rows], varied) for rows in draws])
+    resampled = pd.DataFrame([_shares(groups.iloc[rows], worth.iloc[rows]) for rows in draws])
     low, high = np.percentile(resampled[shares.index], INTERVAL, axis=0)
     return pd.DataFrame({"share": shares, "low": low, "high": high}).sort_values("share", ascending=False)
 
 
-def _shares(table: pd.DataFrame, varied: list[str]) -> dict[str, float]:
+def _shares(groups: pd.DataFrame, worth: pd.Series) -> dict[str, float]:
     choices: dict[str, BaseDistribution] = {
-        name: CategoricalDistribution(sorted(table[name].unique().tolist())) for name in varied
+        name: CategoricalDistribution(sorted(groups[name].unique().tolist())) for name in groups
     }
     study = optuna.create_study()
     study.add_trials(
         optuna.trial.create_trial(params=params, distributions=choices, value=value)
-        for params, value in zip(table[varied].to_dict("records"), np.log(table["perplexity"]), strict=True)
+        for params, value in zip(groups.to_dict("records"), worth, strict=True)
     )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Target and region quantiles")  # in a draw of few different trials
         found = [
             get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(target_quantile=good)) for good in GOOD
         ]
-    return {name: float(np.mean([each[name] for each in found])) for name in varied}
+    return {name: float(np.mean([each[name] for each in found])) for name in groups}
 
 
 def effects(results: Results, family: str) -> Picture:
     """One panel a dimension and one of importances. UserError when no trial completed a rung."""
-    table = one_level(results, family)
-    table = table.assign(log_ratio=np.log(table["perplexity"] / table["perplexity"].median()))
-    table["above_median"] = per_cent(table["log_ratio"])
+    measure, table = results.measure, one_level(results, family)
+    median = float(table[measure.column].median())
+    # a perplexity in per cent of the median, averaged as a logarithm; a metric as it is
+    scaled = table[measure.column] if measure.own else np.log(table["perplexity"] / median)
+    shown, middle = ((lambda value: value), median) if measure.own else (per_cent, 0.0)
+    told = measure.column if measure.own else "above_median"
+    table = table.assign(**{told: shown(scaled)})
     names = [name for name in results.dimensions if table[name].notna().any()]
     rows = math.ceil((len(names) + 1) / 2)
     figure, plots = axes(rows, 2, height=7.6 * rows / 3)
     for plot in plots[len(names) : -1]:
         plot.set_axis_off()
-    low, high = np.percentile(table["above_median"], (0, 95))
+    low, high = np.percentile(table[told], (0, 95) if measure.low_first else (5, 100))
+    beyond = 0.05 * (high - low)
+    beyond = beyond or 0.05 * abs(high) or 1.0 if measure.own else beyond + 1.0
     for plot, name in zip(plots, names, strict=False):
-        values = sorted(table[name].dropna().unique())
+        along = scale(table[name], results.ranges.get(name))
         jitter = np.random.default_rng(0)
-        for place, value in enumerate(values):
-            points = table[table[name] == value]["log_ratio"].to_numpy()
-            places = place + jitter.uniform(-0.15, 0.15, len(points))
-            plot.scatter(places, per_cent(points), s=10, c=GREY, alpha=0.6, lw=0, rasterized=len(table) > MANY)
+        for group in sorted(set(along.groups) - {-1}):
+            of = along.groups == group
+            points, places = scaled[of].to_numpy(), along.places[of].to_numpy()
+            place = places.mean()
+            places = places + (jitter.uniform(-0.15, 0.15, len(points)) if along.listed else 0.0)
+            plot.scatter(places, shown(points), s=10, c=GREY, alpha=0.6, lw=0, rasterized=len(table) > MANY)
             if len(points) > 1:
-                mean, below, above = map(per_cent, mean_interval(points))
+                mean, below, above = map(shown, mean_interval(points))
                 plot.errorbar(place, mean, [[mean - below], [above - mean]], fmt="o", c=BLUE, ms=5, lw=1.6, capsize=3)
-        labels = [value if isinstance(value, str) else f"{value:g}" for value in values]
-        plot.tick_params(axis="x", labelsize=8 if len(values) > 6 else 10)
-        plot.axhline(0, c="#666666", lw=0.8)
-        plot.set(title=name, xticks=range(len(values)), xticklabels=labels, xlim=(-0.6, len(values) - 0.4))
-        plot.set_ylim(low - 0.05 * (high - low) - 1, high + 0.05 * (high - low) + 1)
-        plot.yaxis.set_major_formatter(lambda value, _: f"{value:+.4g} %" if value else "0 %")
-    shares = importances(table, names)
+        plot.tick_params(axis="x", labelsize=8 if len(along.ticks) > 6 else 10)
+        plot.axhline(middle, c="#666666", lw=0.8)
+        plot.set(title=name, xticks=list(along.ticks), xticklabels=list(along.ticks.values()))
+        if along.listed:
+            plot.set_xlim(-0.6, len(along.ticks) - 0.4)
+        plot.set_ylim(low - beyond, high + beyond)
+        plot.yaxis.set_major_formatter(lambda value, _: tables.plain(value) if measure.own else relative(value))
+    shares = importances(results, table, names)
     backwards = shares.iloc[::-1]
     errors = np.clip([backwards["share"] - backwards["low"], backwards["high"] - backwards["share"]], 0, None)
     plots[-1].barh(backwards.index, backwards["share"], xerr=errors, color=ORANGE, ecolor=BLACK, capsize=3)
@@ -132,9 +197,11 @@ def effects(results: Results, family: str) -> Picture:
     if shares.empty:
         plots[-1].set_axis_off()
     level = level_text(table["level"].iloc[0])
+    what = f"Best {measure.name}, and the median" if measure.own else "Perplexity against the median"
     text = (
-        f"Perplexity against the median of the {len(table)} trials at {level}: each trial, and means with 90 % "
-        "intervals. The other dimensions are not held equal; points above the scale are cut."
+        f"{what} of the {len(table)} trials at {level}: each trial, and means with 90 % intervals"
+        f"{', of a range by parts' if measure.own else ''}. The other dimensions are not held equal; points "
+        f"{'above' if measure.low_first else 'below'} the scale are cut."
     )
     if len(shares):
         text += f" Most important for being among the best: {shares.index[0]} ({shares['share'].iloc[0]:.0%})."
@@ -143,7 +210,7 @@ def effects(results: Results, family: str) -> Picture:
         title=f"{family}: what each dimension did",
         text=text,
         figure=figure,
-        data=table[[*TRIAL, *names, "level", "perplexity", "above_median"]],
+        data=table[[*TRIAL, *names, "level", *dict.fromkeys((measure.column, told))]],
     )
 
 

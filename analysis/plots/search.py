@@ -2,6 +2,9 @@
 would buy.
 """
 
+import json
+from typing import Any
+
 import matplotlib
 import numpy as np
 import pandas as pd
@@ -11,7 +14,7 @@ from matplotlib.transforms import BboxBase
 
 from analysis import efficiency
 from analysis import tables as formats
-from analysis.plots.dimensions import one_level
+from analysis.plots.dimensions import one_level, scale
 from analysis.study import TRIAL, Results, Study
 from analysis.style import (
     BLACK,
@@ -28,6 +31,7 @@ from analysis.style import (
     level_text,
     levels,
     log_axis,
+    number_axis,
     time_ticks,
 )
 from tune.errors import UserError
@@ -163,30 +167,33 @@ NO_LEVEL = "no rung"
 
 
 def curves(results: Results, family: str) -> Picture:
-    """Perplexity of the validation subset over training seconds. UserError when nothing was measured."""
-    facts = results.trials[results.trials["family"] == family]
+    """Perplexity of the validation subset over training seconds; of a user's loop its metric over steps. UserError when
+    nothing was measured."""
+    measure, facts = results.measure, results.trials[results.trials["family"] == family]
+    along, value = measure.curve
     points = pd.concat([_points(study) for study in results.studies], ignore_index=True)
     points = points.merge(facts[[*TRIAL, "words", "state", "reason", "failed"]], on=TRIAL)
     if points.empty:
         raise UserError(f"family: {family!r} has no measured trial yet; wait for one, or name another")
     furthest = results.reached.drop_duplicates(TRIAL, keep="last")[[*TRIAL, "level"]]
     points = points.merge(furthest, on=TRIAL, how="left").fillna({"level": NO_LEVEL})
-    ends = points.drop_duplicates(TRIAL, keep="last").nsmallest(MOST_LINES, "perplexity")
+    ends = points.drop_duplicates(TRIAL, keep="last")
+    ends = ends.assign(worth=measure.worth(ends[value])).nsmallest(MOST_LINES, "worth")
     shown = points.merge(ends[TRIAL], on=TRIAL)
     figure, (plot,) = axes(height=4.4)
-    plot.set(xlabel="training time of the trial", ylabel="validation perplexity")
-    _lines(plot, shown)
+    plot.set(xlabel="steps" if measure.own else "training time of the trial", ylabel=measure.label)
+    _lines(plot, shown, along, value)
     stopped, broken = ends[(ends["state"] == "stopped") & ~ends["failed"]], ends[ends["failed"]]
-    plot.scatter(stopped["training_seconds"], stopped["perplexity"], marker="x", s=22, c=BLACK, lw=1, label="stopped")
+    plot.scatter(stopped[along], stopped[value], marker="x", s=22, c=BLACK, lw=1, label="stopped")
     if len(broken):
-        plot.scatter(broken["training_seconds"], broken["perplexity"], marker="^", s=34, c=VERMILION, label="failed")
+        plot.scatter(broken[along], broken[value], marker="^", s=34, c=VERMILION, label="failed")
     first = results.reached[(results.reached["family"] == family) & (results.reached["place"] == 1)]
     for best in ends.merge(first[TRIAL], on=TRIAL).to_dict("records"):
-        place = best["training_seconds"], best["perplexity"]
+        place = best[along], best[value]
         plot.annotate(best["trial"], place, textcoords="offset points", xytext=(4, -9))
-    log_axis(plot.xaxis, shown["training_seconds"], formats.short_duration)
-    log_axis(plot.yaxis, shown["perplexity"], formats.plain)
-    plot.legend(loc="upper right", title="furthest level")
+    log_axis(plot.xaxis, shown[along], formats.short_count if measure.own else formats.short_duration)
+    number_axis(plot.yaxis, shown[value], log=not measure.own)
+    plot.legend(loc="upper right" if measure.low_first else "lower right", title="furthest level")
     measured, lost = points[TRIAL].drop_duplicates(), int(facts["failed"].sum())
     return Picture(
         name=f"curves-{family}",
@@ -197,43 +204,50 @@ def curves(results: Results, family: str) -> Picture:
         data=points.drop(columns="words"),
         hover=(
             plot,
-            shown["training_seconds"],
-            shown["perplexity"],
+            shown[along],
+            shown[value],
             [
                 *map(
-                    lambda trial, words, perplexity, seconds: (
-                        f"{trial}: {words}\nperplexity {formats.number(perplexity)} "
-                        f"after {formats.duration(seconds)} of training"
+                    lambda trial, words, reached, after: (
+                        f"{trial}: {words}\n{measure.name} {formats.number(reached)} after "
+                        f"{f'{after:,} steps' if measure.own else f'{formats.duration(after)} of training'}"
                     ),
-                    *(shown[name] for name in ("trial", "words", "perplexity", "training_seconds")),
+                    *(shown[name] for name in ("trial", "words", value, along)),
                 )
             ],
         ),
     )
 
 
-def _lines(plot: Axes, points: pd.DataFrame) -> None:
+def _lines(plot: Axes, points: pd.DataFrame, along: str, value: str) -> None:
     """One line a trial, and a dot where there is one point only."""
     styles = {NO_LEVEL: (GREY, "o")} | levels(points["level"][points["level"] != NO_LEVEL].unique())
     for number, (level, (color, _)) in enumerate(styles.items()):
         rows = points[points["level"] == level]
         if rows.empty:
             continue
-        lines = [line[["training_seconds", "perplexity"]].to_numpy() for _, line in rows.groupby(TRIAL)]
+        lines = [line[[along, value]].to_numpy() for _, line in rows.groupby(TRIAL)]
         width, many = 0.9 + 0.35 * number, len(rows) > MANY
         plot.add_collection(LineCollection(lines, colors=color, linewidths=width, alpha=0.9, rasterized=many))
         plot.plot([], [], c=color, lw=width, label=f"{level_text(level)} ({len(lines)})")
         single = rows[~rows.duplicated(TRIAL, keep=False)]
-        plot.scatter(single["training_seconds"], single["perplexity"], s=12, color=color)
+        plot.scatter(single[along], single[value], s=12, color=color)
 
 
 def _points(study: Study) -> pd.DataFrame:
+    """A row a report, with the columns of `Measure.curve`."""
+    along, value = study.measure.curve
+    of_loop = ", numbers" if study.measure.own else ""
     table = study.read(
-        """SELECT trial, training_seconds, steps, tokens, rung, final, perplexity, valid_loss FROM reports
-           WHERE perplexity < 9e999 AND training_seconds > 0 ORDER BY trial, training_seconds, report"""
+        f"""SELECT trial, training_seconds, steps, tokens, rung, final, perplexity, valid_loss{of_loop} FROM reports
+           WHERE {"numbers IS NOT NULL" if of_loop else "perplexity < 9e999"} AND {along} > 0
+           ORDER BY trial, {along}, report"""
     )
     table.insert(0, "study", study.name)
-    return table.astype({"perplexity": float, "training_seconds": float})
+    if of_loop:
+        told = [json.loads(numbers).get(study.measure.name) for numbers in table["numbers"]]
+        table = table.drop(columns=["tokens", "perplexity", "valid_loss", "numbers"]).assign(**{value: told})
+    return table.astype({value: float, "training_seconds": float}).dropna(subset=value)
 
 
 LINES = ((BLUE, "-"), (ORANGE, "--"), (GREEN, "-."), (PURPLE, ":"))
@@ -241,26 +255,27 @@ LINES = ((BLUE, "-"), (ORANGE, "--"), (GREEN, "-."), (PURPLE, ":"))
 
 def progress(results: Results, family: str) -> Picture:
     """UserError when nothing was measured, or of texts that do not compare."""
-    reached = results.of(family)
+    measure, reached = results.measure, results.of(family)
     tables = [_progress(reached, study, family) for study in results.studies]
     table = pd.concat(tables, ignore_index=True)
     figure, (plot,) = axes()
-    plot.set(xlabel=f"device time spent on {family}", ylabel="validation perplexity of the best so far")
+    plot.set(xlabel=f"device time spent on {family}", ylabel=f"{measure.label} of the best so far")
     said = []
     for number, (study, rows) in enumerate(zip(results.studies, tables, strict=True)):
         if rows.empty:
             continue
         color, style = LINES[number % len(LINES)]
-        plot.step(rows["device_seconds"], rows["perplexity"], where="post", c=color, ls=style, lw=1.8, label=study.name)
-        said.append(f"{study.name} {formats.number(rows['perplexity'].iloc[-1])}")
+        best = rows[measure.column]
+        plot.step(rows["device_seconds"], best, where="post", c=color, ls=style, lw=1.8, label=study.name)
+        said.append(f"{study.name} {formats.number(best.iloc[-1])}")
     plot.set_xlim(0, table["device_seconds"].max())
     time_ticks(plot.xaxis)
-    log_axis(plot.yaxis, table["perplexity"], formats.plain)
+    number_axis(plot.yaxis, table[measure.column], log=not measure.own)
     legend_above(plot, columns=2)
     return Picture(
         name=f"progress-{family}",
         title=f"{family}: the best so far",
-        text=f"Perplexity at the end: {', '.join(said)}.",
+        text=f"{f'Best {measure.name}' if measure.own else 'Perplexity'} at the end: {', '.join(said)}.",
         figure=figure,
         data=table,
     )
@@ -271,39 +286,49 @@ def _progress(reached: pd.DataFrame, study: Study, family: str) -> pd.DataFrame:
     the end; the perplexity is that of the subset throughout."""
     rows = reached[reached["study"] == study.name].sort_values(["at", "place"], ascending=[True, False])
     best = rows[rows["place"] == rows["place"].cummin()]
-    best = best.assign(perplexity=best["subset_perplexity"])
+    if not study.measure.own:
+        best = best.assign(perplexity=best["subset_perplexity"])
     paid = study.read(
         """SELECT at, SUM(seconds) OVER (ORDER BY at, charge) AS device_seconds FROM charges JOIN trials USING (trial)
            WHERE family = ? ORDER BY at, charge""",
         family,
     )
+    columns = ["study", "at", "trial", "level", "device_seconds", study.measure.column]
     if best.empty or paid.empty:
-        return pd.DataFrame(columns=["study", "at", "trial", "level", "device_seconds", "perplexity"])
+        return pd.DataFrame(columns=columns)
     place = np.searchsorted(paid["at"], best["at"], side="right") - 1
     best = best.assign(device_seconds=paid["device_seconds"].to_numpy()[np.maximum(place, 0)])
     last = best.tail(1).assign(device_seconds=paid["device_seconds"].iloc[-1])
-    return pd.concat((best, last), ignore_index=True)[["study", "at", "trial", "level", "device_seconds", "perplexity"]]
+    return pd.concat((best, last), ignore_index=True)[columns]
 
 
+LETTERS = 44  # of the names of the axes, which have room beside one another
+LACKING = 0.12  # of the height is for trials that have none of a dimension's values
 BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5}
 
 
 def parallel(results: Results, family: str) -> Picture:
     """The lines of one rung, the best in front and strong. UserError when no trial completed a rung."""
-    table = one_level(results, family).sort_values("perplexity", ascending=False)
+    measure, table = results.measure, one_level(results, family)
+    table = table.loc[measure.worth(table[measure.column]).sort_values(ascending=False).index]
     names = [name for name in results.dimensions if table[name].notna().any()]
     figure, (plot,) = axes(height=4.0)
     places = []
     for axis, name in enumerate(names):
-        values = sorted(table[name].dropna().unique())
-        spots = np.linspace(0, 1, len(values)) if len(values) > 1 else [0.5]
-        places.append(table[name].map(dict(zip(values, spots, strict=True))))
-        for value, spot in zip(values, spots, strict=True):
-            text = value if isinstance(value, str) else f"{value:g}"
-            plot.text(axis - 0.04, spot, text, ha="right", va="center", fontsize=8, bbox=BEHIND, zorder=5)
-    worth = np.log(table["perplexity"])
-    spread = max(worth.max() - worth.min(), 1e-9)
-    places.append((worth - worth.min()) / spread)
+        along = scale(table[name], results.ranges.get(name))
+        low, high = along.places.min(), along.places.max()
+        least = LACKING if along.places.isna().any() else 0.0
+
+        def spot(place: Any, low: float = low, high: float = high, least: float = least) -> Any:
+            return least + (1 - least) * (place - low) / (high - low) if high > low else 0.5 + 0.0 * place
+
+        places.append(spot(along.places).fillna(0.0))
+        ticks = {spot(place): text for place, text in along.ticks.items()} | ({0.0: "none"} if least else {})
+        for place, text in ticks.items():
+            plot.text(axis - 0.04, place, text, ha="right", va="center", fontsize=8, bbox=BEHIND, zorder=5)
+    values = measure.scaled(table[measure.column])
+    spread = max(values.max() - values.min(), 1e-9)
+    places.append((values - values.min()) / spread)
     jitter = np.random.default_rng(0).uniform(-0.012, 0.012, (len(table), len(names)))
     heights = np.column_stack(places)
     heights[:, : len(names)] += jitter
@@ -314,10 +339,12 @@ def parallel(results: Results, family: str) -> Picture:
     plot.add_collection(
         LineCollection(lines, colors=colors, linewidths=widths, alpha=0.85, rasterized=len(table) > MANY)
     )
-    for spot, value in ((0.0, table["perplexity"].min()), (1.0, table["perplexity"].max())):
-        plot.text(len(names) + 0.04, spot, formats.number(value), ha="left", va="center", fontsize=8)
-    plot.set(xticks=range(len(names) + 1), xticklabels=[*names, "perplexity"], yticks=[])
+    for place, value in ((0.0, table[measure.column].min()), (1.0, table[measure.column].max())):
+        plot.text(len(names) + 0.04, place, formats.number(value), ha="left", va="center", fontsize=8)
+    plot.set(xticks=range(len(names) + 1), xticklabels=[*names, measure.name], yticks=[])
     plot.set(xlim=(-0.45, len(names) + 0.45), ylim=(-0.06, 1.06))
+    if sum(map(len, (*names, measure.name))) > LETTERS:
+        plot.tick_params(axis="x", labelsize=8, labelrotation=20)
     plot.grid(axis="y", visible=False)
     plot.spines["left"].set_visible(False)
     best, level = table.iloc[-1], level_text(table["level"].iloc[0])
@@ -326,5 +353,5 @@ def parallel(results: Results, family: str) -> Picture:
         title=f"{family}: all configurations at once",
         text=f"{len(table)} trials at {level}; the stronger the line, the better. The best is {best['trial']}.",
         figure=figure,
-        data=table[[*TRIAL, *names, "level", "perplexity"]],
+        data=table[[*TRIAL, *names, "level", measure.column]],
     )

@@ -106,7 +106,7 @@ def test_importances_of_few_different_trials_come_without_a_word_of_warning(foun
     few = one_level(found, "nanogpt").iloc[[0, 1, 2] * 4]
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        assert importances(few, list(DIMENSIONS))["share"].sum() == pytest.approx(1)
+        assert importances(found, few, list(DIMENSIONS))["share"].sum() == pytest.approx(1)
 
 
 def test_a_dimension_beside_the_space_is_judged_and_drawn_too(write: Callable[..., Written]) -> None:
@@ -117,7 +117,7 @@ def test_a_dimension_beside_the_space_is_judged_and_drawn_too(write: Callable[..
         study.trial(f"t{number:03d}", learning_rate=rate, d_model=chance.choice([64, 128]), created=number)
         study.report(f"t{number:03d}", 5.0 + 100 * rate + chance.random() / 100)
     found = results(study)
-    assert importances(one_level(found, "nanogpt"), found.dimensions).index[0] == "learning_rate"
+    assert importances(found, one_level(found, "nanogpt"), found.dimensions).index[0] == "learning_rate"
     for draw in (effects, parallel):
         assert "learning_rate" in draw(found, "nanogpt").data
 

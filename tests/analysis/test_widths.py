@@ -82,7 +82,7 @@ def check(results: Results, table: pd.DataFrame, rows: dict[str, dict[str, str]]
         said, (head, *lines) = part.splitlines()[-1], part.splitlines()[1:]
         hidden = said.partition("for: ")[2].rpartition(" (")[0].split(", ") if "no room in" in said else []
         there = re.split(" {2,}", head.strip())
-        assert {*there, *hidden} == {*columns(results.studies, group)} and not {*there} & {*hidden}
+        assert {*there, *hidden} == {*columns(results, group)} and not {*there} & {*hidden}
         assert ranks.HEADS[by] not in hidden
         for trial in group["trial"]:
             (line,) = (line for line in lines if trial in line.split())

@@ -1,0 +1,238 @@
+"""What is shown of a study of a user's loop: its metric in the place of perplexity, either way round; no sizes."""
+
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.page import draw
+from analysis.plots.dimensions import effects, importances, one_level, scale
+from analysis.plots.search import curves, parallel
+from analysis.ranking import ranking, winner
+from analysis.settings import PlotSettings, RankSettings, ReportSettings
+from analysis.study import Results, open_study
+from tests.analysis.conftest import Printed, Written, do
+from tests.tune.search.loops import Loops
+from tune.errors import UserError
+from tune.own_space import LOOP, choice, floats, integers, loguniform
+from tune.ranking import TAKEN
+from tune.ranking import ranking as returned
+
+SPACE = {
+    "width": integers(1, 40), "rate": loguniform(1e-3, 1e-1), "kind": choice("sgd", "adam", r"$\mine$ <b>"),
+    "bias": choice(True, False), "momentum": floats(0.5, 0.99, when={"kind": "sgd"}), "steps": choice(1, 2),
+    "worth": choice("a", "b"),
+}  # fmt: skip
+"""A dimension of each kind; the last two have names that we use too."""
+METRICS = ({"metric": "loss"}, {"maximize": "accuracy"})
+
+
+def searched(folder: Path, **asked: object) -> Loops:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    search = Loops(folder, **{"cap": 500.0, "slots": 2, "gap": 0.5, "space": SPACE, **asked})
+    search.run()
+    return search
+
+
+@pytest.fixture(scope="module", params=METRICS, ids=str)
+def loop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loops]:
+    search = searched(tmp_path_factory.mktemp("runs") / "loop", **request.param)
+    yield search
+    search.journal.close()
+
+
+@pytest.fixture(scope="module")
+def results(loop: Loops) -> Results:
+    return Results(studies=[open_study(loop.folder)])
+
+
+@pytest.fixture(scope="module")
+def page(loop: Loops) -> str:
+    do(ReportSettings, [str(loop.folder)])
+    return (loop.folder / "report" / "report.html").read_text(encoding="utf-8")
+
+
+def best(loop: Loops) -> tuple[float, str, int]:
+    """By the journal alone the best value as it was reported, its trial and steps."""
+    found = loop.journal.rows("SELECT * FROM reports WHERE final OR rung IS NOT NULL ORDER BY valid_loss LIMIT 1")[0]
+    return loop.metric.own(found["valid_loss"]), found["trial"], found["steps"]
+
+
+def test_the_page_says_first_what_is_best_and_that_the_cap_held(page: str, loop: Loops) -> None:
+    value, trial, steps = best(loop)
+    text = "".join(ElementTree.fromstring(page).itertext())
+    lead = re.search(rf"[A-Z][^\n]*: {loop.metric.name} ([\d.]+) after ([\d,]+) steps \((\w+)\); the cap held: ", text)
+    assert lead and float(lead[1]) == pytest.approx(value, rel=1e-3)
+    assert (int(lead[2].replace(",", "")), lead[3]) == (steps, trial)
+    config = json.loads(loop.journal.rows("SELECT config FROM trials WHERE trial = ?", trial)[0][0])
+    assert f"width {config['width']}, " in lead[0].lower() and ("no bias" in lead[0].lower()) != config["bias"]
+    assert page.index(lead[3]) < page.index("The cap, burning down") < page.index("what each dimension did")
+
+
+def test_nothing_on_it_is_of_perplexities_or_sizes_and_nothing_is_missing(page: str) -> None:
+    text = "".join(ElementTree.fromstring(page).itertext())
+    for word in ("perplexity", "parameters", "efficiency", "Not shown", "another cap", "nan"):
+        assert word not in text, word
+    assert page.count("<figure>") == page.count('<div class="plot"') > 5
+
+
+def test_curves_are_of_what_was_reported_then(results: Results, loop: Loops) -> None:
+    data = curves(results, LOOP).data
+    told = {
+        (row["trial"], row["steps"], json.loads(row["numbers"])[loop.metric.name])
+        for row in loop.journal.rows("SELECT trial, steps, numbers FROM reports WHERE numbers <> '{}'")
+    }
+    assert told == set(zip(data["trial"], data["steps"], data[f"reported_{loop.metric.name}"], strict=True))
+    furthest = loop.journal.rows(
+        "SELECT trial, IIF(MAX(final), 'end', 'rung ' || MAX(rung)) FROM reports "
+        "WHERE final OR rung >= 0 GROUP BY trial"
+    )
+    assert dict(map(tuple, furthest)).items() <= dict(zip(data["trial"], data["level"], strict=True)).items()
+
+
+def test_high_is_up_and_nothing_that_was_reported_is_cut_off(results: Results, loop: Loops) -> None:
+    """Of a metric to be made large as of one to be made small."""
+    for picture in (curves(results, LOOP), effects(results, LOOP)):
+        low, high = picture.figure.axes[0].get_ylim()
+        assert low < high
+    data = curves(results, LOOP).data[f"reported_{loop.metric.name}"]
+    low, high = curves(results, LOOP).figure.axes[0].get_ylim()
+    assert low < data.min() and data.max() < high
+
+
+def written(folder: Path, asked: str, name: str, values: list[float], **settings: str) -> Written:
+    """A loop's study of one trial for each of these values."""
+    study = Written(folder, families={LOOP: 1.0}, corpora={}, settings={asked: name, "train": "x.py", **settings})
+    for number, value in enumerate(values):
+        study.trial(f"t{number}", family=LOOP, parameters=0, place=number, created=number)
+        columns = {"numbers": json.dumps({name: value, "loss": number}), "steps": 1 + number, "training_seconds": 1.0}
+        study.report(f"t{number}", None, valid_loss=-value if asked == "maximize" else value, **columns)
+        study.charge("steps", 1000.0, trial=f"t{number}")
+    study.journal.close()
+    return study
+
+
+@pytest.mark.parametrize(("asked", "sign"), [("maximize", 1), ("metric", -1)])
+def test_of_outliers_the_good_one_is_seen(tmp_path: Path, asked: str, sign: int) -> None:
+    values = [sign * value for value in (*range(40), 1000.0, -1000.0)]
+    study = written(tmp_path / "runs" / "study", asked, "x", values)
+    low, high = effects(Results(studies=[open_study(study.folder)]), LOOP).figure.axes[0].get_ylim()
+    assert low < sign * 1000 < high and not low < -sign * 1000 < high
+
+
+def test_every_kind_of_dimension_is_judged_and_drawn(results: Results) -> None:
+    level = one_level(results, LOOP)
+    names = ["width", "rate", "kind", "bias", "momentum", "config_steps", "worth"]
+    assert set(results.dimensions) == set(names)
+    assert level["momentum"].isna().tolist() == (level["kind"] != "sgd").tolist()
+    for picture in (effects(results, LOOP), parallel(results, LOOP)):
+        assert set(names) <= set(picture.data) and len(picture.data) == len(level)
+    shares = importances(results, level, names)
+    assert set(shares.index) == set(names) and shares["share"].sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("log", [True, False, None])
+def test_parts_of_a_range_follow_one_another_and_hold_all_that_have_a_value(log: bool | None) -> None:
+    values = pd.Series(np.random.default_rng(0).uniform(0.01, 10, 50)).mask(np.arange(50) % 5 == 0)
+    found = scale(values, log)
+    assert not found.listed and (found.groups == -1).tolist() == values.isna().tolist()
+    parts = [values[found.groups == part] for part in sorted(set(found.groups) - {-1})]
+    assert len(parts) > 1 and sum(map(len, parts)) == values.notna().sum()
+    assert all(low.max() < high.min() for low, high in pairwise(parts))
+    assert found.places.dropna().rank().tolist() == values.dropna().rank().tolist()
+    assert all(found.places.min() <= place <= found.places.max() for place in found.ticks)
+
+
+def test_words_and_switches_stand_side_by_side_each_a_group() -> None:
+    for values in (["a", True, 2.5, None], ["x" * 80, "y" * 80], [*range(9)], [f"word {n}" for n in range(60)]):
+        found = scale(pd.Series(values, dtype=object))
+        known = len([value for value in values if value is not None])
+        assert found.listed and len(found.ticks) == len(set(found.groups) - {-1}) == known
+        assert (found.groups == -1).tolist() == [value is None for value in values]
+
+
+def test_the_ranking_is_the_one_that_the_search_returned(loop: Loops, results: Results, printed: Printed) -> None:
+    rows = json.loads(printed(RankSettings, loop.folder, "--json"))
+    theirs = returned(loop.folder, loop.metric)
+    assert [row["trial"] for row in rows] == theirs["trial"].tolist()
+    assert set(theirs) <= set(rows[0])
+    column = f"best_{loop.metric.name}"
+    assert [row[column] for row in rows if row[column] is not None] == pytest.approx(theirs[column].dropna().tolist())
+    assert [row["seen"] for row in rows if row["seen"]] == [10 * row["steps"] for row in rows if row["steps"]]
+    table = ranking(results)
+    first = winner(results, table)
+    assert first is not None and (first[column], first["trial"]) == pytest.approx(best(loop)[:2])
+    condition = f"width<={rows[0]['width']} and kind=='{rows[0]['kind']}'"
+    narrow = json.loads(printed(RankSettings, loop.folder, "--json", "--where", condition))
+    assert narrow == [row for row in rows if row["width"] <= rows[0]["width"] and row["kind"] == rows[0]["kind"]]
+
+
+def test_no_column_of_ours_can_be_taken_by_a_dimension_or_a_number(results: Results, six: Written) -> None:
+    """Else a loop that calls one so would break its page."""
+    own = {*results.dimensions, *results.told, results.measure.column}
+    families = Results(studies=[open_study(six.folder)])
+    for each, theirs in ((results, own), (families, {*families.dimensions})):
+        assert {*each.trials, *each.reached, *ranking(each)} - theirs <= TAKEN
+
+
+def test_pictures_are_drawn_one_by_one_and_two_studies_compared(loop: Loops, tmp_path: Path, printed: Printed) -> None:
+    asked = {"maximize" if loop.metric.maximize else "metric": loop.metric.name}
+    searched(tmp_path / "other", seed=1, cap=300.0, **asked).journal.close()
+    for what, names in (("curves", ["curves-loop"]), ("effects", ["effects-loop", "parallel-loop"])):
+        printed(PlotSettings, what, loop.folder, "--out", tmp_path / what)
+        assert sorted(path.stem for path in (tmp_path / what).glob("*.png")) == names
+    told = printed(PlotSettings, "compare", loop.folder, tmp_path / "other", "--out", tmp_path)
+    assert f"loop: best {loop.metric.name}" in told and "perplexity" not in told
+    assert (tmp_path / "progress-loop.png").exists()
+    drawn = pd.read_csv(tmp_path / "progress-loop.csv")
+    for _, rows in drawn.groupby("study"):
+        better = rows[f"best_{loop.metric.name}"].diff().dropna() * (1 if loop.metric.maximize else -1)
+        assert (better >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [(PlotSettings, ["front"]), *((RankSettings, words) for words in (["--front"], ["--by", "efficiency"]))],
+)
+def test_what_asks_for_sizes_is_refused_in_one_line(loop: Loops, kind: type, words: list[str]) -> None:
+    with pytest.raises(UserError, match=f"goes by {loop.metric.name}") as error:
+        do(kind, [*words, str(loop.folder)])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", [RankSettings, PlotSettings])
+def test_a_metric_and_perplexities_do_not_compare(loop: Loops, six: Written, kind: type) -> None:
+    with pytest.raises(UserError, match="do not compare") as error:
+        do(kind, [*(["curves"] if kind is PlotSettings else []), str(loop.folder), str(six.folder)])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("moves", [1, 2, 9])
+def test_a_search_that_runs_has_a_page_too(tmp_path: Path, moves: int) -> None:
+    search = Loops(tmp_path / "study", cap=900.0, slots=2, gap=0.5, space=SPACE, maximize="accuracy", life=64)
+    search.run(moves)
+    page = draw(None, open_study(search.folder), 7.0).read_text(encoding="utf-8")
+    ElementTree.fromstring(page)
+    assert "location.reload(), 7000" in page
+    assert ("accuracy 0." in page) == bool(search.journal.rows("SELECT 1 FROM reports WHERE final OR rung >= 0"))
+
+
+@pytest.mark.parametrize(("name", "told"), [(r"$\frac$", 0.0), ("../<i>", -3.0), ("level", 1e-12), ("\x1b[31m", 1e300)])
+def test_any_number_under_any_name_is_drawn(tmp_path: Path, name: str, told: float) -> None:
+    """Of a stranger's study too, whose space may be anything."""
+    study = written(tmp_path / "runs" / "study", "maximize", name, 9 * [told], space='{"rate": 1}')
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        do(ReportSettings, [str(study.folder)])
+    page = (study.folder / "report" / "report.html").read_text(encoding="utf-8")
+    ElementTree.fromstring(page)
+    assert "the cap was exceeded" in page and "the cap held" not in page
+    assert "\x1b" not in page and "<i>" not in page
+    assert {path.parent for path in tmp_path.rglob("*.png")} == {study.folder / "report" / "figures"}
