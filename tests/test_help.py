@@ -1,6 +1,7 @@
 """--help, and what is wrong with a flag, are told at once: what does the work is not loaded for them."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import fields
@@ -34,10 +35,11 @@ print(json.dumps([ended("--help"), ended("--no-such-flag"), sorted(sys.modules)]
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_help_and_a_wrong_flag_load_nothing_heavy(entry: str, repository: Path, tmp_path: Path) -> None:
-    words = [sys.executable, "-c", CALL, str(repository / entry)]
+    typed = os.path.relpath(repository / entry, tmp_path)
+    words = [sys.executable, "-c", CALL, typed]
     told = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
     (code, out, error), (wrong, said, line), loaded = json.loads(told.stdout)
-    assert code == 0 and out.startswith(f"usage: python {entry} ") and error == ""
+    assert code == 0 and out.startswith(f"usage: python {typed}") and error == ""
     assert wrong == 2 and said == "" and line.count("\n") == 1
     assert "tune.cli" in loaded and HEAVY.isdisjoint(loaded)
     if entry == "tune/run.py":

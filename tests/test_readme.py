@@ -26,6 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "pairs.tsv").write_text(
         "".join(f"{a}\t{b}\n" for a, b in load_pairs(None).train[:5000]), encoding="utf-8"
     )
+    (folder / "study.yaml").write_text("budget: 8h\nfamilies: nanogpt\nset: {context: 64}\n")
     (folder / "text.txt").write_text("".join(load_text(None).train)[:200_000], encoding="utf-8")
     return folder
 
@@ -66,7 +67,7 @@ def test_what_a_search_is_asked_for_serves(
     monkeypatch.chdir(folder)
     if "runs/STUDY" in command:
         command = command.replace("runs/STUDY", str(request.getfixturevalue("searched").study))
-    assert main(Settings, [*shlex.split(command.replace("8h", "10m", 1))[2:], "--plan"]) == 0
+    assert main(Settings, [*shlex.split(command)[2:], "--budget", "10m", "--plan"]) == 0
     assert "of 10m" in capsys.readouterr().out
 
 

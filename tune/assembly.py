@@ -21,7 +21,7 @@ from tune.search.outlook import Outlook
 from tune.search.resume import agreed, last_moment, spent, spent_beside
 from tune.search.state import Terms
 from tune.search.suggest import Suggester, prior
-from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, processor, within
+from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, first_configs, processor, within
 from tune.store import heartbeat
 from tune.store.accounting import Accounting, Ledger
 from tune.store.journal import Journal, named
@@ -119,7 +119,9 @@ def make_family(
     frame = Frame(
         slots=context.devices.slots, shortest=shortest_rung(context, name), part=settings.families[name],
         overhead=learned.overhead, start_up=learned.start_up, seeds=settings.confirm,
-        rules=Rules(least_gain=(settings.stop_below_gain or 0.0) * share / 3600),
+        rules=Rules(
+            least_gain=(settings.stop_below_gain or 0.0) * share / 3600, front=settings.objective == "front"
+        ),
     )  # fmt: skip
     policy = Confirming(frame, ladder or frame.fit(seconds / share, wall), price_of)
     policy.learn(learned.trials)
@@ -139,7 +141,8 @@ def make_family(
                 space.default(), family=name, weights=recipe.weights,
                 epochs=recipe.tokens / context.data[name].training_tokens,
             ),
-            outlook=Outlook(partial(parameters, context, name), policy.outlook, speeds), first=learned.first,
+            outlook=Outlook(partial(parameters, context, name), policy.outlook, speeds, policy.addition),
+            first=learned.first, asked=first_configs(settings, space),
         ),
     )  # fmt: skip
 

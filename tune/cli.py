@@ -82,6 +82,13 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message.removeprefix('argument ')}; --help lists the flags")
 
 
+class Joined(argparse.Action):
+    """What was typed for a flag that repeats, with spaces between."""
+
+    def __call__(self, parser: object, typed: argparse.Namespace, text: Any, flag: str | None = None) -> None:
+        setattr(typed, self.dest, f"{getattr(typed, self.dest, '')} {text}".strip())
+
+
 def parser(kind: type[Flags]) -> argparse.ArgumentParser:
     """One flag for each setting; only what was typed appears in the result."""
     about = kind.command
@@ -98,7 +105,8 @@ def parser(kind: type[Flags]) -> argparse.ArgumentParser:
         elif is_switch(setting):
             made.add_argument(flag_name(setting.name), action="store_true", help=told)
         else:
-            made.add_argument(flag_name(setting.name), metavar=form, help=told)
+            action = Joined if flag.repeats else "store"
+            made.add_argument(flag_name(setting.name), metavar=form, help=told, action=action)
     return made
 
 

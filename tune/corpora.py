@@ -32,7 +32,8 @@ from model.families import FAMILIES
 from tune.errors import UserError
 from tune.flags import BUILTIN
 from tune.recipe import MOST_EPOCHS, small_text_seconds
-from tune.settings import HUB_LARGE_TEXT, HUB_PAIRS, HUB_TEXT, KINDS, Settings
+from tune.search_flags import HUB_LARGE_TEXT, HUB_PAIRS, HUB_TEXT, KINDS
+from tune.settings import Settings
 from tune.units import duration_text
 
 ASK_SECONDS = 3.0

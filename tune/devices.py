@@ -4,6 +4,7 @@ import math
 import os
 import platform
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -14,6 +15,10 @@ from tune.step_prices import StepPrices
 
 CONTEXT_BYTES = 600_000_000
 """What a process takes of a GPU beside its tensors, its kernels' code most of all: 300 to 600 MB by GPU and driver."""
+TIME_SLICED = 4
+"""Processes that auto lets take turns on a GPU; where CUDA's MPS runs, they work at once, and more are of use."""
+MPS = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control")
+"""There while its daemon runs, which who owns the machine starts: nvidia-cuda-mps-control -d."""
 RAYS_UNIT = 10_000
 """Ray counts a device in so many parts."""
 
@@ -82,7 +87,8 @@ class Devices:
             return self
         if not isinstance(wanted, int):
             held = int(self.memory_bytes / (needed + CONTEXT_BYTES))
-            return replace(self, trials_each=max(1, min(cores, held)))
+            most = cores if MPS.exists() else min(cores, TIME_SLICED)
+            return replace(self, trials_each=max(1, min(most, held)))
         if wanted > cores and not settings.oversubscribe:
             rule = f"is more than the {cores} CPU cores that there are for each GPU, and a trial wants one"
             raise invalid("trials_per_gpu", f"'{wanted}' {rule}: write at most {cores}, or add --oversubscribe")

@@ -349,6 +349,8 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     beside = f"a segment costs {costs.overhead:.2g}s beside its steps, a slot's start {costs.start_up:.2g}s"
     yield "Steps were measured here, a few of each size; beside other work on the machine they take longer."
     yield f"As a search expects at first, {beside}."
+    if settings.objective == "front":
+        yield "--objective front: how many points have a last segment is known once trials of some sizes have trained."
     if settings.stop_below_gain:
         yield "--stop-below-gain is left out of account: what an hour brings is not known before trials have trained."
 

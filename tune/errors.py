@@ -5,17 +5,19 @@ Standard library only, anyone may import it.
 import errno
 import importlib.util
 import re
+import shlex
 import sqlite3
 import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FRAME = re.compile(r'File "([^<"][^"]*)", line (\d+)(?:, in ([^\n]+))?')
 LONGEST = 140
+SCRIPTS = ("tune", "analysis", "kernels", "model")
 INSTALLED = "ration"
 COMMANDS = {
     "run": "tune/run.py",
@@ -77,11 +79,24 @@ def check_not_hidden(package: str) -> None:
 
 
 def called(script: str) -> str:
-    """How this user calls a script of ours: `python tune/run.py`, or `ration run` where that is what is installed."""
+    """How this user calls a script of ours: `python tune/run.py`, or `ration run` where that is what is installed; from
+    another folder by the path that was typed there."""
     if sys.argv[0] != INSTALLED:
-        return f"python {script}"
+        folder = _folder_typed()
+        return f"python {shlex.quote(folder) if folder else ''}{script}"
     module = script.removesuffix(".py").replace("/", ".")
     return next((f"{INSTALLED} {name}" for name, each in COMMANDS.items() if each == script), f"python -m {module}")
+
+
+def _folder_typed() -> str:
+    """What was typed before the name of a script of ours, such as `../ration/`; nothing from our own folder, or where
+    it was another's script."""
+    typed = Path(sys.argv[0])
+    with suppress(OSError, ValueError):
+        own = typed.resolve().relative_to(ROOT)
+        if own.parts[0] in SCRIPTS and not Path.cwd().samefile(ROOT) and sys.argv[0].endswith(f"/{own}"):
+            return sys.argv[0].removesuffix(str(own))
+    return ""
 
 
 REFUSALS = {

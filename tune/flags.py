@@ -17,12 +17,14 @@ class Flag:
     """How a setting is typed: its help, `form` in the usage line, and the way from text to value and back.
 
     places: of what is typed without a flag, in how many places, as argparse's nargs: `1`, `2`, `?`, `*` or `+`.
+    repeats: it may be typed several times, which is as if all were typed at once with spaces between.
     """
 
     about: str
     form: str = ""
     choices: tuple[str, ...] = ()
     places: str = ""
+    repeats: bool = False
     parse: Callable[[str], Any] = str
     show: Callable[[Any], str] = str
     stored: bool = True  # kept in study.json

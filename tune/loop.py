@@ -31,6 +31,11 @@ RECORD = "ration.json"
 """In each checkpoint: where the trial was then."""
 
 
+def output_of(trial: str) -> str:
+    """Where in a study's folder that is what a trial prints."""
+    return f"output/{trial}.txt"
+
+
 _NO_SAVE: Save | None = None
 
 
@@ -139,12 +144,13 @@ class Lease:
         self._begun, between = True, now - self._since
         self._gap, self._training = max(self._gap, between), self._training + between
         self._seconds["steps"] += between
-        improved = loss < self._best
-        self._best, self._loss = min(self._best, loss), loss
+        sound = math.isfinite(loss)
+        improved = sound and loss < self._best
+        self._best, self._loss = min(self._best, loss) if sound else self._best, loss
         known = {name: number(value) for name, value in numbers.items()}
         self._numbers = {name: value for name, value in known.items() if value is not None and math.isfinite(value)}
         ended = self._ends(now, loss)
-        if save is not None and (always or ended not in (None, "diverged") or self._is_worth_saving(improved)):
+        if save is not None and (always or (sound and ended is not None) or self._is_worth_saving(improved)):
             self._save(save)
         else:
             self._unsaved = save
@@ -182,7 +188,7 @@ class Lease:
         """Whether the lease ends at this report, and how."""
         terms, further = self.terms, self._steps > self._steps_before
         if not math.isfinite(loss):
-            return "diverged"
+            return "returned" if math.isfinite(self._best) else "diverged"
         if terms.life is not None and self._steps >= terms.life:
             return "returned"
         if further and terms.steps is not None and self._steps >= terms.steps:

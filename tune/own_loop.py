@@ -13,6 +13,7 @@ from typing import Any
 
 import ray.cloudpickle
 
+from model.training.checkpoint import write_whole
 from tune.devices import Devices
 from tune.errors import UserError, is_a_users
 from tune.load import Loop, loop_in
@@ -24,9 +25,10 @@ from tune.search.ladder import Frame, Ladder, Rules
 from tune.search.memory_model import Memory
 from tune.search.successive_halving import SuccessiveHalving
 from tune.search.suggest import Suggester
-from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, check_cap, within
+from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, check_cap, first_configs, within
+from tune.search_flags import train_text
 from tune.search_space import label
-from tune.settings import Settings, train_text
+from tune.settings import Settings
 from tune.store.journal import Journal
 from tune.store.queries import ranking
 from tune.winners import inside, spending_lines, why_none
@@ -40,7 +42,7 @@ def survey_loop(settings: Settings, devices: Devices) -> SearchContext:
     begun = time.monotonic()
     check_cap(settings)
     loop = loop_of(settings)
-    varying = {name: each for name, each in settings.space.items() if name not in loop.fixed}
+    varying = {name: each for name, each in settings.own_space.given.items() if name not in loop.fixed}
     return SearchContext(
         settings=settings, devices=devices.shared(settings, 0.0), spaces={LOOP: OwnSpace(given=varying)},
         recipes={}, data={}, learned={}, probed=0.0, memories={LOOP: Memory()}, held_to=None, notes=[], begun=begun,
@@ -58,7 +60,7 @@ def loop_of(settings: Settings) -> Loop:
     """What is to train. UserError: a function that cannot go to another process."""
     metric = metric_of(settings)
     assert metric is not None
-    asked: dict[str, Any] = {"metric": metric, "life": settings.life, "fixed": held(settings.space)}
+    asked: dict[str, Any] = {"metric": metric, "life": settings.life, "fixed": held(settings.own_space.given)}
     if isinstance(settings.train, str):
         file, function = loop_in(settings.train)
         return Loop(folder=file.parent, file=file, function=function, **asked)
@@ -95,7 +97,10 @@ def make_loop_family(
         cost_model=costs, memory=context.memories[LOOP],
         equal_tokens=settings.rungs == "tokens" or loop.life is not None, life_steps=loop.life or math.inf,
         seed=settings.seed, first_lease=max(FIRST_LEASE_SECONDS, FIRST_LEASE_SHARE * first / share),
-        suggestions=Suggester(space, seed=settings.seed, search=settings.search, prior=lambda config: 1.0),
+        suggestions=Suggester(
+            space, seed=settings.seed, search=settings.search, prior=lambda config: 1.0,
+            asked=first_configs(settings, space),
+        ),
     )  # fmt: skip
 
 
@@ -135,12 +140,10 @@ def conclude_loop(context: SearchContext, journal: Journal, spent: float) -> Ite
 
 def export(checkpoint: Path | None, folder: Path, said: dict[str, object]) -> None:
     """A copy of a checkpoint, and what it is, whole or not at all."""
-    new = folder.with_name(f"{folder.name}.new")
-    shutil.rmtree(new, ignore_errors=True)
-    if checkpoint is None:
-        new.mkdir()
-    else:
-        shutil.copytree(checkpoint, new, ignore=shutil.ignore_patterns(RECORD))
-    (new / "configuration.json").write_text(json.dumps(said, indent=1), encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    new.replace(folder)
+
+    def fill(place: Path) -> None:
+        if checkpoint is not None:
+            shutil.copytree(checkpoint, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns(RECORD))
+        (place / "configuration.json").write_text(json.dumps(said, indent=1), encoding="utf-8")
+
+    write_whole(folder, fill)

@@ -8,18 +8,17 @@ import random
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from tune.errors import UserError
-from tune.search_space import Config, Value
+from tune.search_space import Config, Dimension, Value
 
-DIGITS = 4
-"""Of a number out of a range: more would tell nothing apart, and no one could read them."""
 MOST_STEPS = 1000
 """Of a range in steps, which is a list."""
 LOOP = "loop"
@@ -30,69 +29,6 @@ TAKEN = frozenset({"family", "seed", "trial", "state", "reason", "section", "run
 """What no dimension of a loop's can be called: columns beside which it stands in tables."""
 KEYS = ("values", "low", "high", "log", "step", "when")
 FORMS = "write a list of values, or { low = 1e-4, high = 1e-2, log = true }"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dimension:
-    """Values of which to choose; or, where there are none, numbers from low to high, whole ones or not, alike in their
-    logarithm or not. when: it is there only where each of these dimensions has one of these values."""
-
-    values: tuple[Value, ...] = ()
-    low: float = 0.0
-    high: float = 0.0
-    whole: bool = False
-    log: bool = False
-    when: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
-
-    @property
-    def count(self) -> float:
-        """How many values there are; inf: they are not whole."""
-        return len(self.values) or (self.high - self.low + 1 if self.whole else math.inf)
-
-    def contains(self, value: object) -> bool:
-        """Is it one of its values?"""
-        if self.values:
-            return any(type(value) is type(each) and value == each for each in self.values)
-        kinds = (int,) if self.whole else (int, float)
-        return type(value) in kinds and self.low <= cast(float, value) <= self.high
-
-    def draw(self, rng: random.Random) -> Value:
-        """One of them."""
-        if self.values:
-            return rng.choice(self.values)
-        if not self.log:
-            return (
-                rng.randint(int(self.low), int(self.high))
-                if self.whole
-                else self.near(rng.uniform(self.low, self.high))
-            )
-        half = 0.5 if self.whole else 0.0
-        return self.near(math.exp(rng.uniform(math.log(self.low - half), math.log(self.high + half))))
-
-    def near(self, number: float) -> Value:
-        """The number as a value of the range."""
-        rounded = round(number) if self.whole else float(f"{number:.{DIGITS}g}")
-        value = min(max(rounded, self.low), self.high)
-        return int(value) if self.whole else float(value)
-
-    @property
-    def middle(self) -> Value:
-        """What is tried first."""
-        if self.values:
-            return self.values[(len(self.values) - 1) // 2]
-        return self.near(math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2)
-
-    def every(self) -> Sequence[Value]:
-        """All of them; there must be so many only."""
-        return self.values or range(int(self.low), int(self.high) + 1)
-
-    def told(self) -> dict[str, object]:
-        """As plain data."""
-        low, high = (int(each) if self.whole else each for each in (self.low, self.high))
-        values: dict[str, object] = {"values": list(self.values)} if self.values else {"low": low, "high": high}
-        log: dict[str, object] = {"log": True} if self.log else {}
-        when: dict[str, object] = {name: list(each) for name, each in self.when.items()}
-        return values | log | ({"when": when} if when else {})
 
 
 Given = Mapping[str, object] | Sequence[object] | Dimension
@@ -130,11 +66,14 @@ def _helped(name: str, given: Mapping[str, object]) -> Dimension:
 
 
 def dimension(given: object) -> Dimension:
-    """From a list, from a mapping with KEYS, or from a distribution of Optuna's. UserError: it is none of these."""
+    """From a list, from a mapping with KEYS, or from a distribution of Optuna's or Ray Tune's. UserError: it is none
+    of these."""
     if isinstance(given, Dimension):
         return given
     if type(given).__module__.startswith("optuna."):
         return _optunas(given)
+    if type(given).__module__.startswith("ray.tune."):
+        return _rays(given)
     if isinstance(given, Sequence) and not isinstance(given, str | bytes):
         given = {"values": given}
     if not isinstance(given, Mapping):
@@ -146,6 +85,8 @@ def dimension(given: object) -> Dimension:
         raise UserError(f"has {'both a list and a range' if 'values' in given else 'neither list nor range'}: {FORMS}")
     if "values" in given:
         return Dimension(values=_values(given["values"]), when=when)
+    if missing := [end for end in ("low", "high") if end not in given]:
+        raise UserError(f"has no {missing[0]}: write both ends, such as {{ low = 32, high = 256 }}")
     return _range(given.get("low"), given.get("high"), given.get("log", False), given.get("step"), when)
 
 
@@ -205,6 +146,20 @@ def _optunas(given: object) -> Dimension:
     return _range(low, high, bool(log), None if unit else step, {})
 
 
+def _rays(given: Any) -> Dimension:
+    """UserError: it is none of uniform, loguniform, randint, choice, and those in steps."""
+    if type(given).__name__ == "Categorical":
+        return Dimension(values=_values(list(given.categories)))
+    sampler = given.get_sampler() if type(given).__name__ in ("Float", "Integer") else None
+    step, how = getattr(sampler, "q", None), type(getattr(sampler, "sampler", sampler)).__name__
+    if how not in ("_Uniform", "_LogUniform"):
+        raise UserError(f"has {type(given).__name__} of Ray Tune's, which is neither a list nor a range: {FORMS}")
+    if type(given).__name__ == "Float":
+        return _range(float(given.lower), float(given.upper), how == "_LogUniform", step, {})
+    last = given.upper - (1 if step is None else 0)  # with steps the upper end is included
+    return _range(given.lower, last, how == "_LogUniform", None if step == 1 else step, {})
+
+
 def parse_space(text: str) -> dict[str, Dimension]:
     """From a TOML file, or from what `space_text` wrote. UserError: it cannot be read, or is no space."""
     try:
@@ -254,12 +209,102 @@ def _check_when(space: Mapping[str, Dimension], name: str) -> None:
             raise UserError(f"depends on {other} = {odd[0]!r}, which that never has: it has {space[other].values}")
 
 
+def parse_range(text: str) -> dict[str, Dimension]:
+    """`d_model=64..256 layers=2,4,6` -> both. UserError: no values, or a dimension twice."""
+    found: dict[str, Dimension] = {}
+    for part in text.split():
+        name, equals, typed = part.partition("=")
+        if not equals or not NAME.fullmatch(name):
+            raise UserError(f"{part!r} is no dimension with its values: write NAME=LOW..HIGH, or NAME=VALUE,VALUE")
+        if name in found:
+            raise UserError(f"{part!r} is of {name} a second time: each dimension is given once; keep one")
+        low, dots, high = typed.partition("..")
+        try:
+            ends = {"low": parse_value(low), "high": parse_value(high)}
+            found[name] = dimension(ends if dots else [parse_value(each) for each in typed.split(",")])
+        except UserError as error:
+            raise UserError(f"{name!r} {error}") from None
+    return found
+
+
+def in_place_of(own: Dimension, given: Dimension) -> Dimension:
+    """What --range says of a dimension of --space; a range stays whole, or by its logarithm, as that is.
+
+    UserError: words or fractions where there are numbers, or whole ones, only.
+    """
+    known, values = own.values or (own.low, own.high), given.values or (given.low, given.high)
+    numbers = all(type(value) in (int, float) for value in known)
+    whole = all(type(value) is int for value in own.values) if own.values else own.whole
+    if not numbers:
+        return given
+    if odd := [value for value in values if type(value) not in (int, float)]:
+        least, most = (value_text(each) for each in (min(known), max(known)))
+        raise UserError(f"has {odd[0]!r}, which is no number: write a range as {least}..{most}, or {least},{most}")
+    if odd := [value for value in values if whole and not float(value).is_integer()]:
+        raise UserError(f"has {odd[0]!r}: it takes whole numbers")
+    if given.values:
+        return replace(given, values=tuple(int(value) for value in given.values)) if whole else given
+    low, high = ((int if whole else float)(value) for value in values)
+    return _range(low, high, own.log, None, {})
+
+
+def range_text(ranges: Mapping[str, Dimension]) -> str:
+    """The inverse of parse_range."""
+    return " ".join(
+        f"{name}={','.join(map(value_text, each.values)) or f'{each.low!r}..{each.high!r}'}"
+        for name, each in ranges.items()
+    )
+
+
+def parse_value(text: str) -> Value:
+    """A number, true or false, or else a word."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return {"true": True, "false": False}.get(text, text)
+
+
+def value_text(value: Value) -> str:
+    """The inverse of parse_value."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parse_first(text: str) -> tuple[Config, ...]:
+    """`d_model=128,layers=4 d_model=64` -> two configurations, as far as they are told."""
+    return tuple(_one_first(part) for part in text.split())
+
+
+def _one_first(text: str) -> Config:
+    found: Config = {}
+    for part in text.split(","):
+        name, equals, typed = part.partition("=")
+        if not equals or not typed or not NAME.fullmatch(name):
+            raise UserError(f"{part!r} is no value of a dimension: write NAME=VALUE,NAME=VALUE")
+        if name in found:
+            raise UserError(f"{text!r} has {name} twice: keep one")
+        found[name] = parse_value(typed)
+    return found
+
+
+def first_text(first: Sequence[Config]) -> str:
+    """The inverse of parse_first."""
+    return " ".join(",".join(f"{name}={value_text(value)}" for name, value in config.items()) for config in first)
+
+
 def held(space: Mapping[str, Dimension]) -> dict[str, Value]:
     """What does not vary: a list of one value, on which nothing depends; nothing, where nothing varies."""
     needed = {name for each in space.values() for name in each.when}
     fixed = {name: each.values[0] for name, each in space.items() if len(each.values) == 1 and not each.when}
     fixed = {name: value for name, value in fixed.items() if name not in needed}
     return fixed if len(fixed) < len(space) else {}
+
+
+def _said(each: Dimension) -> str:
+    """What it may be, in words."""
+    if each.values:
+        return f"one of {', '.join(map(value_text, each.values))}"
+    low, high = (value_text(int(end) if each.whole else end) for end in (each.low, each.high))
+    return f"{'a whole number' if each.whole else 'a number'} from {low} to {high}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,4 +382,17 @@ class OwnSpace:
 
     def default(self) -> Config:
         """What is tried first: the middle of each."""
-        return self.present({name: each.middle for name, each in self.given.items()})
+        return self.nearest({})
+
+    def nearest(self, wanted: Mapping[str, Value]) -> Config:
+        """What has these values, and the middle of each other dimension. UserError: one is none of its values."""
+        for name, value in wanted.items():
+            if name not in self.given:
+                raise UserError(f"{name!r} is no dimension of --space: there are {', '.join(self.given)}")
+            if not self.given[name].contains(value):
+                rule = f"{name} is {_said(self.given[name])}"
+                raise UserError(f"'{name}={value_text(value)}' is not in the space: {rule}")
+        config = self.present({name: each.middle for name, each in self.given.items()} | dict(wanted))
+        if gone := [name for name in wanted if name not in config]:
+            raise UserError(f"{gone[0]!r} is not there beside the others, by its `when`: leave it out")
+        return config

@@ -15,7 +15,8 @@ from tune.errors import UserError
 from tune.search.confirm import Confirming
 from tune.search.engine import Engine
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, CostModel, Family
-from tune.search.forecast import NO_PROGRESS, Forecast, Progress
+from tune.search.forecast import NO_PROGRESS, Progress
+from tune.search.front import Forecast
 from tune.search.ladder import Frame
 from tune.search.other_caps import Conditions, Expected, Foretold, other_caps
 from tune.search.resume import agreed, replay, undamaged

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 
@@ -18,6 +19,35 @@ COLUMNS = [
 """Of the ranking, as numbers; subset: NaN where the perplexity is of the whole split."""
 OWN_COLUMNS = ["steps", "training_seconds", "device_seconds"]
 """The same of a user's loop, beside what it reported."""
+TAKEN = frozenset(
+    {
+        *("study", "family", "corpus", "sha256", "vocabulary", "smoke_test", "device", "section", "rung", "place"),
+        *("rung_seconds", "level", "group", "trial", "config", "words", "state", "reason", "failed", "anew", "created"),
+        *("at", "final", "own", "on_whole", "averaged", "loss", "numbers", "tokens", "checkpoint", "mfu", "front"),
+        *("efficiency", "efficiency_low", "efficiency_high", "efficiency_at", "subset_perplexity"),
+        *COLUMNS, *OWN_COLUMNS,
+    }
+)  # fmt: skip
+"""Columns of ours, here and in analysis/."""
+
+
+def compared(metric: Metric | None) -> str:
+    """The column by which trials are compared: of a user's loop `best_` and its metric."""
+    return "perplexity" if metric is None else f"best_{metric.name}"
+
+
+def configurations(texts: pd.Series, metric: Metric | None) -> pd.DataFrame:
+    """A column for each dimension of these, under its own name where no column of ours has that."""
+    found = pd.DataFrame([json.loads(text) for text in texts], index=texts.index)
+    taken = {*TAKEN, compared(metric)}
+    return found.rename(columns={name: f"config_{name}" for name in found if name in taken})
+
+
+def reported(texts: pd.Series, metric: Metric, dimensions: Collection[str]) -> pd.DataFrame:
+    """The same for each number that a user's loop told, beside its configurations."""
+    found = pd.DataFrame([json.loads(text) if isinstance(text, str) else {} for text in texts], index=texts.index)
+    taken = {*TAKEN, *dimensions, compared(metric)}
+    return found.rename(columns={name: f"reported_{name}" for name in found if name in taken}).astype(float)
 
 
 def ranking(study: Path, metric: Metric | None = None) -> pd.DataFrame:
@@ -25,24 +55,18 @@ def ranking(study: Path, metric: Metric | None = None) -> pd.DataFrame:
     of a user's loop, who has the best metric.
 
     Columns: family, section, rung, trial, the dimensions of the space, COLUMNS, state, reason; all as analysis/rank.py
-    names them. Of a user's loop, in the place of COLUMNS: `best_` and the metric, what else it reported last,
-    OWN_COLUMNS.
+    names them. Of a user's loop, so that a print shows what it is about: trial, `best_` and the metric, the dimensions,
+    what else it reported last, OWN_COLUMNS, and then the others but for COLUMNS.
     """
     with closing(connect(study)) as journal:
         journal.row_factory = None
         table = pd.read_sql_query(in_order(), journal, params=(math.inf,))
-    configs = pd.DataFrame([json.loads(config) for config in table["config"]], index=table.index)
-    columns, own = COLUMNS, {*table.columns} - {"config"}
+    configs, columns = configurations(table["config"], metric), COLUMNS
+    first, last = ["family", "section", "rung", "trial"], [*COLUMNS, "state", "reason"]
     if metric is not None:
-        told = pd.DataFrame(
-            [json.loads(text) if isinstance(text, str) else {} for text in table["numbers"]], index=table.index
-        )
-        told.insert(0, f"best_{metric.name}", [metric.own(loss) for loss in table["loss"].astype(float)])
-        configs = configs.rename(
-            columns={name: f"config_{name}" for name in configs if name in own | {*told.columns[:1]}}
-        )
-        told = told.rename(columns={name: f"reported_{name}" for name in told if name in own | {*configs}})
-        table, columns = table.join(told), [*told.columns, *OWN_COLUMNS]
-    table = table.astype(dict.fromkeys(columns, float))
-    first, last = ["family", "section", "rung", "trial"], [*columns, "state", "reason"]
-    return table[first].join(configs).join(table[last]).astype({"rung": "Int64"})
+        told = reported(table["numbers"], metric, configs.columns)
+        table = table.assign(**{compared(metric): table["loss"].astype(float).map(metric.own)}).join(told)
+        columns = [compared(metric), *told, *OWN_COLUMNS]
+        first, last = ["trial", compared(metric)], [*told, *OWN_COLUMNS, "state", "reason", "family", "section", "rung"]
+    table = table.astype(dict.fromkeys(columns, float) | {"rung": "Int64"})
+    return table[first].join(configs).join(table[last])

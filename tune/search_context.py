@@ -11,12 +11,14 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from model.config import OF_ARCHITECTURE, ONCE, RECIPES, Config, Data
+from model.config import ONCE, Config, Data, family_recipe, pad_of
 from model.cost.probe import MEASURED_SECONDS, step_seconds
 from model.data.dataset import TextData
 from model.families import BUILT_IN, FAMILIES
@@ -37,11 +39,11 @@ from tune.search.engine import WALLS
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.ladder import CONFIRM_SHARE
 from tune.search.memory_model import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
-from tune.search_space import PER_LAYER, SPACES, WIDER, Space, freed, layer_weights, wider
+from tune.search_space import PER_LAYER, SPACES, WIDER, Space, Value, freed, layer_weights, wider
 from tune.settings import Settings
 from tune.step_prices import NOMINAL, StepPrices, launches
 from tune.store.journal import Journal, Stopwatch
-from tune.units import bytes_text
+from tune.units import at_most_text, bytes_text
 
 SHORTEST_RUNG_SECONDS = 4.0
 """Training at rung 0, at least."""
@@ -94,13 +96,14 @@ def whole_config(recipe: Recipe, family: str, point: Mapping[str, Any], seed: in
 def survey(settings: Settings, devices: Devices) -> SearchContext:
     """What a search stands on, on these devices. UserError: a setting that cannot serve."""
     begun = time.monotonic()
-    spaces = {name: Space(family=name, precisions=devices.precisions, fix=settings.fix) for name in settings.families}
+    spaces = {name: settings.space_of(name, devices.precisions) for name in settings.families}
     check_cap(settings)
     kept = None if settings.resume is None else kept_recipes(settings.resume, spaces)
     earlier = [] if kept else [read(folder, spaces) for folder in settings.learn_from]
     texts = load_corpora(settings, devices.kind)
     of_kind = texts.data if settings.address is None else {kind: replace(each) for kind, each in texts.data.items()}
     data = {name: of_kind[FAMILIES[name].corpus] for name in settings.families}  # other machines lack this one's cache
+    spaces = {name: bounded(space, settings, data[name], settings.set) for name, space in spaces.items()}
     measured = {
         name: measured_prices(settings, devices, space, data[name])
         for name, space in spaces.items() if kept is None
@@ -112,6 +115,8 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     }
     for name, space in spaces.items():
         spaces[name], recipes[name] = varied(space, recipes[name], settings.vary, data[name])
+        spaces[name] = bounded(spaces[name], settings, data[name], recipes[name].config)
+        first_configs(settings, spaces[name])
         check_learns(whole_config(recipes[name], name, spaces[name].default(), settings.seed), data[name])
     learned = kept_learned(settings.resume, spaces) if settings.resume else {}
     memories = {
@@ -142,6 +147,40 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     )  # fmt: skip
 
 
+def bounded(space: Space, settings: Settings, data: Data, recipe: Mapping[str, Any]) -> Space:
+    """Without the models that are larger than was asked for, by this recipe. UserError: all are."""
+    most, name = settings.at_most, space.family
+    if most is None:
+        return space
+    if name not in PER_LAYER:
+        raise invalid(
+            "at_most", f"how large {name!r} is does not follow from its d_model and layers: leave one of both out"
+        )
+    longest = {"context": max(space.dimensions["context"])} if "context" in space.dimensions else {}
+    common = {**recipe, **replace(space, small_enough=None).default(), **longest, "heads": 1}
+
+    def weights(d_model: Value, layers: Value) -> int:
+        config = Config.at({**common, "d_model": d_model, "layers": layers}, family=name)
+        return FAMILIES[name].parameters(config, data.vocabulary, pad_of(data))
+
+    known = cache(weights)
+    least = min(map(known, space.dimensions["d_model"], repeat(min(space.dimensions["layers"]))))
+    if least > most:
+        raise invalid(
+            "at_most", f"{at_most_text(most)!r} holds no {name}, of which the smallest has {least:,}: write more"
+        )
+    return replace(space, small_enough=lambda d_model, layers: known(d_model, layers) <= most)
+
+
+def first_configs(settings: Settings, space: Space | OwnSpace) -> list[dict[str, Value]]:
+    """What was asked for first, each whole. UserError: one is not in the space."""
+    here = space.given if isinstance(space, OwnSpace) else space.dimensions
+    try:
+        return [space.nearest({name: each[name] for name in each if name in here}) for each in settings.first]
+    except UserError as error:
+        raise invalid("first", str(error)) from None
+
+
 def varied(space: Space, recipe: Recipe, vary: Sequence[str], data: Data) -> tuple[Space, Recipe]:
     """With what of the recipe varies too, and the widths that it is large enough for; where contexts vary, all are
     judged on windows that they divide."""
@@ -161,24 +200,22 @@ def make_recipe(
     """Of a family in a new study; models wider than the reports' only where the text has the tokens for them."""
     name, built_in = space.family, space.family in PER_LAYER
     d_models, layers = (space.dimensions.get(each, ()) for each in ("d_model", "layers"))
-    sizes = [layer_weights(name, {"d_model": d, "layers": n}) for d in d_models for n in layers] if built_in else [0.0]
-    if built_in and "d_model" not in space.fix:
-        widest = layer_weights(name, {"d_model": WIDER[-1], "layers": max(layers)})
+    fit = space.small_enough or (lambda d_model, layers: True)
+    sizes, larger = (
+        [layer_weights(name, {"d_model": d, "layers": n}) for d in each for n in layers if fit(d, n)]
+        if built_in else [0.0] for each in (d_models, WIDER)
+    )  # fmt: skip
+    if larger and built_in and not space.held("d_model"):
+        widest = max(larger)
         sizes.append(max(*sizes, min(widest, data.training_tokens / LEAST_TOKENS_A_WEIGHT)))
     found = recipe(
-        base=base_recipe(name, settings.set), given=settings.set, family=name, kind=devices.kind,
+        base=family_recipe(name, settings.set.get("architecture")), given=settings.set, family=name, kind=devices.kind,
         seconds=min(settings.families[name] * settings.budget, within(settings, devices)), prices=prices,
         text_tokens=data.training_tokens,
         windowed_tokens=len(data.valid) if isinstance(data, TextData) else None, sizes=(min(sizes), max(sizes)),
     )  # fmt: skip
     weights = suited(earlier, found.weights, found.weights * found.tokens)
     return found if weights == found.weights else found.around(min(max(weights, min(sizes)), max(sizes)))
-
-
-def base_recipe(family: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A family's own recipe, of the architecture that was asked for."""
-    other = OF_ARCHITECTURE.get(given.get("architecture", ""), {}) if family == "nanogpt" else {}
-    return RECIPES[family] | other
 
 
 def ground(settings: Settings, devices: Devices, recipe: Recipe, data: Data) -> Ground:

@@ -4,11 +4,11 @@ and how a configuration is labelled; standard library only.
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 from tune.errors import UserError
 
@@ -34,9 +34,14 @@ ASPECT = 64.0
 """d_model over layers, as GPT-2 has it."""
 WIDER = (768, 1024, 1280, 1536, 2048)
 """Widths beyond the reports': a space has as many of them as its cap trains models for."""
-PARTNERS = {"heads": "d_model", "d_model": "heads", "context": "batch_tokens", "batch_tokens": "context"}
-"""What of a dimension is valid depends on the other one."""
-HEADS_RULE = f"heads must divide d_model and leave each head a width of at least {LEAST_HEAD_WIDTH}"
+PARTNERS: Mapping[str, tuple[str, ...]] = {
+    "d_model": ("heads", "layers"), "heads": ("d_model",), "layers": ("d_model",),
+    "context": ("batch_tokens",), "batch_tokens": ("context",),
+}  # fmt: skip
+"""What of a dimension is valid depends on each of these."""
+HEADS_RULE = f"heads must divide d_model and leave each head an even width of at least {LEAST_HEAD_WIDTH}"
+LIMITS = {"d_model": (8, 65536), "heads": (1, 1024), "layers": (1, 1024), "dropout": (0.0, 0.95)}
+"""Of the dimensions of our own families, least and most that a user may ask for."""
 SPACES: dict[str, Dimensions] = dict.fromkeys(FAMILIES, DIMENSIONS)
 """Of each family; those of a user's own are added."""
 FREED = ("learning_rate", "batch_tokens", "weight_decay", "context")
@@ -51,6 +56,79 @@ SHORT = {
     "batch_tokens": "b", "weight_decay": "wd", "context": "c",
 }  # fmt: skip
 """How a dimension is named in a label."""
+DIGITS = 4
+"""Of a number out of a range: more would tell nothing apart, and no one could read them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dimension:
+    """Values of which to choose; or, where there are none, numbers from low to high, whole ones or not, alike in their
+    logarithm or not. when: it is there only where each of these dimensions has one of these values."""
+
+    values: tuple[Value, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    whole: bool = False
+    log: bool = False
+    when: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+
+    @property
+    def count(self) -> float:
+        """How many values there are; inf: they are not whole."""
+        return len(self.values) or (self.high - self.low + 1 if self.whole else math.inf)
+
+    def contains(self, value: object) -> bool:
+        """Is it one of its values?"""
+        if self.values:
+            return any(type(value) is type(each) and value == each for each in self.values)
+        kinds = (int,) if self.whole else (int, float)
+        return type(value) in kinds and self.low <= cast(float, value) <= self.high
+
+    def draw(self, rng: random.Random) -> Value:
+        """One of them."""
+        if self.values:
+            return rng.choice(self.values)
+        if not self.log:
+            return (
+                rng.randint(int(self.low), int(self.high))
+                if self.whole
+                else self.near(rng.uniform(self.low, self.high))
+            )
+        half = 0.5 if self.whole else 0.0
+        return self.near(math.exp(rng.uniform(math.log(self.low - half), math.log(self.high + half))))
+
+    def near(self, number: float) -> Value:
+        """The number as a value of the range."""
+        rounded = round(number) if self.whole else float(f"{number:.{DIGITS}g}")
+        value = min(max(rounded, self.low), self.high)
+        return int(value) if self.whole else float(value)
+
+    @property
+    def middle(self) -> Value:
+        """What is tried first."""
+        if self.values:
+            return self.values[(len(self.values) - 1) // 2]
+        return self.near(math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2)
+
+    def among(self, known: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Its values; of a range its ends, and those of the known ones that lie between."""
+        if self.values:
+            return self.values
+        kind = int if self.whole and all(isinstance(value, int) for value in known) else float
+        inside = (value for value in known if not isinstance(value, str) and self.low <= value <= self.high)
+        return tuple(sorted({kind(self.low), *inside, kind(self.high)}))
+
+    def every(self) -> Sequence[Value]:
+        """All of them; there must be so many only."""
+        return self.values or range(int(self.low), int(self.high) + 1)
+
+    def told(self) -> dict[str, object]:
+        """As plain data."""
+        low, high = (int(each) if self.whole else each for each in (self.low, self.high))
+        values: dict[str, object] = {"values": list(self.values)} if self.values else {"low": low, "high": high}
+        log: dict[str, object] = {"log": True} if self.log else {}
+        when: dict[str, object] = {name: list(each) for name, each in self.when.items()}
+        return values | log | ({"when": when} if when else {})
 
 
 def listed(values: tuple[Value, ...]) -> str:
@@ -100,6 +178,27 @@ def _parse_value(name: str, typed: str, values: tuple[Value, ...]) -> Value:
     raise UserError(f"--fix: '{name}={typed}' is not in the space{rule}: fix {name} at one of {listed(values)}")
 
 
+def check_range(family: str, name: str, dimension: Dimension) -> None:
+    """UserError: of one of our own families such values cannot be had."""
+    if dimension.when:
+        raise UserError(f"{name!r} depends on another dimension: that is of a loop of your own; leave `when` out")
+    known = SPACES[family].get(name, ())
+    words = [value for value in known if isinstance(value, str)]
+    values = dimension.values or (dimension.low, dimension.high)
+    if name == "precision" and (odd := [value for value in values if value not in words]):
+        raise UserError(f"'{name}={listed((odd[0],))}' is no precision: choose of {listed(known)}")
+    own = {type(value) for value in known}
+    if not known or not own <= {int, float}:
+        return
+    kinds, what = ((int,), "whole numbers") if own == {int} else ((int, float), "numbers")
+    least, most = LIMITS[name] if name in LIMITS and family in FAMILIES else (-math.inf, math.inf)
+    for value in values:
+        if type(value) not in kinds or not least <= cast(float, value) <= most:
+            rule = f"{what} from {least} to {most}" if math.isfinite(most) else what
+            example = f"write {name}={known[0]}..{known[-1]}, or {listed(known).replace(', ', ',')}"
+            raise UserError(f"'{name}' has {value!r}: it takes {rule}; {example}")
+
+
 def parse_vary(text: str) -> tuple[str, ...]:
     """`learning_rate,batch_tokens` -> both. UserError: nothing of a recipe that can be freed."""
     names = tuple(part.strip() for part in text.split(","))
@@ -146,7 +245,7 @@ def wider(space: "Space", weights: float) -> Dimensions:
     def most() -> float:
         return layer_weights(space.family, {"d_model": max(widths), "layers": deepest})
 
-    if most() >= weights or "d_model" in space.fix:
+    if most() >= weights or space.held("d_model"):
         return {}
     for width in WIDER:
         if most() < 2 * weights:
@@ -165,8 +264,8 @@ def seedless(config: Mapping[str, Value]) -> Config:
 
 
 def heads_fit(d_model: Any, heads: Any) -> bool:
-    """Do the heads divide the width, and leave each head wide enough to attend with?"""
-    return d_model % heads == 0 and d_model // heads >= LEAST_HEAD_WIDTH
+    """Do the heads divide the width, and leave each head an even width, wide enough to attend with?"""
+    return d_model % (2 * heads) == 0 and d_model // heads >= LEAST_HEAD_WIDTH
 
 
 def precision_of(config: Mapping[str, Any]) -> str:
@@ -190,7 +289,9 @@ def _short(value: Value) -> str:
 class Space:
     """The valid configs of one family on one kind of device. UserError: none.
 
-    vary: dimensions beside the family's; own: the recipe's values of these, which are tried first.
+    vary: dimensions beside the family's; own: the recipe's values of these, which are tried first. ranges: what of a
+    dimension a user asked for, in the place of the values that it has; small_enough: whether a model of that d_model
+    and so many layers is, where there is a bound.
     """
 
     family: str
@@ -198,6 +299,8 @@ class Space:
     fix: Mapping[str, Value] = field(default_factory=dict)
     vary: Dimensions = field(default_factory=dict)
     own: Mapping[str, Value] = field(default_factory=dict)
+    ranges: Mapping[str, Dimension] = field(default_factory=dict)
+    small_enough: Callable[[Value, Value], bool] | None = None
 
     def __post_init__(self) -> None:
         if self.family not in SPACES:
@@ -207,12 +310,19 @@ class Space:
             if not values:
                 raise self._without(name)
         if not self._shapes:
+            if self.ranges:
+                raise UserError(
+                    f"--range: no configuration of {self.family} is left: {HEADS_RULE}; ask for more values"
+                )
             raise UserError(f"--fix: {fix_text(self.fix)!r} leaves no valid point: {HEADS_RULE}; {self._remedy()}")
 
     def _without(self, name: str) -> UserError:
         """The error for a dimension that has no value left."""
         if name == "precision":
             there = listed(self.precisions)
+            if name in self.ranges:
+                asked = listed(self.ranges[name].values)
+                return UserError(f"--range: 'precision={asked}' is not native to this device: native are {there}")
             if name not in self.fix:
                 rule = f"of {self.family!r} has no precision that is native to this device"
                 return UserError(f"--families: the space {rule}: native are {there}; leave the family out")
@@ -220,7 +330,7 @@ class Space:
                 f"--fix: 'precision={self.fix[name]}' is not native to this device: native are {there}; "
                 "fix one of these or leave precision out"
             )
-        values = listed(SPACES[self.family][name])
+        values = listed(self._asked[name])
         return UserError(
             f"--fix: '{fix_text({name: self.fix[name]})}' is not in the space of {self.family}: fix one of {values}"
         )
@@ -239,9 +349,23 @@ class Space:
         return replace(self, precisions=PRECISIONS, fix={})
 
     @cached_property
+    def _asked(self) -> dict[str, tuple[Value, ...]]:
+        """Each dimension before anything is fixed."""
+        every = {**SPACES[self.family], **self.vary}
+        known = {**every, "d_model": (*every.get("d_model", ()), *WIDER)}
+        return {
+            name: self.ranges[name].among(known[name]) if name in self.ranges else values
+            for name, values in every.items()
+        }
+
+    def held(self, name: str) -> bool:
+        """Whether a user said what values a dimension has."""
+        return name in self.fix or name in self.ranges
+
+    @cached_property
     def dimensions(self) -> dict[str, tuple[Value, ...]]:
         """What is left to choose from in each dimension: one value where it is fixed."""
-        every = {**SPACES[self.family], **self.vary}
+        every = dict(self._asked)
         if "precision" in every:
             every["precision"] = tuple(each for each in every["precision"] if each in self.precisions)
         return {
@@ -251,17 +375,20 @@ class Space:
 
     def _choices(self, name: str, config: Config) -> tuple[Value, ...]:
         """What a dimension has to offer once some others are chosen."""
-        values, partner = self.dimensions[name], PARTNERS.get(name)
-        if partner not in self.dimensions:
-            return values
-        partners = (config[partner],) if partner in config else self.dimensions[partner]
-        pairs = {value: [{name: value, partner: other} for other in partners] for value in values}
-        return tuple(value for value in values if any(map(self._fit, pairs[value])))
+        values = self.dimensions[name]
+        for partner in PARTNERS.get(name, ()):
+            if partner in self.dimensions:
+                others = (config[partner],) if partner in config else self.dimensions[partner]
+                pairs = {value: [{name: value, partner: other} for other in others] for value in values}
+                values = tuple(value for value in values if any(map(self._fit, pairs[value])))
+        return values
 
     def _fit(self, pair: Mapping[str, Any]) -> bool:
         """Whether two that depend on each other are valid together."""
         if "heads" in pair:
             return heads_fit(**pair)
+        if "layers" in pair:
+            return self.small_enough is None or self.small_enough(pair["d_model"], pair["layers"])
         enough: bool = pair["batch_tokens"] >= least_rows(self.own) * pair["context"]
         return enough
 
@@ -311,12 +438,27 @@ class Space:
         """What a sampler chose of each dimension that is not fixed, with the others."""
         return {name: {**chosen, **self.fix}[name] for name in self.dimensions}
 
+    def nearest(self, wanted: Mapping[str, Value]) -> Config:
+        """The default config of those with these values. UserError: there is none."""
+        for name, value in wanted.items():
+            if value not in self.dimensions[name]:
+                raise UserError(
+                    f"'{name}={value}' is not in the space of {self.family}: choose of {listed(self.dimensions[name])}"
+                )
+        try:
+            return replace(self, fix={**self.fix, **wanted}).default()
+        except UserError:
+            rule = HEADS_RULE if self.small_enough is None else f"{HEADS_RULE}, and --at-most holds"
+            raise UserError(
+                f"{fix_text(wanted)!r} is no configuration of {self.family}: {rule}; leave one out"
+            ) from None
+
     def default(self) -> Config:
         """The valid config the fewest steps away from CENTRE, in the fastest native precision.
 
         Where neither CENTRE nor the recipe says anything of a dimension its middle value is meant.
         """
-        every, native = {**SPACES[self.family], **self.vary}, self.dimensions.get("precision", ())
+        every, native = self._asked, self.dimensions.get("precision", ())
         centre = {name: values[(len(values) - 1) // 2] for name, values in every.items()}
         centre |= {name: value for name, value in {**CENTRE, **self.own}.items() if value in every.get(name, ())}
         centre |= {"precision": next(each for each in FASTEST_FIRST if each in native)} if native else {}

@@ -1,57 +1,51 @@
-"""All a user can set: one field a setting, with its default, its help and its text form; standard library only."""
+"""The settings of a study: what of them cannot serve, alone or together, where they are kept, and with what it goes on;
+standard library only.
+"""
 
 import json
 import math
-import pkgutil
 import shlex
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from tune.errors import UserError, called
-from tune.flags import (  # fmt: skip
+from tune.flags import (
     AUTO,
-    Command,
-    Flags,
     families_text,
     flag_name,
     flag_of,
     gain_text,
     invalid,
     is_switch,
-    parse_corpus,
-    parse_families,
-    parse_gain,
     parse_path,
-    parse_paths,
     parse_setting,
-    parse_share,
-    parse_sharing,
-    paths_text,
-    typed,
 )
-from tune.load import check_function, check_loop, load, loop_in
-from tune.own_space import LONGEST_WORD, LOOP, Dimension, made_space, parse_space, space_text
-from tune.recipe import SETTABLE, parse_set, set_text, small_text_seconds
-from tune.search_space import FAMILIES, FREED, PRECISIONS, SPACES, Space, Value, fix_text, parse_fix, parse_vary
+from tune.load import check_function, check_loop, load
+from tune.own_space import LONGEST_WORD, LOOP, OwnSpace, in_place_of, made_space
+from tune.recipe import parse_set, set_text
+from tune.search_flags import SearchFlags, train_text
+from tune.search_space import FAMILIES, FREED, PRECISIONS, SPACES, Space, check_range, fix_text, parse_fix
 from tune.store.journal import spent_at_its_end
 from tune.store.mirror import bring_back
-from tune.units import DURATIONS, bytes_text, duration_text, parse_bytes, parse_duration, parse_price
+from tune.units import DURATIONS, bytes_text, duration_text
 from tune.units import SIZES as MEMORY_FORMS
 
 LARGEST_SEED = 2**32 - 1  # NumPy's
-KINDS = {"cpu": "CPU core", "cuda": "GPU"}
-HUB_PAIRS = "hub:Helsinki-NLP/opus-100:en-es"
-HUB_TEXT = "hub:karpathy/tiny_shakespeare"
-HUB_LARGE_TEXT = "hub:Salesforce/wikitext:wikitext-103-raw-v1"
-SMALL_TEXT_SERVES = " or ".join(
-    f"{duration_text(round(small_text_seconds(kind)))} of a {name}" for kind, name in KINDS.items()
+OF_A_LOOP = ("metric", "maximize", "life")
+OF_FAMILIES = (
+    *("load", "vary", "set", "at_most", "objective", "stop_below_gain", "confirm", "learn_from", "memory_limit"),
+    *("translation_corpus", "text_corpus", "skip_bad_lines", "plan"),
 )
+"""Of the settings, what a training loop of a user's own alone has, and what it has not."""
+NO_METRIC = ("step", "save")
+EXECUTED = ("load", "train")
+"""What a file of settings never says: whose file is executed is typed."""
 
 
 def free_folder() -> Path:
@@ -64,31 +58,16 @@ def free_folder() -> Path:
         raise invalid("out", str(error)) from None
 
 
-TIME: dict[str, Any] = {"form": "TIME", "parse": parse_duration, "show": duration_text}
-NUMBER_OF: dict[str, Any] = {"form": "N", "parse": int}
-FILE: dict[str, Any] = {"form": "FILE", "parse": parse_path}
-CORPUS: dict[str, Any] = {"form": "FILE|hub:ID|builtin", "parse": parse_corpus}
-FOLDER: dict[str, Any] = {"form": "FOLDER", "parse": parse_path, "stored": False}
-
-
-def parse_train(text: str) -> str:
-    """`train.py:train`, its file absolute."""
-    file, function = loop_in(text)
-    return str(parse_path(str(file))) + ("" if function is None else f":{function}")
-
-
-def train_text(train: object) -> str:
-    """As it was typed; of a function its name."""
-    return train if isinstance(train, str) else str(getattr(train, "__name__", "train"))
-
-
-OF_A_LOOP = ("space", "metric", "maximize", "life")
-OF_FAMILIES = (
-    *("load", "fix", "vary", "set", "stop_below_gain", "confirm", "learn_from", "memory_limit", "translation_corpus"),
-    *("text_corpus", "skip_bad_lines", "plan"),
-)
-"""Of the settings, what a training loop of a user's own alone has, and what it has not."""
-NO_METRIC = ("step", "save")
+def as_typed(name: str, value: object) -> str:
+    """What a file of settings has, as its flag is typed once: `{heads: 4}` as `heads=4`, `[a, b]` as `a,b`."""
+    if isinstance(value, dict):
+        if name == "space":
+            return json.dumps(value)
+        between = " " if name == "range" else ","
+        return between.join(f"{key}={as_typed(name, each)}" for key, each in value.items())
+    if isinstance(value, list):
+        return ",".join(as_typed(name, each) for each in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class WithoutLoop(UserError):
@@ -105,244 +84,19 @@ class UnknownFamily(UserError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Flags):
+class Settings(SearchFlags):
     """What a study was asked for; each setting may be given as its flag is typed, such as Settings(budget="2h").
 
     UserError: `--flag: value: rule: remedy`, in one line.
     """
 
-    command: ClassVar[Command] = Command(
-        script="tune/run.py", does="tune.study:run", early="nothing was written",
-        about="Find the best small Transformer that a fixed number of device-hours can buy.",
-    )  # fmt: skip
-    budget: float = field(  # device-seconds, as all times here are seconds
-        metadata=typed(
-            f"the cap in device-hours, never exceeded: {DURATIONS}; with --resume the new total",
-            **TIME,
-            on_resume=True,
-        )
-    )
-    families: Mapping[str, float] = field(  # shares of the cap that add up to 1
-        default_factory=lambda: {name: 1 / len(FAMILIES) for name in FAMILIES},
-        metadata=typed(
-            "what to search and each share of the cap in per cent; what one leaves over goes to the other "
-            "(default: half each)",
-            form="NAME[=SHARE],...",
-            parse=parse_families,
-            show=families_text,
-        ),
-    )
-    load: Path | None = field(
-        default=None,
-        metadata=typed(
-            "a Python file of yours that registers families; it is executed, and with --resume only where it is typed "
-            "again",
-            **FILE,
-            on_resume=True,
-        ),
-    )
-    train: str | Path | Callable[[dict[str, Any]], object] | None = field(
-        default=None,
-        metadata=typed(
-            "a training loop of yours in the place of the families: a script, or a function of a configuration; it "
-            "runs in its folder, and with --resume only where it is typed again",
-            form="FILE[:FUNCTION]",
-            parse=parse_train,
-            show=train_text,
-            on_resume=True,
-        ),
-    )
-    space: Mapping[str, Dimension] = field(
-        default_factory=dict,
-        metadata=typed(
-            "of --train: what varies, a TOML file of lines such as width = [64, 128] and "
-            "rate = { low = 1e-4, high = 1e-2, log = true }",
-            form="FILE",
-            parse=parse_space,
-            show=space_text,
-        ),
-    )
-    metric: str | None = field(
-        default=None, metadata=typed("of --train: what it reports and the search makes small", form="NAME")
-    )
-    maximize: str | None = field(
-        default=None, metadata=typed("the same where more is better; one of the two", form="NAME")
-    )
-    life: int | None = field(
-        default=None,
-        metadata=typed(
-            "of --train: the steps after which a trial is complete (default: it goes on for as long as it is given)",
-            form="STEPS",
-            parse=int,
-        ),
-    )
-    fix: Mapping[str, Value] = field(
-        default_factory=dict,
-        metadata=typed(
-            "dimensions of the space not to vary, such as precision=bf16,heads=4",
-            form="NAME=VALUE,...",
-            parse=parse_fix,
-            show=fix_text,
-        ),
-    )
-    vary: tuple[str, ...] = field(
-        default=(),
-        metadata=typed(
-            f"what of the recipe to vary too, from a quarter of its own value to four times it: {', '.join(FREED)} "
-            "(context: of nanogpt, whose trials are then judged on the same tokens, each with its own context)",
-            form="NAME,...",
-            parse=parse_vary,
-            show=",".join,
-        ),
-    )
-    set: Mapping[str, float | str] = field(
-        default_factory=dict,
-        metadata=typed(
-            "what of the recipe is not to follow from device, cap and text, such as context=256,batch_tokens=1536; "
-            f"there are {', '.join(SETTABLE)}; --plan tells them, and why",
-            form="NAME=VALUE,...",
-            parse=parse_set,
-            show=set_text,
-        ),
-    )
-    devices: int | None = field(
-        default=None,
-        metadata=typed("GPUs to use, or CPU cores where Ray sees no GPU (default: all there are)", **NUMBER_OF),
-    )
-    trials_per_gpu: int | str = field(
-        default=1,
-        metadata=typed(
-            "trials that share a GPU, each charged its part of it; auto: as many as its memory and the CPU cores hold",
-            form="N|auto",
-            parse=parse_sharing,
-        ),
-    )
-    address: str | None = field(
-        default=None,
-        metadata=typed(
-            "the Ray cluster to run on, as `ray start --head` printed it (default: a Ray of its own on this machine)",
-            form="HOST:PORT",
-            stored=False,
-            on_resume=True,
-        ),
-    )
-    oversubscribe: bool = field(default=False, metadata=typed("let more devices be asked for than there are"))
-    deadline: float | None = field(
-        default=None,
-        metadata=typed("wall clock to end within, from the start of the study, beside the cap", **TIME, on_resume=True),
-    )
-    patient: bool = field(
-        default=False,
-        metadata=typed(
-            "let few devices work long where that promises a better winner (default: on all of them, so that the wall "
-            "clock stays within about twice cap / devices)"
-        ),
-    )
-    stop_below_gain: float | None = field(  # nats a device-hour
-        default=None,
-        metadata=typed(
-            "hand devices back where an hour more is expected to make the best loss better by less than so many nats, "
-            "by a law of all trials, such as 0.002/h (default: the cap is spent)",
-            form="NATS/h",
-            parse=parse_gain,
-            show=gain_text,
-            on_resume=True,
-        ),
-    )
-    seed: int = field(default=0, metadata=typed("for every random choice", **NUMBER_OF))
-    confirm: int = field(
-        default=0,
-        metadata=typed(
-            "train the last two of each family anew with so many other seeds each, 2 or more, on a third of the cap, "
-            "so that the ranking says whether they are told apart (default: none)",
-            **NUMBER_OF,
-        ),
-    )
-    out: Path | None = field(
-        default=None, metadata=typed("the study's folder, made new (default: runs/<time>)", **FOLDER)
-    )
-    rungs: str = field(
-        default="seconds",
-        metadata=typed("compare trials at equal device-seconds or at equal tokens", choices=("seconds", "tokens")),
-    )
-    search: str = field(
-        default="tpe",
-        metadata=typed(
-            "how configurations are suggested: by what is promising before anything is known (prior), by that and then "
-            "by results (tpe), or each equally likely (random)",
-            choices=("tpe", "prior", "random"),
-        ),
-    )
-    learn_from: tuple[Path, ...] = field(
-        default=(),
-        metadata=typed(
-            "earlier searches: what is the same here of their speeds, prices, memory, losses and winners counts from "
-            "the beginning",
-            form="FOLDER,...",
-            parse=parse_paths,
-            show=paths_text,
-        ),
-    )
-    memory_limit: int | None = field(  # bytes
-        default=None,
-        metadata=typed(
-            f"memory a trial may take beside what its process holds without it: {MEMORY_FORMS}; what will not fit is "
-            "not launched (default: none on a CPU, all there is on a GPU)",
-            form="SIZE",
-            parse=parse_bytes,
-            show=bytes_text,
-        ),
-    )
-    report_every: float = field(default=5.0, metadata=typed("training between two reports of a trial", **TIME))
-    translation_corpus: Path | str | None = field(
-        default=None,
-        metadata=typed(
-            "pairs: a file of lines source<TAB>target, a dataset of the Hugging Face hub, or builtin: a small grammar, "
-            f"good for a smoke test (default: {HUB_PAIRS}, or builtin where the hub cannot be reached)",
-            **CORPUS,
-        ),
-    )
-    text_corpus: Path | str | None = field(
-        default=None,
-        metadata=typed(
-            "text for nanogpt: a file, a dataset of the Hugging Face hub, or builtin: Python's standard library, good "
-            f"for a smoke test (default: {HUB_TEXT} for a family's first {SMALL_TEXT_SERVES}, {HUB_LARGE_TEXT} for a "
-            "family with more, or builtin where the hub cannot be reached)",
-            **CORPUS,
-        ),
-    )
-    mirror: Path | None = field(
-        default=None,
-        metadata=typed(
-            "a folder on a disk that lives longer than this machine: it has a copy of the study, a minute old at most, "
-            "which --resume takes where the study's own folder is gone",
-            form="FOLDER", parse=parse_path, on_resume=True,
-        ),
-    )  # fmt: skip
-    price_per_hour: float | None = field(
-        default=None,
-        metadata=typed(
-            "what a device-hour costs, in any currency: money is told beside device-hours",
-            form="PRICE", parse=parse_price, on_resume=True,
-        ),
-    )  # fmt: skip
-    skip_bad_lines: bool = field(default=False, metadata=typed("leave out and count pairs without a tab"))
-    plan: bool = field(
-        default=False,
-        metadata=typed(
-            "print what the search would do and cost, with --resume what is left and what other caps would buy, and "
-            "end: nothing is spent or written",
-            stored=False,
-            on_resume=True,
-        ),
-    )
-    resume: Path | None = field(
-        default=None, metadata=typed("go on with the study in this folder, with its own settings", **FOLDER)
-    )
-
     def __post_init__(self) -> None:
         if self.load is not None:  # the others may name what it registers
             load(parse_path(str(self.load)))
+        if self.train is not None and self.fix:  # before its names are looked for in the families
+            words = (self.fix if isinstance(self.fix, str) else fix_text(self.fix)).split(",")
+            remedy = f"with --train write {' '.join(f'--range {word.strip()}' for word in words)}"
+            raise invalid("fix", f"'{','.join(words)}' is of the families that come with the project: {remedy}")
         for each in fields(self):
             if isinstance(value := getattr(self, each.name), str | Path):
                 object.__setattr__(self, each.name, parse_setting(each, str(value)))
@@ -365,8 +119,10 @@ class Settings(Flags):
             raise invalid("families", f"{shares!r} does not add up: make the shares, in per cent, add up to 100")
         if self.fix:
             parse_fix(fix_text(self.fix))
-        for family in self.families if self.train is None else ():
-            Space(family=family, precisions=PRECISIONS, fix=self.fix)
+        if self.train is None:
+            self._check_ranges()
+            for family in self.families:
+                self.space_of(family, PRECISIONS)
         if self.set:
             try:
                 object.__setattr__(self, "set", parse_set(set_text(self.set)))
@@ -395,9 +151,39 @@ class Settings(Flags):
             raise invalid("trials_per_gpu", f"'{self.trials_per_gpu}' is too few: write 1 or more, or auto")
         if self.confirm < 0 or self.confirm == 1:
             raise invalid("confirm", f"'{self.confirm}' is too few: two seeds or more tell how they differ; write 2")
+        if self.objective == "front" and (self.confirm or self.stop_below_gain):
+            other = "--confirm" if self.confirm else "--stop-below-gain"
+            raise invalid("objective", f"'front' has no one leader, whom {other} is about: leave one of the two out")
         if not 0 <= self.seed <= LARGEST_SEED:
             raise invalid("seed", f"'{self.seed}' is out of range: a seed is from 0 to {LARGEST_SEED}; write --seed 0")
         super().__post_init__()
+
+    def space_of(self, family: str, precisions: tuple[str, ...]) -> Space:
+        """What there is to choose from of a family, on a device with these precisions. UserError: nothing."""
+        own = {
+            name: each for name, each in {**self.space, **self.range}.items() if name in (*SPACES[family], *self.vary)
+        }
+        return Space(family=family, precisions=precisions, fix=self.fix, ranges=own)
+
+    def _check_ranges(self) -> None:
+        """UserError: --space or --range names what is no dimension here, or values that it cannot have."""
+        known = {*self.vary, *(name for family in self.families for name in SPACES[family])}
+        for flag, given in {"space": self.space, "range": self.range}.items():
+            for name in given:
+                if name not in known:
+                    more = f"add --vary {name}" if name in FREED else f"there are {', '.join(sorted(known))}"
+                    raise invalid(flag, f"{name!r} is no dimension of {' or '.join(self.families)}: {more}")
+                if name in self.fix:
+                    raise invalid(flag, f"{name!r} is fixed too, by --fix: keep one of the two")
+            for family, (name, each) in product(self.families, given.items()):
+                try:
+                    check_range(family, name, each)
+                    for value in (each.values or (each.low, each.high)) if name in FREED else ():
+                        parse_set(f"{name}={value}")
+                except UserError as error:
+                    raise invalid(flag, str(error)) from None
+        if odd := [name for config in self.first for name in config if name not in known]:
+            raise invalid("first", f"{odd[0]!r} is no dimension: there are {', '.join(sorted(known))}")
 
     def _check_own(self) -> None:
         """UserError: a training loop of a user's own lacks something, or what is of it or of the families alone stands
@@ -426,13 +212,30 @@ class Settings(Flags):
         if not self.space:
             raise invalid("space", "missing: --train needs what varies; write --space space.toml")
         try:
-            object.__setattr__(self, "space", made_space(self.space))
+            space = made_space(self.space)
         except UserError as error:
             raise invalid("space", str(error)) from None
+        if unknown := [name for name in self.range if name not in space]:
+            raise invalid("range", f"{unknown[0]!r} is no dimension of --space: there are {', '.join(space)}")
+        object.__setattr__(self, "space", space)
+        narrowed = dict(self.range)
+        for name, each in self.range.items():
+            try:
+                narrowed[name] = in_place_of(space[name], each)
+            except UserError as error:
+                raise invalid("range", f"{name!r} {error}") from None
+        object.__setattr__(self, "range", narrowed)
+        whole = self.own_space
+        for config in self.first:
+            try:
+                whole.nearest(config)
+            except UserError as error:
+                raise invalid("first", str(error)) from None
         names = [name for name in (self.metric, self.maximize) if name is not None]
         if len(names) != 1:
-            what = "missing: say what --train reports" if not names else f"{self.metric!r} beside --maximize: are two"
-            raise invalid("metric", f"{what}; write --metric loss, or --maximize accuracy")
+            what = "missing: say what --train reports; write --metric loss, or --maximize accuracy"
+            both = f"{self.metric!r} is to be small and {self.maximize!r}, by --maximize, large: leave one out"
+            raise invalid("metric", both if names else what)
         if not names[0].strip() or not names[0].isprintable() or len(names[0]) > LONGEST_WORD or names[0] in NO_METRIC:
             flag = "metric" if self.metric is not None else "maximize"
             raise invalid(flag, f"{names[0]!r:.60} is no name of a metric: write one such as loss")
@@ -441,9 +244,23 @@ class Settings(Flags):
         if self.life is not None and self.life < 1:
             raise invalid("life", f"'{self.life}' is too few: write the steps of a whole training, 1 or more")
 
+    @property
+    def own_space(self) -> OwnSpace:
+        """What varies of a loop of a user's own. UserError: --range leaves what others depend on without a value."""
+        narrowed = {name: replace(each, when=self.space[name].when) for name, each in self.range.items()}
+        try:
+            return OwnSpace(given=made_space({**self.space, **narrowed}))
+        except UserError as error:
+            raise invalid("range", str(error)) from None
+
     @classmethod
     def from_flags(cls, typed: Mapping[str, Any], experiment: str | None = None) -> Self:
         """As in Flags. experiment: the one that it is a study of; None: a search."""
+        if "config" in typed:
+            if "resume" in typed:
+                raise invalid("config", "is of a new study: one that goes on has its own settings; leave it out")
+            said = dict(typed)
+            typed = cls.read_config(parse_path(said.pop("config")), said) | said
         if "resume" in typed:
             changes = {name: text for name, text in typed.items() if name != "resume"}
             settings = cls.of_study(typed["resume"], experiment=experiment, **changes)
@@ -492,7 +309,7 @@ class Settings(Flags):
         if spent is None:
             return None
         used, cap = duration_text(round(spent, 1)), duration_text(self.budget)
-        also = f"a larger --budget goes on, and python analysis/rank.py {self.resume} ranks what was found"
+        also = f"a larger --budget goes on, and {called('analysis/rank.py')} {self.resume} ranks what was found"
         return f"{self.resume}: it is over: spent {used} of {cap}; {also}"
 
     def make_folder(self) -> Path:
@@ -549,21 +366,54 @@ class Settings(Flags):
             raise UserError("its settings are not those of a study")
         if not all(isinstance(value, bool if is_switch(known[name]) else str) for name, value in stored.items()):
             raise UserError("a setting is of the wrong type")
-        executed = ("load", "train")
-        return cls(**{name: value for name, value in stored.items() if name not in executed}, **others)
+        return cls(**{name: value for name, value in stored.items() if name not in EXECUTED}, **others)
 
     def to_go_on(self, study: Path) -> str:
         """What to type to go on with a study of these settings, or to call where its families came from Python."""
         if self.train is not None and not isinstance(self.train, str):
             return f"search(Settings.of_study({str(study)!r}, train={train_text(self.train)})) in Python"
-        if self.train is not None:
-            return f"{called('tune/run.py')} --resume {shlex.quote(str(study))} --train {shlex.quote(self.train)}"
-        own = [name for name in self.families if name not in FAMILIES]
+        own = [name for name in self.families if name not in (*FAMILIES, LOOP)]
         if own and self.load is None:
             return f"search(Settings.of_study({str(study)!r})) in Python, once {' and '.join(own)} is registered"
-        loaded = "" if self.load is None else f" --load {shlex.quote(str(self.load))}"
-        mirror = "" if self.mirror is None else f" --mirror {shlex.quote(str(self.mirror))}"
-        return f"{called('tune/run.py')} --resume {shlex.quote(str(study))}{loaded}{mirror}"
+        words = [called("tune/run.py"), "--resume", shlex.quote(str(study))]
+        for name in ("train", "load", "mirror"):
+            if (value := getattr(self, name)) is not None:
+                words += [flag_name(name), shlex.quote(str(value))]
+        return " ".join(words)
+
+    @classmethod
+    def read_config(cls, file: Path, beside: Collection[str] = ()) -> dict[str, Any]:
+        """The settings of a YAML or study.json file, as they are typed; but for what is executed, --load and --train,
+        which must be typed `beside` it. UserError: it cannot be read, or has what is no setting."""
+        import yaml  # not for --help
+
+        try:
+            found = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise invalid("config", f"'{file}' cannot be read ({error.strerror}): name a YAML file") from None
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            first = str(error).partition("\n")[0]
+            raise invalid("config", f"'{file}' is no YAML ({first:.80}): write lines such as budget: 8h") from None
+        if isinstance(found, dict) and isinstance(found.get("settings"), dict):
+            found = found["settings"]
+        known = {each.name: each for each in fields(cls) if flag_of(each).stored}
+        typed: dict[str, Any] = {}
+        for given, value in (found if isinstance(found, dict) else {"": found}).items():
+            name = str(given).replace("-", "_")
+            if name not in known:
+                raise invalid("config", f"'{file}' has {given!r:.60}, which is no setting: --help lists the flags")
+            if isinstance(value, bool) != is_switch(known[name]):
+                raise invalid(
+                    "config", f"'{file}' has {given}: {value!r:.60}: write it as it is typed, a switch as true"
+                )
+            if name in EXECUTED and name not in beside:
+                what = f"'{file}' has {given}: {value!r:.200}, which is executed, and so never taken from a file"
+                raise invalid("config", f"{what}: add {flag_name(name)} {shlex.quote(str(value))}")
+            if name not in EXECUTED and value is not False:
+                several = isinstance(value, list) and flag_of(known[name]).repeats
+                words = [as_typed(name, each) for each in (value if several else [value])]
+                typed[name] = value if value is True else " ".join(words)
+        return typed
 
     @classmethod
     def of_study(cls, folder: Path | str, *, experiment: str | None = None, **changes: Any) -> Self:
@@ -601,8 +451,9 @@ class Settings(Flags):
         except (ValueError, RecursionError) as error:
             raise invalid("resume", f"'{folder}' has a damaged study.json ({error}): name another study") from None
         if settings is None:
-            what, entry = (f"the experiment {is_of}", f"experiment.py {is_of}") if is_of else ("a search", "run.py")
-            raise invalid("resume", f"'{folder}' is of {what}: write {called(f'tune/{entry}')} --resume {folder}")
+            what, entry = f"the experiment {is_of}" if is_of else "a search", called("tune/run.py")
+            entry = f"{called('tune/experiment.py')} {is_of}" if is_of else entry
+            raise invalid("resume", f"'{folder}' is of {what}: write {entry} --resume {folder}")
         changed = replace(settings, **changes)
         own = [each.name for each in fields(cls) if not flag_of(each).on_resume]
         others = [flag_name(name) for name in own if getattr(changed, name) != getattr(settings, name)]
@@ -610,100 +461,3 @@ class Settings(Flags):
             names = ", ".join(others)
             raise UserError(f"{names}: not as in '{folder}', and a study keeps its own settings: leave {names} out")
         return changed
-
-
-EXPERIMENTS = {
-    "ablation": "translation",
-    **dict.fromkeys(("methods", "batch_size", "estimates", "loader", "stages", "precision", "transfer"), "nanogpt"),
-    **dict.fromkeys(("scaling", "large_batch", "data_parallel", "curves"), "nanogpt"),
-}
-"""The experiments, and the family that each is of unless another is asked for."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExperimentSettings(Settings):
-    """The search's settings, with one family, and which experiment it is."""
-
-    command: ClassVar[Command] = Command(
-        script="tune/experiment.py", does="tune.experiments.catalogue:run", early="nothing was written",
-        about="Repeat an experiment of the published reports, under a cap of device-hours.",
-        flags=(
-            *("name", "list", "budget", "families", "fix", "set", "scale", "seeds", "devices", "oversubscribe"),
-            *("memory_limit", "seed", "out", "translation_corpus", "text_corpus", "skip_bad_lines", "plan", "resume"),
-            "of",
-        ),
-    )  # fmt: skip
-    name: str = field(
-        default="",
-        metadata=typed(f"of {', '.join(EXPERIMENTS)}", form="NAME", places="?", stored=False, on_resume=True),
-    )
-    list: bool = field(default=False, metadata=typed("name the experiments, and what each is worth here", stored=False))
-    families: Mapping[str, float] = field(
-        metadata=typed(
-            "the model (default: the experiment's own)", form="translation|nanogpt", parse=parse_families,
-            show=families_text,
-        ),
-    )  # fmt: skip
-    set: Mapping[str, float | str] = field(
-        default_factory=dict,
-        metadata=typed(
-            f"what of the family's recipe is to be another, such as context=256; there are {', '.join(SETTABLE)}",
-            form="NAME=VALUE,...", parse=parse_set, show=set_text,
-        ),
-    )  # fmt: skip
-    scale: float = field(
-        default=1.0,
-        metadata=typed(
-            "the share of its training that an experiment does, such as 0.01", form="SHARE", parse=parse_share
-        ),
-    )
-    seeds: int = field(
-        default=1, metadata=typed("how often each training is repeated, with another seed", form="N", parse=int)
-    )
-    of: Path | None = field(
-        default=None,
-        metadata=typed(
-            "of scaling: a search's study, whose winner's family, configuration, text and seed it takes; of several "
-            "families that with the largest share, or the one that --families names",
-            form="FOLDER", parse=parse_path,
-        ),
-    )  # fmt: skip
-    recipe: Mapping[str, float | str] = field(  # that winner's, where it is not the family's own; has no flag
-        default_factory=dict, metadata=typed("", parse=parse_set, show=set_text)
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.families) > 1:
-            names = ",".join(self.families)
-            raise invalid("families", f"{names!r} are two, and an experiment is on one: write one of them")
-        if not 0 < self.scale <= 1:
-            raise invalid("scale", f"'{self.scale}' is out of range: write a share above 0 and at most 1")
-        if self.seeds < 1:
-            raise invalid("seeds", f"'{self.seeds}' is too few: write 1 or more")
-
-    @classmethod
-    def from_flags(cls, typed: Mapping[str, Any], experiment: str | None = None) -> Self:
-        """As above. With --of the winner that is meant is read first."""
-        if "list" in typed:
-            return cls(budget="1s", families="nanogpt", list=True)  # type: ignore[arg-type]
-        name = typed.get("name", "")
-        if {"plan", "resume"} <= typed.keys():
-            raise invalid("plan", "is of an experiment that is to begin: leave --plan or --resume out")
-        if name not in EXPERIMENTS:
-            raise UserError(f"NAME: {name!r} is no experiment: write one of {', '.join(EXPERIMENTS)}")
-        asked = {} if "resume" in typed else {"families": EXPERIMENTS[name]}
-        if "of" in typed and "resume" not in typed:
-            asked = pkgutil.resolve_name("tune.experiments.catalogue:of_winner")(name, dict(typed))
-        return super().from_flags({**typed, **asked} if "of" in typed else {**asked, **typed}, experiment=name)
-
-    @property
-    def family(self) -> str:
-        """The one there is."""
-        return next(iter(self.families))
-
-    def too_small_for(self, experiment: str, smallest: float, others: Sequence[str]) -> UserError:
-        """The error for a cap that does not pay for an experiment; `smallest` in device-seconds or `others` would."""
-        asked, least = duration_text(self.budget), duration_text(math.ceil(smallest))
-        remedy = ", or ".join([f"at least {least}", *others])
-        return invalid("budget", f"{asked!r} does not pay for {experiment}: write {remedy}")

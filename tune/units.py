@@ -1,4 +1,6 @@
-"""Lengths of time and amounts of memory as a user types and reads them: `8h`, `1h30m`, `2GB`; standard library only."""
+"""Lengths of time, amounts of memory and of money, and numbers of weights, as a user types and reads them; standard
+library only.
+"""
 
 import math
 import re
@@ -73,3 +75,21 @@ def bytes_text(size: float) -> str:
     """1500000000 -> `1.5GB`, the inverse of parse_bytes."""
     megabytes = round(size / BYTES["MB"])
     return f"{megabytes / 1000:.15g}GB" if megabytes >= 1000 else f"{megabytes}MB"
+
+
+THOUSANDS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
+
+
+def parse_at_most(text: str) -> int:
+    """`parameters=5M` -> 5000000. UserError: not a number of weights above zero."""
+    matched = re.fullmatch(rf"parameters={NUMBER}([KMB]?)", text)
+    count = float(matched[1]) * THOUSANDS[matched[2]] if matched else 0.0
+    if not 1 <= count < math.inf:
+        raise UserError(f"{text!r:.60} is no bound: write parameters=5M, or another number of weights (K, M, B)")
+    return int(count)
+
+
+def at_most_text(count: int) -> str:
+    """The inverse of parse_at_most."""
+    unit = next(unit for unit in ("B", "M", "K", "") if count % THOUSANDS[unit] == 0)
+    return f"parameters={count // THOUSANDS[unit]}{unit}"

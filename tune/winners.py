@@ -24,6 +24,8 @@ from model.training.checkpoint import load_model
 from model.training.evaluation import CHUNK, Score, chunks, score, translated
 from model.training.time_budget import MARGIN, Lease
 from tune.errors import UserError
+from tune.loop import output_of
+from tune.own_space import LOOP
 from tune.search.engine import Engine
 from tune.search.successive_halving import PAST_BEST
 from tune.search_space import label
@@ -80,19 +82,25 @@ def export(winner: Winner, study: Path, data: Data) -> None:
 
 def why_none(journal: Journal, family: str) -> str:
     """Why no trial of a family reached a rung, and what may help against that, where anything may."""
-    rows, facts = journal.rows("SELECT state, reason, config FROM trials WHERE family = ?", family), journal.facts()
+    rows = journal.rows("SELECT trial, state, reason, config FROM trials WHERE family = ? ORDER BY trial", family)
+    facts = journal.facts()
     if not rows:
         return f"no trial was started{_more_time(facts)}"
     kinds = Counter(_kind(row["reason"]) for row in rows)
     errors = Counter(row["reason"].partition(": ")[2] for row in rows if _kind(row["reason"]) == "error")
     said = {"diverged": "diverged", "memory": "did not fit in memory", "time": "had too little time"}
-    said["error"] = "failed" + "".join(f" ({error})" for error, _ in errors.most_common(1))
+    (said["error"], where) = "failed", "log.txt"
+    for error, _ in errors.most_common(1):
+        said["error"] += f" ({error})"
+        if family == LOOP:
+            first_to_say = next(row["trial"] for row in rows if (row["reason"] or "").endswith(f": {error}"))
+            where = output_of(first_to_say)
     (first, most), *rest = kinds.most_common()
     told = ", ".join([f"{most} of {len(rows)} {said[first]}", *(f"{count} {said[kind]}" for kind, count in rest)])
     vary = "" if "learning_rate" in json.loads(rows[0]["config"]) else ": --vary learning_rate tries some"
     limited = "memory_limit" in named(facts.get("settings"))
     helps = {
-        "error": "; see log.txt, mend that and begin a new study",
+        "error": f"; see {where}, mend that and begin a new study",
         "diverged": f"; lower learning rates may help{vary}",
         "memory": "; allow them more with --memory-limit" if limited else "; fix smaller sizes with --fix",
         "time": _more_time(facts),
@@ -156,6 +164,10 @@ MOST = 4
 """Samples of a winner."""
 STEPS_A_TOKEN = 0.1
 """A token written costs less than this share of an optimizer step, which is for hundreds and their gradients."""
+UNCHARGED_SECONDS = 60.0
+"""A winner's at most, where the driver's core is no device."""
+OPENING_SECONDS = {"cpu": 0.0, "cuda": 5.0}
+"""Until a process that had no GPU can use one: a guess, no machine of ours had one."""
 LOADING_SECONDS = 0.3
 """Ten times what the weights of such a model take from a local disk, as measured."""
 
@@ -179,10 +191,11 @@ class TimeIsUp(Exception):
 def write_samples(
     found: Mapping[str, Winner], engine: Engine, data: Mapping[str, Data], *, kind: str
 ) -> dict[str, Score]:
-    """Of each winner that had its decay, as many as the rest of the cap pays for; the driver's core writes them.
+    """Of each winner that had its decay, as many as the rest of the cap pays for; a device of the driver writes them.
 
-    Where devices are GPUs (`kind` is cuda) that core is none, and nothing is charged. Either way it ends before the
-    deadline. Returns the scores of those that translate, where the rest pays for these too.
+    Where devices are GPUs (`kind` is cuda) and the driver has none, as on a cluster, its core does, which is no device,
+    and nothing is charged. Either way it ends before the deadline. Returns the scores of those that translate, where
+    the rest pays for these too.
     """
     torch.set_num_threads(1)
     accounting = engine.accounting
@@ -191,13 +204,15 @@ def write_samples(
     for family, winner in found.items():
         (row,) = accounting.journal.rows("SELECT MAX(step_seconds) AS step FROM reports WHERE trial = ?", winner.trial)
         price = sample_seconds(row["step"] or 0.0)
-        charged, wall = kind != "cuda", engine.wall_left()
-        seconds = min(affordable(accounting, 1) if charged else math.inf, math.inf if wall is None else wall)
-        if not winner.decayed or seconds <= decoding_seconds(row["step"] or 0.0):
+        device = kind if kind == "cpu" or torch.cuda.is_available() else "cpu"
+        charged, wall = device == kind, engine.wall_left()
+        most = affordable(accounting, 1) if charged else UNCHARGED_SECONDS
+        seconds = min(most, math.inf if wall is None else wall)
+        if not winner.decayed or seconds <= decoding_seconds(row["step"] or 0.0) + OPENING_SECONDS[device]:
             continue
         with Hold(accounting, winner.trial, DECODING, devices=1, seconds=seconds) if charged else nullcontext() as hold:
             lease = Lease(seconds, accounting.clock)
-            model, tokenizer = load_model(accounting.journal.folder / f"best-{family}")
+            model, tokenizer = load_model(accounting.journal.folder / f"best-{family}", device)
             written = samples(model, tokenizer, data[family], MOST, asking(lease))
             kept[family], price = taken(written, lease, price, MOST)
             score_of_all = scored(model, tokenizer, data[family], lease, price)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ SPACES = {
     "width = [[1, 2]]": r"'width' has the value \[1, 2\]: write finite numbers",
     "width = [nan]": r"'width' has the value nan",
     "width = ['']": r"'width' has the value ''",
-    "width = { low = 1 }": r"'width' has high = None: write a finite number",
+    "width = { low = 1 }": r"'width' has no high: write both ends",
+    "width = { high = 1 }": r"'width' has no low: write both ends",
     "width = { low = 2, high = 1 }": r"'width' goes from 2 to 1: write a low below its high",
     "width = { low = 0, high = 1, log = true }": r"'width' goes from 0 by its logarithm: write a low above zero",
     "width = { low = 1, high = inf }": r"'width' has high = inf",
@@ -111,16 +113,19 @@ def test_a_space(here: Path, capfd: pytest.CaptureFixture[str], text: str) -> No
         ({"space": "../files/latin.toml"}, r"--space: '.*latin\.toml' is not UTF-8"),
         ({"space": None}, r"--space: missing: --train needs what varies"),
         ({"metric": None}, r"--metric: missing: say what --train reports; write --metric loss"),
-        ({"maximize": "accuracy"}, r"--metric: 'loss' beside --maximize: are two; write"),
+        ({"maximize": "accuracy"}, r"--metric: 'loss' is to be small and 'accuracy', by --maximize, large: leave"),
         ({"metric": " "}, r"--metric: ' ' is no name of a metric"),
         ({"metric": None, "maximize": "step"}, r"--maximize: 'step' is no name of a metric"),
         ({"metric": "width"}, r"--metric: 'width' is a dimension of --space too"),
         ({"life": "0"}, r"--life: '0' is too few"),
         ({"life": "many"}, r"--life: 'many' is not a whole number"),
-        ({"train": None}, r"--space: is of a training loop of your own: add --train FILE"),
+        ({"life": "500epochs"}, r"--life: '500epochs' is not a whole number of steps, .*: write it without a unit"),
+        ({"train": None}, r"--metric: is of a training loop of your own: add --train FILE"),
         ({"families": "nanogpt"}, r"--families: 'nanogpt=100': --train is in their place"),
-        ({"fix": "heads=4"}, r"--fix: is of the families that come with the project: leave it out with --train"),
+        ({"fix": "heads=4"}, r"--fix: 'heads=4' is of the families .*: with --train write --range heads=4"),
+        ({"fix": "a=1,b=2"}, r"--fix: 'a=1,b=2' is of the families .* write --range a=1 --range b=2$"),
         ({"text_corpus": "builtin"}, r"--text-corpus: is of the families"),
+        ({"objective": "front"}, r"--objective: is of the families"),
         ({"budget": "5s"}, r"--budget: '5s' does not pay for one rung of one trial: write at least 17s"),
         ({"devices": "300"}, r"--devices: '300' is more than"),
         ({"trials_per_gpu": "auto"}, r"--trials-per-gpu: 'auto': what a loop of yours takes of a GPU is not known"),
@@ -177,3 +182,16 @@ def test_what_is_stored_of_a_loop_gives_the_same_settings_again_once_its_file_is
         assert Settings.from_stored(stored, train=original.train) == original
         with pytest.raises(UserError, match=r"^--train: missing: [^\n]*$"):
             Settings.from_stored(stored)
+
+
+def test_the_printed_line_to_go_on_names_the_loop_and_its_mirror(here: Path) -> None:
+    (here / "mirror").mkdir()
+    settings = Settings(
+        budget="1h", train=GOOD["--train"], space=GOOD["--space"], metric="loss", mirror=here / "mirror"
+    )
+    (here / "study").mkdir()
+    (here / "study" / "study.json").write_text(json.dumps({"settings": settings.stored()}))
+    _, script, *flags = shlex.split(settings.to_go_on(here / "study"))
+    assert script == "tune/run.py" and str(here / "mirror") in flags
+    again = cli.parse(Settings, flags)
+    assert (again.train, again.mirror, again.space) == (settings.train, here / "mirror", settings.space)

@@ -10,7 +10,8 @@ from model.data.corpus import LONGEST_CHARACTERS
 from tests.model.stand_in import NOWHERE, ask_python, fill, pairs, serving
 from tune.corpora import ASK_SECONDS, load_corpora
 from tune.flags import BUILTIN
-from tune.settings import HUB_LARGE_TEXT, HUB_PAIRS, HUB_TEXT, Settings
+from tune.search_flags import HUB_LARGE_TEXT, HUB_PAIRS, HUB_TEXT
+from tune.settings import Settings
 
 CHOOSE = """
 import contextlib, io, json, sys

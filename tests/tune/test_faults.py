@@ -27,7 +27,7 @@ from tune.search_context import survey
 from tune.search_space import SPACES
 from tune.settings import Settings
 from tune.study import Outcome
-from tune.winners import last_lines
+from tune.winners import last_lines, why_none
 
 CORE = Devices(kind="cpu", count=1, model="core", precisions=("fp32",), cores=1)
 RAISED = "error: its loss raised ValueError: expected {} (mine.py:12)"
@@ -212,6 +212,14 @@ def test_an_exception_is_called_that_and_a_death_a_death(text: str, its_own: boo
     (tmp_path / "error.txt").write_text(text.replace("{root}", str(root)))
     assert why(SimpleNamespace(error_file=str(tmp_path / "error.txt"))) == (its_own, said)  # type: ignore[arg-type]
     assert why(SimpleNamespace(error_file=None)) == (False, "its process died: Ray lost it")  # type: ignore[arg-type]
+
+
+def test_where_a_loop_failed_its_own_output_is_named_where_its_traceback_is(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=1)
+    for trial, reason in {"t001": "diverged", "t002": "error: x: a", "t003": "error: b", "t004": "error: x: a"}.items():
+        row = {"trial": trial, "family": "loop", "config": "{}", "state": "failed", "reason": reason}
+        world.journal.insert("trials", row | {"created": 0.0})
+    assert "; see output/t002.txt, mend that" in why_none(world.journal, "loop")
 
 
 @pytest.mark.parametrize(

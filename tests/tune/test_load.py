@@ -19,7 +19,8 @@ from model.settings import GenerateSettings
 from model.training.checkpoint import config_state, export, save
 from tests.forked import FORKING
 from tests.model.test_use import CHARACTERS
-from tune import cli
+from tune import cli, errors
+from tune.errors import UserError
 from tune.registry import register
 from tune.search_space import SPACES
 from tune.settings import Settings
@@ -85,6 +86,17 @@ def test_a_family_out_of_a_file_is_one_to_choose_and_to_fix(mine: Path) -> None:
     assert replace(settings, seed=1) == Settings(budget="1h", load=mine, families="mine", fix="width=32", seed=1)
 
 
+@pytest.mark.parametrize("asked", ["width=16-32", "width=16,wide", "width=16.5..32", "learning_rate=1e-3-1e-2"])
+def test_of_such_a_family_too_a_range_of_numbers_has_numbers(mine: Path, asked: str) -> None:
+    given = ["--budget", "1h", "--load", str(mine), "--families", "mine", "--range"]
+    name = asked.partition("=")[0]
+    with pytest.raises(
+        UserError, match=rf"^--range: '{name}' has [^\n]*: it takes [^\n]*numbers; write {name}=[^\n]*\.\."
+    ):
+        cli.parse(Settings, [*given, asked])
+    assert list(cli.parse(Settings, [*given, "width=16..64"]).range) == ["width"]
+
+
 def parsed(flags: list[str], line: Connection) -> None:
     try:
         line.send(dict(cli.parse(Settings, flags).families))
@@ -98,6 +110,30 @@ def elsewhere(flags: list[str]) -> Any:
     FORKING.Process(target=parsed, args=(flags, end), daemon=True).start()
     end.close()
     return line.recv()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("{root}/tune/run.py", "python {root}/tune/run.py"),
+        ("../{name}/analysis/rank.py", "python ../{name}/tune/run.py"),
+        ("{root}/.venv/lib/pytest/__main__.py", "python tune/run.py"), ("mine.py", "python tune/run.py"),
+        ("ration", "ration run"),
+    ],
+)  # fmt: skip
+def test_a_script_of_ours_is_called_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: str, said: str
+) -> None:
+    (tmp_path / "checkout").mkdir()
+    (tmp_path / "here").mkdir()
+    root = tmp_path / "checkout"
+    monkeypatch.setattr(errors, "ROOT", root)
+    monkeypatch.setattr(sys, "argv", [argv.format(root=root, name=root.name)])
+    monkeypatch.chdir(tmp_path / "here")
+    assert errors.called("tune/run.py") == said.format(root=root, name=root.name)
+    monkeypatch.chdir(root)
+    assert errors.called("tune/run.py") == ("ration run" if argv == "ration" else "python tune/run.py")
+    assert errors.called("analysis/rank.py") == ("ration rank" if argv == "ration" else "python analysis/rank.py")
 
 
 def test_the_printed_line_goes_on_and_without_the_file_one_line_says_what_is_missing(

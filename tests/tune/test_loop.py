@@ -122,9 +122,16 @@ def test_a_metric_that_is_missing_or_a_step_that_goes_back_is_an_error_in_one_li
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
 def test_a_metric_that_is_not_finite_ends_the_trial(world: World, loss: float) -> None:
-    world.report(3.0)
     world.report(loss, save=saving(0))
     assert world.lease.done() and world.heard[-1]["ended"] == "diverged" and not world.heard[-1]["checkpoint"]
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_what_it_had_before_counts_and_is_not_saved_over(world: World, loss: float) -> None:
+    world.report(3.0)
+    world.report(loss, save=saving(0))
+    said = world.heard[-1]
+    assert world.lease.done() and (said["ended"], said["best"], said["checkpoint"]) == ("returned", 3.0, None)
 
 
 def test_numbers_of_any_library_count_and_what_else_is_told_is_left_out(world: World) -> None:

@@ -2,11 +2,14 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
+import ray.tune
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
+from tune.errors import UserError
 from tune.own_space import OwnSpace, choice, floats, integers, loguniform, made_space, parse_space, space_text
 from tune.search.suggest import Suggester
 from tune.search_space import Config, label
@@ -89,6 +92,24 @@ layers = { low = 2, high = 8 }
 width = { low = 8, high = 512, log = true }
 """)
     assert parse_space(str(tmp_path / "space.toml")) == SPACE.given
+
+
+def test_ray_tunes_domains_are_taken_as_they_are_or_refused_in_one_line() -> None:
+    rng = random.Random(0)
+    given = {
+        "rate": ray.tune.loguniform(1e-4, 1e-2), "drop": ray.tune.uniform(0, 1), "layers": ray.tune.randint(2, 4),
+        "width": ray.tune.qrandint(64, 256, 64), "kind": ray.tune.choice(["a", 1]), "seen": ray.tune.lograndint(2, 512),
+    }  # fmt: skip
+    space = OwnSpace(given=made_space(given)).given
+    for name, each in given.items():
+        assert all(each.is_valid(space[name].draw(rng)) for _ in range(100)), name
+    assert space["rate"].log and not space["drop"].whole and (space["seen"].log, space["seen"].whole) == (True, True)
+    assert OwnSpace(given={"layers": space["layers"]}).count == 2, "its upper end is not included, as Ray has it"
+    assert space["width"].values == (64, 128, 192, 256)
+    odd: Any
+    for odd in (ray.tune.randn(0, 1), ray.tune.sample_from(lambda: 1), ray.tune.qloguniform(1e-2, 1.0, 1e-2)):
+        with pytest.raises(UserError, match=r"^'rate' has [^\n]*: write [^\n]*$"):
+            made_space({"rate": odd})
 
 
 def test_optunas_distributions_are_taken_as_they_are() -> None:

@@ -62,7 +62,14 @@ def test_nothing_is_spent_or_written(
 
 
 @pytest.mark.parametrize(
-    "changes", [{"families": "nanogpt,translation"}, {"budget": 5400.0}, {"rungs": "tokens"}, {"confirm": 2}]
+    "changes",
+    [
+        {"families": "nanogpt,translation"},
+        {"budget": 5400.0},
+        {"rungs": "tokens"},
+        {"confirm": 2},
+        {"objective": "front"},
+    ],
 )
 def test_it_adds_up_to_the_cap(planned: Callable[..., Plan], changes: dict[str, object]) -> None:
     plan = planned(**changes)

@@ -10,9 +10,10 @@ import pytest
 
 from tests.tune.search.world import WARM_UP_STEPS, Numbered, World
 from tune import cli
+from tune.experiments.experiment_settings import ExperimentSettings
 from tune.prospects import prospects, standing
 from tune.recipe import Recipe
-from tune.settings import ExperimentSettings, Settings
+from tune.settings import Settings
 from tune.store.journal import Journal
 
 RECIPE = Recipe(

@@ -23,7 +23,7 @@ from tests.soak.search import Search
 from tests.tune.display.conftest import check_all_are_complete
 from tune.ranking import ranking
 from tune.search.resume import close_what_a_kill_left_open
-from tune.store.journal import FILE, Journal
+from tune.store.journal import Journal
 
 LATE = r"error: (its process had not started|hung: no sign of life) .*by the end of its lease"
 """Why a trial may fail that does nothing wrong: it is a busy machine's."""
@@ -121,11 +121,15 @@ class Life:
 
 @pytest.fixture(scope="module")
 def lives(observer: Observer, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Life]]:
-    """A study and its lives: told to end in order, killed, and told twice, each as soon as the search has trained."""
+    """A study and its lives: told to end in order, killed, and told twice, each as soon as the search has trained.
+
+    After the first its folder is lost, and it goes on from its mirror.
+    """
     study, lives = tmp_path_factory.mktemp("ended") / "study", dict[str, Life]()
+    (drive := study.with_name("drive")).mkdir()
     flags = ("--budget", LONG, "--families", "nanogpt", "--devices", "1", "--report-every", "1s", "--out", study)
     for end in ("in order", "killed", "at once"):
-        search = Search(observer, *(("--resume", study) if lives else flags))
+        search = Search(observer, *(("--resume", study) if lives else flags), "--mirror", drive)
         trained = bool(lives or search.wait_for("at rung 0")) and trains(search, study)
         if end == "killed":
             search.kill()
@@ -137,12 +141,15 @@ def lives(observer: Observer, tmp_path_factory: pytest.TempPathFactory) -> tuple
         code = search.finish()
         (last,) = rows(study, "SELECT trial, steps FROM reports ORDER BY report DESC LIMIT 1")
         lives[end] = Life(driver=search.driver, code=code, printed=search.printed, trained=trained, last=last)
+        if end == "in order":
+            shutil.rmtree(study)
     return study, lives
 
 
 def test_however_a_search_was_ended_it_goes_on_as_the_same(lives: tuple[Path, dict[str, Life]]) -> None:
     _, ended = lives
     assert all(life.trained and ASTRAY not in life.printed for life in ended.values())
+    assert all("mirror: " not in life.printed for life in ended.values())
 
 
 def test_nothing_that_was_told_is_lost(lives: tuple[Path, dict[str, Life]]) -> None:
@@ -155,7 +162,8 @@ def test_told_once_it_ends_in_order_and_keeps_what_it_found(lives: tuple[Path, d
     study, ended = lives
     life = ended["in order"]
     assert life.code == 128 + signal.SIGINT
-    assert life.printed.splitlines()[-1] == f"ended by SIGINT; go on with: python tune/run.py --resume {study}"
+    how = f"python tune/run.py --resume {study} --mirror {study.with_name('drive')}"
+    assert life.printed.splitlines()[-1] == f"ended by SIGINT; go on with: {how}"
     assert (study / "best-nanogpt" / "config.json").exists()
 
 
@@ -182,39 +190,3 @@ def test_the_account_of_all_lives_adds_up(lives: tuple[Path, dict[str, Life]]) -
     with Journal(lives[0], new=False) as journal:
         close_what_a_kill_left_open(journal)
     assert adds_up(lives[0]) and spent(lives[0]) > 0
-
-
-MIRRORING = """
-import sys
-from tune.cli import main
-from tune.settings import Settings
-from tune.store import mirror
-
-if __name__ == "__main__":
-    mirror.EVERY_SECONDS = 0.5
-    sys.exit(main(Settings))
-"""
-
-
-def test_a_search_whose_machine_is_gone_goes_on_from_its_mirror(observer: Observer, tmp_path: Path) -> None:
-    """Killed, and its folder with it: its copy has a trial's rung, and the study is the same."""
-    study, drive, script = tmp_path / "study", tmp_path / "drive", tmp_path / "mirroring.py"
-    drive.mkdir()
-    script.write_text(MIRRORING)
-    flags = ("--budget", LONG, "--families", "nanogpt", "--devices", "1", "--report-every", "1s", "--out", study)
-    search = Search(observer, *flags, "--mirror", drive, script=(script,))
-    assert search.wait_for("at rung 0"), search.printed
-    copied = "SELECT trial, config FROM trials JOIN reports USING (trial) WHERE rung IS NOT NULL"
-    assert comes(lambda: (drive / "study" / FILE).exists() and rows(drive / "study", copied))
-    search.kill()
-    assert comes(lambda: not observer.alive(search.driver))
-    known, spent_by_then = rows(drive / "study", copied), spent(study)
-    shutil.rmtree(study)
-    again = Search(observer, "--resume", study, "--mirror", drive, script=(script,))
-    assert trains(again, study), again.printed
-    again.interrupt()
-    assert again.finish() == 128 + signal.SIGINT, again.printed
-    assert all(row in rows(study, copied) for row in known) and known
-    assert spent(study) > spent_by_then and adds_up(study)
-    assert (drive / "study" / "best-nanogpt").is_dir() and rows(drive / "study", copied) == rows(study, copied)
-    assert "mirror:" not in again.printed

@@ -7,6 +7,7 @@ from threading import Barrier
 import pytest
 
 from tune.flags import families_text, parse_families
+from tune.own_space import made_space
 from tune.settings import OF_A_LOOP, Settings
 
 
@@ -40,6 +41,9 @@ def test_families_take_their_shares():
         ({"trials_per_gpu": 0}, "--trials-per-gpu: '0' is too few: write 1 or more, or auto"),
         ({"seed": 2**32}, "--seed: '4294967296'"),
         ({"confirm": 1}, "--confirm: '1' is too few: .*write 2"),
+        ({"objective": "size"}, "--objective: 'size' is not there: choose loss or front"),
+        ({"objective": "front", "confirm": 2}, "--objective: 'front' has no one leader, whom --confirm is about"),
+        ({"objective": "front", "stop_below_gain": 0.01}, "--objective: 'front' .* --stop-below-gain is about"),
         ({"stop_below_gain": -0.1}, "--stop-below-gain: '-0.1/h' is no gain: write nats a device-hour, 0 or more"),
         ({"stop_below_gain": float("nan")}, "--stop-below-gain: 'nan/h' is no gain"),
         *(
@@ -102,6 +106,10 @@ EVERYTHING = {
     "fix": {"heads": 8, "dropout": 0.1, "precision": "bf16"},
     "vary": ("learning_rate", "weight_decay"),
     "set": {"context": 256, "learning_rate": 1.23456789e-05},
+    "space": made_space({"layers": [2, 10]}),
+    "range": made_space({"d_model": {"low": 64, "high": 256}, "weight_decay": [0.05, 1e-06]}),
+    "at_most": 5_500_000,
+    "first": ({"d_model": 128, "layers": 10}, {"dropout": 0.1}),
     "devices": 3,
     "trials_per_gpu": 2,
     "oversubscribe": True,
@@ -123,11 +131,11 @@ EVERYTHING = {
 
 
 def test_what_is_stored_gives_the_same_settings_again_but_for_what_a_run_is_told_anew(tmp_path):
-    for changes in ({}, EVERYTHING):
+    for changes in ({}, {"objective": "front"}, EVERYTHING):
         original = settings(**changes, out=tmp_path)
         assert Settings.from_stored(json.loads(json.dumps(original.stored())), out=tmp_path) == original
     left_out = {each.name for each in fields(Settings)} - set(original.stored())
-    assert left_out == {"out", "resume", "address", "plan", "load", *OF_A_LOOP, "train"}
+    assert left_out == {"out", "resume", "config", "address", "plan", "load", *OF_A_LOOP, "train"}
 
 
 STRANGE = (

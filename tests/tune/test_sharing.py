@@ -15,7 +15,7 @@ from analysis.study import open_study
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import SHARES, World
 from tune import cli
-from tune.devices import CONTEXT_BYTES, RAYS_UNIT, Devices, find_devices
+from tune.devices import CONTEXT_BYTES, RAYS_UNIT, TIME_SLICED, Devices, find_devices
 from tune.display.panel import look
 from tune.flags import AUTO
 from tune.search_context import survey
@@ -100,14 +100,19 @@ def test_as_many_as_are_asked_for_have_room_on_a_gpu_and_in_its_memory_and_no_mo
         assert each == 1 or each * (shared.trial_bytes + CONTEXT_BYTES) <= GPUS.memory_bytes
 
 
-def test_auto_is_as_many_as_memory_and_cores_hold_and_at_least_one() -> None:
+@pytest.mark.parametrize("mps", [True, False])
+def test_auto_is_as_many_as_memory_and_cores_hold_and_at_least_one_and_without_mps_a_few(
+    mps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = Settings(budget=3600.0, trials_per_gpu=AUTO)
+    monkeypatch.setattr("tune.devices.MPS", tmp_path if mps else tmp_path / "none")
     for cores, needed in itertools.product((1, 4, 64), (1e8, 2e9, 7e9, 30e9, 79e9, 300e9)):
         each = replace(GPUS, cores=cores).shared(asked, needed).trials_each
         fits, one_more_fits = (
             n * (needed + CONTEXT_BYTES) <= GPUS.memory_bytes and 2 * n <= cores for n in (each, each + 1)
         )
-        assert (fits or each == 1) and not one_more_fits
+        assert (fits or each == 1) and (not one_more_fits or (not mps and each == TIME_SLICED))
+        assert mps or each <= TIME_SLICED
 
 
 def test_without_a_gpu_it_is_refused_in_one_line_and_auto_is_one(

@@ -19,13 +19,14 @@ from model.nn.translator import Translator
 from model.training.checkpoint import config_state, save
 from model.training.evaluation import Score
 from model.training.time_budget import Lease
+from tests.cuda.fake_cuda import fake_cuda
 from tests.tune.search.world import World
 from tune import winners as samples_file
 from tune.search.engine import Engine
 from tune.settings import Settings
 from tune.store.heartbeat import DRIVER, FOLDER, beat, last_beat
 from tune.study import run_study
-from tune.winners import Winner, export, last_lines, taken, winners, write_samples
+from tune.winners import UNCHARGED_SECONDS, Winner, export, last_lines, taken, winners, write_samples
 
 
 def rows(world: World, seconds: float) -> Iterator[Sample]:
@@ -58,7 +59,7 @@ def test_samples_are_in_the_journal_and_every_device_second_is_charged(
     score = Score(bleu=12.34, chrf=30.0, sentences=128, signature="nrefs:1")
     monkeypatch.setattr(samples_file, "LOADING_SECONDS", 0.0)
     monkeypatch.setattr(samples_file, "STEPS_A_TOKEN", 0.0)
-    monkeypatch.setattr(samples_file, "load_model", lambda folder: (None, None))
+    monkeypatch.setattr(samples_file, "load_model", lambda folder, device: (None, None))
     monkeypatch.setattr(samples_file, "samples", lambda model, tokenizer, data, most, ask: rows(world, 0.01))
     monkeypatch.setattr(samples_file, "scored", lambda model, tokenizer, data, lease, price: score if data else None)
     config = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"}
@@ -138,6 +139,17 @@ def test_decoding_ends_inside_the_cap_whatever_a_step_takes_and_is_charged_to_it
     assert lease["charged"] == pytest.approx(lease["held"]) == pytest.approx(used)
     charged = world.total("SELECT SUM(seconds) FROM charges WHERE what = 'evaluation' AND trial = 't001' AND lease = 1")
     assert charged == pytest.approx(world.accounting.ledger.spent)
+
+
+def test_a_gpu_that_the_driver_has_decodes_and_is_charged_else_its_core_for_a_while(slow: Slow) -> None:
+    slow.seconds = 0.1
+    slow.write("cuda")
+    assert slow.world.accounting.ledger.spent == 0 and slow.world.now <= UNCHARGED_SECONDS
+    before = slow.world.now
+    with fake_cuda() as seen:
+        slow.write("cuda")
+    assert seen.launches and 0 < slow.world.accounting.ledger.spent <= LEFT
+    assert slow.world.accounting.ledger.spent == pytest.approx(slow.world.now - before)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])

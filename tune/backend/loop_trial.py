@@ -19,7 +19,7 @@ from typing import Any
 from tune.backend.leased import LeasedTrial, Place
 from tune.errors import ROOT
 from tune.load import Loop
-from tune.loop import Record, Terms, newest, read
+from tune.loop import Record, Terms, newest, output_of, read
 from tune.loop_process import BOOT
 from tune.reports import KEPT_BACK, Evaluation, Report, to_row
 
@@ -29,8 +29,6 @@ LAST_SECONDS = 0.15
 """Of a lease, to end a loop by force and to say so."""
 CLOSING_SECONDS = 2.0
 """A loop that was told to end may take so long to return, or as long as between two reports."""
-OUTPUT = "output"
-"""The folder of what trials print, in the study's."""
 
 
 class LoopFailed(Exception):
@@ -82,7 +80,7 @@ class LoopTrial(LeasedTrial):
         self._folder = place.folder / "checkpoints" / assignment["trial"]
         terms = Terms(
             trial=assignment["trial"], config={**self._loop.fixed, **assignment["config"]}, folder=str(self._folder),
-            output=str(place.folder / OUTPUT / f"{assignment['trial']}.txt"), ends=self._until,
+            output=str(place.folder / output_of(assignment["trial"])), ends=self._until,
             metric=self._loop.metric.name, maximize=self._loop.metric.maximize, steps=assignment["steps"],
             training_seconds=assignment["training_seconds"], life=self._loop.life, last=assignment["rung"] is None,
         )  # fmt: skip

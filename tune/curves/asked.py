@@ -12,7 +12,7 @@ from tune.flags import Command, Flags, typed
 from tune.units import duration_text, parse_bytes, parse_duration
 
 SCHEDULERS = (
-    *("ration", "ray-asha", "ray-hyperband", "optuna-hyperband", "optuna-halving"),
+    *("ration", "ration-front", "ray-asha", "ray-hyperband", "optuna-hyperband", "optuna-halving"),
     *("promotion-asha", "one-report", "random", "oracle"),
 )
 SUGGESTIONS = ("order", "cheap", "tpe", "prior")

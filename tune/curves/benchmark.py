@@ -13,6 +13,7 @@ from tune.errors import UserError
 from tune.recipe import FLOPS_PER_WEIGHT, suited_weights
 from tune.search.engine import WALLS, Engine
 from tune.search.family import CostModel, Family, Policy
+from tune.search.front import hypervolume
 from tune.search.ladder import Frame, Rules
 from tune.search.outlook import Outlook
 from tune.search.simulator import Clock, Costs, Simulation
@@ -42,6 +43,8 @@ trials have ends of their own, and else in tokens: the other way round; without 
 
 WITHOUT = "without "
 """Our own scheduler, less the idea that follows."""
+OF_FRONT = "ration-front"
+"""Our own scheduler, that looks for the front of size against loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,13 +134,15 @@ def _family(
         first = unit * step_seconds if math.isfinite(life) else None  # reports are as close as they are
         frame = Frame(
             slots=cell.workers, shortest=shortest, overhead=settings.thaw, start_up=settings.start_up,
-            life=life * step_seconds, rules=Rules(**IDEAS.get(idea, {})),
+            life=life * step_seconds, rules=Rules(**IDEAS.get(idea, {}), front=idea == OF_FRONT),
         )  # fmt: skip
         policy = SuccessiveHalving(frame, frame.fit(cell.cap, wall, first), price)
         supply.steps_at = lambda rung: policy.rung_seconds(rung) / step_seconds
         sizes = {label(curve.config): float(curve.parameters) for curve in curves}
         if idea != OUTLOOK:
-            supply.outlook = Outlook(lambda config: sizes[label(config)], policy.outlook)
+            supply.outlook = Outlook(
+                lambda config: sizes[label(config)], policy.outlook, addition=policy.addition
+            )  # fmt: skip
     else:
         from tune.curves.baselines import made  # Ray and Optuna come only with those of theirs
 
@@ -177,7 +182,7 @@ def _prior(curves: Sequence[Curve], cap: float, seed: int) -> Callable[[Config],
 
 
 def _ours(cell: Cell) -> bool:
-    return cell.scheduler == "ration" or cell.scheduler.startswith(WITHOUT)
+    return cell.scheduler in ("ration", OF_FRONT) or cell.scheduler.startswith(WITHOUT)
 
 
 KNOWN_SHARE = 0.6
@@ -204,7 +209,7 @@ def outcome(cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], engin
     found = min(min((loss for _, loss in reached), default=math.inf), max(curve.losses[0] for curve in fitting))
     diverged = [curve.seconds_per_report for curve, count in steps.values() if count >= curve.diverges]
     (lost,) = engine.accounting.journal.rows("SELECT TOTAL(seconds) FROM charges WHERE what = 'lost'")
-    front = hypervolume([(curve, curve.best[-1]) for curve in curves], curves)
+    whole = dominated([(curve, curve.best[-1]) for curve in curves], curves)
     best, known = (min(_alone(curve, cell, settings, share) for curve in fitting) for share in (1.0, KNOWN_SHARE))
     return Outcome(
         regret=math.expm1(found - best),
@@ -213,7 +218,7 @@ def outcome(cell: Cell, settings: ReplaySettings, curves: Sequence[Curve], engin
         after_divergence=sum(diverged) / cell.cap,
         unfit=lost[0] / cell.cap,
         trials=len(steps),
-        hypervolume=hypervolume(reached, curves) / front if front else 1.0,
+        hypervolume=dominated(reached, curves) / whole if whole else 1.0,
         wall=clock.now,
     )
 
@@ -230,13 +235,9 @@ def diverging(curves: Sequence[Curve], share: float, seed: int) -> tuple[Curve, 
     return tuple(broken(curve) if index in chosen else curve for index, curve in enumerate(curves))
 
 
-def hypervolume(reached: Sequence[tuple[Curve, float]], curves: Sequence[Curve]) -> float:
-    """Area in (log parameters, loss) that the points dominate, below the largest model and the worst end of a table."""
-    widest = math.log(max(curve.parameters for curve in curves) + 1)
-    level = max((curve.best[-1] for curve in curves if curve.sound), default=0.0)
-    area = 0.0
-    for curve, loss in sorted(reached, key=lambda point: (point[0].parameters, point[1])):
-        if loss < level:
-            area += (level - loss) * (widest - math.log(curve.parameters + 1))
-            level = loss
-    return area
+def dominated(reached: Sequence[tuple[Curve, float]], curves: Sequence[Curve]) -> float:
+    """Hypervolume of losses of some curves, in (log parameters, loss), below the largest model and the worst end of a
+    table. Not sound, a curve adds nothing."""
+    worst = max((curve.best[-1] for curve in curves if curve.sound), default=0.0)
+    bound = math.log1p(max(curve.parameters for curve in curves)), worst
+    return hypervolume([(math.log1p(curve.parameters), loss) for curve, loss in reached], bound)

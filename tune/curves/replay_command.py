@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 from tune.curves.asked import ALL, ReplaySettings
-from tune.curves.benchmark import IDEAS, WITHOUT, Cell, Outcome, searches
+from tune.curves.benchmark import IDEAS, OF_FRONT, WITHOUT, Cell, Outcome, searches
 from tune.curves.recorded import Row, Rows, Table, code, load
 from tune.flags import invalid
 
@@ -44,34 +44,41 @@ def asked(cell: Cell, settings: ReplaySettings) -> Row:
 def found(outcomes: Sequence[Outcome]) -> Row:
     """What the searches of a cell come to; regrets are 0.05 where the perplexity is 5 % above the best."""
     regrets = [outcome.regret for outcome in outcomes]
-    spread = statistics.stdev(regrets) if len(regrets) > 1 else 0.0
+    volumes = [outcome.hypervolume for outcome in outcomes]
+
+    def error(values: Sequence[float]) -> float:
+        return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
     def mean(value: Callable[[Outcome], float]) -> float:
         return statistics.fmean(value(outcome) for outcome in outcomes)
 
     return {
         "mean_regret": statistics.fmean(regrets),
-        "standard_error": spread / math.sqrt(len(regrets)),
+        "standard_error": error(regrets),
         "p90_regret": sorted(regrets)[max(0, math.ceil(0.9 * len(regrets)) - 1)],
         "unspent": mean(lambda outcome: outcome.unspent),
         "after_divergence": mean(lambda outcome: outcome.after_divergence),
         "unfit": mean(lambda outcome: outcome.unfit),
         "trials": mean(lambda outcome: outcome.trials),
-        "hypervolume": mean(lambda outcome: outcome.hypervolume),
+        "hypervolume": statistics.fmean(volumes),
+        "hypervolume_error": error(volumes),
         "wall_seconds": mean(lambda outcome: outcome.wall),
         "bound": mean(lambda outcome: outcome.bound),
     }
 
 
 OURS, BOUND = "ration", "oracle"
+NO_BASELINES = (OURS, OF_FRONT, BOUND)
 GRIDS = ("table", "budget", "workers")
 
 
 def report(rows: Sequence[Row]) -> str:
-    """Tables in plain text. Regret is perplexity above the best of the table, in %."""
+    """Tables in plain text. Regret is perplexity above the best of the table, in %; the hypervolume, of what trials
+    came to in (log parameters, loss), is a share of that of all curves to their ends."""
     seeds = rows[0]["seeds"]
     parts = [f"mean regret in % of the best perplexity, {seeds} search{'es' if seeds > 1 else ''} a cell"]
-    parts += [_regrets(rows, key) for key in GRIDS]
+    parts += [_by(rows, key, "regret", lambda row: 100 * row["mean_regret"]) for key in GRIDS]
+    parts += [_by(rows, key, "hypervolume", lambda row: row["hypervolume"], ".3f") for key in GRIDS]
     parts.append(_means(rows))
     if OURS in _names(rows, "scheduler") and _baselines(rows):
         parts += [_ratios(rows, f"{OURS}'s regret / by {key}", key) for key in GRIDS]
@@ -80,12 +87,12 @@ def report(rows: Sequence[Row]) -> str:
     return "\n\n".join(parts)
 
 
-def _regrets(rows: Sequence[Row], key: str) -> str:
+def _by(rows: Sequence[Row], key: str, what: str, value: Callable[[Row], float], form: str = ".2f") -> str:
     """One line a scheduler, one column for each value of `key`, and one for all."""
-    lines = [[f"regret by {key}", *map(str, _names(rows, key)), "all"]]
+    lines = [[f"{what} by {key}", *map(str, _names(rows, key)), "all"]]
     for scheduler in _names(rows, "scheduler"):
-        cells = [_regret(part, scheduler) for part in (*_parts(rows, key), rows)]
-        lines.append([scheduler, *(f"{100 * cell:.2f}" for cell in cells)])
+        parts = [[row for row in part if row["scheduler"] == scheduler] for part in (*_parts(rows, key), rows)]
+        lines.append([scheduler, *(f"{statistics.fmean(map(value, part)):{form}}" for part in parts)])
     return _align(lines)
 
 
@@ -125,6 +132,7 @@ def _means(rows: Sequence[Row]) -> str:
         "unfit %": lambda row: 100 * row["unfit"],
         "trials": lambda row: row["trials"],
         "hypervolume": lambda row: row["hypervolume"],
+        "+-hv": lambda row: row["hypervolume_error"],
         "wall": lambda row: row["wall_seconds"] * row["workers"] / row["cap_seconds"],
     }
     lines = [["means over all cells", *columns]]
@@ -143,7 +151,7 @@ def _ratio(ours: float, theirs: float) -> str:
 
 
 def _baselines(rows: Sequence[Row]) -> list[str]:
-    return [name for name in _names(rows, "scheduler") if name not in (OURS, BOUND) and not name.startswith(WITHOUT)]
+    return [name for name in _names(rows, "scheduler") if name not in NO_BASELINES and not name.startswith(WITHOUT)]
 
 
 def _parts(rows: Sequence[Row], key: str) -> list[list[Row]]:

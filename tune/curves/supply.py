@@ -8,7 +8,8 @@ from typing import TypeVar
 import optuna
 
 from tune.curves.recorded import Curve
-from tune.search.forecast import NO_PROGRESS, Forecast, Progress
+from tune.search.forecast import NO_PROGRESS, Progress
+from tune.search.front import Forecast
 from tune.search.outlook import Outlook, most_promising
 from tune.search_space import Config, Value
 

@@ -123,7 +123,7 @@ class Screen(Listener):
 
     def __init__(self, write: Callable[[str], None], metric: Metric | None = None) -> None:
         self._write, self._metric = write, metric
-        self._next_budget_line = time.monotonic() + BUDGET_LINE_SECONDS
+        self._next_budget_line, self._said_once = time.monotonic() + BUDGET_LINE_SECONDS, False
 
     def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
         """t003 nanogpt d128 h4 l4 p.1 bf16: promote: place 1 of 5 at rung 0"""
@@ -143,19 +143,25 @@ class Screen(Listener):
             measured = f"{found}{' on the whole split' if report.whole else ''}"
             result = f"{measured} after {report.steps:,} steps"
             self._write(f"{_clock(engine.accounting.clock())} {trial} {family} {where}: {result}")
-        for line in _lost(report):
+        for line in self._lost(report):
             self._write(f"{_clock(engine.accounting.clock())} {trial} {engine.trials[trial].family}: {line}")
         if time.monotonic() >= self._next_budget_line:
             self._next_budget_line = time.monotonic() + BUDGET_LINE_SECONDS
             self._write(budget_line(engine))
 
-
-def _lost(report: Report) -> Iterator[str]:
-    """What became of the end of a lease of a user's loop, where that was not as it should be."""
-    if "lost" in report.seconds:
-        yield f"ended by force at the end of its lease: no report for {report.seconds['lost']:.1f} s"
-    if report.lost and report.ended and report.ended != "diverged":
-        yield f"{report.lost:,} steps since its newest checkpoint are lost, which its loop did not save"
+    def _lost(self, report: Report) -> Iterator[str]:
+        """What became of the end of a lease of a user's loop, where that was not as it should be; once for all that it
+        never saves."""
+        forced = "lost" in report.seconds
+        if forced:
+            yield f"ended by force at the end of its lease: no report for {report.seconds['lost']:.1f} s"
+        if not report.lost or report.ended in (None, "diverged"):
+            return
+        if forced or report.checkpoint is not None:
+            yield f"{report.lost:,} steps since its newest checkpoint are lost, which its loop did not save"
+        elif not self._said_once:  # an end in order, at which a loop that saves would have
+            self._said_once = True
+            yield "its loop never saves, so each lease of a trial begins anew: give ration.report(...) a save="
 
 
 def budget_line(engine: Engine) -> str:

@@ -20,10 +20,10 @@ from tune.corpora import SETTINGS as CORPORA
 from tune.corpora import load_corpora
 from tune.devices import Devices, find_devices
 from tune.errors import UserError
+from tune.experiments.experiment_settings import ExperimentSettings
 from tune.flags import invalid
 from tune.recipe import SETTABLE, followed
 from tune.search_space import DIMENSIONS, Dimensions, Space, Value, fix_text, label
-from tune.settings import ExperimentSettings
 from tune.store.journal import Journal, connect
 from tune.store.queries import best_so_far
 

@@ -11,6 +11,7 @@ from tune.experiments.conduct import run_experiment
 from tune.experiments.curves import CURVES
 from tune.experiments.data_parallel import DATA_PARALLEL
 from tune.experiments.estimates import ESTIMATES
+from tune.experiments.experiment_settings import ExperimentSettings
 from tune.experiments.large_batch import LARGE_BATCH
 from tune.experiments.loader import LOADER
 from tune.experiments.methods import METHODS
@@ -19,7 +20,6 @@ from tune.experiments.scaling import SCALING
 from tune.experiments.stages import STAGES_OF_A_TRAINING
 from tune.experiments.transfer import TRANSFER
 from tune.flags import invalid, parse_families, parse_path
-from tune.settings import ExperimentSettings
 from tune.units import duration_text
 
 EXPERIMENTS: dict[str, Experiment] = {

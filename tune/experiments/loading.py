@@ -213,7 +213,7 @@ class Fed:
     def plan(self, generator: np.random.Generator) -> np.ndarray:
         return np.zeros((1, 1))
 
-    def batch(self, row: np.ndarray, /) -> Batch:
+    def batch(self, row: np.ndarray, there: Tensor, /) -> Batch:
         return self._batch
 
 

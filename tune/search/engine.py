@@ -253,8 +253,9 @@ class Engine:
             family = self.families[name]
             left = self._shares.left(name, self.slots.free, None).seconds
             price = self._rest(trial, left) if rung is None else self.price_of(name)(trial, rung)
+            least = max(LEAST_LEASE_SECONDS, family.least(trial, self.trials[trial]))
             with self.event():
-                if left >= LEAST_LEASE_SECONDS and price <= left and not family.policy.hopeless:
+                if left >= least and price <= left and not family.policy.hopeless:
                     return self._lease(trial, rung, price, GO_ON, "its segment was cut short")
                 self.state.waits(trial)
                 self._decide(trial, "wait", "what is left does not pay for the rest of its segment", rung)

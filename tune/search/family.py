@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tune.reports import KEPT_BACK, Report
-from tune.search.forecast import NO_PROGRESS, Forecast, Progress, Standing
+from tune.search.forecast import NO_PROGRESS, Progress, Standing
+from tune.search.front import Forecast
 from tune.search.ladder import Ladder
 from tune.search.memory_model import Memory
 from tune.search.successive_halving import Confirm, Left, Move
@@ -45,7 +46,8 @@ class TrialRecord:
 
     step_seconds: median seconds of a step by which its rungs were fixed, None before that; goal: steps of its life that
     its last lease was for, None where only seconds counted; deaths: how often its process died; micro_batches: into how
-    many parts its batches were cut, None before it ran; confirms: the trial whose configuration it trains anew.
+    many parts its batches were cut, None before it ran; confirms: the trial whose configuration it trains anew. Of a
+    user's loop, gap: the longest seconds between two of its reports so far (0: it made none).
     """
 
     family: str
@@ -57,6 +59,7 @@ class TrialRecord:
     deaths: int = 0
     micro_batches: int | None = None
     confirms: str | None = None
+    gap: float = 0.0
 
     def take_up(self, newest: tuple[str, int] | None) -> None:
         """Path and steps of the newest sound checkpoint: there its next segment begins."""
@@ -281,7 +284,11 @@ class Family:
         seconds = self.policy.rung_seconds(rung)
         if record is not None and (steps := self.steps_at(record, rung)) is not None:
             seconds = max(1, steps - record.steps) * (record.step_seconds or self.step_seconds or 0.0)
-        return self.cost_model.segment(trial, max(0.0, seconds))
+        return max(self.cost_model.segment(trial, max(0.0, seconds)), self.least(trial, record))
+
+    def least(self, trial: str | None, record: TrialRecord | None) -> float:
+        """Device-seconds in which a trial comes to a report; a lease of less would be lost. 0: it reports steadily."""
+        return self.cost_model.segment(trial, KEPT_BACK * record.gap) if record is not None and record.gap else 0.0
 
     def wanted(self, record: TrialRecord, price: float, most: float) -> float:
         """Seconds to reserve for a segment of this price; where its loop never reported, up to half of `most` for that:

@@ -1,13 +1,15 @@
 """The standings of one family's trials: what each reached, who leads a rung, and what a rung is worth."""
 
 import heapq
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import NormalDist, fmean
+from statistics import fmean
 from typing import Literal
 
 from tune.reports import TIE
+from tune.search.front import Forecast, Point, addition, front, hypervolume, reference
 from tune.search.scaling_law import Forecaster, Observation, ScalingLaw
 
 FEWEST_SIZES = 2
@@ -20,19 +22,6 @@ NEW_SHARE = 0.1
 NEXT = 1.001
 """How many times as long a training is for which it is asked what more of it brings."""
 Entry = tuple[bool, float, str]
-Forecast = tuple[float, float]
-"""A loss in nats, and the standard deviation of its log."""
-NORMAL = NormalDist()
-
-
-def expected_gain(best: Forecast, other: Forecast) -> float:
-    """Nats by which the lower of two losses is expected to be below that of the `best` (expected improvement, Jones et
-    al. 1998)."""
-    spread = best[0] * math.hypot(best[1], other[1])
-    if not spread:
-        return max(0.0, best[0] - other[0])
-    ahead = (best[0] - other[0]) / spread
-    return spread * (NORMAL.pdf(ahead) + ahead * NORMAL.cdf(ahead))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +29,15 @@ class Progress:
     """How far a trial is at a rung. 0: not known.
 
     size: its weights; tokens: target tokens seen (steps, where all see as many in one); seconds: trained; warm: whether
-    the warm-up of its learning rate is over, before which a loss says nothing of the rest.
+    the warm-up of its learning rate is over, before which a loss says nothing of the rest; gap: the longest seconds
+    between two reports of a user's loop.
     """
 
     size: float = 0.0
     tokens: float = 0.0
     seconds: float = 0.0
     warm: bool = True
+    gap: float = 0.0
 
 
 NO_PROGRESS = Progress()
@@ -71,6 +62,12 @@ class Standing:
     progress: Progress = NO_PROGRESS
     observed: list[Observation] = field(default_factory=list)
 
+    @property
+    def heading(self) -> float:
+        """The rung where it is, or is on its way to; inf: its end."""
+        ends = self.state == "finished" or (self.state == "running" and self.goal is None)
+        return math.inf if ends else self.rung if self.goal is None else self.goal
+
     def told(self) -> dict[str, object]:
         """As plain data."""
         plain = {"progress": vars(self.progress), "observed": [vars(each) for each in self.observed]}
@@ -85,17 +82,20 @@ class Standing:
 class Standings:
     """All trials of a family, compared by the losses that are expected of them. Each event costs O(log n).
 
+    Or, where the front counts, by what they are expected to add to the hypervolume of those that are further: each
+    question costs O(n).
+
     falls(rung): how many times its drop over a rung a loss is expected to fall from there to the end, as long as there
     is no law; ahead(rung, seconds): how many times the training that a trial has at a rung, in so many seconds, it has
     at its end; rises: whether a trial that a rung made worse waits behind the others; law, doubt: as of Rules;
-    tie: losses closer than this are the same.
+    tie: losses closer than this are the same; of_front: the front of size against loss counts.
     """
 
     def __init__(
         self, falls: Callable[[int], float], ahead: Callable[[int, float], float], *, rises: bool = True,
-        law: bool = True, doubt: float = 1.0, tie: float = TIE,
+        law: bool = True, doubt: float = 1.0, tie: float = TIE, of_front: bool = False,
     ) -> None:  # fmt: skip
-        self._tie = tie
+        self._tie, self._of_front = tie, of_front
         self._falls, self._ahead, self._rises, self._has_law, self._doubt = falls, ahead, rises, law, doubt
         self._forecaster: Forecaster | None = None
         self._earlier: list[list[Observation]] = []
@@ -106,6 +106,9 @@ class Standings:
         self._better: dict[int, int] = {}
         self._worse: dict[int, int] = {}
         self._waiting: dict[int, list[Entry]] = {}
+        self._points: dict[str, tuple[float, Forecast]] = {}
+        self._bests: dict[str, float] = {}
+        """Of trials that are past theirs."""
 
     def depart(self, trial: str, goal: int | None) -> bool:
         """A trial is on its way to a rung (None: on its last segment). False where it already was."""
@@ -123,12 +126,13 @@ class Standings:
         standing = self.trials[trial]
         self._arrive(standing)
         standing.state = "paused"
-        if standing.rung >= 0:
+        if standing.rung >= 0 and not self._of_front:
             heapq.heappush(self._waiting.setdefault(standing.rung, []), self._entry(trial))
 
     def again(self) -> None:
         """What is expected of trials changed: all that wait are put in order anew."""
         self._waiting.clear()
+        self._points.clear()
         for trial, standing in self.trials.items():
             if standing.state == "paused":
                 self.pause(trial)
@@ -139,6 +143,7 @@ class Standings:
             self.close(trial, "ended")
             return
         standing = self.trials[trial]
+        self._points.pop(trial, None)
         standing.losses[rung], standing.rung, standing.telling, standing.progress = loss, rung, telling, progress
         if self._has_law and progress.warm and min(progress.size, progress.tokens, loss) > 0:
             standing.observed.append(Observation(size=progress.size, tokens=progress.tokens, loss=loss))
@@ -234,12 +239,14 @@ class Standings:
         self._arrive(self.trials[trial])
         self.trials[trial].state = state
 
-    def turn(self, trial: str) -> None:
-        """A trial is past its best: where it was on its way to a rung, that made it worse."""
+    def turn(self, trial: str, loss: float) -> None:
+        """A trial is past its best, which had this loss: where it was on its way to a rung, that made it worse."""
         standing = self.trials[trial]
         if standing.goal is not None:
             self._worse[standing.goal] = self._worse.get(standing.goal, 0) + 1
         standing.past_best = True
+        self._bests[trial] = loss
+        self._points.pop(trial, None)
         self.close(trial, "finished")
 
     @property
@@ -258,6 +265,8 @@ class Standings:
 
     def first(self, rung: int, *, past_best: bool = False) -> str | None:
         """The most promising trial that waits at a rung; one that is past its best only where asked for."""
+        if self._of_front:
+            return self._adds_most(rung, past_best)
         waiting = self._waiting.get(rung, [])
         while waiting and not self._waits(waiting[0][-1], rung):
             heapq.heappop(waiting)
@@ -265,17 +274,89 @@ class Standings:
 
     def leader(self, *, past_best: bool = False) -> str | None:
         """The most promising of all trials that wait."""
+        if self._of_front:
+            return self._adds_most(None, past_best)
         firsts = [self.first(rung, past_best=past_best) for rung in self._waiting]
         return min((trial for trial in firsts if trial is not None), key=self._entry, default=None)
+
+    def _adds_most(self, rung: int | None, past_best: bool) -> str | None:
+        """Of those that wait at a rung (None: at any) the one that is expected to add the most to the front of those
+        beyond it, or on their way there (None: to their ends)."""
+        there = [name for name in self.trials if self._waits(name, rung)]
+        waiting = [name for name in there if past_best or not self.trials[name].past_best]
+        if not waiting:
+            return None
+        best, bound = self._front(math.inf if rung is None else rung + 1)
+
+        def adds(trial: str) -> tuple[float, float, str]:
+            added, below = addition(*self._point(trial), best, bound)
+            return -added, -below, trial
+
+        return min(waiting, key=adds)
+
+    def addition(self, size: float, forecast: Forecast) -> float | None:
+        """What a new trial of so many weights is expected to add to the front of all; None: there is none yet."""
+        return addition(math.log1p(size), forecast, *self._front(0))[0] if self._compared() else None
+
+    def sharing(self, seconds: float, longest: float, least: Callable[[str], float]) -> tuple[str, float] | None:
+        """Who has the next last segment, and how many seconds, where so many are shared by as many of those that wait
+        as make the front of all last segments the largest.
+
+        longest: seconds of one; least(trial): those that make something of it. None: nobody waits that has as much, or
+        nothing tells what they would bring.
+        """
+        if not self._compared():
+            return None
+        begun, bound = self._front(math.inf)
+        found, largest = None, 0.0
+        for count in itertools.count(1):
+            each = min(seconds / count, longest)
+            ends = dict[str, Point]()
+            for trial in self.waiting():
+                after = self.after(trial, each) if least(trial) < each else None
+                if after is not None:
+                    ends[trial] = self._point(trial)[0], after[0]
+            chosen, names = begun, list[str]()
+            while ends and len(names) < count:
+                best = chosen
+                names.append(max(ends, key=lambda trial: addition(ends[trial][0], (ends[trial][1], 0.0), best, bound)))
+                chosen = front([*chosen, ends.pop(names[-1])], bound)
+            if len(names) < count or (area := hypervolume(chosen, bound)) <= largest:
+                return found
+            found, largest = (names[0], each), area
+        return found
+
+    def _front(self, least: float) -> tuple[list[Point], Point]:
+        """What is expected of those that are on their way to this rung or further (inf: to their ends); and the
+        reference of all."""
+        points = dict[str, Point]()
+        for name in self._compared():
+            size, (loss, _) = self._point(name)
+            points[name] = size, loss
+        bound = reference(list(points.values()))
+        return front((point for name, point in points.items() if self.trials[name].heading >= least), bound), bound
+
+    def _compared(self) -> list[str]:
+        """All that reached a rung and did not fail."""
+        return [name for name, each in self.trials.items() if each.rung >= 0 and each.state != "ended"]
+
+    def _point(self, trial: str) -> tuple[float, Forecast]:
+        """The log of its weights (one more, as they may not be known), and what it is expected to have."""
+        if trial not in self._points:
+            known = self._bests.get(trial)
+            expected = self.expected(trial) if known is None else (known, 0.0)
+            self._points[trial] = math.log1p(self.trials[trial].progress.size), expected
+        return self._points[trial]
 
     def waiting(self) -> list[str]:
         """All that wait, the most promising first."""
         there = (name for name, each in self.trials.items() if each.state == "paused" and each.rung >= 0)
         return sorted(there, key=self._entry)
 
-    def _waits(self, trial: str, rung: int) -> bool:
+    def _waits(self, trial: str, rung: int | None) -> bool:
+        """Whether it waits at a rung (None: at any)."""
         standing = self.trials[trial]
-        return standing.state == "paused" and standing.rung == rung
+        return standing.state == "paused" and (standing.rung >= 0 if rung is None else standing.rung == rung)
 
     def _entry(self, trial: str) -> Entry:
         loss, doubt = self.expected(trial)

@@ -37,7 +37,8 @@ class Rules:
     trials worse lose their share. worth: more is explored only where it is expected to gain more than it costs the
     leader. past_best: trials that got worse wait behind the others. narrow: slots without use
     are handed back. rush: where a deadline leaves money idle, others than the leader go on. least_gain: nats that the
-    last second of a last segment must be expected to bring, by the law (0: none is cut short).
+    last second of a last segment must be expected to bring, by the law (0: none is cut short). front: trials are worth
+    what they add to the front of size against loss, and points of it share what is kept for a last segment.
     """
 
     eta: float = 2.0
@@ -51,6 +52,7 @@ class Rules:
     narrow: bool = True
     rush: bool = True
     least_gain: float = 0.0
+    front: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

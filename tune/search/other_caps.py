@@ -16,7 +16,8 @@ from statistics import NormalDist
 from typing import Literal
 
 from tune.search.engine import WALLS
-from tune.search.forecast import FEWEST_SIZES, Forecast, Standing
+from tune.search.forecast import FEWEST_SIZES, Standing
+from tune.search.front import Forecast
 from tune.search.ladder import Rules
 from tune.search.resume import last_moment
 from tune.search.successive_halving import SuccessiveHalving

@@ -8,7 +8,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from tune.search.forecast import MOST_TRIALS, NEW_SHARE, Forecast, Progress
+from tune.search.forecast import MOST_TRIALS, NEW_SHARE, Progress
+from tune.search.front import Forecast
 from tune.search_space import Config
 
 Array = npt.NDArray[np.float64]
@@ -23,6 +24,10 @@ EARLIER_SPREAD = 0.3
 """Of how much faster all was in earlier studies, in logs: with another recipe, beside other work on the machine."""
 VAGUE = 1e-6
 """Precision of the mean speed, of which nothing is known before."""
+DOUBT = 0.02
+"""Of an expected loss, as a share of it: what is further above the lowest is less promising in proportion."""
+LEAST_PROMISE = 1e-300
+"""Of a prior: one that rules out all says nothing; and of what adds nothing to the front."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,15 +72,16 @@ class Outlook:
 
     size: weights of a configuration's model (0: not known); forecast(size, speed): of a new trial that trains on so
     many tokens a second; None: too little is known of the others. earlier: how far configurations came in earlier
-    studies.
+    studies. addition(size, forecast): what one is expected to add to the front; None: none, or the loss counts.
     """
 
     def __init__(
         self, size: Callable[[Config], float] = lambda config: 0.0,
         forecast: Callable[[float, float], Forecast | None] = lambda size, speed: None,
         earlier: Sequence[tuple[Config, Progress]] = (),
+        addition: Callable[[float, Forecast], float | None] = lambda size, forecast: None,
     ) -> None:  # fmt: skip
-        self._size, self._forecast, self._earlier = size, forecast, earlier
+        self._size, self._forecast, self._earlier, self._addition = size, forecast, earlier, addition
         self._seen: dict[str, tuple[Config, Progress]] = {}
         self._told, self._fitted_to = 0, 0
         self._speeds = Speeds.fit([], earlier) if earlier else None
@@ -100,23 +106,28 @@ class Outlook:
             found.append(forecast)
         return found
 
+    def promises(self, configs: Sequence[Config]) -> list[float] | None:
+        """Logs of how promising each of these is: how near it comes to the lowest loss, or how much it adds to the
+        front; None: too little is known."""
+        forecasts = self.of(configs)
+        if forecasts is None:
+            return None
+        added = [self._addition(self._size(config), each) for config, each in zip(configs, forecasts, strict=True)]
+        if (most := max((each for each in added if each is not None), default=0.0)) > 0:
+            return [math.log(max((each or 0.0) / most, LEAST_PROMISE)) for each in added]
+        lowest, _ = min(forecasts)
+        return [-math.log(loss / lowest) / DOUBT for loss, _ in forecasts]
+
     def best(self, configs: Sequence[Config]) -> Forecast | None:
         """Of the one that is expected to be the best."""
         found = self.of(configs)
         return min(found) if found else None
 
 
-DOUBT = 0.02
-"""Of an expected loss, as a share of it: what is further above the lowest is less promising in proportion."""
-LEAST_PROMISE = 1e-300
-"""Of a prior: one that rules out all says nothing."""
-
-
 def most_promising(configs: Sequence[Config], prior: Callable[[Config], float], outlook: Outlook) -> int:
     """The place of the first of those that prior and outlook together favour."""
     logs = [math.log(max(prior(config), LEAST_PROMISE)) for config in configs]
-    forecasts = outlook.of(configs)
-    if forecasts is not None:
-        lowest, _ = min(forecasts)
-        logs = [log - math.log(loss / lowest) / DOUBT for log, (loss, _) in zip(logs, forecasts, strict=True)]
+    promises = outlook.promises(configs)
+    if promises is not None:
+        logs = [log + promise for log, promise in zip(logs, promises, strict=True)]
     return max(range(len(configs)), key=logs.__getitem__)

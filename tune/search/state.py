@@ -156,7 +156,8 @@ class State:
         record.steps = report.steps - report.lost
         record.checkpoint = str(self._folder / report.checkpoint) if report.checkpoint else record.checkpoint
         record.step_seconds = record.step_seconds or report.step_seconds
-        family.gap = max(family.gap, report.gap or 0.0)
+        record.gap = max(record.gap, report.gap or 0.0)
+        family.gap = max(family.gap, record.gap)
         if report.gap is not None and family.step_seconds is None and report.step_seconds:
             family.policy.known(family.life_steps * report.step_seconds, report.gap)
         family.step_seconds = family.step_seconds or report.step_seconds
@@ -172,7 +173,9 @@ class State:
             del self.cut_short[trial]
             seconds = report.steps * (record.step_seconds or 0.0)
             warm = report.steps >= family.warm_up_steps
-            progress = Progress(size=report.parameters, tokens=report.tokens, seconds=seconds, warm=warm)
+            progress = Progress(
+                size=report.parameters, tokens=report.tokens, seconds=seconds, warm=warm, gap=record.gap
+            )
             family.reached(trial, assignment.rung or 0, valid.loss, progress)
         elif report.ended == "final" and valid is not None:
             del self.cut_short[trial]
@@ -195,6 +198,9 @@ class State:
         elif report.ended != "stopped" and record.steps <= run.steps_before:
             if report.numbers is None:
                 return "price: its lease paid for no step"
+            if valid is None and record.gap:  # it needs longer than it ever did, and waits for a lease that has it
+                record.gap = max(record.gap, assignment.seconds)
+                return None
             if valid is None:
                 return f"error: no report within its lease of {assignment.seconds:.0f} s: report more often"
             return "price: its lease ended before its goal, and nothing new was saved"
@@ -231,7 +237,10 @@ class State:
         """A digest of each part of the state. Steps and checkpoints of trials are the disk's to tell."""
         on_their_way = self.cut_short | {trial: run.assignment.rung for trial, run in self.running.items()}
         records = {
-            trial: [each.family, each.step_seconds, each.goal, each.deaths, each.micro_batches]
+            trial: [
+                *(each.family, each.step_seconds, each.goal, each.deaths, each.micro_batches),
+                *([each.gap] if each.gap else []),
+            ]
             for trial, each in self.trials.items()
         }
         parts: dict[str, object] = {"trials": records, "on their way": on_their_way}

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from tune.reports import TIE
-from tune.search.forecast import NO_PROGRESS, Forecast, Progress, Standing, Standings, expected_gain
+from tune.reports import KEPT_BACK, TIE
+from tune.search.forecast import NO_PROGRESS, Progress, Standing, Standings
+from tune.search.front import Forecast, expected_gain
 from tune.search.ladder import Frame, Ladder
 from tune.search.scaling_law import Observation
 
@@ -117,6 +118,7 @@ class SuccessiveHalving:
         self._standings = Standings(
             lambda rung: self.ladder.falls(rung), lambda rung, seconds: self.ladder.ahead(rung, seconds),
             rises=frame.rules.past_best, law=frame.rules.law, doubt=frame.rules.doubt, tie=frame.metric.tie,
+            of_front=frame.rules.front,
         )  # fmt: skip
         self._finisher: str | None = None
         self._ends: dict[str, float] = {}
@@ -152,6 +154,10 @@ class SuccessiveHalving:
         known, or its end is one of its own, or its best."""
         by_law = math.isinf(self.ladder.life) and not self.past_best
         return self._standings.outlook(size, self.ladder.end * speed) if by_law else None
+
+    def addition(self, size: float, forecast: Forecast) -> float | None:
+        """What a new trial of so many weights is expected to add to the front; None: none, or the loss counts."""
+        return self._standings.addition(size, forecast) if self._rules.front else None
 
     def foretold(self, trial: str, tokens: float) -> Forecast | None:
         """As Standings has it."""
@@ -227,7 +233,7 @@ class SuccessiveHalving:
         """A trial is past its best, which is kept, with this loss, after so many seconds of training: it is at its end,
         and the search goes on."""
         self._turned[trial] = loss, training
-        self._standings.turn(trial)
+        self._standings.turn(trial, loss)
         self._release(trial)
 
     def ended(self, trial: str, reason: str) -> None:
@@ -261,6 +267,8 @@ class SuccessiveHalving:
         if self.hopeless:
             return HandBack(f"{ALIKE} trials failed with one error, and none reached a rung")
         move: Move = HandBack("the leader has its last segment")
+        if self._finisher is not None and (shared := self._share(left)):
+            return shared
         if self._finisher is not None and self.trials[self._finisher].state == "finished":
             end = self.enough(self._finisher)
             if end is None or end > ENOUGH * self._ends.get(self._finisher, 0.0):
@@ -302,8 +310,10 @@ class SuccessiveHalving:
         """Nothing is left to explore: the leader goes on, or beside trials that run the best of those that wait."""
         seconds, beside = min(left.seconds, left.wall), left.running > 0
         room = self._free(left) if self._finisher is None else 0.0
+        if shared := self._share(left):
+            return shared
         trial, risen = self._standings.leader(), self._standings.leader(past_best=True)
-        if self.past_best:
+        if self.past_best and not self._rules.front:
             trial, risen = next((each for each in self._standings.waiting() if self._may_gain(each, left)), None), None
             if trial is None and not self._may_gain(None, left):
                 return HandBack(f"{left.seconds:.0f} s are left: {PAST_BEST}")
@@ -313,6 +323,7 @@ class SuccessiveHalving:
         least = self.ladder.overhead + (self.ladder.first if beside else 0.0)
         if beside and trial is not None and math.isinf(self.ladder.life):
             least += LEAST_BESIDE * self.ladder.rung_seconds(self.trials[trial].rung)
+        least += KEPT_BACK * self.trials[trial].progress.gap if trial is not None else 0.0
         if trial is None or seconds <= least:
             return HandBack("no trial can go on" if trial is None else "nothing is left")
         last = self._last(trial, seconds, least)
@@ -324,6 +335,18 @@ class SuccessiveHalving:
         if self._finisher is not None:
             return replace(last, reason="is next, and the deadline leaves the slot nothing else to do")
         return last
+
+    def _share(self, left: Left) -> Finish | None:
+        """A last segment, of those that points of the front share; None where the loss counts, trials have ends of
+        their own, or nothing tells whose it should be."""
+        if not self._rules.front or math.isfinite(self.ladder.life):
+            return None
+
+        def least(trial: str) -> float:
+            return self.ladder.overhead + LEAST_BESIDE * self.ladder.rung_seconds(self.trials[trial].rung)
+
+        shared = self._standings.sharing(min(left.seconds, left.slots * left.wall), left.wall, least)
+        return shared and Finish(*shared, f"is expected to add the most to the front, of {left.seconds:.0f} s")
 
     def _last(self, trial: str, seconds: float, least: float) -> Finish | HandBack:
         """The last segment of a trial that leads, in up to so many seconds, if it is to have `least` or more."""
@@ -342,7 +365,7 @@ class SuccessiveHalving:
         """Whether a trial (None: a new one) on its way to the top rung is expected to make the best better by more than
         the leader, which would have these seconds, becomes by them. Where no law tells, it is."""
         leader = self._standings.leader()
-        if not self._rules.worth or leader in (None, trial) or math.isfinite(self.ladder.life):
+        if not self._rules.worth or self._rules.front or leader in (None, trial) or math.isfinite(self.ladder.life):
             return True
         assert leader is not None
         less = left.seconds - self._price(trial, self.ladder.top)
@@ -390,7 +413,8 @@ class SuccessiveHalving:
         loss, (expected, _) = standing.losses[standing.rung], self._standings.expected(trial)
         metric = self._frame.metric
         at_its_end = f", {metric.text(expected, '.3f').split()[-1]} expected at its end" if expected != loss else ""
-        return f"best of those that wait at rung {standing.rung}: {metric.text(loss, '.3f')}{at_its_end}"
+        how = "adds the most to the front" if self._rules.front else "best"
+        return f"{how} of those that wait at rung {standing.rung}: {metric.text(loss, '.3f')}{at_its_end}"
 
     def _use(self, rung: int, seconds: float) -> None:
         self._used.extend([0.0] * (rung + 1 - len(self._used)))

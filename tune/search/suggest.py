@@ -3,16 +3,18 @@
 import math
 import random
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import optuna
 
 from tune.errors import UserError
-from tune.own_space import Dimension, OwnSpace
-from tune.search.forecast import NO_PROGRESS, Forecast, Progress
+from tune.own_space import OwnSpace
+from tune.search.forecast import NO_PROGRESS, Progress
+from tune.search.front import Forecast
 from tune.search.outlook import Outlook, most_promising
-from tune.search_space import ASPECT, CENTRE, FREED, PER_LAYER, Config, Space, Value, layer_weights
+from tune.search_space import ASPECT, CENTRE, FREED, PER_LAYER, Config, Dimension, Space, Value, layer_weights
 
 ENOUGH_RESULTS = 20
 """The sampler learns from the highest rung that has at least this many; from fewer, five dimensions teach it noise."""
@@ -42,14 +44,15 @@ class Suggester:
     search: "random": each that is left is equally likely; "prior": the default one, then the most promising of a few;
     "tpe": so too until there are enough results, then as these tell. prior: how promising a config is before anything
     is known of it, in (0, 1]; outlook: what it is expected to have at its end, as soon as the trials tell; first: what
-    earlier studies found, in the place of the default one.
+    earlier studies found, in the place of the default one; asked: what is tried before all of that.
     """
 
     def __init__(
         self, space: Space | OwnSpace, *, seed: int, search: str, prior: Callable[[Config], float],
-        outlook: Outlook | None = None, first: Sequence[Config] = (),
+        outlook: Outlook | None = None, first: Sequence[Config] = (), asked: Sequence[Config] = (),
     ) -> None:  # fmt: skip
         self._space, self._prior, self._outlook, self._search = space, prior, outlook or Outlook(), search
+        self._asked = list(asked)
         self._first = [config for config in first if space.contains(config)] or [space.default()]
         self._whole_space = space.whole
         self._seed = seed
@@ -65,7 +68,8 @@ class Suggester:
     def suggest(self, trial: str) -> Config:
         """A config that was not tried yet; there must be one."""
         assert self.more, "every config was tried"
-        config = self._uniform() if self._search == "random" else self._promising()
+        asked = next((config for config in self._asked if _key(config) not in self._keys), None)
+        config = asked or (self._uniform() if self._search == "random" else self._promising())
         self.tried(trial, config)
         return config
 
@@ -81,7 +85,7 @@ class Suggester:
     def expected(self) -> Forecast | None:
         """What a promising one that was not tried yet is expected to have at its end; None: too little is known."""
         rng = self._rng()
-        return self._outlook.best(self._new([self._space.sample(rng) for _ in range(MODEL_DRAWS)]))
+        return self._outlook.best(list(self._new(self._space.sample(rng) for _ in range(MODEL_DRAWS))))
 
     def tried(self, trial: str, config: Config) -> None:
         """A config is taken, now or by an earlier run of the study. UserError: it is in no space of the family."""
@@ -104,30 +108,31 @@ class Suggester:
 
     def _promising(self) -> Config:
         """The default one first, or what earlier studies found; then the most promising of a few new ones."""
-        for config in self._first[len(self._given) :]:
+        for config in self._first:
             if _key(config) not in self._keys:
                 return config
         rng = self._rng()
         draws = self._by_results(rng) if self._search == "tpe" and self._enough() else self._by_prior(rng)
-        if new := self._new(draws):
+        told_apart = not isinstance(self._space, OwnSpace)  # of a loop nothing is known but its results
+        if new := list(islice(self._new(draws), None if told_apart else 1)):
             return new[most_promising(new, self._prior, self._outlook)]
         return next(config for config in self._space.configs() if _key(config) not in self._keys)
 
-    def _new(self, draws: list[Config]) -> list[Config]:
+    def _new(self, draws: Iterable[Config]) -> Iterator[Config]:
         """Those that are valid and were not tried."""
-        return [config for config in draws if self._space.contains(config) and _key(config) not in self._keys]
+        return (config for config in draws if self._space.contains(config) and _key(config) not in self._keys)
 
     def _rng(self) -> random.Random:
         """Of the suggestion to make now: it follows from the seed and how many were made before."""
         return random.Random(f"{self._seed} {len(self._given)}")
 
-    def _by_prior(self, rng: random.Random) -> list[Config]:
-        return [self._space.sample(rng) for _ in range(PRIOR_DRAWS)]
+    def _by_prior(self, rng: random.Random) -> Iterator[Config]:
+        return (self._space.sample(rng) for _ in range(PRIOR_DRAWS))
 
-    def _by_results(self, rng: random.Random) -> list[Config]:
+    def _by_results(self, rng: random.Random) -> Iterator[Config]:
         """Draws of Optuna's sampler, which knows the results of the highest rung with enough of them, and what runs."""
         study = self._study(rng.getrandbits(32))
-        return [self._ask(study) for _ in range(MODEL_DRAWS)]
+        return (self._ask(study) for _ in range(MODEL_DRAWS))
 
     def _enough(self) -> list[int]:
         """Rungs with enough results to learn from."""

@@ -4,7 +4,8 @@ Only like is compared with like. A trial counts with the furthest level that it 
 rung; there with what it was measured on: the fixed validation subset, of which a journal of before tells no size, or
 after the decay the whole split, where all decayed trials of its family were measured on that; in each with the weights
 that are kept, which are their average where that is better. One that turned where no time was left to measure it so
-stands behind those that were. A user's loop counts with its best metric, wherever that was. What failed has no place.
+stands behind those that were. What failed has no place. A user's loop counts with its best metric of what it
+completed, however it ended.
 """
 
 import math
@@ -14,7 +15,8 @@ from typing import Literal
 from tune.reports import Row
 from tune.store.journal import Journal
 
-DECAY = "decay"
+DECAY, END = "decay", "end"
+"""The last levels: of a family, and of a user's loop that came to its end."""
 SECTIONS = ("decayed", "rung", "unranked", "failed")
 """In this order: after their decay, waiting or stopped at a rung, without a rung yet, broken."""
 BROKEN = ("diverged", "memory", "error")
@@ -39,7 +41,7 @@ LEVELS = f"""
                ROW_NUMBER() OVER (PARTITION BY trial, IIF(final, -1, rung) ORDER BY report DESC) AS again
         FROM reports JOIN trials USING (trial)
         WHERE (final OR rung IS NOT NULL) AND IIF(numbers IS NULL, perplexity, ABS(valid_loss)) < 9e999 AND at <= ?1
-            AND NOT {FAILED} AND NOT (whole_perplexity IS NULL AND {ANEW})),
+            AND (numbers IS NOT NULL OR NOT {FAILED}) AND NOT (whole_perplexity IS NULL AND {ANEW})),
     alike AS (
         SELECT *, IIF(averaged, averaged_perplexity, perplexity) AS kept_perplexity,
                final AND whole_perplexity IS NOT NULL AND MIN(
@@ -48,7 +50,8 @@ LEVELS = f"""
         FROM completed WHERE again = 1)
     SELECT family, trial, parameters, created, report, at, final,
            IIF(final, IFNULL(MAX(rung) OVER (PARTITION BY trial), rung), rung) AS rung,
-           IIF(final, '{DECAY}', 'rung ' || rung) AS level, on_whole, IIF(on_whole, NULL, valid_subset) AS subset,
+           IIF(final, IIF(own, '{END}', '{DECAY}'), 'rung ' || rung) AS level,
+           on_whole, IIF(on_whole, NULL, valid_subset) AS subset,
            own, IIF(own, numbers, NULL) AS numbers,
            IIF(on_whole, whole_loss, IIF(averaged, averaged_loss, valid_loss)) AS loss,
            IIF(on_whole, whole_perplexity, kept_perplexity) AS perplexity,
@@ -62,12 +65,13 @@ LEVELS = f"""
 measured twice, as after a kill, the later one. rung: after the decay, the highest that the trial completed; averaged:
 what is kept is the average of its weights."""
 PLACES = f"""
-    SELECT *, ROW_NUMBER() OVER (PARTITION BY family ORDER BY {ORDER}, {VALUES["perplexity"]}, created, trial) AS place
+    SELECT *, ROW_NUMBER() OVER (PARTITION BY family
+               ORDER BY {ORDER}, {VALUES["perplexity"]}, created, trial, final DESC, rung DESC) AS place
     FROM ({LEVELS})"""
 """Levels with their place: the first of those there were at a moment is the best so far."""
 RANKING = f"""
     SELECT trials.family, trials.trial, config, state, IFNULL(reason, '') AS reason, trials.created,
-           trials.parameters, CASE WHEN {FAILED} THEN 'failed' WHEN final AND NOT own THEN 'decayed'
+           trials.parameters, CASE WHEN {FAILED} AND own IS NOT 1 THEN 'failed' WHEN final AND NOT own THEN 'decayed'
            WHEN level IS NOT NULL THEN 'rung' ELSE 'unranked' END AS section,
            final, rung, level, on_whole, subset, averaged, IFNULL(own, 0) AS own, loss, numbers, perplexity,
            perplexity / (trials.parameters / 1e6) AS perplexity_per_million, bits_per_character, test_perplexity,

@@ -3,13 +3,14 @@
 import math
 import random
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 
 from tests.tune.curves.made import curve, played, search, settings, table
 from tune.curves import benchmark
 from tune.curves.asked import Amount
-from tune.curves.benchmark import IDEAS, LIVES, Cell, diverging, hypervolume, searches
+from tune.curves.benchmark import IDEAS, LIVES, Cell, diverging, dominated, searches
 from tune.curves.recorded import Curve, Table
 from tune.errors import UserError
 from tune.search.engine import WALLS
@@ -191,5 +192,17 @@ def test_hypervolume_of_two_points_by_hand() -> None:
     small = Curve(config={}, parameters=99, seconds_per_report=1.0, losses=(3.0,))
     large = Curve(config={}, parameters=9999, seconds_per_report=1.0, losses=(2.0,))
     widest = Curve(config={}, parameters=999999, seconds_per_report=1.0, losses=(4.0,))
-    area = hypervolume([(small, 3.0), (large, 2.0)], [small, large, widest])
+    area = dominated([(small, 3.0), (large, 2.0)], [small, large, widest])
     assert area == pytest.approx(math.log(1e4) * 1.0 + math.log(1e2) * 1.0)
+
+
+def test_a_search_for_the_front_finds_more_of_it_at_the_same_cap() -> None:
+    volumes = {
+        scheduler: fmean(
+            search(table(30, seed=seed), scheduler, share=share, seed=seed).hypervolume
+            for seed in range(8)
+            for share in (0.1, 0.3)
+        )
+        for scheduler in ("ration", "ration-front", "random")
+    }
+    assert volumes["ration-front"] > max(volumes["ration"], volumes["random"])

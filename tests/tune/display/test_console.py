@@ -8,13 +8,14 @@ import threading
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
-from tune.display.console import Callback, Voice
+from tune.display.console import Callback, Screen, Voice
 from tune.display.panel import BLOCKS, Best, FamilyView, Panel, Running, View, displayed, look, sparkline
 from tune.reports import Report
 from tune.search.engine import Engine, Listener
@@ -67,6 +68,27 @@ def test_of_what_runs_it_tells_what_was_reported_last(tmp_path: Path) -> None:
         world.journal.insert("reports", {"trial": who, "at": 0.0, "train_loss": loss, "step_seconds": loss})
     (told,) = (each for family in view_of(world).families.values() for each in family.running)
     assert (told.trial, told.loss, told.step_seconds) == (who, 2.0, 2.0)
+
+
+def test_that_a_loop_never_saves_is_said_once_and_what_one_lost_that_does_each_time(tmp_path: Path) -> None:
+    world, said = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled), list[str]()
+    world.run(9)
+    (who,) = world.engine.running
+    screen = Screen(said.append)
+
+    def ends(**more: Any) -> list[str]:
+        said.clear()
+        screen.reported(world.engine, who, Report(**{"steps": 9, "tokens": 9, "training_seconds": 1.0, **more}))
+        return said
+
+    assert not ends(lost=9) and not ends(lost=9, ended="diverged")
+    for _ in range(2):
+        saves: dict[str, Any]
+        for saves in ({"checkpoint": "step-5", "lost": 4}, {"seconds": {"lost": 2.0}, "lost": 9}):
+            assert f"{saves['lost']} steps since its newest checkpoint are lost" in ends(ended="lease", **saves)[-1]
+    (once,) = ends(ended="lease", lost=9)
+    assert "its loop never saves" in once and "save=" in once
+    assert not ends(ended="rung", lost=9)
 
 
 @pytest.mark.parametrize("width", [40, 120])

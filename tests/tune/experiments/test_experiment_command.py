@@ -9,10 +9,12 @@ import pytest
 from model.config import ONCE, Config
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
-from tune import cli, settings
+from tune import cli
+from tune.experiments import experiment_settings
 from tune.experiments.base import survey
 from tune.experiments.catalogue import EXPERIMENTS
-from tune.settings import ExperimentSettings, Settings
+from tune.experiments.experiment_settings import ExperimentSettings
+from tune.settings import Settings
 from tune.winners import winners
 
 HERE = ("--devices", "2", "--oversubscribe")
@@ -60,7 +62,7 @@ def test_a_wrong_word_is_one_line_and_nothing_is_written(said, empty_folder, cap
 
 
 def test_every_experiment_can_be_asked_for_and_is_of_its_own_family():
-    assert {each.name: each.families[0] for each in EXPERIMENTS.values()} == settings.EXPERIMENTS
+    assert {each.name: each.families[0] for each in EXPERIMENTS.values()} == experiment_settings.EXPERIMENTS
 
 
 def test_the_list_names_every_experiment_with_its_price(capsys):

@@ -1,112 +1,19 @@
-"""Searches of a user's loop in virtual time: its own lease inside, the search's own engine and ledger around it."""
+"""Searches of a user's loop in virtual time: the cap, a kill, faults."""
 
 import json
 import math
 import random
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+import pandas as pd
 import pytest
 
-from tune.assembly import make_engine, make_terms
-from tune.backend.loop_trial import forced, report_of
-from tune.devices import Devices
-from tune.loop import Lease, Terms
-from tune.own_loop import newest_of, survey_loop
-from tune.own_space import choice, integers, loguniform
-from tune.reports import Report
-from tune.search.resume import astray, close_what_a_kill_left_open, last_moment, restore
-from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
-from tune.settings import Settings
-from tune.store.accounting import Assignment
-from tune.store.journal import Journal
-from tune.store.queries import ranking
+from tests.tune.search.loops import SPACE, Loops
+from tune.own_space import choice
+from tune.ranking import ranking
+from tune.search.resume import astray
 
 FAULTS = ("none", "crashes", "hangs", "never saves", "returns", "diverges", "says nothing")
-SPACE = {"fault": choice("none"), "width": integers(1, 9), "rate": loguniform(1e-3, 1e-1)}
-START, SAVE = 4.0, 0.05
-
-
-class Loops(Simulation):
-    """Trials whose loops report every `gap` seconds, on their real leases, in virtual time."""
-
-    def __init__(self, folder: Path, *, cap: float, slots: int, gap: float, seed: int = 0, **asked: Any) -> None:
-        settings = Settings(
-            budget=cap, train=lambda config: None, seed=seed, **{"space": SPACE, "metric": "loss", **asked}
-        )  # fmt: skip
-        devices = Devices(kind="cpu", count=slots, model="core", precisions=("fp32",), cores=slots)
-        new = not (folder / "journal.db").exists()
-        folder.mkdir(exist_ok=True)
-        journal = Journal(folder, new=new)
-        journal.rows("PRAGMA synchronous = OFF")
-        if not new:
-            close_what_a_kill_left_open(journal)
-        clock, context = Clock(), survey_loop(settings, devices)
-        engine = make_engine(context, journal, [], now=clock, elapsed=0.0)
-        super().__init__(engine, clock, Costs(start_up=START, overhead=0.5), lambda *of: PowerLaw(step_seconds=gap))
-        self.told = [] if new else restore(engine, journal, make_terms(context, engine), newest_of)
-        self.folder, self.gap, self.chance, self.journal = folder, gap, random.Random(seed), journal
-        self.before = last_moment(journal)
-        self.life, self.raised = math.inf if settings.life is None else settings.life, dict[int, str]()
-
-    def length(self, assignment: Assignment) -> float:
-        """As its loop uses it."""
-        run, config = self.engine.running[assignment.trial], assignment.config
-        now = began = self.engine.accounting.clock()
-        heard: list[dict[str, Any]] = []
-        place = self.folder / "checkpoints" / assignment.trial
-        ends = assignment.opened + assignment.seconds - 0.1
-        terms = Terms(
-            trial=assignment.trial, config=config, folder=str(place), output="", ends=ends, metric="loss",
-            maximize=False, steps=assignment.steps, training_seconds=assignment.training_seconds,
-            life=None if math.isinf(self.life) else self.life, last=assignment.rung is None,
-        )  # fmt: skip
-        lease, fault = Lease(terms, heard.append, clock=lambda: now), str(config.get("fault", "none"))
-        now += START if run.fresh_slot else 0.5
-        lease.begins()
-        step = 0 if lease.checkpoint is None else json.loads((lease.checkpoint / "state.json").read_text())
-        while not lease.done():
-            now += self.gap * float(config["width"]) / 5 * self.chance.uniform(0.8, 1.2)
-            step += 1
-            hung = fault == "says nothing" or (fault == "hangs" and step == 7)
-            if now >= ends or hung:
-                now = ends
-                lost = now - (began if not heard else began + sum(sum(each["seconds"].values()) for each in heard))
-                self._outcomes[assignment.lease] = forced(place, heard[-1] if heard else None, lost)
-                return now - assignment.opened
-            if fault == "crashes" and step == 5:
-                self.raised[assignment.lease] = "error: its train raised RuntimeError: mine"
-                return now - assignment.opened
-            if fault == "returns" and step == 6:
-                lease.returned()
-                break
-            loss = math.nan if fault == "diverges" and step == 4 else 1 / (1 + step * float(config["rate"]))
-
-            def save(folder: Path, step: int = step) -> None:
-                nonlocal now
-                now += SAVE
-                (folder / "state.json").write_text(json.dumps(step))
-
-            lease.report({"loss": loss}, step, None if fault == "never saves" else save)
-        merged = report_of(heard[-1])
-        seconds = {what: sum(each["seconds"][what] for each in heard) for what in heard[0]["seconds"]}
-        self._outcomes[assignment.lease] = report_of({**heard[-1], "seconds": seconds})
-        assert merged.ended is not None
-        return now - assignment.opened
-
-    def end(self, assignment: Assignment) -> None:
-        """What its worker says."""
-        if assignment.lease in self.raised:
-            self.engine.raised(assignment.trial, self.raised.pop(assignment.lease))
-            return
-        report = self._outcomes.pop(assignment.lease)
-        assert isinstance(report, Report)
-        self.engine.report(assignment.trial, report)
-
-    def values(self) -> list[Mapping[str, Any]]:
-        """The ranking."""
-        return [dict(row) for row in ranking(self.journal)]
 
 
 def check(search: Loops, cap: float) -> None:
@@ -144,6 +51,16 @@ def test_good_loops_use_the_cap_and_the_best_value_reported_wins(tmp_path: Path,
     assert found[0]["loss"] == lowest and len(found) > 4
     assert [row["loss"] for row in found if row["loss"]] == sorted(row["loss"] for row in found if row["loss"])
     assert {row["perplexity"] for row in found} == {None}
+
+
+def test_a_printed_ranking_shows_the_trial_its_metric_and_its_configuration(tmp_path: Path) -> None:
+    search = Loops(tmp_path / "study", cap=120.0, slots=1, gap=0.5, maximize="accuracy")
+    search.run()
+    table = ranking(search.folder, search.metric)
+    assert list(table)[:6] == ["trial", "best_accuracy", "width", "rate", "accuracy", "seen"]
+    with pd.option_context("display.width", 80, "display.max_columns", 0):
+        header = str(table).partition("\n")[0].split()
+    assert header[:4] == ["trial", "best_accuracy", "width", "rate"]
 
 
 def test_with_a_life_trials_end_there_all_at_the_same_steps(tmp_path: Path) -> None:
@@ -188,3 +105,36 @@ def test_a_trial_that_hung_does_not_make_the_others_dear(tmp_path: Path) -> None
     price = search.engine.price_of("loop")(None, 0)
     hung = search.journal.rows("SELECT TOTAL(seconds) FROM charges WHERE what = 'lost'")[0][0]
     assert price < 10 < hung
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_who_reported_once_never_fails_for_want_of_time_and_keeps_its_best(tmp_path: Path, seed: int) -> None:
+    """A report takes up to a third of the cap. None is given a lease too short for one, in the end or under a larger
+    cap; and what a lease was too short for all the same waits where it was."""
+    best = math.inf
+    for cap in (90.0, 100.0, 113.0, 128.0, 150.0):
+        search = Loops(
+            tmp_path / "study", cap=cap, slots=2, gap=random.Random(seed).choice((3.0, 8.0, 15.0)), seed=seed
+        )
+        search.run()
+        check(search, cap)
+        reported = {row["trial"] for row in search.journal.rows("SELECT DISTINCT trial FROM reports WHERE gap > 0")}
+        assert not [row for row in search.values() if row["state"] == "failed" and row["trial"] in reported]
+        found = min((row["loss"] for row in search.values() if row["loss"] is not None), default=math.inf)
+        assert found <= best
+        best = found
+        search.journal.close()
+
+
+def test_what_crashed_or_diverged_late_counts_with_what_it_had(tmp_path: Path) -> None:
+    space = {**SPACE, "fault": choice("crashes", "diverges")}
+    search = Loops(tmp_path / "study", cap=400.0, slots=2, gap=0.5, seed=1, space=space)
+    search.run()
+    check(search, 400.0)
+    for row in search.values():
+        completed = search.journal.rows(
+            "SELECT 1 FROM reports WHERE trial = ? AND (final OR rung IS NOT NULL)", row["trial"]
+        )
+        assert (row["loss"] is not None) == bool(completed)
+    ended = {json.loads(row["config"])["fault"] for row in search.values() if row["loss"] is not None}
+    assert ended >= {"diverges"}

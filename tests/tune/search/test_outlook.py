@@ -3,12 +3,13 @@
 import math
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
-from tune.search.forecast import Progress, expected_gain
+from tune.search.forecast import Progress
+from tune.search.front import Forecast, expected_gain
 from tune.search.outlook import Outlook, Speeds, most_promising
 from tune.search.scaling_law import ScalingLaw
 from tune.search_space import Config
@@ -132,3 +133,17 @@ def test_a_trial_of_which_no_size_is_known_tells_nothing() -> None:
     seen = outlook([])
     seen.tell("t0", TRIED[0], Progress(tokens=1.0, seconds=1.0))
     assert seen.of(NEW) is None
+
+
+def test_where_the_front_counts_what_is_expected_to_add_the_most_to_it_is_favoured() -> None:
+    def seen(addition: Callable[[float, Forecast], float | None]) -> Outlook:
+        made = Outlook(size, lambda weights, rate: (LAW.loss(weights, END * rate), 0.02), addition=addition)
+        made.tell("t0", TRIED[1], progress(TRIED[1]))
+        return made
+
+    def favoured(addition: Callable[[float, Forecast], float | None]) -> Config:
+        return NEW[most_promising(NEW, lambda point: 1.0, seen(addition))]
+
+    assert favoured(lambda weights, forecast: 1 / weights) == min(NEW, key=size)
+    lowest = favoured(lambda weights, forecast: None)
+    assert favoured(lambda weights, forecast: 0.0) == lowest != min(NEW, key=size)

@@ -25,8 +25,11 @@ SCENARIOS: list[dict[str, Any]] = [
     {"seeds": 2},
     {"seeds": 3, "seconds": 3000.0, "slots": 8, "diverging": 0.3, "deadline": 750.0},
     {"turning": (12.0, 60.0), "slots": 2, "seeds": 2},
+    {"seconds": 3000.0, "slots": 2, "diverging": 0.2, "rules": Rules(front=True)},
+    {"seconds": 3000.0, "slots": 4, "life": 200.0, "diverging": 0.2, "rules": Rules(front=True)},
+    {"turning": (12.0, 60.0), "slots": 2, "deadline": 400.0, "rules": Rules(front=True)},
 ]
-KEPT = [scenario for scenario in SCENARIOS if not {"life", "deadline", "seeds"} & set(scenario)]
+KEPT = [scenario for scenario in SCENARIOS if not {"life", "deadline", "seeds", "rules"} & set(scenario)]
 everywhere = pytest.mark.parametrize("scenario", SCENARIOS)
 
 

@@ -13,7 +13,8 @@ from tune.reports import ENDS, Ended, Evaluation, Report
 from tune.search.confirm import Confirming
 from tune.search.engine import Engine, Listener
 from tune.search.family import CostModel, Family
-from tune.search.forecast import NO_PROGRESS, Forecast, Progress
+from tune.search.forecast import NO_PROGRESS, Progress
+from tune.search.front import Forecast
 from tune.search.ladder import Frame
 from tune.search.memory_model import FACTOR, OVERHEAD_BYTES, Memory
 from tune.search.resume import agreed, close_what_a_kill_left_open, last_moment, restore, spent, spent_beside

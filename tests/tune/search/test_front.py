@@ -1,0 +1,127 @@
+"""Laws of the front of size against loss, and of a search for it."""
+
+import math
+import random
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from tests.tune.search.alone import Alone
+from tests.tune.search.lawful import Search
+from tune.search.front import Point, addition, front, hypervolume, reference
+from tune.search.ladder import Rules
+
+seeded = pytest.mark.parametrize("seed", range(5))
+
+
+def drawn(seed: int, count: int = 12) -> tuple[list[Point], Point]:
+    """Points, some alike in one of the two, and their reference."""
+    rng = random.Random(seed)
+    points = [(float(rng.randint(8, 16)), rng.choice([2.0, rng.uniform(1, 5)])) for _ in range(count)]
+    return points, reference(points)
+
+
+# --- the front, and what a point adds to it
+
+
+@seeded
+def test_on_the_front_are_those_than_which_none_is_both_smaller_and_better(seed: int) -> None:
+    points, bound = drawn(seed)
+    best = front(points, bound)
+    for point in set(points):
+        beaten = any(other != point and other[0] <= point[0] and other[1] <= point[1] for other in points)
+        assert (point in best) == (not beaten)
+
+
+@seeded
+def test_whatever_their_order_points_of_the_front_alone_make_its_hypervolume(seed: int) -> None:
+    points, bound = drawn(seed)
+    whole = hypervolume(points, bound)
+    assert whole == hypervolume(reversed(points), bound) == hypervolume(front(points, bound), bound) > 0
+
+
+@seeded
+def test_what_is_known_of_a_point_it_adds_and_the_less_is_known_the_more_it_is_expected_to(seed: int) -> None:
+    (new, *points), bound = drawn(seed)
+    best, (size, loss) = front(points, bound), new
+    added, below = addition(size, (loss, 0.0), best, bound)
+    assert added == pytest.approx(hypervolume([new, *points], bound) - hypervolume(points, bound))
+    assert (added > 0) == (below > 0)
+    doubts = [addition(size, (loss, doubt), best, bound)[0] for doubt in (0.0, 0.01, 0.1, 0.5)]
+    assert doubts == sorted(doubts) and doubts[-1] > 0
+
+
+# --- a search for it
+
+
+def played(**scenario: Any) -> Alone:
+    search = Alone(**scenario)
+    search.run()
+    return search
+
+
+def searched(seed: int, **about: Any) -> Search:
+    search = Search(seed=seed, **about)
+    search.run()
+    return search
+
+
+def ends(search: Alone) -> list[Point]:
+    """Of all trials that came to an end."""
+    rows = search.rows("SELECT parameters, valid_loss FROM reports JOIN trials USING (trial) WHERE final")
+    return [(math.log(row["parameters"]), row["valid_loss"]) for row in rows]
+
+
+class OneSize(Alone):
+    """All of its trials have models of one size."""
+
+    def course(self, *about: Any) -> Any:
+        made = super().course(*about)
+        object.__setattr__(made, "parameters", 1000)
+        return made
+
+
+@pytest.mark.parametrize("scenario", [{}, {"life": 100.0}, {"seconds": 3000.0, "slots": 4, "life": 200.0}], ids=str)
+def test_among_models_of_one_size_it_is_a_search_for_the_lowest_loss(scenario: dict[str, Any]) -> None:
+    found = []
+    for rules in (Rules(law=False, worth=False), Rules(law=False, worth=False, front=True)):
+        search = OneSize(rules=rules, **scenario)
+        search.run()
+        found.append([[row[name] for name in ("trial", "action", "rung")] for row in search.decided()])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("scenario", [{}, {"life": 100.0}, {"seconds": 3000.0, "slots": 4, "diverging": 0.3}], ids=str)
+def test_where_the_loss_counts_nothing_depends_on_sizes_but_by_the_law(scenario: dict[str, Any]) -> None:
+    found = []
+    for kind in (Alone, OneSize):
+        search = kind(rules=Rules(law=False), **scenario)
+        search.run()
+        found.append([[tuple(row) for row in search.decided()], search.spent])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_without_ends_of_their_own_several_sizes_are_trained_to_one_and_the_cap_is_used(slots: int) -> None:
+    volumes = dict[bool, list[float]]()
+    for seed in range(4):
+        both = {of: searched(seed, seconds=3000.0, slots=slots, rules=Rules(front=of)) for of in (False, True)}
+        bound = reference([*ends(both[False]), *ends(both[True])])
+        for of, search in both.items():
+            assert 0.95 * search.seconds <= search.spent <= search.seconds
+            volumes.setdefault(of, []).append(hypervolume(ends(search), bound))
+        assert len(ends(both[True])) > 1
+    assert fmean(volumes[True]) > fmean(volumes[False])
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_with_ends_of_their_own_more_of_the_front_is_found(slots: int) -> None:
+    volumes = dict[bool, list[float]]()
+    for seed in range(6):
+        both = {of: played(seed=seed, slots=slots, life=150.0, rules=Rules(front=of)) for of in (False, True)}
+        bound = reference([*ends(both[False]), *ends(both[True])])
+        for of, search in both.items():
+            assert search.spent <= search.seconds
+            volumes.setdefault(of, []).append(hypervolume(ends(search), bound))
+    assert fmean(volumes[True]) > fmean(volumes[False])

@@ -1,0 +1,264 @@
+"""What a user says of the space: --range and --space, --at-most, --first; and --config, which has it all in a file."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.config import pad_of
+from model.families import FAMILIES
+from tests.tune.test_registry import CORE
+from tune import cli
+from tune.assembly import make_engine
+from tune.own_space import floats, integers
+from tune.search.suggest import Suggester
+from tune.search_context import SearchContext, survey
+from tune.search_space import CENTRE, Config
+from tune.settings import Settings
+from tune.store.journal import Journal
+
+CPU = ("fp32", "bf16")
+LOOP = "--train ../train.py:train --space ../space.toml --metric loss"
+TRAIN, SPACE = "def train(config): ...\n", "width = [64, 128, 256]\nrate = { low = 1e-4, high = 1e-2, log = true }\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty present folder, with a loop and texts beside it."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "space.toml").write_text(SPACE)
+    (tmp_path / "text.txt").write_text("the cat sat on a mat\n" * 30_000)
+    (tmp_path / "pairs.txt").write_text("".join(f"we count {i}\tcontamos {i}\n" for i in range(1500)))
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path
+
+
+@pytest.fixture
+def surveyed(here: Path) -> Callable[..., SearchContext]:
+    """What a search of these settings stands on."""
+
+    def made(**asked: Any) -> SearchContext:
+        texts = {"text_corpus": here / "text.txt", "translation_corpus": here / "pairs.txt"}
+        return survey(Settings(**{"budget": "1h", **texts, **asked}), CORE)
+
+    return made
+
+
+def suggestions(context: SearchContext, family: str, folder: Path) -> Iterator[Config]:
+    """As a search would have them."""
+    folder.mkdir()
+    with Journal(folder, new=True) as journal:
+        suggester: Suggester = make_engine(context, journal, []).families[family].suggestions
+        for number in range(30):
+            yield suggester.suggest(f"t{number}")
+
+
+def test_a_range_narrows_and_widens_each_dimension_that_a_family_has() -> None:
+    settings = Settings(budget="1h", range="d_model=64..200 layers=1,5 dropout=0,0.15", fix="precision=bf16")
+    for family in settings.families:
+        space = settings.space_of(family, CPU)
+        assert space.dimensions == {
+            "d_model": (64, 96, 128, 192, 200), "heads": (4, 8, 16, 32), "layers": (1, 5), "dropout": (0.0, 0.15),
+            "precision": ("bf16",),
+        }  # fmt: skip
+        assert {config["d_model"] for config in space.configs()} == {64, 96, 128, 192, 200}
+        assert all((config["d_model"] // config["heads"]) % 2 == 0 for config in space.configs())
+        assert space.default()["d_model"] == CENTRE["d_model"]
+    again = Settings.from_stored(json.loads(json.dumps(settings.stored())))
+    assert again == settings
+    wide = Settings(budget="1h", range="d_model=512..1024").space_of("nanogpt", CPU)
+    assert wide.dimensions["d_model"] == (512, 768, 1024)
+
+
+def test_a_file_says_the_same_and_a_range_counts_more(here: Path) -> None:
+    (here / "shapes.toml").write_text("d_model = { low = 64, high = 128 }\nlayers = [2, 10]\n")
+    settings = Settings(budget="1h", space=here / "shapes.toml", range="layers=3")
+    dimensions = settings.space_of("nanogpt", CPU).dimensions
+    assert dimensions["d_model"] == (64, 96, 128) and dimensions["layers"] == (3,)
+
+
+def test_of_a_loop_too_a_range_is_in_the_place_of_what_its_space_has(here: Path) -> None:
+    asked = {"train": "../train.py:train", "space": "../space.toml", "metric": "loss"}
+    settings = Settings(budget="1h", **asked, range="rate=0.001..0.01 width=512")
+    varying = settings.own_space.given
+    assert varying["width"].values == (512,) and (varying["rate"].low, varying["rate"].high) == (1e-3, 1e-2)
+    assert varying["rate"].log, "it is drawn as it was"
+    assert Settings.from_stored(settings.stored(), train=settings.train) == settings
+
+
+def test_a_range_in_the_place_of_a_loops_own_is_whole_where_that_is() -> None:
+    space: dict[str, Any] = {"drop": floats(0, 0.5), "layers": integers(2, 8), "part": [0.5, 0.75], "kind": ["a", "b"]}
+    settings = Settings(
+        budget="1h", train=lambda config: None, space=space, metric="loss",
+        range="drop=0..1 layers=2..4 part=0..1 kind=c,7",
+    )  # fmt: skip
+    given = settings.own_space.given
+    assert not given["drop"].whole and given["layers"].whole and not given["part"].whole
+    assert given["layers"].count == 3 and given["kind"].values == ("c", 7), "words stay as free as they were"
+
+
+VARIED = {"vary": "context", "families": "nanogpt"}
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"set": "architecture=nanogpt"}, {**VARIED, "set": "architecture=nanogpt,context=64"}]
+)
+def test_at_most_leaves_out_what_is_larger_and_nothing_else(
+    surveyed: Callable[..., SearchContext], asked: dict[str, str], tmp_path: Path
+) -> None:
+    """The bound is what a model of nanogpt has with the recipe's own context."""
+    free = surveyed(**asked)
+
+    def weights(family: str, config: Config) -> int:
+        data = free.data[family]
+        return FAMILIES[family].parameters(free.config(family, config), data.vocabulary, pad_of(data))
+
+    most = weights("nanogpt", free.spaces["nanogpt"].nearest({"d_model": 64, "layers": 2}))
+    bound = surveyed(**asked, at_most=f"parameters={most}")
+    for family, space in bound.spaces.items():
+        for config in free.spaces[family].configs():
+            small = weights(family, config) <= most
+            assert space.contains(config) <= small
+            if "vary" not in asked:
+                assert space.contains(config) == small
+        assert "vary" not in asked or max(space.dimensions["context"]) > bound.recipes[family].context
+        assert 0 < space.count == len(list(space.configs())) < free.spaces[family].count
+        for config in suggestions(bound, family, tmp_path / family):
+            assert weights(family, config) <= most
+
+
+@pytest.mark.parametrize("search", ["random", "prior", "tpe"])
+def test_what_is_asked_for_first_is_tried_first_and_the_rest_is_the_defaults(
+    surveyed: Callable[..., SearchContext], search: str, tmp_path: Path
+) -> None:
+    context = surveyed(search=search, first="d_model=64,layers=2 d_model=256,dropout=0.3")
+    for family, space in context.spaces.items():
+        one, two, three, *_ = suggestions(context, family, tmp_path / family)
+        default = space.default()
+        assert one == {**default, "d_model": 64, "layers": 2} and two == {**default, "d_model": 256, "dropout": 0.3}
+        assert search == "random" or three == default
+
+
+def test_what_a_study_was_asked_for_can_be_asked_for_again_from_its_file(here: Path) -> None:
+    texts = {"text_corpus": here / "text.txt", "translation_corpus": here / "pairs.txt"}
+    settings = Settings(
+        budget="90m", families="nanogpt", fix="heads=4", vary="weight_decay", range="d_model=64..128 layers=2,10",
+        first="d_model=64 d_model=96,layers=10", at_most="parameters=2M", set="context=128", oversubscribe=True,
+        devices=3, **texts,
+    )  # fmt: skip
+    study = here / "study.json"
+    study.write_text(json.dumps({"settings": settings.stored(), "recipes": {}}))
+    assert cli.parse(Settings, ["--config", str(study)]) == settings
+    typed = cli.parse(Settings, ["--seed", "5", "--config", str(study), "--budget", "2h"])
+    assert (typed.seed, typed.budget, typed.fix) == (5, 7200.0, settings.fix)
+    file = here / "study.yaml"
+    file.write_text(
+        f"budget: 90m\nfamilies: nanogpt\nfix: {{heads: 4}}\nvary: [weight_decay]\nset: {{context: 128}}\n"
+        "range: {d_model: 64..128, layers: [2, 10]}\nfirst: [{d_model: 64}, {d_model: 96, layers: 10}]\n"
+        "at-most: parameters=2M\noversubscribe: true\nskip-bad-lines: false\ndevices: 3\n"
+        f"text_corpus: {here / 'text.txt'}\ntranslation_corpus: {here / 'pairs.txt'}\n"
+    )
+    assert cli.parse(Settings, ["--config", str(file)]) == settings
+
+
+def test_a_file_of_settings_never_says_what_is_executed(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = here / "study.yaml"
+    file.write_text("budget: 1h\ntrain: ../train.py:train\nspace: {width: [64, 128]}\nmetric: loss\n")
+    assert cli.main(Settings, ["--config", str(file)]) == 2
+    assert "add --train ../train.py:train" in capfd.readouterr().err
+    settings = cli.parse(Settings, ["--config", str(file), "--train", "../train.py:train"])
+    assert settings.own_space.given["width"].values == (64, 128)
+
+
+@pytest.mark.parametrize(
+    ("file", "first", "layers"),
+    [
+        ("first: ['d_model=64,heads=4', layers=2]", ({"d_model": 64, "heads": 4}, {"layers": 2}), ()),
+        ("first: [{d_model: 64, heads: 4}, layers=2]", ({"d_model": 64, "heads": 4}, {"layers": 2}), ()),
+        ("first: {d_model: 64, heads: 4}", ({"d_model": 64, "heads": 4},), ()),
+        ("first: d_model=64 layers=2", ({"d_model": 64}, {"layers": 2}), ()),
+        ("range: ['d_model=64..128', 'layers=2,4']", (), (2, 4)),
+        ("range: [{d_model: 64..128}, {layers: [2, 4]}]", (), (2, 4)),
+        ("range: {d_model: 64..128, layers: [2, 4]}", (), (2, 4)),
+    ],
+)
+def test_in_a_file_a_list_is_what_is_typed_several_times(
+    here: Path, file: str, first: tuple[Config, ...], layers: tuple[int, ...]
+) -> None:
+    (here / "study.yaml").write_text(f"budget: 1h\n{file}\n")
+    settings = cli.parse(Settings, ["--config", str(here / "study.yaml")])
+    assert settings.first == first and list(settings.range) == (["d_model", "layers"] if layers else [])
+    assert not layers or settings.range["layers"].values == layers
+
+
+def test_flags_that_repeat_are_read_as_one() -> None:
+    words = "--budget 1h --range d_model=64..128 --range layers=2,4 --first d_model=64 --first layers=4"
+    settings = cli.parse(Settings, words.split())
+    assert list(settings.range) == ["d_model", "layers"] and settings.first == ({"d_model": 64}, {"layers": 4})
+
+
+WRONG = {
+    "--range d_model": "--range: 'd_model' is no dimension with its values: write NAME=LOW..HIGH",
+    "--range d_model=": "--range: 'd_model' has the value ''",
+    "--range d_model=128..64": "--range: 'd_model' goes from 128 to 64",
+    "--range d_model=64,64": "--range: 'd_model' has the value 64 twice",
+    "--range d_model=64..128.5": "--range: 'd_model' has 128.5: it takes whole numbers from 8 to 65536",
+    "--range d_model=4,64": "--range: 'd_model' has 4: it takes whole numbers",
+    "--range dropout=0..1": "--range: 'dropout' has 1: it takes numbers from 0.0 to 0.95",
+    "--range layers=two,4": "--range: 'layers' has 'two': it takes whole numbers",
+    "--range d_model=64-128": "--range: 'd_model' has '64-128': it takes whole numbers .*; write d_model=16..512",
+    "--range precision=fp8": "--range: 'precision=fp8' is no precision: choose of fp32",
+    "--vary learning_rate --range learning_rate=-1,1": "--range: 'learning_rate=-1': learning_rate is a number from",
+    "--range width=64": "--range: 'width' is no dimension of translation or nanogpt: there are d_model",
+    "--range weight_decay=0.1,0.2": "--range: 'weight_decay' is no dimension of .*: add --vary weight_decay",
+    "--range heads=4 --fix heads=4": "--range: 'heads' is fixed too, by --fix",
+    "--range heads=4 --range heads=8": "--range: 'heads=8' is of heads a second time",
+    "--range heads=32 --range d_model=64": "--range: no configuration of translation is left: heads must divide",
+    "--space ../space.toml": "--space: 'width' is no dimension of translation or nanogpt",
+    "--at-most 5M": "--at-most: '5M' is no bound: write parameters=5M",
+    "--at-most parameters=0": "--at-most: 'parameters=0' is no bound",
+    "--at-most parameters=9": "--at-most: 'parameters=9' holds no translation, of which the smallest has",
+    "--first d_model": "--first: 'd_model' is no value of a dimension: write NAME=VALUE,NAME=VALUE",
+    "--first width=8": "--first: 'width' is no dimension: there are d_model",
+    "--first d_model=100": "--first: 'd_model=100' is not in the space of translation: choose of 16, 32",
+    "--first heads=32,d_model=64": "--first: .* is no configuration of translation: heads must divide",
+    "--first heads=4,heads=8": "--first: 'heads=4,heads=8' has heads twice",
+    "--config ../none.yaml": "--config: '.*none.yaml' cannot be read",
+    "--config ../space.toml": "--config: '.*space.toml' is no YAML|--config: '.*space.toml' has '",
+    "--config ../text.txt": "--config: '.*text.txt' (has|is no YAML)",
+    "--config ../odd.yaml": "--config: '.*odd.yaml' has 'width', which is no setting",
+    "--config ../switch.yaml": "--config: '.*switch.yaml' has oversubscribe: 'yes please'",
+    f"{LOOP} --range depth=4": "--range: 'depth' is no dimension of --space: there are width, rate",
+    f"{LOOP} --first width=3": "--first: 'width=3' is not in the space: width is one of 64, 128, 256",
+    f"{LOOP} --first rate=3": "--first: 'rate=3' is not in the space: rate is a number from 0.0001 to 0.01",
+    f"{LOOP} --range width=64-128": "--range: 'width' has '64-128', .* no number: write a range as 64..256, or 64,256",
+    f"{LOOP} --range width=64,wide": "--range: 'width' has 'wide', which is no number",
+    f"{LOOP} --range rate=0.001,low": "--range: 'rate' has 'low', which is no number: write a range as 0.0001..0.01",
+    f"{LOOP} --range width=64.5..128": "--range: 'width' has 64.5: it takes whole numbers",
+    f"{LOOP} --range width=64,96.5": "--range: 'width' has 96.5: it takes whole numbers",
+    f"{LOOP} --range rate=0..1": "--range: 'rate' goes from 0.0 by its logarithm: write a low above zero",
+    f"{LOOP} --fix width=128": "--fix: 'width=128' is of the families .*: with --train write --range width=128$",
+    "--config ../trains.yaml": "--config: '.*trains.yaml' has train: '../a loop.py', .*: add --train '../a loop.py'$",
+    "--config ../loads.yaml": "--config: '.*loads.yaml' has load: '../mine.py', .*: add --load ../mine.py$",
+    f"{LOOP} --at-most parameters=5M": "--at-most: is of the families that come with the project",
+}
+
+
+@pytest.mark.parametrize("flags", WRONG)
+def test_what_cannot_be_is_one_line_and_nothing_is_written(
+    flags: str, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (here / "odd.yaml").write_text("width: 3\n")
+    (here / "switch.yaml").write_text("oversubscribe: yes please\n")
+    (here / "trains.yaml").write_text("train: ../a loop.py\nmetric: loss\n")
+    (here / "loads.yaml").write_text("load: ../mine.py\nfamilies: mine\n")
+    before = sorted(here.rglob("*"))
+    texts = "" if "--train" in flags else " --text-corpus ../text.txt --translation-corpus ../pairs.txt"
+    assert cli.main(Settings, f"--budget 1h {flags}{texts}".split()) == 2
+    out, error = capfd.readouterr()
+    assert out == "" and error.count("\n") == 1 and re.match(WRONG[flags], error), error
+    assert sorted(here.rglob("*")) == before

@@ -1,0 +1,110 @@
+"""What an experiment can be asked for: the search's settings, with one family; standard library only."""
+
+import math
+import pkgutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from tune.errors import UserError
+from tune.flags import Command, families_text, invalid, parse_families, parse_path, parse_share, typed
+from tune.recipe import SETTABLE, parse_set, set_text
+from tune.settings import Settings
+from tune.units import duration_text
+
+EXPERIMENTS = {
+    "ablation": "translation",
+    **dict.fromkeys(("methods", "batch_size", "estimates", "loader", "stages", "precision", "transfer"), "nanogpt"),
+    **dict.fromkeys(("scaling", "large_batch", "data_parallel", "curves"), "nanogpt"),
+}
+"""The experiments, and the family that each is of unless another is asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentSettings(Settings):
+    """The search's settings, with one family, and which experiment it is."""
+
+    command: ClassVar[Command] = Command(
+        script="tune/experiment.py", does="tune.experiments.catalogue:run", early="nothing was written",
+        about="Repeat an experiment of the published reports, under a cap of device-hours.",
+        flags=(
+            *("name", "list", "budget", "families", "fix", "set", "scale", "seeds", "devices", "oversubscribe"),
+            *("memory_limit", "seed", "out", "translation_corpus", "text_corpus", "skip_bad_lines", "plan", "resume"),
+            "of",
+        ),
+    )  # fmt: skip
+    name: str = field(
+        default="",
+        metadata=typed(f"of {', '.join(EXPERIMENTS)}", form="NAME", places="?", stored=False, on_resume=True),
+    )
+    list: bool = field(default=False, metadata=typed("name the experiments, and what each is worth here", stored=False))
+    families: Mapping[str, float] = field(
+        metadata=typed(
+            "the model (default: the experiment's own)", form="translation|nanogpt", parse=parse_families,
+            show=families_text,
+        ),
+    )  # fmt: skip
+    set: Mapping[str, float | str] = field(
+        default_factory=dict,
+        metadata=typed(
+            f"what of the family's recipe is to be another, such as context=256; there are {', '.join(SETTABLE)}",
+            form="NAME=VALUE,...", parse=parse_set, show=set_text,
+        ),
+    )  # fmt: skip
+    scale: float = field(
+        default=1.0,
+        metadata=typed(
+            "the share of its training that an experiment does, such as 0.01", form="SHARE", parse=parse_share
+        ),
+    )
+    seeds: int = field(
+        default=1, metadata=typed("how often each training is repeated, with another seed", form="N", parse=int)
+    )
+    of: Path | None = field(
+        default=None,
+        metadata=typed(
+            "of scaling: a search's study, whose winner's family, configuration, text and seed it takes; of several "
+            "families that with the largest share, or the one that --families names",
+            form="FOLDER", parse=parse_path,
+        ),
+    )  # fmt: skip
+    recipe: Mapping[str, float | str] = field(  # that winner's, where it is not the family's own; has no flag
+        default_factory=dict, metadata=typed("", parse=parse_set, show=set_text)
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.families) > 1:
+            names = ",".join(self.families)
+            raise invalid("families", f"{names!r} are two, and an experiment is on one: write one of them")
+        if not 0 < self.scale <= 1:
+            raise invalid("scale", f"'{self.scale}' is out of range: write a share above 0 and at most 1")
+        if self.seeds < 1:
+            raise invalid("seeds", f"'{self.seeds}' is too few: write 1 or more")
+
+    @classmethod
+    def from_flags(cls, typed: Mapping[str, Any], experiment: str | None = None) -> Self:
+        """As above. With --of the winner that is meant is read first."""
+        if "list" in typed:
+            return cls(budget="1s", families="nanogpt", list=True)  # type: ignore[arg-type]
+        name = typed.get("name", "")
+        if {"plan", "resume"} <= typed.keys():
+            raise invalid("plan", "is of an experiment that is to begin: leave --plan or --resume out")
+        if name not in EXPERIMENTS:
+            raise UserError(f"NAME: {name!r} is no experiment: write one of {', '.join(EXPERIMENTS)}")
+        asked = {} if "resume" in typed else {"families": EXPERIMENTS[name]}
+        if "of" in typed and "resume" not in typed:
+            asked = pkgutil.resolve_name("tune.experiments.catalogue:of_winner")(name, dict(typed))
+        return super().from_flags({**typed, **asked} if "of" in typed else {**asked, **typed}, experiment=name)
+
+    @property
+    def family(self) -> str:
+        """The one there is."""
+        return next(iter(self.families))
+
+    def too_small_for(self, experiment: str, smallest: float, others: Sequence[str]) -> UserError:
+        """The error for a cap that does not pay for an experiment; `smallest` in device-seconds or `others` would."""
+        asked, least = duration_text(self.budget), duration_text(math.ceil(smallest))
+        remedy = ", or ".join([f"at least {least}", *others])
+        return invalid("budget", f"{asked!r} does not pay for {experiment}: write {remedy}")

@@ -1,0 +1,71 @@
+"""What a loss is expected to gain: on the best one, or as a point of the front of size against loss.
+
+Pure functions. A point is the log of a model's parameters and its loss in nats; both are to be low.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import NormalDist
+
+Forecast = tuple[float, float]
+"""A loss in nats, and the standard deviation of its log."""
+Point = tuple[float, float]
+NORMAL = NormalDist()
+BEYOND = 0.1
+"""Of the range of the points on each axis: so far beyond the largest and the worst of them lies their reference, so
+that these add something too (Ishibuchi et al. 2018, doi:10.1162/evco_a_00226)."""
+
+
+def expected_gain(best: Forecast, other: Forecast) -> float:
+    """Nats by which the lower of two losses is expected to be below that of the `best` (expected improvement, Jones et
+    al. 1998)."""
+    spread = best[0] * math.hypot(best[1], other[1])
+    if not spread:
+        return max(0.0, best[0] - other[0])
+    ahead = (best[0] - other[0]) / spread
+    return spread * (NORMAL.pdf(ahead) + ahead * NORMAL.cdf(ahead))
+
+
+def reference(points: Sequence[Point]) -> Point:
+    """What bounds the hypervolume of these, in both axes: a tenth of their range beyond the largest and the worst."""
+    sizes, losses = zip(*points, strict=True)
+    size, loss = (max(each) + BEYOND * (max(each) - min(each) or 1.0) for each in (sizes, losses))
+    return size, loss
+
+
+def front(points: Iterable[Point], bound: Point) -> list[Point]:
+    """Those inside the bound of which none other is as small and as good, the smallest first."""
+    found: list[Point] = []
+    level = bound[1]
+    for size, loss in sorted(points):
+        if loss < level and size < bound[0]:
+            found.append((size, loss))
+            level = loss
+    return found
+
+
+def hypervolume(points: Iterable[Point], bound: Point) -> float:
+    """Area that the points dominate inside a bound (Zitzler and Thiele 1998), in nats times the log of parameters."""
+    best = front(points, bound)
+    levels = [bound[1], *(loss for _, loss in best)]
+    return sum((above - loss) * (bound[0] - size) for above, (size, loss) in zip(levels, best, strict=False))
+
+
+def addition(size: float, forecast: Forecast, best: Sequence[Point], bound: Point) -> tuple[float, float]:
+    """What a trial of this log size is expected to add to the hypervolume of a front (expected hypervolume improvement,
+    Emmerich et al. 2006, of a size that is known); and, which tells those apart that add nothing, how many nats below
+    the best of its size and smaller ones it is."""
+    steps = list(_steps(size, best, bound))
+    added = math.fsum(width * expected_gain((level, 0.0), forecast) for width, level in steps)
+    return added, steps[0][1] - forecast[0]
+
+
+def _steps(size: float, best: Sequence[Point], bound: Point) -> Iterator[tuple[float, float]]:
+    """The front from a size to the bound: how wide each step of it is, and its loss."""
+    at, level = size, bound[1]
+    for larger, loss in best:
+        if larger > size:
+            yield larger - at, level
+            at = larger
+        level = loss
+    yield max(0.0, bound[0] - at), level
