@@ -375,13 +375,21 @@ class Space:
 
     def _choices(self, name: str, config: Config) -> tuple[Value, ...]:
         """What a dimension has to offer once some others are chosen."""
-        values = self.dimensions[name]
-        for partner in PARTNERS.get(name, ()):
-            if partner in self.dimensions:
+        partners = [partner for partner in PARTNERS.get(name, ()) if partner in self.dimensions]
+        chosen = (name, *(config.get(partner) for partner in partners))
+        if chosen not in self._offered:
+            values = self.dimensions[name]
+            for partner in partners:
                 others = (config[partner],) if partner in config else self.dimensions[partner]
                 pairs = {value: [{name: value, partner: other} for other in others] for value in values}
                 values = tuple(value for value in values if any(map(self._fit, pairs[value])))
-        return values
+            self._offered[chosen] = values
+        return self._offered[chosen]
+
+    @cached_property
+    def _offered(self) -> dict[tuple[Value | None, ...], tuple[Value, ...]]:
+        """What was found by `_choices`: of thousands of draws most ask the same."""
+        return {}
 
     def _fit(self, pair: Mapping[str, Any]) -> bool:
         """Whether two that depend on each other are valid together."""

@@ -214,7 +214,7 @@ def test_a_metric_and_perplexities_do_not_compare(loop: Loops, six: Written, kin
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("moves", [1, 2, 9])
+@pytest.mark.parametrize("moves", [1, 9])
 def test_a_search_that_runs_has_a_page_too(tmp_path: Path, moves: int) -> None:
     search = Loops(tmp_path / "study", cap=900.0, slots=2, gap=0.5, space=SPACE, maximize="accuracy", life=64)
     search.run(moves)
@@ -224,7 +224,7 @@ def test_a_search_that_runs_has_a_page_too(tmp_path: Path, moves: int) -> None:
     assert ("accuracy 0." in page) == bool(search.journal.rows("SELECT 1 FROM reports WHERE final OR rung >= 0"))
 
 
-@pytest.mark.parametrize(("name", "told"), [(r"$\frac$", 0.0), ("../<i>", -3.0), ("level", 1e-12), ("\x1b[31m", 1e300)])
+@pytest.mark.parametrize(("name", "told"), [("../<i>$\\frac$\x1b[31m", -3.0), ("level", 1e300)])
 def test_any_number_under_any_name_is_drawn(tmp_path: Path, name: str, told: float) -> None:
     """Of a stranger's study too, whose space may be anything."""
     study = written(tmp_path / "runs" / "study", "maximize", name, 9 * [told], space='{"rate": 1}')

@@ -1,5 +1,6 @@
 """What configurations that were not tried are expected to have at their ends, as far as their size and speed tell."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -81,10 +82,15 @@ class Outlook:
         earlier: Sequence[tuple[Config, Progress]] = (),
         addition: Callable[[float, Forecast], float | None] = lambda size, forecast: None,
     ) -> None:  # fmt: skip
-        self._size, self._forecast, self._earlier, self._addition = size, forecast, earlier, addition
+        self._forecast, self._earlier, self._addition = forecast, earlier, addition
+        self._size_at = functools.cache(lambda key: size(dict(key)))
         self._seen: dict[str, tuple[Config, Progress]] = {}
         self._told, self._fitted_to = 0, 0
         self._speeds = Speeds.fit([], earlier) if earlier else None
+
+    def _size(self, config: Config) -> float:
+        """Asked for thousands of draws from a space that is smaller."""
+        return self._size_at(tuple(config.items()))
 
     def tell(self, trial: str, config: Config, progress: Progress) -> None:
         """How far a trial came in what time. As a law, speeds are fitted again when so much more is known."""
