@@ -12,7 +12,7 @@ from tune.flags import Flags, invalid, typed
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """What is printed: the first column at the left, the others at the right."""
+    """What is printed: the first column and those of words at the left, the others at the right."""
 
     title: str
     columns: Sequence[str]
@@ -50,8 +50,8 @@ def latex(table: Table) -> str:
 
 
 def worded(table: Table, column: int) -> bool:
-    """Whether some cell of a column begins with a word."""
-    return any(row[column][:1].isalpha() for row in table.rows)
+    """Whether most cells of a column begin with a letter: they stand at the left."""
+    return 2 * sum(row[column][:1].isalpha() for row in table.rows) > len(table.rows)
 
 
 def escaped(text: str) -> str:

@@ -142,14 +142,15 @@ def strong(steps: dict[tuple[int, int], Row]) -> Table:
     return Table(title="Strong scaling: the batch in all is fixed", columns=columns, rows=rows, note=note)
 
 
-DISTURBED = " *"
-"""After a figure that was measured, twice, while others had the machine."""
+def marked(row: Row) -> str:
+    """After a figure that was measured, twice where there was time, while others had the machine."""
+    return " *" if row.get("disturbed") else ""
 
 
 def disturbed_note(steps: Mapping[Any, Row]) -> str:
     """What the mark means, where a row has it, and how much others had."""
     taken = [row["others_cores"] for row in steps.values() if row.get("disturbed")]
-    return f"; *: others took up to {max(taken):.1f} cores, when it was measured again too" if taken else ""
+    return f"; *: others took up to {max(taken):.1f} cores, also when it was measured again" if taken else ""
 
 
 SPEED = "ms a step", "epoch s", "tokens a second"
@@ -159,8 +160,11 @@ GAIN = "speed-up", "efficiency"
 def speed(row: Row) -> list[str]:
     """What SPEED names; a row that was disturbed is marked."""
     step, tokens = row["step_seconds"], row["tokens_per_second"]
-    mark = DISTURBED if row.get("disturbed") else ""
-    return [with_interval(step, "{:.1f}", 1e3) + mark, f"{step[0] * row['epoch_steps']:.1f}", f"{tokens[0]:,.0f}"]
+    return [
+        with_interval(step, "{:.1f}", 1e3) + marked(row),
+        f"{step[0] * row['epoch_steps']:.1f}",
+        f"{tokens[0]:,.0f}",
+    ]
 
 
 def speed_up(single: Row, row: Row, *, weak: bool) -> Any:
@@ -184,6 +188,7 @@ def communication(steps: dict[tuple[int, int], Row]) -> Table:
             continue
         names = "step_seconds", "unsynced_seconds", "communication_seconds", "overlapped_seconds"
         parts = [figure(row[name][0], "{:.1f}", 1e3) for name in names]
+        parts[0] += marked(row)
         exposed = with_interval(row["exposed_seconds"], "{:.1f}", 1e3)
         identity, estimate = with_interval(row["identity"], "{:.3f}"), as_reported(steps, count, batch)
         rows.append([str(count), str(batch), *parts, exposed, identity, figure(estimate, "{:.1f}", 1e3)])

@@ -14,7 +14,7 @@ from rich.console import Console
 from tune.experiments.base import Experiment, Row
 from tune.experiments.parallel_timing import Interval
 from tune.table_rules import PUBLISHED, against_itself
-from tune.table_text import Table
+from tune.table_text import Table, worded
 
 
 @cache
@@ -76,7 +76,7 @@ def show(tables: Sequence[Table], conclusions: Sequence[str], write: Callable[[s
             caption_justify="left", box=None, pad_edge=False, header_style="dim",
         )  # fmt: skip
         for place, name in enumerate(table.columns):
-            drawn.add_column(name, justify="right" if place else "left", no_wrap=True)
+            drawn.add_column(name, justify="right" if place and not worded(table, place) else "left", no_wrap=True)
         for row in table.rows:
             drawn.add_row(*row)
         page = io.StringIO()
