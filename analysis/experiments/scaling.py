@@ -24,6 +24,7 @@ def steps_table(study: Study) -> pd.DataFrame:
         "tokens": [row["tokens"] for row in rows],
         **{name: [row["step_seconds"][place] for row in rows] for place, name in enumerate(("step", "low", "high"))},
         **{name: [row.get(name, [0.0])[0] for row in rows] for name in (*PARTS, "overlapped_seconds")},
+        "disturbed": [row.get("disturbed", False) for row in rows],
     })  # fmt: skip
     return table.sort_values(["devices", "batch"], ignore_index=True)
 
@@ -39,7 +40,8 @@ def speed_ups(table: pd.DataFrame) -> pd.DataFrame:
                 work = row["tokens"] / single["tokens"]
                 ends = single["step"] / row["step"], single["low"] / row["high"], single["high"] / row["low"]
                 times = dict(zip(("speed_up", "low", "high"), (work * each for each in ends), strict=True))
-                found.append({"kind": kind, "batch": batch, "devices": row["devices"]} | times)
+                disturbed = row["disturbed"] or single["disturbed"]
+                found.append({"kind": kind, "batch": batch, "devices": row["devices"], "disturbed": disturbed} | times)
     return pd.DataFrame(found)
 
 
@@ -73,11 +75,17 @@ def speed_up(study: Study) -> Picture:
     plot.xaxis.set_minor_locator(NullLocator())
     legend_above(plot, columns=4)
     best = table[table["devices"] == devices[-1]].sort_values("speed_up").iloc[-1]
+    disturbed = int(table["disturbed"].sum())
     return Picture(
         name="speed-up",
         title="What more devices gain",
         text=f"On {devices[-1]} devices at most {best['speed_up']:.2f} times as fast as on one "
-        f"({best['kind']} scaling, batch {best['batch']}).",
+        f"({best['kind']} scaling, batch {best['batch']})."
+        + (
+            f" Others had the machine in {table['disturbed'].sum()} of {len(table)}."
+            if table["disturbed"].any()
+            else ""
+        ),
         figure=figure,
         data=table,
     )
