@@ -81,11 +81,7 @@ def speed_up(study: Study) -> Picture:
         title="What more devices gain",
         text=f"On {devices[-1]} devices at most {best['speed_up']:.2f} times as fast as on one "
         f"({best['kind']} scaling, batch {best['batch']})."
-        + (
-            f" Others had the machine in {table['disturbed'].sum()} of {len(table)}."
-            if table["disturbed"].any()
-            else ""
-        ),
+        + (f" Others had the machine in {disturbed} of {len(table)}." if disturbed else ""),
         figure=figure,
         data=table,
     )
