@@ -9,7 +9,8 @@ import pandas as pd
 
 from analysis import tables
 from analysis.settings import CheckSettings
-from tune.table_rules import PUBLISHED, Claims, Finding, findings, findings_table, published_claims, read
+from tune.published import PUBLISHED, findings_table, published_claims, read
+from tune.table_rules import Claims, Finding, findings
 
 
 def check(settings: CheckSettings) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from kernels.benchmark import Row, measure
 from kernels.settings import Settings
 from kernels.table import NOTHING, of_the_report, show, tables
-from tune.table_rules import against_itself
+from tune.published import against_itself
 from tune.table_text import Table
 
 

@@ -4,10 +4,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from analysis.study import PUBLISHED, Study, experiment_rows, published
+from analysis.study import Study, experiment_rows, published
 from analysis.style import BLACK, BLUE, GREY, MARKERS, ORANGE, SKY, VERMILION, Picture, axes, legend_above
 from tune import table_rules
 from tune.errors import UserError
+from tune.published import PUBLISHED, read
 
 COLORS = (BLUE, VERMILION, ORANGE, SKY)
 PARTS = {"unsynced_seconds": ("computing", BLUE), "exposed_seconds": ("waiting for communication", VERMILION)}
@@ -48,7 +49,7 @@ def speed_ups(table: pd.DataFrame) -> pd.DataFrame:
 def published_speed_ups() -> pd.DataFrame:
     """The report's, from its own epochs, beside those that it prints, by devices and batch a device."""
     theirs = published("scaling").rename(columns={"speed_up": "printed"})
-    return theirs.assign(speed_up=table_rules.speed_ups(table_rules.read(PUBLISHED / "scaling.csv")))
+    return theirs.assign(speed_up=table_rules.speed_ups(read(PUBLISHED / "scaling.csv")))
 
 
 def speed_up(study: Study) -> Picture:

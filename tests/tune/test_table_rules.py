@@ -8,7 +8,8 @@ import pytest
 
 from tune.arithmetic import parse_expression
 from tune.errors import UserError
-from tune.table_rules import PUBLISHED, Claims, claims_of, figure, findings, published_claims, read, speed_ups
+from tune.published import PUBLISHED, claims_of, published_claims, read
+from tune.table_rules import Claims, figure, findings, speed_ups
 
 Columns = dict[str, list[str]]
 CHANCE = random.Random(0)

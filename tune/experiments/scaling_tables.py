@@ -14,7 +14,8 @@ import numpy as np
 from tune.experiments.base import Row, Table
 from tune.experiments.parallel_timing import ratio
 from tune.experiments.tables import figure, published, with_interval
-from tune.table_rules import PUBLISHED, read, speed_ups
+from tune.published import PUBLISHED, read
+from tune.table_rules import speed_ups
 
 
 @dataclass(frozen=True, kw_only=True)

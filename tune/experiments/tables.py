@@ -13,7 +13,7 @@ from rich.console import Console
 
 from tune.experiments.base import Experiment, Row
 from tune.experiments.parallel_timing import Interval
-from tune.table_rules import PUBLISHED, against_itself
+from tune.published import PUBLISHED, against_itself
 from tune.table_text import Table, worded
 
 
