@@ -15,7 +15,7 @@ from tune.table_rules import Claims, Finding, findings
 
 def check(settings: CheckSettings) -> int:
     """Print what was found. UserError for a table that does not serve."""
-    found = {file.stem: findings(read(file), claims) for file, claims in asked(settings)}
+    found = {name: findings(read(file), claims) for name, file, claims in asked(settings)}
     if settings.json:
         print(json.dumps([{"table": name, **asdict(each)} for name in found for each in found[name]], indent=1))
     elif settings.form:
@@ -26,14 +26,14 @@ def check(settings: CheckSettings) -> int:
     return 0
 
 
-def asked(settings: CheckSettings) -> Iterator[tuple[Path, Claims]]:
-    """The files, or the published ones: one is known by its name too, and its claims stand beside it."""
+def asked(settings: CheckSettings) -> Iterator[tuple[str, Path, Claims]]:
+    """Each table as it was named, or all published ones: of these the claims stand beside them."""
     for table in settings.tables or map(Path, published_claims()):
         published = not table.is_file() and str(table) in published_claims()
         claims = published_claims()[str(table)] if published else Claims()
         told = {name: getattr(settings, name) for name in ("vocabulary", "hours", "formulas", "order")}
         own = replace(claims, **{name: value for name, value in told.items() if value})
-        yield PUBLISHED / f"{table}.csv" if published else table, own
+        yield str(table), PUBLISHED / f"{table}.csv" if published else table, own
 
 
 def show(name: str, found: list[Finding]) -> None:
