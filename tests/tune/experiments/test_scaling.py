@@ -87,6 +87,8 @@ def test_a_disturbed_row_is_marked_and_is_no_ground_for_a_forecast():
     assert [cells[:2] for cells in marked] == [["2", "128"]] and "up to 0.7 cores" in tables(rows)[0].note
     assert models(rows)[2].fixed == pytest.approx(MACHINE.fixed)
     assert 128 not in [batch for count, batch, *_ in predicted(rows) if count == 2]
+    rows = [row | {"disturbed": True} if row["asked"]["measure"] == "network" else row for row in rows]
+    assert models(rows) == {}, "nor is communication alone that was disturbed"
 
 
 def test_no_forecast_comes_from_ranks_that_contend():

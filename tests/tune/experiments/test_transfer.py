@@ -137,6 +137,7 @@ def test_a_best_rate_at_the_end_of_what_was_tried_is_bracketed_before_it_is_judg
     assert tables([*rows, *gone_on]) == tables([*(row for row in rows if row not in open_ends), *gone_on])
     assert "<" in str(tables(rows)) and "<" not in str(tables([*rows, *gone_on]))
     assert told(asked()[0], rows) == {}
+    assert further([row | {"rate_seconds": 0.0} for row in whole]) == [], "all are bracketed"
 
 
 def test_known_losses_are_not_measured_again(text_data):
