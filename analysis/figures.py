@@ -26,6 +26,7 @@ from analysis.spending import spending
 from analysis.study import RUNS, Results, Study, families, newest, open_kernels, open_studies, open_study
 from analysis.style import Picture
 from tune.errors import UserError, called
+from tune.table_text import Table
 
 OF_A_FAMILY: Mapping[str, Sequence[Callable[[Results, str], Picture]]] = {
     "front": (front, curve),
@@ -60,7 +61,7 @@ def plot(settings: PlotSettings) -> int:
         draw_all([partial(draw, results, family) for family in named for draw in OF_A_FAMILY[settings.what]], here)
     elif settings.what == "compare":
         first, second = open_studies(settings.studies)
-        compare(first, second, here)
+        compare(first, second, settings)
     elif settings.what == "roofline":
         save(roofline(open_kernels(*settings.studies or [newest(RUNS, kernels=True)])), here)
     else:
@@ -102,12 +103,16 @@ def draw_all(pictures: Sequence[Callable[[], Picture]], folder: Path) -> None:
         print(why)
 
 
-def compare(first: Study, second: Study, folder: Path) -> None:
-    """Print what differs, and draw the best so far of each family in both."""
+def compare(first: Study, second: Study, settings: PlotSettings) -> None:
+    """Print what differs, and draw the best so far of each family in both; in a form for a report the table alone."""
     drawn, console, studies = tables.table(), tables.console(), (first, second)
-    for name in ("", *(study.name for study in studies)):
+    names, found = ["", *(study.name for study in studies)], list(lines(*studies))
+    if settings.form:
+        print(settings.written([Table(title=f"{first.name} and {second.name}", columns=names, rows=found)]))
+        return
+    for name in names:
         drawn.add_column(name)
-    for line in lines(*studies):
+    for line in found:
         drawn.add_row(*line)
     console.print(drawn, "")
     both = [set(study.facts.get("families", {})) for study in studies]
@@ -117,7 +122,8 @@ def compare(first: Study, second: Study, folder: Path) -> None:
         except UserError as reason:
             console.print(f"{family}: {reason}", soft_wrap=True)
             continue
-        console.print(*picture.save(folder), f"\n{family}: {picture.text}", soft_wrap=True)
+        picture_files = picture.save(settings.out or Path())
+        console.print(*picture_files, f"\n{family}: {picture.text}", soft_wrap=True)
 
 
 def lines(first: Study, second: Study) -> Iterator[tuple[str, ...]]:

@@ -1,5 +1,5 @@
-"""Rank trials by perplexity per parameter and by what that question means to ask; the ranking as table, JSON, CSV or
-Markdown.
+"""Rank trials by perplexity per parameter and by what that question means to ask; the ranking as table, JSON, CSV,
+Markdown or LaTeX.
 
 What counts of a trial, and which of them compare, tune.store.queries says; here it is done over several studies, and
 with what takes a curve fitted to all sizes.
@@ -178,7 +178,7 @@ def rank(settings: RankSettings) -> int:
     if settings.stability is not None:
         from analysis.stability import show_stability
 
-        return show_stability(studies[0], settings.stability, as_json=settings.json)
+        return show_stability(studies[0], settings)
     table = ranking(results, by=settings.by)
     shown = table if settings.family is None else table[table["family"].isin(families(results, settings.family))]
     shown = select(shown, settings.where) if settings.where is not None else shown
@@ -188,8 +188,10 @@ def rank(settings: RankSettings) -> int:
         print(json.dumps(json.loads(rows), indent=1, ensure_ascii=False))
     elif settings.csv:
         records(shown, results.measure).to_csv(sys.stdout, index=False)
-    elif settings.markdown:
-        print(*(markdown(results, group) for _, group in shown.groupby("group", sort=False)), sep="\n\n")
+    elif settings.form:
+        groups = (group for _, group in shown.groupby("group", sort=False))
+        made = (tables.as_text(section(each, results.measure), columns(results, each)) for each in groups)
+        print(settings.written(made))
     else:
         show(tables.console(), results, table, shown, by=settings.by, top=settings.top or len(table))
     return 0
@@ -334,14 +336,6 @@ def _of_a_family(group: pd.DataFrame) -> Columns:
         ],
         "front": group["front"].map({True: "yes", False: ""}),
     }
-
-
-def markdown(results: Results, group: pd.DataFrame) -> str:
-    """One section as a Markdown table under its title."""
-    rows = columns(results, group).astype(str).map(lambda cell: cell.replace("|", "\\|"))
-    lines = [list(rows), ["---"] * len(rows.columns), *rows.to_numpy().tolist()]
-    title = section(group, results.measure)
-    return "\n".join([f"**{title}**", "", *(f"| {' | '.join(line)} |" for line in lines)])
 
 
 def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:

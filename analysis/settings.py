@@ -1,11 +1,15 @@
 """What the commands of analysis can be asked for; standard library only."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from tune.arithmetic import Expression, parse_expression
 from tune.errors import UserError
 from tune.flags import Command, Flags, invalid, typed
+from tune.table_text import Formed
 
 ORDERS = {
     "quotient": ("perplexity_per_million", True),
@@ -33,7 +37,7 @@ FAMILY = {"form": "NAME"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankSettings(Flags):
+class RankSettings(Formed):
     """Which rows, in which order and form."""
 
     command: ClassVar[Command] = Command(
@@ -59,8 +63,6 @@ class RankSettings(Flags):
         ),
     )  # fmt: skip
     json: bool = field(default=False, metadata=typed("the rows as json instead of the table"))
-    csv: bool = field(default=False, metadata=typed("the rows as csv instead of the table"))
-    markdown: bool = field(default=False, metadata=typed("the rows as markdown instead of the table"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,8 +73,6 @@ class RankSettings(Flags):
             raise invalid("stability", f"{self.stability:g} {rule}")
         if self.stability is not None and len(self.studies) > 1:
             raise invalid("stability", f"{len(self.studies)} studies: it is of one: name one study")
-        if self.json + self.csv + self.markdown > 1:
-            raise invalid("json", "beside --csv or --markdown: the rows have one form: write one of the three")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class OneStudy(Flags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpendSettings(OneStudy):
+class SpendSettings(Formed, OneStudy):
     """In which form."""
 
     command: ClassVar[Command] = Command(
@@ -130,7 +130,7 @@ class ExportSettings(OneStudy):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlotSettings(Flags):
+class PlotSettings(Formed):
     """What to draw, of which studies, and where to write."""
 
     command: ClassVar[Command] = Command(
@@ -156,3 +156,65 @@ class PlotSettings(Flags):
             raise UserError(f"study: {len(self.studies)} folders: {self.what} is of {most}: name fewer")
         if self.what == "compare" and len(self.studies) < 2:
             raise UserError("study: compare is of two studies: name both folders")
+        if self.form and self.what != "compare":
+            rule = f"is of compare, which prints a table, and {self.what} draws: leave it out; each picture has its CSV"
+            raise invalid(self.form, rule)
+
+
+def parse_formulas(text: str) -> dict[str, Expression]:
+    """`flops=2*macs;...` -> by column. UserError: something else."""
+    named = [each.partition("=") for each in text.split(";")]
+    if wrong := next((name + by for name, by, formula in named if not (name.strip() and formula.strip())), None):
+        raise UserError(f"{wrong!r} is no formula of a column: write COLUMN=EXPRESSION, such as flops=2*macs")
+    return {name.strip(): parse_expression(formula) for name, _, formula in named}
+
+
+def parse_vocabulary(text: str) -> int:
+    """UserError: among fewer than two nothing is guessed."""
+    if not (text.isascii() and text.isdigit() and 2 <= int(text) < 10**12):
+        raise UserError(f"{text!r} is no number of words: write 2 or more, such as 64700")
+    return int(text)
+
+
+def parse_hours(text: str) -> float:
+    """UserError: not above zero."""
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = math.nan
+    if not 0 < hours < math.inf:
+        raise UserError(f"{text!r} is no number of hours: write one above 0, such as 8")
+    return hours
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckSettings(Formed):
+    """Which tables, and what is told beside them."""
+
+    command: ClassVar[Command] = Command(
+        script="analysis/check_table.py", does="analysis.checking:check",
+        about="Say where a table of figures contradicts itself.",
+    )  # fmt: skip
+    tables: tuple[Path, ...] = field(
+        default=(),
+        metadata=typed(
+            "a CSV file with a line of column names, or a published table's name (default: all of these)",
+            form="TABLE.csv", places="*", parse=Path,
+        ),
+    )  # fmt: skip
+    vocabulary: int | None = field(
+        default=None,
+        metadata=typed("words, or classes, among which one is foretold", form="N", parse=parse_vocabulary),
+    )
+    hours: float | None = field(
+        default=None, metadata=typed("that all rows together are told to have taken", form="N", parse=parse_hours)
+    )
+    formulas: Mapping[str, Expression] = field(
+        default_factory=dict,
+        metadata=typed("what columns are by others of their row", form="COLUMN=FORMULA;...", parse=parse_formulas),
+    )
+    order: Expression | None = field(
+        default=None,
+        metadata=typed("the rows' order, or their `rank`, low first", form="FORMULA", parse=parse_expression),
+    )
+    json: bool = field(default=False, metadata=typed("the findings as json instead of the table"))

@@ -129,21 +129,28 @@ def spend(settings: SpendSettings) -> int:
         beside = {"price_per_hour": found.price, ENERGY: found.joules}
         whole = {"by": found.by, "by_family": found.table.to_dict(orient="index"), "overhead": found.overhead}
         print(json.dumps(figures | beside | whole, indent=1))
+    elif settings.form:
+        print(settings.written([tables.as_text(study.name, rows_of(found), found.summary)]))
     else:
         show(study, found)
     return 0
 
 
-def show(study: Study, found: Spending) -> None:
-    """One row for each of WHATS, one column a family, and the line that sums up."""
+def rows_of(found: Spending) -> pd.DataFrame:
+    """One row for each of WHATS, one column a family, as people read them."""
     table = found.table.T.rename(columns={NO_FAMILY: "no trial"})
     table.loc["all"] = table.sum()
     table["device-s"] = table.sum(axis=1)
     of_spent = [tables.share(seconds, found.spent) for seconds in table["device-s"]]
     rows = table.map("{:,.1f}".format).assign(**{"of spent": of_spent})
     rows.insert(0, "", rows.index)
+    return rows
+
+
+def show(study: Study, found: Spending) -> None:
+    """The table, and the lines that sum up."""
     console = tables.console()
-    tables.draw(console, study.name, rows, words=("",), more="a wider terminal or --json has them")
+    tables.draw(console, study.name, rows_of(found), words=("",), more="a wider terminal or --json has them")
     console.print()
     console.print(found.summary, soft_wrap=True)
     console.print(found.past_best_text, soft_wrap=True)

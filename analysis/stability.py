@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from analysis import tables
 from analysis.ranking import ranking
+from analysis.settings import RankSettings
 from analysis.study import LEVEL, Results, Study
 from tune.errors import UserError
 from tune.store.queries import DECAY
@@ -90,13 +91,18 @@ ABOUT = (
 WORDS = ("family", "measure", "order then", "order at the end")
 
 
-def show_stability(study: Study, share: float, *, as_json: bool = False) -> int:
-    """Print the table, or its rows as JSON. UserError for a study that does not serve."""
-    found = stability(study, share)
-    if as_json:
+def show_stability(study: Study, settings: RankSettings) -> int:
+    """Print the table, in the form that is asked for. UserError for a study that does not serve."""
+    assert settings.stability is not None
+    found = stability(study, settings.stability)
+    title = f"{study.name}: after {settings.stability:.0%} of its spending, against its end"
+    if settings.json:
         print(json.dumps(json.loads(found.to_json(orient="records", double_precision=15)), indent=1))
         return 0
-    console, title = tables.console(), f"{study.name}: after {share:.0%} of its spending, against its end"
+    if settings.form:
+        print(settings.written([tables.as_text(title, columns(found), ABOUT)]))
+        return 0
+    console = tables.console()
     tables.draw(console, title, columns(found), words=WORDS, more="a wider terminal or --json has them")
     console.print(ABOUT, soft_wrap=True, style="dim")
     return 0

@@ -19,6 +19,7 @@ from analysis import efficiency as sizes
 from analysis import tables
 from tune.errors import UserError, called
 from tune.own_space import LOOP, parse_space
+from tune.published import PUBLISHED
 from tune.ranking import TAKEN, compared, configurations, reported
 from tune.reports import Metric
 from tune.search_space import DIMENSIONS, label
@@ -186,9 +187,6 @@ def open_studies(folders: Sequence[Path]) -> list[Study]:
             f"study: {', '.join(names)}: each name may stand once; rename a folder, or name each study once"
         )
     return studies
-
-
-PUBLISHED = Path(__file__).parent / "published"
 
 
 def experiment_rows(study: Study, name: str) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tune.errors import UserError
+from tune.table_text import Table as Text
 
 NOTHING = "-"
 MIB, GIB = 2**20, 2**30
@@ -158,6 +159,11 @@ def draw(
     if len(shown) < len(least):
         hidden = ", ".join(name for name in rows if name not in shown)
         console.print(f"no room in {console.width} columns for: {hidden} ({more})", soft_wrap=True, style="dim")
+
+
+def as_text(title: str, rows: pd.DataFrame, note: str = "") -> Text:
+    """A table of text, to be written in the form that is asked for."""
+    return Text(title=title, columns=list(rows), rows=rows.astype(str).to_numpy().tolist(), note=note)
 
 
 REMEDY = "name another folder with --out"

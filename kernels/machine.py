@@ -30,11 +30,16 @@ class Watch:
 
     def cores_taken(self) -> float | None:
         """Mean over the time; None where the system does not tell."""
+        cores = self.cores()
+        return None if cores is None else max(0.0, cores[0] - cores[1])
+
+    def cores(self) -> tuple[float, float] | None:
+        """Those of the machine that were busy, and of these the ones of this process; as above."""
         busy = _busy_seconds()
         if self.busy is None or busy is None:
             return None
-        own = time.process_time() - self.own
-        return max(0.0, (busy - self.busy - own) / max(time.perf_counter() - self.began, 1e-9))
+        seconds = max(time.perf_counter() - self.began, 1e-9)
+        return (busy - self.busy) / seconds, (time.process_time() - self.own) / seconds
 
 
 def _busy_seconds() -> float | None:

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Self
 
 from kernels.machine import last_cache_bytes, memory_bytes
 from tune.errors import UserError
-from tune.flags import Command, Flags, invalid, typed
+from tune.flags import Command, invalid, typed
+from tune.table_text import Formed
 from tune.units import DURATIONS, parse_duration
 
 NAMES = (
@@ -70,7 +71,7 @@ def parse_budget(text: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Flags):
+class Settings(Formed):
     """What to measure, and how to show it."""
 
     command: ClassVar[Command] = Command(

@@ -1,12 +1,14 @@
 """The tables: one a kernel and size, a row an implementation."""
 
 import sys
+from collections.abc import Iterator
 from itertools import groupby
 
+import rich.table
 from rich.console import Console
-from rich.table import Table
 
 from kernels.benchmark import Row
+from tune.table_text import Table
 
 WIDTH = 190
 """Characters a line, where the output is not a terminal."""
@@ -17,22 +19,27 @@ PREFIXES = ((1e9, "G "), (1e6, "M "), (1e3, "k "), (1.0, ""))
 NOTHING = "-"
 
 
-def show(rows: list[Row]) -> None:
-    """Print the rows of one kernel. An unstable row says so, and shows no ratio."""
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
+def tables(rows: list[Row]) -> Iterator[Table]:
+    """Of the rows of one kernel, one for each size. An unstable row says so, and shows no ratio."""
+    columns = ("implementation", *COLUMNS, *(f"x {name}" for name in RATIOS), "published", "")
     for (kernel, size), group in groupby(rows, key=lambda row: (row["kernel"], row["size"])):
         members = list(group)
         first = members[0]
         what = " ".join([f"{size:,}", first["dtype"], *("x".join(map(str, shape)) for shape in first["shape"][:1])])
-        table = Table(title=f"{kernel}: {what}", title_justify="left", title_style="bold", box=None, pad_edge=False,
-                      header_style="dim")  # fmt: skip
-        table.add_column("implementation", no_wrap=True)
-        for name in (*COLUMNS, *(f"x {name}" for name in RATIOS), "published"):
-            table.add_column(name, justify="right")
-        table.add_column("")
-        for row in members:
-            table.add_row(row["implementation"], *cells(row))
-        console.print(table, "")
+        found = [[row["implementation"], *cells(row)] for row in members]
+        yield Table(title=f"{kernel}: {what}", columns=columns, rows=found)
+
+
+def show(table: Table) -> None:
+    """Print it as a screen has it."""
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
+    drawn = rich.table.Table(title=table.title, title_justify="left", title_style="bold", box=None, pad_edge=False,
+                             header_style="dim")  # fmt: skip
+    for place, name in enumerate(table.columns):
+        drawn.add_column(name, justify="right" if 0 < place < len(table.columns) - 1 else "left", no_wrap=not place)
+    for row in table.rows:
+        drawn.add_row(*row)
+    console.print(drawn, "")
 
 
 def cells(row: Row) -> list[str]:

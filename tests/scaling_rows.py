@@ -17,7 +17,11 @@ def same(value: float) -> list[float]:
 def row(devices: int, asked: dict[str, Any], **found: Any) -> dict[str, Any]:
     """What all rows have."""
     key = json.dumps([devices, asked], sort_keys=True)
-    return {"key": key, "devices": devices, "asked": asked, "config": {}, "start_up_seconds": 9.0} | found
+    return (
+        {"key": key, "devices": devices, "asked": asked, "config": {}, "start_up_seconds": 9.0}
+        | {"disturbed": False, "others_cores": 0.0}
+        | found
+    )
 
 
 def step(devices: int, rows: int) -> dict[str, Any]:

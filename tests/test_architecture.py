@@ -13,7 +13,7 @@ FOLDERS = ("tune", "model", "kernels", "analysis")
 ENTRIES = (
     *("tune/run.py", "tune/experiment.py", "tune/replay.py", "model/translate.py", "model/generate.py"),
     *("kernels/run.py", "analysis/rank.py", "analysis/report.py", "analysis/spend.py", "analysis/plot.py"),
-    "analysis/export.py",
+    *("analysis/export.py", "analysis/check_table.py"),
 )
 IMPORT_PATH = "sys.path[0] = str(Path(__file__).resolve().parents[1])"
 CALL = re.compile(r"sys\.exit\(main\(\w+\)\)")

@@ -6,7 +6,9 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from analysis.study import Study, experiment_rows, published
 from analysis.style import BLACK, BLUE, GREY, MARKERS, ORANGE, SKY, VERMILION, Picture, axes, legend_above
+from tune import table_rules
 from tune.errors import UserError
+from tune.published import PUBLISHED, read
 
 COLORS = (BLUE, VERMILION, ORANGE, SKY)
 PARTS = {"unsynced_seconds": ("computing", BLUE), "exposed_seconds": ("waiting for communication", VERMILION)}
@@ -23,6 +25,7 @@ def steps_table(study: Study) -> pd.DataFrame:
         "tokens": [row["tokens"] for row in rows],
         **{name: [row["step_seconds"][place] for row in rows] for place, name in enumerate(("step", "low", "high"))},
         **{name: [row.get(name, [0.0])[0] for row in rows] for name in (*PARTS, "overlapped_seconds")},
+        "disturbed": [row.get("disturbed", False) for row in rows],
     })  # fmt: skip
     return table.sort_values(["devices", "batch"], ignore_index=True)
 
@@ -38,15 +41,15 @@ def speed_ups(table: pd.DataFrame) -> pd.DataFrame:
                 work = row["tokens"] / single["tokens"]
                 ends = single["step"] / row["step"], single["low"] / row["high"], single["high"] / row["low"]
                 times = dict(zip(("speed_up", "low", "high"), (work * each for each in ends), strict=True))
-                found.append({"kind": kind, "batch": batch, "devices": row["devices"]} | times)
+                disturbed = row["disturbed"] or single["disturbed"]
+                found.append({"kind": kind, "batch": batch, "devices": row["devices"], "disturbed": disturbed} | times)
     return pd.DataFrame(found)
 
 
 def published_speed_ups() -> pd.DataFrame:
     """The report's, from its own epochs, beside those that it prints, by devices and batch a device."""
     theirs = published("scaling").rename(columns={"speed_up": "printed"})
-    singles = theirs[theirs["devices"] == 1].set_index("batch_size_per_device")["epoch_seconds"]
-    return theirs.assign(speed_up=theirs["batch_size_per_device"].map(singles) / theirs["epoch_seconds"])
+    return theirs.assign(speed_up=table_rules.speed_ups(read(PUBLISHED / "scaling.csv")))
 
 
 def speed_up(study: Study) -> Picture:
@@ -73,11 +76,13 @@ def speed_up(study: Study) -> Picture:
     plot.xaxis.set_minor_locator(NullLocator())
     legend_above(plot, columns=4)
     best = table[table["devices"] == devices[-1]].sort_values("speed_up").iloc[-1]
+    disturbed = int(table["disturbed"].sum())
     return Picture(
         name="speed-up",
         title="What more devices gain",
         text=f"On {devices[-1]} devices at most {best['speed_up']:.2f} times as fast as on one "
-        f"({best['kind']} scaling, batch {best['batch']}).",
+        f"({best['kind']} scaling, batch {best['batch']})."
+        + (f" Others had the machine in {disturbed} of {len(table)}." if disturbed else ""),
         figure=figure,
         data=table,
     )

@@ -28,7 +28,7 @@ def losses_table(study: Study) -> pd.DataFrame:
         }
         for row in experiment_rows(study, "transfer") for step, losses in row["losses"]
     ]  # fmt: skip
-    return pd.DataFrame(found)
+    return pd.DataFrame(found).drop_duplicates(ignore_index=True)  # a shape that went on tells of all its rates again
 
 
 def width(study: Study) -> Picture:

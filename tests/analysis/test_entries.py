@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from analysis.settings import WHATS, ExportSettings, PlotSettings, RankSettings, ReportSettings, SpendSettings
+from analysis.settings import (
+    WHATS,
+    CheckSettings,
+    ExportSettings,
+    PlotSettings,
+    RankSettings,
+    ReportSettings,
+    SpendSettings,
+)
 from tests.analysis.conftest import Printed, Written, do
 from tune.errors import UserError
 from tune.flags import Flags
@@ -88,6 +97,54 @@ def test_markdown_rows_have_as_many_cells_as_their_head(six: Written, printed: P
         assert len({line.count("|") for line in lines}) == 1 and len(lines) > 2
 
 
+FORMS = {"--markdown": r"\|( --- \|)+", "--latex": r"\\begin\{tabular\}", "--csv": r".*,.*"}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_table_is_there_in_every_form(
+    six: Written, searched: Written, printed: Printed, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for kind, words in (
+        (RankSettings, [six.folder]), (RankSettings, [searched.folder, "--stability", "0.5"]),
+        (SpendSettings, [six.folder]), (PlotSettings, ["compare", six.folder, searched.folder]),
+        (CheckSettings, ["ablation", "scaling"]),
+    ):  # fmt: skip
+        lines = printed(kind, *words, form).splitlines()
+        assert any(re.match(FORMS[form], line) for line in lines), (kind, form)
+
+
+def test_a_table_of_a_users_own_is_checked_as_the_published_are(
+    tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = tmp_path / "ablation.csv"
+    table.write_text("GPUs,Epoch seconds,Speed-up,Colour\n1,10.0,1,red\n2,6.0,1.4,blue\n")
+    (found,) = json.loads(printed(CheckSettings, table, "--json"))
+    assert (found["row"], found["column"], found["recomputed"]) == ("2: gpus 2", "speed_up", "1.67")
+    table.write_text("GPUs,Epoch seconds,Speed-up\n1,10.0,1\n2,6.0,1.67\n")
+    assert json.loads(printed(CheckSettings, "ablation.csv", "--json")) == [], "a file comes before a published name"
+    assert "no rule finds anything" in printed(CheckSettings, table)
+    told = ("--formulas", "speed_up=10/epoch_seconds;gpus=3", "--order", "-gpus")
+    assert {each["column"] for each in json.loads(printed(CheckSettings, table, "--json", *told))} == {"gpus", "rank"}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot be read"), (b"", "is empty"), (b"a,b\n", "has no rows"), (b"a,A\n1,2\n", "two columns"),
+        (b"a,b\n1\n", "has 1 cells in row 1"), (b"a\n\xff\n", "is no CSV file"), (b'a\n"1\n', "is no CSV file"),
+    ],
+)  # fmt: skip
+def test_what_is_no_table_is_one_line(tmp_path: Path, content: bytes | None, said: str) -> None:
+    table = tmp_path / "table.csv"
+    if content is not None:
+        table.write_bytes(content)
+    with pytest.raises(UserError, match=f"^TABLE: .*{said}") as error:
+        do(CheckSettings, [str(table)])
+    assert "\n" not in str(error.value)
+
+
 NO_FLAGS = (
     *(f"six {words}" for words in ("--family none", "--top -1", "--where 1", "--json --csv")),
     *(
@@ -97,6 +154,8 @@ NO_FLAGS = (
         "plot front six --family x",
         "plot compare six",
         "plot experiment six six",
+        "plot front six --latex",
+        *(f"check {words}" for words in ("--vocabulary 1", "--hours 0", "--hours x", "--order 1+", "--formulas x")),
     ),
 )
 
@@ -105,7 +164,8 @@ NO_FLAGS = (
 def test_flags_that_do_not_serve(six: Written, line: str) -> None:
     words = line.replace("six", str(six.folder)).split()
     with pytest.raises(UserError, match=r"^(--\w+|WHAT|study): ") as error:
-        do(PlotSettings, words[1:]) if words[0] == "plot" else do(RankSettings, words)
+        kind = {"plot": PlotSettings, "check": CheckSettings}.get(words[0], RankSettings)
+        do(kind, words if kind is RankSettings else words[1:])
     assert "\n" not in str(error.value)
 
 

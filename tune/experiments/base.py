@@ -26,6 +26,7 @@ from tune.recipe import SETTABLE, followed
 from tune.search_space import DIMENSIONS, Dimensions, Space, Value, fix_text, label
 from tune.store.journal import Journal, connect
 from tune.store.queries import best_so_far
+from tune.table_text import Table
 
 Row = dict[str, Any]
 """JSON-able: what was `asked`, on how many `devices`, and what came of it; `skipped`: why nothing did."""
@@ -57,16 +58,6 @@ class Point:
     def key(self) -> str:
         """Tells it from the others."""
         return json.dumps([self.devices, self.asked, *([self.config] if self.config else [])], sort_keys=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """One of the tables that an experiment ends with."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
 
 
 def nothing(rows: Sequence[Row]) -> list[Any]:

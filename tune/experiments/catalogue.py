@@ -1,6 +1,10 @@
 """The experiments that there are, what one would do here, and the command behind experiment.py."""
 
+import json
+import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from tune.devices import find_devices
@@ -18,8 +22,11 @@ from tune.experiments.methods import METHODS
 from tune.experiments.precision import PRECISION
 from tune.experiments.scaling import SCALING
 from tune.experiments.stages import STAGES_OF_A_TRAINING
+from tune.experiments.tables import ending, show
 from tune.experiments.transfer import TRANSFER
 from tune.flags import invalid, parse_families, parse_path
+from tune.store.journal import connect
+from tune.table_text import Table
 from tune.units import duration_text
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -51,6 +58,21 @@ def plan_lines(experiment: Experiment, settings: ExperimentSettings) -> Iterator
     yield f"about {duration_text(round(price(context.points, share)))} of {duration_text(settings.budget)}"
 
 
+def of_study(study: Path) -> tuple[list[Table], list[str]]:
+    """What its rows say together, also where it still runs. UserError: there are none."""
+    try:
+        with closing(connect(study)) as journal:
+            known = {row["key"]: json.loads(row["value"]) for row in journal.execute("SELECT key, value FROM study")}
+            experiment = EXPERIMENTS[known["experiment"]]
+            sql = "SELECT value FROM rows WHERE experiment = ? ORDER BY row"
+            values = [json.loads(row["value"]) for row in journal.execute(sql, (experiment.name,))]
+        rows = list({row["key"]: row for row in values}.values())
+    except (sqlite3.Error, LookupError, TypeError, ValueError):
+        rule = "is no study of an experiment: name one, such as runs/NAME"
+        raise invalid("tables", f"'{study}' {rule}; {', '.join(EXPERIMENTS)} make them") from None
+    return ending(experiment, rows), experiment.conclusions(rows)
+
+
 def of_winner(name: str, typed: dict[str, Any]) -> dict[str, Any]:
     """What was typed, and the rest from the winner of the study that --of names. UserError: it cannot be had."""
     if name != SCALING.name:
@@ -66,6 +88,12 @@ def run(settings: ExperimentSettings) -> int:
     """The exit code. UserError: something that was asked for cannot serve."""
     if settings.list:
         print(*list_lines(EXPERIMENTS.values()), sep="\n")
+    elif settings.tables:
+        tables, conclusions = of_study(settings.tables)
+        if settings.form:
+            print(settings.written(tables))
+        else:
+            show(tables, conclusions, print)
     elif settings.plan:
         print(*plan_lines(EXPERIMENTS[settings.name], settings), sep="\n")
     else:

@@ -69,6 +69,7 @@ def conduct(experiment: Experiment, context: ExperimentContext, study: Path, tol
         journal.note(ended={"reason": ended, "spent": used})
         write(f"spent {duration_text(round(used, 1))} of {duration_text(settings.budget)}")
         write(f"draw it: {called('analysis/plot.py')} experiment {study}")
+        write(f"its tables for a report: {called('tune/experiment.py')} --tables {study} --latex")
         if ended != "done":
             write(f"{ended}; {go_on(experiment, study)}")
     return {"done": 0, "interrupted": INTERRUPTED}.get(ended, 1)

@@ -213,7 +213,7 @@ def memory(rows: Sequence[Row]) -> Table:
     )
     note = (
         "Kept: tensors that forward saves for backward. Step: the most that is held at once, of the model with AdamW. "
-        "DRAM: what passes to and from memory, which is no size; the report's at a batch of 128 looks misprinted."
+        "DRAM: what passes to and from memory, which is no size."
     )
     return Table(title="Memory in MB, and time", columns=columns, rows=found, note=note)
 

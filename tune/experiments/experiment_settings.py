@@ -11,6 +11,7 @@ from tune.errors import UserError
 from tune.flags import Command, families_text, invalid, parse_families, parse_path, parse_share, typed
 from tune.recipe import SETTABLE, parse_set, set_text
 from tune.settings import Settings
+from tune.table_text import FORMS, Formed
 from tune.units import duration_text
 
 EXPERIMENTS = {
@@ -22,7 +23,7 @@ EXPERIMENTS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExperimentSettings(Settings):
+class ExperimentSettings(Formed, Settings):
     """The search's settings, with one family, and which experiment it is."""
 
     command: ClassVar[Command] = Command(
@@ -31,7 +32,7 @@ class ExperimentSettings(Settings):
         flags=(
             *("name", "list", "budget", "families", "fix", "set", "scale", "seeds", "devices", "oversubscribe"),
             *("memory_limit", "seed", "out", "translation_corpus", "text_corpus", "skip_bad_lines", "plan", "resume"),
-            "of",
+            "of", "tables", *FORMS,
         ),
     )  # fmt: skip
     name: str = field(
@@ -69,6 +70,13 @@ class ExperimentSettings(Settings):
             form="FOLDER", parse=parse_path,
         ),
     )  # fmt: skip
+    tables: Path | None = field(
+        default=None,
+        metadata=typed(
+            "print the tables of a study of an experiment anew, and measure nothing", form="FOLDER", parse=parse_path,
+            stored=False,
+        ),
+    )  # fmt: skip
     recipe: Mapping[str, float | str] = field(  # that winner's, where it is not the family's own; has no flag
         default_factory=dict, metadata=typed("", parse=parse_set, show=set_text)
     )
@@ -82,12 +90,17 @@ class ExperimentSettings(Settings):
             raise invalid("scale", f"'{self.scale}' is out of range: write a share above 0 and at most 1")
         if self.seeds < 1:
             raise invalid("seeds", f"'{self.seeds}' is too few: write 1 or more")
+        if self.form and not self.tables:
+            raise invalid(self.form, "is of a study that is there: write --tables FOLDER beside it")
 
     @classmethod
     def from_flags(cls, typed: Mapping[str, Any], experiment: str | None = None) -> Self:
         """As above. With --of the winner that is meant is read first."""
         if "list" in typed:
             return cls(budget="1s", families="nanogpt", list=True)  # type: ignore[arg-type]
+        if "tables" in typed:
+            forms: dict[str, Any] = {form: True for form in FORMS if form in typed}
+            return cls(budget=1.0, families={"nanogpt": 1.0}, tables=parse_path(typed["tables"]), **forms)
         name = typed.get("name", "")
         if {"plan", "resume"} <= typed.keys():
             raise invalid("plan", "is of an experiment that is to begin: leave --plan or --resume out")

@@ -22,6 +22,7 @@ from tune.experiments.large_batch_rules import BASE_RATE, RULES, WatchedLearner,
 from tune.experiments.parallel_timing import Interval
 from tune.experiments.tables import NOTHING, figure, published, with_interval
 from tune.experiments.whole_training import train_together
+from tune.recipe import followed
 
 DIVERGED = "diverged"
 
@@ -246,8 +247,7 @@ CLOSING_SECONDS = 6.0
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     """All of one seed, then of the next; with the recipe's own batch no rule changes AdamW's rate."""
-    recipe = RECIPES[settings.family]
-    most = max(TIMES)
+    recipe, most = recipe_of(settings), max(TIMES)
     steps = most * max(1, round(settings.scale * STEPS / most))
     found = []
     for seed in range(settings.seed, settings.seed + settings.seeds):
@@ -265,6 +265,13 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
             asked = {"measure": "epochs", "set_epoch": on, "epochs": epochs, "steps": epochs * EPOCH_BATCHES}
             found.append(point(devices, asked, batch_tokens=recipe["batch_tokens"], seed=seed))
     return found
+
+
+def recipe_of(settings: ExperimentSettings) -> dict[str, Any]:
+    """The family's batch, or the one that --set gives it, and the rate that follows from that as in a search."""
+    own, given = RECIPES[settings.family], {**settings.recipe, **settings.set}
+    both = {name: own[name] for name in ("batch_tokens", "learning_rate")}
+    return {**own, **followed(both, given), **given}
 
 
 def point(devices: Devices, asked: dict[str, Any], **config: Any) -> Point:

@@ -118,11 +118,11 @@ MARGIN = 1.2
 
 
 def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Losses over rates until the best one lies between two others, or time is out.
+    """Losses over rates until the best one lies between two others, or time is out; of `known` ones it goes on.
 
     UserError: not even the rates that all shapes have in common could be had.
     """
-    losses: dict[int, list[float]] = {}
+    losses = {rate: [math.nan if loss is None else loss for loss in each] for rate, each in asked.get("known", ())}
     octaves, longest, parameters = asked["octaves"], 0.0, 0
     core, farthest = core_rates(octaves), round(FARTHEST_OCTAVES / octaves)
     while (rate := next_rate(means(losses), core, farthest)) is not None:
@@ -143,7 +143,7 @@ def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
         longest = max(longest, time.monotonic() - began)
     yield Said(what="evaluation", row={
         "parameters": parameters, "learning_rate": place.config.learning_rate, "base": BASE,
-        "losses": [[rate, [finite(loss) for loss in losses[rate]]] for rate in sorted(losses)],
+        "losses": [[rate, [finite(loss) for loss in losses[rate]]] for rate in sorted(losses)], "rate_seconds": longest,
     })  # fmt: skip
 
 

@@ -4,16 +4,20 @@ All are timed at a rate of zero, so that weights stay what they are and ranks th
 """
 
 import math
+import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from kernels.machine import Watch
+from kernels.timing import CORES_TAKEN
 from model.training.ddp import ParallelLearner, as_first, ranks
 from model.training.learner import Learner
 from tune.errors import UserError
@@ -76,16 +80,47 @@ Rounds = dict[str, list[float]]
 """Of each way, and of each reading as `way reading`: seconds of a call, the mean of a turn, one a round."""
 
 
-def in_turns(ways: Ways, learner: Learner, left: Callable[[], float]) -> Rounds:
+def undisturbed(
+    ways: Ways, learner: Learner, left: Callable[[], float], watch: Callable[[], Watch] = Watch
+) -> tuple[Rounds, dict[str, Any]]:
+    """As in_turns(); and `others_cores`, the cores that others took meanwhile, with whether that `disturbed` it.
+
+    What was disturbed is measured once more, where there is time for it; the time with fewer cores taken counts.
+    """
+    seen, began = watch(), time.perf_counter()
+    rounds = in_turns(ways, learner, left, keep=left() / 2)
+    taken, longest = others_cores(seen), (time.perf_counter() - began) / len(next(iter(rounds.values())))
+    if taken > CORES_TAKEN and as_first(left() - MARGIN * (LEAST_ROUNDS + WARM_CALLS) * longest, learner.device) > 0:
+        seen = watch()
+        again = in_turns(ways, learner, left)
+        taken, rounds = min((taken, rounds), (others_cores(seen), again), key=itemgetter(0))
+    return rounds, {"others_cores": taken, "disturbed": taken > CORES_TAKEN}
+
+
+def others_cores(watch: Watch) -> float:
+    """Cores of a rank's machine that none of the ranks had, where most of them were taken; 0 where no system tells."""
+    mine = platform.node(), watch.cores()
+    told: list[Any] = [mine]
+    if ranks() > 1:
+        told = [None] * ranks()
+        dist.all_gather_object(told, mine)
+    known = [(node, *cores) for node, cores in told if cores is not None]
+    own = {node: sum(cores for at, _, cores in known if at == node) for node, *_ in known}
+    return max((max(0.0, busy - own[node]) for node, busy, _ in known), default=0.0)
+
+
+def in_turns(ways: Ways, learner: Learner, left: Callable[[], float], *, keep: float = 0.0) -> Rounds:
     """Time each way for a turn in each round, another one first each time, for as long as seconds are `left`.
 
-    A reading tells of the call before. UserError: there is not even time for LEAST_ROUNDS.
+    A reading tells of the call before. keep: seconds that all rounds but the first LEAST_ROUNDS leave. UserError: there
+    is not even time for LEAST_ROUNDS.
     """
     calls = {name: _calls_a_turn(way, learner) for name, way in ways.items()}
     rounds: Rounds = {}
     names, longest = list(ways), 0.0
     for done in range(MOST_ROUNDS):
-        if as_first(left(), learner.device) < MARGIN * longest:
+        kept = keep if done >= LEAST_ROUNDS else 0.0
+        if as_first(left() - kept, learner.device) < MARGIN * longest:
             break
         began = time.perf_counter()
         for place in range(len(names)):

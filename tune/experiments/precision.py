@@ -1,6 +1,6 @@
 """One configuration in each precision: curves, final quality, seconds, memory and utilisation."""
 
-import csv
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.parallel_timing import Interval, mean_interval
-from tune.experiments.tables import FOLDER, figure, signed, with_interval
+from tune.experiments.tables import figure, published, signed, with_interval
 from tune.experiments.whole_training import Prices, at_most, train_whole
 
 BASE = "fp32"
@@ -27,8 +27,7 @@ SAVED_SECONDS, GAINED_ACCURACY = 14.0, 0.006
 
 def report_seconds() -> float:
     """Of all stages of that report."""
-    with (FOLDER / "stages.csv").open(newline="", encoding="utf-8") as file:
-        return sum(float(row["seconds"]) for row in csv.DictReader(file))
+    return math.fsum(row["seconds"] for row in published("stages"))
 
 
 def by_precision(rows: Sequence[Row]) -> dict[str, list[Row]]:

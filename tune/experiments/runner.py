@@ -5,7 +5,7 @@ TensorBoard shows of it.
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,16 +23,16 @@ from tune.experiments.base import (
     Experiment,
     Point,
     Row,
-    Table,
     Trials,
     affordable_points,
     affordable_share,
     groups,
 )
-from tune.experiments.tables import show
+from tune.experiments.tables import ending, show
 from tune.registry import travelling
 from tune.store.accounting import Accounting, Hold, affordable
 from tune.store.journal import Journal
+from tune.table_text import Table, markdown
 
 
 class Board:
@@ -51,17 +51,11 @@ class Board:
 
     def concluded(self, tables: Sequence[Table], conclusions: Sequence[str]) -> None:
         """What the experiment ends with."""
-        texts = {table.title: markdown(table) for table in tables}
+        texts = {table.title: markdown(replace(table, title="")) for table in tables}
         if conclusions:
             texts["conclusions"] = "\n\n".join(conclusions)
         for title, text in texts.items():
             self._file.add(*text_pb(title, text).value, step=0)
-
-
-def markdown(table: Table) -> str:
-    """The table as Markdown."""
-    lines = [list(table.columns), ["---"] * len(table.columns), *table.rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + f"\n\n{table.note}"
 
 
 LATE_SECONDS = 60.0
@@ -122,7 +116,7 @@ class Bench:
     def conclude(self) -> None:
         """Tell what the rows say together."""
         rows = self.rows()
-        tables, conclusions = self.experiment.tables(rows), self.experiment.conclusions(rows)
+        tables, conclusions = ending(self.experiment, rows), self.experiment.conclusions(rows)
         show(tables, conclusions, self.write)
         self.board.concluded(tables, conclusions)
 

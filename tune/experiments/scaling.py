@@ -19,9 +19,9 @@ from tune.experiments.parallel_timing import (
     accumulations,
     all_reduces,
     gradient_bytes,
-    in_turns,
     interval,
     steps,
+    undisturbed,
 )
 from tune.experiments.scaling_tables import ring, tables
 from tune.experiments.tables import with_interval
@@ -56,8 +56,8 @@ def measure_steps(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     """Steps with and without communication, and the communication alone."""
     learner = make_learner(of_rows(place.config, place.data, asked["rows"]), place.data, place.device)
     yield Said(what="start")
-    rounds = in_turns(steps(learner), learner, place.left)
-    yield Said(what="steps", row=step_row(learner, rounds))
+    rounds, others = undisturbed(steps(learner), learner, place.left)
+    yield Said(what="steps", row=step_row(learner, rounds) | others)
 
 
 def step_row(learner: Learner, rounds: Rounds) -> Row:
@@ -104,10 +104,10 @@ def measure_network(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     found = agreement(learner)
     size = gradient_bytes(learner)
     sizes = [max(4, int(share * size) // 4 * 4) for share in SWEEP]
-    rounds = in_turns(all_reduces(learner, sizes), learner, place.left)
+    rounds, others = undisturbed(all_reduces(learner, sizes), learner, place.left)
     alone = [(each, interval(itemgetter(f"all_reduce {each}"), rounds)) for each in sizes]
     row = {"parameters": learner.parameters, "bytes": size, "alone": alone, "rounds": rounds}
-    yield Said(what="steps", row=row | {
+    yield Said(what="steps", row=row | others | {
         "bit_equal": found.across_ranks, "against_whole_batch": found.whole_batch,
         "accumulated": list(found.accumulated.items()),
     })  # fmt: skip
@@ -117,7 +117,7 @@ def measure_accumulation(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     """The recipe's batch, one or several of them a step: seconds of a row, and what of it is communication."""
     learner = make_learner(place.config, place.data, place.device)
     yield Said(what="start")
-    rounds = in_turns(accumulations(learner, COUNTS), learner, place.left)
+    rounds, others = undisturbed(accumulations(learner, COUNTS), learner, place.left)
     rows = recipe_rows(place.config, place.data)
 
     def row_seconds(count: int) -> Callable[[Any], Any]:
@@ -132,7 +132,7 @@ def measure_accumulation(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 
     figures = {"row_seconds": row_seconds, "gain": gain, "exposed_share": exposed}
     row = {name: [(count, interval(each(count), rounds)) for count in COUNTS] for name, each in figures.items()}
-    yield Said(what="steps", row={"parameters": learner.parameters, "rows": rows, "rounds": rounds} | row)
+    yield Said(what="steps", row={"parameters": learner.parameters, "rows": rows, "rounds": rounds} | row | others)
 
 
 def measure_training(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
@@ -200,7 +200,8 @@ def points_of(count: int) -> list[Point]:
 def line(row: Row) -> str:
     """What came out, in short."""
     if "step_seconds" in row:
-        return f"{with_interval(row['step_seconds'], '{:.1f}', 1e3)} ms a step"
+        beside = f", with {row['others_cores']:.1f} cores taken by others" if row["disturbed"] else ""
+        return f"{with_interval(row['step_seconds'], '{:.1f}', 1e3)} ms a step{beside}"
     if "gain" in row:
         return f"4 at a time take a row {with_interval(dict(row['gain'])[4], '{:.2f}')} times as fast as 1"
     if "valid_loss" in row:

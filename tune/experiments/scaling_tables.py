@@ -14,6 +14,8 @@ import numpy as np
 from tune.experiments.base import Row, Table
 from tune.experiments.parallel_timing import ratio
 from tune.experiments.tables import figure, published, with_interval
+from tune.published import PUBLISHED, read
+from tune.table_rules import speed_ups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +118,7 @@ def weak(steps: dict[tuple[int, int], Row]) -> Table:
         ])  # fmt: skip
     columns = *("devices", "batch a device", *SPEED, *GAIN), "published epoch s", "its speed-up", "as printed"
     note = f"{DATA_PARALLEL}; its speed-up: T_1 / T_n of its epochs; as printed, it is about 2 - T_n / T_1"
+    note += disturbed_note(steps)
     return Table(title="Weak scaling: the batch a device is fixed", columns=columns, rows=rows, note=note)
 
 
@@ -126,8 +129,8 @@ def published_steps() -> dict[tuple[float, float], Row]:
 
 def published_speed_ups() -> dict[tuple[float, float], float]:
     """What the report's own epochs come to: seconds on one device over those on so many, with that batch on each."""
-    theirs = published_steps()
-    return {key: theirs[1, key[1]]["epoch_seconds"] / row["epoch_seconds"] for key, row in theirs.items()}
+    found = zip(published_steps(), speed_ups(read(PUBLISHED / "scaling.csv")), strict=True)
+    return {key: times for key, times in found if times is not None}
 
 
 def strong(steps: dict[tuple[int, int], Row]) -> Table:
@@ -136,8 +139,19 @@ def strong(steps: dict[tuple[int, int], Row]) -> Table:
         [str(row["devices"]), str(batch), *speed(row), *gain(single, row, weak=False)]
         for batch, single, row in pairs(steps, weak=False)
     ]
-    columns = "devices", "batch in all", *SPEED, *GAIN
-    return Table(title="Strong scaling: the batch in all is fixed", columns=columns, rows=rows)
+    columns, note = ("devices", "batch in all", *SPEED, *GAIN), disturbed_note(steps).removeprefix("; ")
+    return Table(title="Strong scaling: the batch in all is fixed", columns=columns, rows=rows, note=note)
+
+
+def marked(row: Row) -> str:
+    """After a figure that was measured, twice where there was time, while others had the machine."""
+    return " *" if row.get("disturbed") else ""
+
+
+def disturbed_note(steps: Mapping[Any, Row]) -> str:
+    """What the mark means, where a row has it, and how much others had."""
+    taken = [row["others_cores"] for row in steps.values() if row.get("disturbed")]
+    return f"; *: others took up to {max(taken):.1f} cores, also when it was measured again" if taken else ""
 
 
 SPEED = "ms a step", "epoch s", "tokens a second"
@@ -145,8 +159,13 @@ GAIN = "speed-up", "efficiency"
 
 
 def speed(row: Row) -> list[str]:
+    """What SPEED names; a row that was disturbed is marked."""
     step, tokens = row["step_seconds"], row["tokens_per_second"]
-    return [with_interval(step, "{:.1f}", 1e3), f"{step[0] * row['epoch_steps']:.1f}", f"{tokens[0]:,.0f}"]
+    return [
+        with_interval(step, "{:.1f}", 1e3) + marked(row),
+        f"{step[0] * row['epoch_steps']:.1f}",
+        f"{tokens[0]:,.0f}",
+    ]
 
 
 def speed_up(single: Row, row: Row, *, weak: bool) -> Any:
@@ -170,6 +189,7 @@ def communication(steps: dict[tuple[int, int], Row]) -> Table:
             continue
         names = "step_seconds", "unsynced_seconds", "communication_seconds", "overlapped_seconds"
         parts = [figure(row[name][0], "{:.1f}", 1e3) for name in names]
+        parts[0] += marked(row)
         exposed = with_interval(row["exposed_seconds"], "{:.1f}", 1e3)
         identity, estimate = with_interval(row["identity"], "{:.3f}"), as_reported(steps, count, batch)
         rows.append([str(count), str(batch), *parts, exposed, identity, figure(estimate, "{:.1f}", 1e3)])
@@ -247,12 +267,32 @@ def start_up(rows: Sequence[Row]) -> Table:
     return Table(title="Start-up of the processes", columns=columns, rows=found, note="in no figure above")
 
 
+CONTENDED = 1.1
+"""Times that a step without communication may take of one device's with as many rows, where ranks do not contend for
+cores or memory."""
+
+
+def contention(rows: Sequence[Row]) -> dict[int, float]:
+    """Of each number of devices, the median over the batches of how many times that is."""
+    steps = steps_of(rows)
+    times: dict[int, list[float]] = {}
+    for _, single, row in pairs(steps, weak=True):
+        if row["devices"] > 1:
+            times.setdefault(row["devices"], []).append(row["unsynced_seconds"][0] / single["step_seconds"][0])
+    return {count: float(np.median(each)) for count, each in times.items()}
+
+
 def models(rows: Sequence[Row], leave_out: int | None = None) -> dict[int, StepModel]:
-    """Of each number of devices, from all batches but one (its rows a device)."""
-    fitted = {}
-    for network in [row for row in rows if "alone" in row]:
+    """Of each number of devices whose ranks do not contend, from all batches but one (its rows a device).
+
+    Rows that were disturbed are no ground for it.
+    """
+    fitted, contended = {}, contention(rows)
+    for network in [row for row in rows if "alone" in row and not row.get("disturbed")]:
         count = network["devices"]
-        steps = {each // count: row for (on, each), row in steps_of(rows).items() if on == count}
+        if contended.get(count, 1.0) > CONTENDED:
+            continue
+        steps = {each // count: row for (on, each), row in quiet_steps(rows).items() if on == count}
         known = {each: row for each, row in steps.items() if each != leave_out}
         if len(known) > 1:
             fitted[count] = StepModel.fitted(
@@ -267,9 +307,14 @@ def predicted(rows: Sequence[Row]) -> list[tuple[int, int, float, Row]]:
     """Devices, rows a device, the step's seconds as predicted from all other batches, and as measured."""
     return [
         (count, batch // count, model[count].step(batch // count, row["bytes"], count), row)
-        for (count, batch), row in sorted(steps_of(rows).items())
+        for (count, batch), row in sorted(quiet_steps(rows).items())
         if count in (model := models(rows, leave_out=batch // count))
     ]
+
+
+def quiet_steps(rows: Sequence[Row]) -> dict[tuple[int, int], Row]:
+    """Those that nobody disturbed."""
+    return {key: row for key, row in steps_of(rows).items() if not row.get("disturbed")}
 
 
 def prediction(rows: Sequence[Row]) -> Table:
@@ -285,7 +330,10 @@ def prediction(rows: Sequence[Row]) -> Table:
         f"{count} devices: {1e3 * model.fixed:.2f} ms a step + {1e6 * model.row:.1f} us a row, "
         f"{1e6 * model.latency:.0f} us a message, {model.bandwidth / 1e9:.2f} GB/s, {model.exposed:.0%} of it exposed"
         for count, model in models(rows).items()
-    ]
+    ] + [
+        f"{count} devices: none, as their ranks contend: without communication a step takes {times:.2f} times one's"
+        for count, times in contention(rows).items() if times > CONTENDED
+    ]  # fmt: skip
     columns = "devices", "batch a device", "predicted ms", "measured ms", "error"
     return Table(title="A step by latency and bandwidth, its batch left out of the fit", columns=columns, rows=found,
                  note="; ".join(fitted))  # fmt: skip

@@ -6,22 +6,21 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import rich.table
 from rich.console import Console
 
-from tune.experiments.base import Table
+from tune.experiments.base import Experiment, Row
 from tune.experiments.parallel_timing import Interval
-
-FOLDER = Path(__file__).resolve().parents[2] / "analysis" / "published"
+from tune.published import PUBLISHED, against_itself
+from tune.table_text import Table, worded
 
 
 @cache
 def published(name: str) -> tuple[dict[str, Any], ...]:
     """The rows of a table: numbers, words where the report has words, None where it has nothing."""
-    with (FOLDER / f"{name}.csv").open(newline="", encoding="utf-8") as file:
+    with (PUBLISHED / f"{name}.csv").open(newline="", encoding="utf-8") as file:
         return tuple({column: _value(text) for column, text in row.items()} for row in csv.DictReader(file))
 
 
@@ -63,6 +62,12 @@ def figure(value: float | None, form: str = "{:.4g}", factor: float = 1.0) -> st
     return NOTHING if value is None else form.format(factor * value)
 
 
+def ending(experiment: Experiment, rows: Sequence[Row]) -> list[Table]:
+    """What an experiment ends with: its tables, and what is wrong with the published one beside them."""
+    made = experiment.tables(rows)
+    return [*made, *(against_itself(experiment.name) if made else [])]
+
+
 def show(tables: Sequence[Table], conclusions: Sequence[str], write: Callable[[str], None]) -> None:
     """Write the tables and what follows from them, line by line."""
     for table in tables:
@@ -71,7 +76,7 @@ def show(tables: Sequence[Table], conclusions: Sequence[str], write: Callable[[s
             caption_justify="left", box=None, pad_edge=False, header_style="dim",
         )  # fmt: skip
         for place, name in enumerate(table.columns):
-            drawn.add_column(name, justify="right" if place else "left", no_wrap=True)
+            drawn.add_column(name, justify="right" if place and not worded(table, place) else "left", no_wrap=True)
         for row in table.rows:
             drawn.add_row(*row)
         page = io.StringIO()

@@ -1,5 +1,6 @@
 """Does one learning rate serve all shapes? Losses over rates by width and depth, with the scaling rules and without."""
 
+import json
 import math
 import statistics
 from collections.abc import Sequence
@@ -12,7 +13,16 @@ from model.cost.estimates import flops_per_token
 from model.data.dataset import SMALL_VOCABULARY
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
-from tune.experiments.learning_rates import BASE, EVALUATION_TOKENS, Valley, core_rates, work
+from tune.experiments.learning_rates import (
+    BASE,
+    EVALUATION_TOKENS,
+    FARTHEST_OCTAVES,
+    MARGIN,
+    Valley,
+    core_rates,
+    next_rate,
+    work,
+)
 from tune.experiments.parallel_timing import Interval, interval
 from tune.experiments.tables import NOTHING
 from tune.experiments.whole_training import peak
@@ -86,8 +96,8 @@ def along(rows: Sequence[Row], axis: str, *, ruled: bool) -> list[Descent]:
 
 
 def measured(rows: Sequence[Row]) -> list[Row]:
-    """Those with losses."""
-    return [row for row in rows if "losses" in row]
+    """Those with losses; of a shape that went on beyond its rates the later."""
+    return list({json.dumps(row["config"], sort_keys=True): row for row in rows if "losses" in row}.values())
 
 
 RULES = {True: "rules", False: "standard"}
@@ -142,12 +152,13 @@ def note(rows: Sequence[Row], axis: str) -> str:
     asked = next((row["asked"] for row in measured(rows)), None)
     if asked is None:
         return ""
-    other, seeds = AXES[axis], asked["seeds"]
+    other, seeds, base = AXES[axis], asked["seeds"], base_of(rows)
+    open_end = "" if base is None or base.mean.bracketed else " The base's own best is the last one tried: no more."
     return (
         f"{other} {BASE[other]}, {asked['steps']:,} steps, rates {asked['octaves']:g} octaves apart, "
         f"{seeds} seed{'s' * (seeds > 1)}; drift: octaves from the best rate of {axis} {BASE[axis]}; regret: nats that "
         "this rate loses against the best one tried; where that is the last one tried, bounds: the best lies beyond. "
-        "standard: one rate for all tensors, and no branch or logit is scaled. No report did this."
+        "standard: one rate for all tensors, and no branch or logit is scaled. No report did this." + open_end
     )
 
 
@@ -201,6 +212,25 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     return [point(devices, settings, BASE, ruled=True), *sorted(found, key=lambda each: each.seconds)]
 
 
+def further(rows: Sequence[Row]) -> list[Point]:
+    """The shapes whose best rate is the last one tried on its side, the cheapest first: their rates beyond."""
+    found = []
+    for row in measured(rows):
+        octaves = row["asked"]["octaves"]
+        tried = Descent.of(row).mean
+        if "rate_seconds" in row and next_rate(tried.losses, (), round(FARTHEST_OCTAVES / octaves)) is not None:
+            asked, seconds = {**row["asked"], "beyond": True}, row["rate_seconds"]
+            prices = {"seconds": BEYOND_CORE * MARGIN * seconds, "least": MARGIN * seconds}
+            found.append(Point(devices=1, asked=asked, config=row["config"], **prices))
+    return sorted(found, key=lambda each: each.seconds)
+
+
+def told(point: Point, rows: Sequence[Row]) -> dict[str, Any]:
+    """Of a shape that goes on, the losses that are known."""
+    same = [row["losses"] for row in rows if "losses" in row and row["config"] == point.config]
+    return {"known": same[-1]} if "beyond" in point.asked else {}
+
+
 def shapes(settings: ExperimentSettings) -> list[dict[str, int]]:
     """Those beside the base, which differ from it on one axis."""
     most = None if settings.scale >= LARGEST_SCALE else -1
@@ -240,5 +270,5 @@ def line(row: Row) -> str:
 
 TRANSFER = Experiment(
     name="transfer", about="learning rate x width and x depth, with the scaling rules and without: drift and regret",
-    points=points, work=work, line=line, tables=tables, sets=tuple(SIZES),
+    points=points, work=work, line=line, tables=tables, told=told, further=further, sets=tuple(SIZES),
 )  # fmt: skip

@@ -1,12 +1,14 @@
 """The command of experiments: what it lists and plans, and that a wrong word is one line and exit code 2."""
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from model.config import ONCE, Config
+from tests.scaling_rows import all_rows
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
 from tune import cli
@@ -14,7 +16,10 @@ from tune.experiments import experiment_settings
 from tune.experiments.base import survey
 from tune.experiments.catalogue import EXPERIMENTS
 from tune.experiments.experiment_settings import ExperimentSettings
+from tune.experiments.scaling_tables import tables
+from tune.experiments.tables import ending
 from tune.settings import Settings
+from tune.store.journal import Journal
 from tune.winners import winners
 
 HERE = ("--devices", "2", "--oversubscribe")
@@ -49,6 +54,8 @@ WRONG = {
     "--fix: 'precision=tf32' is not native": ["scaling", "--budget", "1h", "--fix", "precision=tf32"],
     "--of: 'x' is for scaling: leave it out of stages": ["stages", "--budget", "1h", "--of", "x"],
     "--fix: 'layers=2' is not for --of": ["scaling", "--budget", "1h", "--of", "x", "--fix", "layers=2"],
+    "--latex: is of a study that is there: write --tables FOLDER": ["stages", "--budget", "1h", "--latex"],
+    "--markdown: beside --csv": ["--tables", "x", "--csv", "--markdown"],
     "--fix: 'precision=fp32' is not for stages": ["stages", "--budget", "1h", "--fix", "precision=fp32"],
 }
 
@@ -135,6 +142,27 @@ def test_scaling_is_of_the_winner_of_a_search(searched, texts, named, family, mo
     corpus = {"nanogpt": "text_corpus", "translation": "translation_corpus"}[family]
     assert {name: getattr(found, name) for name in texts} == dict.fromkeys(texts) | {corpus: texts[corpus]}
     assert ExperimentSettings.from_stored(found.stored(), out=found.out) == replace(found, name="")
+
+
+def test_the_tables_of_a_study_are_printed_anew_in_each_form(tmp_path, capsys):
+    with closing(Journal(tmp_path, new=True)) as journal:
+        journal.note(experiment="scaling")
+        for row in all_rows():
+            journal.insert("rows", {"at": 1.0, "experiment": "scaling", "value": json.dumps(row)})
+    titles = [table.title for table in ending(EXPERIMENTS["scaling"], all_rows())]
+    assert len(titles) == len(tables(all_rows())) + 1, "and what is wrong with the report's figures"
+    for form, begin in (((), ""), (("--markdown",), "**"), (("--latex",), r"\caption{"), (("--csv",), "")):
+        assert cli.main(ExperimentSettings, ["--tables", str(tmp_path), *form]) == 0
+        told = capsys.readouterr().out
+        assert [title for title in titles if f"{begin}{title}" not in told.replace('"', "")] == []
+
+
+def test_what_has_no_tables_is_one_line(tmp_path, capsys):
+    World(tmp_path, cap=600, slots=2).journal.note(settings={})
+    for folder in (tmp_path, tmp_path / "empty"):
+        assert cli.main(ExperimentSettings, ["--tables", str(folder), "--csv"]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith(f"--tables: '{folder}' is no study of an experiment") and told.count("\n") == 1
 
 
 def test_what_has_no_winner_is_one_line(tmp_path, capsys):

@@ -12,7 +12,7 @@ import torch
 
 from analysis.experiments.large_batch import losses, losses_table
 from analysis.study import open_study
-from model.config import Config
+from model.config import RECIPES, Config
 from model.data.dataset import TextData
 from tests.analysis.conftest import Written
 from tune.backend.worker_group import Place
@@ -50,6 +50,19 @@ def test_only_batch_rate_and_seed_change_beside_adamw_and_each_seed_repeats_all(
     assert {name for point in found for name in point.config} == {"batch_tokens", "learning_rate", "optimizer", "seed"}
     assert [point.config["seed"] for point in found] == [seed for seed in (5, 6, 7) for _ in range(len(found) // 3)]
     assert len({point.key for point in found}) == len(found) and {point.devices for point in found} == {2}
+
+
+def test_the_batch_is_the_recipes_or_the_one_that_is_set_and_the_rate_follows_it():
+    own = {point.asked["times"]: point.config for point in trainings(asked_points()) if point.asked["rule"] == "linear"}
+    given = asked_points(set={"batch_tokens": 4 * RECIPES["nanogpt"]["batch_tokens"]})
+    base = next(point.config for point in trainings(given) if point.asked["times"] == 1)
+    assert base["batch_tokens"] == own[4]["batch_tokens"]
+    assert base["learning_rate"] == pytest.approx(2 * RECIPES["nanogpt"]["learning_rate"])
+    assert {point.config["batch_tokens"] for point in given if "batch_tokens" in point.config} == {
+        times * base["batch_tokens"] for times in TIMES
+    }
+    set_too = asked_points(set={"batch_tokens": 6144, "learning_rate": 0.001})
+    assert next(point.config["learning_rate"] for point in trainings(set_too)) == 0.001
 
 
 def worked(data: TextData, folder: Path, asked: dict[str, Any], seconds: float = LATE, **config: Any) -> dict[str, Any]:

@@ -12,7 +12,15 @@ import torch
 
 from model.training.learner import Learner
 from tune.experiments import parallel_timing
-from tune.experiments.parallel_timing import LEAST_ROUNDS, MOST_ROUNDS, in_turns, interval, mean_interval, ratio
+from tune.experiments.parallel_timing import (
+    LEAST_ROUNDS,
+    MOST_ROUNDS,
+    in_turns,
+    interval,
+    mean_interval,
+    ratio,
+    undisturbed,
+)
 
 LEARNER: Any = SimpleNamespace(device=torch.device("cpu"), wait=lambda: None)
 
@@ -65,6 +73,41 @@ def test_a_reading_is_of_a_call_in_its_own_turn(clock):
 def test_no_round_begins_that_there_is_no_time_for(clock):
     rounds = in_turns({"a": Way("a", 0.2, clock, [])}, LEARNER, left=lambda: 5.0 - clock.now)
     assert LEAST_ROUNDS <= len(rounds["a"]) < MOST_ROUNDS and clock.now <= 5.0
+
+
+class Busy:
+    """In place of a watch: others take so many cores, another number each time."""
+
+    def __init__(self, taken: list[float]) -> None:
+        self.taken, self.seen = taken, 0
+
+    def __call__(self) -> Any:
+        self.seen += 1
+        return SimpleNamespace(cores=lambda cores=self.taken[self.seen - 1]: (1.0 + cores, 1.0))
+
+
+def test_what_nobody_disturbed_is_measured_once(clock):
+    watch = Busy([0.0])
+    rounds, others = undisturbed({"a": Way("a", 0.125, clock, [])}, LEARNER, lambda: 1e9, watch)
+    assert (watch.seen, len(rounds["a"]), others) == (1, MOST_ROUNDS, {"others_cores": 0.0, "disturbed": False})
+
+
+@pytest.mark.parametrize(("taken", "kept"), [([0.9, 0.0], 0.0), ([0.9, 0.5], 0.5), ([0.5, 0.9], 0.5)])
+def test_what_was_disturbed_is_measured_again_once_and_the_quieter_time_counts(clock, taken, kept):
+    watch, way = Busy(taken), Way("a", 0.125, clock, [])
+    rounds, others = undisturbed({"a": way}, LEARNER, lambda: 1e9, watch)
+    assert watch.seen == 2 and len(rounds["a"]) == MOST_ROUNDS
+    assert others == {"others_cores": pytest.approx(kept), "disturbed": kept > 0}
+
+
+def test_time_is_kept_to_measure_again_and_where_there_is_none_the_first_counts(clock):
+    for seconds, tries in ((20.0, 2), (4.0, 1)):
+        clock.now, watch = 0.0, Busy([0.9, 0.0])
+        rounds, others = undisturbed(
+            {"a": Way("a", 0.2, clock, [])}, LEARNER, lambda until=seconds: until - clock.now, watch
+        )
+        assert len(rounds["a"]) >= LEAST_ROUNDS and clock.now <= seconds
+        assert others["disturbed"] == (tries == 1)
 
 
 def test_too_little_time_is_said(clock):

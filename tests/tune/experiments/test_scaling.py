@@ -9,6 +9,7 @@ from tune.experiments.scaling import BATCHES, counts, line, points
 from tune.experiments.scaling_tables import (
     StepModel,
     as_reported,
+    contention,
     models,
     pairs,
     predicted,
@@ -75,6 +76,29 @@ def test_a_batch_left_out_is_really_left_out():
     rows[-1]["unsynced_seconds"] = rows[-1]["exposed_seconds"] = [1e9] * 3
     ((*_, predicted_seconds, _),) = (each for each in predicted(rows) if each[1] == 128)
     assert predicted_seconds == pytest.approx(MACHINE.step(128, BYTES, 2))
+
+
+def test_a_disturbed_row_is_marked_and_is_no_ground_for_a_forecast():
+    rows = all_rows()
+    for row in rows:
+        if row["devices"] == 2 and row["asked"].get("rows") == 256:
+            row |= {"disturbed": True, "others_cores": 0.7, "unsynced_seconds": [9.0] * 3, "exposed_seconds": [9.0] * 3}
+    marked = [cells[:3] for table in tables(rows)[:2] for cells in table.rows if cells[2].endswith("*")]
+    assert [cells[:2] for cells in marked] == [["2", "128"]] and "up to 0.7 cores" in tables(rows)[0].note
+    assert models(rows)[2].fixed == pytest.approx(MACHINE.fixed)
+    assert 128 not in [batch for count, batch, *_ in predicted(rows) if count == 2]
+    rows = [row | {"disturbed": True} if row["asked"]["measure"] == "network" else row for row in rows]
+    assert models(rows) == {}, "nor is communication alone that was disturbed"
+
+
+def test_no_forecast_comes_from_ranks_that_contend():
+    rows = all_rows()
+    for row in rows:
+        if row["devices"] == 4 and "unsynced_seconds" in row:
+            row["unsynced_seconds"] = [1.5 * seconds for seconds in row["unsynced_seconds"]]
+    assert contention(rows) == pytest.approx({2: 1.0, 4: 1.5})
+    assert set(models(rows)) == {2} and {count for count, *_ in predicted(rows)} == {2}
+    assert "4 devices: none, as their ranks contend" in tables(rows)[-1].note
 
 
 def test_every_table_has_a_cell_for_each_column_and_none_is_empty():

@@ -15,7 +15,7 @@ from tune.backend.worker_group import Place
 from tune.devices import Devices
 from tune.experiments.base import ExperimentSettings
 from tune.experiments.learning_rates import BASE, core_rates, work
-from tune.experiments.transfer import SIZES, Descent, along, base_of, line, points, tables
+from tune.experiments.transfer import SIZES, Descent, along, base_of, further, line, points, tables, told
 
 CORES = Devices(kind="cpu", count=2, model="core", precisions=("fp32", "bf16"), cores=2)
 CONFIG = Config(
@@ -117,6 +117,42 @@ def test_an_optimum_at_an_end_is_told_as_a_bound_and_so_is_what_the_bases_rate_c
     assert rows[4]["config"] == {"d_model": 512, "layers": 4, "scaling_rules": False}
     width = tables(rows)[0]
     assert width.rows[-1][-2].startswith("< ") and width.rows[-1][-1] == ">= 3.000" and "or beyond" in line(rows[4])
+
+
+def cut(row: dict[str, Any], steps: int) -> dict[str, Any]:
+    """With the rates up to so many steps from the recipe's alone."""
+    return row | {"losses": [each for each in row["losses"] if abs(each[0]) <= steps], "rate_seconds": 2.0}
+
+
+def test_a_best_rate_at_the_end_of_what_was_tried_is_bracketed_before_it_is_judged():
+    whole = all_rows()
+    rows = [cut(row, 2) for row in whole]
+    open_ends = [row for row in rows if not Descent.of(row).mean.bracketed]
+    assert [row["config"]["scaling_rules"] for row in open_ends] == [False] * 3
+    points = further(rows)
+    assert [point.config for point in points] == [row["config"] for row in open_ends]
+    for point in points:
+        assert told(point, rows)["known"] == next(row["losses"] for row in rows if row["config"] == point.config)
+    gone_on = [row | {"asked": row["asked"] | {"beyond": True}} for row in whole if not row["config"]["scaling_rules"]]
+    assert tables([*rows, *gone_on]) == tables([*(row for row in rows if row not in open_ends), *gone_on])
+    assert "<" in str(tables(rows)) and "<" not in str(tables([*rows, *gone_on]))
+    assert told(asked()[0], rows) == {}
+    assert further([row | {"rate_seconds": 0.0} for row in whole]) == [], "all are bracketed"
+
+
+def test_known_losses_are_not_measured_again(text_data):
+    known = [[-1, [1.0]], [0, [0.5]]]
+    (*_, last) = work(place(text_data), {"steps": 8, "octaves": 3.0, "seeds": 1, "known": known})
+    losses = dict(last.row["losses"])
+    assert losses[-1] == [1.0] and losses[0] == [0.5] and set(losses) == {-1, 0, 1}
+    assert last.row["rate_seconds"] > 0 and last.row["parameters"] > 0
+
+
+def test_that_the_bases_own_best_rate_is_open_is_said():
+    rows = all_rows()
+    assert "base's own best" not in tables(rows)[0].note
+    rows[0]["losses"] = [[step, [step]] for step, _ in rows[0]["losses"]]
+    assert "base's own best" in tables(rows)[0].note
 
 
 def test_tables_are_of_the_rows():

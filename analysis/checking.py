@@ -1,0 +1,48 @@
+"""The command behind check_table.py: each table's findings, a line each."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pandas as pd
+
+from analysis import tables
+from analysis.settings import CheckSettings
+from tune.published import PUBLISHED, findings_table, published_claims, read
+from tune.table_rules import Claims, Finding, findings
+
+
+def check(settings: CheckSettings) -> int:
+    """Print what was found. UserError for a table that does not serve."""
+    found = {name: findings(read(file), claims) for name, file, claims in asked(settings)}
+    if settings.json:
+        print(json.dumps([{"table": name, **asdict(each)} for name in found for each in found[name]], indent=1))
+    elif settings.form:
+        print(settings.written(findings_table(name, found[name]) for name in found if found[name]))
+    else:
+        for name in found:
+            show(name, found[name])
+    return 0
+
+
+def asked(settings: CheckSettings) -> Iterator[tuple[str, Path, Claims]]:
+    """Each table as it was named, or all published ones: of these the claims stand beside them."""
+    for table in settings.tables or map(Path, published_claims()):
+        published = not table.is_file() and str(table) in published_claims()
+        claims = published_claims()[str(table)] if published else Claims()
+        told = {name: getattr(settings, name) for name in ("vocabulary", "hours", "formulas", "order")}
+        own = replace(claims, **{name: value for name, value in told.items() if value})
+        yield str(table), PUBLISHED / f"{table}.csv" if published else table, own
+
+
+def show(name: str, found: list[Finding]) -> None:
+    """As a screen has it."""
+    console = tables.console()
+    if not found:
+        console.print(f"{name}: no rule finds anything\n", soft_wrap=True)
+        return
+    made = findings_table(f"{name}: {len(found)} found", found)
+    rows = pd.DataFrame([list(row) for row in made.rows], columns=list(made.columns))
+    tables.draw(console, made.title, rows, words=("row", "column", "rule"), more="--json has them")
+    console.print()

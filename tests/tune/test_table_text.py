@@ -1,0 +1,46 @@
+"""A table in each form can be read back, and LaTeX has no sign that it would read as its own."""
+
+import csv
+import re
+
+import pytest
+
+from tune.errors import UserError
+from tune.table_text import Formed, Table, escaped, in_csv, latex, markdown
+
+TABLE = Table(
+    title="50 % of a_b",
+    columns=("what", "a|b", "±"),
+    rows=[["x & y", "1", "<2"], ['say "z",', "#3", "~{4}^\\"]],
+    note="n",
+)
+
+
+def test_markdown_has_a_cell_for_each_column() -> None:
+    lines = [line for line in markdown(TABLE).splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {4} and len(lines) == 4
+    assert markdown(TABLE).startswith("**50 % of a_b**\n\n|") and markdown(TABLE).endswith("|\n\nn")
+
+
+def test_csv_is_read_back() -> None:
+    title, *lines = csv.reader(in_csv(TABLE).splitlines())
+    assert title == [TABLE.title] and lines == [list(TABLE.columns), *map(list, TABLE.rows)]
+
+
+def test_latex_has_as_many_cells_as_columns_and_no_sign_of_its_own() -> None:
+    rows = [line for line in latex(TABLE).splitlines() if line.endswith(r"\\")]
+    assert [len(re.split(r"(?<!\\)&", row)) for row in rows] == [3, 3, 3]
+    assert latex(TABLE).count(r"\begin{") == latex(TABLE).count(r"\end{") == 2
+    for sign in "&%$#_{}~^<>|\\":
+        assert re.fullmatch(r"\\(?:[&%$#_{}]|text\w+\{\})", escaped(sign)), sign
+
+
+def test_one_form_at_a_time() -> None:
+    assert Formed().form is None and Formed(latex=True).form == "latex"
+    with pytest.raises(UserError, match=r"^--markdown: beside --csv: "):
+        Formed(markdown=True, csv=True)
+
+
+def test_a_single_table_in_csv_begins_with_its_columns() -> None:
+    one, two = (Formed(csv=True).written([TABLE] * count) for count in (1, 2))
+    assert one.startswith("what,") and two.startswith(TABLE.title)

@@ -1,0 +1,93 @@
+"""A formula over the columns of a table, as it is typed: names, numbers, + - * / **, and some functions. Standard
+library only.
+"""
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tune.errors import UserError
+
+Columns = Mapping[str, Sequence[float | None]]
+OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}  # fmt: skip
+OF_ROW: dict[str, Callable[[float], float]] = {"log": math.log, "log2": math.log2, "exp": math.exp, "sqrt": math.sqrt}
+OF_COLUMN: dict[str, Callable[[Sequence[float]], float]] = {"max": max, "min": min, "sum": math.fsum}
+"""Over all rows: max(seconds)."""
+RULE = f"write columns, numbers, + - * / **, {', '.join(OF_ROW)}, and of all rows {', '.join(OF_COLUMN)}"
+LONGEST = 400
+
+
+@dataclass(frozen=True)
+class Expression:
+    """One that parse_expression() took."""
+
+    text: str
+
+    def of(self, columns: Columns) -> list[float | None]:
+        """Its value in each row; None where a figure is missing or there is none. UserError: no such column."""
+        tree = ast.parse(self.text, mode="eval").body
+        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - OF_ROW.keys() - OF_COLUMN.keys()
+        if unknown := sorted(used - columns.keys()):
+            raise UserError(f"{self.text!r}: {unknown[0]!r} is no column: there are {', '.join(columns)}")
+        rows = range(len(next(iter(columns.values()), ())))
+        return [_value(tree, columns, row) for row in rows]
+
+
+def parse_expression(text: str) -> Expression:
+    """UserError: something else than arithmetic."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval") if len(text) <= LONGEST else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = None
+    if tree is None or not _plain(tree.body):
+        raise UserError(f"{text[:LONGEST]!r} is no formula: {RULE}")
+    return Expression(text.strip())
+
+
+def _plain(node: ast.AST) -> bool:
+    match node:
+        case ast.Constant(value=value):
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case ast.Name():
+            return True
+        case ast.UnaryOp(op=ast.USub(), operand=one):
+            return _plain(one)
+        case ast.BinOp(left=left, op=by, right=right):
+            return type(by) in OPERATORS and _plain(left) and _plain(right)
+        case ast.Call(func=ast.Name(id=name), args=[one], keywords=[]):
+            return name in OF_ROW.keys() | OF_COLUMN.keys() and _plain(one)
+    return False
+
+
+def _value(node: ast.AST, columns: Columns, row: int) -> float | None:
+    """None where it has none: a figure is missing, a division by zero, a number too large."""
+    match node:
+        case ast.Constant(value=value):
+            return float(value)  # type: ignore[arg-type]
+        case ast.Name(id=name):
+            return columns[name][row]
+        case ast.UnaryOp(operand=one):
+            inner = _value(one, columns, row)
+            return None if inner is None else -inner
+        case ast.BinOp(left=left, op=by, right=right):
+            return _done(OPERATORS[type(by)], _value(left, columns, row), _value(right, columns, row))
+        case ast.Call(func=ast.Name(id=name), args=[one]) if name in OF_ROW:
+            return _done(OF_ROW[name], _value(one, columns, row))
+        case ast.Call(func=ast.Name(id=name), args=[one]):
+            every = [_value(one, columns, each) for each in range(len(next(iter(columns.values()), ())))]
+            known = [each for each in every if each is not None]
+            return OF_COLUMN[name](known) if known else None
+    raise AssertionError("parse_expression() took it")
+
+
+def _done(function: Callable[..., float], *values: float | None) -> float | None:
+    try:
+        made = None if None in values else function(*values)
+    except (ArithmeticError, ValueError):
+        return None
+    return made if isinstance(made, float) and math.isfinite(made) else None

@@ -1,0 +1,81 @@
+"""The tables of the published reports, what is claimed beside them, and what they say against themselves.
+
+analysis/ checks tables and tune/experiments/ shows the findings beside its own figures; neither imports the other, so
+that stands here. Standard library only.
+"""
+
+import csv
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tune.arithmetic import parse_expression
+from tune.errors import ROOT, UserError
+from tune.table_rules import Claims, Finding, findings
+from tune.table_text import Table
+
+PUBLISHED = ROOT / "analysis" / "published"
+CLAIMS = "claims.toml"
+"""What the reports tell beside each table there."""
+
+
+def column_name(text: str) -> str:
+    """`Speed-up` -> speed_up"""
+    return re.sub(r"\W+", "_", text.strip().lower()).strip("_")
+
+
+def read(file: Path) -> dict[str, list[str]]:
+    """The columns of a CSV file. UserError: it is not there, or no table."""
+
+    def wrong(rule: str) -> UserError:
+        return UserError(f"TABLE: {str(file)!r} {rule}: name a CSV file with a line of column names, and rows below")
+
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as opened:
+            head, *rows = [row for row in csv.reader(opened, strict=True) if row]
+    except OSError as error:
+        raise wrong(f"cannot be read ({error.strerror})") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise wrong(f"is no CSV file ({error})") from None
+    except ValueError:
+        raise wrong("is empty") from None
+    names = [column_name(each) for each in head]
+    if not rows or len(set(names)) < len(names):
+        raise wrong("has no rows" if not rows else "has two columns of one name")
+    if uneven := next((place for place, row in enumerate(rows, start=1) if len(row) != len(head)), None):
+        raise wrong(f"has {len(rows[uneven - 1])} cells in row {uneven}, and {len(head)} columns")
+    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+
+
+def claims_of(told: Mapping[str, Any]) -> Claims:
+    """From claims.toml."""
+    return Claims(
+        vocabulary=told.get("vocabulary"), hours=told.get("hours"),
+        formulas={name: parse_expression(text) for name, text in told.get("formulas", {}).items()},
+        order=parse_expression(told["order"]) if "order" in told else None,
+    )  # fmt: skip
+
+
+@cache
+def published_claims() -> dict[str, Claims]:
+    """Of each published table."""
+    told = tomllib.loads((PUBLISHED / CLAIMS).read_text(encoding="utf-8"))
+    return {file.stem: claims_of(told.get(file.stem, {})) for file in sorted(PUBLISHED.glob("*.csv"))}
+
+
+def findings_table(title: str, found: Iterable[Finding]) -> Table:
+    """A line each."""
+    rows = [[each.row, each.column, each.printed, each.recomputed, each.rule] for each in found]
+    return Table(title=title, columns=("row", "column", "printed", "recomputed", "rule"), rows=rows)
+
+
+def against_itself(name: str) -> list[Table]:
+    """What a published table says against itself, to stand beside its figures; nothing where it has none."""
+    if name not in published_claims():
+        return []
+    found = findings(read(PUBLISHED / f"{name}.csv"), published_claims()[name])
+    title = "What the report's figures say against themselves"
+    return [findings_table(title, found)] if found else []

@@ -1,0 +1,377 @@
+"""What a table of published figures says against itself: rules by the names of its columns, and what is claimed beside
+it. Columns that no rule knows are left alone. Standard library only.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from statistics import median
+
+from tune.arithmetic import Expression
+from tune.errors import UserError
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number as it is printed: it stands for all that lie within half a unit of its last digit."""
+
+    text: str
+    value: float
+    half: float
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        return self.value - self.half, self.value + self.half
+
+    def may_be(self, low: float, high: float) -> bool:
+        """Whether what it stands for meets what lies between two values."""
+        slack = 1e-9 * max(abs(low), abs(high))
+        return self.ends[0] <= high + slack and self.ends[1] >= low - slack
+
+
+def figure(text: str) -> Figure | None:
+    """`28,616`, `1.7e03` or `61.9%`; None of a word."""
+    try:
+        number = Decimal(text.strip().removesuffix("%").replace(",", ""))
+    except InvalidOperation:
+        return None
+    exponent = number.as_tuple().exponent
+    if not isinstance(exponent, int) or not math.isfinite(float(number)):
+        return None
+    return Figure(text.strip(), float(number), 10.0**exponent / 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """What a report tells beside a table.
+
+    vocabulary: words, or classes, among which one is foretold; hours: that all rows took one after the other; formulas:
+    of columns, of the others of their row; order: what is lowest in the row that the report ranks first.
+    """
+
+    vocabulary: int | None = None
+    hours: float | None = None
+    formulas: Mapping[str, Expression] = field(default_factory=dict)
+    order: Expression | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A figure that cannot be, or is odd; recomputed: what it would have to be."""
+
+    row: str
+    column: str
+    printed: str
+    recomputed: str
+    rule: str
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A table's cells by column, its names in lower case with underscores."""
+
+    columns: Mapping[str, Sequence[str]]
+
+    @property
+    def count(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def of(self, column: str) -> list[Figure | None]:
+        return [figure(text) for text in self.columns[column]]
+
+    def like(self, pattern: str) -> list[str]:
+        """The columns with such a name."""
+        return [name for name in self.columns if re.fullmatch(pattern, name)]
+
+    def first(self, pattern: str) -> str | None:
+        return next(iter(self.like(pattern)), None)
+
+    def setting(self, row: int, *without: str) -> tuple[str, ...]:
+        """What was asked for in a row."""
+        names = [name for name in self.like(f"{SETTINGS}|{DEVICES}") if name not in without]
+        return tuple(self.columns[name][row] for name in names)
+
+    def values(self) -> dict[str, list[float | None]]:
+        """Of each column, for formulas."""
+        return {name: [None if each is None else each.value for each in self.of(name)] for name in self.columns}
+
+    def name(self, row: int) -> str:
+        """3: devices 2, batch_size 128"""
+        named = self.like(f"{SETTINGS}|{DEVICES}")
+        cells = [(name, self.columns[name][row]) for name in named if self.columns[name][row]]
+        told = ", ".join(text if figure(text) is None else f"{name} {text}" for name, text in cells[:NAMED])
+        return f"{row + 1}: {told}" if told else f"{row + 1}"
+
+    def found(self, row: int, column: str, recomputed: str, rule: str) -> Finding:
+        return Finding(
+            row=self.name(row), column=column, printed=self.columns[column][row], recomputed=recomputed, rule=rule
+        )
+
+
+NAMED = 4
+"""Settings by which a row is named, at most."""
+SETTINGS = (
+    "batch_size|batch_size_per_device|d_model|heads|layers|dropout|precision|optimizer|method|doubled|seed|model|"
+    "function|implementation|stage"
+)
+DEVICES = "devices|gpus|ranks"
+LOSS = r"loss|\w+_loss|loss_\w+"
+PERPLEXITY = r"(?:\w+_)?perplexity"
+ACCURACY = r"(?:\w+_)?accuracy(?:_percent)?"
+TIMES = {"epoch_seconds": 1.0, "training_seconds": 1.0, "total_seconds": 1.0, "seconds": 1.0, "minutes": 60.0,
+         "hours": 3600.0, "time": 1.0, "runtime": 1.0}  # fmt: skip
+"""Of a row's whole work, in seconds; of `time` and `runtime` the unit is not known, and no sum is taken."""
+TIME = "|".join(TIMES)
+SPLITS = "train", "valid", "test"
+WHOLE = {"all", "sum", "total"}
+"""How a row is called that adds up the others."""
+FAR = 3.0
+"""Nats by which a validation loss is far above its training loss: perplexities twenty times apart."""
+COINCIDENCES = 0.05
+"""So many pairs of equal figures are expected of figures that were measured apart, where they are no surprise."""
+SUM_SLACK = 1.05
+"""`8 hours` are told in round numbers."""
+FORMULA_SLACK = 0.005
+"""Formulas leave out what is small, such as biases."""
+FORWARD_TO_STEP = 2.4, 3.6
+"""FLOPs of a training step by those of its forward pass: the backward pass has about twice as many (Kaplan et al. 2020,
+arXiv:2001.08361, 2.1)."""
+GROWTH_SLACK = 1.5
+
+
+def split(name: str) -> str | None:
+    """Of which data a column is, as far as its name says."""
+    return next((each for each in SPLITS if each in name or each[:3] in name.split("_")), None)
+
+
+def beside(table: Figures, name: str, pattern: str) -> str | None:
+    """The column of the same data that has the other kind of figure: of one that does not say, the only one."""
+    others = table.like(pattern)
+    same = [other for other in others if split(other) == split(name)]
+    unsaid = [other for other in others if split(other) is None or split(name) is None]
+    return next(iter(same or (unsaid if len(others) == 1 else [])), None)
+
+
+def speed_ups(columns: Mapping[str, Sequence[str]]) -> list[float | None]:
+    """T_1 / T_n of each row: the time on one device over the row's, all else alike; None where one is not there."""
+    return [None if pair is None else pair[0].value / pair[1].value for pair in _pairs(Figures(columns))]
+
+
+def _pairs(table: Figures) -> list[tuple[Figure, Figure] | None]:
+    devices, time = table.first(DEVICES), table.first(TIME)
+    if devices is None or time is None:
+        return [None] * table.count
+    counts, times = table.of(devices), table.of(time)
+    single = {
+        table.setting(row, devices): times[row]
+        for row, count in enumerate(counts) if count is not None and count.value == 1
+    }  # fmt: skip
+    found = [(single.get(table.setting(row, devices)), times[row]) for row in range(table.count)]
+    return [(one, own) if one and own and own.value > own.half else None for one, own in found]
+
+
+def speed_up(table: Figures, claims: Claims) -> Iterator[Finding]:
+    """A speed-up is T_1 / T_n."""
+    column = table.first("speed_?up")
+    for row, pair in enumerate(_pairs(table) if column else ()):
+        printed = table.of(column)[row] if column else None
+        if pair and printed:
+            one, own = pair
+            if not printed.may_be(one.ends[0] / own.ends[1], one.ends[1] / own.ends[0]):
+                assert column is not None
+                told = f"T_1 / T_n of its own {table.first(TIME)}"
+                yield table.found(row, column, f"{one.value / own.value:.2f}", told)
+
+
+def uniform_guess(table: Figures, claims: Claims) -> Iterator[Finding]:
+    """A loss above ln V is worse than to guess each of V words alike."""
+    for column in table.like(LOSS) if claims.vocabulary else ():
+        assert claims.vocabulary is not None
+        most, train = math.log(claims.vocabulary), _training(table, column)
+        for row, loss in enumerate(table.of(column)):
+            if loss and loss.ends[0] > most:
+                known = f", at a training loss of {table.columns[train][row]}" if train else ""
+                rule = f"above ln {claims.vocabulary:,}, a uniform guess{known}"
+                yield table.found(row, column, f"at most {most:.2f}", rule)
+
+
+def _training(table: Figures, column: str) -> str | None:
+    """The training loss beside a loss of other data."""
+    losses = [name for name in table.like(LOSS) if split(name) == "train"]
+    return losses[0] if losses and split(column) in ("valid", "test") else None
+
+
+def far_above_training(table: Figures, claims: Claims) -> Iterator[Finding]:
+    """A validation loss far above the training loss, and below a uniform guess: learned by heart, or mismeasured."""
+    most = math.log(claims.vocabulary) if claims.vocabulary else math.inf
+    for column in table.like(LOSS):
+        if train := _training(table, column):
+            for row, (loss, own) in enumerate(zip(table.of(column), table.of(train), strict=True)):
+                if loss and own and own.value + FAR < loss.value and loss.ends[0] <= most:
+                    rule = f"{loss.value - own.value:.1f} above its training loss of {own.text}"
+                    yield table.found(row, column, "-", rule)
+
+
+def perplexity(table: Figures, claims: Claims) -> Iterator[Finding]:
+    """A perplexity is exp(loss)."""
+    for column in table.like(PERPLEXITY):
+        if of := beside(table, column, LOSS):
+            for row, (printed, loss) in enumerate(zip(table.of(column), table.of(of), strict=True)):
+                if printed and loss and loss.value < 700 and not printed.may_be(*map(math.exp, loss.ends)):
+                    yield table.found(row, column, f"{math.exp(loss.value):.4g}", f"exp of its {of}")
+
+
+def wrong_answers(table: Figures, claims: Claims) -> Iterator[Finding]:
+    """A wrong answer costs ln 2 at least, so a mean cross-entropy is (1 - accuracy) ln 2 at least.
+
+    Where another class than the true one is foretold, it is at least as probable as the true one, and both together are
+    at most 1: the true one has at most 1/2. The cross-entropy in bits is above the 0-1 loss (Bartlett, Jordan and
+    McAuliffe 2006, "Convexity, classification, and risk bounds").
+    """
+    for column in table.like(LOSS):
+        if of := beside(table, column, ACCURACY):
+            right = table.of(of)
+            per_cent = of.endswith("percent") or any(each and (each.value > 1 or "%" in each.text) for each in right)
+            for row, (loss, share) in enumerate(zip(table.of(column), right, strict=True)):
+                if loss and share:
+                    wrong = 1 - share.ends[1] / (100 if per_cent else 1)
+                    if loss.ends[1] < wrong * math.log(2):
+                        least = (1 - share.value / (100 if per_cent else 1)) * math.log(2)
+                        told = f"each wrong answer costs ln 2 at least, and its {of} is {share.text}"
+                        yield table.found(row, column, f"at least {least:.3f}", told)
+
+
+def twice(table: Figures, claims: Claims) -> Iterator[Finding]:
+    """Equal figures in rows that were measured apart, where so few are expected that they are no chance."""
+    units: Sequence[str] = table.columns.get("unit", [""] * table.count)
+    for column in table.like(f"{TIME}|{LOSS}"):
+        for unit in dict.fromkeys(units):
+            cells = {row: each for row, each in enumerate(table.of(column)) if each and units[row] == unit}
+            if len(cells) > 1 and _expected_pairs(list(cells.values())) < COINCIDENCES:
+                yield from _equal(table, column, cells)
+
+
+def _equal(table: Figures, column: str, cells: Mapping[int, Figure]) -> Iterator[Finding]:
+    """The first of the rows with a figure, which are named by the rest."""
+    alike: dict[float, list[int]] = {}
+    for row, each in cells.items():
+        alike.setdefault(each.value, []).append(row)
+    for rows in alike.values():
+        if len(rows) > 1:
+            others = ", ".join(str(row + 1) for row in rows[1:])
+            rule = f"the same in row {others}" if len(rows) == 2 else f"the same in rows {others}"
+            yield table.found(rows[0], column, "-", f"{rule}, where it would be measured apart")
+
+
+def _expected_pairs(figures: Sequence[Figure]) -> float:
+    """Pairs that would be equal by chance, of figures spread evenly over their range in steps of their last digit."""
+    exponents = [Decimal(repr(each.value)).normalize().as_tuple().exponent for each in figures]
+    step = 10.0 ** min(each for each in exponents if isinstance(each, int))
+    values = [each.value for each in figures]
+    reach = (max(values) - min(values)) or max(map(abs, values))
+    return math.comb(len(values), 2) * step / reach if reach else math.inf
+
+
+def hours(table: Figures, claims: Claims) -> Iterator[Finding]:
+    """Rows add up to the time that is told of all of them."""
+    column = next((name for name in table.columns if name in TIMES and name not in ("time", "runtime")), None)
+    if claims.hours is not None and column is not None:
+        taken = sum(each.value for each in table.of(column) if each) * TIMES[column] / 3600
+        if taken > SUM_SLACK * claims.hours:
+            told = f"{claims.hours:g} h are told of all"
+            yield Finding(row="all", column=column, printed=f"{claims.hours:g} h", recomputed=f"{taken:.1f} h",
+                          rule=f"the sum of the rows; {told}")  # fmt: skip
+
+
+def totals(table: Figures, claims: Claims) -> Iterator[Finding]:
+    """A row called the sum is that of the others."""
+    words = [name for name in table.columns if any(text.strip().lower() in WHOLE for text in table.columns[name])]
+    for row in [row for row in range(table.count) if any(table.columns[name][row].lower() in WHOLE for name in words)]:
+        for column in table.like(rf"{TIME}|\w+_(?:seconds|minutes|hours|bytes|parameters|flops)|parameters"):
+            cells = table.of(column)
+            rest, printed = [each for place, each in enumerate(cells) if place != row and each], cells[row]
+            if printed and rest:
+                low, high = (sum(each.ends[end] for each in rest) for end in (0, 1))
+                if not printed.may_be(low, high):
+                    yield table.found(row, column, f"{(low + high) / 2:.6g}", "the sum of the other rows")
+
+
+def multiplications(table: Figures, claims: Claims) -> Iterator[Finding]:
+    """A multiplication and addition is two FLOPs."""
+    for macs in table.like(r"(?:\w+_)?macs"):
+        if (flops := macs.replace("macs", "flops")) in table.columns:
+            for row, (one, two) in enumerate(zip(table.of(macs), table.of(flops), strict=True)):
+                if one and two and not two.may_be(2 * one.ends[0], 2 * one.ends[1]):
+                    yield table.found(row, flops, f"{2 * one.value:.6g}", f"2 FLOPs for each of its {macs}")
+
+
+def forward_for_step(table: Figures, claims: Claims) -> Iterator[Finding]:
+    """What was measured of a step is held against a formula of its forward pass."""
+    paper, measured = table.first("(?:estimated|expected|theoretical)_flops"), table.first("(?:measured|actual)_flops")
+    if paper and measured:
+        both = zip(table.of(paper), table.of(measured), strict=True)
+        times = [two.value / one.value for one, two in both if one and two and one.value]
+        if times and FORWARD_TO_STEP[0] < median(times) < FORWARD_TO_STEP[1]:
+            told = f"a step is a forward pass and a backward pass of twice as much; {paper} is of the forward pass"
+            printed = f"{min(times):.2f} to {max(times):.2f} times {paper}"
+            yield Finding(row="all", column=measured, printed=printed, recomputed=f"3 times {paper}", rule=told)
+
+
+def growth(table: Figures, claims: Claims) -> Iterator[Finding]:
+    """FLOPs and bytes never fall as the batch grows, and grow no faster."""
+    batch = table.first("batch_size|batch_size_per_device")
+    for column in table.like(r"\w*(?:flops|bytes|memory)\w*") if batch else ():
+        assert batch is not None
+        last: dict[tuple[str, ...], tuple[float, float]] = {}
+        cells = zip(table.of(batch), table.of(column), range(table.count), strict=True)
+        for size, cell, row in sorted(
+            ((one.value, two, row) for one, two, row in cells if one and two), key=lambda each: each[0]
+        ):
+            setting = table.setting(row, batch)
+            before, value = last.get(setting, (size, cell.value))
+            most = value * size / before
+            if not value <= cell.ends[1] or cell.value > GROWTH_SLACK * most:
+                told = f"grows with the batch, and no faster: {value:g} at {before:g}"
+                yield table.found(row, column, f"about {most:.6g}", told)
+            else:
+                last[setting] = size, cell.value
+
+
+def formulas(table: Figures, claims: Claims) -> Iterator[Finding]:
+    """A column is what its formula says."""
+    for column, formula in claims.formulas.items():
+        if column not in table.columns:
+            raise UserError(f"--formulas: {column!r} is no column: there are {', '.join(table.columns)}")
+        for row, (printed, value) in enumerate(zip(table.of(column), formula.of(table.values()), strict=True)):
+            if printed and value is not None:
+                slack = FORMULA_SLACK * abs(value)
+                if not printed.may_be(value - slack, value + slack):
+                    yield table.found(row, column, f"{value:.6g}", f"{formula.text}, to {FORMULA_SLACK:.1%}")
+
+
+def order(table: Figures, claims: Claims) -> Iterator[Finding]:
+    """Rows stand where their score says, or in a column `rank`."""
+    if claims.order is None:
+        return
+    scores = claims.order.of(table.values())
+    known = [score for score in scores if score is not None]
+    places = table.values().get("rank", [row + 1.0 for row in range(table.count)])
+    for row, (score, printed) in enumerate(zip(scores, places, strict=True)):
+        if score is not None and printed is not None:
+            first, ties = sum(each < score for each in known) + 1, known.count(score)
+            if not first <= printed < first + ties:
+                yield Finding(row=table.name(row), column="rank", printed=f"{printed:g}", recomputed=str(first),
+                              rule=f"by {claims.order.text}, low first")  # fmt: skip
+
+
+RULES: Sequence[Callable[[Figures, Claims], Iterator[Finding]]] = (
+    speed_up, uniform_guess, far_above_training, perplexity, wrong_answers, twice, hours, totals, multiplications,
+    forward_for_step, growth, formulas, order,
+)  # fmt: skip
+
+
+def findings(columns: Mapping[str, Sequence[str]], claims: Claims) -> list[Finding]:
+    """All that the rules find. UserError: a formula names a column that is not there."""
+    return [each for rule in RULES for each in rule(Figures(columns), claims)]

@@ -1,0 +1,98 @@
+"""A table of text, and the forms in which any command writes one for a report: Markdown, LaTeX, CSV. Standard library
+only.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from tune.flags import Flags, invalid, typed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """What is printed: the first column and those of words at the left, the others at the right."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+def markdown(table: Table) -> str:
+    """Under its title, where it has one."""
+    lines = [list(table.columns), ["---"] * len(table.columns), *table.rows]
+    rows = "\n".join(f"| {' | '.join(each.replace('|', chr(92) + '|') for each in line)} |" for line in lines)
+    return "\n\n".join(filter(None, (f"**{table.title}**" if table.title else "", rows, table.note)))
+
+
+ESCAPED = {
+    **{each: f"\\{each}" for each in "&%$#_{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$"},
+}
+
+
+def latex(table: Table) -> str:
+    """A table of LaTeX's own, for which no package is needed."""
+
+    def line(cells: Iterable[str]) -> str:
+        return " & ".join(map(escaped, cells)) + r" \\"
+
+    caption = escaped(" ".join(filter(None, (f"{table.title}." if table.note else table.title, table.note))))
+    places = ["l" if not place or worded(table, place) else "r" for place in range(len(table.columns))]
+    return "\n".join([
+        r"\begin{table}", r"\centering", rf"\caption{{{caption}}}",
+        rf"\begin{{tabular}}{{{''.join(places)}}}", r"\hline", line(table.columns), r"\hline",
+        *map(line, table.rows), r"\hline", r"\end{tabular}", r"\end{table}",
+    ])  # fmt: skip
+
+
+def worded(table: Table, column: int) -> bool:
+    """Whether most cells of a column begin with a letter: they stand at the left."""
+    return 2 * sum(row[column][:1].isalpha() for row in table.rows) > len(table.rows)
+
+
+def escaped(text: str) -> str:
+    """As LaTeX prints it."""
+    return "".join(ESCAPED.get(each, each) for each in text)
+
+
+def in_csv(table: Table) -> str:
+    """A line with the title, where it has one, then the columns and the rows; without the note."""
+    written = io.StringIO()
+    lines = csv.writer(written, lineterminator="\n")
+    lines.writerows([*([[table.title]] if table.title else []), table.columns, *table.rows])
+    return written.getvalue().rstrip("\n")
+
+
+FORMS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex, "csv": in_csv}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formed(Flags):
+    """In which form a command writes its tables; in none of these, as a screen has them."""
+
+    markdown: bool = field(default=False, metadata=typed("the tables in Markdown", stored=False, on_resume=True))
+    latex: bool = field(default=False, metadata=typed("the tables in LaTeX", stored=False, on_resume=True))
+    csv: bool = field(default=False, metadata=typed("the tables in CSV", stored=False, on_resume=True))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        asked = [name for name in ("json", *FORMS) if getattr(self, name, False)]
+        if len(asked) > 1:
+            raise invalid(asked[0], f"beside --{asked[1]}: a table has one form: write one of the two")
+
+    @property
+    def form(self) -> str | None:
+        """The one that is asked for."""
+        return next((name for name in FORMS if getattr(self, name)), None)
+
+    def written(self, tables: Iterable[Table]) -> str:
+        """All of them, in that form; CSV of a single one has the line with its title left out."""
+        assert self.form is not None, "on a screen a table is drawn"
+        made = list(tables)
+        if self.csv and len(made) == 1:
+            made = [replace(made[0], title="")]
+        return "\n\n".join(map(FORMS[self.form], made))
