@@ -30,8 +30,8 @@ class ExperimentSettings(Settings):
         about="Repeat an experiment of the published reports, under a cap of device-hours.",
         flags=(
             *("name", "list", "budget", "families", "fix", "set", "scale", "seeds", "devices", "oversubscribe"),
-            *("memory_limit", "seed", "out", "translation_corpus", "text_corpus", "skip_bad_lines", "plan", "resume"),
-            "of",
+            *("memory_limit", "seed", "out", "translation_corpus", "text_corpus", "own_corpus", "skip_bad_lines"),
+            *("plan", "resume", "of", "load"),
         ),
     )  # fmt: skip
     name: str = field(
@@ -41,8 +41,8 @@ class ExperimentSettings(Settings):
     list: bool = field(default=False, metadata=typed("name the experiments, and what each is worth here", stored=False))
     families: Mapping[str, float] = field(
         metadata=typed(
-            "the model (default: the experiment's own)", form="translation|nanogpt", parse=parse_families,
-            show=families_text,
+            "the model, or one of yours that --load registers (default: the experiment's own)",
+            form="translation|nanogpt|NAME", parse=parse_families, show=families_text,
         ),
     )  # fmt: skip
     set: Mapping[str, float | str] = field(

@@ -1,4 +1,4 @@
-"""Batches by torch's DataLoader in 0 to 10 workers: what a running loop waits for, images and text."""
+"""Batches by torch's DataLoader in 0 to 10 workers: what a running loop waits for; of text, or of a user's images."""
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from model.families import FAMILIES
 from model.training.ddp import ranks
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
@@ -135,18 +136,17 @@ def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 
 def measure_workers(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     """Each number of workers, and this project's own batches, in an empty loop and in a running one."""
-    supply = supply_of(place, asked["of"])
+    supply = supply_of(place)
     check_shared_memory(PREFETCH * sum(asked["workers"]) * supply.batch_bytes)
     sources = {str(workers): supply.read(workers=workers) for workers in asked["workers"]}
-    if supply.own is not None:
-        sources[OWN] = supply.read_own()
+    sources[OWN] = supply.read_own()
     yield from measured(supply, {f"{name} {kind}": way for name, ways in sources.items() for kind, way in ways.items()},
                         place, partial(figures_of, list(sources)))  # fmt: skip
 
 
 def measure_settings(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     """Batches ahead, and workers that are kept from one epoch to the next or begun anew, in a running loop."""
-    supply, workers = supply_of(place, asked["of"]), asked["workers"]
+    supply, workers = supply_of(place), asked["workers"]
     check_shared_memory(sum(PREFETCHES) * workers * supply.batch_bytes)
     ways = {f"kept {each}": supply.read(workers=workers, prefetch=each) for each in PREFETCHES}
     ways[f"anew {PREFETCH}"] = supply.read(workers=workers, persistent=False)
@@ -200,12 +200,12 @@ MOST_WORKERS = 10
 FEW_WORKERS = 2
 """With so many, where there are as many, the other settings are compared."""
 ROUNDS, LEAST_ROUNDS = 20, 7
-TURN_SECONDS = {"images": 4.0, "text": 3.0}
+TURN_SECONDS = 4.0
 """Of a number of workers, in an empty loop and in a running one."""
 RUNNING_SECONDS = 3.0
-"""Of that, with images, the running one."""
+"""Of that, the running one."""
 BEGIN_SECONDS, WORKER_SECONDS = 10.0, 0.5
-"""Until the images are there and the first process can be begun, and for each process."""
+"""Until the rows are there and the first process can be begun, and for each process."""
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
@@ -215,14 +215,11 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     held = min(devices.slots, 1 + most) if devices.kind == "cpu" else 1
     counts = list(range(most + 1))
     few = min(FEW_WORKERS, most)
-    workers = [
-        point(held, {"measure": "workers", "of": of, "workers": counts},
-              (len(counts) + (of == "text")) * seconds, processes=sum(counts))
-        for of, seconds in TURN_SECONDS.items()
-    ]  # fmt: skip
+    of, a_round = FAMILIES[settings.family].corpus, (len(counts) + 1) * TURN_SECONDS
+    workers = point(held, {"measure": "workers", "of": of, "workers": counts}, a_round, processes=sum(counts))
     a_round = (len(PREFETCHES) + 1) * RUNNING_SECONDS + few * WORKER_SECONDS
-    settings_of = {"measure": "settings", "of": "images", "workers": few}
-    return [*workers, point(held, settings_of, a_round, processes=few * len(PREFETCHES))]
+    settings_of = {"measure": "settings", "of": of, "workers": few}
+    return [workers, point(held, settings_of, a_round, processes=few * len(PREFETCHES))]
 
 
 def point(devices: int, asked: dict[str, Any], round_seconds: float, *, processes: int) -> Point:
@@ -242,5 +239,5 @@ def line(row: Row) -> str:
 
 LOADER = Experiment(
     name="loader", about="DataLoader workers, their settings, and this project's own batches, in a running loop",
-    points=points, work=work, line=line, tables=tables, conclusions=conclusions,
+    points=points, work=work, line=line, tables=tables, any_family=True, conclusions=conclusions,
 )  # fmt: skip
