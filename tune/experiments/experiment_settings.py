@@ -3,12 +3,21 @@
 import math
 import pkgutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from tune.errors import UserError
-from tune.flags import Command, families_text, invalid, parse_families, parse_path, parse_share, typed
+from tune.flags import (
+    Command,
+    families_text,
+    flag_name,
+    invalid,
+    parse_families,
+    parse_path,
+    parse_share,
+    typed,
+)
 from tune.recipe import SETTABLE, parse_set, set_text
 from tune.settings import Settings
 from tune.units import duration_text
@@ -97,6 +106,15 @@ class ExperimentSettings(Settings):
         if "of" in typed and "resume" not in typed:
             asked = pkgutil.resolve_name("tune.experiments.catalogue:of_winner")(name, dict(typed))
         return super().from_flags({**typed, **asked} if "of" in typed else {**asked, **typed}, experiment=name)
+
+    def first_line(self) -> str | None:
+        """What was asked for, in flags."""
+        if self.list:
+            return None
+        default, stored = {each.name: each.default for each in fields(self)}, self.stored()
+        asked = {name: value for name, value in stored.items() if getattr(self, name) != default[name]}
+        told = (flag_name(name) + ("" if value is True else f" {value}") for name, value in asked.items())
+        return " ".join([self.name, *told, *([f"--resume {self.resume}"] if self.resume else [])])
 
     @property
     def family(self) -> str:
