@@ -1,6 +1,5 @@
 """Batches by torch's DataLoader in 0 to 10 workers: what a running loop waits for; of text, or of a user's images."""
 
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
@@ -15,7 +14,7 @@ from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.loading import PREFETCH, Rounds, Supply, Ways, check_shared_memory, in_rounds, supply_of
 from tune.experiments.parallel_timing import Interval, interval
-from tune.experiments.tables import NOTHING, figure, with_interval
+from tune.experiments.tables import NOTHING, with_interval
 
 FASTEST, SLOWER_FROM = 2, 7
 """Workers, of the published report: the fastest number, and that from which on they are slower than none."""
@@ -87,41 +86,6 @@ def fastest(row: Row, kind: str) -> dict[str, Any]:
     return min(loaders(row), key=lambda source: source[kind][0])
 
 
-def listed(names: Sequence[object]) -> str:
-    """1, 2, 3"""
-    return ", ".join(map(str, names))
-
-
-def conclusions(rows: Sequence[Row]) -> list[str]:
-    """With how many workers a loop is fastest, and what our own batches take."""
-    found = [row for row in rows if "sources" in row and row["asked"]["measure"] == "workers"]
-    return [sentence for row in found for sentence in (_best(row), _own(row)) if sentence]
-
-
-def _best(row: Row) -> str:
-    of, best, most = row["asked"]["of"], fastest(row, "whole"), len(loaders(row)) - 1
-    slower = [int(source["name"]) for source in loaders(row) if source["gain"][2] < 1]
-    alike = [source["name"] for source in loaders(row) if source["of_best"][1] <= 1 and source is not best]
-    return (
-        f"{of.capitalize()}: of 0 to {most} workers {best['name']} are fastest in a running loop, "
-        f"{with_interval(best['gain'], '{:.2f}')} times as fast as none"
-        f"{f' (not told apart from {listed(alike)})' if alike else ''}, "
-        f"and {fastest(row, 'empty')['name']} in an empty one; "
-        f"{f'slower than none: {listed(slower)}' if slower else 'no number shows as slower than none'}."
-    )
-
-
-def _own(row: Row) -> str:
-    own = next((source for source in row["sources"] if source["name"] == OWN), None)
-    if own is None:
-        return ""
-    best = fastest(row, "wait")
-    return (
-        f"This project's own batches make the loop wait {figure(1e3 * own['wait'][0], '{:.2f}')} ms a batch, "
-        f"the best DataLoader ({best['name']} workers) {figure(1e3 * best['wait'][0], '{:.2f}')} ms."
-    )
-
-
 PREFETCHES = (1, 2, 4, 8)
 """Batches ahead for each worker that are compared."""
 OWN = "own"
@@ -169,18 +133,15 @@ def measured(
 def figures_of(names: list[str], begun: Rounds, rounds: Rounds) -> list[Row]:
     """Of each source, seconds a batch with their intervals.
 
-    gain: times as fast in a running loop as the first source; of_best: its seconds there over those of the fastest
-    DataLoader; start_seconds: until the first batch of all came, processes and all; first: until that of a later epoch.
+    gain: times as fast in a running loop as the first source; start_seconds: until the first batch of all came,
+    processes and all; first: until that of a later epoch.
     """
     found = []
-    medians = {name: statistics.median(rounds[f"{name} loop whole"]) for name in names if name != OWN}
-    best = min(medians, key=medians.__getitem__)
     for name in names:
         kinds = {"empty": f"{name} empty whole"} if f"{name} empty whole" in rounds else {}
         kinds |= {"wait": f"{name} loop wait", "whole": f"{name} loop whole", "first": f"{name} loop first"}
         figures: Row = {kind: interval(itemgetter(key), {key: rounds[key]}) for kind, key in kinds.items()}
         figures["gain"] = over(rounds, names[0], name)
-        figures["of_best"] = over(rounds, name, best)
         figures["start_seconds"] = begun[f"{name} {'empty' if 'empty' in kinds else 'loop'} first"][0]
         found.append({"name": name} | figures)
     return found
@@ -239,5 +200,5 @@ def line(row: Row) -> str:
 
 LOADER = Experiment(
     name="loader", about="DataLoader workers, their settings, and this project's own batches, in a running loop",
-    points=points, work=work, line=line, tables=tables, any_family=True, conclusions=conclusions,
+    points=points, work=work, line=line, tables=tables, any_family=True,
 )  # fmt: skip
