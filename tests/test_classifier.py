@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import datasets
 import numpy as np
@@ -18,8 +18,7 @@ from model.families import FAMILIES, Family
 from model.training.evaluation import evaluate
 from model.training.learner import Learner
 from tests.readme import REPOSITORY
-from tune import load
-from tune.corpora import load_corpora
+from tune import corpora, load
 from tune.devices import Devices
 from tune.dry_run import make_plan
 from tune.experiments.base import survey
@@ -114,15 +113,24 @@ def test_a_file_is_decoded_to_one_of_the_cuts_of_its_image(
         assert (cuts == item.inputs[0]).flatten(1).all(1).any() and item.targets == data.train["label"][number]
 
 
-def test_a_dataset_of_the_hub_is_read_and_the_split_that_it_lacks_is_cut_from_its_end(family: Family) -> None:
+def test_a_dataset_of_the_hub_is_read_and_the_split_that_it_lacks_is_cut_from_its_end(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shades = np.random.default_rng(0).integers(256, size=(40, 32, 32, 3), dtype=np.uint8)
     features = datasets.Features(img=datasets.Image(), label=datasets.ClassLabel(num_classes=4))
     rows = {"img": [Image.fromarray(each) for each in shades], "label": [number % 4 for number in range(40)]}
     split = datasets.Dataset.from_dict(rows, features=features)
-    read = family.read({"train": split, "test": split.select(range(4))})
+    monkeypatch.setattr(corpora, "ask", lambda names, seconds: {"a/images": SimpleNamespace(sha="1", siblings=())})
+    monkeypatch.setattr(corpora, "open_splits", lambda *_: {"train": split, "test": split.select(range(4))})
+    settings = Settings(budget="3m", families="classifier", load=FILE, own_corpus="hub:a/images")
+    read = corpora.load_corpora(settings).data["images"]
+    assert (read.name, read.builtin) == ("hub:a/images", False)
     assert (len(read.train), len(read.valid), len(read.test), read.vocabulary) == (38, 2, 4, 4)
     there = np.concatenate([read.train, read.valid])
     assert (there["pixels"] == shades.transpose(0, 3, 1, 2)).all() and (there["label"] == np.arange(40) % 4).all()
+    monkeypatch.setattr(corpora, "open_splits", lambda *_: {"train": split.remove_columns("img")})
+    with pytest.raises(ValueError, match=r"^--own-corpus: 'hub:a/images': classifier raised KeyError: [^\n]*mend it$"):
+        corpora.load_corpora(settings)
 
 
 def test_a_batch_is_tried_in_a_process_that_never_saw_its_file(config: Config, data: OwnData) -> None:
@@ -145,7 +153,7 @@ def test_an_experiment_on_it_has_the_middle_of_its_space_and_another_is_refused(
 def test_a_search_of_it_is_planned_and_its_images_are_kept_as_they_were_read(module: ModuleType, data: OwnData) -> None:
     settings = Settings(budget="3m", families="classifier", load=FILE, devices=1, fix="width=8,blocks=1")
     assert make_plan(settings).families["classifier"].started
-    kept = load_corpora(settings).data["images"]
+    kept = corpora.load_corpora(settings).data["images"]
     assert kept.sha256 == data.digest() == kept.digest() and kept.folder is not None
     with pytest.raises(ValueError, match=r"^--own-corpus: '.*no.png' cannot be read"):
         Settings.from_flags({"budget": "3m", "load": str(FILE), "families": "classifier", "own_corpus": "/no/no.png"})
