@@ -6,12 +6,12 @@ from typing import Any, Self
 
 from torch import nn
 
-from model.data.dataset import PairData, TextData
+from model.data.dataset import OwnData, PairData, TextData
 from model.nn.gpt import GPT, GPTConfig
 from model.nn.translator import Translator, TranslatorConfig
 from tune.errors import UserError
 
-Data = TextData | PairData
+Data = TextData | PairData | OwnData
 
 RECIPES: dict[str, dict[str, Any]] = {
     "translation": {

@@ -3,12 +3,14 @@ that there are: two of Transformers, and those that a user adds (tune/registry.p
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import Dataset
 
 from model.config import ONCE, RECIPES, Config, Data, build_model, model_config, pad_of
 from model.cost.estimates import AVERAGE_BYTES, STATE_BYTES, flops_per_token, parameters, update_flops
@@ -26,6 +28,8 @@ from model.data.batches import (
     spread,
 )
 from model.data.batches import span as span_of
+from model.data.corpus import CORPORA
+from model.data.dataset import OwnData, PairData, TextData
 from model.nn.loss import training_loss
 from tune.errors import UserError
 
@@ -38,7 +42,8 @@ Inputs = tuple[Tensor | None, ...]
 class Family:
     """Write `space`, `build`, `batches` and `loss`, as WRITTEN lists them; write more where more is known.
 
-    corpus: what it learns from, "text" or "pairs" of sentences; space: what may vary, the values of each dimension, of
+    corpus: what it learns from, "text" or "pairs" of sentences, or a word of its own for what it then has to `read`,
+    which families with the same word share; space: what may vary, the values of each dimension, of
     which the middle one is tried first; recipe: fields of model.config.Config that are not as in nanoGPT's. A dimension
     that is no field of Config's is found in `config.own`. compiles: torch.compile serves, and all batches have one
     shape.
@@ -48,6 +53,11 @@ class Family:
     space: Mapping[str, Sequence[Any]] = {}
     recipe: Mapping[str, Any] = {}
     compiles = False
+
+    def read(self, source: Path | Mapping[str, Any] | None) -> OwnData:
+        """What --own-corpus names: a file, the splits of a dataset of the hub (train, and where there are any valid and
+        test), or None for what is made here."""
+        raise NotImplementedError
 
     def build(self, config: Config, vocabulary: int, pad: int) -> nn.Module:
         """The untrained model, initialized from torch's global generator."""
@@ -73,9 +83,17 @@ class Family:
 
     def span(self, config: Config, data: Data, split: str, tokens: int | None) -> Span:
         """Target tokens of these evaluation batches, and the characters and words that as many of the split spell."""
-        counted, every = sum(batch.tokens for batch in self._some(config, data, split, tokens)), _spelled(data, split)
+        counted = sum(batch.tokens for batch in self._some(config, data, split, tokens))
+        if isinstance(data, OwnData):  # which spells nothing
+            return Span(counted, counted, counted)
+        every = _spelled(data, split)
         share = counted / every.tokens
         return Span(counted, round(share * every.characters), round(share * every.words))
+
+    def items(self, config: Config, data: Data) -> Dataset[Batch] | None:
+        """What of the training split the processes of a DataLoader make one by one, each a batch of one row; None:
+        its batches want none."""
+        return None
 
     def losses(self, model: nn.Module, config: Config, inputs: Inputs, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The loss to train on, and its un-smoothed value."""
@@ -136,8 +154,13 @@ def _spelled(data: Data, split: str) -> Span:
     """What a whole split spells, counted once a process."""
     key = data.name, data.sha256, split
     if key not in _SPELLED:
-        _SPELLED[key] = span_of(data, split, None, context=len(data.train))
+        _SPELLED[key] = span_of(_text(data), split, None, context=len(data.train))
     return _SPELLED[key]
+
+
+def _text(data: Data) -> TextData | PairData:
+    assert not isinstance(data, OwnData), "only a family of a user's own learns from anything else"
+    return data
 
 
 class Transformers(Family):
@@ -153,17 +176,18 @@ class Transformers(Family):
 
     def training_batches(self, config: Config, data: Data, device: torch.device) -> EndlessBatches:
         return TrainBatches(
-            data, batch_tokens=config.batch_tokens, context=config.context, seed=config.seed, device=device
+            _text(data), batch_tokens=config.batch_tokens, context=config.context, seed=config.seed, device=device
         )
 
     def evaluation_batches(
         self, config: Config, data: Data, split: str, tokens: int | None, device: torch.device | str
     ) -> Iterator[Batch]:
         window = config.evaluation_window
-        return evaluation_batches(data, split, tokens=tokens, context=config.context, window=window, device=device)
+        context = config.context
+        return evaluation_batches(_text(data), split, tokens=tokens, context=context, window=window, device=device)
 
     def span(self, config: Config, data: Data, split: str, tokens: int | None) -> Span:
-        return span(data, split, tokens, context=config.evaluation_window or config.context)
+        return span(_text(data), split, tokens, context=config.evaluation_window or config.context)
 
     def losses(self, model: nn.Module, config: Config, inputs: Inputs, targets: Tensor) -> tuple[Tensor, Tensor]:
         return training_loss(_logits(model, inputs), targets.flatten(), config.label_smoothing)
@@ -206,6 +230,9 @@ def add(name: str, family: Family) -> None:
     """From now on this process knows a family of a user's own. UserError: it lacks something, or its recipe is odd."""
     if missing := [each for each in WRITTEN if getattr(type(family), each) is getattr(Family, each)]:
         raise UserError(f"families: {name!r} has no {missing[0]}: a family has {', '.join(WRITTEN)}; write it")
+    if family.corpus not in CORPORA and type(family).read is Family.read:
+        known = " or ".join(CORPORA)
+        raise UserError(f"families: {name!r}: corpus is {family.corpus!r}: choose {known}, or write how it is read")
     common = {name: value for name, value in RECIPES["nanogpt"].items() if name not in ONCE}
     if unknown := [field for field in family.recipe if field not in common]:
         there = ", ".join(common)

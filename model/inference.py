@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from model.config import Data
-from model.data.dataset import PairData, PairSplit, Sentences, TextData
+from model.data.dataset import OwnData, PairData, PairSplit, Sentences, TextData
 from model.data.packing import Shape
 from model.data.tokenizer import UNKNOWN_CHARACTER, CharacterTokenizer, Tokenizer
 from model.nn.gpt import GPT
@@ -139,7 +139,7 @@ def _sentence(sentences: Sentences, number: int) -> np.ndarray:
     return sentences.tokens[sentences.offsets[number] : sentences.offsets[number + 1]]
 
 
-def _text(data: TextData, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _text(data: TextData | OwnData, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """A prompt, and as many tokens as the model writes."""
     whole = PROMPT_TOKENS + SAMPLE_TOKENS
     for start in np.linspace(0, max(0, len(data.valid) - whole), count).astype(int):

@@ -80,7 +80,15 @@ SLOW = {
     *("test_corpora", "test_hub", "test_plan", "test_state", "test_suggest", "test_queries"),
     *("test_browser", "test_hparams", "test_tensorboard", "test_report", "test_figures"),
     *("test_entries", "test_speed", "test_large_batch", "test_cuda_path"),
-    *("test_compare", "test_load", "test_registry", "test_experiment_figures", "test_disk_faults", "test_recipe"),
+    *(
+        "test_compare",
+        "test_load",
+        "test_classifier",
+        "test_registry",
+        "test_experiment_figures",
+        "test_disk_faults",
+        "test_recipe",
+    ),
     "test_curves",
     "test_loop_trial",
 }

@@ -24,8 +24,6 @@ def workers(of: str, most: int, *, slows: float = 0.0) -> dict[str, Any]:
     found = [source(str(count), wait, USE + LOAD, empty=LOAD / max(1, count)) for count, wait in enumerate(waits)]
     if of == "text":
         found.append(source("own", 1e-4, USE + LOAD, empty=1e-4))
-    best = min(each["whole"][0] for each in found[: most + 1])
-    found = [each | {"of_best": same(each["whole"][0] / best)} for each in found]
     return row({"measure": "workers", "of": of, "workers": list(range(most + 1))}, found)
 
 

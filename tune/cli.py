@@ -33,6 +33,8 @@ def _main(kind: type[Flags], argv: Sequence[str]) -> int:
     if line := settings.nothing_to_do():
         print(line)
         return 0
+    if line := settings.first_line():
+        print(line, flush=True)
     code: int = pkgutil.resolve_name(kind.command.does)(settings)
     sys.stdout.flush()
     return code

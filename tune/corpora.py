@@ -6,15 +6,15 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import track
 
 from model.config import Data
 from model.data.cache import Corpus, file_stamp, kept, prepared
-from model.data.corpus import LONGEST_CHARACTERS, PAIRS_FLAG, TEXT_FLAG, load_pairs, load_text
-from model.data.dataset import PairData
+from model.data.corpus import CORPORA, LONGEST_CHARACTERS, load_pairs, load_text
+from model.data.dataset import OwnData, PairData
 from model.data.hub import (
     HUB,
     PATIENCE_SECONDS,
@@ -29,17 +29,16 @@ from model.data.hub import (
     unreachable,
 )
 from model.families import FAMILIES
-from tune.errors import UserError
-from tune.flags import BUILTIN
+from tune.errors import UserError, told_of
+from tune.flags import BUILTIN, flag_name
 from tune.recipe import MOST_EPOCHS, small_text_seconds
 from tune.search_flags import HUB_LARGE_TEXT, HUB_PAIRS, HUB_TEXT, KINDS
 from tune.settings import Settings
 from tune.units import duration_text
 
 ASK_SECONDS = 3.0
-SETTINGS = {"pairs": "translation_corpus", "text": "text_corpus"}
-FLAGS = {"pairs": PAIRS_FLAG, "text": TEXT_FLAG}
-SMOKE_TEST = "so the builtin text serves: a smoke test, not a study"
+SETTINGS = {"pairs": "translation_corpus", "text": "text_corpus", "own": "own_corpus"}
+SMOKE_TEST = "so the builtin one serves: a smoke test, not a study"
 
 T = TypeVar("T")
 
@@ -54,6 +53,16 @@ class Corpora:
     notes: list[str]
 
 
+def setting_of(kind: str) -> str:
+    """The setting that names such a corpus: of a kind that families of a user's own read, one for all."""
+    return SETTINGS.get(kind, SETTINGS["own"])
+
+
+def flag_of_corpus(kind: str) -> str:
+    """Its flag."""
+    return flag_name(setting_of(kind))
+
+
 def load_corpora(settings: Settings, device: str | None = None) -> Corpora:
     """What the families learn from. UserError: a corpus that was named cannot be used.
 
@@ -63,14 +72,15 @@ def load_corpora(settings: Settings, device: str | None = None) -> Corpora:
     learners: dict[str, list[str]] = {}
     for family in settings.families:
         learners.setdefault(FAMILIES[family].corpus, []).append(family)
-    named = {kind: getattr(settings, SETTINGS[kind]) for kind in learners}
+    named = {kind: getattr(settings, setting_of(kind)) for kind in learners}
+    named = {kind: BUILTIN if kind not in CORPORA and value is None else value for kind, value in named.items()}
     unnamed = [kind for kind, value in named.items() if value is None]
     data = {kind: load(settings, kind, value) for kind, value in named.items() if value is not None}
     from_hub, notes = {"pairs": HUB_PAIRS, "text": HUB_TEXT}, list[str]()
     if device and "text" in unnamed:
         seconds = settings.budget * max(settings.families[name] for name in learners["text"])
         from_hub["text"], line = default_text(device, seconds)
-    because = {kind: "no other text was named" for kind, value in named.items() if value == BUILTIN}
+    because = {kind: "no other corpus was named" for kind, value in named.items() if value == BUILTIN}
     if settings.resume:  # a study that names no text is older than this choice, and took the builtin one
         because |= dict.fromkeys(unnamed, "the study began with it")
     elif unnamed:
@@ -92,7 +102,7 @@ def load_corpora(settings: Settings, device: str | None = None) -> Corpora:
     for kind, why in because.items():
         reasons.setdefault(why, []).extend(learners[kind])
     return Corpora(
-        settings=replace(settings, **{SETTINGS[kind]: value for kind, value in named.items()}),
+        settings=replace(settings, **{setting_of(kind): value for kind, value in named.items()}),
         data=data,
         notes=notes + [f"{' and '.join(families)}: {why}, {SMOKE_TEST}" for why, families in reasons.items()],
     )
@@ -112,7 +122,7 @@ def default_text(device: str, seconds: float) -> tuple[str, str]:
 
 def load_from_hub(texts: Mapping[str, str]) -> tuple[dict[str, Data], dict[str, str]]:
     """What serves where nothing is named, as far as the hub, asked once, or this machine has it; why not the rest."""
-    names = {kind: HubName.parse(text, FLAGS[kind]) for kind, text in texts.items()}
+    names = {kind: HubName.parse(text, flag_of_corpus(kind)) for kind, text in texts.items()}
     answers = ask([name.repository for name in names.values()], ASK_SECONDS)
     out_of_reach = [
         kind for kind, name in names.items()
@@ -135,17 +145,17 @@ def load_from_hub(texts: Mapping[str, str]) -> tuple[dict[str, Data], dict[str, 
 def load(settings: Settings, kind: str, value: Path | str) -> Data:
     """The text that a setting names, prepared. UserError: it cannot be used."""
     if isinstance(value, str) and value.startswith(HUB):
-        name = HubName.parse(value, FLAGS[kind])
+        name = HubName.parse(value, flag_of_corpus(kind))
         return _from_hub(kind, name, ask([name.repository], PATIENCE_SECONDS)[name.repository])
     path, skip = None if value == BUILTIN else Path(value), settings.skip_bad_lines
 
     def read() -> Corpus:
         if kind == "pairs":
             return load_pairs(path, skip_bad_lines=skip, track=bar)
-        return load_text(path, track=bar)
+        return load_text(path, track=bar) if kind == "text" else _own(kind, path, str(value))
 
     what = f"{value} without bad lines" if kind == "pairs" and skip else str(value)
-    return prepared(_source(kind, what), lambda: file_stamp(path) if path else [], read, bar)
+    return prepared(_source(kind, what), lambda: file_stamp(path) if path and kind in CORPORA else [], read, bar)
 
 
 def bar(items: Iterable[T], about: str, total: int) -> Iterable[T]:
@@ -157,12 +167,29 @@ def bar(items: Iterable[T], about: str, total: int) -> Iterable[T]:
 
 def _from_hub(kind: str, name: HubName, answer: object) -> Data:
     stamp = None if unreachable(answer) else commit(name, answer)
-    make = pairs_from if kind == "pairs" else text_from
-    return prepared(
-        _source(kind, name.text), lambda: stamp, lambda: make(name, open_splits(name, answer), track=bar), bar
-    )
+
+    def read() -> Corpus:
+        splits = open_splits(name, answer)
+        if kind == "pairs":
+            return pairs_from(name, splits, track=bar)
+        return text_from(name, splits, track=bar) if kind == "text" else _own(kind, splits, name.text)
+
+    return prepared(_source(kind, name.text), lambda: stamp if kind in CORPORA else [], read, bar)
+
+
+def _own(kind: str, source: Path | Mapping[str, Any] | None, name: str) -> OwnData:
+    """As the first of the families reads it that learn from it; anew each time, as nobody can tell what its code does.
+    UserError: it cannot."""
+    family = next(name for name, each in FAMILIES.items() if each.corpus == kind)
+    try:
+        read = FAMILIES[family].read(source)
+    except Exception as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{flag_of_corpus(kind)}: {name!r}: {family} raised {told_of(error)}: mend it") from error
+    return replace(read, name=name, sha256=read.digest(), builtin=source is None)
 
 
 def _source(kind: str, what: str) -> str:
     """The name of a source, as a user would type it."""
-    return f"{FLAGS[kind]}: {what!r}"
+    return f"{flag_of_corpus(kind)}: {what!r}"

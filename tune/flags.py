@@ -111,6 +111,10 @@ class Flags:
                 raise invalid(name, f"missing: write {flag_name(name)} {flag_of(known[name]).form}")
         return cls(**{name: parse_setting(known[name], text) for name, text in typed.items()})
 
+    def first_line(self) -> str | None:
+        """What is printed before anything is imported or prepared that takes its time."""
+        return None
+
     def nothing_to_do(self) -> str | None:
         """A line that says so; else None."""
         return None

@@ -8,7 +8,6 @@ from types import ModuleType
 
 import ray.cloudpickle
 
-from model.data.corpus import CORPORA
 from model.families import BUILT_IN, Family, add, own
 from tune.errors import UserError, is_a_users
 from tune.own_space import LOOP
@@ -27,8 +26,6 @@ def register(name: str) -> Callable[[type[Family]], type[Family]]:
     def registered(family: type[Family]) -> type[Family]:
         if not NAME.fullmatch(name) or name in (*BUILT_IN, LOOP):
             raise UserError(f"families: {name!r} is taken or no name: write another, of letters, digits and _")
-        if family.corpus not in CORPORA:
-            raise UserError(f"families: {name!r}: corpus is {family.corpus!r}: choose {' or '.join(CORPORA)}")
         for dimension, values in family.space.items():
             if rule := fault(dimension, tuple(values)):
                 raise UserError(f"families: {name!r}: {dimension!r} {rule}")

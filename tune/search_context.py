@@ -24,7 +24,7 @@ from model.data.dataset import TextData
 from model.families import BUILT_IN, FAMILIES
 from model.training.learner import dry_batch
 from model.training.memory import machine_bytes
-from tune.corpora import FLAGS, load_corpora
+from tune.corpora import flag_of_corpus, load_corpora
 from tune.devices import Devices
 from tune.display.tensorboard import TensorBoard
 from tune.errors import UserError, told_of
@@ -38,7 +38,7 @@ from tune.search.earlier import Earlier, Ground, Learned, beyond, learn, line, r
 from tune.search.engine import WALLS
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.ladder import CONFIRM_SHARE
-from tune.search.memory_model import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
+from tune.search.memory_model import Memory, first_overhead
 from tune.search_space import PER_LAYER, SPACES, WIDER, Space, Value, freed, layer_weights, wider
 from tune.settings import Settings
 from tune.step_prices import NOMINAL, StepPrices, launches
@@ -327,8 +327,7 @@ def make_memory(family: str, recipe: Recipe, data: Data, kind: str, beyond: floa
     def most(config: Mapping[str, Any]) -> int:
         return FAMILIES[family].most_micro_batches(whole_config(recipe, family, config), data)
 
-    overhead = GPU_OVERHEAD_BYTES if kind == "cuda" else OVERHEAD_BYTES.get(family, max(OVERHEAD_BYTES.values()))
-    return Memory(overhead=overhead + beyond, paper=paper, most=most)
+    return Memory(overhead=first_overhead(family, kind) + beyond, paper=paper, most=most)
 
 
 def check_memory(settings: Settings, spaces: Mapping[str, Space], memories: Mapping[str, Memory]) -> None:
@@ -345,7 +344,7 @@ def check_same_text(data: Mapping[str, Data], facts: Mapping[str, Any]) -> None:
         before = facts.get("corpora", {}).get(family, {"sha256": corpus.sha256})
         if corpus.sha256 != before["sha256"]:
             rule = "a study goes on with the text that it began with: restore it, or begin a new study"
-            raise UserError(f"{FLAGS[FAMILIES[family].corpus]}: {corpus.name!r} has changed since: {rule}")
+            raise UserError(f"{flag_of_corpus(FAMILIES[family].corpus)}: {corpus.name!r} has changed since: {rule}")
 
 
 def check_same_kind(devices: Devices, facts: Mapping[str, Any]) -> None:

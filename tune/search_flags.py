@@ -306,6 +306,14 @@ class SearchFlags(Flags):
             **CORPUS,
         ),
     )
+    own_corpus: Path | str | None = field(
+        default=None,
+        metadata=typed(
+            "what a family of yours reads that learns from neither pairs nor text, such as images: a file, a dataset "
+            "of the Hugging Face hub, or what it makes up itself (default: builtin)",
+            **CORPUS,
+        ),
+    )
     mirror: Path | None = field(
         default=None,
         metadata=typed(

@@ -40,7 +40,7 @@ LARGEST_SEED = 2**32 - 1  # NumPy's
 OF_A_LOOP = ("metric", "maximize", "life")
 OF_FAMILIES = (
     *("load", "vary", "set", "at_most", "objective", "stop_below_gain", "confirm", "learn_from", "memory_limit"),
-    *("translation_corpus", "text_corpus", "skip_bad_lines", "plan"),
+    *("translation_corpus", "text_corpus", "own_corpus", "skip_bad_lines", "plan"),
 )
 """Of the settings, what a training loop of a user's own alone has, and what it has not."""
 NO_METRIC = ("step", "save")
@@ -296,7 +296,7 @@ class Settings(SearchFlags):
                 raise invalid("mirror", f"'{self.mirror}' cannot be written ({error.strerror}): {remedy}") from None
             if self.resume is None and self.out is not None and (copy := self.mirror / self.out.name).exists():
                 raise invalid("mirror", f"'{copy}' exists already: name another folder, or --out another name")
-        for name in ("translation_corpus", "text_corpus"):
+        for name in ("translation_corpus", "text_corpus", "own_corpus"):
             if isinstance(path := getattr(self, name), Path):
                 try:
                     path.open("rb").close()

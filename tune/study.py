@@ -35,9 +35,8 @@ from tune.backend.trainable import TrainingTrial
 from tune.devices import Devices, find_devices
 from tune.display.console import Callback, Screen, last_word, screen_apart
 from tune.display.panel import displayed
-from tune.display.tensorboard import TensorBoard
+from tune.display.tensorboard import SystemRun, TensorBoard
 from tune.dry_run import Plan, make_plan, plan_lines
-from tune.energy import energy_noted
 from tune.errors import told_in_one_line
 from tune.own_loop import conclude_loop, metric_of, newest_of, survey_loop
 from tune.prospects import Prospects, note_prospects, prospect_lines, prospects
@@ -62,6 +61,7 @@ from tune.store.heartbeat import beating
 from tune.store.journal import CAP, Journal
 from tune.store.mirror import mirrored
 from tune.store.queries import best_so_far
+from tune.system import energy_noted
 from tune.units import duration_text
 from tune.winners import export, last_lines, winners, write_samples
 
@@ -174,6 +174,7 @@ def conduct(
         tensorboard = TensorBoard(study / "tensorboard", journal, settings, dimensions, context.metric)
         listeners: list[Listener] = [
             *(tensorboard, Screen(write, context.metric), *energy_noted(journal, settings)),
+            *([] if settings.address else [SystemRun(study / "tensorboard")]),  # elsewhere other machines do the work
             *(Callback(each, write) for each in callbacks),
         ]
         engine = make_engine(context, journal, listeners, there=there)

@@ -22,29 +22,36 @@ SECONDS = 0.1
 """What measuring a peak takes, beside the first products, which make their kernels."""
 
 
-def peak_flops(precision: str, device: torch.device | str) -> float:
-    """FLOP/s of products of matrices with the threads of this process: the best of all, as a busy machine slows some.
+def product_flops(precision: str, device: torch.device | str) -> list[float]:
+    """FLOP/s of products of matrices with the threads of this process, one after the other.
 
-    It leaves the process's switches as `precision.prepare` sets them.
+    Where that is one thread they are by its own time: what else runs there takes it nothing but what both want at once,
+    such as the other half of a core. It leaves the process's switches as `precision.prepare` sets them.
     """
     place = torch.device(device)
     prepare(precision, place)
     size, products = SIZES[place.type], PRODUCTS[place.type]
     x = torch.randn(size, size, generator=torch.Generator().manual_seed(0)).to(place, compute_dtype(precision))
+    clock = time.thread_time if place.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
 
     def seconds() -> float:
-        began = time.perf_counter()
+        began = clock()
         for _ in range(products):
             x @ x
         if place.type == "cuda":
             torch.cuda.synchronize(place)
-        return time.perf_counter() - began
+        return clock() - began
 
     seconds()
-    end, best = time.perf_counter() + SECONDS, seconds()
-    while time.perf_counter() < end:
-        best = min(best, seconds())
-    return products * 2 * size**3 / best
+    end, taken = time.monotonic() + SECONDS, [seconds()]
+    while time.monotonic() < end:
+        taken.append(seconds())
+    return [products * 2 * size**3 / each for each in taken]
+
+
+def peak_flops(precision: str, device: torch.device | str) -> float:
+    """The best of all, as a busy machine slows some."""
+    return max(product_flops(precision, device))
 
 
 def peak_on(threads: int, precision: str, device: torch.device | str) -> float:

@@ -5,6 +5,7 @@ A process that died tells no lies about the next one: what the heap keeps, and w
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
@@ -19,6 +20,7 @@ from model.config import Config, Data
 from model.cost.estimates import STATE_BYTES
 from model.cost.memory_estimate import most_bytes
 from model.data.batches import Batch
+from model.families import add
 from model.nn.precision import on_threads
 from model.training.graph import make_learner
 from model.training.learner import Learner
@@ -52,7 +54,7 @@ epoch_seconds and share: how much of it was timed.
 class Order:
     """config: with the batch's size; limit: bytes, None for what there is; share: of two epochs, to be trained.
 
-    seconds: that all of it may take.
+    seconds: that all of it may take; families: a user's, pickled by who knows how.
     """
 
     config: Config
@@ -61,6 +63,7 @@ class Order:
     share: float
     seconds: float
     threads: int = 1
+    families: bytes = pickle.dumps({})
 
 
 class TooLarge(Exception):
@@ -106,6 +109,8 @@ def _death(code: int) -> Outcome:
 def _life(line: Connection, order: Order, data: Data, ends: float) -> None:
     """All that the process does."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    for name, family in pickle.loads(order.families).items():
+        add(name, family)
     prepare_process(order.threads)
     limit = MemoryLimit(order.limit, order.device)
     free = available_bytes(order.device) if order.device.type == "cuda" else None

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.data.dataset import PairData, PairSplit, TextData, count_words
+from model.data.dataset import OwnData, PairData, PairSplit, TextData, count_words
 from model.data.packing import pack
 from model.data.resident import IGNORED, Batch, Inputs, LaidRows, ResidentPairs, ResidentText, kept, sent
 from model.data.tokenizer import Tokenizer
@@ -33,9 +33,9 @@ class Span(NamedTuple):
     words: int
 
 
-def batch_shape(data: TextData | PairData, *, batch_tokens: int, context: int) -> BatchShape:
+def batch_shape(data: TextData | PairData | OwnData, *, batch_tokens: int, context: int) -> BatchShape:
     """The one shape that training batches have."""
-    source, target = data.row if isinstance(data, PairData) else (0, context)
+    source, target = data.row if isinstance(data, PairData) else (0, 1 if isinstance(data, OwnData) else context)
     return BatchShape(max(1, round(batch_tokens / target)), source, target)
 
 
@@ -98,6 +98,8 @@ class EndlessBatches:
 
     def _begin(self, *, epoch: int, batch: int) -> None:
         self._epoch, self._batch, self._plan = epoch, batch, self.order(epoch)
+        if not len(self._plan):
+            raise UserError("batch_tokens: one batch is more than there is to train on: write fewer, or give more")
         self._there = sent(self._plan, self._device)
 
     def _at(self, place: int) -> Batch:
@@ -153,7 +155,7 @@ class _TextFeed:
     def plan(self, generator: np.random.Generator) -> np.ndarray:
         """Where the windows of each batch of one epoch begin (batches, rows)."""
         begin = generator.integers(self._shape.target)
-        return begin + _drawn(self._windows, self._shape.rows, generator) * self._shape.target
+        return begin + drawn(self._windows, self._shape.rows, generator) * self._shape.target
 
     def batch(self, begins: np.ndarray, there: Tensor) -> Batch:
         inputs, targets = self.gather(there)
@@ -183,7 +185,7 @@ class _PairFeed:
 
     def plan(self, generator: np.random.Generator) -> np.ndarray:
         """The rows of each batch of one epoch (batches, rows)."""
-        return _drawn(len(self._rows), self._shape.rows, generator)
+        return drawn(len(self._rows), self._shape.rows, generator)
 
     def batch(self, rows: np.ndarray, there: Tensor) -> Batch:
         if self._laid is not None:
@@ -199,7 +201,7 @@ class _PairFeed:
         return self._laid.tokens(rows)
 
 
-def _drawn(count: int, rows: int, generator: np.random.Generator) -> np.ndarray:
+def drawn(count: int, rows: int, generator: np.random.Generator) -> np.ndarray:
     """Numbers below `count` in a new order, by batches (batches, rows); what does not fill one has to wait."""
     batches = count // rows
     return generator.permutation(count)[: batches * rows].reshape(batches, rows)

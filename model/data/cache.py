@@ -21,11 +21,11 @@ import tokenizers
 
 from model.config import Data
 from model.data.corpus import PairCorpus, TextCorpus, Track
-from model.data.dataset import PairData, TextData, prepare_pairs, prepare_text
+from model.data.dataset import OwnData, prepare_pairs, prepare_text
 from model.data.stored import Stored
 from tune.errors import UserError
 
-Corpus = PairCorpus | TextCorpus
+Corpus = PairCorpus | TextCorpus | OwnData
 Stamp = list[int] | str | None
 """What says whether a source has changed: of a file its size, times and place on the disk, of a dataset its commit.
 Empty: it is read each time; None: nobody can tell, and what was kept last serves."""
@@ -100,6 +100,8 @@ def place() -> Path:
 
 def prepare(corpus: Corpus, track: Track, folder: Path | None = None) -> Data:
     """Tokenized once, for all trials."""
+    if isinstance(corpus, OwnData):
+        return corpus
     if isinstance(corpus, PairCorpus):
         return prepare_pairs(corpus, track)
     return prepare_text(corpus, track, folder)
@@ -111,7 +113,7 @@ def _open(key: str) -> Data | None:
         found = Stored.open(place() / "data" / key)
     except RuntimeError:  # nobody knows where the user's folders are
         return None
-    return found if isinstance(found, PairData | TextData) else None
+    return found if isinstance(found, Data) else None
 
 
 def _make(key: str, corpus: Corpus, track: Track, unchanged: Callable[[], None]) -> Data:

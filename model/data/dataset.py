@@ -1,5 +1,6 @@
 """A corpus as token numbers: made once, then shared read-only by all trials."""
 
+import hashlib
 import re
 import tempfile
 from collections.abc import Iterable
@@ -102,6 +103,40 @@ class TextData(Stored):
     def held_out(self) -> np.ndarray:
         """The last 10 % of the text: nanoGPT's validation split."""
         return np.concatenate([self.valid, self.test])
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnData(Stored):
+    """What a family of a user's own read itself, such as images: an array of records a split, one target a record.
+
+    vocabulary: of how many classes a target is one; name, sha256 and builtin are whoever asked for it to tell.
+    """
+
+    name: str = ""
+    sha256: str = ""
+    builtin: bool = False
+    vocabulary: int
+    train: np.ndarray
+    valid: np.ndarray
+    test: np.ndarray
+
+    @property
+    def training_tokens(self) -> int:
+        """Targets of the training split."""
+        return len(self.train)
+
+    @property
+    def tokenizer(self) -> str:
+        """One of as many characters as there are classes, with which a winner is kept as any other is."""
+        return CharacterTokenizer("".join(map(chr, range(self.vocabulary - 1)))).to_json()
+
+    def digest(self) -> str:
+        """The sha256 of its splits."""
+        whole = hashlib.sha256()
+        for split in (self.train, self.valid, self.test):
+            whole.update(f"{len(split)} {split.dtype}".encode())
+            whole.update(np.ascontiguousarray(split).view(np.uint8).data)
+        return whole.hexdigest()
 
 
 def prepare_pairs(corpus: PairCorpus, track: Track = untracked) -> PairData:

@@ -58,7 +58,7 @@ class ResidentText:
     """Text on a device."""
 
     def __init__(self, tokens: np.ndarray, device: torch.device | str) -> None:
-        self._tokens = _resident(tokens, device)
+        self._tokens = resident(tokens, device)
         self._reach = torch.arange(0, device=device)
 
     def batch(self, begins: np.ndarray | Tensor, context: int) -> Batch:
@@ -77,7 +77,7 @@ class ResidentPairs:
 
     def __init__(self, data: PairData, split: PairSplit, device: torch.device | str) -> None:
         self._pad, self._lengths = data.pad, split.lengths
-        self._source, self._target = (_resident(side.tokens, device) for side in (split.source, split.target))
+        self._source, self._target = (resident(side.tokens, device) for side in (split.source, split.target))
         self._begins = np.stack([split.source.offsets[:-1], split.target.offsets[:-1]], axis=1)
 
     def batch(self, rows: list[np.ndarray], source: int, target: int) -> Batch:
@@ -170,7 +170,7 @@ def forget() -> None:
     _kept.clear()
 
 
-def _resident(array: np.ndarray, device: torch.device | str) -> Tensor:
+def resident(array: np.ndarray, device: torch.device | str) -> Tensor:
     """The array as a tensor that is only read: on the CPU it shares the memory, which may be read-only.
 
     uint16 becomes int16, which all devices index; a vocabulary is far below 2 ** 15.

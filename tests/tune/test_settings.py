@@ -124,6 +124,7 @@ EVERYTHING = {
     "report_every": 1.0,
     "translation_corpus": "hub:a/b:en-es#en,es",
     "text_corpus": Path("/data/text.txt"),
+    "own_corpus": "hub:a/images",
     "mirror": Path("/drive"),
     "price_per_hour": 2.5,
     "skip_bad_lines": True,

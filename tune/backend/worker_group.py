@@ -192,7 +192,7 @@ class WorkerGroup:
     """So many processes on a hold of as many devices, which is charged what they say.
 
     gpus: that there are for all of them; none: they work on CPUs. Where ranks must share a GPU they talk by gloo.
-    start_up_seconds: until the processes were up.
+    start_up_seconds: until the processes were up. watch: is called every second while they work.
     """
 
     count: int
@@ -201,6 +201,7 @@ class WorkerGroup:
     gpus: float
     hold: Hold
     start_up_seconds: float = 0.0
+    watch: Callable[[], None] = lambda: None
     _error: list[BaseException] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -247,6 +248,7 @@ class WorkerGroup:
                 raise RuntimeError(f"the {self.count} processes died: {self._error[0] if self._error else 'no reason'}")
             if not self._patience:
                 raise LeaseOver
+            self.watch()
         return ray.get(waiting)
 
     def _fit(self) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -34,6 +35,34 @@ class Voice:
     def plain(self, line: str) -> None:
         """To the screen as it is."""
         self.screen.write(line + "\n")
+
+
+PROGRESS_SECONDS = 30.0
+
+
+class Progress:
+    """One line on what is under way: in its place on a terminal, where it gives way to all that is said; elsewhere, and
+    in the log, now and then."""
+
+    def __init__(self, voice: Voice, clock: Callable[[], float] = time.monotonic) -> None:
+        self._voice, self._clock, self._told = voice, clock, clock()
+        self._in_place = voice.screen.isatty()
+        if self._in_place:
+            voice.show = self._over
+
+    def __call__(self, line: str) -> None:
+        if self._in_place:
+            self._voice.screen.write(f"{ERASE}{line[: shutil.get_terminal_size().columns - 1]}")
+            self._voice.screen.flush()
+        elif self._clock() - self._told >= PROGRESS_SECONDS:
+            self._told = self._clock()
+            self._voice(line)
+
+    def _over(self, line: str) -> None:
+        self._voice.plain(f"{ERASE}{line}")
+
+
+ERASE = "\r\x1b[K"
 
 
 @contextmanager

@@ -39,6 +39,7 @@ from tune.search_space import Dimensions, label
 from tune.settings import Settings
 from tune.store.journal import SHARE, Journal, Stopwatch
 from tune.store.queries import best_so_far, ranking
+from tune.system import System
 
 VERSION = "brain.Event:2"
 
@@ -229,7 +230,7 @@ PICTURE_SHARE = 0.005
 """Of the device-seconds spent so far, what drawing may have taken: it keeps a core from its trial."""
 FIRST_PICTURE_SECONDS = 0.4
 """The price of a picture before one was drawn."""
-BUDGET, BEST, RUNGS = "1 budget", "2 best so far", "3 rungs"
+BUDGET, BEST, RUNGS, SYSTEM = "1 budget", "2 best so far", "3 rungs", "8 system"
 AXIS = "Steps are device-seconds; on the relative axis they read as device-hours."
 
 
@@ -325,6 +326,25 @@ def charts(families: list[str], metric: Metric | None = None) -> dict[str, dict[
     best = {metric.name if metric else "validation loss (nats a token)": ["Multiline", [f"{BEST}/.*"]]}
     rungs = {f"{family}: trials that completed it": ["Multiline", [f"{RUNGS}/{family} .*"]] for family in families}
     return {"budget": budget, "best so far": best, "rungs": rungs}
+
+
+class SystemRun(Listener):
+    """The run `system`: how busy the machine is and what memory it has taken, over the device-seconds spent."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file, self._system = EventFile(folder / "system"), System()
+
+    def look(self, spent: float) -> None:
+        """Where it is time for that."""
+        if found := self._system.look():
+            values = (scalar(f"{SYSTEM}/{name}", value) for name, value in found.items())
+            self._file.add(*values, step=int(spent), at=spent)
+
+    def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
+        self.look(engine.accounting.ledger.spent)
+
+    def reported(self, engine: Engine, trial: str, report: Report) -> None:
+        self.look(engine.accounting.ledger.spent)
 
 
 class TensorBoard(Listener):

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from model.config import ONCE, RECIPES, Config, Data
-from model.families import FAMILIES
+from model.families import BUILT_IN, FAMILIES
 from tune.backend.worker_group import Work
 from tune.corpora import SETTINGS as CORPORA
-from tune.corpora import load_corpora
+from tune.corpora import load_corpora, setting_of
 from tune.devices import Devices, find_devices
 from tune.errors import UserError
 from tune.experiments.experiment_settings import ExperimentSettings
@@ -79,7 +79,7 @@ class Experiment:
     told: what the work is told of the rows so far, beside what is asked; further: points that follow from the rows of
     the first, where the cap still pays for them; files: what stands in the study's folder, by name, after each row;
     families: those it can be of, the one that it is of by default first; sets: dimensions of the space whose values are
-    the points' own, so that --fix cannot hold them.
+    the points' own, so that --fix cannot hold them; any_family: it can be of a user's own too.
     """
 
     name: str
@@ -93,6 +93,7 @@ class Experiment:
     further: Callable[[Sequence[Row]], list[Point]] = field(default=nothing)
     files: Callable[[Sequence[Row]], dict[str, str]] = field(default=no_more)
     families: tuple[str, ...] = ("nanogpt", "translation")
+    any_family: bool = False
     sets: tuple[str, ...] = ()
 
 
@@ -104,7 +105,7 @@ class Trials:
 
     def of(self, point: Point) -> str:
         """A trial that runs; checkpoints bear its name."""
-        own = {name: getattr(self._config, name) for name in DIMENSIONS}
+        own = dict(self._config.own) or {name: getattr(self._config, name) for name in DIMENSIONS}
         config = json.dumps({**own, **point.config, "devices": point.devices})
         known = self._journal.rows("SELECT trial FROM trials WHERE config = ?", config)
         return str(known[0]["trial"]) if known else self._new(config)
@@ -183,7 +184,7 @@ class ExperimentContext:
 def survey(experiment: Experiment, settings: ExperimentSettings) -> ExperimentContext:
     """UserError: a setting that cannot serve."""
     devices, family = find_devices(settings), settings.family
-    if family not in experiment.families:
+    if family not in experiment.families and (family in BUILT_IN or not experiment.any_family):
         rule = f"{family!r} is not what {experiment.name} is about: write {' or '.join(experiment.families)}"
         raise invalid("families", rule)
     space = Space(family=family, precisions=devices.precisions, fix=settings.fix)
@@ -197,10 +198,12 @@ def survey(experiment: Experiment, settings: ExperimentSettings) -> ExperimentCo
     texts, fixed = load_corpora(settings), dict[str, Any]({**settings.fix, **settings.recipe, **settings.set})
     (data,) = texts.data.values()
     named = {name: getattr(texts.settings, name) for name in CORPORA.values()}
+    own = {} if family in BUILT_IN else space.default()
     winner = [f"on the winner of {settings.of}: {family} {label(fixed)}"] if settings.of else []
     return ExperimentContext(
         settings=replace(settings, **named), devices=devices, data=data, points=points,
-        config=Config(**{"average": 0.0, **fixed}, family=family, seed=settings.seed), notes=[*winner, *texts.notes],
+        config=Config.at({"average": 0.0, **own, **fixed}, family=family, seed=settings.seed),
+        notes=[*winner, *texts.notes],
     )  # fmt: skip
 
 
@@ -225,7 +228,7 @@ def winner_of(study: Path, families: Sequence[str]) -> dict[str, Any]:
     recipe = {k: whole[k] for k in SETTABLE if k in whole and (k in found[family] or whole[k] != own[k])}
     own_seed = {"seed": found[family].pop("seed")} if "seed" in found[family] else {}
     fix = {k: v for k, v in found[family].items() if k not in SETTABLE}
-    text = (CORPORA[FAMILIES[family].corpus], "skip_bad_lines", "seed")
+    text = (setting_of(FAMILIES[family].corpus), "skip_bad_lines", "seed")
     of_text = {name: asked[name] for name in text if name in asked}
     return of_text | own_seed | {"families": family, "fix": fix, "recipe": recipe}
 

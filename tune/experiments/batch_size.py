@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ray.cloudpickle
 import torch
 
 from model.config import Config, Data
 from model.cost.probe import FIRST_STEPS, FITS, KILLED, RAN_OUT, TOO_LATE, Order, Outcome, try_batch
-from model.families import FAMILIES
+from model.families import FAMILIES, own
 from model.training.memory import available_bytes
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
@@ -22,7 +23,7 @@ from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.scaling import of_rows
 from tune.experiments.tables import NOTHING, figure, published
-from tune.search.memory_model import GPU_OVERHEAD_BYTES, OVERHEAD_BYTES, Memory
+from tune.search.memory_model import Memory, first_overhead
 from tune.units import bytes_text, parse_bytes
 
 TIMES = 4
@@ -180,7 +181,7 @@ class Trials:
         """Try a batch, and train for a share of two epochs. UserError: it fails whatever memory there is."""
         order = Order(
             config=of_rows(self.place.config, self.place.data, rows), device=self.place.device, limit=self.limit,
-            share=share, seconds=self.place.left() - END_SECONDS,
+            share=share, seconds=self.place.left() - END_SECONDS, families=ray.cloudpickle.dumps(own()),
         )  # fmt: skip
         found = try_batch(order, self.place.data)
         if found["ended"] != TOO_LATE and rows not in self.known():  # at the edge a second time may end otherwise
@@ -256,9 +257,10 @@ def foretold(place: Place, trials: Trials) -> dict[str, Any]:
     small = {rows: known[rows]["memory_bytes"] for rows in BATCHES if known.get(rows, {}).get("ended") == FITS}
     free = [each["free_bytes"] for each in known.values() if each.get("free_bytes")]
     limit = min([*free, *([trials.limit] if trials.limit is not None else [])], default=math.inf)
-    on_gpu = place.device.type == "cuda"
-    overhead = GPU_OVERHEAD_BYTES if on_gpu else OVERHEAD_BYTES[place.config.family]
-    rule = Memory(overhead=overhead, paper=lambda config, parts: on_paper(int(config["rows"])))
+    rule = Memory(
+        overhead=first_overhead(place.config.family, place.device.type),
+        paper=lambda config, parts: on_paper(int(config["rows"])),
+    )
     found = {"limit_bytes": limit, "by_rule": largest_rows(lambda rows: rule.predicted({"rows": rows}, 1), limit, MOST)}
     if small:
         found["foretold"] = largest_rows(fitted(small, on_paper), limit, MOST)
@@ -299,5 +301,5 @@ def line(row: Row) -> str:
 
 BATCH_SIZE = Experiment(
     name="batch_size", about="larger and larger batches until memory ends: seconds of an epoch, the largest that fits",
-    points=points, work=work, line=line, tables=tables,
+    points=points, work=work, line=line, tables=tables, any_family=True,
 )  # fmt: skip

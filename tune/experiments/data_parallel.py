@@ -116,24 +116,6 @@ def about(rows: Sequence[Row]) -> str:
             "default: the default against itself, so what its figures differ by means nothing.")  # fmt: skip
 
 
-def conclusions(rows: Sequence[Row]) -> list[str]:
-    """Which ways differ from the default by more than chance, and at what price in exactness."""
-    found = measured(rows)
-    if not found:
-        return []
-    told = [row for row in found if row["asked"]["way"] != "default"]
-    differ = [row for row in told if not row["times"][1] <= 1 <= row["times"][2]]
-    said = [
-        f"{name(row)} is {with_interval(row['times'], '{:.2f}')} times as fast as the default."
-        for row in sorted(differ, key=lambda row: -row["times"][0])
-    ]
-    if alike := [name(row) for row in told if row not in differ]:
-        said.append(f"No difference was seen for {', '.join(alike)}.")
-    worst = max(found, key=lambda row: row["distance"])
-    said.append(f"The gradient is furthest from the default's with {name(worst)}, by {worst['distance']:.1e} of it.")
-    return said + [f"{name(row)} could not be measured here." for row in rows if "skipped" in row]
-
-
 def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     """Measure one way. UserError: it cannot be gone here."""
     here = place.config, place.data, place.device
@@ -180,5 +162,5 @@ def line(row: Row) -> str:
 
 DATA_PARALLEL = Experiment(
     name="data_parallel", about="DataParallel and DistributedDataParallel's levers, each against its default",
-    points=points, work=work, line=line, tables=tables, conclusions=conclusions,
+    points=points, work=work, line=line, tables=tables,
 )  # fmt: skip

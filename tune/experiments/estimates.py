@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -24,57 +23,6 @@ from tune.experiments.parallel_timing import interval
 from tune.experiments.tables import figure, published, with_interval
 from tune.experiments.word_model import Training, WordConfig, WordModel, block_training, model_training
 from tune.units import bytes_text
-
-HELD = 0.02
-"""The right formula holds where its slope is 1 to within this."""
-
-
-def conclusions(rows: Sequence[Row]) -> list[str]:
-    """What held and what did not."""
-    return list(chain(_parameters(rows), _right(rows), _reported(rows), _memory(rows)))
-
-
-def _parameters(rows: Sequence[Row]) -> list[str]:
-    found = next((row for row in rows if "layered" in row), None)
-    if found is None:
-        return []
-    told, left = "is" if found["layered"] == REPORTED_PARAMETERS else "is NOT", found["parameters"] - found["layered"]
-    return [f"The model has {found['parameters']:,} parameters. The report's {REPORTED_PARAMETERS:,} {told} what is "
-            f"left without the {left:,} of the attention's input projection, which have names of their own and are no "
-            "layer's weight and bias."]  # fmt: skip
-
-
-def _right(rows: Sequence[Row]) -> list[str]:
-    series = slopes_of(rows)
-    found = slope(*series[STEP][1:]) if STEP in series else None
-    if found is None:
-        return []
-    held = "holds" if abs(found - 1) <= HELD else "does NOT hold"
-    others = {name: slope(right, measured) for name, (_, right, measured) in series.items() if name != STEP}
-    told = "; ".join(f"{name} {figure(each, '{:.3f}')}" for name, each in others.items())
-    return [f"The right formula {held}: the slope of what is counted against it is {found:.3f} ({told})."]
-
-
-def _reported(rows: Sequence[Row]) -> list[str]:
-    series = slopes_of(rows)
-    if STEP not in series or len(series[STEP][2]) < 2:
-        return []
-    ours, own = (slope(series[name][0], series[name][2]) for name in (STEP, PUBLISHED))
-    formula, _, counted = series["forward, FlopCounterMode"]
-    over = formula[0] / counted[0]
-    return [
-        f"The report's formula is of a forward ({over:.2f} times what is counted of one), and what it measured is "
-        f"a training step: the slope against it is {ours:.2f} here, {own:.2f} there ({REPORTED_SLOPES})."
-    ]
-
-
-def _memory(rows: Sequence[Row]) -> list[str]:
-    kept = [row["kept_bytes"] / row["paper_kept_bytes"] for what in ("block", "model") for row in of(rows, what)]
-    step = [row["step_bytes"] / row["paper_step_bytes"] for row in of(rows, "model")]
-    found = ("Saved tensors take", kept), ("the most that a step of the model holds is", step)
-    said = [f"{name} {min(each):.3f} to {max(each):.3f} times what is on paper" for name, each in found if each]
-    return ["; ".join(said) + "."] if said else []
-
 
 REPORTED_PARAMETERS = 13_466_278
 REPORTED_SLOPES = "2.84 from two points, 2.67 from five"
@@ -395,5 +343,5 @@ def line(row: Row) -> str:
 
 ESTIMATES = Experiment(
     name="estimates", about="parameters, FLOPs and memory on paper against measured, of a word-level model",
-    points=points, work=work, line=line, tables=tables, conclusions=conclusions, sets=tuple(SHAPE),
+    points=points, work=work, line=line, tables=tables, sets=tuple(SHAPE),
 )  # fmt: skip

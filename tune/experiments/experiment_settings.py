@@ -3,12 +3,21 @@
 import math
 import pkgutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from tune.errors import UserError
-from tune.flags import Command, families_text, invalid, parse_families, parse_path, parse_share, typed
+from tune.flags import (
+    Command,
+    families_text,
+    flag_name,
+    invalid,
+    parse_families,
+    parse_path,
+    parse_share,
+    typed,
+)
 from tune.recipe import SETTABLE, parse_set, set_text
 from tune.settings import Settings
 from tune.table_text import FORMS, Formed
@@ -31,8 +40,8 @@ class ExperimentSettings(Formed, Settings):
         about="Repeat an experiment of the published reports, under a cap of device-hours.",
         flags=(
             *("name", "list", "budget", "families", "fix", "set", "scale", "seeds", "devices", "oversubscribe"),
-            *("memory_limit", "seed", "out", "translation_corpus", "text_corpus", "skip_bad_lines", "plan", "resume"),
-            "of", "tables", *FORMS,
+            *("memory_limit", "seed", "out", "translation_corpus", "text_corpus", "own_corpus", "skip_bad_lines"),
+            *("plan", "resume", "of", "load", "tables", *FORMS),
         ),
     )  # fmt: skip
     name: str = field(
@@ -42,8 +51,8 @@ class ExperimentSettings(Formed, Settings):
     list: bool = field(default=False, metadata=typed("name the experiments, and what each is worth here", stored=False))
     families: Mapping[str, float] = field(
         metadata=typed(
-            "the model (default: the experiment's own)", form="translation|nanogpt", parse=parse_families,
-            show=families_text,
+            "the model, or one of yours that --load registers (default: the experiment's own)",
+            form="translation|nanogpt|NAME", parse=parse_families, show=families_text,
         ),
     )  # fmt: skip
     set: Mapping[str, float | str] = field(
@@ -110,6 +119,15 @@ class ExperimentSettings(Formed, Settings):
         if "of" in typed and "resume" not in typed:
             asked = pkgutil.resolve_name("tune.experiments.catalogue:of_winner")(name, dict(typed))
         return super().from_flags({**typed, **asked} if "of" in typed else {**asked, **typed}, experiment=name)
+
+    def first_line(self) -> str | None:
+        """What was asked for, in flags."""
+        if self.list:
+            return None
+        default, stored = {each.name: each.default for each in fields(self)}, self.stored()
+        asked = {name: value for name, value in stored.items() if getattr(self, name) != default[name]}
+        told = (flag_name(name) + ("" if value is True else f" {value}") for name, value in asked.items())
+        return " ".join([self.name, *told, *([f"--resume {self.resume}"] if self.resume else [])])
 
     @property
     def family(self) -> str:

@@ -1,6 +1,5 @@
-"""Batches by torch's DataLoader in 0 to 10 workers: what a running loop waits for, images and text."""
+"""Batches by torch's DataLoader in 0 to 10 workers: what a running loop waits for; of text, or of a user's images."""
 
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
@@ -8,13 +7,14 @@ from typing import Any
 
 import torch.distributed as dist
 
+from model.families import FAMILIES
 from model.training.ddp import ranks
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.loading import PREFETCH, Rounds, Supply, Ways, check_shared_memory, in_rounds, supply_of
 from tune.experiments.parallel_timing import Interval, interval
-from tune.experiments.tables import NOTHING, figure, with_interval
+from tune.experiments.tables import NOTHING, with_interval
 
 FASTEST, SLOWER_FROM = 2, 7
 """Workers, of the published report: the fastest number, and that from which on they are slower than none."""
@@ -86,41 +86,6 @@ def fastest(row: Row, kind: str) -> dict[str, Any]:
     return min(loaders(row), key=lambda source: source[kind][0])
 
 
-def listed(names: Sequence[object]) -> str:
-    """1, 2, 3"""
-    return ", ".join(map(str, names))
-
-
-def conclusions(rows: Sequence[Row]) -> list[str]:
-    """With how many workers a loop is fastest, and what our own batches take."""
-    found = [row for row in rows if "sources" in row and row["asked"]["measure"] == "workers"]
-    return [sentence for row in found for sentence in (_best(row), _own(row)) if sentence]
-
-
-def _best(row: Row) -> str:
-    of, best, most = row["asked"]["of"], fastest(row, "whole"), len(loaders(row)) - 1
-    slower = [int(source["name"]) for source in loaders(row) if source["gain"][2] < 1]
-    alike = [source["name"] for source in loaders(row) if source["of_best"][1] <= 1 and source is not best]
-    return (
-        f"{of.capitalize()}: of 0 to {most} workers {best['name']} are fastest in a running loop, "
-        f"{with_interval(best['gain'], '{:.2f}')} times as fast as none"
-        f"{f' (not told apart from {listed(alike)})' if alike else ''}, "
-        f"and {fastest(row, 'empty')['name']} in an empty one; "
-        f"{f'slower than none: {listed(slower)}' if slower else 'no number shows as slower than none'}."
-    )
-
-
-def _own(row: Row) -> str:
-    own = next((source for source in row["sources"] if source["name"] == OWN), None)
-    if own is None:
-        return ""
-    best = fastest(row, "wait")
-    return (
-        f"This project's own batches make the loop wait {figure(1e3 * own['wait'][0], '{:.2f}')} ms a batch, "
-        f"the best DataLoader ({best['name']} workers) {figure(1e3 * best['wait'][0], '{:.2f}')} ms."
-    )
-
-
 PREFETCHES = (1, 2, 4, 8)
 """Batches ahead for each worker that are compared."""
 OWN = "own"
@@ -135,18 +100,17 @@ def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 
 def measure_workers(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     """Each number of workers, and this project's own batches, in an empty loop and in a running one."""
-    supply = supply_of(place, asked["of"])
+    supply = supply_of(place)
     check_shared_memory(PREFETCH * sum(asked["workers"]) * supply.batch_bytes)
     sources = {str(workers): supply.read(workers=workers) for workers in asked["workers"]}
-    if supply.own is not None:
-        sources[OWN] = supply.read_own()
+    sources[OWN] = supply.read_own()
     yield from measured(supply, {f"{name} {kind}": way for name, ways in sources.items() for kind, way in ways.items()},
                         place, partial(figures_of, list(sources)))  # fmt: skip
 
 
 def measure_settings(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     """Batches ahead, and workers that are kept from one epoch to the next or begun anew, in a running loop."""
-    supply, workers = supply_of(place, asked["of"]), asked["workers"]
+    supply, workers = supply_of(place), asked["workers"]
     check_shared_memory(sum(PREFETCHES) * workers * supply.batch_bytes)
     ways = {f"kept {each}": supply.read(workers=workers, prefetch=each) for each in PREFETCHES}
     ways[f"anew {PREFETCH}"] = supply.read(workers=workers, persistent=False)
@@ -169,18 +133,15 @@ def measured(
 def figures_of(names: list[str], begun: Rounds, rounds: Rounds) -> list[Row]:
     """Of each source, seconds a batch with their intervals.
 
-    gain: times as fast in a running loop as the first source; of_best: its seconds there over those of the fastest
-    DataLoader; start_seconds: until the first batch of all came, processes and all; first: until that of a later epoch.
+    gain: times as fast in a running loop as the first source; start_seconds: until the first batch of all came,
+    processes and all; first: until that of a later epoch.
     """
     found = []
-    medians = {name: statistics.median(rounds[f"{name} loop whole"]) for name in names if name != OWN}
-    best = min(medians, key=medians.__getitem__)
     for name in names:
         kinds = {"empty": f"{name} empty whole"} if f"{name} empty whole" in rounds else {}
         kinds |= {"wait": f"{name} loop wait", "whole": f"{name} loop whole", "first": f"{name} loop first"}
         figures: Row = {kind: interval(itemgetter(key), {key: rounds[key]}) for kind, key in kinds.items()}
         figures["gain"] = over(rounds, names[0], name)
-        figures["of_best"] = over(rounds, name, best)
         figures["start_seconds"] = begun[f"{name} {'empty' if 'empty' in kinds else 'loop'} first"][0]
         found.append({"name": name} | figures)
     return found
@@ -200,12 +161,12 @@ MOST_WORKERS = 10
 FEW_WORKERS = 2
 """With so many, where there are as many, the other settings are compared."""
 ROUNDS, LEAST_ROUNDS = 20, 7
-TURN_SECONDS = {"images": 4.0, "text": 3.0}
+TURN_SECONDS = 4.0
 """Of a number of workers, in an empty loop and in a running one."""
 RUNNING_SECONDS = 3.0
-"""Of that, with images, the running one."""
+"""Of that, the running one."""
 BEGIN_SECONDS, WORKER_SECONDS = 10.0, 0.5
-"""Until the images are there and the first process can be begun, and for each process."""
+"""Until the rows are there and the first process can be begun, and for each process."""
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
@@ -215,14 +176,11 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     held = min(devices.slots, 1 + most) if devices.kind == "cpu" else 1
     counts = list(range(most + 1))
     few = min(FEW_WORKERS, most)
-    workers = [
-        point(held, {"measure": "workers", "of": of, "workers": counts},
-              (len(counts) + (of == "text")) * seconds, processes=sum(counts))
-        for of, seconds in TURN_SECONDS.items()
-    ]  # fmt: skip
+    of, a_round = FAMILIES[settings.family].corpus, (len(counts) + 1) * TURN_SECONDS
+    workers = point(held, {"measure": "workers", "of": of, "workers": counts}, a_round, processes=sum(counts))
     a_round = (len(PREFETCHES) + 1) * RUNNING_SECONDS + few * WORKER_SECONDS
-    settings_of = {"measure": "settings", "of": "images", "workers": few}
-    return [*workers, point(held, settings_of, a_round, processes=few * len(PREFETCHES))]
+    settings_of = {"measure": "settings", "of": of, "workers": few}
+    return [workers, point(held, settings_of, a_round, processes=few * len(PREFETCHES))]
 
 
 def point(devices: int, asked: dict[str, Any], round_seconds: float, *, processes: int) -> Point:
@@ -242,5 +200,5 @@ def line(row: Row) -> str:
 
 LOADER = Experiment(
     name="loader", about="DataLoader workers, their settings, and this project's own batches, in a running loop",
-    points=points, work=work, line=line, tables=tables, conclusions=conclusions,
+    points=points, work=work, line=line, tables=tables, any_family=True,
 )  # fmt: skip

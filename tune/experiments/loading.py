@@ -1,8 +1,7 @@
-"""What the loader experiment loads, and what a running loop waits for: made-up images, small JPEGs that are decoded and
-cut on the way, and rows of text.
+"""What the loader experiment loads, and what a running loop waits for: rows of text, or what a family of a user's own
+has, such as images that are decoded and cut on the way.
 """
 
-import io
 import itertools
 import multiprocessing
 import shutil
@@ -14,72 +13,17 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import ray.cloudpickle
 import torch
-from PIL import Image
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from model.data.batches import Batch, BatchShape, EndlessBatches, ResidentPairs, ResidentText, batch_shape
 from model.data.dataset import PairData, TextData
+from model.families import BUILT_IN, FAMILIES
 from model.training.learner import Learner
 from tune.backend.worker_group import Place
 from tune.errors import UserError
-
-SIZE, CHANNELS, CLASSES = 32, 3, 10  # CIFAR-10's (Krizhevsky 2009)
-PADDING = 4
-QUALITY = 90  # of the JPEG
-
-
-class Images(Dataset[tuple[Tensor, Tensor]]):
-    """`count` images, each decoded when it is asked for, cut at random from a padded one, mirrored or not, normalised.
-
-    What is drawn for an image follows from the seed and its number, whichever process asks. Item: (3, 32, 32) fp32 and
-    its class, int64.
-    """
-
-    def __init__(self, count: int, seed: int) -> None:
-        self._seed = seed
-        generator = np.random.default_rng(seed)
-        self._classes = generator.integers(CLASSES, size=count)
-        tints = generator.integers(64, 192, size=(CLASSES, 8, 8, CHANNELS))
-        self._files = [_jpeg(tints[each], generator) for each in self._classes]
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
-        pixels = np.asarray(Image.open(io.BytesIO(self._files[number])).convert("RGB"))
-        padded = np.pad(pixels, ((PADDING, PADDING), (PADDING, PADDING), (0, 0)))
-        generator = np.random.default_rng([self._seed, number])
-        top, left = generator.integers(2 * PADDING + 1, size=2)
-        cut = padded[top : top + SIZE, left : left + SIZE]
-        if generator.random() < 0.5:
-            cut = cut[:, ::-1]
-        image = torch.from_numpy(cut.transpose(2, 0, 1).astype(np.float32) / 127.5 - 1)
-        return image, torch.tensor(self._classes[number])
-
-
-def _jpeg(tint: np.ndarray, generator: np.random.Generator) -> bytes:
-    """An image of a class's colours with noise."""
-    colors = Image.fromarray(tint.astype(np.uint8)).resize((SIZE, SIZE))
-    noisy = np.asarray(colors) + generator.normal(scale=20, size=(SIZE, SIZE, CHANNELS))
-    file = io.BytesIO()
-    Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=QUALITY)
-    return file.getvalue()
-
-
-class Classifier(nn.Sequential):
-    """Three convolutions, small enough that a CPU core takes tens of milliseconds a batch."""
-
-    def __init__(self) -> None:
-        widths = (CHANNELS, 16, 32, 64)
-        blocks = [
-            nn.Sequential(nn.Conv2d(narrow, wide, 3, padding=1), nn.BatchNorm2d(wide), nn.ReLU(), nn.MaxPool2d(2))
-            for narrow, wide in itertools.pairwise(widths)
-        ]
-        super().__init__(*blocks, nn.Flatten(), nn.Linear(widths[-1] * (SIZE // 8) ** 2, CLASSES))
-
 
 LEAST_ROUNDS, MOST_ROUNDS = 5, 30
 MARGIN = 1.3
@@ -123,6 +67,26 @@ def together(rows: Sequence[Batch]) -> Batch:
     inputs = zip(*(row.inputs for row in rows), strict=True)
     joined = tuple(None if some[0] is None else torch.cat(some) for some in inputs)
     return Batch(joined, torch.cat([row.targets for row in rows]), sum(row.tokens for row in rows))
+
+
+class Carried(Dataset[Any]):
+    """A dataset whose class the processes of a loader cannot import, as it is of a file that was loaded."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, number: int) -> Any:
+        return self.dataset[number]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _carried, (ray.cloudpickle.dumps(self.dataset),)
+
+
+def _carried(dataset: bytes) -> Carried:
+    return Carried(ray.cloudpickle.loads(dataset))
 
 
 def make_loader(
@@ -217,11 +181,7 @@ class Fed:
         return self._batch
 
 
-IMAGES, ALL_IMAGES = 4096, 50_000
-"""That are made, and that CIFAR-10 has to train on."""
-ROWS = 128
-"""Images of a batch."""
-BATCHES = {"images": 32, "text": 64}
+BATCHES = 16
 """Of a turn."""
 PREFETCH = 2
 """Batches ahead for each worker: torch's own number."""
@@ -230,7 +190,7 @@ Ways = Mapping[str, Callable[[], Reading]]
 
 @dataclass(frozen=True, kw_only=True)
 class Supply:
-    """What is loaded, and what a loop does with a batch; own: this project's own batches of the same, where it has any.
+    """What is loaded, and what a loop does with a batch; own: this project's own batches of the same.
 
     items: of an epoch; batch_bytes: of a batch under way from another process.
     """
@@ -242,24 +202,22 @@ class Supply:
     batch_bytes: int
     use: Callable[[Any], None]
     seed: int
-    collate: Callable[[Any], Any] | None = None
-    own: Iterator[Any] | None = None
+    collate: Callable[[Any], Any]
+    own: Iterator[Any]
 
     def read(self, *, workers: int, prefetch: int = PREFETCH, persistent: bool = True) -> Ways:
         """An epoch of a loader of its own, in an empty loop or in one that uses the batches."""
         loader = make_loader(
-            self.dataset, rows=self.rows, batches=self.batches, workers=workers, seed=self.seed, prefetch=prefetch,
-            persistent=persistent, collate=self.collate,
+            Carried(self.dataset), rows=self.rows, batches=self.batches, workers=workers, seed=self.seed,
+            prefetch=prefetch, persistent=persistent, collate=self.collate,
         )  # fmt: skip
         return {"empty": partial(read_through, loader, unused), "loop": partial(read_through, loader, self.use)}
 
     def read_own(self) -> Ways:
         """As many of this project's own batches."""
-        own = self.own
-        assert own is not None, "asked for only where there are some"
 
         def some(use: Callable[[Any], None]) -> Reading:
-            return read_through(itertools.islice(own, self.batches), use)
+            return read_through(itertools.islice(self.own, self.batches), use)
 
         return {"empty": partial(some, unused), "loop": partial(some, self.use)}
 
@@ -268,42 +226,20 @@ def unused(batch: Any) -> None:
     """An empty loop's use of it."""
 
 
-def supply_of(place: Place, what: str) -> Supply:
-    """Images or the study's text."""
-    return image_supply(place) if what == "images" else text_supply(place)
-
-
-def image_supply(place: Place) -> Supply:
-    """Images, on which a small classifier is trained."""
-    torch.manual_seed(place.config.seed)
-    model = Classifier().to(place.device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-
-    def use(batch: list[torch.Tensor]) -> None:
-        images, classes = (each.to(place.device) for each in batch)
-        optimizer.zero_grad()
-        F.cross_entropy(model(images), classes).backward()
-        optimizer.step()
-        if place.device.type == "cuda":
-            torch.cuda.synchronize(place.device)
-
-    dataset = Images(IMAGES, place.config.seed)
-    size = ROWS * sum(each.numel() * each.element_size() for each in dataset[0])
-    return Supply(
-        dataset=dataset, rows=ROWS, batches=BATCHES["images"], items=ALL_IMAGES, batch_bytes=size, use=use,
-        seed=place.config.seed,
-    )  # fmt: skip
-
-
-def text_supply(place: Place) -> Supply:
-    """The study's text or pairs, from which its configuration learns."""
+def supply_of(place: Place) -> Supply:
+    """The rows of the study's text, its pairs, or what a family of a user's own has, from which its configuration
+    learns. UserError: such a family has none."""
     config, data = place.config, place.data
     shape = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context)
-    dataset = PairRows(data, shape) if isinstance(data, PairData) else TextRows(data, shape)
+    dataset: Any = FAMILIES[config.family].items(config, data)
+    if config.family in BUILT_IN:
+        dataset = PairRows(data, shape) if isinstance(data, PairData) else TextRows(cast(TextData, data), shape)
+    elif dataset is None:
+        raise UserError(f"--families: {config.family!r} has nothing for a DataLoader: write its `items`")
     learner = Learner(config, data, place.device)
     own, first = learner.batches, dataset[0]
     return Supply(
-        dataset=dataset, rows=shape.rows, batches=BATCHES["text"], items=len(dataset), collate=together,
+        dataset=dataset, rows=shape.rows, batches=BATCHES, items=len(own) * shape.rows, collate=together,
         batch_bytes=shape.rows * bytes_of(first), use=Fed(learner).step, own=own, seed=config.seed,
     )  # fmt: skip
 

@@ -3,10 +3,10 @@ TensorBoard shows of it.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 from model.config import Config, Data
 from tune.backend.worker_group import Orders, Task, WorkerGroup, new_desk
 from tune.devices import Devices
-from tune.display.tensorboard import EventFile, scalar
+from tune.display.console import Progress, Voice
+from tune.display.tensorboard import EventFile, SystemRun, scalar
 from tune.experiments.base import (
     END_SECONDS,
     START_SECONDS,
@@ -27,12 +28,14 @@ from tune.experiments.base import (
     affordable_points,
     affordable_share,
     groups,
+    price,
 )
 from tune.experiments.tables import ending, show
 from tune.registry import travelling
 from tune.store.accounting import Accounting, Hold, affordable
 from tune.store.journal import Journal
 from tune.table_text import Table, markdown
+from tune.units import duration_text
 
 
 class Board:
@@ -75,11 +78,19 @@ class Bench:
     accounting: Accounting
     trials: Trials
     folder: Path
-    write: Callable[[str], None]
+    write: Voice
 
     @cached_property
     def board(self) -> Board:
         return Board(self.folder / "tensorboard" / self.experiment.name)
+
+    @cached_property
+    def _system(self) -> SystemRun:
+        return SystemRun(self.folder / "tensorboard")
+
+    @cached_property
+    def _progress(self) -> Progress:
+        return Progress(self.write)
 
     @cached_property
     def _shared(self) -> Any:
@@ -109,7 +120,8 @@ class Bench:
         left = unmeasured(in_turn, self.accounting.journal, self.experiment.name)
         while count := affordable_points(left, self.accounting.ledger.left):
             share = affordable_share(left[:count], self.accounting.ledger.left)
-            left = left[self._measured(groups(left[:count])[0], share) :]
+            first, *others = groups(left[:count])
+            left = left[self._measured(first, share, price([point for group in others for point in group], share)) :]
         for point in left:
             self._keep(point, {"skipped": TOO_LATE})
 
@@ -120,8 +132,8 @@ class Bench:
         show(tables, conclusions, self.write)
         self.board.concluded(tables, conclusions)
 
-    def _measured(self, group: Sequence[Point], share: float) -> int:
-        """How many of the first points of a group have a row now."""
+    def _measured(self, group: Sequence[Point], share: float, later: float) -> int:
+        """How many of the first points of a group have a row now; later: the price of the other groups."""
         devices, done = group[0].devices, 0
         slots = self.devices.slots_of(devices)
         seconds = START_SECONDS + END_SECONDS + sum(point.given(share) for point in group) + LATE_SECONDS
@@ -133,6 +145,8 @@ class Bench:
                     workers.come_up()
                     while done < len(group):
                         seconds = min(group[done].given(share), hold.left - END_SECONDS)
+                        after = later + devices * sum(point.given(share) for point in group[done + 1 :])
+                        workers.watch = partial(self._watch, group[done], self.accounting.clock(), seconds, after)
                         self._ask(workers, group[done], seconds)
                         done += 1
             except RuntimeError as error:
@@ -140,6 +154,13 @@ class Bench:
                 self._keep(group[done], {"skipped": str(error)})
                 done += 1
         return done
+
+    def _watch(self, point: Point, began: float, seconds: float, later: float) -> None:
+        """What is under way: called every second."""
+        self._system.look(self.accounting.ledger.spent)
+        passed = self.accounting.clock() - began
+        after = f"; then at most {duration_text(round(later))} of a device for the others" if later else ""
+        self._progress(f"{point.devices} x {point.text}: {passed:.0f} s of at most {seconds:.0f} s{after}")
 
     def _ask(self, group: WorkerGroup, point: Point, seconds: float) -> None:
         if seconds < point.least:

@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,12 @@ import torch.distributed as dist
 
 from model.config import Config, Data, model_config
 from model.cost.estimates import flops_per_token, parameters
-from model.cost.peak_flops import peak_on
+from model.cost.peak_flops import peak_on, product_flops
 from model.data.dataset import SMALL_VOCABULARY, PairData
 from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES
 from model.nn.gpt import GPTConfig
+from model.nn.precision import on_threads
 from model.nn.translator import TranslatorConfig
 from model.training import checkpoint as checkpoints
 from model.training.ddp import as_first, mean_over_ranks, ranks
@@ -34,6 +34,7 @@ from tune.devices import Devices
 from tune.experiments.base import Row
 from tune.experiments.counters import step_bytes
 from tune.reports import Report
+from tune.search_flags import KINDS
 
 MARGIN = 1.5  # nothing begins unless so many times the longest of its kind is left
 
@@ -241,10 +242,24 @@ class Prices:
         return once + config.layers * layer
 
 
-@cache
+_measured: dict[tuple[str, str], tuple[float, float]] = {}
+"""FLOP/s of one process, by precision and kind of device: of the best product of matrices, and of the middle one."""
+
+
 def peak(precision: str, kind: str) -> float:
     """FLOP/s of one process: a price is asked for again and again, and measuring takes time."""
-    return peak_on(1, precision, kind)
+    if (precision, kind) not in _measured:
+        with on_threads(1):
+            found = product_flops(precision, kind)
+        _measured[precision, kind] = max(found), statistics.median(found)
+    return _measured[precision, kind][0]
+
+
+def peak_lines() -> Iterator[str]:
+    """What prices go by here, and how that spread; nothing where none was measured."""
+    for (precision, kind), (best, middle) in _measured.items():
+        spread = f"half of them fell short of it by {1 - middle / best:.0%} or more"
+        yield f"prices go by products of {best / 1e9:,.0f} GFLOP/s in {precision} on a {KINDS[kind]}; {spread}"
 
 
 def _model(config: Config) -> GPTConfig | TranslatorConfig:

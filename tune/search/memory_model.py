@@ -17,6 +17,11 @@ BEYOND = 1.02
 """A trial that ran out would have taken this many times the limit at least."""
 
 
+def first_overhead(family: str, kind: str) -> float:
+    """Before any trial on such a device was measured; of a family of a user's own the largest counts."""
+    return GPU_OVERHEAD_BYTES if kind == "cuda" else OVERHEAD_BYTES.get(family, max(OVERHEAD_BYTES.values()))
+
+
 class Memory:
     """What the trials of one family need. Pure: it follows from what was learned, in whatever order.
 

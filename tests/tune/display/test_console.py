@@ -15,7 +15,7 @@ from rich.console import Console
 
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
-from tune.display.console import Callback, Screen, Voice
+from tune.display.console import ERASE, PROGRESS_SECONDS, Callback, Progress, Screen, Voice
 from tune.display.panel import BLOCKS, Best, FamilyView, Panel, Running, View, displayed, look, sparkline
 from tune.reports import Report
 from tune.search.engine import Engine, Listener
@@ -310,3 +310,28 @@ def test_where_no_terminal_can_draw_nothing_changes(
     else:
         terminal.read_until("a line")
         assert terminal.seen == "a line\r\n"
+
+
+class Tty(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_is_under_way_is_one_line_in_its_place_on_a_terminal_and_gives_way_to_what_is_said() -> None:
+    voice = Voice(screen := Tty(), log := StringIO())
+    progress = Progress(voice, clock=lambda: 0.0)
+    for line in ("1 s", "2 s of a point with so long a name that no terminal is so wide " * 9):
+        progress(line)
+    voice("done")
+    shown = screen.getvalue().split(ERASE)
+    assert [shown[0], shown[1], shown[3]] == ["", "1 s", "done\n"] and "\n" not in shown[2] and len(shown[2]) < 500
+    assert log.getvalue() == "done\n"
+
+
+def test_elsewhere_it_is_a_line_now_and_then() -> None:
+    now = [0.0]
+    progress = Progress(Voice(screen := StringIO(), StringIO()), clock=lambda: now[0])
+    for second in range(int(2.5 * PROGRESS_SECONDS)):
+        now[0] = second
+        progress(f"{second} s")
+    assert screen.getvalue() == f"{PROGRESS_SECONDS:.0f} s\n{2 * PROGRESS_SECONDS:.0f} s\n"

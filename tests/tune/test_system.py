@@ -1,14 +1,16 @@
-"""Joules, where a machine tells them: each counts once, whatever begins anew, is gone, or ends."""
+"""Joules and how busy a machine is, where it tells: each counts once, whatever begins anew, is gone, or ends."""
 
 import math
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tune.energy import NOTED_SECONDS, Counter, Energy, nvml, rapl
+from tune import system
 from tune.store.journal import ENERGY, Journal
+from tune.system import LOOK_SECONDS, NOTED_SECONDS, PAGE, TICKS, Counter, Energy, System, nvml, rapl
 
 
 def zone(root: Path, number: str, name: str, microjoules: int | str) -> Path:
@@ -86,3 +88,67 @@ def test_a_search_looks_now_and_then_and_at_its_end(tmp_path: Path) -> None:
             energy.reported(None, "", None)
         energy.closed(None)
         assert looks == [0.0, NOTED_SECONDS, 2 * NOTED_SECONDS, 2 * NOTED_SECONDS] and journal.facts()[ENERGY] == 3.0
+
+
+class Machine:
+    """A /proc of some processes, and a clock; two cores, which are busy as they are told to be."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.now = root, 100.0
+        self.cores(busy=0.0, idle=0.0)
+
+    def cores(self, *, busy: float, idle: float) -> None:
+        ticks = [round(TICKS * each) for each in (busy, 0, 0, idle, 0, 0, 0, 0, 0, 0)]
+        (self.root / "stat").write_text(f"cpu {' '.join(map(str, ticks))}\ncpu0 1 2\n")
+
+    def process(self, pid: int, parent: int, seconds: float, pages: int) -> None:
+        (self.root / str(pid)).mkdir(exist_ok=True)
+        fields = ["S", parent, *[0] * 9, round(TICKS * seconds), 0, *[0] * 8, pages]
+        (self.root / str(pid) / "stat").write_text(f"{pid} (a (b) c) {' '.join(map(str, fields))}")
+
+    def system(self) -> System:
+        return System(clock=lambda: self.now, proc=self.root, power=self.root / "power")
+
+
+def test_a_study_is_this_process_and_all_that_it_began_and_each_second_counts_once(tmp_path: Path) -> None:
+    machine, here = Machine(tmp_path), os.getpid()
+    for pid, parent, seconds in ((1, 0, 50), (here, 1, 4), (900_001, here, 2), (900_002, 900_001, 1), (900_009, 1, 7)):
+        machine.process(pid, parent, seconds, pages=10)
+    looked = machine.system()
+    machine.now += LOOK_SECONDS - 1
+    assert looked.look() is None
+    machine.now += 6.0
+    for pid, parent, seconds in ((900_001, here, 7), (900_003, 900_002, 3), (900_009, 1, 17)):
+        machine.process(pid, parent, seconds, pages=10)
+    machine.cores(busy=15, idle=5)
+    found = looked.look()
+    assert found["study_cores"] == pytest.approx((5 + 3) / (LOOK_SECONDS + 5))
+    assert found["study_memory_bytes"] == 4 * 10 * PAGE and found["cores_busy_share"] == 0.75
+    (tmp_path / "900001" / "stat").unlink()
+    machine.now += LOOK_SECONDS
+    found = looked.look()
+    assert found["study_cores"] == 0 and "cores_busy_share" not in found
+
+
+def test_gpus_and_processors_tell_what_they_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = SimpleNamespace(
+        nvmlInit=lambda: None, nvmlDeviceGetCount=lambda: 1, nvmlDeviceGetHandleByIndex=int,
+        nvmlDeviceGetUUID="gpu-{}".format, nvmlDeviceGetPowerUsage=lambda device: 1 / 0,
+        nvmlDeviceGetUtilizationRates=lambda device: SimpleNamespace(gpu=40),
+        nvmlDeviceGetMemoryInfo=lambda device: SimpleNamespace(used=5),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    machine, package = Machine(tmp_path), zone(tmp_path / "power", "0", "package-0", 999 * 10**6)
+    looked = machine.system()
+    (package / "energy_uj").write_text("49000000")
+    machine.now += 10.0
+    assert looked.look() == {"processor_watts": 5.0, "gpu0_busy_share": 0.4, "gpu0_memory_bytes": 5}
+
+
+def test_a_machine_that_tells_nothing_has_no_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "visible_gpus", lambda: iter(()))
+    now = [0.0]
+    looked = System(clock=lambda: now[0], proc=tmp_path / "none", power=tmp_path / "none")
+    now[0] = LOOK_SECONDS
+    assert looked.look() == {}

@@ -1,0 +1,197 @@
+"""What this machine does while a study runs on it: the energy that it takes and how busy it is, where that can be read,
+of processors and their memory by RAPL and /proc, of NVIDIA's GPUs by NVML. What else it does meanwhile is in it too.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tune.reports import Report
+from tune.search.engine import Engine, Listener
+from tune.settings import Settings
+from tune.store.journal import ENERGY, Journal
+
+POWERCAP = Path("/sys/class/powercap")
+NOTED_SECONDS = 30.0
+"""Between two looks: a counter of RAPL begins anew after some minutes, and what follows the last one is lost by a kill.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counter:
+    """read: joules so far, which begin anew at `wraps`."""
+
+    read: Callable[[], float]
+    wraps: float
+
+
+def rapl(root: Path = POWERCAP) -> Iterator[Counter]:
+    """Of each processor, and of memory where that has its own."""
+    for zone in sorted(root.glob("intel-rapl:*")):  # AMD's bear that name too
+        with suppress(OSError, ValueError):
+            if (zone / "name").read_text().startswith(("package", "dram")):
+                counter = Counter(read=_reader(zone / "energy_uj"), wraps=_reader(zone / "max_energy_range_uj")())
+                counter.read()
+                yield counter
+
+
+def _reader(file: Path) -> Callable[[], float]:
+    return lambda: int(file.read_text()) / 1e6
+
+
+def visible_gpus() -> Iterator[tuple[Any, Any]]:
+    """NVML and its handle of each GPU that this process may use; none where it cannot be asked."""
+    with suppress(Exception):  # its own errors, which are known only where it can be imported
+        library = import_module("pynvml")
+        library.nvmlInit()
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        for number in range(library.nvmlDeviceGetCount()):
+            device = library.nvmlDeviceGetHandleByIndex(number)
+            named = {str(number), str(library.nvmlDeviceGetUUID(device))}
+            if visible is None or named & {each.strip() for each in visible.split(",")}:
+                yield library, device
+
+
+def nvml() -> Iterator[Counter]:
+    """Of each GPU that this process may use."""
+    for library, device in visible_gpus():
+        with suppress(Exception):
+            library.nvmlDeviceGetTotalEnergyConsumption(device)
+            yield Counter(read=_joules(library, device), wraps=float("inf"))
+
+
+def _joules(library: object, device: object) -> Callable[[], float]:
+    return lambda: library.nvmlDeviceGetTotalEnergyConsumption(device) / 1000  # type: ignore[attr-defined]
+
+
+class Energy(Listener):
+    """Keeps in the journal what counters say of a study, of its earlier runs too."""
+
+    def __init__(self, journal: Journal, counters: list[Counter], clock: Callable[[], float] = time.monotonic) -> None:
+        rows = journal.rows("SELECT value + 0.0 AS joules FROM study WHERE key = ?", ENERGY)
+        self._joules = float(rows[0]["joules"]) if rows else 0.0
+        self._journal, self._clock, self._noted = journal, clock, clock()
+        self._counters = [(counter, counter.read()) for counter in counters]
+
+    def decided(self, engine: Engine, trial: str | None, action: str, reason: str) -> None:
+        self._look()
+
+    def reported(self, engine: Engine, trial: str, report: Report) -> None:
+        self._look()
+
+    def closed(self, engine: Engine) -> None:
+        self.note()
+
+    def _look(self) -> None:
+        if self._clock() - self._noted >= NOTED_SECONDS:
+            self.note()
+
+    def note(self) -> None:
+        """What was taken since the last time; a counter that can be read no more counts up to there."""
+        self._noted, read = self._clock(), []
+        for counter, before in self._counters:
+            with suppress(Exception):
+                now = counter.read()
+                if now >= before or counter.wraps < float("inf"):
+                    self._joules += (now - before) % counter.wraps
+                read.append((counter, now))
+        self._counters = read
+        self._journal.note(**{ENERGY: self._joules})
+
+
+def energy_noted(journal: Journal, settings: Settings) -> list[Listener]:
+    """Who keeps it: nobody where nothing can be read, or the trials run on a cluster's machines."""
+    counters = [] if settings.address else [*rapl(), *nvml()]
+    return [Energy(journal, counters)] if counters else []
+
+
+LOOK_SECONDS = 5.0
+"""Between two looks at how busy it is."""
+PROC = Path("/proc")
+TICKS, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+Readings = Mapping[str, float]
+
+
+class System:
+    """How busy it is, looked at by whoever is awake anyway; each figure is of the time since the look before."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, proc: Path = PROC, power: Path = POWERCAP) -> None:
+        self._clock, self._proc = clock, proc
+        self._gpus, self._counters = list(visible_gpus()), list(rapl(power))
+        self._looked, self._cores = clock(), self._machine()
+        self._joules = [counter.read() for counter in self._counters]
+        self._used = {pid: seconds for pid, (seconds, _) in self._study().items()}
+
+    def look(self) -> Readings | None:
+        """The figures by their names; None: it is too early for another look."""
+        passed = self._clock() - self._looked
+        if passed < LOOK_SECONDS:
+            return None
+        self._looked += passed
+        return {**self._cpu(passed), **self._power(passed), **self._gpu()}
+
+    def _cpu(self, passed: float) -> Readings:
+        found: dict[str, float] = {}
+        before, self._cores = self._cores, self._machine()
+        busy, whole = (now - then for now, then in zip(self._cores, before, strict=True))
+        if whole > 0:
+            found["cores_busy_share"] = busy / whole
+        study = self._study()
+        if study:
+            used = sum(max(0.0, seconds - self._used.get(pid, 0.0)) for pid, (seconds, _) in study.items())
+            found["study_cores"] = used / passed
+            found["study_memory_bytes"] = sum(taken for _, taken in study.values())
+        self._used = {pid: seconds for pid, (seconds, _) in study.items()}
+        return found
+
+    def _power(self, passed: float) -> Readings:
+        with suppress(OSError, ValueError):
+            before, self._joules = self._joules, [counter.read() for counter in self._counters]
+            pairs = zip(self._counters, self._joules, before, strict=True)
+            taken = [(now - then) % counter.wraps for counter, now, then in pairs]
+            return {"processor_watts": sum(taken) / passed} if taken else {}
+        return {}
+
+    def _gpu(self) -> Readings:
+        found: dict[str, float] = {}
+        for number, (library, device) in enumerate(self._gpus):
+            with suppress(Exception):
+                found[f"gpu{number}_busy_share"] = library.nvmlDeviceGetUtilizationRates(device).gpu / 100
+            with suppress(Exception):
+                found[f"gpu{number}_memory_bytes"] = library.nvmlDeviceGetMemoryInfo(device).used
+            with suppress(Exception):
+                found[f"gpu{number}_watts"] = library.nvmlDeviceGetPowerUsage(device) / 1000
+        return found
+
+    def _machine(self) -> tuple[float, float]:
+        """Ticks of all cores since the start, in which they were busy, and all; see proc(5)."""
+        try:
+            user, nice, system, idle, waiting, *rest = map(int, (self._proc / "stat").read_text().split()[1:9])
+        except (OSError, ValueError):
+            return 0.0, 0.0
+        busy = user + nice + system + sum(rest)
+        return busy, busy + idle + waiting
+
+    def _study(self) -> dict[int, tuple[float, float]]:
+        """Of this process and all that it began, directly or not: seconds of a core, and resident bytes, of which what
+        several share counts in each."""
+        parents, found = dict[int, int](), dict[int, tuple[float, float]]()
+        for folder in self._proc.glob("[0-9]*"):
+            with suppress(OSError, ValueError, IndexError):
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                pid = int(folder.name)
+                parents[pid] = int(fields[1])
+                found[pid] = (int(fields[11]) + int(fields[12])) / TICKS, int(fields[21]) * PAGE
+        ours, here = set[int](), os.getpid()
+        for pid in found:
+            way = [pid]
+            while way[-1] not in ours and way[-1] != here and way[-1] in parents and len(way) <= len(parents):
+                way.append(parents[way[-1]])
+            if way[-1] in ours or way[-1] == here:
+                ours.update(way)
+        return {pid: found[pid] for pid in ours}
