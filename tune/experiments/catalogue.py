@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tune.devices import find_devices
-from tune.experiments.ablation import ABLATION
+from tune.experiments.ablation import ABLATION, OVERFITTING
 from tune.experiments.base import Experiment, affordable_share, groups, price, survey, winner_of
 from tune.experiments.batch_size import BATCH_SIZE
 from tune.experiments.conduct import run_experiment
@@ -13,6 +13,7 @@ from tune.experiments.data_parallel import DATA_PARALLEL
 from tune.experiments.estimates import ESTIMATES
 from tune.experiments.experiment_settings import ExperimentSettings
 from tune.experiments.large_batch import LARGE_BATCH
+from tune.experiments.lists import plan_list
 from tune.experiments.loader import LOADER
 from tune.experiments.methods import METHODS
 from tune.experiments.precision import PRECISION
@@ -25,7 +26,7 @@ from tune.units import duration_text
 EXPERIMENTS: dict[str, Experiment] = {
     each.name: each
     for each in (
-        ABLATION, METHODS, BATCH_SIZE, ESTIMATES, LOADER, STAGES_OF_A_TRAINING, PRECISION, TRANSFER,
+        ABLATION, OVERFITTING, METHODS, BATCH_SIZE, ESTIMATES, LOADER, STAGES_OF_A_TRAINING, PRECISION, TRANSFER,
         SCALING, LARGE_BATCH, DATA_PARALLEL, CURVES,
     )
 }  # fmt: skip
@@ -67,7 +68,8 @@ def run(settings: ExperimentSettings) -> int:
     if settings.list:
         print(*list_lines(EXPERIMENTS.values()), sep="\n")
     elif settings.plan:
-        print(*plan_lines(EXPERIMENTS[settings.name], settings), sep="\n")
+        experiment = EXPERIMENTS[settings.name]
+        print(*(plan_lines if experiment.work else plan_list)(experiment, settings), sep="\n")
     else:
         return run_experiment(EXPERIMENTS[settings.name], settings)
     return 0

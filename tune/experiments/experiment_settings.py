@@ -2,19 +2,20 @@
 
 import math
 import pkgutil
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tune.errors import UserError
+from tune.errors import UserError, called
 from tune.flags import Command, families_text, invalid, parse_families, parse_path, parse_share, typed
 from tune.recipe import SETTABLE, parse_set, set_text
 from tune.settings import Settings
 from tune.units import duration_text
 
 EXPERIMENTS = {
-    "ablation": "translation",
+    **dict.fromkeys(("ablation", "overfitting"), "translation"),
     **dict.fromkeys(("methods", "batch_size", "estimates", "loader", "stages", "precision", "transfer"), "nanogpt"),
     **dict.fromkeys(("scaling", "large_batch", "data_parallel", "curves"), "nanogpt"),
 }
@@ -102,6 +103,10 @@ class ExperimentSettings(Settings):
     def family(self) -> str:
         """The one there is."""
         return next(iter(self.families))
+
+    def to_go_on(self, study: Path) -> str:
+        """What to type to go on with a study of these settings."""
+        return f"{called('tune/experiment.py')} {self.name} --resume {shlex.quote(str(study))}"
 
     def too_small_for(self, experiment: str, smallest: float, others: Sequence[str]) -> UserError:
         """The error for a cap that does not pay for an experiment; `smallest` in device-seconds or `others` would."""

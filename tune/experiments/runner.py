@@ -160,6 +160,7 @@ class Bench:
     def _group(self, devices: int, hold: Hold) -> Iterator[WorkerGroup]:
         """Processes on a hold, gone before it ends: dismissed, or with their Ray where they do not listen."""
         desk, line = new_desk()
+        assert self.experiment.work is not None
         folder = self.folder / "checkpoints"
         orders = Orders(
             work=self.experiment.work, line=line, config=self.config, data=self._shared, folder=folder,

@@ -232,9 +232,13 @@ class Prices:
 
     def step(self, config: Config) -> float:
         """Expected seconds of an optimizer step, at the speed of eager code."""
+        reached = SHARE[self.devices.kind] * peak(config.precision, self.devices.kind)
+        return self.flops(config) / reached + self._overhead(config)
+
+    def flops(self, config: Config) -> float:
+        """On paper, of a step."""
         length = ROW if config.family == "translation" else config.context
-        flops = config.batch_tokens * flops_per_token(_model(config), target=length, source=ROW)
-        return flops / (SHARE[self.devices.kind] * peak(config.precision, self.devices.kind)) + self._overhead(config)
+        return config.batch_tokens * flops_per_token(_model(config), target=length, source=ROW)
 
     def _overhead(self, config: Config) -> float:
         once, layer = OVERHEADS[config.family, self.devices.kind]

@@ -13,7 +13,7 @@ from tune.search.front import Forecast
 from tune.search.ladder import Frame, Ladder
 from tune.search.memory_model import Memory
 from tune.search.successive_halving import HandBack, Left, Move, SuccessiveHalving, Train
-from tune.search_space import Config, label
+from tune.search_space import Config, Dimensions, label
 
 MARGIN = 1.25
 """Of a lease over its price. It is less than a search's: a training may be most of the cap, and one that is cut short
@@ -49,7 +49,7 @@ class Listing(SuccessiveHalving):
 
     @property
     def left_out(self) -> list[Listed]:
-        """Those that were not begun, or did not come to their ends."""
+        """Those that were not begun, or wait half-way."""
         return [self._listed[place] for place, _ in self._open()]
 
     def step_seconds(self, trial: str) -> float:
@@ -142,7 +142,12 @@ def listed_family(
     )  # fmt: skip
 
 
-def dimensions(listed: Sequence[Listed]) -> Mapping[str, tuple[int | float | str, ...]]:
+def left_out(family: Family) -> list[Listed]:
+    """Those of its list that were not begun, or wait half-way."""
+    return family.policy.left_out if isinstance(family.policy, Listing) else []
+
+
+def dimensions(listed: Sequence[Listed]) -> Dimensions:
     """What the configurations of a list have, each with its values."""
     names = dict.fromkeys(name for each in listed for name in each.config)
     return {name: tuple(dict.fromkeys(each.config[name] for each in listed if name in each.config)) for name in names}
