@@ -5,18 +5,20 @@ what the trials came to is read from the journal.
 import json
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from model.config import Config
-from tune.devices import Devices
+from tune.devices import Devices, find_devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, survey
 from tune.experiments.tables import show
 from tune.experiments.whole_training import Prices
 from tune.recipe import SETTABLE, Recipe
+from tune.search.family import FIRST_OVERHEAD_SECONDS
 from tune.search.listed import Listed
 from tune.search_context import ListedStudy, SearchContext, make_memory, memory_limit
-from tune.search_space import DIMENSIONS
+from tune.search_space import DIMENSIONS, label
 from tune.store.journal import Journal
 from tune.store.queries import TRAINED
 from tune.study import run_study
@@ -33,23 +35,20 @@ FEWEST_TOKENS, MOST_TOKENS = 2_048, 16_384
 def trainings(
     devices: Devices, settings: ExperimentSettings, asked: Sequence[tuple[dict[str, Any], int]]
 ) -> list[Point]:
-    """A point for each configuration and its steps that --fix leaves in: first all with the first seed, the dearest
-    first, so that all devices end together; then the further seeds, the cheapest configuration first, as far as the cap
-    pays for them, which is no condition."""
-    prices, found = Prices(devices), list[tuple[tuple[bool, float, int], Point]]()
+    """A point for each configuration and its steps that --fix leaves in, once for each seed: the dearest first, so that
+    all devices end together. The cap must pay for the cheapest; of the others, as many as it does."""
+    prices, found = Prices(devices), list[tuple[float, Point]]()
     for config, steps in asked:
         if any(settings.fix.get(name, value) != value for name, value in config.items()):
             continue
         whole = Config(**{**settings.fix, **settings.set, **config}, family=settings.family)
-        cost, seconds = steps * prices.flops(whole), prices.whole(whole, steps)
+        cost, seconds, told = steps * prices.flops(whole), steps * prices.step(whole), {"steps": steps}
         for seed in range(settings.seed, settings.seed + settings.seeds):
-            further, point = seed > settings.seed, {**config, "seed": seed}
-            least = 0.0 if further else seconds
-            found.append((
-                (further, cost if further else -cost, seed),
-                Point(devices=1, asked={"steps": steps}, config=point, seconds=seconds, least=least),
-            ))  # fmt: skip
-    return [point for _, point in sorted(found, key=lambda each: each[0])]
+            point = Point(devices=1, asked=told, config={**config, "seed": seed}, seconds=seconds, least=0.0)
+            found.append((cost, point))
+    found.sort(key=lambda each: (each[1].config["seed"], -each[0]))
+    cheapest = min(found, key=lambda each: each[0], default=None)
+    return [replace(point, least=point.seconds) if (cost, point) == cheapest else point for cost, point in found]
 
 
 def stand(experiment: Experiment, settings: ExperimentSettings, devices: Devices) -> SearchContext:
@@ -71,7 +70,12 @@ def stand(experiment: Experiment, settings: ExperimentSettings, devices: Devices
     memory.limit = memory.limit if limit is None else limit
     own = {each: getattr(config, each) for each in DIMENSIONS}
     listed = [
-        Listed(config={**own, **point.config}, steps=point.asked["steps"], seconds=point.seconds)
+        Listed(
+            config={**own, **point.config},
+            steps=point.asked["steps"],
+            seconds=point.seconds,
+            spare=point.config["seed"] != settings.seed,
+        )
         for point in context.points
     ]
     epochs = fewest * config.batch_tokens / data.training_tokens
@@ -94,14 +98,14 @@ def run_list(experiment: Experiment, settings: ExperimentSettings) -> int:
 
 def plan_list(experiment: Experiment, settings: ExperimentSettings) -> Iterator[str]:
     """A line for each training, with its seconds of a device, and what all take."""
-    context = stand(experiment, settings, survey(experiment, settings).devices)
+    context = stand(experiment, settings, find_devices(settings))
     assert context.listed is not None
     yield f"{experiment.name} on {context.devices.slots} x {context.devices.name}"
     yield from context.notes
-    for point in survey(experiment, settings).points:
-        yield f"{point.text}: {point.seconds:.0f} s"
-    whole = sum(each.seconds for each in context.listed.listed)
-    yield f"about {duration_text(round(whole))} of {duration_text(settings.budget)}"
+    for each in context.listed.listed:
+        yield f"{label(each.config)}, {each.steps:,} steps: {each.seconds:.0f} s"
+    whole = duration_text(round(sum(each.seconds + FIRST_OVERHEAD_SECONDS for each in context.listed.listed)))
+    yield f"about {whole} in all, of {duration_text(settings.budget)}: where that is less, the dearest are left out"
 
 
 def trained(journal: Journal) -> list[Row]:

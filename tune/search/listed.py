@@ -22,15 +22,18 @@ goes on."""
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """One of a list. steps: of its training; seconds: that these are guessed to take of a slot."""
+    """One of a list. steps: of its training; seconds: that these are guessed to take of a slot; spare: it is left out
+    before any that is not."""
 
     config: Config
     steps: int
     seconds: float
+    spare: bool = False
 
 
 class Listing(SuccessiveHalving):
-    """Gives each free slot the first of a list that is not begun, or waits half-way, and that what is left pays for.
+    """Gives each free slot the first of a list that is not begun, or waits half-way. Where what is left does not pay
+    for all of these, the dearest are left out.
 
     Guesses are corrected by what the trained one took that is nearest by its own guess. It stands in the place of a
     family's suggestions too, as it knows which trial has which of the list. segment: as of CostModel; done: steps of a
@@ -62,15 +65,24 @@ class Listing(SuccessiveHalving):
         if self.hopeless:
             return super().decide(left)
         waiting, room = self._open(), min(left.seconds, left.wall)
+        prices = {place: self._rest(place, trial) for place, trial in waiting}
+        paid, rest = set[int](), left.seconds
+        for place in sorted(prices, key=lambda each: (self._listed[each].spare, prices[each], each)):
+            if prices[place] <= rest:
+                paid.add(place)
+                rest -= prices[place]
         for place, trial in waiting:
-            listed = self._listed[place]
-            share = 1 - (self._done(trial) if trial else 0) / listed.steps
-            price = self._segment(trial, max(0.0, share) * self._expected(listed))
-            if with_margin(price, MARGIN) <= room:
-                reason = f"{place + 1} of {len(self._listed)} in the list"
-                return Train(listed.config, listed.steps, price, reason, trial)
+            if place in paid and with_margin(prices[place], MARGIN) <= room:
+                listed, reason = self._listed[place], f"{place + 1} of {len(self._listed)} in the list"
+                return Train(listed.config, listed.steps, prices[place], reason, trial)
         few = f"what is left does not pay for {len(waiting)} of the list"
         return HandBack(few if waiting else "all of the list is trained, or in training")
+
+    def _rest(self, place: int, trial: str | None) -> float:
+        """Of what is left of its training."""
+        listed = self._listed[place]
+        share = 1 - (self._done(trial) if trial else 0) / listed.steps
+        return self._segment(trial, max(0.0, share) * self._expected(listed))
 
     def _open(self) -> list[tuple[int, str | None]]:
         """Places of those that are to begin or to go on, and the trial that began one."""
