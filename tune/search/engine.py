@@ -269,7 +269,7 @@ class Engine:
         if record.confirms is not None:
             return min(left, family.policy.ladder.confirm)
         goal = record.goal or family.goal(record, None, family.policy.enough(trial))
-        return left if goal is None else min(left, self._to(trial, goal))
+        return left if goal is None else self._to(trial, goal)
 
     def _to(self, trial: str, goal: int) -> float:
         """The price of bringing a trial on its last segment to so many steps."""

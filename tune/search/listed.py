@@ -15,7 +15,7 @@ from tune.search.memory_model import Memory
 from tune.search.successive_halving import HandBack, Left, Move, SuccessiveHalving, Train
 from tune.search_space import Config, Dimensions, label
 
-MARGIN = 1.25
+MARGIN = 1.5
 """Of a lease over its price. It is less than a search's: a training may be most of the cap, and one that is cut short
 goes on."""
 
