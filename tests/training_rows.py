@@ -26,8 +26,14 @@ def row(asked: dict[str, Any], config: dict[str, Any], loss: float, **found: Any
 
 
 def ablated(points: list[Any], loss: Callable[..., float]) -> list[dict[str, Any]]:
-    """Of the ablation's points, each with the loss of its configuration and seed."""
-    return [row(point.asked, dict(point.config), loss(**point.config)) for point in points]
+    """What the journal has of the ablation's trainings, each with the loss of its configuration and seed."""
+    found = []
+    for point in points:
+        config = dict(point.config)
+        told = row(point.asked, config, loss(**config))
+        ended = {"trained_loss": told["train_loss"], "train_loss": told["loss_while_training"]}
+        found.append(told | ended | {"lowest_loss": told["valid_loss"], "lowest_at": 1.0})
+    return found
 
 
 def precise(losses: dict[str, list[float]], seconds: dict[str, float]) -> list[dict[str, Any]]:
