@@ -72,7 +72,9 @@ def make_engine(
         _, ladder = terms[0].families.get(name, (0.0, None)) if terms else (0.0, None)
         if context.listed is not None:
             seconds, memory = by_now / context.devices.share, context.memories[name]
-            families[name] = listed_family(context.listed.listed, ladder, seconds, engine.trials, memory)
+            families[name] = listed_family(
+                context.listed.listed, ladder, seconds, memory, trials=engine.trials, price_to=engine.price_to
+            )
             continue
         families[name] = make_family(context, name, first, by_now, engine.price_of(name), ladder)
     if not terms:

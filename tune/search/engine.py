@@ -269,9 +269,9 @@ class Engine:
         if record.confirms is not None:
             return min(left, family.policy.ladder.confirm)
         goal = record.goal or family.goal(record, None, family.policy.enough(trial))
-        return left if goal is None else self._to(trial, goal)
+        return left if goal is None else self.price_to(trial, goal)
 
-    def _to(self, trial: str, goal: int) -> float:
+    def price_to(self, trial: str, goal: int) -> float:
         """The price of bringing a trial on its last segment to so many steps."""
         record = self.trials[trial]
         family = self.families[record.family]
@@ -283,7 +283,7 @@ class Engine:
         """A last segment; to so many steps only where a lease to these has its margin."""
         goal = self.families[name].goal(self.trials[move.trial], None, move.training)
         if goal is not None:
-            price, wall = self._to(move.trial, goal), self.wall_left()
+            price, wall = self.price_to(move.trial, goal), self.wall_left()
             room = min(self.accounting.affordable, math.inf if wall is None else wall)
             if with_margin(price) + self.families[name].cost_model.start_up <= room:
                 return self._lease(move.trial, None, price, "finish", move.reason, goal)

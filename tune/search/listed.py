@@ -35,18 +35,18 @@ class Listing(SuccessiveHalving):
     """Gives each free slot the first of a list that is not begun, or waits half-way. Where what is left does not pay
     for all of these, the dearest are left out.
 
-    Guesses are corrected by what the trained one took that is nearest by its own guess. It stands in the place of a
-    family's suggestions too, as it knows which trial has which of the list. segment: as of CostModel; done: steps of a
-    trial so far.
+    Guesses are corrected by what steps took of the one that is nearest by its own guess. It stands in the place of a
+    family's suggestions too, as it knows which trial has which of the list. segment: as of CostModel; trials, price_to:
+    as of Engine.
     """
 
     def __init__(
         self, listed: Sequence[Listed], ladder: Ladder, segment: Callable[[str | None, float], float],
-        done: Callable[[str], int],
+        trials: Mapping[str, TrialRecord], price_to: Callable[[str, int], float],
     ) -> None:  # fmt: skip
         frame = Frame(slots=1, shortest=ladder.first, overhead=ladder.overhead)
         super().__init__(frame, ladder, lambda trial, rung: math.inf)
-        self._listed, self._segment, self._done = listed, segment, done
+        self._listed, self._segment, self._records, self._price_to = listed, segment, trials, price_to
         self._of: dict[str, int] = {}
         """Of each trial its place in the list."""
 
@@ -79,10 +79,9 @@ class Listing(SuccessiveHalving):
         return HandBack(few if waiting else "all of the list is trained, or in training")
 
     def _rest(self, place: int, trial: str | None) -> float:
-        """Of what is left of its training."""
+        """The price of what is left of a training."""
         listed = self._listed[place]
-        share = 1 - (self._done(trial) if trial else 0) / listed.steps
-        return self._segment(trial, max(0.0, share) * self._expected(listed))
+        return self._price_to(trial, listed.steps) if trial else self._segment(None, self._expected(listed))
 
     def _open(self) -> list[tuple[int, str | None]]:
         """Places of those that are to begin or to go on, and the trial that began one."""
@@ -96,7 +95,8 @@ class Listing(SuccessiveHalving):
 
     def _expected(self, listed: Listed) -> float:
         """Seconds of its steps."""
-        taken = [(self._listed[self._of[trial]].seconds, seconds) for trial, seconds in self._ends.items() if seconds]
+        known = ((self._listed[place], self._records[trial].step_seconds) for trial, place in self._of.items())
+        taken = [(each.seconds, each.steps * step) for each, step in known if step]
         if not taken:
             return listed.seconds
         guess, seconds = min(taken, key=lambda each: abs(math.log(each[0] / listed.seconds)))
@@ -138,16 +138,17 @@ class Listing(SuccessiveHalving):
 
 
 def listed_family(
-    listed: Sequence[Listed], ladder: Ladder | None, seconds: float, trials: Mapping[str, TrialRecord], memory: Memory
-) -> Family:
+    listed: Sequence[Listed], ladder: Ladder | None, seconds: float, memory: Memory, *,
+    trials: Mapping[str, TrialRecord], price_to: Callable[[str, int], float],
+) -> Family:  # fmt: skip
     """A family that trains a list in so many seconds of a slot. ladder: that of its study, None: it is a new one; there
-    are no rungs; trials: of its engine."""
+    are no rungs; trials, price_to: of its engine."""
     prices = CostModel()
     bare = Ladder(
         seconds=seconds, first=1.0, top=0, explore=seconds, kept=0.0, last=0.0, start_up=prices.start_up,
         overhead=FIRST_OVERHEAD_SECONDS,
     )  # fmt: skip
-    listing = Listing(listed, ladder or bare, prices.segment, lambda trial: trials[trial].steps)
+    listing = Listing(listed, ladder or bare, prices.segment, trials, price_to)
     return Family(
         seconds=seconds, policy=listing, suggestions=listing, cost_model=prices, memory=memory, margin=MARGIN,
         guess=listing.step_seconds,

@@ -124,7 +124,9 @@ class World(Simulation):
             first = share * trials_each * (terms[0].seconds if terms else cap)
             if listed:
                 memory = known_memory(memory_limit)
-                self.families[name] = listed_family(listed, ladder, share * trials_each * by_now, engine.trials, memory)
+                self.families[name] = listed_family(
+                    listed, ladder, share * trials_each * by_now, memory, trials=engine.trials, price_to=engine.price_to
+                )
                 continue
             self.families[name] = Family(
                 seconds=share * trials_each * by_now, cost_model=CostModel(), suggestions=suggestions(),
