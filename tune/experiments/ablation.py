@@ -2,8 +2,6 @@
 what dropout does where a text is seen again and again.
 """
 
-from typing import Any
-
 from model.config import Config, Data
 from model.data.dataset import PairData, fewer_pairs
 from tune.devices import Devices
@@ -27,28 +25,27 @@ WITHOUT_DROPOUT = (
     Shape(64, 4, 4, 0.0),
     Shape(128, 4, 4, 0.0),
 )
-SEEN_AGAIN = tuple(Shape(128, 4, layers, dropout) for layers in (2, 4) for dropout in (0.0, 0.1, 0.3))
-"""Configurations of the report's best width, trained until their validation loss turns."""
+DROPOUTS = 0.0, 0.1, 0.3
+"""With each of these the default configuration, or what --fix makes of it, is trained until its validation loss turns.
+"""
 EPOCHS = 30
 
 
 def ablation(devices: Devices, settings: ExperimentSettings) -> list[Point]:
-    """The report's configurations, those of its figures and those without dropout. UserError: --fix leaves none."""
-    return listed(devices, settings, (*theirs(), *OF_FIGURES, *WITHOUT_DROPOUT))
+    """The report's configurations, those of its figures and those without dropout, each for the same steps.
 
-
-def overfitting(devices: Devices, settings: ExperimentSettings) -> list[Point]:
-    """A few of these, on a text that each sees EPOCHS times. UserError: --fix leaves none."""
-    return listed(devices, settings, SEEN_AGAIN)
-
-
-def listed(devices: Devices, settings: ExperimentSettings, shapes: tuple[Shape, ...]) -> list[Point]:
-    """Each for the same steps."""
-    asked: list[tuple[dict[str, Any], int]] = [(shape._asdict(), steps_of(settings)) for shape in dict.fromkeys(shapes)]
-    found = trainings(devices, settings, asked)
+    UserError: --fix leaves none.
+    """
+    shapes = dict.fromkeys((*theirs(), *OF_FIGURES, *WITHOUT_DROPOUT))
+    found = trainings(devices, settings, [(shape._asdict(), steps_of(settings)) for shape in shapes])
     if not found:
         raise invalid("fix", "leaves none of the report's configurations: fix less")
     return found
+
+
+def overfitting(devices: Devices, settings: ExperimentSettings) -> list[Point]:
+    """One configuration with each dropout, on a text that each sees EPOCHS times."""
+    return trainings(devices, settings, [({"dropout": dropout}, steps_of(settings)) for dropout in DROPOUTS])
 
 
 def steps_of(settings: ExperimentSettings) -> int:
@@ -73,6 +70,6 @@ ABLATION = Experiment(
     points=ablation, tables=tables, families=(FAMILY,),
 )  # fmt: skip
 OVERFITTING = Experiment(
-    name="overfitting", about=f"translators on a text that they see {EPOCHS} times, with dropout and without",
-    points=overfitting, text=seen_again, tables=overfitting_tables, families=(FAMILY,),
+    name="overfitting", about=f"a translator on a text that it sees {EPOCHS} times, with dropout and without",
+    points=overfitting, text=seen_again, tables=overfitting_tables, families=(FAMILY,), sets=("dropout",),
 )  # fmt: skip
