@@ -55,6 +55,7 @@ def test_what_the_cap_does_not_pay_for_is_not_begun_and_a_larger_one_goes_on(tmp
     assert search.accounting.ledger.spent <= 75
     done, left = ends(search), {each.config["number"] for each in listing.left_out}
     assert done and left and done.keys() | left == {each.config["number"] for each in LISTED}
+    assert 1 in left, "the dearest is left out first"
     assert len(search.engine.trials) == len(done), "none is half trained"
     search.journal.close()
     again = world(tmp_path, cap=400.0)
@@ -63,7 +64,7 @@ def test_what_the_cap_does_not_pay_for_is_not_begun_and_a_larger_one_goes_on(tmp
     assert (
         ends(again) == {each.config["number"]: each.steps for each in LISTED} and not again.families["nanogpt"].leases
     )
-    assert len(again.engine.trials) == len(LISTED), "each once"
+    assert again.total("SELECT COUNT(*) FROM reports WHERE final") == len(again.engine.trials) == len(LISTED), "once"
 
 
 def test_guesses_far_off_are_corrected_by_what_the_first_took(tmp_path: Path) -> None:
