@@ -1,6 +1,5 @@
 """The ablation: what it asks for, the effects that it finds, the report's parameters; and its study in virtual time."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +9,11 @@ import pytest
 
 from model.config import Config
 from model.cost.estimates import plain_parameters
+from model.training.checkpoint import newest
 from tests.training_rows import ablated
-from tune.assembly import make_engine, make_place
+from tune.assembly import make_engine, make_place, make_terms
 from tune.devices import Devices
+from tune.display.tensorboard import TensorBoard
 from tune.experiments.ablation import ABLATION, EPOCHS, OVERFITTING, ablation, overfitting, steps_of
 from tune.experiments.ablation_tables import (
     UNITS,
@@ -26,10 +27,12 @@ from tune.experiments.ablation_tables import (
     theirs,
     twists,
 )
-from tune.experiments.base import ExperimentSettings, price
-from tune.experiments.lists import lines, stand, trained
+from tune.experiments.base import ExperimentSettings, Row, price
+from tune.experiments.lists import stand, trained
+from tune.search.resume import close_what_a_kill_left_open, restore
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.store.journal import Journal
+from tune.study import conclude
 
 CPU = Devices(kind="cpu", count=2, model="core", precisions=("fp32", "bf16"), cores=2)
 
@@ -136,28 +139,39 @@ def test_a_text_is_cut_so_that_it_is_seen_so_often(pairs: Path) -> None:
     assert len({pair.tobytes() for pair in data.train.lengths}) > 1, "spread over all of it"
 
 
+def study(folder: Path, asked: ExperimentSettings) -> tuple[int, list[Row], list[str]]:
+    """A study of the ablation begun, or gone on with, with all of a search but Ray and the training: how long its list
+    is, what was trained, and what is told of it."""
+    context, new = stand(ABLATION, asked, CPU), not (folder / "journal.db").exists()
+    journal, clock = Journal(folder, new=new), Clock()
+    if not new:
+        close_what_a_kill_left_open(journal)
+    tensorboard = TensorBoard(folder / "tensorboard", journal, asked, context.dimensions)
+    engine = make_engine(context, journal, [tensorboard], now=clock, elapsed=0.0)
+    notes = [] if new else restore(engine, journal, make_terms(context, engine), newest)
+    assert notes == [] and context.listed is not None
+    journal.note(**context.facts())
+    place = make_place(context, engine)
+    assert place.listed and place.recipes["translation"]({})["average"] == 0.0
+    Simulation(
+        engine, clock, Costs(start_up=6.0, overhead=1.0), lambda *_: PowerLaw(step_seconds=0.5, parameters=1000)
+    ).run()
+    rows, told = trained(journal), list(conclude(context, engine, tensorboard))
+    assert engine.accounting.ledger.spent <= asked.budget
+    journal.close()
+    return len(context.listed.listed), rows, told
+
+
 def test_a_study_of_a_list_trains_it_whole_and_goes_on_with_what_the_cap_did_not_pay_for(
     pairs: Path, tmp_path: Path
 ) -> None:
-    """With all of a search but Ray and the training."""
-    asked = settings(fix={"d_model": 64}, translation_corpus=pairs, budget="10m", scale=0.001)
-    rows = []
-    for budget in ("5m", "30m"):
-        context = stand(ABLATION, replace(asked, budget=budget), CPU)
-        assert context.listed is not None
-        journal, clock = Journal(tmp_path, new=not rows), Clock()
-        engine = make_engine(context, journal, [], now=clock, elapsed=0.0)
-        if rows:
-            break
-        place = make_place(context, engine)
-        assert place.listed and place.recipes["translation"]({})["average"] == 0.0
-        journal.note(**context.facts())
-        costs = Costs(start_up=6.0, overhead=1.0)
-        Simulation(engine, clock, costs, lambda *_: PowerLaw(step_seconds=0.5, parameters=1000)).run()
-        rows = trained(journal)
-        assert engine.accounting.ledger.spent <= 300 and {row["tokens"] for row in rows} == {steps_of(asked)}
-        assert 2 < len(rows) < len(context.listed.listed)
-        told = list(lines(ABLATION, journal))
-        assert any("What each configuration learned" in line for line in told)
-        assert all(json.loads(row["config"])["seed"] == 0 for row in journal.rows("SELECT config FROM trials"))
-        journal.close()
+    asked = settings(fix={"d_model": 64}, translation_corpus=pairs, budget="5m", scale=0.001, seeds=2, name="ablation")
+    most, rows, told = study(tmp_path, asked)
+    assert 2 < len(rows) < most and {row["steps"] for row in rows} == {steps_of(asked)}
+    assert {row["config"]["seed"] for row in rows} == {0}, "further seeds come after all of the first"
+    assert any("What each configuration learned" in line for line in told)
+    (left,) = (line for line in told if "left out, as the cap does not pay for them" in line)
+    assert left.startswith(f"{most - len(rows)} of {most} ") and "tune/experiment.py ablation --resume" in left
+    most, rows, told = study(tmp_path, replace(asked, budget=3600.0))
+    assert len(rows) == most == 2 * len({shape_of(row["config"]) for row in rows})
+    assert not any("left out" in line for line in told)
