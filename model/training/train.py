@@ -78,7 +78,7 @@ class Recent:
 YIELD_SECONDS = 1.0
 CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 0.01  # between checkpoints in a long segment; their share of it, at most
 CURVE_POINTS, CURVE_SHARE = 10, 0.02  # evaluations of a final segment; their share of it, at most
-LISTED_POINTS, LISTED_SHARE = 20, 0.1  # the same of one that is there for its learning curve
+LISTED_POINTS = 20  # of one that is there for its learning curve, at equal distances in steps
 WATCH_SHARE, WATCH_POINTS = 0.1, 40  # a loss that may turn is looked at after so much more training, and so often
 COMPILE_REPAYS = {"cpu": 240.0, "cuda": 60.0}  # training seconds ahead that make torch.compile worth its time
 WARM_UPS_BEFORE_AN_AVERAGE = 2  # it is not measured before: it lags behind while the loss falls steeply
@@ -134,8 +134,8 @@ class _Training:
         self.recent, self.compile_settled = Recent(), False
         self.next_yield = lease.clock() + YIELD_SECONDS
         self.next_save = lease.clock() + CHECKPOINT_SECONDS
-        self.next_point = math.inf
-        self.points, self.share = (LISTED_POINTS, LISTED_SHARE) if segment.curve else (CURVE_POINTS, CURVE_SHARE)
+        self.next_point, self.points = math.inf, CURVE_POINTS
+        self.listed_every = max(WARM, (segment.steps or 0) // LISTED_POINTS)
         self.watching, self.lowest, self.best = False, Lowest(), list[Tensor]()
         self.too_large: set[tuple[str, int | None]] = set()  # evaluations for which memory did not suffice
 
@@ -164,6 +164,7 @@ class _Training:
             self.learner.rehearse()
         self._restore()
         self.began, self.micro_batches = self.learner.steps, self.segment.micro_batches
+        self.listed = self.learner.steps // self.listed_every
         self.sizes = {
             split: self.learner.family.span(self.config, self.data, split, None).tokens for split in ("valid", "test")
         }
@@ -267,6 +268,10 @@ class _Training:
     def _curve_point(self) -> dict[str, Evaluation | None]:
         """The evaluations that are due now in a final segment, or in a watched one; the first comes early, to learn
         what they take, and to know what such a segment began with."""
+        if self.segment.curve:
+            before, self.listed = self.listed, self.learner.steps // self.listed_every
+            due = self.listed > before and not self.forecast.reached()
+            return self._look(after=self.forecast.closing_seconds()) if due else {}
         if self.learner.steps < self.began + WARM or not (self._watches() or self.segment.final):
             return {}
         found: dict[str, Evaluation | None] = {}
@@ -276,12 +281,12 @@ class _Training:
             self.points -= known
         elif self.next_point < math.inf:
             return found
-        cost = self.forecast.whole_seconds((1 + self.segment.curve) * self.forecast.evaluation_tokens)
+        cost = self.forecast.whole_seconds(self.forecast.evaluation_tokens)
         interval = self.forecast.training_left() / max(1, self.points)
         if self.watching:
             at_most = self.segment.device_seconds / WATCH_POINTS
             cost, interval = 2 * cost, min(at_most, WATCH_SHARE * self.pace.training_seconds)
-        self.next_point = self.lease.clock() + max(interval, cost / self.share)
+        self.next_point = self.lease.clock() + max(interval, cost / CURVE_SHARE)
         return found
 
     def _watches(self) -> bool:

@@ -62,6 +62,11 @@ def average(rows: Iterable[Row], name: str) -> float:
     return statistics.fmean(found) if found else math.nan
 
 
+def told(rows: Sequence[Row], name: str, form: str) -> str:
+    """The same as people read it; what no lease paid for has no figure."""
+    return figure(None if math.isnan(average(rows, name)) else average(rows, name), form)
+
+
 def losses(done: Sequence[Row]) -> dict[int, Losses]:
     """Validation losses by seed, of the configurations that every seed has."""
     found: dict[int, dict[Shape, float]] = {}
@@ -177,9 +182,9 @@ def overfitting_tables(done: Sequence[Row]) -> list[Table]:
     """What each configuration learned of a text that it saw again and again."""
     found = [
         [
-            named(shape), f"{average(rows, 'epochs'):.3g}", f"{average(rows, 'trained_loss'):.3f}",
+            named(shape), f"{average(rows, 'epochs'):.3g}", told(rows, "trained_loss", "{:.3f}"),
             f"{average(rows, 'valid_loss'):.3f}", f"{average(rows, 'valid_loss') - average(rows, 'trained_loss'):+.3f}",
-            f"{average(rows, 'lowest_loss'):.3f}", f"{average(rows, 'lowest_at'):.0%}", f"{average(rows, 'bleu'):.1f}",
+            f"{average(rows, 'lowest_loss'):.3f}", f"{average(rows, 'lowest_at'):.0%}", told(rows, "bleu", "{:.1f}"),
         ]
         for shape, rows in by_shape(done).items()
     ]  # fmt: skip
@@ -196,9 +201,9 @@ def quality(done: Sequence[Row]) -> Table:
         valid = f"{average(rows, 'valid_loss'):.3f}" if spread is None else with_interval(spread, "{:.3f}")
         nats = average(rows, "nats_per_word")
         found.append([
-            named(shape), f"{average(rows, 'trained_loss'):.3f}", f"{average(rows, 'train_loss'):.3f}", valid,
+            named(shape), told(rows, "trained_loss", "{:.3f}"), f"{average(rows, 'train_loss'):.3f}", valid,
             f"{average(rows, 'accuracy'):.1%}", f"{math.exp(average(rows, 'valid_loss')):.4g}", f"{math.exp(nats):.4g}",
-            f"{nats:.3f}", f"{average(rows, 'bits_per_character'):.3f}", f"{average(rows, 'bleu'):.1f}",
+            f"{nats:.3f}", f"{average(rows, 'bits_per_character'):.3f}", told(rows, "bleu", "{:.1f}"),
             *(figure(their.get(name)) for name in ("train_loss", "valid_loss", "valid_perplexity")),
         ])  # fmt: skip
     columns = (
