@@ -263,10 +263,8 @@ def conclude(context: SearchContext, engine: Engine, tensorboard: TensorBoard) -
         yield from conclude_families(context, engine, tensorboard)
     else:
         journal.note(ended={"reason": engine.stopping or CAP, "spent": ledger.spent, "cap": settings.budget})
-        told = (
-            conclude_loop(context, journal, ledger.spent) if context.listed is None else conclude_list(context, engine)
-        )
-        yield from told
+        of_loop = context.listed is None
+        yield from conclude_loop(context, journal, ledger.spent) if of_loop else conclude_list(context, engine)
     if engine.stopping:
         later = " --deadline LATER" if engine.stopping == "deadline" else ""
         yield f"ended by {engine.stopping}; go on with: {settings.to_go_on(journal.folder)}{later}"
@@ -278,7 +276,7 @@ def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
     assert listed is not None
     yield from listed.lines(journal)
     left = [each for family in engine.families.values() for each in left_out(family)]
-    if left:
+    if left and not engine.stopping:
         which = f"{', '.join(label(each.config) for each in left[:TOLD])}{', ...' if len(left) > TOLD else ''}"
         how = f"a larger --budget goes on with them: {settings.to_go_on(journal.folder)} --budget MORE"
         yield f"{len(left)} of {len(listed.listed)} left out, as the cap does not pay for them: {which}; {how}"

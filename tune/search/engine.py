@@ -275,9 +275,8 @@ class Engine:
         """The price of bringing a trial on its last segment to so many steps."""
         record = self.trials[trial]
         family = self.families[record.family]
-        return family.cost_model.segment(
-            trial, max(1, goal - record.steps) * (record.step_seconds or family.guess(trial))
-        )
+        seconds = max(1, goal - record.steps) * (record.step_seconds or family.guess(trial))
+        return family.cost_model.segment(trial, seconds)
 
     def _finish(self, name: str, move: Finish) -> Assignment:
         """A last segment; to so many steps only where a lease to these has its margin."""

@@ -86,11 +86,10 @@ class Listing(SuccessiveHalving):
     def _open(self) -> list[tuple[int, str | None]]:
         """Places of those that are to begin or to go on, and the trial that began one."""
         trials = {place: trial for trial, place in self._of.items()}
-        halfway = {trials[place] for place in trials if self._waits_there(trials[place])}
         found = ((place, trials.get(place)) for place in range(len(self._listed)))
-        return [(place, trial) for place, trial in found if trial is None or trial in halfway]
+        return [(place, trial) for place, trial in found if trial is None or self._waits(trial)]
 
-    def _waits_there(self, trial: str) -> bool:
+    def _waits(self, trial: str) -> bool:
         return trial in self.trials and self.trials[trial].state == "paused"
 
     def _expected(self, listed: Listed) -> float:
