@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from analysis import tables
-from analysis.experiments.ablation import main_effects, overfitting, sizes
+from analysis.experiments.ablation import ALONG, SHOWN, learning, main_effects, minutes, overfitting, sizes
 from analysis.experiments.batch_size import batch_size
 from analysis.experiments.curves import lives
 from analysis.experiments.data_parallel import ways
@@ -33,8 +33,10 @@ OF_A_FAMILY: Mapping[str, Sequence[Callable[[Results, str], Picture]]] = {
     "curves": (curves,),
     "effects": (effects, parallel),
 }
+LEARNING = [partial(learning, what=what, along=along) for what in SHOWN for along in ALONG]
 PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {
-    "ablation": (main_effects, sizes, overfitting),
+    "ablation": (main_effects, sizes, minutes, *LEARNING),
+    "overfitting": (overfitting, *LEARNING),
     "methods": (methods_scatter, equal_flops),
     "batch_size": (batch_size,),
     "estimates": (estimates,),

@@ -236,7 +236,7 @@ def spending_table(spent: Spending) -> pd.DataFrame:
 
 def prospects(study: Study, results: Results, family: str) -> dict[str, Any]:
     """What other caps are expected to buy, as the search wrote it down at its end; or why that is not known."""
-    if study.measure.own:
+    if study.measure.own or "experiment" in study.facts:
         return {"prospects": None, "at_a_constant_rate": False}
     told = study.facts.get("prospects", {}).get(family)
     if told is None or told["why"]:
@@ -275,8 +275,9 @@ def score_text(score: dict[str, Any]) -> str:
 
 
 def command(study: Study) -> str:
-    """What makes the search again."""
-    words = shlex.split(called("tune/run.py"))
+    """What makes the study again."""
+    of = study.facts.get("experiment")
+    words = [*shlex.split(called("tune/experiment.py")), str(of)] if of else shlex.split(called("tune/run.py"))
     for name, value in study.facts.get("settings", {}).items():
         flag = f"--{name.replace('_', '-')}"
         words += [flag] if value is True else [] if value is False else [flag, str(value)]

@@ -24,7 +24,7 @@ from tune.ranking import TAKEN, compared, configurations, reported
 from tune.reports import Metric
 from tune.search_space import DIMENSIONS, label
 from tune.store.journal import FILE, connect
-from tune.store.queries import ANEW, PLACES, in_order
+from tune.store.queries import ANEW, PLACES, TRAINED, in_order
 
 RUNS = Path("runs")
 KERNELS = "kernels"
@@ -198,6 +198,30 @@ def experiment_rows(study: Study, name: str) -> list[dict[str, Any]]:
     if not measured:
         raise UserError(f"study: {study.name!r} has no row of {name}; make one: {called('tune/experiment.py')} {name}")
     return measured
+
+
+def trained(study: Study) -> pd.DataFrame:
+    """A row for each trial that was trained whole, as tune.store.queries has it, with its dimensions and epochs.
+    UserError where there is none."""
+    table = study.read(TRAINED)
+    if table.empty:
+        raise UserError(f"study: {study.name!r} has no trial that came to its end yet; go on with it")
+    texts = table["family"].map(lambda family: study.corpus(family).get("training_tokens", math.nan))
+    return table.assign(epochs=table["tokens"] / texts).join(configurations(table["config"], None))
+
+
+def learning_curves(study: Study) -> pd.DataFrame:
+    """A row for each report of these, in their order, with their dimensions; what was done again after a kill counts
+    once."""
+    ends = trained(study)
+    own = ["trial", *configurations(ends["config"], None), "epochs"]
+    columns = "trial, steps, tokens, training_seconds, train_loss, valid_loss, accuracy, perplexity"
+    table = study.read(f"SELECT {columns}, trained_loss, trained_accuracy FROM reports ORDER BY trial, report")
+    ahead = table.iloc[::-1].groupby("trial")["steps"].cummin().sort_index()
+    table = table[table["steps"] <= ahead].drop_duplicates(["trial", "steps"], keep="last")
+    table = table.merge(ends[[*own, "tokens"]].rename(columns={"tokens": "of"}), on="trial")
+    epochs = table["epochs"] * table["tokens"] / table["of"]
+    return table.assign(epochs=epochs, minutes=table["training_seconds"] / 60).drop(columns="of")
 
 
 def published(name: str) -> pd.DataFrame:

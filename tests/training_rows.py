@@ -25,15 +25,21 @@ def row(asked: dict[str, Any], config: dict[str, Any], loss: float, **found: Any
     } | found  # fmt: skip
 
 
+def ended(told: dict[str, Any]) -> dict[str, Any]:
+    """The same, as the journal tells of a trial of a list."""
+    own = {"trained_loss": told["train_loss"], "train_loss": told["loss_while_training"]}
+    return told | own | {"lowest_loss": told["valid_loss"], "lowest_at": 1.0}
+
+
 def ablated(points: list[Any], loss: Callable[..., float]) -> list[dict[str, Any]]:
-    """Of the ablation's points, each with the loss of its configuration and seed."""
-    return [row(point.asked, dict(point.config), loss(**point.config)) for point in points]
+    """Of the ablation's trainings, each with the loss of its configuration and seed."""
+    return [ended(row(point.asked, dict(point.config), loss(**point.config))) for point in points]
 
 
 def precise(losses: dict[str, list[float]], seconds: dict[str, float]) -> list[dict[str, Any]]:
     """Of the precisions, their losses by seed."""
     return [
-        row({"steps": STEPS}, {"precision": precision, "seed": seed}, loss, training_seconds=seconds[precision])
+        ended(row({"steps": STEPS}, {"precision": precision, "seed": seed}, loss, training_seconds=seconds[precision]))
         for precision, of_seeds in losses.items()
         for seed, loss in enumerate(of_seeds)
     ]

@@ -17,6 +17,7 @@ from tune.search.earlier import Learned
 from tune.search.engine import Engine, Listener
 from tune.search.family import CostModel, Family
 from tune.search.ladder import Frame, Ladder, Rules
+from tune.search.listed import listed_family
 from tune.search.outlook import Outlook
 from tune.search.resume import agreed, last_moment, spent, spent_beside
 from tune.search.state import Terms
@@ -62,13 +63,19 @@ def make_engine(
         slots=context.devices.slots,
         there=there,
         wall_left=wall_left,
-        within=within(settings, context.devices),
+        within=math.inf if context.listed else within(settings, context.devices),
         listeners=listeners,
     )
     first = terms[0].seconds if terms else settings.budget
     by_now = settings.budget - spent_beside(journal)
     for name in settings.families:
         _, ladder = terms[0].families.get(name, (0.0, None)) if terms else (0.0, None)
+        if context.listed is not None:
+            seconds, memory = by_now / context.devices.share, context.memories[name]
+            families[name] = listed_family(
+                context.listed.listed, ladder, seconds, memory, trials=engine.trials, price_to=engine.price_to
+            )
+            continue
         families[name] = make_family(context, name, first, by_now, engine.price_of(name), ladder)
     if not terms:
         engine.agree(make_terms(context, engine))
@@ -76,7 +83,7 @@ def make_engine(
         rung_seconds={
             name: [family.policy.rung_seconds(rung) for rung in range(12)]
             for name, family in families.items()
-            if context.loop is None  # whose ladder its first report changes
+            if context.loop is None and context.listed is None  # a loop's first report changes its ladder
         },
     )
     return engine
@@ -178,7 +185,9 @@ def make_place(context: SearchContext, engine: Engine) -> Place:
     (study / heartbeat.FOLDER).mkdir(exist_ok=True)
     before: dict[str, Any] = {**named(engine.accounting.journal.facts().get("evaluation_tokens"))}
     tokens = {
-        name: before.get(name) or evaluation_tokens(kind, family.policy.rung_seconds(0))
+        name: before.get(name)
+        or (context.listed.evaluation_tokens if context.listed else 0)
+        or evaluation_tokens(kind, family.policy.rung_seconds(0))
         for name, family in engine.families.items()
         if context.loop is None
     }
@@ -187,7 +196,7 @@ def make_place(context: SearchContext, engine: Engine) -> Place:
         folder=study, device=kind, threads=THREADS, seed=settings.seed, evaluation_tokens=tokens,
         recipes={name: each.at for name, each in context.recipes.items()},
         report_every=settings.report_every, driver=heartbeat.Driver.here(),
-        memory_limit=context.held_to,
+        memory_limit=context.held_to, listed=context.listed is not None,
     )  # fmt: skip
 
 

@@ -111,7 +111,8 @@ class Recipe:
     weights: the size around which a search begins, those of the layers (0: nothing is known of such models); tokens:
     of training that one trial of such a model has, were it all that the family trained; flops: the FLOP/s that this
     follows from; why: of each, in a few words; own: what rate, warm-up and beta2 follow from in a trial whose batch is
-    its own (`followed`); evaluation_window: as Config has it, where contexts vary.
+    its own (`followed`); evaluation_window: as Config has it, where contexts vary; average: the same, where it is not
+    Config's own.
     """
 
     context: int
@@ -130,6 +131,7 @@ class Recipe:
     why: Mapping[str, str]
     own: Mapping[str, float] = field(default_factory=dict)
     evaluation_window: int | None = None
+    average: float | None = None
 
     @property
     def config(self) -> dict[str, Any]:
@@ -138,8 +140,9 @@ class Recipe:
 
     def at(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """What is known of the Config of a trial at a point of the space."""
-        window = {} if self.evaluation_window is None else {"evaluation_window": self.evaluation_window}
-        return {**self.config, **window, **followed(self.own, point), **point}
+        set_apart = {name: getattr(self, name) for name in ("evaluation_window", "average")}
+        known = {name: value for name, value in set_apart.items() if value is not None}
+        return {**self.config, **known, **followed(self.own, point), **point}
 
     @property
     def line(self) -> str:

@@ -106,6 +106,9 @@ class Report:
     valid_subset: int | None = None  # about so many target tokens
     whole: Evaluation | None = None  # of all of the validation split, and so test, by the better of both
     test: Evaluation | None = None
+    trained: Evaluation | None = None  # of as much of the training split as valid is of its own, without dropout
+    bleu: float | None = None  # 0 to 100, of some sentences of the validation split, and so chrf
+    chrf: float | None = None
     ended: Ended | None = None
     rung: int | None = None  # that it completes, as the driver knows
     checkpoint: str | None = None  # the newest of the trial, with `ended`; None where it diverged
@@ -165,7 +168,7 @@ def merge(before: Report | None, after: Report) -> Report:
     )  # fmt: skip
 
 
-SPLITS = ("valid", "averaged", "whole", "test")
+SPLITS = ("valid", "averaged", "whole", "test", "trained")
 SECONDS = "seconds_"
 """Before the name of a phase."""
 _PLAIN = ("perplexity", "bits_per_character", "nats_per_word", "accuracy")

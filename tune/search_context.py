@@ -8,7 +8,7 @@ import math
 import platform
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -38,8 +38,9 @@ from tune.search.earlier import Earlier, Ground, Learned, beyond, learn, line, r
 from tune.search.engine import WALLS
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.ladder import CONFIRM_SHARE
+from tune.search.listed import Listed, dimensions
 from tune.search.memory_model import Memory, first_overhead
-from tune.search_space import PER_LAYER, SPACES, WIDER, Space, Value, freed, layer_weights, wider
+from tune.search_space import PER_LAYER, SPACES, WIDER, Dimensions, Space, Value, freed, layer_weights, merged, wider
 from tune.settings import Settings
 from tune.step_prices import NOMINAL, StepPrices, launches
 from tune.store.journal import Journal, Stopwatch
@@ -50,13 +51,25 @@ SHORTEST_RUNG_SECONDS = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
+class ListedStudy:
+    """experiment: whose list it is; evaluation_tokens: of the validation subset, and as many of the training split;
+    lines: what the trials that came to their ends say together."""
+
+    experiment: str
+    listed: Sequence[Listed]
+    evaluation_tokens: int
+    lines: Callable[[Journal], Iterable[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SearchContext:
     """What a search stands on; each mapping is by family.
 
     recipes: what of a trial's Config is not searched; probed: seconds for which a device was measured for that.
     settings: each corpus is named. devices: shared as the settings ask for. held_to: bytes that a trial is held to.
     learned: from earlier studies. notes: lines for the user: which texts serve and why, what the memory limit comes to;
-    begun: when it was asked for, on the monotonic clock; loop: a user's own, in the place of all families.
+    begun: when it was asked for, on the monotonic clock; loop: a user's own, in the place of all families; listed: a
+    list, in the place of a search.
     """
 
     settings: Settings
@@ -71,6 +84,16 @@ class SearchContext:
     notes: Sequence[str]
     begun: float
     loop: Loop | None = None
+    listed: ListedStudy | None = None
+
+    @property
+    def dimensions(self) -> Dimensions:
+        """What configurations have, with their values."""
+        return (
+            dimensions(self.listed.listed)
+            if self.listed
+            else merged(space.whole.dimensions for space in self.spaces.values())
+        )
 
     def config(self, family: str, point: Mapping[str, Any]) -> Config:
         """Of a trial at a point of a family's space."""
@@ -84,7 +107,8 @@ class SearchContext:
     def facts(self) -> dict[str, Any]:
         """What the study is."""
         recipes = {name: each.stored() for name, each in self.recipes.items()}
-        told = {"learned": {name: each.stored() for name, each in self.learned.items()}} if self.learned else {}
+        told: dict[str, Any] = {"experiment": self.listed.experiment} if self.listed else {}
+        told |= {"learned": {name: each.stored() for name, each in self.learned.items()}} if self.learned else {}
         return facts_of(self.settings, self.devices, self.data, recipes=recipes, **told)
 
 
@@ -367,7 +391,13 @@ PACKAGES = ("ray", "torch", "numpy", "optuna", "tokenizers", "tensorboard")
 def facts_of(settings: Settings, devices: Devices, data: Mapping[str, Data], **more: Any) -> dict[str, Any]:
     """What the study is."""
     corpora = {
-        name: {"name": each.name, "sha256": each.sha256, "builtin": each.builtin, "vocabulary": each.vocabulary}
+        name: {
+            "name": each.name,
+            "sha256": each.sha256,
+            "builtin": each.builtin,
+            "vocabulary": each.vocabulary,
+            "training_tokens": each.training_tokens,
+        }
         for name, each in data.items()
     }
     return {

@@ -37,12 +37,13 @@ from tune.display.console import Callback, Screen, last_word, screen_apart
 from tune.display.panel import displayed
 from tune.display.tensorboard import SystemRun, TensorBoard
 from tune.dry_run import Plan, make_plan, plan_lines
-from tune.errors import told_in_one_line
+from tune.errors import called, told_in_one_line
 from tune.own_loop import conclude_loop, metric_of, newest_of, survey_loop
 from tune.prospects import Prospects, note_prospects, prospect_lines, prospects
 from tune.ranking import ranking
 from tune.registry import travelling
 from tune.search.engine import Engine, Listener
+from tune.search.listed import left_out
 from tune.search.resume import check_plain, close_what_a_kill_left_open, restore, spent, undamaged
 from tune.search.successive_halving import TOO_LITTLE
 from tune.search_context import (
@@ -54,7 +55,7 @@ from tune.search_context import (
     survey,
     write_facts,
 )
-from tune.search_space import merged
+from tune.search_space import label
 from tune.settings import Settings
 from tune.signals import Told, ended_in_order, interruptible
 from tune.store.heartbeat import beating
@@ -63,9 +64,15 @@ from tune.store.mirror import mirrored
 from tune.store.queries import best_so_far
 from tune.system import energy_noted
 from tune.units import duration_text
-from tune.winners import export, last_lines, winners, write_samples
+from tune.winners import export, last_lines, spending_lines, winners, write_samples
 
 SILENT_END = "ended without a word, killed from outside or as Ray died under it (log.txt has what Ray said)"
+
+
+Stand = Callable[[Settings, Devices], SearchContext]
+"""What a study stands on, on these devices."""
+TOLD = 8
+"""Of what was left out of a list, so many at most are named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,18 +115,20 @@ def run(settings: Settings) -> int:
     return run_study(settings).exit_code
 
 
-def run_study(settings: Settings, callbacks: Sequence[Listener] = ()) -> Outcome:
-    """Run the search that the settings ask for. UserError, with nothing written: a setting that cannot serve."""
+def run_study(settings: Settings, callbacks: Sequence[Listener] = (), stand: Stand | None = None) -> Outcome:
+    """Run the search that the settings ask for; stand: on what, where it is no search but a list. UserError, with
+    nothing written: a setting that cannot serve."""
+    stand = stand or (survey if settings.train is None else survey_loop)
     assert not settings.plan, "a plan spends nothing"
     settings.check_files()
     if settings.resume and (line := settings.nothing_to_do()):
         print(line)
         return Outcome(folder=settings.resume, found=True, interrupted=None)
     if settings.address is None:
-        return search_on(settings, find_devices(settings), own_ray, callbacks=callbacks)
+        return search_on(settings, stand, find_devices(settings), own_ray, callbacks=callbacks)
     with joined(settings.address):
         check_folder(settings.resume or settings.new_folder())
-        return search_on(settings, cluster_devices(settings), lambda _: nullcontext(), slots_there, callbacks)
+        return search_on(settings, stand, cluster_devices(settings), lambda _: nullcontext(), slots_there, callbacks)
 
 
 def own_ray(context: SearchContext) -> AbstractContextManager[None]:
@@ -133,11 +142,11 @@ def slots_there(devices: Devices) -> int:
 
 
 def search_on(
-    settings: Settings, devices: Devices, up: Callable[[SearchContext], AbstractContextManager[None]],
+    settings: Settings, stand: Stand, devices: Devices, up: Callable[[SearchContext], AbstractContextManager[None]],
     there: Callable[[Devices], int] | None = None, callbacks: Sequence[Listener] = (),
 ) -> Outcome:  # fmt: skip
     """Run a search on these devices. up: a Ray while trials run; there: how many slots there are just now."""
-    context = (survey if settings.train is None else survey_loop)(settings, devices)
+    context = stand(settings, devices)
     facts, ray = context.facts(), up(context)
     with ended_in_order() as told:
         study = context.settings.resume or context.settings.make_folder()
@@ -170,8 +179,7 @@ def conduct(
         write(f"{study}: {duration_text(settings.budget)} on {place_text}")
         for note in (*context.notes, *(f"{name}: {each.line}" for name, each in context.recipes.items())):
             write(note)
-        dimensions = merged(space.whole.dimensions for space in context.spaces.values())
-        tensorboard = TensorBoard(study / "tensorboard", journal, settings, dimensions, context.metric)
+        tensorboard = TensorBoard(study / "tensorboard", journal, settings, context.dimensions, context.metric)
         listeners: list[Listener] = [
             *(tensorboard, Screen(write, context.metric), *energy_noted(journal, settings)),
             *([] if settings.address else [SystemRun(study / "tensorboard")]),  # elsewhere other machines do the work
@@ -252,14 +260,30 @@ def open_journal(study: Path, settings: Settings) -> Iterator[Journal]:
 def conclude(context: SearchContext, engine: Engine, tensorboard: TensorBoard) -> Iterator[str]:
     """Keep the winners where people look for them, let them translate and write, and tell what was found."""
     journal, ledger, settings = engine.accounting.journal, engine.accounting.ledger, context.settings
-    if context.loop is None:
+    if context.loop is None and context.listed is None:
         yield from conclude_families(context, engine, tensorboard)
     else:
         journal.note(ended={"reason": engine.stopping or CAP, "spent": ledger.spent, "cap": settings.budget})
-        yield from conclude_loop(context, journal, ledger.spent)
+        of_loop = context.listed is None
+        yield from conclude_loop(context, journal, ledger.spent) if of_loop else conclude_list(context, engine)
     if engine.stopping:
         later = " --deadline LATER" if engine.stopping == "deadline" else ""
         yield f"ended by {engine.stopping}; go on with: {settings.to_go_on(journal.folder)}{later}"
+
+
+def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
+    """Tell what the trials of a list say together, and what the cap did not pay for."""
+    journal, settings, listed = engine.accounting.journal, context.settings, context.listed
+    assert listed is not None
+    yield from listed.lines(journal)
+    left = [each for family in engine.families.values() for each in left_out(family)]
+    if left and not engine.stopping:
+        which = f"{', '.join(label(each.config) for each in left[:TOLD])}{', ...' if len(left) > TOLD else ''}"
+        how = f"a larger --budget goes on with them: {settings.to_go_on(journal.folder)} --budget MORE"
+        yield f"{len(left)} of {len(listed.listed)} left out, as the cap does not pay for them: {which}; {how}"
+    spent = engine.accounting.ledger.spent
+    yield from spending_lines(journal, cap=settings.budget, spent=spent, price=settings.price_per_hour)
+    yield f"draw it: {called('analysis/plot.py')} experiment {journal.folder}"
 
 
 def conclude_families(context: SearchContext, engine: Engine, tensorboard: TensorBoard) -> Iterator[str]:

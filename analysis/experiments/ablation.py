@@ -1,32 +1,100 @@
-"""The ablation: what each dimension does, perplexity against parameters beside the report's, and a longer training."""
+"""The ablation: learning curves by width, what each dimension does, perplexity and minutes against parameters beside
+the report's; and where validation losses turn on a text that is seen again and again.
+"""
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from analysis import tables
-from analysis.study import Study, experiment_rows, published
-from analysis.style import BLUE, GREY, MARKERS, ORANGE, Picture, axes, legend_above, log_axis
-from tune.errors import UserError
+from analysis.study import Study, learning_curves, published, trained
+from analysis.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    MARKERS,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    Picture,
+    axes,
+    legend_above,
+    log_axis,
+)
 
 NAMES = ["d_model", "heads", "layers", "dropout"]
 OURS, THEIRS = "here", "published"
-SETS = "report", "no dropout"
-LONGER = "longer"
+DROPOUTS = {0.0: SKY, 0.1: BLUE, 0.3: GREEN, 0.4: PURPLE, 0.5: ORANGE}
+LAYERS = {2: "-", 4: "--", 8: "-.", 16: ":"}
+ALONG = {"epochs": "epochs", "minutes": "minutes of training"}
+SHOWN = {
+    "loss": ("nats a token", "valid_loss", "trained_loss"),
+    "accuracy": ("accuracy, %", "accuracy", "trained_accuracy"),
+    "perplexity": ("validation perplexity", "perplexity", None),
+}
+"""What is drawn: its axis, its column of the validation split and of the training split."""
+
+
+def learning(study: Study, what: str, along: str) -> Picture:
+    """A panel for each width: one of SHOWN over epochs or minutes, a line for each configuration."""
+    table = learning_curves(study).dropna(subset="valid_loss")
+    table[["accuracy", "trained_accuracy"]] *= 100
+    label, valid, of_training = SHOWN[what]
+    widths = sorted(table["d_model"].unique())
+    columns = min(3, len(widths))
+    rows = -(-len(widths) // columns)
+    figure, plots = axes(rows, columns, height=0.6 + 2.1 * rows)
+    for plot, width in zip(plots, widths, strict=False):
+        for _, line in table[table["d_model"] == width].groupby("trial"):
+            first = line.iloc[0]
+            color, dashes = DROPOUTS.get(first["dropout"], VERMILION), LAYERS.get(first["layers"], "-")
+            plot.plot(line[along], line[valid], c=color, ls=dashes, lw=1.3)
+            if of_training:
+                plot.plot(line[along], line[of_training], c=color, ls=dashes, lw=0.6, alpha=0.6)
+        plot.set_title(f"d_model {width:g}", loc="right", fontsize=9)
+        if what == "perplexity":
+            log_axis(plot.yaxis, table.loc[table["d_model"] == width, valid], tables.short_count)
+    for plot in plots[len(widths) :]:
+        plot.set_axis_off()
+    for plot in plots[(rows - 1) * columns : len(widths)]:
+        plot.set_xlabel(ALONG[along])
+    for plot in plots[::columns]:
+        plot.set_ylabel(label)
+    key(figure.axes[0], table)
+    drawn = [valid, of_training] if of_training else [valid]
+    what_else = "; thin: on the training split, without dropout" if of_training else ""
+    return Picture(
+        name=f"{what}-{along}",
+        title=f"{what.capitalize()} over {ALONG[along]}, by width",
+        text=f"{table['trial'].nunique()} trainings, on the validation split{what_else}.",
+        figure=figure,
+        data=table[["trial", *NAMES, "seed", "steps", "epochs", "minutes", *drawn]],
+    )
+
+
+def key(plot: Axes, table: pd.DataFrame) -> None:
+    """Which colour is which dropout, and which dashes are how many layers; of one alone nothing is said."""
+    dropouts, layers = (sorted(table[name].unique()) for name in ("dropout", "layers"))
+    shown = [Line2D([], [], c=DROPOUTS.get(each, VERMILION), label=f"dropout {each:g}") for each in dropouts]
+    shown += [Line2D([], [], c=GREY, ls=LAYERS.get(each, "-"), label=f"{each:g} layers") for each in layers]
+    figure = plot.get_figure(root=True)
+    assert figure is not None
+    figure.legend(handles=shown, loc="outside upper left", ncols=4)
 
 
 def ablation_table(study: Study) -> pd.DataFrame:
-    """A row for each training here and in the report: loss in nats a token, perplexity of words, parameters."""
-    rows = [row for row in experiment_rows(study, "ablation") if row["asked"]["set"] in SETS]
-    if not rows:
-        raise UserError(f"study: {study.name!r} has no configuration of the report's yet; go on with it")
-    ours = pd.DataFrame([row["config"] for row in rows])[[*NAMES, "seed"]].assign(
+    """A row for each training, here and in the report: nats a token, perplexity of words, parameters, minutes."""
+    found = trained(study)
+    ours = found[[*NAMES, "seed", "parameters"]].assign(
         of=OURS,
-        loss=[row["valid_loss"] for row in rows],
-        word_perplexity=[np.exp(row["nats_per_word"]) for row in rows],
-        parameters=[row["parameters"] for row in rows],
+        loss=found["valid_loss"],
+        word_perplexity=np.exp(found["nats_per_word"]),
+        minutes=found["training_seconds"] / 60,
     )
     report = published("ablation")
-    theirs = report[NAMES].assign(
+    theirs = report[[*NAMES, "minutes"]].assign(
         seed=0,
         of=THEIRS,
         loss=report["valid_loss"],
@@ -109,43 +177,50 @@ def sizes(study: Study) -> Picture:
     )
 
 
-def overfitting_table(study: Study) -> pd.DataFrame:
-    """A row for each point of the curves of the longer training and of the same at the common length, by `steps_of`.
-
-    UserError where the longer one was not measured.
-    """
-    rows = experiment_rows(study, "ablation")
-    longer = [row for row in rows if row["asked"]["set"] == LONGER]
-    if not longer:
-        raise UserError(f"study: {study.name!r} has no longer training yet, or --fix left it out; go on with it")
-    configs = [row["config"] for row in longer]
-    common = [row for row in rows if row["asked"]["set"] in SETS and row["config"] in configs]
-    found = [
-        {"steps_of": row["steps"], "epochs": row["epochs"] * steps / row["steps"], "loss": loss, "valid_loss": valid}
-        for row in (*common, *longer)
-        for steps, _, _, loss, valid in row["curve"]
-    ]
-    return pd.DataFrame(found).astype({"valid_loss": float})
+def minutes(study: Study) -> Picture:
+    """Minutes of training against parameters, here and in the report."""
+    table = ablation_table(study)
+    figure, (plot,) = axes(height=3.8)
+    for (kind, color), marker in zip(((OURS, BLUE), (THEIRS, ORANGE)), MARKERS, strict=False):
+        rows = table[table["of"] == kind]
+        plot.scatter(rows["parameters"], rows["minutes"], s=26, c=color, alpha=0.8, lw=0, marker=marker, label=kind)
+    log_axis(plot.xaxis, table["parameters"], tables.short_count)
+    log_axis(plot.yaxis, table["minutes"], tables.plain)
+    plot.set(xlabel="parameters", ylabel="minutes of training")
+    legend_above(plot)
+    return Picture(
+        name="minutes-parameters",
+        title="What a training takes, by size",
+        text="Equal tokens for all of one kind; devices and lengths of training differ between the two.",
+        figure=figure,
+        data=table,
+    )
 
 
 def overfitting(study: Study) -> Picture:
-    """Loss over epochs, while training as lines, of the validation split as marks."""
-    table = overfitting_table(study)
-    figure, (plot,) = axes(height=3.8)
+    """A panel for each depth: loss of both splits over epochs, and where the validation loss turned."""
+    table = learning_curves(study).dropna(subset="valid_loss")
+    depths = sorted(table["layers"].unique())
+    figure, plots = axes(1, len(depths), height=3.8)
     said = []
-    for (steps, curve), color in zip(table.groupby("steps_of"), (BLUE, ORANGE), strict=False):
-        valid = curve.dropna(subset="valid_loss")
-        plot.plot(curve["epochs"], curve["loss"], c=color, lw=1, label=f"{steps:,} steps, while training")
-        plot.plot(valid["epochs"], valid["valid_loss"], c=color, marker="o", ms=5, ls=":", label="validation")
-        lowest = valid.loc[valid["valid_loss"].idxmin()]
-        said.append(f"{steps:,} steps {valid['valid_loss'].iloc[-1]:.3f}, lowest {lowest['valid_loss']:.3f} after "
-                    f"{lowest['epochs']:.3g} epochs")  # fmt: skip
-    plot.set(xlabel="epochs", ylabel="nats a token", xlim=(0, None))
-    legend_above(plot, columns=2)
+    for plot, depth in zip(plots, depths, strict=True):
+        for _, line in table[table["layers"] == depth].groupby("trial"):
+            dropout = line["dropout"].iloc[0]
+            color, lowest = DROPOUTS.get(dropout, VERMILION), line.loc[line["valid_loss"].idxmin()]
+            plot.plot(line["epochs"], line["valid_loss"], c=color, lw=1.4, label=f"dropout {dropout:g}")
+            plot.plot(line["epochs"], line["trained_loss"], c=color, lw=1, ls=":")
+            plot.scatter([lowest["epochs"]], [lowest["valid_loss"]], c=color, s=36, marker="v", zorder=3)
+            least = f"{lowest['valid_loss']:.3f} after {lowest['epochs']:.3g}"
+            end = f"{line['valid_loss'].iloc[-1]:.3f} at the end"
+            said.append(f"{depth:g} layers, dropout {dropout:g}: {least}, {end}")
+        plot.set(xlabel="epochs", xlim=(0, None))
+        plot.set_title(f"{depth:g} layers", loc="right", fontsize=9)
+    plots[0].set_ylabel("nats a token")
+    legend_above(plots[0], columns=3)
     return Picture(
         name="overfitting",
-        title="The same training, longer",
-        text=f"Validation loss at the end: {'; '.join(said)}. Dropout is on while training.",
+        title="The same text again and again",
+        text=f"Lines: validation, dotted: training without dropout; marked: the lowest. {'; '.join(said)}.",
         figure=figure,
-        data=table,
+        data=table[["trial", *NAMES, "seed", "steps", "epochs", "minutes", "valid_loss", "trained_loss", "train_loss"]],
     )

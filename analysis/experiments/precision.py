@@ -1,33 +1,22 @@
 """The experiment on precisions: curves over steps and over seconds."""
 
-import pandas as pd
-
 from analysis import tables as formats
-from analysis.study import Study, experiment_rows
+from analysis.study import Study, learning_curves
 from analysis.style import BLUE, GREEN, MARKERS, ORANGE, PURPLE, Picture, axes, legend_above, log_axis
 
 COLORS = {"fp32": BLUE, "tf32": PURPLE, "bf16": ORANGE, "fp16": GREEN}
-COLUMNS = ("steps", "tokens", "seconds", "loss", "valid_loss")
-
-
-def curves_table(study: Study) -> pd.DataFrame:
-    """A row for each point of each curve; loss: while training, nats a token."""
-    tables = [
-        pd.DataFrame(row["curve"], columns=COLUMNS).assign(**row["config"])
-        for row in experiment_rows(study, "precision")
-    ]
-    return pd.concat(tables, ignore_index=True).astype({"valid_loss": float})
+COLUMNS = ("trial", "precision", "seed", "steps", "tokens", "training_seconds", "train_loss", "valid_loss")
 
 
 def precisions(study: Study) -> Picture:
     """Loss while training as lines, validation loss as marks, by precision and seed."""
-    table = curves_table(study)
+    table = learning_curves(study)[[*COLUMNS]]
     figure, plots = axes(1, 2, height=3.6)
     for place, (precision, color) in enumerate(COLORS.items()):
         for number, (_, curve) in enumerate(table[table["precision"] == precision].groupby("seed")):
             valid = curve.dropna(subset="valid_loss")
-            for plot, along in zip(plots, ("steps", "seconds"), strict=True):
-                plot.plot(curve[along], curve["loss"], c=color, lw=1, label=precision if number == 0 else None)
+            for plot, along in zip(plots, ("steps", "training_seconds"), strict=True):
+                plot.plot(curve[along], curve["train_loss"], c=color, lw=1, label=precision if number == 0 else None)
                 plot.scatter(valid[along], valid["valid_loss"], s=22, color=color, marker=MARKERS[place % len(MARKERS)])
     low, high = table["valid_loss"].min(), table["valid_loss"].max()
     for plot, along in zip(plots, ("steps", "seconds in steps"), strict=True):
@@ -37,7 +26,7 @@ def precisions(study: Study) -> Picture:
     legend_above(plots[0])
     ends = table.dropna(subset="valid_loss").sort_values("steps").groupby(["precision", "seed"]).tail(1)
     said = [
-        f"{precision} {rows['valid_loss'].mean():.4f} after {rows['seconds'].mean():.0f} s"
+        f"{precision} {rows['valid_loss'].mean():.4f} after {rows['training_seconds'].mean():.0f} s"
         for precision, rows in ends.groupby("precision")
     ]
     return Picture(

@@ -120,7 +120,9 @@ def timeline(study: Study) -> Picture:
         "SELECT slot, trial, purpose, rung, opened, closed FROM leases WHERE purpose IN ('rung', 'final')"
     )
     last = END if study.measure.own else DECAY
-    table = leases.assign(level=leases["rung"].map("rung {:.0f}".format).where(leases["purpose"] != "final", last))
+    table = leases.assign(
+        level=leases["rung"].astype(float).map("rung {:.0f}".format).where(leases["purpose"] != "final", last)
+    )
     table = table[table["closed"].notna() & (table["slot"] < MOST_SLOTS)]
     if table.empty:
         raise UserError(NOTHING_YET)

@@ -89,9 +89,10 @@ def scale(values: pd.Series, log: bool | None = None) -> Scale:
 
 def one_level(results: Results, family: str) -> pd.DataFrame:
     """Measurements that compare, at the highest rung that ENOUGH trials completed, else at the one that most did; the
-    end of a user's loop counts as a rung."""
+    end of a user's loop counts as a rung, and that of all where there are none, as in a list."""
     table = results.of(family)
-    counts = table[table["level"] != DECAY]["level"].value_counts().reindex(levels(table["level"].unique()))
+    rungs = table[table["level"] != DECAY]
+    counts = (table if rungs.empty else rungs)["level"].value_counts().reindex(levels(table["level"].unique()))
     enough = counts[counts >= ENOUGH]
     rows = table[table["level"] == (enough.index[-1] if len(enough) else counts.idxmax())]
     alike = rows.groupby(LEVEL, dropna=False).ngroup()

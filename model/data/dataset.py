@@ -5,7 +5,7 @@ import re
 import tempfile
 from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -79,6 +79,21 @@ class PairData(Stored):
     def training_tokens(self) -> int:
         """Target tokens of the training split."""
         return int(self.train.lengths[:, 1].sum())
+
+
+def fewer_pairs(data: PairData, pairs: int) -> PairData:
+    """The same with so many of its training pairs, spread over them all."""
+    kept = np.unique(np.linspace(0, len(data.train) - 1, min(pairs, len(data.train))).astype(int))
+    train = PairSplit(
+        source=_some(data.train.source, kept), target=_some(data.train.target, kept),
+        characters=data.train.characters[kept], words=data.train.words[kept],
+    )  # fmt: skip
+    return replace(data, train=train, rows=pack(train.lengths, data.row))
+
+
+def _some(sentences: Sentences, kept: np.ndarray) -> Sentences:
+    each = [sentences.tokens[sentences.offsets[i] : sentences.offsets[i + 1]] for i in kept]
+    return Sentences(tokens=np.concatenate(each), offsets=np.cumsum([0, *map(len, each)], dtype=np.int64))
 
 
 @dataclass(frozen=True, kw_only=True)

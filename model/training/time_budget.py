@@ -26,6 +26,7 @@ class Segment:
     final: bool = False  # decay to zero; then the subset of valid, and all of valid and test
     whole: bool = True  # those two where they fit; without it the subset alone
     watched: bool = False  # it ends where its loss has turned, and what is kept is its best
+    curve: bool = False  # of one with steps: looked at at equal distances, and on the training split too
     peak_flops: float | None = None  # of the device a second, where known: the price of a first step
 
     def __post_init__(self) -> None:

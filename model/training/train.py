@@ -78,6 +78,7 @@ class Recent:
 YIELD_SECONDS = 1.0
 CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 0.01  # between checkpoints in a long segment; their share of it, at most
 CURVE_POINTS, CURVE_SHARE = 10, 0.02  # evaluations of a final segment; their share of it, at most
+LISTED_POINTS = 20  # of one that is there for its learning curve, at equal distances in steps
 WATCH_SHARE, WATCH_POINTS = 0.1, 40  # a loss that may turn is looked at after so much more training, and so often
 COMPILE_REPAYS = {"cpu": 240.0, "cuda": 60.0}  # training seconds ahead that make torch.compile worth its time
 WARM_UPS_BEFORE_AN_AVERAGE = 2  # it is not measured before: it lags behind while the loss falls steeply
@@ -134,6 +135,7 @@ class _Training:
         self.next_yield = lease.clock() + YIELD_SECONDS
         self.next_save = lease.clock() + CHECKPOINT_SECONDS
         self.next_point, self.points = math.inf, CURVE_POINTS
+        self.listed_every = max(WARM, (segment.steps or 0) // LISTED_POINTS)
         self.watching, self.lowest, self.best = False, Lowest(), list[Tensor]()
         self.too_large: set[tuple[str, int | None]] = set()  # evaluations for which memory did not suffice
 
@@ -150,7 +152,7 @@ class _Training:
                 if self.recent.diverged or self.lowest.turned:
                     break
                 self._keep_safe()
-                yield self._report(valid=point.get("valid"), averaged=point.get("averaged"))
+                yield self._report(None, **point)
                 self.lease.enter("steps")
                 self.next_yield = self.lease.clock() + YIELD_SECONDS
         yield self._close()
@@ -162,6 +164,7 @@ class _Training:
             self.learner.rehearse()
         self._restore()
         self.began, self.micro_batches = self.learner.steps, self.segment.micro_batches
+        self.listed = self.learner.steps // self.listed_every
         self.sizes = {
             split: self.learner.family.span(self.config, self.data, split, None).tokens for split in ("valid", "test")
         }
@@ -173,6 +176,7 @@ class _Training:
             evaluation_tokens=min(self.evaluation_tokens, self.sizes["valid"]),
             whole_tokens=sum(self.sizes.values()),
         )
+        self.forecast.looks += self.segment.curve
         self.lease.enter("steps")
 
     def _restore(self) -> None:
@@ -264,6 +268,10 @@ class _Training:
     def _curve_point(self) -> dict[str, Evaluation | None]:
         """The evaluations that are due now in a final segment, or in a watched one; the first comes early, to learn
         what they take, and to know what such a segment began with."""
+        if self.segment.curve:
+            before, self.listed = self.listed, self.learner.steps // self.listed_every
+            due = self.listed > before and not self.forecast.reached()
+            return self._look(after=self.forecast.closing_seconds()) if due else {}
         if self.learner.steps < self.began + WARM or not (self._watches() or self.segment.final):
             return {}
         found: dict[str, Evaluation | None] = {}
@@ -299,7 +307,11 @@ class _Training:
         by_average = averaged is not None and averaged.loss < valid.loss
         if self.watching and self.lowest.add(averaged.loss if averaged and by_average else valid.loss):
             self.best = self._kept(by_average)
-        return {"valid": valid, "averaged": averaged}
+        return {"valid": valid, "averaged": averaged, "trained": self._trained(after)}
+
+    def _trained(self, after: float = 0.0) -> Evaluation | None:
+        """As much of the training split, where it is asked for."""
+        return self._evaluate("train", self.evaluation_tokens, after) if self.segment.curve else None
 
     def _kept(self, by_average: bool) -> list[Tensor]:
         """A copy of the weights, or of their average."""
@@ -325,7 +337,7 @@ class _Training:
         expected = (
             self.forecast.whole_seconds(self.sizes[split])
             if tokens is None
-            else MARGIN * self.forecast.evaluation_seconds(min(tokens, self.sizes[split]))
+            else MARGIN * self.forecast.evaluation_seconds(min(tokens, self.sizes.get(split, tokens)))
         )
         if self.lease.left() < expected + after:
             return None
@@ -408,13 +420,14 @@ class _Training:
                 self._go_back()
             self._save(f"{checkpoints.AFTER_DECAY}-{self.learner.steps:06d}")
             valid, averaged = self._evaluate_both()
+            trained = self._trained()
             average = self.learner.average if averaged and valid and averaged.loss < valid.loss else None
             splits = ("valid", "test") if self.segment.whole else ()
             with nullcontext() if average is None else average.in_place():
                 of_all = {split: self._evaluate(split, None) for split in splits}
             whole, test = of_all.get("valid"), of_all.get("test")
             ended: Ended = "turned" if self.lowest.turned else "final"
-            return self._judged(ended, valid=valid, averaged=averaged, whole=whole, test=test)
+            return self._judged(ended, valid=valid, averaged=averaged, whole=whole, test=test, trained=trained)
         if took_steps:
             self._save()
         return self._judged("rung" if reached else "lease", **seen)
@@ -443,6 +456,7 @@ class _Training:
         averaged: Evaluation | None = None,
         whole: Evaluation | None = None,
         test: Evaluation | None = None,
+        trained: Evaluation | None = None,
     ) -> Report:
         """What follows until the generator goes on is idle time."""
         self.lease.enter("idle")
@@ -466,6 +480,7 @@ class _Training:
             valid_subset=self.evaluation_tokens,
             whole=whole,
             test=test,
+            trained=trained,
             ended=ended,
             checkpoint=checkpoint,
         )

@@ -107,6 +107,27 @@ def study_of_rows(folder: Path, experiment: str, rows: list[dict[str, Any]]) -> 
     return open_study(folder)
 
 
+def study_of_trials(folder: Path, experiment: str, rows: list[dict[str, Any]]) -> Study:
+    """Of a list, whose trials came to what these say; each reported four times on its way, the second one twice, as
+    after a kill."""
+    texts = {"nanogpt": FACTS["corpora"]["nanogpt"] | {"training_tokens": rows[0]["tokens"] / rows[0]["epochs"]}}
+    study = Written(folder, experiment=experiment, corpora=texts)
+    with study.journal.transaction():
+        for number, row in enumerate(rows, 1):
+            trial = f"t{number:03d}"
+            study.trial(trial, state="finished", parameters=row["parameters"], created=number, **row["config"])
+            for part in (0, 1, 0, 1, 2, 3):
+                steps, _, seconds, loss, valid = row["curve"][part]
+                tokens = row["tokens"] * steps / row["steps"]
+                told = {"steps": steps, "tokens": tokens, "training_seconds": seconds, "train_loss": loss}
+                told |= {"valid_loss": valid, "accuracy": 0.4, "trained_loss": valid - 0.1, "trained_accuracy": 0.5}
+                told |= {"nats_per_word": 1.5 * valid, "final": int(part == 3)}
+                study.report(trial, exp(valid), rung=None, **told)
+            study.charge("steps", row["training_seconds"], trial=trial)
+    study.journal.close()
+    return open_study(folder)
+
+
 @pytest.fixture
 def experiment(tmp_path: Path) -> Callable[[str, list[dict[str, Any]]], Study]:
     """experiment(name, rows): its study, in a temporary folder"""

@@ -43,7 +43,7 @@ class Place:
     folder: the study's; device: torch's name for it; threads: of one trial; recipes: by family, what is known of the
     Config of a trial at a point of its space; evaluation_tokens: size of the fixed validation subset, by family;
     report_every: seconds; driver: the process without which no trial goes on; memory_limit: bytes of one trial, None
-    for no limit of ours.
+    for no limit of ours; listed: trials are of a list, and there for their learning curves.
     """
 
     folder: Path
@@ -55,6 +55,7 @@ class Place:
     report_every: float
     driver: Driver
     memory_limit: int | None
+    listed: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import shutil
 import time
 from collections.abc import Generator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,22 @@ import torch
 
 from model.config import Config, Data
 from model.cost.peak_flops import peak_flops
+from model.data.dataset import PairData
+from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES, Family, add
+from model.training.checkpoint import trained_model
+from model.training.evaluation import score, translated_of
 from model.training.memory import MemoryLimit, prepare_process, ran_out
 from model.training.time_budget import Segment
 from model.training.train import train
 from tune.backend.leased import LeasedTrial, Place
 from tune.errors import refused
 from tune.reports import Report, merge, to_row
+
+SENTENCES = 64
+"""Of the validation split, the same ones for all, translated for BLEU."""
+SCORE_SECONDS = 2.0
+"""Of a lease, kept for a score to be made of them."""
 
 
 class TrainingTrial(LeasedTrial):
@@ -50,6 +61,8 @@ class TrainingTrial(LeasedTrial):
         """
         try:
             report = self._measured(self._train_on())
+            if report.ended == "final" and self._place.listed:
+                report = self._scored(report)
             if report.ended:
                 self._rest()
             return {"report": json.dumps(to_row(report))}
@@ -86,6 +99,31 @@ class TrainingTrial(LeasedTrial):
             mfu=rate * self._flops_per_token / self._peak if rate else None,
         )
 
+    def _scored(self, report: Report) -> Report:
+        """Of a trial of a list at its end: with the quality of its translations, where its lease pays for them; nothing
+        of it stays on disk."""
+        began, data = time.monotonic(), self._data[self._config.family]
+        ends = self._life.ends - self._life.ahead - SCORE_SECONDS
+
+        def in_time() -> None:
+            if time.monotonic() > ends:
+                raise TimeoutError
+
+        if isinstance(data, PairData) and report.checkpoint and report.valid:
+            tokenizer = Tokenizer.from_json(data.tokenizer)
+            with suppress(TimeoutError):
+                model = trained_model(
+                    self._config, Path(report.checkpoint), tokenizer, torch.device(self._place.device)
+                )
+                chunks = translated_of(model, tokenizer, data, data.valid, SENTENCES, in_time)
+                found = score([pair for chunk in chunks for pair in chunk])
+                report = dataclasses.replace(report, bleu=found.bleu, chrf=found.chrf)
+        if report.valid:
+            shutil.rmtree(self._place.folder / "checkpoints" / self._life.trial, ignore_errors=True)
+            report = dataclasses.replace(report, checkpoint=None)
+        more = report.seconds.get("evaluation", 0.0) + time.monotonic() - began
+        return dataclasses.replace(report, seconds={**report.seconds, "evaluation": more})
+
     def cleanup(self) -> None:
         """Nothing is left half-written: checkpoints appear whole or not at all."""
         self._reports.close()
@@ -93,7 +131,7 @@ class TrainingTrial(LeasedTrial):
     def _train(self, opened: float, peak: float | None) -> Generator[Report, None, None]:
         assignment, place = self._assignment, self._place
         family = assignment["family"]
-        trained = Config.at(place.recipes[family](assignment["config"]), family=family, seed=place.seed)
+        trained = self._config = Config.at(place.recipes[family](assignment["config"]), family=family, seed=place.seed)
         self._flops_per_token = FAMILIES[family].flops_per_token(trained, self._data[family])
         self._peak = peak or peak_flops(trained.precision, place.device)
         self._limit.begin()
@@ -104,7 +142,9 @@ class TrainingTrial(LeasedTrial):
             micro_batches=assignment["micro_batches"],
             rehearse=place.memory_limit is not None,
             final=assignment["rung"] is None,
-            watched=True,
+            whole=not place.listed,
+            watched=not place.listed,
+            curve=place.listed,
             peak_flops=self._peak,
         )
         return train(

@@ -1,4 +1,4 @@
-"""The rows of the ablation, the effects of its dimensions, and its tables beside the published ones.
+"""What trials of the ablation came to, the effects of its dimensions, and its tables beside the published ones.
 
 The report's configurations are no full grid: only those are compared that differ in one dimension alone, for an
 interaction the four corners of two.
@@ -29,10 +29,6 @@ class Shape(NamedTuple):
 
 
 Losses = Mapping[Shape, float]
-REPORT, UNDROPPED, COMPARE, LONGER = "report", "no dropout", "compare", "longer"
-"""The sets of points."""
-TABLE = REPORT, UNDROPPED
-"""Those whose configurations are compared with each other."""
 
 
 def shape_of(row: Mapping[str, float | None]) -> Shape:
@@ -52,28 +48,29 @@ def theirs() -> dict[Shape, dict[str, float | None]]:
     return {shape_of(row): row for row in published("ablation")}
 
 
-def of_set(rows: Iterable[Row], *sets: str) -> list[Row]:
-    """The rows of these sets."""
-    return [row for row in rows if row["asked"]["set"] in sets]
-
-
-def by_shape(rows: Iterable[Row], *sets: str) -> dict[Shape, list[Row]]:
-    """The same, those of one configuration together, one for each seed."""
+def by_shape(rows: Iterable[Row]) -> dict[Shape, list[Row]]:
+    """Those of one configuration together, one for each seed."""
     found: dict[Shape, list[Row]] = {}
-    for row in of_set(rows, *sets):
+    for row in rows:
         found.setdefault(shape_of(row["config"]), []).append(row)
-    return found
+    return dict(sorted(found.items()))
 
 
 def average(rows: Iterable[Row], name: str) -> float:
-    """Over the seeds."""
-    return statistics.fmean(row[name] for row in rows)
+    """Over the seeds that have it."""
+    found = [row[name] for row in rows if row[name] is not None]
+    return statistics.fmean(found) if found else math.nan
+
+
+def told(rows: Sequence[Row], name: str, form: str) -> str:
+    """The same as people read it; what no lease paid for has no figure."""
+    return figure(None if math.isnan(average(rows, name)) else average(rows, name), form)
 
 
 def losses(done: Sequence[Row]) -> dict[int, Losses]:
     """Validation losses by seed, of the configurations that every seed has."""
     found: dict[int, dict[Shape, float]] = {}
-    for row in of_set(done, *TABLE):
+    for row in done:
         found.setdefault(row["config"]["seed"], {})[shape_of(row["config"])] = row["valid_loss"]
     common = set.intersection(*map(set, found.values())) if found else set()
     return {seed: {shape: of_seed[shape] for shape in of_seed if shape in common} for seed, of_seed in found.items()}
@@ -88,18 +85,6 @@ def agreement(ours: Losses, others: Losses) -> float:
     """The share of all pairs of configurations that stand in the same order in both."""
     pairs = list(combinations(sorted(ours.keys() & others.keys()), 2))
     return sum((ours[a] < ours[b]) == (others[a] < others[b]) for a, b in pairs) / len(pairs)
-
-
-def long_and_short(done: Sequence[Row]) -> list[Row]:
-    """The same training at the common length and longer, as far as they are there."""
-    long = of_set(done, LONGER)
-    return [*(row for row in of_set(done, REPORT) if any(row["config"] == each["config"] for each in long)), *long]
-
-
-def lowest_point(row: Row) -> tuple[int, float]:
-    """Step and value of the lowest validation loss of its curve."""
-    loss, steps = min((loss, steps) for steps, *_, loss in row["curve"] if loss is not None)
-    return steps, loss
 
 
 UNITS: dict[str, tuple[Callable[[float], float], str]] = {
@@ -182,30 +167,43 @@ def effect(of_seeds: Sequence[Losses], found: Effects) -> str:
 
 WORDS = 65_000
 """The report's vocabulary on either side: the one with which plain_parameters() gives its column."""
-TRAINED = 4 + 20
-"""Bytes a parameter by the report's rule, those to store it included."""
+STORED, TRAINED = 4, 4 + 20
+"""Bytes a parameter by the report's rule, to store it, and to train it those included."""
 MIB = 2**20
 
 
-def tables(rows: Sequence[Row]) -> list[Table]:
+def tables(done: Sequence[Row]) -> list[Table]:
     """All that there are rows for."""
-    done = [row for row in rows if "valid_loss" in row]
     made = [quality(done), cost(done), parameters(), memory(done), main_effects(done), interactions(done)]
-    made += [longer(done), devices(done), skipped(rows)]
-    return [table for table in made if table.rows] if rows else []
+    return [table for table in made if table.rows] if done else []
+
+
+def overfitting_tables(done: Sequence[Row]) -> list[Table]:
+    """What each configuration learned of a text that it saw again and again."""
+    found = [
+        [
+            named(shape), f"{average(rows, 'epochs'):.3g}", told(rows, "trained_loss", "{:.3f}"),
+            f"{average(rows, 'valid_loss'):.3f}", f"{average(rows, 'valid_loss') - average(rows, 'trained_loss'):+.3f}",
+            f"{average(rows, 'lowest_loss'):.3f}", f"{average(rows, 'lowest_at'):.0%}", told(rows, "bleu", "{:.1f}"),
+        ]
+        for shape, rows in by_shape(done).items()
+    ]  # fmt: skip
+    columns = "", "epochs", "train", "valid", "gap", "lowest valid", "at", "BLEU"
+    note = "Losses in nats a token, without dropout; at: where on its way the lowest was."
+    return [Table(title="The same text again and again", columns=columns, rows=found, note=note)] if found else []
 
 
 def quality(done: Sequence[Row]) -> Table:
     """What each configuration learned."""
     found, known = [], theirs()
-    for shape, rows in by_shape(done, *TABLE).items():
+    for shape, rows in by_shape(done).items():
         spread, their = mean_interval([row["valid_loss"] for row in rows]), known.get(shape, {})
         valid = f"{average(rows, 'valid_loss'):.3f}" if spread is None else with_interval(spread, "{:.3f}")
         nats = average(rows, "nats_per_word")
         found.append([
-            named(shape), f"{average(rows, 'train_loss'):.3f}", f"{average(rows, 'loss_while_training'):.3f}", valid,
+            named(shape), told(rows, "trained_loss", "{:.3f}"), f"{average(rows, 'train_loss'):.3f}", valid,
             f"{average(rows, 'accuracy'):.1%}", f"{math.exp(average(rows, 'valid_loss')):.4g}", f"{math.exp(nats):.4g}",
-            f"{nats:.3f}", f"{average(rows, 'bits_per_character'):.3f}", f"{average(rows, 'bleu'):.1f}",
+            f"{nats:.3f}", f"{average(rows, 'bits_per_character'):.3f}", told(rows, "bleu", "{:.1f}"),
             *(figure(their.get(name)) for name in ("train_loss", "valid_loss", "valid_perplexity")),
         ])  # fmt: skip
     columns = (
@@ -213,10 +211,10 @@ def quality(done: Sequence[Row]) -> Table:
         *("BLEU", "published: train", "valid", "perplexity"),
     )
     note = "Losses in nats a token. The report's tokens are words, so that its perplexity stands beside ours of words."
-    for row in of_set(done, *TABLE)[:1]:
+    for row in done[:1]:
         note += f" Each saw {row['tokens']:,} target tokens, {row['epochs']:.3g} epochs of this text; there 100."
-    ours = {shape: average(rows, "valid_loss") for shape, rows in by_shape(done, REPORT).items()}
-    if len(ours) > 1:
+    ours = {shape: average(rows, "valid_loss") for shape, rows in by_shape(done).items()}
+    if len(theirs().keys() & ours.keys()) > 1:
         note += f" {agreement(ours, their_losses(ours)):.0%} of all pairs of the report's stand in its order by loss."
     return Table(title="What each configuration learned", columns=columns, rows=found, note=note)
 
@@ -224,10 +222,11 @@ def quality(done: Sequence[Row]) -> Table:
 def cost(done: Sequence[Row]) -> Table:
     """What each configuration took."""
     found, known = [], theirs()
-    for shape, rows in by_shape(done, *TABLE).items():
+    for shape, rows in by_shape(done).items():
         found.append([
             named(shape), f"{average(rows, 'training_seconds') / 60:.2f}", f"{average(rows, 'device_seconds'):.1f}",
-            f"{average(rows, 'tokens_per_second'):,.0f}", f"{average(rows, 'memory_bytes') / MIB:,.0f}",
+            f"{average(rows, 'tokens') / average(rows, 'training_seconds'):,.0f}",
+            f"{average(rows, 'memory_bytes') / MIB:,.0f}",
             f"{average(rows, 'mfu'):.1%}", f"{average(rows, 'parameters') / 1e6:.2f}",
             *(figure(known.get(shape, {}).get(name)) for name in ("minutes", "parameters_million")),
         ])  # fmt: skip
@@ -254,62 +253,21 @@ def parameters() -> Table:
 def memory(done: Sequence[Row]) -> Table:
     """The report's rule for memory against what was measured, by width and depth."""
     groups: dict[tuple[int, int], list[Row]] = {}
-    for shape, rows in by_shape(done, *TABLE).items():
+    for shape, rows in by_shape(done).items():
         groups.setdefault((shape.d_model, shape.layers), []).extend(rows)
     found = []
     for (width, depth), rows in sorted(groups.items()):
         size, held = average(rows, "parameters"), average(rows, "memory_bytes")
         found.append([
-            str(width), str(depth), f"{size:,.0f}", f"{average(rows, 'stored_bytes') / size:.2f}", f"{held / size:.1f}",
-            f"{TRAINED * size / MIB:,.0f}", f"{held / MIB:,.0f}", f"{average(rows, 'paper_bytes') / MIB:,.0f}",
-            f"{held / (TRAINED * size):.2f}", f"{average(rows, 'process_bytes') / MIB:,.0f}",
+            str(width), str(depth), f"{size:,.0f}", f"{STORED * size / MIB:,.0f}", f"{TRAINED * size / MIB:,.0f}",
+            f"{held / MIB:,.0f}", f"{held / size:.1f}", f"{held / (TRAINED * size):.2f}",
         ])  # fmt: skip
     columns = (
-        *("d_model", "layers", "parameters", "stored, B each", "held, B each", "rule, MiB", "measured, MiB"),
-        *("ours on paper, MiB", "measured / rule", "process, MiB"),
+        *("d_model", "layers", "parameters", "to store, MiB", "rule to train, MiB", "measured, MiB"),
+        *("B a parameter", "measured / rule"),
     )
     note = (
-        "The report's rule: 4 bytes a parameter to store and about 20 more to train. Measured: tensors alive at once, "
-        "by torch's account; process: what it took more while training, less where it had worked before."
+        "The report's rule: 4 bytes a parameter to store and about 20 more to train. Measured: what the process took "
+        "more at its peak, which is less where it had worked before."
     )
     return Table(title="Memory to store and to train", columns=columns, rows=found, note=note)
-
-
-def longer(done: Sequence[Row]) -> Table:
-    """One configuration for once and several times as long."""
-    found = []
-    for row in long_and_short(done):
-        steps, lowest = lowest_point(row)
-        found.append([
-            named(shape_of(row["config"])), f"{row['steps']:,}", f"{row['epochs']:.3g}", f"{row['train_loss']:.3f}",
-            f"{row['valid_loss']:.3f}", f"{row['valid_loss'] - row['train_loss']:+.3f}", f"{lowest:.3f}",
-            f"{steps / row['steps']:.0%}", f"{row['bleu']:.1f}",
-        ])  # fmt: skip
-    columns = "", "steps", "epochs", "train", "valid", "gap", "lowest valid", "at", "BLEU"
-    note = "at: where on its way the lowest was; below one epoch nothing is seen twice, and nothing told of overfitting"
-    return Table(title="The same training, longer", columns=columns, rows=found, note=note)
-
-
-def devices(done: Sequence[Row]) -> Table:
-    """One configuration on several devices."""
-    compared = of_set(done, COMPARE)
-    found = [
-        [
-            named(shape_of(row["config"])), row["kind"], str(row["threads"]), f"{row['steps']:,}",
-            f"{1e3 * row['step_seconds']:.1f}", f"{row['tokens_per_second']:,.0f}", f"{row['mfu']:.1%}",
-            f"{row['devices'] * row['device_seconds']:.1f}", f"{row['valid_loss']:.4f}",
-            f"{row['tokens_per_second'] / compared[0]['tokens_per_second']:.2f}",
-        ]
-        for row in compared
-    ]  # fmt: skip
-    columns = (
-        *("", "on", "threads", "steps", "ms a step", "tokens/s", "MFU", "device-seconds", "valid", "times as fast"),
-    )
-    note = "The report: 34 epochs in 1,400 min on its CPU (32 cores), 100 in about 120 min on its GPU: 34 times as fast"
-    return Table(title="One configuration on different devices", columns=columns, rows=found, note=note)
-
-
-def skipped(rows: Sequence[Row]) -> Table:
-    """What has no figures, and why."""
-    found = [[row["asked"]["set"], named(shape_of(row["config"])), row["skipped"]] for row in rows if "skipped" in row]
-    return Table(title="Not measured", columns=("", "", "because"), rows=found)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tune.devices import find_devices
-from tune.experiments.ablation import ABLATION
+from tune.experiments.ablation import ABLATION, OVERFITTING
 from tune.experiments.base import Experiment, affordable_share, groups, price, survey, winner_of
 from tune.experiments.batch_size import BATCH_SIZE
 from tune.experiments.conduct import run_experiment
@@ -17,9 +17,11 @@ from tune.experiments.data_parallel import DATA_PARALLEL
 from tune.experiments.estimates import ESTIMATES
 from tune.experiments.experiment_settings import ExperimentSettings
 from tune.experiments.large_batch import LARGE_BATCH
+from tune.experiments.lists import plan_list, trained
 from tune.experiments.loader import LOADER
 from tune.experiments.methods import METHODS
 from tune.experiments.precision import PRECISION
+from tune.experiments.runner import STORED, last_rows
 from tune.experiments.scaling import SCALING
 from tune.experiments.stages import STAGES_OF_A_TRAINING
 from tune.experiments.tables import ending, show
@@ -27,13 +29,14 @@ from tune.experiments.transfer import TRANSFER
 from tune.experiments.whole_training import peak_lines
 from tune.flags import invalid, parse_families, parse_path
 from tune.store.journal import connect
+from tune.store.queries import TRAINED
 from tune.table_text import Table
 from tune.units import duration_text
 
 EXPERIMENTS: dict[str, Experiment] = {
     each.name: each
     for each in (
-        ABLATION, METHODS, BATCH_SIZE, ESTIMATES, LOADER, STAGES_OF_A_TRAINING, PRECISION, TRANSFER,
+        ABLATION, OVERFITTING, METHODS, BATCH_SIZE, ESTIMATES, LOADER, STAGES_OF_A_TRAINING, PRECISION, TRANSFER,
         SCALING, LARGE_BATCH, DATA_PARALLEL, CURVES,
     )
 }  # fmt: skip
@@ -66,9 +69,10 @@ def of_study(study: Path) -> tuple[list[Table], list[str]]:
         with closing(connect(study)) as journal:
             known = {row["key"]: json.loads(row["value"]) for row in journal.execute("SELECT key, value FROM study")}
             experiment = EXPERIMENTS[known["experiment"]]
-            sql = "SELECT value FROM rows WHERE experiment = ? ORDER BY row"
-            values = [json.loads(row["value"]) for row in journal.execute(sql, (experiment.name,))]
-        rows = list({row["key"]: row for row in values}.values())
+            if experiment.work is None:
+                rows = trained(journal.execute(TRAINED), known["corpora"])
+            else:
+                rows = list(last_rows(journal.execute(STORED, (experiment.name,))).values())
     except (sqlite3.Error, LookupError, TypeError, ValueError):
         rule = "is no study of an experiment: name one, such as runs/NAME"
         raise invalid("tables", f"'{study}' {rule}; {', '.join(EXPERIMENTS)} make them") from None
@@ -97,7 +101,8 @@ def run(settings: ExperimentSettings) -> int:
         else:
             show(tables, conclusions, print)
     elif settings.plan:
-        print(*plan_lines(EXPERIMENTS[settings.name], settings), sep="\n")
+        experiment = EXPERIMENTS[settings.name]
+        print(*(plan_lines if experiment.work else plan_list)(experiment, settings), sep="\n")
     else:
         return run_experiment(EXPERIMENTS[settings.name], settings)
     return 0

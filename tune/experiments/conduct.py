@@ -9,6 +9,7 @@ from tune.backend.worker_group import LeaseOver
 from tune.display.console import Voice, last_word, screen_apart
 from tune.errors import called, told_in_one_line
 from tune.experiments.base import Experiment, ExperimentContext, ExperimentSettings, Trials, survey
+from tune.experiments.lists import run_list
 from tune.experiments.runner import Bench
 from tune.search.resume import last_moment, note_cap, spent, undamaged
 from tune.search_context import check_same_text, facts_of, note_facts, write_facts
@@ -26,6 +27,8 @@ INTERRUPTED = 128 + signal.SIGINT
 def run_experiment(experiment: Experiment, settings: ExperimentSettings) -> int:
     """The exit code. UserError, with nothing written: a setting that cannot serve."""
     assert not settings.plan, "a plan spends nothing"
+    if experiment.work is None:
+        return run_list(experiment, settings)
     context = survey(experiment, settings)
     text = {context.settings.family: context.data}
     facts = facts_of(context.settings, context.devices, text, experiment=experiment.name)

@@ -2,12 +2,13 @@
 
 import math
 import pkgutil
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tune.errors import UserError
+from tune.errors import UserError, called
 from tune.flags import (
     Command,
     families_text,
@@ -24,7 +25,7 @@ from tune.table_text import FORMS, Formed
 from tune.units import duration_text
 
 EXPERIMENTS = {
-    "ablation": "translation",
+    **dict.fromkeys(("ablation", "overfitting"), "translation"),
     **dict.fromkeys(("methods", "batch_size", "estimates", "loader", "stages", "precision", "transfer"), "nanogpt"),
     **dict.fromkeys(("scaling", "large_batch", "data_parallel", "curves"), "nanogpt"),
 }
@@ -133,6 +134,10 @@ class ExperimentSettings(Formed, Settings):
     def family(self) -> str:
         """The one there is."""
         return next(iter(self.families))
+
+    def to_go_on(self, study: Path) -> str:
+        """What to type to go on with a study of these settings."""
+        return f"{called('tune/experiment.py')} {self.name} --resume {shlex.quote(str(study))}"
 
     def too_small_for(self, experiment: str, smallest: float, others: Sequence[str]) -> UserError:
         """The error for a cap that does not pay for an experiment; `smallest` in device-seconds or `others` would."""

@@ -2,25 +2,17 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import numpy as np
-import torch
-
-from model.config import Config
-from model.nn.precision import PRECISIONS, native
-from tune.backend.worker_group import Place, Said
+from model.nn.precision import PRECISIONS
 from tune.devices import Devices
-from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
-from tune.experiments.parallel_timing import Interval, mean_interval
+from tune.experiments.lists import trainings
+from tune.experiments.parallel_timing import mean_interval
 from tune.experiments.tables import figure, published, signed, with_interval
-from tune.experiments.whole_training import Prices, at_most, train_whole
 
 BASE = "fp32"
 MIB = 2**20
-SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 SAVED_SECONDS, GAINED_ACCURACY = 14.0, 0.006
 """By mixed precision, in the published report on RoBERTa-base, which has no figure for its memory."""
 
@@ -31,10 +23,10 @@ def report_seconds() -> float:
 
 
 def by_precision(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows that were measured, one a seed."""
+    """The trainings of each, one a seed."""
     found: dict[str, list[Row]] = {}
     for precision in PRECISIONS:
-        if of_it := [row for row in rows if "valid_loss" in row and row["config"]["precision"] == precision]:
+        if of_it := [row for row in rows if row["config"]["precision"] == precision]:
             found[precision] = of_it
     return found
 
@@ -42,7 +34,7 @@ def by_precision(rows: Sequence[Row]) -> dict[str, list[Row]]:
 def tables(rows: Sequence[Row]) -> list[Table]:
     """All that there are rows for."""
     found = by_precision(rows)
-    made = [learned(found), took(found), against(found), curves(found), skipped(rows)]
+    made = [learned(found), took(found), against(found)]
     return [table for table in made if table.rows]
 
 
@@ -57,7 +49,7 @@ def learned(found: dict[str, list[Row]]) -> Table:
     """The final quality of each precision."""
     cells = [
         [
-            precision, str(len(rows)), f"{rows[0]['steps']:,}", spread(rows, "train_loss", "{:.4f}"),
+            precision, str(len(rows)), f"{rows[0]['steps']:,}", spread(rows, "trained_loss", "{:.4f}"),
             spread(rows, "valid_loss", "{:.4f}"), spread(rows, "accuracy", "{:.2f}", 100),
             spread(rows, "bits_per_character", "{:.4f}"),
         ]
@@ -73,14 +65,19 @@ def took(found: dict[str, list[Row]]) -> Table:
     cells = [
         [
             precision, spread(rows, "training_seconds", "{:.1f}"), spread(rows, "step_seconds", "{:.1f}", 1e3),
-            spread(rows, "tokens_per_second", "{:,.0f}"), spread(rows, "device_seconds", "{:.1f}"),
+            spread(with_rate(rows), "rate", "{:,.0f}"), spread(rows, "device_seconds", "{:.1f}"),
             spread(rows, "memory_bytes", "{:,.0f}", 1 / MIB), spread(rows, "mfu", "{:.1f}", 100),
         ]
         for precision, rows in found.items()
     ]  # fmt: skip
     columns = "", "s in steps", "ms a step", "tokens a second", "device-seconds", "memory, MiB", "MFU, %"
-    note = "Memory: tensors alive at once. MFU: of what products of matrices reach here in that precision."
+    note = "Memory: of the process, at its peak. MFU: of what products of matrices reach here in that precision."
     return Table(title="What each precision took", columns=columns, rows=cells, note=note)
+
+
+def with_rate(rows: Sequence[Row]) -> list[Row]:
+    """With tokens a second of steps."""
+    return [{**row, "rate": row["tokens"] / row["training_seconds"]} for row in rows]
 
 
 def paired(found: dict[str, list[Row]], precision: str, of: Callable[[Row, Row], float]) -> list[float]:
@@ -129,97 +126,20 @@ def difference(values: list[float], form: str, factor: float) -> str:
     return figure(statistics.fmean(values), form, factor) if whole is None else signed(whole, form, factor)
 
 
-def curves(found: dict[str, list[Row]]) -> Table:
-    """Losses while training, at shares of the steps."""
-    cells = []
-    for precision, rows in found.items():
-        steps, _, _, losses, _ = zip(*rows[0]["curve"], strict=True)
-        cells.append([precision, *(f"{loss:.3f}" for loss in np.interp(np.multiply(SHARES, steps[-1]), steps, losses))])
-    columns = "", *(f"{share:.0%}" for share in SHARES)
-    return Table(title="Loss while training, at shares of the steps, of the first seed", columns=columns, rows=cells)
-
-
-def skipped(rows: Sequence[Row]) -> Table:
-    """What has no figures, and why."""
-    cells = [[row["config"]["precision"], row["skipped"]] for row in rows if "skipped" in row]
-    return Table(title="Not measured", columns=("", "because"), rows=cells)
-
-
-def conclusions(rows: Sequence[Row]) -> list[str]:
-    """What held and what did not."""
-    found = by_precision(rows)
-    return [said for precision in found if precision != BASE for said in _against(found, precision)]
-
-
-def _against(found: dict[str, list[Row]], precision: str) -> Iterator[str]:
-    saved, losses, points, memory = (paired(found, precision, of) for of, _, _ in AGAINST.values())
-    if not losses:
-        return
-    seconds, less = 100 * statistics.fmean(saved), 100 * statistics.fmean(memory)
-    yield (f"{precision} takes {abs(seconds):.0f} % {'less' if seconds > 0 else 'more'} time than {BASE} (the report: "
-           f"{100 * SAVED_SECONDS / report_seconds():.0f} % less) and {abs(less):.0f} % "
-           f"{'less' if less > 0 else 'more'} memory (the report: less).")  # fmt: skip
-    yield (f"Its validation loss is {statistics.fmean(losses):+.4f} from {BASE}'s, "
-           f"{verdict(mean_interval(losses), [row['valid_loss'] for row in found[BASE]])}; its accuracy "
-           f"{100 * statistics.fmean(points):+.2f} points (the report: {100 * GAINED_ACCURACY:+.1f}).")  # fmt: skip
-
-
-def verdict(whole: Interval | None, bases: Sequence[float]) -> str:
-    """Whether a difference is more than seeds make."""
-    if whole is None:
-        return "of one seed, which tells no difference from noise: give --seeds 5"
-    told = "which these seeds do not tell from noise" if whole[1] <= 0 <= whole[2] else "which is more than noise"
-    between, deviation = f"{whole[1]:+.4f} to {whole[2]:+.4f}", statistics.stdev(bases)
-    return f"{told} (95 % interval {between}; {BASE}'s seeds have a standard deviation of {deviation:.4f})"
-
-
-def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Train in the precision of the configuration. UserError: the device does not have it."""
-    precision = place.config.precision
-    if precision not in native(place.device):
-        raise UserError(lacking(precision, place.device))
-    yield from train_whole(place, precision, steps=asked["steps"])
-
-
-def lacking(precision: str, device: torch.device) -> str:
-    """Why a precision cannot be measured here."""
-    if precision == "tf32" and device.type == "cpu":
-        return "tf32 is a mode of a GPU's products: on a CPU it would be fp32"
-    return f"this {device.type.upper()} has no fast {precision}: it has {', '.join(native(device))}"
-
-
 FULL_STEPS = 2000
 """Of each training at a scale of 1: as in nanoGPT's recipe for a CPU."""
 LEAST_STEPS = 20
-REFUSAL_SECONDS = 1.0
-"""What it takes to say that a device lacks a precision."""
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
-    """Each precision once, then again with each further seed; those that the device lacks say why, once."""
-    steps, prices, found = max(LEAST_STEPS, round(settings.scale * FULL_STEPS)), Prices(devices), []
-    for seed in range(settings.seed, settings.seed + settings.seeds):
-        for precision in PRECISIONS:
-            config: dict[str, Any] = {"precision": precision, "seed": seed}
-            if precision in devices.precisions:
-                least = prices.whole(Config(family=settings.family, **{**settings.fix, **config}), steps)
-            elif seed == settings.seed:
-                least = REFUSAL_SECONDS
-            else:
-                continue
-            found.append(Point(devices=1, asked={"steps": steps}, config=config, seconds=at_most(least), least=least))
-    return found
-
-
-def line(row: Row) -> str:
-    """What came out, in short."""
-    return (
-        f"validation loss {row['valid_loss']:.4f}, accuracy {row['accuracy']:.2%}, {row['training_seconds']:.1f} s in "
-        f"steps, {row['memory_bytes'] / 2**20:,.0f} MiB, MFU {row['mfu']:.0%}"
+    """Each precision that the device has, with each seed."""
+    steps = max(LEAST_STEPS, round(settings.scale * FULL_STEPS))
+    return trainings(
+        devices, settings, [({"precision": each}, steps) for each in PRECISIONS if each in devices.precisions]
     )
 
 
 PRECISION = Experiment(
     name="precision", about="fp32, tf32, bf16 and fp16: curves, final quality, seconds, memory, utilisation",
-    points=points, work=work, line=line, tables=tables, conclusions=conclusions, sets=("precision",),
+    points=points, tables=tables, sets=("precision",),
 )  # fmt: skip

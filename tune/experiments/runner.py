@@ -3,7 +3,8 @@ TensorBoard shows of it.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -102,7 +103,7 @@ class Bench:
         return self._rows([*self.points, *self._further()])
 
     def _rows(self, points: Sequence[Point]) -> list[Row]:
-        found = last_rows(self.accounting.journal, self.experiment.name)
+        found = last_rows(self.accounting.journal.rows(STORED, self.experiment.name))
         return [found[point.key] for point in points if point.key in found]
 
     def _further(self) -> list[Point]:
@@ -175,6 +176,7 @@ class Bench:
     def _group(self, devices: int, hold: Hold) -> Iterator[WorkerGroup]:
         """Processes on a hold, gone before it ends: dismissed, or with their Ray where they do not listen."""
         desk, line = new_desk()
+        assert self.experiment.work is not None
         folder = self.folder / "checkpoints"
         orders = Orders(
             work=self.experiment.work, line=line, config=self.config, data=self._shared, folder=folder,
@@ -204,14 +206,16 @@ class Bench:
         self.trials.measured(point, row)
 
 
-def last_rows(journal: Journal, experiment: str) -> dict[str, Row]:
-    """The last row of each point that has one, by the point's key."""
-    stored = journal.rows("SELECT value FROM rows WHERE experiment = ? ORDER BY row", experiment)
+STORED = "SELECT value FROM rows WHERE experiment = ? ORDER BY row"
+
+
+def last_rows(stored: Iterable[sqlite3.Row]) -> dict[str, Row]:
+    """The last row of each point that has one, by the point's key. stored: the rows of STORED."""
     rows = (json.loads(each["value"]) for each in stored)
     return {row["key"]: row for row in rows}
 
 
 def unmeasured(points: Sequence[Point], journal: Journal, experiment: str) -> list[Point]:
     """Those without a row, and those that were skipped."""
-    rows = last_rows(journal, experiment)
+    rows = last_rows(journal.rows(STORED, experiment))
     return [point for point in points if point.key not in rows or "skipped" in rows[point.key]]

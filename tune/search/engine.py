@@ -23,7 +23,8 @@ from tune.search.family import (  # fmt: skip
 )
 from tune.search.ladder import Ladder
 from tune.search.state import Agreed, State, Terms, agreed_in
-from tune.search.successive_halving import ALIKE, Confirm, Finish, HandBack, Promote, Start, Wait
+from tune.search.successive_halving import ALIKE, Confirm, Finish, HandBack, Promote, Start, Train, Wait
+from tune.search_space import Config
 from tune.store.accounting import Accounting, Assignment, Running
 from tune.store.heartbeat import GRACE_SECONDS, IDLE, WORKING
 
@@ -268,25 +269,26 @@ class Engine:
         if record.confirms is not None:
             return min(left, family.policy.ladder.confirm)
         goal = record.goal or family.goal(record, None, family.policy.enough(trial))
-        return left if goal is None else min(left, self._to(trial, goal))
+        return left if goal is None else self.price_to(trial, goal)
 
-    def _to(self, trial: str, goal: int) -> float:
+    def price_to(self, trial: str, goal: int) -> float:
         """The price of bringing a trial on its last segment to so many steps."""
         record = self.trials[trial]
-        seconds = max(1, goal - record.steps) * (record.step_seconds or 0.0)
-        return self.families[record.family].cost_model.segment(trial, seconds)
+        family = self.families[record.family]
+        seconds = max(1, goal - record.steps) * (record.step_seconds or family.guess(trial))
+        return family.cost_model.segment(trial, seconds)
 
     def _finish(self, name: str, move: Finish) -> Assignment:
         """A last segment; to so many steps only where a lease to these has its margin."""
         goal = self.families[name].goal(self.trials[move.trial], None, move.training)
         if goal is not None:
-            price, wall = self._to(move.trial, goal), self.wall_left()
+            price, wall = self.price_to(move.trial, goal), self.wall_left()
             room = min(self.accounting.affordable, math.inf if wall is None else wall)
             if with_margin(price) + self.families[name].cost_model.start_up <= room:
                 return self._lease(move.trial, None, price, "finish", move.reason, goal)
         return self._lease(move.trial, None, move.seconds, "finish", move.reason)
 
-    def _assign(self, name: str, move: Start | Promote | Finish | Confirm) -> Assignment | None:
+    def _assign(self, name: str, move: Start | Promote | Finish | Confirm | Train) -> Assignment | None:
         """Put a move into practice; None where there is no configuration left to start."""
         price = self.price_of(name)
         with self.event():
@@ -297,6 +299,12 @@ class Engine:
             if isinstance(move, Confirm):
                 record = self.families[name].anew(move, self.trials[move.of], self.trials[move.other])
                 return self._lease(self._noted(record), None, move.seconds, CONFIRM, move.reason)
+            if isinstance(move, Train):
+                action, trial = "finish", move.trial
+                if trial is None:
+                    self.families[name].suggestions.tried(self._next_name, move.config)
+                    action, trial = "start", self._fitting(name, move.config)
+                return self._lease(trial, None, move.seconds, action, move.reason, move.steps) if trial else None
             trial = self._new_trial(name)
             return self._lease(trial, 0, price(None, 0), "start", move.reason) if trial else None
 
@@ -304,12 +312,16 @@ class Engine:
         """A configuration that was not tried yet and will fit in memory; those that will not are written down too."""
         family = self.families[name]
         while family.refusals < MOST_REFUSALS and family.suggestions.more:
-            config = family.suggestions.suggest(self._next_name)
-            trial = self._noted(TrialRecord(family=name, config=config))
-            if (refusal := family.memory.refusal(config)) is None:
+            if trial := self._fitting(name, family.suggestions.suggest(self._next_name)):
                 return trial
-            self.end(trial, refusal)
         return None
+
+    def _fitting(self, name: str, config: Config) -> str | None:
+        """A new trial, where it will fit in memory; else it is over as soon as it is written down."""
+        trial = self._noted(TrialRecord(family=name, config=config))
+        if refusal := self.families[name].memory.refusal(config):
+            self.end(trial, refusal)
+        return None if refusal else trial
 
     @property
     def _next_name(self) -> str:

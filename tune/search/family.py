@@ -21,6 +21,9 @@ from tune.store.accounting import UNIT, Accounting, Exact, Running
 MOST_REFUSALS = 50
 """Where so many configurations in a row do not fit in memory, a family has no more of them."""
 
+MARGIN, SLACK_SECONDS = 2.0, 3.0
+"""Of a lease over its price, where the cap allows: neither a noisy neighbour nor the first, slow steps of a new shape
+may cut a segment short. What it does not use is released."""
 DECODING_SHARE = 0.01
 """Of a last segment at most: left for its winner to decode with."""
 CONFIRM_TRAINING = 0.75
@@ -218,7 +221,8 @@ class Family:
     that are for a rung end; equal_tokens: rungs are equal in tokens, not in device-seconds; step_seconds: the step time
     that then turns their seconds into steps for all trials; life_steps: of a trial's own life (inf: it has none);
     refusals: configurations in a row that do not fit in memory; warm_up_steps: those over which the learning rate of
-    its trials rises; decoding(step_seconds): what its winner needs to decode for a start, in seconds of a slot;
+    its trials rises; margin: of its leases over their prices; guess(trial): seconds of a step of one that made none, 0
+    where nothing tells; decoding(step_seconds): what its winner needs to decode for a start, in seconds of a slot;
     closing(step_seconds): what measuring a trial at its end takes, in the same; seed: of its trials. Of a user's loop,
     first_lease: seconds in which a trial is to report once, until one did; gap: the longest between two reports so far.
     """
@@ -236,6 +240,8 @@ class Family:
     step_seconds: float | None = None
     life_steps: float = math.inf
     warm_up_steps: int = 0
+    margin: float = MARGIN
+    guess: Callable[[str], float] = lambda trial: 0.0
     decoding: Callable[[float], float] = lambda step_seconds: 0.0
     closing: Callable[[float], float] = lambda step_seconds: 0.0
     seed: int = 0
@@ -293,7 +299,7 @@ class Family:
     def wanted(self, record: TrialRecord, price: float, most: float) -> float:
         """Seconds to reserve for a segment of this price; where its loop never reported, up to half of `most` for that:
         one that hangs leaves as much to the next."""
-        seconds = with_margin(max(price, self.gap)) + KEPT_BACK * self.gap
+        seconds = with_margin(max(price, self.gap), self.margin) + KEPT_BACK * self.gap
         first = SLOWER * self.gap or self.first_lease
         return max(seconds, min(first, most / 2)) if record.step_seconds is None else seconds
 
@@ -359,16 +365,13 @@ class MemoryNotes:
 
 SLOWER = 10.0
 """Times the longest time between two reports of other trials, for the first of a new one: it may be a larger model."""
-MARGIN, SLACK_SECONDS = 2.0, 3.0
-"""Of a lease over its price, where the cap allows: neither a noisy neighbour nor the first, slow steps of a new shape
-may cut a segment short. What it does not use is released."""
 START_UP_MARGIN = 4.0
 """The same for the start-up of a slot, which a busy machine can make much longer."""
 
 
-def with_margin(price: float) -> float:
+def with_margin(price: float, margin: float = MARGIN) -> float:
     """Seconds to reserve for a segment of this price."""
-    return price * MARGIN + SLACK_SECONDS
+    return price * margin + SLACK_SECONDS
 
 
 def with_start_up(seconds: float, start_up: float, even_share: float) -> float:

@@ -15,6 +15,7 @@ from tune.search.forecast import NO_PROGRESS, Progress, Standing, Standings
 from tune.search.front import Forecast, expected_gain
 from tune.search.ladder import Frame, Ladder
 from tune.search.scaling_law import Observation
+from tune.search_space import Config
 
 LEAST_BESIDE = 0.5
 """Of the training that it had, what a last segment beside the leader's must bring, which is a decay: less makes nothing
@@ -88,6 +89,18 @@ class Confirm:
 
 
 @dataclass(frozen=True)
+class Train:
+    """Train a configuration whole, to so many steps of its life with its decay, in about `seconds` of a slot; trial:
+    that began it, None: a new one."""
+
+    config: Config
+    steps: int
+    seconds: float
+    reason: str
+    trial: str | None = None
+
+
+@dataclass(frozen=True)
 class HandBack:
     """Nothing worthwhile for this slot, now or later."""
 
@@ -101,7 +114,7 @@ class Wait:
     reason: str
 
 
-Move = Start | Promote | Finish | Confirm | HandBack | Wait
+Move = Start | Promote | Finish | Confirm | Train | HandBack | Wait
 
 
 class SuccessiveHalving:

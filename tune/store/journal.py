@@ -98,7 +98,9 @@ UPGRADES = (
             *("averaged_loss REAL", "averaged_perplexity REAL", "averaged_bits_per_character REAL"),
             *("averaged_nats_per_word REAL", "averaged_accuracy REAL"),
             *("averaged_tokens INTEGER", "averaged_seconds REAL", "test_blocks TEXT"),
-            *("numbers TEXT", "gap REAL", "lost INTEGER"),
+            *("numbers TEXT", "gap REAL", "lost INTEGER", "bleu REAL", "chrf REAL"),
+            *("trained_loss REAL", "trained_perplexity REAL", "trained_bits_per_character REAL"),
+            *("trained_nats_per_word REAL", "trained_accuracy REAL", "trained_tokens INTEGER", "trained_seconds REAL"),
         )
     ),
 )

@@ -14,7 +14,7 @@ import pytest
 from model.config import Config
 from model.cost.peak_flops import flops_on
 from model.data.corpus import TextCorpus
-from model.data.dataset import TextData, prepare_text
+from model.data.dataset import PairData, TextData, prepare_text
 from tune.backend import leased as trial
 from tune.backend.leased import Life, Place
 from tune.backend.trainable import TrainingTrial
@@ -57,6 +57,32 @@ def test_a_peak_is_measured_where_none_is_told(tmp_path: Path, data: TextData, m
     for report in (measured, known):
         assert report.mfu == pytest.approx(report.tokens_per_second * flops / report.peak_flops)
     assert (measured.steps, known.steps) == (2, 3) and measured.tokens_per_second > 0
+
+
+def test_a_trial_of_a_list_is_judged_on_both_splits_to_its_end_and_leaves_nothing_on_disk(
+    tmp_path: Path, pair_data: PairData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "Heart", lambda live: SimpleNamespace(start=lambda: None))
+    monkeypatch.setattr("tune.backend.trainable.SENTENCES", 2)
+    process = TrainingTrial.__new__(TrainingTrial)
+    recipe = {"batch_tokens": 256, "warm_up_steps": 1, "average": 0.0}
+    place = Place(
+        folder=tmp_path, device="cpu", threads=1, seed=0, recipes={"translation": lambda point: recipe | point},
+        evaluation_tokens={"translation": 256}, report_every=60.0, driver=Driver.here(), memory_limit=None, listed=True,
+    )  # fmt: skip
+    orders = told(1e11, steps=12)
+    orders["assignment"] |= {"family": "translation", "rung": None}
+    process.setup(orders, {"translation": pair_data}, place, {})
+    reports = [from_row(json.loads(process.step()["report"]))]
+    while not reports[-1].ended:
+        reports.append(from_row(json.loads(process.step()["report"])))
+    last = reports[-1]
+    assert len(reports) > 1 and (last.ended, last.steps) == ("final", 12)
+    measured = [report for report in reports if report.valid]
+    assert [report.steps for report in measured] == [5, 10, 12]
+    assert all(report.trained and report.trained.accuracy is not None for report in measured)
+    assert last.bleu is not None and last.whole is None and last.averaged is None and last.learning_rate == 0
+    assert last.checkpoint is None and not list(tmp_path.rglob("*.safetensors"))
 
 
 def test_elsewhere_a_lease_is_as_old_as_the_drivers_last_sign_of_life_says(tmp_path: Path) -> None:

@@ -1,24 +1,20 @@
-"""The ablation: what it asks for, the effects that it finds, the report's parameters, and a training to its end."""
+"""The ablation: what it asks for, the effects that it finds, the report's parameters; and its study in virtual time."""
 
 import math
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from model.config import Config
 from model.cost.estimates import plain_parameters
-from model.data.dataset import PairData
-from model.training import train as training
-from tests.training_rows import ablated, row
-from tune.backend.worker_group import Place, Said
+from model.training.checkpoint import newest
+from tests.training_rows import ablated
+from tune.assembly import make_engine, make_place, make_terms
 from tune.devices import Devices
-from tune.experiments import whole_training
-from tune.experiments.ablation import LONG, TIMES, line, points, steps_of, work
+from tune.display.tensorboard import TensorBoard
+from tune.experiments.ablation import ABLATION, EPOCHS, OVERFITTING, ablation, overfitting, steps_of
 from tune.experiments.ablation_tables import (
     UNITS,
     WORDS,
@@ -31,11 +27,14 @@ from tune.experiments.ablation_tables import (
     theirs,
     twists,
 )
-from tune.experiments.base import ExperimentSettings
-from tune.experiments.whole_training import Prices
+from tune.experiments.base import ExperimentSettings, Row, price
+from tune.experiments.lists import stand, trained
+from tune.search.resume import close_what_a_kill_left_open, restore
+from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
+from tune.store.journal import Journal
+from tune.study import conclude
 
 CPU = Devices(kind="cpu", count=2, model="core", precisions=("fp32", "bf16"), cores=2)
-STEPS = 8
 
 
 @pytest.fixture(autouse=True)
@@ -45,46 +44,31 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(**more: Any) -> ExperimentSettings:
-    return ExperimentSettings(**({"budget": "1h", "families": "translation", "scale": 0.01} | more))
+    asked = {"budget": "1h", "families": "translation", "scale": 0.01, "devices": 2, "oversubscribe": True}
+    return ExperimentSettings(**(asked | more))
 
 
-def test_each_configuration_of_the_report_is_asked_for_at_equal_tokens():
-    asked = points(CPU, settings())
-    report = [point for point in asked if point.asked["set"] == "report"]
-    assert {Shape(*(point.config[name] for name in Shape._fields)) for point in report} == set(theirs())
-    assert len(report) == 33 and len({point.key for point in asked}) == len(asked)
-    table = [point for point in asked if point.asked["set"] in ("report", "no dropout")]
-    assert {point.asked["steps"] for point in table} == {steps_of(settings())}
-    assert {point.config["d_model"] for point in table if point.config["dropout"] == 0} == {64, 128, 512}
+def test_each_configuration_of_the_report_is_asked_for_at_equal_tokens_the_dearest_first():
+    asked = ablation(CPU, settings())
+    shapes = [shape_of(point.config) for point in asked]
+    assert {*theirs()} < {*shapes} and len(shapes) == len({*shapes}) == 33 + 14
+    assert shapes[0] == Shape(512, 4, 16, 0.5) and shapes[-1].d_model == 16
+    assert {point.asked["steps"] for point in asked} == {steps_of(settings())}
+    assert {shape.layers for shape in shapes if shape.dropout == 0} == {2, 4}
     for point in asked:
         Config(family="translation", **point.config)
 
 
-def test_scale_shortens_seeds_repeat_and_fix_leaves_out():
+def test_scale_shortens_seeds_come_after_all_of_the_first_and_fix_leaves_out():
     short, long = steps_of(settings()), steps_of(settings(scale=0.1))
     assert long == pytest.approx(10 * short, rel=1e-3)
-    once, thrice = points(CPU, settings()), points(CPU, settings(seeds=3, seed=5))
-    assert {point.config["seed"] for point in thrice} == {5, 6, 7} and len(thrice) == len(once) + 2 * 36
-    (longer,) = [point for point in thrice if point.asked["set"] == "longer"]
-    assert longer.asked["steps"] == TIMES * short and LONG.items() <= longer.config.items()
-    assert {point.config["d_model"] for point in points(CPU, settings(fix={"d_model": 64}))} == {64}
+    assert steps_of(settings(set={"batch_tokens": 1024})) == pytest.approx(2 * short, rel=0.01)
+    once, thrice = ablation(CPU, settings()), ablation(CPU, settings(seeds=3, seed=5))
+    assert [point.config["seed"] for point in thrice] == [5] * len(once) + [6] * len(once) + [7] * len(once)
+    assert {point.config["d_model"] for point in ablation(CPU, settings(fix={"d_model": 64}))} == {64}
+    assert price(once, 0.0) < 0.01 * price(once), "the cap must pay for the cheapest"
     with pytest.raises(ValueError, match="leaves none of the report's configurations"):
-        points(CPU, settings(fix={"d_model": 96}))
-
-
-def test_a_gpu_is_held_against_its_cpu_and_a_core_against_two():
-    gpu = Devices(kind="cuda", count=1, model="GPU", precisions=("fp32",), cores=16)
-    for devices, others in ((gpu, [("cuda", 1, 1), ("cpu", 16, 1)]), (CPU, [("cpu", 1, 1), ("cpu", 2, 2)])):
-        compared = [point for point in points(devices, settings()) if point.asked["set"] == "compare"]
-        assert [(each.asked["on"], each.asked["threads"], each.devices) for each in compared] == others
-    assert not [each for each in points(replace(CPU, count=1), settings()) if each.asked["set"] == "compare"]
-
-
-def test_what_is_larger_or_longer_has_a_higher_price():
-    prices, small = Prices(CPU), Config(family="translation", d_model=64)
-    whole = prices.whole(small, 1000)
-    assert prices.whole(small, 2000) > 1.9 * whole > prices.whole(replace(small, layers=2), 1000)
-    assert prices.whole(replace(small, d_model=512), 1000) > 10 * whole
+        ablation(CPU, settings(fix={"d_model": 96}))
 
 
 def test_the_reports_parameters_are_counted():
@@ -114,26 +98,23 @@ def test_an_interaction_is_found_for_each_more_of_both():
 
 
 def test_only_configurations_that_every_seed_has_are_compared():
-    rows = ablated(points(CPU, settings(seeds=2)), additive)
-    last = next(each for each in rows if each["config"]["seed"] == 1 and each["asked"]["set"] == "report")
+    rows = ablated(ablation(CPU, settings(seeds=2)), additive)
+    last = next(each for each in rows if each["config"]["seed"] == 1)
     found = losses([each for each in rows if each is not last])
     assert set(found) == {0, 1} and set(found[0]) == set(found[1]) and shape_of(last["config"]) not in found[0]
 
 
 def test_tables_have_a_cell_for_each_column_and_effects_an_interval_of_several_seeds():
-    rows = ablated(points(CPU, settings(seeds=2)), additive)
+    rows = ablated(ablation(CPU, settings(seeds=2)), additive)
     made = {table.title: table for table in tables(rows)}
-    assert len(made) == 8
+    assert len(made) == 6
     for table in made.values():
         assert {len(cells) for cells in table.rows} == {len(table.columns)}, table.title
-    assert len(made["What each configuration learned"].rows) == 36
+    assert len(made["What each configuration learned"].rows) == 47
     effect = {cells[0].partition(",")[0]: cells[2] for cells in made["Main effects"].rows}
     assert effect["d_model"] == "-0.500 (-0.500 to -0.500)" and set(effect) == set(UNITS)
     assert "of all pairs of the report's stand in its order" in made["What each configuration learned"].note
     assert tables([]) == []
-    refused = row({"set": "report", "steps": 20}, rows[0]["config"], 1.0)
-    left = {name: refused[name] for name in ("asked", "config", "devices", "key")} | {"skipped": "why"}
-    assert [table.title for table in tables([left])] == ["The report's parameters", "Not measured"]
 
 
 def test_of_equal_orders_all_pairs_agree_and_of_opposite_ones_none():
@@ -142,56 +123,55 @@ def test_of_equal_orders_all_pairs_agree_and_of_opposite_ones_none():
 
 
 @pytest.fixture
-def place(
-    small_pairs: Config, pair_data: PairData, tmp_path: Path, eager: None, monkeypatch: pytest.MonkeyPatch
-) -> Place:
-    monkeypatch.setattr(whole_training, "EVALUATION_TOKENS", 256)
-    monkeypatch.setattr(whole_training, "SENTENCES", 2)
-    monkeypatch.setattr(whole_training, "peak_on", lambda *_: 1e11)
-    ends = time.monotonic() + 600
-    return Place(config=small_pairs, data=pair_data, device=torch.device("cpu"), folder=tmp_path, ends=ends)
+def pairs(tmp_path: Path) -> Path:
+    text = "".join(f"we count{' one' * (i % 5)} {i}\tcontamos{' uno' * (i % 5)} {i}\n" for i in range(3000))
+    (tmp_path / "pairs.txt").write_text(text)
+    return tmp_path / "pairs.txt"
 
 
-ASKED = {"set": "report", "steps": STEPS}
+def test_a_text_is_cut_so_that_it_is_seen_so_often(pairs: Path) -> None:
+    asked = settings(scale=2e-4, translation_corpus=pairs)
+    context = stand(OVERFITTING, asked, CPU)
+    (data,) = context.data.values()
+    tokens = steps_of(asked) * context.recipes["translation"].batch_tokens
+    assert tokens / data.training_tokens == pytest.approx(EPOCHS, rel=0.05)
+    assert {point.config["dropout"] for point in overfitting(CPU, asked)} == {0.0, 0.1, 0.3}
+    assert len({pair.tobytes() for pair in data.train.lengths}) > 1, "spread over all of it"
 
 
-def row_of(said: Iterator[Said]) -> dict[str, Any]:
-    *_, last = said
-    assert last.row is not None
-    return last.row
+def study(folder: Path, asked: ExperimentSettings) -> tuple[int, list[Row], list[str]]:
+    """A study of the ablation begun, or gone on with, with all of a search but Ray and the training: how long its list
+    is, what was trained, and what is told of it."""
+    context, new = stand(ABLATION, asked, CPU), not (folder / "journal.db").exists()
+    journal, clock = Journal(folder, new=new), Clock()
+    if not new:
+        close_what_a_kill_left_open(journal)
+    tensorboard = TensorBoard(folder / "tensorboard", journal, asked, context.dimensions)
+    engine = make_engine(context, journal, [tensorboard], now=clock, elapsed=0.0)
+    notes = [] if new else restore(engine, journal, make_terms(context, engine), newest)
+    assert notes == [] and context.listed is not None
+    journal.note(**context.facts())
+    place = make_place(context, engine)
+    assert place.listed and place.recipes["translation"]({})["average"] == 0.0
+    Simulation(
+        engine, clock, Costs(start_up=6.0, overhead=1.0), lambda *_: PowerLaw(step_seconds=0.5, parameters=1000)
+    ).run()
+    rows, told = trained(journal), list(conclude(context, engine, tensorboard))
+    assert engine.accounting.ledger.spent <= asked.budget
+    journal.close()
+    return len(context.listed.listed), rows, told
 
 
-def test_a_training_has_the_reports_columns_and_ours_and_one_that_died_ends_where_it_would_have_ended(
-    place, monkeypatch
-):
-    found = row_of(work(place, ASKED))
-    assert {"key": "", "devices": 1, "asked": ASKED, "config": {}} | found and line(found)
-    assert found["steps"] == STEPS and found["perplexity"] == pytest.approx(math.exp(found["valid_loss"]))
-    assert found["tokens"] == pytest.approx(STEPS * 256, rel=0.05) and 0 <= found["bleu"] <= 100
-    assert 16 * found["parameters"] < found["memory_bytes"] and found["process_bytes"] >= 0
-    assert found["stored_bytes"] == pytest.approx(4 * found["parameters"], rel=0.05)
-    assert 0 < found["mfu"] < 1 and 0 < found["training_seconds"] < found["device_seconds"]
-    assert found["curve"][-1][0] == STEPS and found["curve"][-1][-1] == found["valid_loss"]
-    assert not list(place.folder.rglob("*.safetensors")), "it leaves no checkpoint"
-    monkeypatch.setattr(training, "YIELD_SECONDS", 0.0)
-    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(training, "CHECKPOINT_SHARE", 1e9)
-    dies = work(place, ASKED)
-    for _ in range(STEPS // 2):
-        next(dies)
-    dies.close()
-    assert list(place.folder.rglob("*.safetensors"))
-    again = row_of(work(place, ASKED))
-    assert again["valid_loss"] == found["valid_loss"] and again["tokens"] == found["tokens"]
-    assert again["curve"][0][0] > 1, "it began anew"
-
-
-def test_what_the_seconds_do_not_suffice_for_is_skipped_with_its_reason(place):
-    late = replace(place, ends=time.monotonic() - 1)
-    reason = f"0 of {STEPS} steps in the seconds that there were: go on with --resume"
-    assert row_of(work(late, ASKED)) == {"skipped": reason}
-
-
-def test_a_diverged_training_is_skipped_with_its_reason(place):
-    lost = replace(place, config=replace(place.config, learning_rate=1e9, clip=1e9))
-    assert row_of(work(lost, ASKED))["skipped"].startswith("diverged after")
+def test_a_study_of_a_list_trains_it_whole_and_goes_on_with_what_the_cap_did_not_pay_for(
+    pairs: Path, tmp_path: Path
+) -> None:
+    asked = settings(fix={"d_model": 64}, translation_corpus=pairs, budget="5m", scale=0.001, seeds=2, name="ablation")
+    most, rows, told = study(tmp_path, asked)
+    assert 2 < len(rows) < most and {row["steps"] for row in rows} == {steps_of(asked)}
+    assert {row["config"]["seed"] for row in rows} == {0}, "further seeds come after all of the first"
+    assert any("What each configuration learned" in line for line in told)
+    (left,) = (line for line in told if "left out, as the cap does not pay for them" in line)
+    assert left.startswith(f"{most - len(rows)} of {most} ") and "tune/experiment.py ablation --resume" in left
+    most, rows, told = study(tmp_path, replace(asked, budget=3600.0))
+    assert len(rows) == most == 2 * len({shape_of(row["config"]) for row in rows})
+    assert not any("left out" in line for line in told)

@@ -41,7 +41,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 WRONG = {
-    "NAME: 'nowhere' is no experiment: write one of ablation, methods": ["nowhere", "--budget", "1h"],
+    "NAME: 'nowhere' is no experiment: write one of ablation, overfitting": ["nowhere", "--budget", "1h"],
     "NAME: '' is no experiment": ["--budget", "1h"],
     "--budget: missing": ["scaling"],
     "--budget: '5s' does not pay for scaling: write at least": ["scaling", "--budget", "5s"],

@@ -16,6 +16,7 @@ from tune.assembly import make_engine, make_place
 from tune.devices import find_devices
 from tune.search.family import CostModel
 from tune.search.forecast import NO_PROGRESS, Progress
+from tune.search.listed import Listed
 from tune.search_context import check_same_kind, survey
 from tune.settings import Settings
 from tune.store.accounting import Assignment
@@ -24,9 +25,10 @@ from tune.store.journal import Journal
 
 AHEAD = 7
 """Decisions and events that both play after a cut."""
-CASES = [(0, 60), (1, 400), (2, 400), (3, 60), (4, 400), (7, 400)]
+CASES = [(0, 60), (1, 400), (2, 400), (3, 60), (4, 400), (7, 400), (8, 400), (11, 400)]
 """Seeds and caps; in these all of it occurs: refusals, what cannot be paid any more, deadlines, thirds of a device,
-last comparisons."""
+last comparisons, lists."""
+LISTED = [Listed(config={"number": number}, steps=90 * number % 200 + 25, seconds=9.0) for number in range(40, 0, -1)]
 
 
 class Attentive(Numbered):
@@ -52,6 +54,7 @@ class Uneven(World):
         super().__init__(
             folder, cap=cap, slots=slots, seed=seed, memory_limit=limit, trials_each=trials_each, deadline=deadline,
             suggestions=Attentive, processor=processor, confirm=(0, 2)[seed // 4 % 2],
+            listed=((), LISTED)[seed // 8 % 2], shares={"nanogpt": 1.0} if seed // 8 % 2 else None,
         )  # fmt: skip
         chance = random.Random(seed)
         self.dying = {f"t{number:03d}": chance.choice((0, 0, 0, 1, 2)) for number in range(2, 60)}
@@ -140,7 +143,7 @@ def at_each_event(tmp_path: Path, seed: int, cap: float, look: Callable[[Uneven,
         look(world, tmp_path / str(looks))
         looks += 1
     world.journal.close()
-    assert looks > cap / 10
+    assert looks > cap / 16
 
 
 @pytest.mark.parametrize(("seed", "cap"), CASES)

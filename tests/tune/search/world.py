@@ -4,7 +4,7 @@ clock that moves from one report to the next.
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tune.search.family import CostModel, Family
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.front import Forecast
 from tune.search.ladder import Frame
+from tune.search.listed import Listed, listed_family
 from tune.search.memory_model import FACTOR, OVERHEAD_BYTES, Memory
 from tune.search.resume import agreed, close_what_a_kill_left_open, last_moment, restore, spent, spent_beside
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
@@ -97,7 +98,7 @@ class World(Simulation):
         self, folder: Path, *, cap: float, slots: int, shares: dict[str, float] | None = None, seed: int = 0,
         suggestions: Callable[[], Numbered] = Numbered, listen: Callable[[Journal], list[Listener]] = lambda _: [],
         memory_limit: float = math.inf, trials_each: int = 1, deadline: float | None = None, processor: str = "one",
-        confirm: int = 0,
+        confirm: int = 0, listed: Sequence[Listed] = (),
     ) -> None:  # fmt: skip
         resumed = (folder / "journal.db").exists()
         self.journal = Journal(folder, new=not resumed)
@@ -121,6 +122,12 @@ class World(Simulation):
             _, ladder = terms[0].families.get(name, (0.0, None)) if terms else (0.0, None)
             frame = Frame(slots=slots, shortest=4, overhead=1.5, start_up=6, part=share, seeds=confirm)
             first = share * trials_each * (terms[0].seconds if terms else cap)
+            if listed:
+                memory = known_memory(memory_limit)
+                self.families[name] = listed_family(
+                    listed, ladder, share * trials_each * by_now, memory, trials=engine.trials, price_to=engine.price_to
+                )
+                continue
             self.families[name] = Family(
                 seconds=share * trials_each * by_now, cost_model=CostModel(), suggestions=suggestions(),
                 policy=Confirming(frame, ladder or frame.fit(first, wall), engine.price_of(name)),
@@ -217,7 +224,7 @@ class World(Simulation):
             return
         step = self.step_seconds(assignment)
         used, steps = (ended_at or self.now) - assignment.opened, self.goal(assignment)
-        short = assignment.rung is not None and used >= assignment.seconds
+        short = (assignment.rung is not None or assignment.steps is not None) and used >= assignment.seconds
         if short:
             steps = self.engine.trials[assignment.trial].steps + max(1, int(used / step / 2))
         ended: Ended = "lease" if short else "final" if assignment.rung is None else "rung"

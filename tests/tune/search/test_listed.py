@@ -1,0 +1,105 @@
+"""Laws of a list: each configuration is trained whole, in order and side by side, as far as the cap pays for them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tune.search.world import STEP_SECONDS, World
+from tune.errors import UserError
+from tune.search.listed import Listed, dimensions
+
+LISTED = [
+    Listed(config={"number": number}, steps=steps, seconds=steps * STEP_SECONDS)
+    for number, steps in enumerate((400, 300, 300, 200, 160, 120, 90, 60, 60, 40), 1)
+]
+
+
+def world(folder: Path, listed: list[Listed] = LISTED, **about: Any) -> World:
+    folder.mkdir(exist_ok=True)
+    return World(folder, **{"cap": 400.0, "slots": 2} | about, shares={"nanogpt": 1.0}, listed=listed)
+
+
+def ends(of: World) -> dict[int, int]:
+    """Of those that came to their ends, their steps by number."""
+    rows = of.journal.rows("SELECT trial, steps FROM reports WHERE final")
+    return {of.engine.trials[row["trial"]].config["number"]: row["steps"] for row in rows}
+
+
+@pytest.mark.parametrize("slots", [1, 2, 5])
+def test_each_is_trained_to_its_own_end_in_order_and_side_by_side(tmp_path: Path, slots: int) -> None:
+    search = world(tmp_path, slots=slots)
+    together = 0
+    while not search.engine.done:
+        while search.begin():
+            pass
+        together = max(together, len(search.engine.running))
+        if search.engine.running:
+            search.go_on()
+    assert together == slots
+    assert ends(search) == {each.config["number"]: each.steps for each in LISTED}
+    first = [each for each in search.assignments if each.checkpoint is None]
+    assert [each.config["number"] for each in first] == [each.config["number"] for each in LISTED]
+    assert all(each.rung is None for each in search.assignments), "each with its decay"
+    assert search.total("SELECT COUNT(*) FROM trials WHERE state != 'finished'") == 0
+    assert search.accounting.ledger.spent <= 400
+    idle = search.total("SELECT TOTAL(seconds) FROM charges WHERE what = 'idle'")
+    assert idle < 0.1 * search.accounting.ledger.spent
+
+
+def test_what_the_cap_does_not_pay_for_is_not_begun_and_a_larger_one_goes_on(tmp_path: Path) -> None:
+    search = world(tmp_path, cap=75.0)
+    search.run()
+    listing: Any = search.families["nanogpt"].policy
+    assert search.accounting.ledger.spent <= 75
+    done, left = ends(search), {each.config["number"] for each in listing.left_out}
+    assert done and left and done.keys() | left == {each.config["number"] for each in LISTED}
+    assert 1 in left, "the dearest is left out first"
+    assert len(search.engine.trials) == len(done), "none is half trained"
+    search.journal.close()
+    again = world(tmp_path, cap=400.0)
+    assert again.told == [] and again.accounting.ledger.spent <= 75
+    again.run()
+    assert (
+        ends(again) == {each.config["number"]: each.steps for each in LISTED} and not again.families["nanogpt"].leases
+    )
+    assert again.total("SELECT COUNT(*) FROM reports WHERE final") == len(again.engine.trials) == len(LISTED), "once"
+
+
+def test_guesses_far_off_are_corrected_by_what_the_first_took(tmp_path: Path) -> None:
+    """Ten times too much: by them the cap would pay for the first few; ten times too little: it pays for less than it
+    looks, and nothing but what runs is ever in want of more."""
+    for times in (0.1, 4.0):
+        guessed = [replace(each, seconds=times * each.seconds) for each in LISTED]
+        search = world(tmp_path / str(times), guessed, cap=240.0)
+        search.run()
+        assert ends(search) == {each.config["number"]: each.steps for each in LISTED}, times
+        assert search.accounting.ledger.spent <= 240
+
+
+def test_two_alike_but_for_their_steps_are_two_and_what_is_not_in_the_list_is_refused(tmp_path: Path) -> None:
+    twice = [LISTED[0], replace(LISTED[0], steps=100)]
+    search = world(tmp_path, twice)
+    search.run()
+    assert [row["steps"] for row in search.journal.rows("SELECT steps FROM reports WHERE final ORDER BY trial")] == [
+        400,
+        100,
+    ]
+    search.journal.close()
+    with pytest.raises(UserError, match="t002 is not in the list"):
+        world(tmp_path, twice[:1])
+
+
+def test_one_that_does_not_fit_in_memory_or_diverges_stops_none_of_the_others(tmp_path: Path) -> None:
+    search = world(tmp_path, memory_limit=0.9e9)
+    search.diverging = {3: 1.0}
+    search.run()
+    reasons = {row["reason"].partition(":")[0] for row in search.journal.rows("SELECT reason FROM trials")}
+    assert {"diverged", "memory", "decayed"} == reasons and 3 not in ends(search)
+    over = search.total("SELECT COUNT(*) FROM trials WHERE state IN ('finished', 'stopped')")
+    assert over == len(LISTED)
+
+
+def test_its_dimensions_are_those_of_its_configurations() -> None:
+    assert dimensions(LISTED[:2]) == {"number": (1, 2)}

@@ -1,0 +1,127 @@
+"""Experiments that train configurations: their points are a list, which the search's own machinery trains, each whole;
+what the trials came to is read from the journal.
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from model.config import Config
+from tune.devices import Devices, find_devices
+from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, survey
+from tune.experiments.tables import ending, show
+from tune.experiments.whole_training import Prices, peak_lines
+from tune.recipe import SETTABLE, Recipe
+from tune.search.family import FIRST_OVERHEAD_SECONDS
+from tune.search.listed import Listed
+from tune.search_context import ListedStudy, SearchContext, make_memory, memory_limit
+from tune.search_space import DIMENSIONS, label
+from tune.store.journal import Journal
+from tune.store.queries import TRAINED
+from tune.study import run_study
+from tune.units import duration_text
+
+WARM_UP_SHARE = 0.1
+"""Of the steps, at most, in which the learning rate rises: a short training has a shorter rise than the recipe's."""
+EVALUATION_SHARE = 0.01
+"""Of a training's tokens, those on which it is judged, of either split ..."""
+FEWEST_TOKENS, MOST_TOKENS = 2_048, 16_384
+"""... and how many they are at least, and at most."""
+
+
+def trainings(
+    devices: Devices, settings: ExperimentSettings, asked: Sequence[tuple[dict[str, Any], int]]
+) -> list[Point]:
+    """A point for each configuration and its steps that --fix leaves in, once for each seed: the dearest first, so that
+    all devices end together. The cap must pay for the cheapest; of the others, as many as it does."""
+    prices, found = Prices(devices), list[tuple[float, Point]]()
+    for config, steps in asked:
+        if any(settings.fix.get(name, value) != value for name, value in config.items()):
+            continue
+        whole = Config(**{**settings.fix, **settings.set, **config}, family=settings.family)
+        cost, seconds, told = steps * prices.flops(whole), steps * prices.step(whole), {"steps": steps}
+        for seed in range(settings.seed, settings.seed + settings.seeds):
+            point = Point(devices=1, asked=told, config={**config, "seed": seed}, seconds=seconds, least=0.0)
+            found.append((cost, point))
+    found.sort(key=lambda each: (each[1].config["seed"], -each[0]))
+    cheapest = min(found, key=lambda each: each[0], default=None)
+    return [replace(point, least=point.seconds) if (cost, point) == cheapest else point for cost, point in found]
+
+
+def stand(experiment: Experiment, settings: ExperimentSettings, devices: Devices) -> SearchContext:
+    """What the study of a list stands on. UserError: a setting that cannot serve."""
+    begun, context = time.monotonic(), survey(experiment, settings)
+    name, config = settings.family, context.config
+    fewest = min(point.asked["steps"] for point in context.points)
+    tokens = round(EVALUATION_SHARE * fewest * config.batch_tokens)
+    given = {name: getattr(config, name) for name in (*SETTABLE, "betas")}
+    if "warm_up_steps" not in settings.set:
+        given["warm_up_steps"] = min(config.warm_up_steps, max(1, round(WARM_UP_SHARE * fewest)))
+    recipe = Recipe(
+        **given, weights=0.0, tokens=0.0, flops=0.0, average=0.0,
+        why={each: "given" if each in settings.set else "the family's own" for each in SETTABLE},
+    )  # fmt: skip
+    data = context.data if experiment.text is None else experiment.text(context.data, settings)
+    memory = make_memory(name, recipe, data, devices.kind)
+    limit, notes = memory_limit(settings, devices)
+    memory.limit = memory.limit if limit is None else limit
+    own = {each: getattr(config, each) for each in DIMENSIONS}
+    listed = [
+        Listed(
+            config={**own, **point.config},
+            steps=point.asked["steps"],
+            seconds=point.seconds,
+            spare=point.config["seed"] != settings.seed,
+        )
+        for point in context.points
+    ]
+    epochs = fewest * config.batch_tokens / data.training_tokens
+    seen = f"{fewest * config.batch_tokens:,} target tokens each, {epochs:.3g} epochs of this text"
+    return SearchContext(
+        settings=context.settings, devices=devices, spaces={}, recipes={name: recipe}, probed=0.0, data={name: data},
+        memories={name: memory}, held_to=limit, learned={}, begun=begun,
+        notes=[*context.notes, *notes, f"{len(listed)} trainings, {seen}"],
+        listed=ListedStudy(
+            experiment=experiment.name, listed=listed, lines=partial(lines, experiment),
+            evaluation_tokens=min(max(tokens, FEWEST_TOKENS), MOST_TOKENS),
+        ),
+    )  # fmt: skip
+
+
+def run_list(experiment: Experiment, settings: ExperimentSettings) -> int:
+    """The exit code. UserError, with nothing written: a setting that cannot serve."""
+    return run_study(settings, stand=partial(stand, experiment)).exit_code
+
+
+def plan_list(experiment: Experiment, settings: ExperimentSettings) -> Iterator[str]:
+    """A line for each training, with its seconds of a device, and what all take."""
+    context = stand(experiment, settings, find_devices(settings))
+    assert context.listed is not None
+    yield f"{experiment.name} on {context.devices.slots} x {context.devices.name}"
+    yield from context.notes
+    for each in context.listed.listed:
+        yield f"{label(each.config)}, {each.steps:,} steps: {each.seconds:.0f} s"
+    yield from peak_lines()
+    whole = duration_text(round(sum(each.seconds + FIRST_OVERHEAD_SECONDS for each in context.listed.listed)))
+    yield f"about {whole} in all, of {duration_text(settings.budget)}: where that is less, the dearest are left out"
+
+
+def trained(ends: Iterable[sqlite3.Row], corpora: Mapping[str, Any]) -> list[Row]:
+    """What each trial came to that was trained whole. ends: the rows of TRAINED; corpora: the study's fact."""
+    tokens = {name: each["training_tokens"] for name, each in corpora.items()}
+    return [
+        {**dict(row), "config": json.loads(row["config"]), "epochs": row["tokens"] / tokens[row["family"]]}
+        for row in ends
+    ]
+
+
+def lines(experiment: Experiment, journal: Journal) -> Iterator[str]:
+    """The tables of these, and what follows from them."""
+    corpora: Any = journal.facts()["corpora"]
+    rows, told = trained(journal.rows(TRAINED), corpora), list[str]()
+    show(ending(experiment, rows), experiment.conclusions(rows), told.append)
+    return iter(told)
