@@ -269,7 +269,8 @@ class Engine:
         if record.confirms is not None:
             return min(left, family.policy.ladder.confirm)
         goal = record.goal or family.goal(record, None, family.policy.enough(trial))
-        return left if goal is None else self.price_to(trial, goal)
+        price = left if goal is None else self.price_to(trial, goal)
+        return price if family.whole else min(left, price)
 
     def price_to(self, trial: str, goal: int) -> float:
         """The price of bringing a trial on its last segment to so many steps."""

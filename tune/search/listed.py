@@ -149,8 +149,8 @@ def listed_family(
     )  # fmt: skip
     listing = Listing(listed, ladder or bare, prices.segment, trials, price_to)
     return Family(
-        seconds=seconds, policy=listing, suggestions=listing, cost_model=prices, memory=memory, margin=MARGIN,
-        guess=listing.step_seconds,
+        seconds=seconds, policy=listing, suggestions=listing, cost_model=prices, memory=memory, whole=True,
+        margin=MARGIN, guess=listing.step_seconds,
     )  # fmt: skip
 
 
