@@ -222,9 +222,11 @@ class Family:
     that then turns their seconds into steps for all trials; life_steps: of a trial's own life (inf: it has none);
     refusals: configurations in a row that do not fit in memory; warm_up_steps: those over which the learning rate of
     its trials rises; whole: a training goes on only where what is left pays for its end; margin: of its
-    leases over their prices; guess(trial): seconds of a step of one that made none, 0 where nothing tells; decoding(step_seconds): what its winner needs to decode for a start, in seconds of a slot;
-    closing(step_seconds): what measuring a trial at its end takes, in the same; seed: of its trials. Of a user's loop,
-    first_lease: seconds in which a trial is to report once, until one did; gap: the longest between two reports so far.
+    leases over their prices; guess(trial): seconds of a step of one that made none, 0 where nothing tells;
+    decoding(step_seconds): what its winner needs to decode for a start, in seconds of a slot;
+    closing(step_seconds): what measuring a trial at its end takes, in the same; seed: of its trials. Of a user's
+    loop, first_lease: seconds in which a trial is to report once, until one did; gap: the longest between two
+    reports so far.
     """
 
     seconds: float
