@@ -157,7 +157,8 @@ def study(folder: Path, asked: ExperimentSettings) -> tuple[int, list[Row], list
     Simulation(
         engine, clock, Costs(start_up=6.0, overhead=1.0), lambda *_: PowerLaw(step_seconds=0.5, parameters=1000)
     ).run()
-    rows, told = trained(journal.rows(TRAINED), journal.facts()["corpora"]), list(conclude(context, engine, tensorboard))
+    rows = trained(journal.rows(TRAINED), journal.facts()["corpora"])
+    told = list(conclude(context, engine, tensorboard))
     assert engine.accounting.ledger.spent <= asked.budget
     journal.close()
     return len(context.listed.listed), rows, told
