@@ -10,7 +10,6 @@ from analysis.style import (
     BLACK,
     BLUE,
     GREEN,
-    GREY,
     MARKERS,
     ORANGE,
     PURPLE,
@@ -90,7 +89,6 @@ def shapes(study: Study) -> Picture:
     if len(table) < 2:
         raise UserError(f"study: {study.name!r} has too few shapes that were trained in one way yet; go on with it")
     figure, (plot,) = axes(height=1.3 + 0.32 * len(table))
-    plot.hlines(table.index, table["valid_loss"].min(), table["valid_loss"], color=GREY, lw=0.8)
     plot.scatter(table["valid_loss"], table.index, s=40, color=BLUE)
     named = [f"{row.shape}: {tables.short_count(row.parameters)}" for row in table.itertuples()]
     plot.set(yticks=table.index, yticklabels=named, xlabel="validation loss, nats", ylim=(len(table) - 0.4, -0.6))

@@ -249,8 +249,8 @@ def test_a_search_has_no_picture_of_an_experiment(write: Callable[..., Written])
         do(PlotSettings, ["experiment", str(searched.folder)])
 
 
-def test_a_picture_is_not_written_through_a_link_in_the_study(experiment: Made, tmp_path: Path) -> None:
-    study = experiment("precision", DRAWN["precision"][0])
+def test_a_picture_is_not_written_through_a_link_in_the_study(tmp_path: Path) -> None:
+    study = study_of_trials(tmp_path / "precision", "precision", DRAWN["precision"][0])
     (tmp_path / "outside.csv").write_text("mine")
     (study.folder / "precisions.csv").symlink_to(tmp_path / "outside.csv")
     with pytest.raises(UserError, match=r"^--out: .*precisions\.csv' is a link"):

@@ -30,7 +30,7 @@ from tune.reports import Report, merge, to_row
 
 SENTENCES = 64
 """Of the validation split, the same ones for all, translated for BLEU."""
-COUNTING_TIMES = 4.0
+COUNTING_TIMES = 2.0
 """A step whose allocations are counted takes at most so many times what it took."""
 SCORE_SECONDS = 2.0
 """Of a lease, kept for a score to be made of them."""

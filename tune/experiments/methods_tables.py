@@ -283,7 +283,7 @@ def ranking(every: Sequence[Run]) -> Table:
     note = (
         "Score: loss - max(seconds) / seconds - max(allocations) / allocations, the lower the better; by peak: with "
         "the peak of memory for allocations. The report prints accuracy for the loss; its order is that of its losses. "
-        "All with checkpointing, as there, if measured."
+        "All with checkpointing, as there, if measured, and of which memory was counted."
     )
     return Table(title="Ranking by the report's formula", columns=columns, rows=rows, note=note)
 

@@ -32,6 +32,7 @@ from tune.experiments.lists import stand, trained
 from tune.search.resume import close_what_a_kill_left_open, restore
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.store.journal import Journal
+from tune.store.queries import TRAINED
 from tune.study import conclude
 
 CPU = Devices(kind="cpu", count=2, model="core", precisions=("fp32", "bf16"), cores=2)
@@ -156,7 +157,10 @@ def study(folder: Path, asked: ExperimentSettings) -> tuple[int, list[Row], list
     Simulation(
         engine, clock, Costs(start_up=6.0, overhead=1.0), lambda *_: PowerLaw(step_seconds=0.5, parameters=1000)
     ).run()
-    rows, told = trained(journal), list(conclude(context, engine, tensorboard))
+    rows, told = (
+        trained(journal.rows(TRAINED), context.facts()["corpora"]),
+        list(conclude(context, engine, tensorboard)),
+    )
     assert engine.accounting.ledger.spent <= asked.budget
     journal.close()
     return len(context.listed.listed), rows, told
