@@ -13,7 +13,7 @@ from analysis.experiments.estimates import estimates
 from analysis.experiments.kernels import roofline
 from analysis.experiments.large_batch import losses
 from analysis.experiments.loader import loading
-from analysis.experiments.methods import equal_flops, methods_scatter
+from analysis.experiments.methods import methods_scatter, shapes
 from analysis.experiments.precision import precisions
 from analysis.experiments.scaling import communication, speed_up
 from analysis.experiments.stages import stage_bars, stage_pies
@@ -37,7 +37,7 @@ LEARNING = [partial(learning, what=what, along=along) for what in SHOWN for alon
 PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {
     "ablation": (main_effects, sizes, minutes, *LEARNING),
     "overfitting": (overfitting, *LEARNING),
-    "methods": (methods_scatter, equal_flops),
+    "methods": (methods_scatter, shapes),
     "batch_size": (batch_size,),
     "estimates": (estimates,),
     "loader": (loading,),

@@ -76,13 +76,15 @@ class Config:
     label_smoothing: float = _FAMILYS_OWN  # training only
     weight_decay: float = _FAMILYS_OWN  # matrices only
     betas: tuple[float, float] = _FAMILYS_OWN  # of AdamW
-    optimizer: str = _FAMILYS_OWN  # of the matrices inside the model: muon or adamw; of all else AdamW
+    optimizer: str = _FAMILYS_OWN  # of the matrices inside the model: muon or adamw; of all else AdamW; sgd: of all
     taps: int = _FAMILYS_OWN  # nanogpt only: tokens before each, whose embeddings are mixed into its own
     clip: float = 1.0  # norm of all gradients together
     decay_share: float = 0.4  # of the life's training, the part in which the rate falls to zero
     average: float = 0.05  # of the steps so far, in which an average of the weights halves its memory; 0: there is none
     scaling_rules: bool = True  # else one rate for all tensors: the standard parametrization
     evaluation_window: int | None = None  # targets are judged in windows that all contexts divide; None: of the context
+    micro_batches: int = 1  # parts of a batch whose gradients are accumulated, at least
+    checkpointing: bool = False  # nanogpt only: blocks keep their input alone, and compute the rest again for backward
     own: Mapping[str, Any] = field(default_factory=dict)  # dimensions that only a user's own family has
 
     def __post_init__(self) -> None:
@@ -92,8 +94,10 @@ class Config:
         for name, value in family_recipe(self.family, self.architecture).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        if self.optimizer not in ("muon", "adamw"):
-            raise UserError(f"optimizer: {self.optimizer!r} is none: choose muon or adamw")
+        if self.optimizer not in ("muon", "adamw", "sgd"):
+            raise UserError(f"optimizer: {self.optimizer!r} is none: choose muon, adamw or sgd")
+        if self.checkpointing and self.family != "nanogpt":
+            raise UserError(f"checkpointing: of {self.family!r} the blocks are not known; it is for nanogpt")
         object.__setattr__(self, "betas", tuple(self.betas))  # JSON knows lists only
         if self.d_model % self.heads:
             raise UserError(f"heads: {self.heads} does not divide d_model {self.d_model}; choose a divisor")

@@ -3,10 +3,16 @@
 import json
 from typing import Any
 
-METHODS = "baseline", "smaller batch", "accumulation", "SGD", "mixed precision", "full precision"
+from tests.training_rows import ended, row
+
+METHODS: dict[str, dict[str, Any]] = {
+    "full precision": {}, "smaller batch": {"batch_tokens": 384}, "accumulation": {"micro_batches": 4},
+    "SGD": {"optimizer": "sgd", "learning_rate": 0.3}, "mixed precision": {"precision": "bf16"},
+}  # fmt: skip
 SHAPES = {"nothing": (128, 4, 4), "heads": (128, 8, 4), "layers": (128, 4, 8), "d_model": (256, 4, 4)}
 SECONDS = {"smaller batch": 0.5, "accumulation": 1.5, "mixed precision": 0.8}
 LOSS = {"smaller batch": 0.1, "SGD": 0.3, "mixed precision": 0.001}
+STEPS = 2_000
 STAGES = "data", "forward", "loss and backward", "optimizer", "evaluation", "rest"
 
 
@@ -17,31 +23,31 @@ def whole(asked: dict[str, Any], config: dict[str, Any], **found: Any) -> dict[s
 
 
 def method_row(
-    method: str, doubled: str, checkpointing: str = "off", *, shape: tuple[int, int, int] | None = None, seed: int = 0,
-    **changes: Any,
+    method: str, shape: tuple[int, int, int] = SHAPES["nothing"], again: bool = False, *, seed: int = 0,
+    steps: int = STEPS, **changes: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """A method on a shape; checkpointing takes a third more time and half the memory."""
-    d_model, heads, layers = shape or SHAPES[doubled]
-    again = checkpointing == "on"
+    d_model, heads, layers = shape
     size = layers / 4 * (d_model / 128) ** 2
+    seconds = 0.05 * size * SECONDS.get(method, 1.0) * (4 / 3 if again else 1.0)
+    sizes = {"d_model": d_model, "heads": heads, "layers": layers, "dropout": 0.0, "precision": "fp32", "seed": seed}
+    config = sizes | METHODS[method] | ({"checkpointing": True} if again else {})
     found = {
-        "parameters": int(8e5 * size), "steps": 2_000, "tokens": 768_000 if method == "smaller batch" else 1_536_000,
-        "seconds": 100 * size * SECONDS.get(method, 1.0) * (4 / 3 if again else 1.0), "train_loss": 1.6,
-        "valid_loss": 1.8 - 0.02 * (size - 1) + LOSS.get(method, 0.0) + 0.002 * seed,
-        "accuracy": 0.5, "flops_per_token": 5e6 if doubled == "equal FLOPs" else 5e6 * size,
-        "memory_bytes": 4e7 * size / (2 if again else 1), "allocations_a_step": 12_000.0,
+        "tokens": steps * config.get("batch_tokens", 768), "step_seconds": seconds, "training_seconds": steps * seconds,
+        "parameters": int(8e5 * size), "step_bytes": 4e7 * size / (2 if again else 1), "step_allocations": 12_000.0,
     }  # fmt: skip
-    asked = {"method": method, "doubled": doubled, "checkpointing": checkpointing, "steps": 2_000}
-    config = {"d_model": d_model, "heads": heads, "layers": layers} | ({"seed": seed} if seed else {})
-    return whole(asked, config, **(found | changes))
+    loss = 1.8 - 0.02 * (size - 1) + LOSS.get(method, 0.0) + 0.002 * seed
+    return ended(row({"steps": steps}, config, loss, **(found | changes)))
 
 
 def method_rows() -> list[dict[str, Any]]:
-    """Every method and shape, with and without checkpointing, and two shapes of equal cost."""
-    found = [method_row(each, doubled, on) for on in ("off", "on") for doubled in SHAPES for each in METHODS]
-    equal = [method_row("baseline", "equal FLOPs", shape=(184, 4, 2), valid_loss=1.75),
-             method_row("baseline", "equal FLOPs", shape=(88, 4, 8), valid_loss=1.85)]  # fmt: skip
-    return found + equal
+    """Every method and shape, with and without checkpointing, half the batch for as many samples, and two shapes of
+    equal cost."""
+    found = [method_row(each, shape, again) for again in (False, True) for shape in SHAPES.values() for each in METHODS]
+    batch = method_row("smaller batch", steps=2 * STEPS, valid_loss=1.7)
+    equal = [method_row("full precision", (184, 4, 2), valid_loss=1.75),
+             method_row("full precision", (88, 4, 8), valid_loss=1.85)]  # fmt: skip
+    return [*found, batch, *equal]
 
 
 def stage_row(way: str, precision: str, scale: float) -> dict[str, Any]:

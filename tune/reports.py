@@ -109,6 +109,8 @@ class Report:
     trained: Evaluation | None = None  # of as much of the training split as valid is of its own, without dropout
     bleu: float | None = None  # 0 to 100, of some sentences of the validation split, and so chrf
     chrf: float | None = None
+    step_bytes: int | None = None  # that a few eager steps, taken anew, allocate at once at most
+    step_allocations: float | None = None  # and how often one of them does
     ended: Ended | None = None
     rung: int | None = None  # that it completes, as the driver knows
     checkpoint: str | None = None  # the newest of the trial, with `ended`; None where it diverged

@@ -1,53 +1,71 @@
 """Ways to train: what each takes and where it ends; and what shapes of equal cost come to."""
 
+import json
+
 import pandas as pd
 
-from analysis.study import Study, experiment_rows
-from analysis.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, Picture, axes, legend_above, log_axis
+from analysis import tables
+from analysis.study import Study, trained
+from analysis.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    MARKERS,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    Picture,
+    axes,
+    legend_above,
+    log_axis,
+)
 from tune.errors import UserError
+from tune.search_space import label
 
-COLORS = {
-    "baseline": BLACK, "smaller batch": ORANGE, "accumulation": SKY, "SGD": VERMILION, "mixed precision": GREEN,
-    "full precision": PURPLE,
-}  # fmt: skip
-SHAPES = {"nothing": "o", "heads": "s", "layers": "^", "d_model": "D"}
-EQUAL = "equal FLOPs"
+COLORS = BLACK, ORANGE, SKY, VERMILION, GREEN, PURPLE, BLUE
+SHAPE = ("d_model", "heads", "layers")
+NOT_OF_A_WAY = (*SHAPE, "dropout", "seed", "checkpointing")
 
 
 def methods_table(study: Study) -> pd.DataFrame:
-    """A row for each method, shape and form of checkpointing: the means over the seeds."""
-    rows = experiment_rows(study, "methods")
-    table = pd.DataFrame({
-        **{name: [row["asked"][name] for row in rows] for name in ("method", "doubled", "checkpointing")},
-        **{name: [row["config"][name] for row in rows] for name in ("d_model", "heads", "layers")},
-        "flops": [row["flops_per_token"] * row["tokens"] for row in rows],
-        **{name: [row[name] for row in rows] for name in ("seconds", "memory_bytes", "valid_loss", "accuracy")},
-    })  # fmt: skip
-    keys = ["method", "doubled", "checkpointing", "d_model", "heads", "layers"]
-    return table.groupby(keys, sort=False).mean().reset_index()
+    """A row for each way, shape, form of checkpointing and number of steps: the means over the seeds."""
+    found = trained(study)
+    configs = found["config"].map(json.loads)
+    ways = configs.map(lambda config: label({name: config[name] for name in config if name not in NOT_OF_A_WAY}))
+    table = found[["steps", "parameters", "step_bytes", "valid_loss", "accuracy"]].assign(
+        way=ways,
+        shape=configs.map(lambda config: label({name: config[name] for name in SHAPE})),
+        checkpointing=configs.map(lambda config: bool(config.get("checkpointing"))),
+        seconds=found["steps"] * found["step_seconds"],
+    )
+    return table.groupby(["way", "shape", "checkpointing", "steps"]).mean(numeric_only=True).reset_index()
 
 
 def methods_scatter(study: Study) -> Picture:
-    """Seconds and memory against loss: a colour for each method, a marker for each shape."""
+    """Seconds and memory against loss: a colour for each way, a marker for each shape that is trained in several."""
     table = methods_table(study)
-    table = table[table["doubled"].isin(SHAPES)].reset_index(drop=True)
+    table = table[table.groupby("shape")["way"].transform("nunique") > 1].reset_index(drop=True)
+    if table.empty:
+        raise UserError(f"study: {study.name!r} has no shape that was trained in two ways yet; go on with it")
+    colors = {way: COLORS[place % len(COLORS)] for place, way in enumerate(table["way"].unique())}
+    markers = {shape: MARKERS[place % len(MARKERS)] for place, shape in enumerate(table["shape"].unique())}
     figure, plots = axes(columns=2, height=4.2)
     for plot, (name, factor, unit) in zip(
-        plots, (("seconds", 1.0, "s of steps"), ("memory_bytes", 1e-6, "peak MB")), strict=True
+        plots, (("seconds", 1.0, "s of steps"), ("step_bytes", 1e-6, "peak MB")), strict=True
     ):
         for row in table.to_dict("records"):
-            color, filled = COLORS[row["method"]], row["checkpointing"] == "off"
-            plot.scatter(row[name] * factor, row["valid_loss"], marker=SHAPES[row["doubled"]], s=30,
-                         facecolor=color if filled else "none", edgecolor=color, linewidth=1.1)  # fmt: skip
-        log_axis(plot.xaxis, table[name] * factor, lambda value: f"{value:g}")
+            color = colors[row["way"]]
+            plot.scatter(row[name] * factor, row["valid_loss"], marker=markers[row["shape"]], s=30,
+                         facecolor="none" if row["checkpointing"] else color, edgecolor=color)  # fmt: skip
+        log_axis(plot.xaxis, table[name].dropna() * factor, lambda value: f"{value:g}")
         plot.set_xlabel(unit)
     plots[0].set_ylabel("validation loss, nats")
-    for method in (each for each in COLORS if (table["method"] == each).any()):
-        plots[0].scatter([], [], color=COLORS[method], marker="o", s=30, label=method)
-    for doubled in (each for each in SHAPES if (table["doubled"] == each).any()):
-        name = "as it is" if doubled == "nothing" else f"{doubled} doubled"
-        plots[1].scatter([], [], color=BLACK, marker=SHAPES[doubled], s=30, label=name)
-    if (table["checkpointing"] == "on").any():
+    for way, color in colors.items():
+        plots[0].scatter([], [], color=color, marker="o", s=30, label=way)
+    for shape, marker in markers.items():
+        plots[1].scatter([], [], color=BLACK, marker=marker, s=30, label=shape)
+    if table["checkpointing"].any():
         plots[1].scatter([], [], facecolor="none", edgecolor=BLACK, s=30, label="checkpointing")
     for plot in plots:
         legend_above(plot, columns=2)
@@ -55,39 +73,31 @@ def methods_scatter(study: Study) -> Picture:
     return Picture(
         name="methods",
         title="What each way to train takes, and where it ends",
-        text=f"The least loss is {best['valid_loss']:.3f}: {best['method']}, {best['doubled']} doubled, in "
-        f"{best['seconds']:.0f} s with {best['memory_bytes'] / 1e6:.0f} MB.",
+        text=f"The least loss is {best['valid_loss']:.3f}: {best['way']}, {best['shape']}, in {best['seconds']:.0f} s "
+        f"with {best['step_bytes'] / 1e6:.0f} MB.",
         figure=figure,
         data=table,
     )
 
 
-def equal_flops(study: Study) -> Picture:
-    """Losses of shapes that cost the same, and of what is doubled at its own cost."""
+def shapes(study: Study) -> Picture:
+    """Losses of all shapes that are trained in one way, by their parameters."""
     table = methods_table(study)
-    table = table[(table["method"] == "baseline") & (table["checkpointing"] == "off")].reset_index(drop=True)
-    first = table[table["doubled"] == "nothing"]
-    if first.empty or len(table) < 2:
-        raise UserError(f"study: {study.name!r} has too few shapes of the baseline yet; go on with it")
-    table["times"] = table["flops"] / float(first["flops"].iloc[0])
-    table = table.sort_values(["times", "layers"], ignore_index=True)
-    same = table["doubled"].isin(("nothing", "heads", EQUAL)).to_numpy()
+    table = table[~table["checkpointing"]]
+    way = table.groupby("way")["shape"].nunique().idxmax() if len(table) else ""
+    table = table[table["way"] == way].sort_values(["parameters", "shape"], ignore_index=True)
+    if len(table) < 2:
+        raise UserError(f"study: {study.name!r} has too few shapes that were trained in one way yet; go on with it")
     figure, (plot,) = axes(height=1.3 + 0.32 * len(table))
-    for chosen, color, label in ((same, BLUE, "equal FLOPs"), (~same, VERMILION, "dearer")):
-        plot.scatter(table["valid_loss"][chosen], table.index[chosen], s=40, color=color, label=label)
-    named = [
-        f"d_model {row.d_model}, heads {row.heads}, layers {row.layers}: {row.times:.2f}" for row in table.itertuples()
-    ]
+    plot.scatter(table["valid_loss"], table.index, s=40, color=BLUE)
+    named = [f"{row.shape}: {tables.short_count(row.parameters)}" for row in table.itertuples()]
     plot.set(yticks=table.index, yticklabels=named, xlabel="validation loss, nats", ylim=(len(table) - 0.4, -0.6))
-    plot.set_ylabel("shape: FLOPs, of the first")
-    legend_above(plot)
-    best = table.loc[table["valid_loss"][same].idxmin()]
-    gain = float(first["valid_loss"].iloc[0]) - best["valid_loss"]
+    plot.set_ylabel("shape: parameters")
+    best = table.loc[table["valid_loss"].idxmin()]
     return Picture(
-        name="equal-flops",
-        title="Shapes of equal cost",
-        text=f"At equal FLOPs d_model {best['d_model']}, heads {best['heads']}, layers {best['layers']} has the least "
-        f"loss, {gain:.3f} nats below the first one's.",
+        name="shapes",
+        title="Shapes of equal cost, and dearer ones",
+        text=f"All {way}. {best['shape']} has the least loss, {best['valid_loss']:.3f}.",
         figure=figure,
         data=table,
     )

@@ -6,11 +6,13 @@ modern form.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from model.nn.attention import Attention, Dropout, Residual, causal_bias, heads_apart, heads_together, norm
 from model.nn.blocks import EarlierTokens, SelfBlock, initialize_blocks, turns
@@ -204,6 +206,16 @@ class GPT(nn.Module):
         lengths = {"vocab_size": shape.vocabulary, "block_size": shape.context}
         weights = {name: tensor.float().cpu() for name, tensor in self.state_dict().items()}
         return {"model_args": sizes | lengths | {"bias": shape.bias, "dropout": shape.dropout}, "model": weights}
+
+
+def recompute(model: nn.Module) -> None:
+    """Let each block of a GPT keep its input only, and compute the rest again for backward (Chen et al. 2016,
+    arXiv:1604.06174). Weights and their names stay as they are.
+    """
+    assert isinstance(model, GPT), "of no other model the blocks are known"
+    draws = model.config.dropout > 0
+    for block in model.transformer.h:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=draws)
 
 
 class ModernTrunk(nn.Module):

@@ -29,7 +29,10 @@ AVERAGE = "average."
 """Before a parameter's name, that of its average among the optimizer's tensors."""
 KEPT = 2  # the newest, and one to fall back to
 _UNFINISHED = ".unfinished-"
-_LATER: dict[str, Any] = {"own": {}, "scaling_rules": True, "evaluation_window": None}  # fields that were none once
+_LATER: dict[str, Any] = {
+    "own": {}, "scaling_rules": True, "evaluation_window": None, "micro_batches": 1, "checkpointing": False,
+}  # fmt: skip
+"""Fields that were none once."""
 
 
 class DamagedCheckpoint(UserError):

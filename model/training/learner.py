@@ -13,12 +13,15 @@ from model.config import Config, Data, pad_of
 from model.data.batches import Batch, EndlessBatches
 from model.families import FAMILIES
 from model.nn import precision
+from model.nn.gpt import recompute
 from model.nn.mup import parameter_groups
 from model.training.averaging import Average
 from model.training.checkpoint import AVERAGE, Saved, averages, load_weights
 from model.training.memory import give_back_freed, ran_out
 from model.training.muon import Muon
 
+MOMENTUM = 0.9
+"""Of SGD."""
 ADAMW_KEEPS, MOMENTUM_KEEPS = ("step", "exp_avg", "exp_avg_sq"), ("momentum_buffer",)
 """Of each parameter, by the names of torch's optimizers."""
 
@@ -46,10 +49,12 @@ class Learner:
         precision.prepare(config.precision, device)
         torch.manual_seed(config.seed)
         self.config, self.data, self.device = config, data, device
-        self.micro_batches, self.ran_out = micro_batches, False
+        self.micro_batches, self.ran_out = max(micro_batches, config.micro_batches), False
         self.family = FAMILIES[config.family]
         self.model = self.family.build(config, data.vocabulary, pad_of(data)).to(device)
         precision.set_compute(self.model, config.precision)
+        if config.checkpointing:
+            recompute(self.model)
         self.forward: nn.Module = self.model
         self.batches = self.feed(config)
         self.optimizer = self.make_optimizer()
@@ -95,8 +100,11 @@ class Learner:
         return norm.detach()
 
     def make_optimizer(self) -> torch.optim.Optimizer:
-        """Of groups that each have a `peak_rate`."""
+        """Of groups that each have a `peak_rate`. SGD has momentum, one rate for all parameters and no decay."""
         config, muon = self.config, self.config.optimizer == "muon"
+        if config.optimizer == "sgd":
+            group = {"params": list(self.model.parameters()), "peak_rate": config.learning_rate}
+            return torch.optim.SGD([group], lr=config.learning_rate, momentum=MOMENTUM, fused=True)
         groups = parameter_groups(self.model, config.learning_rate, config.weight_decay, muon=muon)
         return Muon(groups, config.betas) if muon else torch.optim.AdamW(groups, betas=config.betas, fused=True)
 

@@ -14,7 +14,7 @@ from analysis.experiments.ablation import OURS, ablation_table, alike, main_effe
 from analysis.experiments.batch_size import batch_size
 from analysis.experiments.estimates import estimates
 from analysis.experiments.loader import loading
-from analysis.experiments.methods import equal_flops
+from analysis.experiments.methods import methods_scatter, shapes
 from analysis.experiments.scaling import communication, published_speed_ups, speed_up, speed_ups, steps_table
 from analysis.experiments.transfer import line_of, losses_table, width
 from analysis.settings import PlotSettings
@@ -27,7 +27,7 @@ from tune.errors import UserError
 Made = Callable[[str, list[dict[str, Any]]], Study]
 Drawn = Callable[[str], tuple[dict[str, pd.DataFrame], str]]
 REPORT = {"steps": 100}
-LISTED = "ablation", "overfitting", "precision"
+LISTED = "ablation", "overfitting", "precision", "methods"
 """Those that are lists, of whose trials the journal tells."""
 SHAPES = [(d, 4, layers, p) for d in (16, 32) for layers in (2, 4) for p in (0.1, 0.5)]
 LEARNING = {f"{what}-{along}" for what in ("loss", "accuracy", "perplexity") for along in ("epochs", "minutes")}
@@ -37,7 +37,7 @@ ABLATED = [
     for seed in (0, 1)
 ]
 """Of two seeds; a layer more or less does nothing, and dropout 2 nats for each unit of it."""
-SEEDS = [methods_rows.method_row("baseline", "nothing", seed=seed) for seed in (1, 2)]
+SEEDS = [methods_rows.method_row("full precision", seed=seed) for seed in (1, 2)]
 LOSSES = {"fp32": [1.70, 1.72], "bf16": [1.705, 1.725]}
 CURVES = [
     {"key": "steps", "asked": {"measure": "step seconds"}, "config": {"d_model": 32}, "step_seconds": 0.1},
@@ -64,8 +64,8 @@ DRAWN: dict[str, tuple[list[dict[str, Any]], set[str], str]] = {
     "loader": (loader_rows.all_rows(), {"loading"}, ""),
     "methods": (
         [*methods_rows.method_rows(), *SEEDS],
-        {"methods", "equal-flops"},
-        "d_model 184, heads 4, layers 2 has the least",
+        {"methods", "shapes"},
+        "d256 h4 l4 has the least loss, 1.740",
     ),
     "precision": (precise(LOSSES, {"fp32": 60.0, "bf16": 30.0}), {"precisions"}, "bf16 1.7150"),
     "scaling": (scaling_rows.all_rows(), {"speed-up", "communication"}, "times as fast as on one"),
@@ -135,9 +135,15 @@ def test_a_panel_for_each_kind_of_data_and_our_own_batches_beside(experiment: Ma
 
 
 def test_methods_are_drawn_with_all_that_was_measured_and_seeds_are_one_point(drawn: Drawn) -> None:
-    points, shapes = (drawn("methods")[0][name] for name in ("methods", "equal-flops"))
-    assert len(points) == 48 and points["valid_loss"].iloc[0] == pytest.approx(1.802)
-    assert len(shapes) == 6 and (shapes["times"] == 1).sum() == 4
+    points, of_shapes = (drawn("methods")[0][name] for name in ("methods", "shapes"))
+    assert len(points) == 2 * 4 * 5 + 1 and set(of_shapes["way"]) == {"fp32"} and len(of_shapes) == 6
+    assert of_shapes.set_index("shape")["valid_loss"]["d128 h4 l4"] == pytest.approx(1.802)
+
+
+@pytest.mark.parametrize("draw", [methods_scatter, shapes])
+def test_one_method_is_no_comparison(tmp_path: Path, draw: Any) -> None:
+    with pytest.raises(UserError, match="yet; go on with it"):
+        draw(study_of_trials(tmp_path / "methods", "methods", SEEDS))
 
 
 def test_stages_are_drawn_in_seconds_and_in_shares(drawn: Drawn) -> None:
@@ -218,7 +224,7 @@ ALONE = [each for each in scaling_rows.all_rows() if each["devices"] == 1]
         (estimates, "estimates", [estimates_rows.parameters()], "has no block of estimates yet"),
         (batch_size, "batch_size", [batch_size_rows.batch(8192)], "timed no batch yet"),
         (loading, "loader", [loader_rows.settings()], "has no numbers of workers yet; go on with it"),
-        (equal_flops, "methods", SEEDS, "has too few shapes of the baseline yet; go on with it"),
+        (shapes, "methods", [], "no trial that came to its end yet; go on with it"),
         (speed_up, "scaling", ALONE, "measured one device only; measure more with --devices"),
         (communication, "scaling", ALONE, "measured one device only; measure more with --devices"),
         (main_effects, "ablation", [], "no trial that came to its end yet; go on with it"),
@@ -244,7 +250,7 @@ def test_a_search_has_no_picture_of_an_experiment(write: Callable[..., Written])
 
 
 def test_a_picture_is_not_written_through_a_link_in_the_study(tmp_path: Path) -> None:
-    study = study_of_trials(tmp_path / "x", "precision", DRAWN["precision"][0])
+    study = study_of_trials(tmp_path / "precision", "precision", DRAWN["precision"][0])
     (tmp_path / "outside.csv").write_text("mine")
     (study.folder / "precisions.csv").symlink_to(tmp_path / "outside.csv")
     with pytest.raises(UserError, match=r"^--out: .*precisions\.csv' is a link"):

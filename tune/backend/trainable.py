@@ -6,18 +6,21 @@ import shutil
 import time
 from collections.abc import Generator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from model.config import Config, Data
+from model.cost.allocations import ALL_STEPS, count_allocations
 from model.cost.peak_flops import peak_flops
-from model.data.dataset import PairData
+from model.data.dataset import PairData, TextData
 from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES, Family, add
 from model.training.checkpoint import trained_model
 from model.training.evaluation import score, translated_of
+from model.training.learner import Learner
 from model.training.memory import MemoryLimit, prepare_process, ran_out
 from model.training.time_budget import Segment
 from model.training.train import train
@@ -27,6 +30,8 @@ from tune.reports import Report, merge, to_row
 
 SENTENCES = 64
 """Of the validation split, the same ones for all, translated for BLEU."""
+COUNTING_TIMES = 2.0
+"""A step whose allocations are counted takes at most so many times what it took."""
 SCORE_SECONDS = 2.0
 """Of a lease, kept for a score to be made of them."""
 
@@ -100,8 +105,8 @@ class TrainingTrial(LeasedTrial):
         )
 
     def _scored(self, report: Report) -> Report:
-        """Of a trial of a list at its end: with the quality of its translations, where its lease pays for them; nothing
-        of it stays on disk."""
+        """Of a trial of a list at its end: with the quality of its translations, or of text with what its steps
+        allocate, where its lease pays for them; nothing of it stays on disk."""
         began, data = time.monotonic(), self._data[self._config.family]
         ends = self._life.ends - self._life.ahead - SCORE_SECONDS
 
@@ -118,11 +123,26 @@ class TrainingTrial(LeasedTrial):
                 chunks = translated_of(model, tokenizer, data, data.valid, SENTENCES, in_time)
                 found = score([pair for chunk in chunks for pair in chunk])
                 report = dataclasses.replace(report, bleu=found.bleu, chrf=found.chrf)
+        counting = ALL_STEPS * COUNTING_TIMES * (report.step_seconds or 0.0)
+        if isinstance(data, TextData) and report.valid and time.monotonic() + counting < ends:
+            report = self._counted(report, data)
         if report.valid:
             shutil.rmtree(self._place.folder / "checkpoints" / self._life.trial, ignore_errors=True)
             report = dataclasses.replace(report, checkpoint=None)
         more = report.seconds.get("evaluation", 0.0) + time.monotonic() - began
         return dataclasses.replace(report, seconds={**report.seconds, "evaluation": more})
+
+    def _counted(self, report: Report, data: Data) -> Report:
+        """With what a few steps of a learner of its own allocate, where there is memory for that."""
+        device = torch.device(self._place.device)
+        make = partial(Learner, self._config, data, device, report.micro_batches)
+        try:
+            found = count_allocations(make, device)
+        except Exception as error:
+            if not ran_out(error):
+                raise
+            return report
+        return dataclasses.replace(report, step_bytes=found.peak_bytes, step_allocations=found.count)
 
     def cleanup(self) -> None:
         """Nothing is left half-written: checkpoints appear whole or not at all."""

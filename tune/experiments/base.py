@@ -79,7 +79,8 @@ class Experiment:
     study's; line: what a row says, in short; tables, conclusions: what the rows that there are say together;
     told: what the work is told of the rows so far, beside what is asked; further: points that follow from the rows of
     the first, where the cap still pays for them; files: what stands in the study's folder, by name, after each row;
-    families: those it can be of, the one that it is of by default first; sets: dimensions of the space whose values are
+    families: those it can be of, the one that it is of by default first; recipe: what it changes of the family's, where
+    --set says nothing; sets: dimensions of the space whose values are
     the points' own, so that --fix cannot hold them; any_family: it can be of a user's own too.
     """
 
@@ -96,6 +97,7 @@ class Experiment:
     files: Callable[[Sequence[Row]], dict[str, str]] = field(default=no_more)
     families: tuple[str, ...] = ("nanogpt", "translation")
     any_family: bool = False
+    recipe: Mapping[str, Any] = field(default_factory=dict)
     sets: tuple[str, ...] = ()
 
 
@@ -197,7 +199,8 @@ def survey(experiment: Experiment, settings: ExperimentSettings) -> ExperimentCo
         free = {name: values for name, values in space.dimensions.items() if name not in taken}
         others = remedies(settings, free, lambda some: price(experiment.points(devices, some), 0.0))
         raise settings.too_small_for(experiment.name, price(points, 0.0), others)
-    texts, fixed = load_corpora(settings), dict[str, Any]({**settings.fix, **settings.recipe, **settings.set})
+    given = {**experiment.recipe, **settings.recipe, **settings.set}
+    texts, fixed = load_corpora(settings), dict[str, Any]({**settings.fix, **given})
     (data,) = texts.data.values()
     named = {name: getattr(texts.settings, name) for name in CORPORA.values()}
     own = {} if family in BUILT_IN else space.default()

@@ -15,6 +15,7 @@ from tune.devices import Devices, find_devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, survey
 from tune.experiments.tables import ending, show
 from tune.experiments.whole_training import Prices, peak_lines
+from tune.flags import invalid
 from tune.recipe import SETTABLE, Recipe
 from tune.search.family import FIRST_OVERHEAD_SECONDS
 from tune.search.listed import Listed
@@ -37,7 +38,8 @@ def trainings(
     devices: Devices, settings: ExperimentSettings, asked: Sequence[tuple[dict[str, Any], int]]
 ) -> list[Point]:
     """A point for each configuration and its steps that --fix leaves in, once for each seed: the dearest first, so that
-    all devices end together. The cap must pay for the cheapest; of the others, as many as it does."""
+    all devices end together. The cap must pay for the cheapest; of the others, as many as it does. UserError: --fix
+    leaves none."""
     prices, found = Prices(devices), list[tuple[float, Point]]()
     for config, steps in asked:
         if any(settings.fix.get(name, value) != value for name, value in config.items()):
@@ -47,8 +49,10 @@ def trainings(
         for seed in range(settings.seed, settings.seed + settings.seeds):
             point = Point(devices=1, asked=told, config={**config, "seed": seed}, seconds=seconds, least=0.0)
             found.append((cost, point))
+    if not found:
+        raise invalid("fix", "leaves none of the report's configurations: fix less")
     found.sort(key=lambda each: (each[1].config["seed"], -each[0]))
-    cheapest = min(found, key=lambda each: each[0], default=None)
+    cheapest = min(found, key=lambda each: each[0])
     return [replace(point, least=point.seconds) if (cost, point) == cheapest else point for cost, point in found]
 
 
@@ -57,7 +61,8 @@ def stand(experiment: Experiment, settings: ExperimentSettings, devices: Devices
     begun, context = time.monotonic(), survey(experiment, settings)
     name, config = settings.family, context.config
     fewest = min(point.asked["steps"] for point in context.points)
-    tokens = round(EVALUATION_SHARE * fewest * config.batch_tokens)
+    batches = (point.asked["steps"] * point.config.get("batch_tokens", config.batch_tokens) for point in context.points)
+    seen = min(batches)
     given = {name: getattr(config, name) for name in (*SETTABLE, "betas")}
     if "warm_up_steps" not in settings.set:
         given["warm_up_steps"] = min(config.warm_up_steps, max(1, round(WARM_UP_SHARE * fewest)))
@@ -79,15 +84,14 @@ def stand(experiment: Experiment, settings: ExperimentSettings, devices: Devices
         )
         for point in context.points
     ]
-    epochs = fewest * config.batch_tokens / data.training_tokens
-    seen = f"{fewest * config.batch_tokens:,} target tokens each, {epochs:.3g} epochs of this text"
+    told = f"{seen:,} target tokens or more each, {seen / data.training_tokens:.3g} epochs of this text"
     return SearchContext(
         settings=context.settings, devices=devices, spaces={}, recipes={name: recipe}, probed=0.0, data={name: data},
         memories={name: memory}, held_to=limit, learned={}, begun=begun,
-        notes=[*context.notes, *notes, f"{len(listed)} trainings, {seen}"],
+        notes=[*context.notes, *notes, f"{len(listed)} trainings, {told}"],
         listed=ListedStudy(
             experiment=experiment.name, listed=listed, lines=partial(lines, experiment),
-            evaluation_tokens=min(max(tokens, FEWEST_TOKENS), MOST_TOKENS),
+            evaluation_tokens=min(max(round(EVALUATION_SHARE * seen), FEWEST_TOKENS), MOST_TOKENS),
         ),
     )  # fmt: skip
 

@@ -48,8 +48,9 @@ class Memory:
         return self._overhead + FACTOR * self._paper(config, micro_batches)
 
     def micro_batches(self, config: Mapping[str, Value]) -> int | None:
-        """Into how few parts a batch must be cut to fit, a power of two; None where no number will do."""
-        micro_batches = 1
+        """Into how few parts a batch must be cut to fit, a power of two, or as many as its config asks for; None where
+        no number will do."""
+        micro_batches = int(config.get("micro_batches", 1))
         while self.predicted(config, micro_batches) >= self.limit:
             if micro_batches >= self.most(config):
                 return None

@@ -85,6 +85,27 @@ def test_a_trial_of_a_list_is_judged_on_both_splits_to_its_end_and_leaves_nothin
     assert last.checkpoint is None and not list(tmp_path.rglob("*.safetensors"))
 
 
+def test_of_a_list_the_steps_of_text_are_counted_at_the_end(
+    tmp_path: Path, data: TextData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "Heart", lambda live: SimpleNamespace(start=lambda: None))
+    process = TrainingTrial.__new__(TrainingTrial)
+    place = Place(
+        folder=tmp_path, device="cpu", threads=1, seed=0, recipes={"nanogpt": dict}, evaluation_tokens={"nanogpt": 256},
+        report_every=60.0, driver=Driver.here(), memory_limit=None, listed=True,
+    )  # fmt: skip
+    orders = told(1e11, steps=6)
+    orders["assignment"] |= {"rung": None, "micro_batches": 1}
+    process.setup(orders, {"nanogpt": data}, place, {})
+    reports = [from_row(json.loads(process.step()["report"]))]
+    while not reports[-1].ended:
+        reports.append(from_row(json.loads(process.step()["report"])))
+    *before, last = reports
+    assert last.ended == "final" and last.step_bytes and last.step_bytes > 4 * last.parameters
+    assert last.step_allocations and last.step_allocations > 1
+    assert all(report.step_bytes is None for report in before)
+
+
 def test_elsewhere_a_lease_is_as_old_as_the_drivers_last_sign_of_life_says(tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir()
     beat(tmp_path, DRIVER, 0, 17.0)

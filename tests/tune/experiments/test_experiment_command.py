@@ -90,7 +90,7 @@ def test_the_plan_shares_out_the_budget_and_writes_nothing(texts, empty_folder, 
 
 
 def test_what_is_proposed_beside_a_larger_cap_is_within_it(texts, capsys):
-    asked = ["methods", "--budget", "30m", "--plan", "--text-corpus", str(texts["text_corpus"]), *HERE]
+    asked = ["stages", "--budget", "3m", "--plan", "--text-corpus", str(texts["text_corpus"]), *HERE]
     assert cli.main(ExperimentSettings, asked) == 2
     remedies = capsys.readouterr().err.strip().split(", or ")[1:]
     assert remedies and remedies[0].startswith("--scale 0.")

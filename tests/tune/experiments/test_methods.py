@@ -1,93 +1,79 @@
-"""What the comparison of methods asks for, what its work leaves, and what its tables make of rows."""
+"""What the comparison of methods asks for, and what its tables make of rows."""
 
-import time
-from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 
 from model.config import Config
-from model.data.dataset import TextData
 from tests.methods_rows import METHODS, SHAPES, method_row, method_rows
-from tune.backend.worker_group import Place
 from tune.devices import Devices
-from tune.experiments.base import ExperimentSettings, Point, Row
-from tune.experiments.methods import BATCH_TOKENS, FIXED_SECONDS, REPORT, equal_shapes, flops, line, points, work
-from tune.experiments.methods_tables import published_scores, ranks, runs_of, scores, tables
+from tune.experiments.base import ExperimentSettings, Point
+from tune.experiments.methods import BATCHES, RECIPE, STEPS, alike, points
+from tune.experiments.methods_tables import (
+    ROWS,
+    SHAPE,
+    flops,
+    grid,
+    parameters,
+    published_scores,
+    ranks,
+    runs_of,
+    scores,
+    tables,
+)
 
 CPU = Devices(kind="cpu", count=1, model="core", precisions=("fp32", "bf16"), cores=1)
+GPU = Devices(kind="cuda", count=1, model="card", precisions=("fp32", "tf32", "bf16", "fp16"), cores=1)
 
 
-def asked(**more: object) -> list[Point]:
-    return points(CPU, ExperimentSettings(budget="1h", families="nanogpt", **more))
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peak that nothing measures."""
+    monkeypatch.setattr("tune.experiments.whole_training.peak", lambda *_: 1e11)
 
 
-def done(point: Point, data: TextData, folder: Path) -> Row:
-    """The row that the work ends with; the point's configuration, small."""
-    tokens = point.config.get("batch_tokens", 768) // 6
-    small = {"d_model": 16, "heads": 2, "layers": 2, "context": 16, "batch_tokens": tokens}
-    config = Config(**{"family": "nanogpt", **point.config, **small})
-    place = Place(config=config, data=data, device=torch.device("cpu"), folder=folder, ends=time.monotonic() + 600)
-    *_, last = work(place, point.asked | {"steps": 8})
-    assert last.row is not None
-    return {"devices": 1, "asked": point.asked, "config": {**point.config, **small}} | last.row
+def asked(devices: Devices = CPU, **more: Any) -> list[Point]:
+    return points(devices, ExperimentSettings(budget="1h", families="nanogpt", **more))
 
 
-def test_every_method_meets_every_shape_with_checkpointing_and_without():
-    found = asked()
+def trained(found: list[Point]) -> list[dict[str, Any]]:
+    """As rows that trainings of these points leave."""
+    return [{"config": dict(point.config), "steps": point.asked["steps"]} for point in found]
+
+
+@pytest.mark.parametrize(("devices", "more"), [(CPU, set()), (GPU, {"baseline"})])
+def test_every_method_meets_every_shape_with_checkpointing_and_without(devices: Devices, more: set[str]):
+    found = asked(devices)
     assert len({point.key for point in found}) == len(found)
-    grid = {(p.asked["method"], p.asked["doubled"], p.asked["checkpointing"]) for p in found if "FLOPs" not in p.text}
-    assert grid == {(method, shape, on) for method in METHODS for shape in SHAPES for on in ("off", "on")}
+    runs = grid(runs_of(trained(found)))
+    met = [(run.method, run.doubled, run.checkpointing) for run in runs]
+    assert {*met} == {(method, shape, on) for method in {*METHODS} | more for shape in SHAPES for on in (False, True)}
+    assert len({*met}) == len(met)
     for point in found:
-        shape = SHAPES.get(point.asked["doubled"])
-        assert shape in (None, tuple(point.config[name] for name in ("d_model", "heads", "layers")))
-    assert len(asked(seeds=3)) == 3 * len(found) == len({point.key for point in asked(seeds=3)})
+        Config(family="nanogpt", **RECIPE, **point.config)
 
 
-def test_shapes_of_equal_cost_cost_the_same():
-    for shape in (REPORT, {**REPORT, "d_model": 256}, {**REPORT, "layers": 8}):
-        others = equal_shapes(shape)
-        assert len({each["layers"] for each in others} | {shape["layers"]}) == 4
-        for each in others:
-            assert flops(each) == pytest.approx(flops(shape), rel=0.03) and each["d_model"] % each["heads"] == 0
+def test_batches_are_trained_at_equal_steps_and_at_equal_samples():
+    found = [run for run in runs_of(trained(asked())) if run.doubled == "nothing" and not run.checkpointing]
+    for rows in BATCHES:
+        of_batch = {run.steps for run in found if run.batch == rows}
+        assert of_batch == {STEPS, STEPS * ROWS // rows}
 
 
-def test_a_share_of_the_training_costs_a_share_and_a_fixed_shape_is_what_is_doubled():
-    assert {point.asked["steps"] for point in asked(scale=0.01)} == {20}
-    short, whole = (sum(p.seconds - FIXED_SECONDS for p in asked(scale=scale)) for scale in (0.1, 1.0))
-    assert short < 0.3 * whole
-    fixed = {p.asked["doubled"]: p.config["d_model"] for p in asked(fix={"d_model": 16}) if "FLOPs" not in p.text}
-    assert fixed == {"nothing": 16, "heads": 16, "layers": 16, "d_model": 32}
+def test_a_share_has_that_share_of_the_steps_and_fix_takes_a_part():
+    short = {point.asked["steps"] for point in asked(scale=0.25)}
+    assert short == {STEPS // 4, STEPS // 2, round(STEPS / 4 * ROWS / 32)}
+    assert {point.config["heads"] for point in asked(fix={"heads": 8})} == {8}
+    assert len(asked(seeds=3)) == 3 * len(asked()) == len({point.key for point in asked(seeds=3)})
 
 
-def test_each_method_trains_in_its_own_way(
-    text_data: TextData, tmp_path: Path, warm: None, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("tune.experiments.methods.COUNTED_STEPS", 1)
-    monkeypatch.setattr("tune.experiments.methods.EVALUATION_TOKENS", 256)
-    found = [point for point in asked() if point.asked["doubled"] == "nothing"]
-    plain, again = ({p.asked["method"]: p for p in found if p.asked["checkpointing"] == on} for on in ("off", "on"))
-    assert plain["full precision"].config == plain["baseline"].config, "on a CPU they are one thing"
-    whole, half = (dict(plain[method].config) for method in ("baseline", "smaller batch"))
-    assert half == whole | {"batch_tokens": BATCH_TOKENS // 2}
-    baseline, accumulation, descent, recomputed = rows = [
-        done(point, text_data, tmp_path)
-        for point in (plain["baseline"], plain["accumulation"], plain["SGD"], again["baseline"])
-    ]
-    for row in (accumulation, recomputed):
-        assert row["valid_loss"] == pytest.approx(baseline["valid_loss"], abs=1e-4)
-    assert abs(descent["valid_loss"] - baseline["valid_loss"]) > 1e-3
-    assert accumulation["allocations_a_step"] > 2 * baseline["allocations_a_step"]
-    assert recomputed["memory_bytes"] < 0.9 * baseline["memory_bytes"]
-    assert recomputed["allocations_a_step"] > 1.1 * baseline["allocations_a_step"]
-    assert all(map(line, rows)) and len(runs_of(rows)) == 4
-
-
-def test_what_cannot_be_done_says_why(text_data: TextData, tmp_path: Path):
-    first = asked()[0]
-    tf32 = Point(devices=1, asked=first.asked, seconds=1, least=1, config={**first.config, "precision": "tf32"})
-    with pytest.raises(ValueError, match=r"precision: 'tf32' is not native to this device: .*fp32.* are"):
-        done(tf32, text_data, tmp_path)
+@pytest.mark.parametrize("size", [flops, parameters])
+def test_shapes_of_equal_size_are_of_that_size(size: Any):
+    others = alike(size)
+    assert len({each["layers"] for each in others} | {SHAPE["layers"]}) == 4
+    for each in others:
+        assert size(each) == pytest.approx(size(SHAPE), rel=0.03) and each["d_model"] % each["heads"] == 0
+        Config(family="nanogpt", **each)
 
 
 def test_the_reports_formula_puts_its_own_rows_in_the_order_in_which_it_prints_them():
@@ -97,33 +83,42 @@ def test_the_reports_formula_puts_its_own_rows_in_the_order_in_which_it_prints_t
 
 
 def test_of_equal_losses_the_cheaper_is_first_and_of_equal_costs_the_better():
-    rows = [method_row("baseline", "nothing", seconds=100.0, valid_loss=1.5, allocations_a_step=4.0),
-            method_row("smaller batch", "nothing", seconds=50.0, valid_loss=1.5, allocations_a_step=4.0),
-            method_row("accumulation", "nothing", seconds=100.0, valid_loss=1.5, allocations_a_step=1.0),
-            method_row("SGD", "nothing", seconds=100.0, valid_loss=1.8, allocations_a_step=4.0)]  # fmt: skip
-    assert scores(runs_of(rows)) == pytest.approx([1.5 - 1 - 1, 1.5 - 2 - 1, 1.5 - 1 - 4, 1.8 - 1 - 1])
-    assert ranks(scores(runs_of(rows))) == [3, 2, 1, 4] and ranks([1.0, 1.0, 0.0]) == [2, 2, 1]
+    found = scores([(1.5, 100.0, 4.0), (1.5, 50.0, 4.0), (1.5, 100.0, 1.0), (1.8, 100.0, 4.0)])
+    assert found == pytest.approx([1.5 - 1 - 1, 1.5 - 2 - 1, 1.5 - 1 - 4, 1.8 - 1 - 1])
+    assert ranks(found) == [3, 2, 1, 4] and ranks([1.0, 1.0, 0.0]) == [2, 2, 1]
 
 
-def test_several_seeds_are_one_line():
-    (run,) = runs_of([method_row("baseline", "nothing", seed=seed) for seed in range(3)])
-    assert run.loss == pytest.approx(1.802) and len(run.losses) == 3
-    (first, *_) = tables([method_row("baseline", "nothing", seed=seed) for seed in range(3)])
-    assert "1.802 ±0.002" in first.rows[0] and tables([]) == []
+def test_several_seeds_are_one_line_and_methods_are_compared_with_equal_seeds():
+    rows = [method_row(method, seed=seed) for method in ("full precision", "SGD") for seed in range(3)]
+    assert [len(run.rows) for run in runs_of(rows)] == [3, 3] and tables([]) == []
+    first, against, *_ = tables(rows)
+    assert "1.802 (1.797-1.807)" in first.rows[1]
+    assert against.rows[0][:5] == ["SGD", "1.00", "1.00", "1.00", "+0.300 (+0.300 to +0.300)"]
 
 
 def test_every_table_has_a_cell_for_each_column_and_published_figures_stand_beside():
-    made = {table.title.split(",")[0]: table for table in tables(method_rows())}
-    assert len(made) == 5
-    for table in made.values():
+    found = {table.title.split(",")[0]: table for table in tables(method_rows())}
+    assert len(found) == 6
+    for table in found.values():
         assert table.rows and {len(cells) for cells in table.rows} == {len(table.columns)}, table.title
     descent = ["SGD, heads doubled", "1.00", "1.00", "1.00", "+0.3000", "0.96", "1.00", "+0.0000"]
-    assert descent in made["Against the baseline"].rows
-    ranking = made["Ranking by the report's formula"].rows
-    assert len(ranking) == 24 and [row[0] for row in ranking[:2]] == ["smaller batch", "smaller batch, heads doubled"]
-    beside = {row[0]: row[3:] for row in ranking}
+    assert descent in found["Against the baseline"].rows
+    assert {tuple(row[1:4]) for row in found["Activation checkpointing"].rows} == {("1.33", "0.50", "1.00")}
+    ranking = found["Ranking by the report's formula"].rows
+    assert len(ranking) == 20 and [row[0] for row in ranking[:2]] == ["smaller batch", "smaller batch, heads doubled"]
+    beside = {row[0]: row[4:] for row in ranking}
     assert beside["SGD, heads doubled"] == ["-3.50", "1", "1"] and beside["SGD, layers doubled"][1:] == ["15", "15"]
-    assert beside["baseline"] == ["-", "-", "-"]
-    assert [row[0] for row in made["Shapes of equal FLOPs"].rows] == [
-        "as it is", "equal FLOPs", "equal FLOPs", "equal FLOPs", "layers doubled", "d_model doubled"
-    ]  # fmt: skip
+    assert beside["SGD"] == ["-", "-", "-"]
+    assert [row[:3] for row in found["Batches"].rows] == [
+        [str(rows), f"{steps:,}", f"{rows * steps:,}"] for rows, steps in ((6, 2_000), (6, 4_000), (12, 2_000))
+    ]
+    shapes = [(row[0], row[5]) for row in found["Shapes of equal FLOPs and of equal parameters"].rows]
+    assert shapes[0] == ("as it is", "1.000") and ("heads doubled", "1.000") in shapes
+    assert len(shapes) == 6 and ("d_model 184, layers 2", "1.041") in shapes
+
+
+def test_what_no_lease_paid_to_count_is_not_ranked():
+    rows = [method_row("full precision", step_bytes=None, step_allocations=None), method_row("SGD")]
+    found = {table.title.split(",")[0]: table for table in tables(rows)}
+    assert [row[0] for row in found["Ranking by the report's formula"].rows] == ["SGD"]
+    assert len(next(iter(found.values())).rows) == 2

@@ -25,6 +25,13 @@ def memory() -> Memory:
     return known_memory(LIMIT)
 
 
+def test_batches_are_cut_into_as_many_parts_as_a_config_asks_for_or_more() -> None:
+    for number in range(400):
+        need = memory().micro_batches({"number": number})
+        asked = memory().micro_batches({"number": number, "micro_batches": 4})
+        assert asked == (need and max(need, 4))
+
+
 def test_batches_are_cut_no_smaller_than_they_must_be() -> None:
     known = memory()
     for number in range(400):

@@ -1,4 +1,4 @@
-"""Each way to train does what it says: the update, the gradients, and what is kept for backward."""
+"""Each way to train does what it says: the update, the gradients, what is kept for backward, what is allocated."""
 
 from dataclasses import replace
 from functools import partial
@@ -9,28 +9,29 @@ import torch
 from torch import Tensor
 
 from model.config import Config
+from model.cost.allocations import count_allocations
 from model.data.dataset import TextData
 from model.training import checkpoint as checkpoints
+from model.training.learner import MOMENTUM, Learner
 from model.training.time_budget import Segment
 from model.training.train import train
-from tune.experiments.methods import MOMENTUM, MethodLearner
 
 CPU = torch.device("cpu")
 
 
-def gradients(learner: MethodLearner) -> dict[str, Tensor]:
+def gradients(learner: Learner) -> dict[str, Tensor]:
     """Of the first batch, in training."""
     learner._gradients(learner.batches.some())
     return {name: parameter.grad.clone() for parameter, name in learner.names.items()}
 
 
-def weights(learner: MethodLearner) -> dict[str, Tensor]:
+def weights(learner: Learner) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for parameter, name in learner.names.items()}
 
 
 def test_descent_steps_along_the_gradient_with_momentum(small_text: Config, text_data: TextData) -> None:
-    config = replace(small_text, architecture="nanogpt", dropout=0.0)
-    learner = MethodLearner(config, text_data, CPU, descends=True)
+    config = replace(small_text, architecture="nanogpt", dropout=0.0, optimizer="sgd")
+    learner = Learner(config, text_data, CPU)
     rate, velocity = learner.config.learning_rate, {}
     for _ in range(3):
         before = weights(learner)
@@ -52,7 +53,7 @@ def test_checkpointing_keeps_less_and_the_gradients_are_the_same(
     config = replace(small_text, architecture=architecture, dropout=0.2, layers=4)
     kept, found = {}, {}
     for checkpointing in (False, True):
-        learner = MethodLearner(config, text_data, CPU, checkpointing=checkpointing)
+        learner = Learner(replace(config, checkpointing=checkpointing), text_data, CPU)
         sizes: list[int] = []
 
         def keep(tensor: Tensor, sizes: list[int] = sizes) -> Tensor:
@@ -70,12 +71,12 @@ def test_checkpointing_keeps_less_and_the_gradients_are_the_same(
 def test_descent_goes_on_from_its_checkpoint_as_if_it_had_not_ended(
     small_text: Config, text_data: TextData, tmp_path: Path, warm: None
 ) -> None:
-    make = partial(MethodLearner, descends=True)
+    config = replace(small_text, optimizer="sgd")
 
     def trained(folder: Path, steps: int, checkpoint: Path | None = None) -> Path:
         *_, last = train(
-            small_text, text_data, Segment(device_seconds=1e6, steps=steps), folder=folder, checkpoint=checkpoint,
-            evaluation_tokens=256, make=make,
+            config, text_data, Segment(device_seconds=1e6, steps=steps), folder=folder, checkpoint=checkpoint,
+            evaluation_tokens=256,
         )  # fmt: skip
         return Path(str(last.checkpoint))
 
@@ -83,3 +84,19 @@ def test_descent_goes_on_from_its_checkpoint_as_if_it_had_not_ended(
     resumed = checkpoints.load(trained(tmp_path / "b", 4, trained(tmp_path / "b", 2)))
     assert {name.rsplit(".")[-1] for name in through.tensors} >= {"momentum_buffer"}
     assert all(torch.equal(through.tensors[name], value) for name, value in resumed.tensors.items())
+
+
+def test_parts_of_a_batch_add_up_to_the_whole_and_allocate_more_often(small_text: Config, text_data: TextData) -> None:
+    config = replace(small_text, architecture="nanogpt", dropout=0.0)
+    whole, cut = (replace(config, micro_batches=parts) for parts in (1, 4))
+    found = gradients(Learner(cut, text_data, CPU))
+    assert Learner(cut, text_data, CPU).micro_batches == 4
+    for name, gradient in gradients(Learner(whole, text_data, CPU)).items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6)
+    one, four = (count_allocations(partial(Learner, each, text_data, CPU), CPU) for each in (whole, cut))
+    assert four.count > 2 * one.count > 0 and one.peak_bytes > 0
+
+
+def test_of_another_family_no_blocks_are_known(small_pairs: Config) -> None:
+    with pytest.raises(ValueError, match="checkpointing: of 'translation'"):
+        replace(small_pairs, checkpointing=True)

@@ -1,0 +1,72 @@
+"""What a learner allocates: the most at once, and how often."""
+
+import gc
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import memray
+import torch
+from memray._memray import compute_statistics
+
+from model.training.learner import Learner
+
+FIRST_STEPS = 2
+"""Until all is there that a step needs."""
+COUNTED_STEPS = 2
+ALL_STEPS = 1 + FIRST_STEPS + COUNTED_STEPS
+
+
+@dataclass
+class Allocations:
+    """peak_bytes: the most that was held at once; count: how often there was more."""
+
+    peak_bytes: int = 0
+    count: float = 0.0
+
+
+def count_allocations(make: Callable[[], Learner], device: torch.device) -> Allocations:
+    """Make a learner and let it step: its peak from its making on, and how often one step allocates.
+
+    Another one steps before, and is gone: what a process allocates once for each shape is not the learner's.
+    """
+    make().step(1.0)
+    gc.collect()
+    counting = _on_gpu if device.type == "cuda" else _by_memray
+    with counting() as first:
+        learner = make()
+        for _ in range(FIRST_STEPS):
+            learner.step(1.0)
+    with counting() as rest:
+        for _ in range(COUNTED_STEPS):
+            learner.step(1.0)
+    return Allocations(peak_bytes=first.peak_bytes, count=rest.count / COUNTED_STEPS)
+
+
+@contextmanager
+def _by_memray() -> Iterator[Allocations]:
+    """Every call of the system's allocators, in all threads of this process."""
+    found = Allocations()
+    with tempfile.TemporaryDirectory(prefix="ration-") as folder:
+        file = Path(folder) / "allocations"
+        with memray.Tracker(file):
+            yield found
+        counted = compute_statistics(str(file))
+    found.peak_bytes, found.count = counted.peak_memory_allocated, counted.total_num_allocations
+
+
+@contextmanager
+def _on_gpu() -> Iterator[Allocations]:
+    """What torch hands out of the GPU's memory."""
+    found = Allocations()
+    torch.cuda.reset_peak_memory_stats()
+    held, counted = torch.cuda.memory_allocated(), _handed_out()
+    yield found
+    torch.cuda.synchronize()
+    found.peak_bytes, found.count = torch.cuda.max_memory_allocated() - held, _handed_out() - counted
+
+
+def _handed_out() -> int:
+    return int(torch.cuda.memory_stats().get("allocation.all.allocated", 0))
