@@ -118,20 +118,24 @@ def in_turns(ways: Ways, learner: Learner, left: Callable[[], float], *, keep: f
 
 
 def in_rounds(
-    turns: Mapping[str, Callable[[], Mapping[str, float]]], left: Callable[[], float], *, keep: float = 0.0
+    turns: Mapping[str, Callable[[], Mapping[str, float]]],
+    left: Callable[[], float],
+    *,
+    keep: float = 0.0,
+    least: int = LEAST_ROUNDS,
 ) -> Rounds:
     """Take each turn in each round, another one first each time, for as long as seconds are `left`.
 
-    keep: seconds that all rounds but the first LEAST_ROUNDS leave. UserError: there is not even time for those.
+    keep: seconds that all rounds but the `least` leave. UserError: there is not even time for those.
     """
     rounds: Rounds = {}
     names, longest = list(turns), 0.0
     for done in range(MOST_ROUNDS):
-        if done >= LEAST_ROUNDS and left() - keep < MARGIN * longest:
+        if done >= least and left() - keep < MARGIN * longest:
             break
-        if left() < MARGIN * longest * (LEAST_ROUNDS - done):
-            needed = math.ceil(LEAST_ROUNDS * MARGIN * longest)
-            raise UserError(f"{LEAST_ROUNDS} rounds of {', '.join(names)} need about {needed} s: there was less time")
+        if left() < MARGIN * longest * (least - done):
+            needed = math.ceil(least * MARGIN * longest)
+            raise UserError(f"{least} rounds of {', '.join(names)} need about {needed} s: there was less time")
         began = time.perf_counter()
         for place in range(len(names)):
             for what, seconds in turns[names[(place + done) % len(names)]]().items():
