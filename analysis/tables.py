@@ -10,9 +10,8 @@ import pandas as pd
 from rich.console import Console
 
 from tune.errors import UserError
-from tune.table_text import Table, on_screen
+from tune.table_text import NOTHING, Table, on_screen
 
-NOTHING = "-"
 MIB, GIB = 2**20, 2**30
 UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 

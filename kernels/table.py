@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from kernels.benchmark import Row
-from tune.table_text import Table, on_screen
+from tune.table_text import NOTHING, Table, on_screen
 
 WIDTH = 190
 """Characters a line, where the output is not a terminal."""
@@ -14,7 +14,6 @@ COLUMNS = ("threads", "correct", "compile", "median", "spread", "end to end", "r
 RATIOS = ("python", "numpy", "c", "torch")
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 PREFIXES = ((1e9, "G "), (1e6, "M "), (1e3, "k "), (1.0, ""))
-NOTHING = "-"
 
 
 def tables(rows: list[Row]) -> Iterator[Table]:

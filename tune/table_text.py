@@ -22,6 +22,8 @@ class Table:
     note: str = ""
 
 
+NOTHING = "-"
+"""A cell without a figure."""
 GAP = 2
 """Characters between two columns on a screen."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from tune.experiments.base import Experiment, Row
 from tune.experiments.parallel_timing import Interval
 from tune.published import PUBLISHED, against_itself
-from tune.table_text import Table, on_screen
+from tune.table_text import NOTHING, Table, on_screen
 
 
 @cache
@@ -36,7 +36,7 @@ def _value(text: str) -> float | str | None:
 
 
 WIDTH = 160
-NOTHING = "-"
+MIB = 2**20
 
 
 def with_interval(value: Interval | None, form: str = "{:.3g}", factor: float = 1.0) -> str:
