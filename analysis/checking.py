@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import pandas as pd
-
 from analysis import tables
 from analysis.settings import CheckSettings
 from tune.published import PUBLISHED, findings_table, published_claims, read
@@ -42,7 +40,5 @@ def show(name: str, found: list[Finding]) -> None:
     if not found:
         console.print(f"{name}: no rule finds anything\n", soft_wrap=True)
         return
-    made = findings_table(f"{name}: {len(found)} found", found)
-    rows = pd.DataFrame([list(row) for row in made.rows], columns=list(made.columns))
-    tables.draw(console, made.title, rows, words=("row", "column", "rule"), more="--json has them")
+    tables.draw(console, findings_table(f"{name}: {len(found)} found", found))
     console.print()

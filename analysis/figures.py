@@ -107,16 +107,14 @@ def draw_all(pictures: Sequence[Callable[[], Picture]], folder: Path) -> None:
 
 def compare(first: Study, second: Study, settings: PlotSettings) -> None:
     """Print what differs, and draw the best so far of each family in both; in a form for a report the table alone."""
-    drawn, console, studies = tables.table(), tables.console(), (first, second)
-    names, found = ["", *(study.name for study in studies)], list(lines(*studies))
+    console, studies = tables.console(), (first, second)
+    names = ["", first.name, second.name]
+    found = Table(title=f"{first.name} and {second.name}", columns=names, rows=list(lines(*studies)))
     if settings.form:
-        print(settings.written([Table(title=f"{first.name} and {second.name}", columns=names, rows=found)]))
+        print(settings.written([found]))
         return
-    for name in names:
-        drawn.add_column(name)
-    for line in found:
-        drawn.add_row(*line)
-    console.print(drawn, "")
+    tables.draw(console, found)
+    console.print()
     both = [set(study.facts.get("families", {})) for study in studies]
     for family in sorted(both[0] & both[1]):
         try:

@@ -150,7 +150,6 @@ PLAIN = (
 """What a condition is made of."""
 RULE = "compare columns with numbers or quoted words, as in \"layers<=4 and precision in ('fp32', 'bf16')\""
 LONGEST = 200
-WORDS = ("study", "trial", "config", "front", "state")
 HEADS = {
     **{"quotient": "perplexity /M", "perplexity": "perplexity", "parameters": "parameters"},
     **{"efficiency": "efficiency", "device-seconds": "device-s", "memory": "memory"},
@@ -235,7 +234,8 @@ def show(console: Console, results: Results, table: pd.DataFrame, shown: pd.Data
     for _, group in shown.groupby("group", sort=False):
         rows = columns(results, group.head(top))
         head = head_of(results.measure) if results.measure.own else HEADS[by]
-        tables.draw(console, section(group, results.measure), rows, words=WORDS, first=[*KEPT, head, *NEXT], more=MORE)
+        shown_rows = tables.as_text(section(group, results.measure), rows)
+        tables.draw(console, shown_rows, first=[*KEPT, head, *NEXT], more=MORE)
         if left := len(group) - min(top, len(group)):
             console.print(f"and {left:,} more (--top 0 shows all)", style="dim")
         console.print()

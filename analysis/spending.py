@@ -150,7 +150,7 @@ def rows_of(found: Spending) -> pd.DataFrame:
 def show(study: Study, found: Spending) -> None:
     """The table, and the lines that sum up."""
     console = tables.console()
-    tables.draw(console, study.name, rows_of(found), words=("",), more="a wider terminal or --json has them")
+    tables.draw(console, tables.as_text(study.name, rows_of(found)))
     console.print()
     console.print(found.summary, soft_wrap=True)
     console.print(found.past_best_text, soft_wrap=True)

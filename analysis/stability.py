@@ -88,7 +88,6 @@ ABOUT = (
     "The same trials at one rung then and at a further one that they reached since, as far as three of them or more "
     "got. Tau of size: how far the order at the end is that by size alone, the largest first."
 )
-WORDS = ("family", "measure", "order then", "order at the end")
 
 
 def show_stability(study: Study, settings: RankSettings) -> int:
@@ -103,7 +102,7 @@ def show_stability(study: Study, settings: RankSettings) -> int:
         print(settings.written([tables.as_text(title, columns(found), ABOUT)]))
         return 0
     console = tables.console()
-    tables.draw(console, title, columns(found), words=WORDS, more="a wider terminal or --json has them")
+    tables.draw(console, tables.as_text(title, columns(found)))
     console.print(ABOUT, soft_wrap=True, style="dim")
     return 0
 

@@ -2,19 +2,16 @@
 
 import math
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import pandas as pd
-from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 
 from tune.errors import UserError
-from tune.table_text import Table as Text
+from tune.table_text import NOTHING, Table, on_screen
 
-NOTHING = "-"
 MIB, GIB = 2**20, 2**30
 UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
@@ -118,8 +115,6 @@ def share(part: float, whole: float) -> str:
 
 WIDTH = 160
 """Characters a line, where the output is not a terminal."""
-GAP = 2
-"""Characters between two columns of a table."""
 
 
 def console() -> Console:
@@ -127,43 +122,14 @@ def console() -> Console:
     return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
 
 
-def table() -> Table:
-    """An empty table in the one style."""
-    return Table(box=None, pad_edge=False, header_style="dim")
+def draw(console: Console, table: Table, **options: Any) -> None:
+    """Print it as on_screen() has it, with its options."""
+    console.print(*on_screen(table, console.width, **options), sep="\n", soft_wrap=True)
 
 
-def draw(
-    console: Console, title: str, rows: pd.DataFrame, *, words: Collection[str], first: Sequence[str] = (), more: str
-) -> None:
-    """Print a table of text without cutting any of it: columns that do not fit are left out, and named in a line.
-
-    words: columns that stand at the left; the last of them may be folded between words. first: the columns to keep
-    before others, which come in their order. more: what shows all columns.
-    """
-    least = {name: max(map(cell_len, [name, *rows[name]])) for name in rows}
-    folds = [name for name in rows if name in words][-1:]
-    least |= {name: max(map(cell_len, " ".join([name, *rows[name]]).split())) for name in folds}
-    left, shown = console.width + GAP, set()
-    for name in dict.fromkeys([*(name for name in first if name in rows), *rows]):
-        if least[name] + GAP <= left:
-            left -= least[name] + GAP
-            shown.add(name)
-    console.print(title, style="bold", soft_wrap=True)
-    drawn = table()
-    for name in (name for name in rows if name in shown):
-        justify: Literal["left", "right"] = "left" if name in words else "right"
-        drawn.add_column(name, justify=justify, no_wrap=name not in folds, min_width=least[name])
-    for row in rows[[name for name in rows if name in shown]].itertuples(index=False):
-        drawn.add_row(*row)
-    console.print(drawn)
-    if len(shown) < len(least):
-        hidden = ", ".join(name for name in rows if name not in shown)
-        console.print(f"no room in {console.width} columns for: {hidden} ({more})", soft_wrap=True, style="dim")
-
-
-def as_text(title: str, rows: pd.DataFrame, note: str = "") -> Text:
+def as_text(title: str, rows: pd.DataFrame, note: str = "") -> Table:
     """A table of text, to be written in the form that is asked for."""
-    return Text(title=title, columns=list(rows), rows=rows.astype(str).to_numpy().tolist(), note=note)
+    return Table(title=title, columns=list(rows), rows=rows.astype(str).to_numpy().tolist(), note=note)
 
 
 REMEDY = "name another folder with --out"

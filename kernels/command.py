@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 
 from kernels.benchmark import Row, measure
 from kernels.settings import Settings
-from kernels.table import NOTHING, of_the_report, show, tables
+from kernels.table import of_the_report, show, tables
 from tune.published import against_itself
-from tune.table_text import Table
+from tune.table_text import NOTHING, Table
 
 
 def in_process(settings: Settings) -> Iterator[list[Row]]:

@@ -1,14 +1,12 @@
 """The tables: one a kernel and size, a row an implementation."""
 
+import shutil
 import sys
 from collections.abc import Iterator
 from itertools import groupby
 
-import rich.table
-from rich.console import Console
-
 from kernels.benchmark import Row
-from tune.table_text import Table
+from tune.table_text import NOTHING, Table, on_screen
 
 WIDTH = 190
 """Characters a line, where the output is not a terminal."""
@@ -16,7 +14,6 @@ COLUMNS = ("threads", "correct", "compile", "median", "spread", "end to end", "r
 RATIOS = ("python", "numpy", "c", "torch")
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 PREFIXES = ((1e9, "G "), (1e6, "M "), (1e3, "k "), (1.0, ""))
-NOTHING = "-"
 
 
 def tables(rows: list[Row]) -> Iterator[Table]:
@@ -32,14 +29,8 @@ def tables(rows: list[Row]) -> Iterator[Table]:
 
 def show(table: Table) -> None:
     """Print it as a screen has it."""
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
-    drawn = rich.table.Table(title=table.title, title_justify="left", title_style="bold", box=None, pad_edge=False,
-                             header_style="dim")  # fmt: skip
-    for place, name in enumerate(table.columns):
-        drawn.add_column(name, justify="right" if 0 < place < len(table.columns) - 1 else "left", no_wrap=not place)
-    for row in table.rows:
-        drawn.add_row(*row)
-    console.print(drawn, "")
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+    print(*on_screen(table, width), "", sep="\n")
 
 
 def cells(row: Row) -> list[str]:

@@ -1,11 +1,13 @@
-"""A table of text, and the forms in which any command writes one for a report: Markdown, LaTeX, CSV. Standard library
-only.
+"""A table of text, as a screen has it, and the forms in which any command writes one for a report: Markdown, LaTeX,
+CSV. Standard library only.
 """
 
 import csv
 import io
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from tune.flags import Flags, invalid, typed
 
@@ -18,6 +20,49 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
+
+
+NOTHING = "-"
+"""A cell without a figure."""
+GAP = 2
+"""Characters between two columns on a screen."""
+
+
+def on_screen(table: Table, width: int, *, first: Sequence[str] = (), more: str = "--csv has them") -> list[str]:
+    """Its lines, without cutting any cell: columns that so many characters have no room for are left out, and named.
+
+    The last column of words may be folded between words. first: columns to keep before others, which come in their
+    order; more: what shows all columns.
+    """
+    columns = [[name, *cells] for name, *cells in zip(table.columns, *table.rows, strict=True)]
+    worded_ones = {place for place in range(len(columns)) if not place or worded(table, place)}
+    folded, widths = max(worded_ones), [max(map(len, cells)) for cells in columns]
+    longest = widths[folded]
+    widths[folded] = max((len(word) for cell in columns[folded] for word in cell.split()), default=0)
+    left, shown = width + GAP, set()
+    ranks = {name: rank for rank, name in enumerate(first)}
+    for place in sorted(range(len(columns)), key=lambda place: ranks.get(table.columns[place], len(ranks))):
+        if widths[place] + GAP <= left:
+            left -= widths[place] + GAP
+            shown.add(place)
+    widths[folded] = min(longest, widths[folded] + left)
+    lines = [table.title] if table.title else []
+    for row in zip(*columns, strict=True):
+        cells = {place: folds(cell, widths[place]) if place == folded else [cell]
+                 for place, cell in enumerate(row) if place in shown}  # fmt: skip
+        for parts in zip_longest(*cells.values(), fillvalue=""):
+            placed = [part.ljust(widths[place]) if place in worded_ones else part.rjust(widths[place])
+                      for place, part in zip(cells, parts, strict=True)]  # fmt: skip
+            lines.append((" " * GAP).join(placed).rstrip())
+    if len(shown) < len(columns):
+        hidden = ", ".join(name for place, name in enumerate(table.columns) if place not in shown)
+        lines.append(f"no room in {width} columns for: {hidden} ({more})")
+    return [*lines, *(line for each in table.note.splitlines() for line in folds(each, width))]
+
+
+def folds(text: str, width: int) -> list[str]:
+    """Its lines, folded between words."""
+    return textwrap.wrap(text, max(1, width), break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def markdown(table: Table) -> str:

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tune.errors import UserError
-from tune.table_text import Formed, Table, escaped, in_csv, latex, markdown
+from tune.table_text import Formed, Table, escaped, in_csv, latex, markdown, on_screen
 
 TABLE = Table(
     title="50 % of a_b",
@@ -14,6 +14,21 @@ TABLE = Table(
     rows=[["x & y", "1", "<2"], ['say "z",', "#3", "~{4}^\\"]],
     note="n",
 )
+
+
+@pytest.mark.parametrize("width", [12, 24, 40, 80])
+def test_on_a_screen_a_cell_is_whole_or_its_column_is_named(width: int) -> None:
+    rows = [["1", "1,234", "a word and another", "0.25"], ["22", "5", "more", "-1.5"]]
+    table = Table(title="T", columns=("#", "count", "words", "share"), rows=rows, note="some words of a note")
+    title, *lines = on_screen(table, width, first=["share"])
+    named = [line for line in lines if line.startswith("no room")]
+    hidden = named[0].partition("for: ")[2].partition(" (")[0].split(", ") if named else []
+    shown = " ".join(line for line in lines if line not in named).split()
+    assert title == "T" and "share" not in hidden and (hidden == [] if width == 80 else width == 40 or hidden)
+    assert max(map(len, [line for line in lines if line not in named])) <= width
+    for place, name in enumerate(table.columns):
+        words = " ".join([name, *(row[place] for row in rows)]).split()
+        assert all((word in shown) != (name in hidden) for word in words if word not in table.note)
 
 
 def test_markdown_has_a_cell_for_each_column() -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from model.cost.estimates import plain_parameters
 from tune.experiments.base import Row, Table
 from tune.experiments.parallel_timing import mean_interval
-from tune.experiments.tables import NOTHING, figure, published, signed, with_interval
+from tune.experiments.tables import MIB, NOTHING, figure, published, signed, with_interval
 from tune.search_space import label
 
 
@@ -169,7 +169,6 @@ WORDS = 65_000
 """The report's vocabulary on either side: the one with which plain_parameters() gives its column."""
 STORED, TRAINED = 4, 4 + 20
 """Bytes a parameter by the report's rule, to store it, and to train it those included."""
-MIB = 2**20
 
 
 def tables(done: Sequence[Row]) -> list[Table]:

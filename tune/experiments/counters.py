@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -43,16 +42,9 @@ _TRAFFIC = "dram__bytes.sum"
 _FORBIDDEN = "ERR_NVGPUCTRPERM"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Counted:
-    """flops: on fp32, of all kernels; dram_bytes: read from the device's memory and written to it."""
-
-    flops: int
-    dram_bytes: int
-
-
-def counted_on_gpu(batch: int, device: torch.device, seconds: float) -> Counted:
-    """Of a training step of the report's block, in a process of its own. UserError: they cannot be read here."""
+def counted_on_gpu(batch: int, device: torch.device, seconds: float) -> tuple[int, int]:
+    """FLOPs on fp32 and bytes read from the device's memory and written to it, of a training step of the report's
+    block, in a process of its own. UserError: they cannot be read here."""
     program = shutil.which("ncu")
     if device.type != "cuda":
         raise UserError("Nsight Compute: there is no GPU here: its counters are read on a machine with one")
@@ -75,7 +67,7 @@ def counted_on_gpu(batch: int, device: torch.device, seconds: float) -> Counted:
     return counted(done.stdout.splitlines())
 
 
-def counted(lines: Sequence[str]) -> Counted:
+def counted(lines: Sequence[str]) -> tuple[int, int]:
     """The sums of what ncu wrote as CSV, a line for each kernel and metric, after lines of other programs."""
     begin = next((place for place, line in enumerate(lines) if line.startswith('"ID"')), None)
     if begin is None:
@@ -85,7 +77,7 @@ def counted(lines: Sequence[str]) -> Counted:
         value = float(row["Metric Value"].replace(",", ""))
         flops += _INSTRUCTIONS.get(row["Metric Name"], 0) * value
         traffic += value if row["Metric Name"] == _TRAFFIC else 0
-    return Counted(flops=round(flops), dram_bytes=round(traffic))
+    return round(flops), round(traffic)
 
 
 def profiled_step(batch: int) -> None:

@@ -1,7 +1,7 @@
 """FLOPs and memory on paper against what torch and the device count, of a published report's word-level model."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -19,16 +19,16 @@ from tune.errors import UserError
 from tune.experiments import word_model as paper
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.counters import counted_on_gpu
-from tune.experiments.parallel_timing import interval
+from tune.experiments.parallel_timing import in_rounds, interval
 from tune.experiments.tables import figure, published, with_interval
-from tune.experiments.word_model import Training, WordConfig, WordModel, block_training, model_training
+from tune.experiments.word_model import WordConfig, WordModel, block_training, model_training
 from tune.units import bytes_text
 
 REPORTED_PARAMETERS = 13_466_278
 REPORTED_SLOPES = "2.84 from two points, 2.67 from five"
 HEADS = 2
 """Of the report's block."""
-MFLOP, MEGABYTE, MILLISECONDS = "{:,.1f}", "{:,.2f}", "{:.1f}"
+MFLOP, MEGABYTE, TIMES = "{:,.1f}", "{:,.2f}", "{:.3f}"
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
@@ -38,20 +38,17 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def of(rows: Sequence[Row], what: str, heads: int = HEADS) -> list[Row]:
-    """The rows of the block or of the whole model, by batch."""
-    found = [row for row in rows if row["asked"]["measure"] == what and "step_flops" in row]
-    return sorted((row for row in found if row["config"]["heads"] == heads), key=lambda row: row["asked"]["batch"])
-
-
-def nsight(rows: Sequence[Row]) -> dict[int, tuple[int, int]]:
-    """FLOPs and bytes of traffic by batch, of a GPU's own counters."""
-    return {batch: (flops, traffic) for row in rows for batch, flops, traffic in row.get("nsight", ())}
-
-
-def theirs() -> dict[int, dict[str, float]]:
-    """The report's figures by batch."""
-    return {int(row["batch_size"] or 0): {name: each or 0.0 for name, each in row.items()}
-            for row in published("estimates")}  # fmt: skip
+    """The rows of the block or of the whole model, by batch; of the block with what Nsight Compute counted, and the
+    report's figures, where they are known."""
+    measured = [row for row in rows if row["asked"]["measure"] == what and "step_flops" in row]
+    found = {row["asked"]["batch"]: dict(row) for row in measured if row["config"]["heads"] == heads}
+    if what == "block":
+        for batch, flops, traffic in (each for row in rows for each in row.get("nsight", ())):
+            found.get(batch, {}).update(nsight_flops=flops, nsight_bytes=traffic)
+        for row in published("estimates"):
+            traffic = 1e3 * row["measured_dram_kilobytes"]
+            found.get(row["batch_size"], {}).update(published_flops=row["measured_flops"], published_bytes=traffic)
+    return [found[batch] for batch in sorted(found)]
 
 
 def parameters(rows: Sequence[Row]) -> Table:
@@ -67,26 +64,28 @@ def parameters(rows: Sequence[Row]) -> Table:
     return Table(title="Parameters of the word-level model", columns=("part", "parameters"), rows=found)
 
 
+FLOPS = {
+    "report's formula": "paper_reported_flops", "forward on paper": "paper_forward_flops", "counted": "forward_flops",
+    "step on paper": "paper_step_flops", "step counted": "step_flops", "by profiler": "profiled_flops",
+    "by Nsight": "nsight_flops", "published, by Nsight": "published_flops",
+}  # fmt: skip
+
+
 def flops(rows: Sequence[Row]) -> Table:
     """Of a training step of the block."""
-    found = []
-    for row in of(rows, "block"):
-        batch = row["asked"]["batch"]
-        known, gpu = theirs().get(batch, {}), nsight(rows).get(batch, (None, None))
-        counts = row["paper_reported_flops"], row["paper_forward_flops"], row["forward_flops"], row["paper_step_flops"]
-        measured = row["step_flops"], row["profiled_flops"], gpu[0], known.get("measured_flops")
-        cells = [figure(each, MFLOP, 1e-6) for each in (*counts, *measured)]
-        share = figure(known.get("measured_flops"), "{:.3f}", 1 / row["paper_step_flops"])
-        found.append([str(batch), *cells, share])
-    columns = (
-        *("batch", "report's formula", "forward on paper", "counted", "step on paper", "counted", "by profiler"),
-        *("by Nsight", "published, by Nsight", "of step on paper"),
-    )
+    found = [
+        [
+            str(row["asked"]["batch"]), *(figure(row.get(name), MFLOP, 1e-6) for name in FLOPS.values()),
+            figure(row.get("published_flops"), TIMES, 1 / row["paper_step_flops"]),
+        ]
+        for row in of(rows, "block")
+    ]  # fmt: skip
     note = (
         "The report's formula: batch x 7 x 35 x 200 x 200 multiplications. On paper: 8 S D^2 + 4 S^2 D + 4 S D F a row "
         "forward, three times as many a step. Counted: FlopCounterMode, with attention as plain products; the "
         "profiler adds what goes element by element."
     )
+    columns = "batch", *FLOPS, "of step on paper"
     return Table(title="FLOPs of the encoder block, in millions", columns=columns, rows=found, note=note)
 
 
@@ -95,45 +94,35 @@ def slope(estimated: Sequence[float], measured: Sequence[float]) -> float | None
     return float(np.polyfit(estimated, measured, 1)[0]) if len(estimated) > 1 else None
 
 
-def slopes_of(rows: Sequence[Row]) -> dict[str, tuple[list[float], list[float], list[float]]]:
+SERIES = {
+    "forward, FlopCounterMode": ("paper_forward_flops", "forward_flops"),
+    "step, FlopCounterMode": ("paper_step_flops", "step_flops"),
+    "step, profiler": ("paper_step_flops", "profiled_flops"),
+    "step, Nsight Compute": ("paper_step_flops", "nsight_flops"),
+    "published, Nsight Compute": ("paper_step_flops", "published_flops"),
+}
+"""What is on paper, and what was measured."""
+
+
+def slopes_of(rows: Sequence[Row]) -> dict[str, list[list[float]]]:
     """By what was measured: the report's formula, the right one and the measurement over batches."""
     block = of(rows, "block")
-    by_batch = {row["asked"]["batch"]: row for row in block}
-
-    def against(measured: dict[int, float], paper: str) -> tuple[list[float], list[float], list[float]]:
-        both = [batch for batch in by_batch if batch in measured]
-        reported, right = ([by_batch[batch][name] for batch in both] for name in ("paper_reported_flops", paper))
-        return reported, right, [measured[batch] for batch in both]
-
-    def column(name: str) -> dict[int, float]:
-        return {batch: row[name] for batch, row in by_batch.items()}
-
-    gpu = {batch: float(counted) for batch, (counted, _) in nsight(rows).items()}
-    reported = {batch: row["measured_flops"] for batch, row in theirs().items()}
-    series = {
-        "forward, FlopCounterMode": against(column("forward_flops"), "paper_forward_flops"),
-        STEP: against(column("step_flops"), "paper_step_flops"),
-        "step, profiler": against(column("profiled_flops"), "paper_step_flops"),
-        "step, Nsight Compute": against(gpu, "paper_step_flops"),
-        PUBLISHED: against(reported, "paper_step_flops"),
-    }
-    return {name: each for name, each in series.items() if each[2]}
-
-
-STEP, PUBLISHED = "step, FlopCounterMode", "published, Nsight Compute"
+    names = {series: ("paper_reported_flops", *pair) for series, pair in SERIES.items()}
+    found = {series: [[row[name] for row in block if each[-1] in row] for name in each]
+             for series, each in names.items()}  # fmt: skip
+    return {series: each for series, each in found.items() if each[-1]}
 
 
 def slopes(rows: Sequence[Row]) -> Table:
     """Of measured against estimated FLOPs."""
-    found = [
-        [name, *(figure(each, "{:.3f}") for each in (slope(reported[:2], measured[:2]), slope(reported, measured),
-                                                    slope(right, measured)))]
-        for name, (reported, right, measured) in slopes_of(rows).items()
-    ]  # fmt: skip
+    found = []
+    for name, (reported, right, measured) in slopes_of(rows).items():
+        each = slope(reported[:2], measured[:2]), slope(reported, measured), slope(right, measured)
+        found.append([name, *(figure(value, TIMES) for value in each)])
     whole = of(rows, "model")
     if len(whole) > 1:
-        right = slope([row["paper_step_flops"] for row in whole], [row["step_flops"] for row in whole])
-        found.append(["step of the whole model, FlopCounterMode", "-", "-", figure(right, "{:.3f}")])
+        right_slope = slope([row["paper_step_flops"] for row in whole], [row["step_flops"] for row in whole])
+        found.append(["step of the whole model, FlopCounterMode", "-", "-", figure(right_slope, TIMES)])
     columns = "measured", "report's formula, two batches", "all batches", "right formula"
     note = f"The report: {REPORTED_SLOPES}. Its first estimate is rounded down: 313 for 313.6 million."
     return Table(title="Slope of measured FLOPs against estimated", columns=columns, rows=found, note=note)
@@ -141,20 +130,21 @@ def slopes(rows: Sequence[Row]) -> Table:
 
 def memory(rows: Sequence[Row]) -> Table:
     """Of the block and of the whole model, and the seconds of a step."""
-    found = []
-    for what in ("block", "model"):
-        for row in of(rows, what):
-            batch, most = row["asked"]["batch"], row.get("paper_step_bytes")
-            kept = [figure(row[name], MEGABYTE, 1e-6) for name in ("paper_kept_bytes", "kept_bytes")]
-            step = [figure(each, MEGABYTE, 1e-6) for each in (most, row["step_bytes"])]
-            rate = figure(row["paper_step_flops"] / row["step_seconds"][0], "{:,.0f}", 1e-9)
-            traffic = theirs().get(batch, {}).get("measured_dram_kilobytes") if what == "block" else None
-            gpu = nsight(rows).get(batch, (None, None))[1] if what == "block" else None
-            found.append([
-                what, str(batch), *kept, times(row["kept_bytes"], row["paper_kept_bytes"]), *step,
-                times(row["step_bytes"], most), with_interval(row["step_seconds"], MILLISECONDS, 1e3), rate,
-                figure(gpu, MEGABYTE, 1e-6), figure(traffic, MEGABYTE, 1e-3),
-            ])  # fmt: skip
+
+    def against(row: Row, name: str) -> list[str]:
+        paper, measured = row.get(f"paper_{name}"), row[name]
+        cells = [figure(each, MEGABYTE, 1e-6) for each in (paper, measured)]
+        return [*cells, figure(paper and measured / paper, TIMES)]
+
+    found = [
+        [
+            what, str(row["asked"]["batch"]), *against(row, "kept_bytes"), *against(row, "step_bytes"),
+            with_interval(row["step_seconds"], "{:.1f}", 1e3),
+            figure(row["paper_step_flops"] / row["step_seconds"][0], "{:,.0f}", 1e-9),
+            *(figure(row.get(name), MEGABYTE, 1e-6) for name in ("nsight_bytes", "published_bytes")),
+        ]
+        for what in ("block", "model") for row in of(rows, what)
+    ]  # fmt: skip
     columns = (
         *("of", "batch", "kept on paper", "kept", "times", "step on paper", "step", "times", "ms a step", "GFLOP/s"),
         *("DRAM by Nsight", "published"),
@@ -166,33 +156,28 @@ def memory(rows: Sequence[Row]) -> Table:
     return Table(title="Memory in MB, and time", columns=columns, rows=found, note=note)
 
 
-def times(measured: float, paper: float | None) -> str:
-    return figure(None if paper is None else measured / paper, "{:.3f}")
-
-
 def heads(rows: Sequence[Row]) -> Table:
     """The same block with more heads and with fewer."""
-    blocks = [row for row in rows if row["asked"]["measure"] == "block" and "step_flops" in row]
-    counts = sorted({row["config"]["heads"] for row in blocks})
+    counts = sorted({row["config"]["heads"] for row in rows if "step_flops" in row})
     found = [
-        [str(count), figure(row["step_flops"], MFLOP, 1e-6), times(row["step_flops"], row["paper_step_flops"])]
+        [str(count), figure(row["step_flops"], MFLOP, 1e-6), figure(row["step_flops"] / row["paper_step_flops"], TIMES)]
         for count in counts for row in of(rows, "block", count)[:1]
     ]  # fmt: skip
     columns = "heads", "MFLOP of a step, counted", "of those on paper"
     return Table(title="Heads cancel in the block", columns=columns, rows=found if len(found) > 1 else [])
 
 
-MOST_STEPS, LEAST_STEPS = 20, 3
+LEAST_STEPS = 3
 """That are timed, after one that is not."""
-MARGIN = 1.5
-"""No step begins unless so many times the longest is left."""
 ROOM = 1.2
 """Times the memory on paper must be there before a step begins."""
 
 
 def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     """Do what was asked for and say what came of it."""
-    return MEASURES[asked["measure"]](place, asked)
+    return {"parameters": measure_parameters, "nsight": measure_nsight}.get(asked["measure"], measure_step)(
+        place, asked
+    )
 
 
 def word_config(config: Config) -> WordConfig:
@@ -207,91 +192,60 @@ def measure_parameters(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     """Of the whole model by parts; `layered`: those that a tool sees which asks each layer for weight and bias."""
     config = word_config(place.config)
     named = {name: weights.numel() for name, weights in WordModel(config).named_parameters()}
-    layered = sum(count for name, count in named.items() if name.rpartition(".")[2] in ("weight", "bias"))
+    left_out = [name for name in named if name.rpartition(".")[2] not in ("weight", "bias")]
+    whole = sum(named.values())
     yield Said(what="steps", row={
-        "parameters": sum(named.values()), "on_paper": paper.parts(config), "layered": layered,
-        "left_out": [name for name in named if name.rpartition(".")[2] not in ("weight", "bias")],
+        "parameters": whole, "on_paper": paper.parts(config), "left_out": left_out,
+        "layered": whole - sum(named[name] for name in left_out),
     })  # fmt: skip
 
 
-def measure_block(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """A training step of the encoder block alone."""
-    config, batch = word_config(place.config), asked["batch"]
-    on_paper = {
-        "reported_flops": paper.reported_flops(config, batch), "forward_flops": paper.block_flops(config, batch),
-        "step_flops": TRAINING * paper.block_flops(config, batch), "kept_bytes": paper.block_kept_bytes(config, batch),
-    }  # fmt: skip
-    return measured(place, asked, lambda: block_training(config, batch, place.device), on_paper)
-
-
-def measure_model(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """An optimizer step of the whole model. UserError: it would not fit."""
-    config, batch = word_config(place.config), asked["batch"]
-    on_paper = {
-        "forward_flops": paper.model_flops(config, batch), "step_flops": TRAINING * paper.model_flops(config, batch),
-        "kept_bytes": paper.model_kept_bytes(config, batch), "step_bytes": paper.step_bytes(config, batch),
-    }  # fmt: skip
-    room = min(available_bytes(place.device), asked.get("memory_limit", float("inf")))
-    if ROOM * on_paper["step_bytes"] > room:
-        needed = bytes_text(ROOM * on_paper["step_bytes"])
-        raise UserError(f"memory: a step of {batch} rows needs about {needed}, and there are {bytes_text(room)}")
-    return measured(place, asked, lambda: model_training(config, batch, place.device), on_paper)
-
-
-def measured(place: Place, asked: dict[str, Any], build: Callable[[], Training], on_paper: Row) -> Iterator[Said]:
-    """What torch counts of a step that `build` makes, beside what is on paper, and the seconds that it takes."""
-    prepare("fp32", place.device)
-    training = build()
+def measure_step(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+    """A training step of the encoder block alone, or one of the whole model with its optimizer: on paper, what torch
+    counts, and the seconds that it takes. UserError: it would not fit."""
+    config, batch, device = word_config(place.config), asked["batch"], place.device
+    if asked["measure"] == "block":
+        build, forward, kept = block_training, paper.block_flops(config, batch), paper.block_kept_bytes(config, batch)
+        own = {"paper_reported_flops": paper.reported_flops(config, batch)}
+    else:
+        build, forward, kept = model_training, paper.model_flops(config, batch), paper.model_kept_bytes(config, batch)
+        own = {"paper_step_bytes": paper.step_bytes(config, batch)}
+        needed = ROOM * own["paper_step_bytes"]
+        room = min(available_bytes(device), asked.get("memory_limit", float("inf")))
+        if needed > room:
+            rule = f"needs about {bytes_text(needed)}, and there are {bytes_text(room)}"
+            raise UserError(f"memory: a step of {batch} rows {rule}")
+    prepare("fp32", device)
+    training = build(config, batch, device)
     training()
     yield Said(what="start")
-    row = {f"paper_{name}": value for name, value in on_paper.items()} | counted(training, place.device)
-    yield Said(what="steps")
-    seconds = timed(training, place)
-    yield Said(what="steps", row=row | {
-        "tokens": asked["batch"] * WordConfig().length, "rounds": seconds,
-        "step_seconds": interval(itemgetter("step"), {"step": seconds}),
-    })  # fmt: skip
-
-
-def counted(training: Training, device: torch.device) -> Row:
-    """Of FLOPs the forward's and the step's; of memory what forward keeps, and the most that a step holds."""
-    return {
-        "forward_flops": counted_flops(training.forward),
-        "step_flops": counted_flops(training),
-        "profiled_flops": profiled_flops(training),
-        "kept_bytes": kept_bytes(training.model, training.forward),
+    row = own | {
+        "paper_forward_flops": forward, "paper_step_flops": TRAINING * forward, "paper_kept_bytes": kept,
+        "forward_flops": counted_flops(training.forward), "step_flops": counted_flops(training),
+        "profiled_flops": profiled_flops(training), "kept_bytes": kept_bytes(training.model, training.forward),
         "step_bytes": training.held_bytes() + most_bytes(training, device),
     }  # fmt: skip
+    yield Said(what="steps")
 
-
-def timed(training: Training, place: Place) -> list[float]:
-    """Seconds of each step, as many as there is time for. UserError: there is time for too few."""
-    seconds: list[float] = []
-    while len(seconds) < MOST_STEPS and place.left() > MARGIN * max(seconds, default=0.0):
+    def step() -> dict[str, float]:
         began = time.perf_counter()
         training()
-        if place.device.type == "cuda":
-            torch.cuda.synchronize(place.device)
-        seconds.append(time.perf_counter() - began)
-    if len(seconds) < LEAST_STEPS:
-        longest = max(seconds, default=0.0)
-        raise UserError(f"{LEAST_STEPS} steps, of {longest:.1f} s each, did not fit: give a larger --budget")
-    return seconds
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return {"step": time.perf_counter() - began}
+
+    rounds = in_rounds({"step": step}, place.left, least=LEAST_STEPS)
+    tokens, seconds = batch * config.length, interval(itemgetter("step"), rounds)
+    yield Said(what="steps", row={**row, "tokens": tokens, "rounds": rounds["step"], "step_seconds": seconds})
 
 
 def measure_nsight(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     """A training step of the block at each batch, by the GPU's own counters. UserError: they cannot be read here."""
     found = []
     for batch in asked["batches"]:
-        gpu = counted_on_gpu(batch, place.device, place.left())
-        found.append([batch, gpu.flops, gpu.dram_bytes])
+        found.append([batch, *counted_on_gpu(batch, place.device, place.left())])
         yield Said(what="steps")
     yield Said(what="steps", row={"nsight": found})
-
-
-MEASURES = {
-    "parameters": measure_parameters, "block": measure_block, "model": measure_model, "nsight": measure_nsight,
-}  # fmt: skip
 
 
 SHAPE = {"d_model": 200, "heads": 2, "layers": 1, "dropout": 0.0, "precision": "fp32"}

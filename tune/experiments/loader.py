@@ -1,7 +1,8 @@
 """Batches by torch's DataLoader in 0 to 10 workers: what a running loop waits for; of text, or of a user's images."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 
@@ -11,13 +12,18 @@ from model.families import FAMILIES
 from model.training.ddp import ranks
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
+from tune.experiments import loading
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
-from tune.experiments.loading import PREFETCH, Rounds, Supply, Ways, check_shared_memory, in_rounds, supply_of
-from tune.experiments.parallel_timing import Interval, interval
+from tune.experiments.loading import PREFETCH, check_shared_memory, read_through, supply_of
+from tune.experiments.parallel_timing import Rounds, in_rounds, interval
 from tune.experiments.tables import NOTHING, with_interval
 
 FASTEST, SLOWER_FROM = 2, 7
 """Workers, of the published report: the fastest number, and that from which on they are slower than none."""
+PREFETCHES = (1, 2, 4, 8)
+"""Batches ahead for each worker that are compared."""
+OWN = "own"
+"""This project's batches, which need no loader."""
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
@@ -28,7 +34,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 def workers(row: Row) -> Table:
     """What each number of workers takes."""
-    epoch = row["items"] / row["rows"]
+    epoch, rounds = row["items"] / row["rows"], len(row["rounds"]["0 loop whole"])
     cells = [
         [
             source["name"], with_interval(source["empty"], "{:.2f}", 1e3), f"{epoch * source['empty'][0]:.1f}",
@@ -43,7 +49,7 @@ def workers(row: Row) -> Table:
         *("times as fast", "first batch, ms", "begin, s", "published"),
     )
     note = (
-        f"{row['rows']} of {row['items']:,} at a time; medians of {rounds_of(row)} rounds of {row['batches']} batches, "
+        f"{row['rows']} of {row['items']:,} at a time; medians of {rounds} rounds of {row['batches']} batches, "
         "in turns; begin: until the very first batch, processes and all; first batch: of a later epoch"
     )
     return Table(title=f"Loading {row['asked']['of']}, a batch", columns=columns, rows=cells, note=note)
@@ -71,96 +77,56 @@ def published(name: str) -> str:
     return "fastest" if int(name) == FASTEST else "slower than 0" if int(name) >= SLOWER_FROM else NOTHING
 
 
-def rounds_of(row: Row) -> int:
-    """How often each was measured."""
-    return len(next(iter(row["rounds"].values())))
-
-
-def loaders(row: Row) -> list[dict[str, Any]]:
-    """The sources that are DataLoaders."""
-    return [source for source in row["sources"] if source["name"] != OWN]
-
-
-def fastest(row: Row, kind: str) -> dict[str, Any]:
-    """The DataLoader that takes the least of a kind."""
-    return min(loaders(row), key=lambda source: source[kind][0])
-
-
-PREFETCHES = (1, 2, 4, 8)
-"""Batches ahead for each worker that are compared."""
-OWN = "own"
-"""This project's batches, which need no loader."""
-
-
 def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Do what was asked for and say what came of it."""
-    if ranks() == 1 or dist.get_rank() == 0:
-        yield from MEASURES[asked["measure"]](place, asked)
-
-
-def measure_workers(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Each number of workers, and this project's own batches, in an empty loop and in a running one."""
-    supply = supply_of(place)
-    check_shared_memory(PREFETCH * sum(asked["workers"]) * supply.batch_bytes)
-    sources = {str(workers): supply.read(workers=workers) for workers in asked["workers"]}
-    sources[OWN] = supply.read_own()
-    yield from measured(supply, {f"{name} {kind}": way for name, ways in sources.items() for kind, way in ways.items()},
-                        place, partial(figures_of, list(sources)))  # fmt: skip
-
-
-def measure_settings(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Batches ahead, and workers that are kept from one epoch to the next or begun anew, in a running loop."""
+    """Each source of batches in turns, in a running loop; of numbers of workers, and of this project's own batches, in
+    an empty loop too."""
+    if ranks() > 1 and dist.get_rank():
+        return
     supply, workers = supply_of(place), asked["workers"]
-    check_shared_memory(sum(PREFETCHES) * workers * supply.batch_bytes)
-    ways = {f"kept {each}": supply.read(workers=workers, prefetch=each) for each in PREFETCHES}
-    ways[f"anew {PREFETCH}"] = supply.read(workers=workers, persistent=False)
-    yield from measured(supply, {f"{name} loop": each["loop"] for name, each in ways.items()},
-                        place, partial(figures_of, list(ways)))  # fmt: skip
-
-
-def measured(
-    supply: Supply, ways: Ways, place: Place, figures: Callable[[Rounds, Rounds], list[Row]]
-) -> Iterator[Said]:
-    """The ways in turns; the row."""
+    if asked["measure"] == "workers":
+        loaders = {str(each): {"workers": each} for each in workers}
+    else:
+        loaders = {f"kept {each}": {"workers": workers, "prefetch": each} for each in PREFETCHES}
+        loaders[f"anew {PREFETCH}"] = {"workers": workers, "persistent": False}
+    under_way = sum(each["workers"] * each.get("prefetch", PREFETCH) for each in loaders.values())
+    check_shared_memory(under_way * supply.batch_bytes)
+    epochs: dict[str, Any] = {name: partial(iter, supply.loader(**each)) for name, each in loaders.items()}
+    loops = {"loop": supply.use}
+    if asked["measure"] == "workers":
+        epochs[OWN] = partial(islice, supply.own, loading.BATCHES)
+        loops = {"empty": lambda batch: None} | loops
+    ways = {name: partial(read_through, name, epoch, use) for source, epoch in epochs.items()
+            for loop, use in loops.items() for name in [f"{source} {loop}"]}  # fmt: skip
     yield Said(what="start")
-    begun, rounds = in_rounds(ways, place.left)
+    begun = {what: seconds for way in ways.values() for what, seconds in way().items()}
+    rounds = in_rounds(ways, place.left)
+    first, loop = next(iter(epochs)), next(iter(loops))
+    sources = [
+        {"name": name, "start_seconds": begun[f"{name} {loop} first"]} | figures(rounds, name, first) for name in epochs
+    ]
     yield Said(what="steps", row={
-        "rows": supply.rows, "batches": supply.batches, "items": supply.items, "sources": figures(begun, rounds),
+        "rows": supply.rows, "batches": loading.BATCHES, "items": len(supply.items), "sources": sources,
         "rounds": rounds,
     })  # fmt: skip
 
 
-def figures_of(names: list[str], begun: Rounds, rounds: Rounds) -> list[Row]:
-    """Of each source, seconds a batch with their intervals.
-
-    gain: times as fast in a running loop as the first source; start_seconds: until the first batch of all came,
-    processes and all; first: until that of a later epoch.
-    """
-    found = []
-    for name in names:
-        kinds = {"empty": f"{name} empty whole"} if f"{name} empty whole" in rounds else {}
-        kinds |= {"wait": f"{name} loop wait", "whole": f"{name} loop whole", "first": f"{name} loop first"}
-        figures: Row = {kind: interval(itemgetter(key), {key: rounds[key]}) for kind, key in kinds.items()}
-        figures["gain"] = over(rounds, names[0], name)
-        figures["start_seconds"] = begun[f"{name} {'empty' if 'empty' in kinds else 'loop'} first"][0]
-        found.append({"name": name} | figures)
-    return found
+KINDS = {"empty": "empty whole", "wait": "loop wait", "whole": "loop whole", "first": "loop first"}
+"""`first`: of a later epoch."""
 
 
-def over(rounds: Rounds, above: str, below: str) -> Interval:
-    """The seconds of a source in a running loop over those of another, of the same rounds."""
-    pair = {key: rounds[f"{name} loop whole"] for key, name in (("above", above), ("below", below))}
-    return interval(lambda median: median["above"] / median["below"], pair)
-
-
-MEASURES = {"workers": measure_workers, "settings": measure_settings}
+def figures(rounds: Rounds, name: str, first: str) -> Row:
+    """Of a source, seconds a batch with their intervals, and `gain`: times as fast in a running loop as the first."""
+    own = {kind: rounds[f"{name} {key}"] for kind, key in KINDS.items() if f"{name} {key}" in rounds}
+    found = {kind: interval(itemgetter(kind), {kind: seconds}) for kind, seconds in own.items()}
+    pair = {"first": rounds[f"{first} loop whole"], "own": own["whole"]}
+    return {**found, "gain": interval(lambda median: median["first"] / median["own"], pair)}
 
 
 MOST_WORKERS = 10
 """The published report's."""
 FEW_WORKERS = 2
 """With so many, where there are as many, the other settings are compared."""
-ROUNDS, LEAST_ROUNDS = 20, 7
+ROUNDS, LEAST_ROUNDS = 20, 8
 TURN_SECONDS = 4.0
 """Of a number of workers, in an empty loop and in a running one."""
 RUNNING_SECONDS = 3.0
@@ -193,7 +159,7 @@ def point(devices: int, asked: dict[str, Any], round_seconds: float, *, processe
 
 def line(row: Row) -> str:
     """What came out, in short."""
-    best = fastest(row, "whole")
+    best = min((each for each in row["sources"] if each["name"] != OWN), key=lambda source: source["whole"][0])
     return f"fastest in a running loop: {best['name']}, {with_interval(best['whole'], '{:.2f}', 1e3)} ms a batch, " \
            f"of which {with_interval(best['wait'], '{:.2f}', 1e3)} waited for"  # fmt: skip
 

@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -110,27 +111,36 @@ def others_cores(watch: Watch) -> float:
 
 
 def in_turns(ways: Ways, learner: Learner, left: Callable[[], float], *, keep: float = 0.0) -> Rounds:
-    """Time each way for a turn in each round, another one first each time, for as long as seconds are `left`.
-
-    A reading tells of the call before. keep: seconds that all rounds but the first LEAST_ROUNDS leave. UserError: there
-    is not even time for LEAST_ROUNDS.
-    """
+    """Time each way for a turn in each round of in_rounds(). A reading tells of the call before."""
     calls = {name: _calls_a_turn(way, learner) for name, way in ways.items()}
+    turns = {name: partial(_turn, name, way, calls[name], learner) for name, way in ways.items()}
+    return in_rounds(turns, lambda: as_first(left(), learner.device), keep=keep)
+
+
+def in_rounds(
+    turns: Mapping[str, Callable[[], Mapping[str, float]]],
+    left: Callable[[], float],
+    *,
+    keep: float = 0.0,
+    least: int = LEAST_ROUNDS,
+) -> Rounds:
+    """Take each turn in each round, another one first each time, for as long as seconds are `left`.
+
+    keep: seconds that all rounds but the `least` leave. UserError: there is not even time for those.
+    """
     rounds: Rounds = {}
-    names, longest = list(ways), 0.0
+    names, longest = list(turns), 0.0
     for done in range(MOST_ROUNDS):
-        kept = keep if done >= LEAST_ROUNDS else 0.0
-        if as_first(left() - kept, learner.device) < MARGIN * longest:
+        if done >= least and left() - keep < MARGIN * longest:
             break
+        if left() < MARGIN * longest * (least - done):
+            needed = math.ceil(least * MARGIN * longest)
+            raise UserError(f"{least} rounds of {', '.join(names)} need about {needed} s: there was less time")
         began = time.perf_counter()
         for place in range(len(names)):
-            name = names[(place + done) % len(names)]
-            for what, seconds in _turn(name, ways[name], calls[name], learner).items():
+            for what, seconds in turns[names[(place + done) % len(names)]]().items():
                 rounds.setdefault(what, []).append(seconds)
         longest = max(longest, time.perf_counter() - began)
-    if len(rounds.get(names[0], ())) < LEAST_ROUNDS:
-        needed = math.ceil(LEAST_ROUNDS * MARGIN * longest)
-        raise UserError(f"{LEAST_ROUNDS} rounds of {', '.join(names)} need about {needed} s: there was less time")
     return rounds
 
 

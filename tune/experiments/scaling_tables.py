@@ -5,7 +5,7 @@ A ring of n ranks passes 2 (n - 1) messages one after the other, of 1/n of the b
 "Bandwidth optimal all-reduce algorithms for clusters of workstations").
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -118,7 +118,7 @@ def weak(steps: dict[tuple[int, int], Row]) -> Table:
         ])  # fmt: skip
     columns = *("devices", "batch a device", *SPEED, *GAIN), "published epoch s", "its speed-up", "as printed"
     note = f"{DATA_PARALLEL}; its speed-up: T_1 / T_n of its epochs; as printed, it is about 2 - T_n / T_1"
-    note += disturbed_note(steps)
+    note = noted(steps.values(), note)
     return Table(title="Weak scaling: the batch a device is fixed", columns=columns, rows=rows, note=note)
 
 
@@ -139,8 +139,8 @@ def strong(steps: dict[tuple[int, int], Row]) -> Table:
         [str(row["devices"]), str(batch), *speed(row), *gain(single, row, weak=False)]
         for batch, single, row in pairs(steps, weak=False)
     ]
-    columns, note = ("devices", "batch in all", *SPEED, *GAIN), disturbed_note(steps).removeprefix("; ")
-    return Table(title="Strong scaling: the batch in all is fixed", columns=columns, rows=rows, note=note)
+    columns, title = ("devices", "batch in all", *SPEED, *GAIN), "Strong scaling: the batch in all is fixed"
+    return Table(title=title, columns=columns, rows=rows, note=noted(steps.values()))
 
 
 def marked(row: Row) -> str:
@@ -148,10 +148,11 @@ def marked(row: Row) -> str:
     return " *" if row.get("disturbed") else ""
 
 
-def disturbed_note(steps: Mapping[Any, Row]) -> str:
-    """What the mark means, where a row has it, and how much others had."""
-    taken = [row["others_cores"] for row in steps.values() if row.get("disturbed")]
-    return f"; *: others took up to {max(taken):.1f} cores, also when it was measured again" if taken else ""
+def noted(rows: Iterable[Row], note: str = "") -> str:
+    """A note, and what the mark means, where a row has it, with how much others had."""
+    taken = [row["others_cores"] for row in rows if row.get("disturbed")]
+    mark = f"*: others took up to {max(taken):.1f} cores, also when it was measured again" if taken else ""
+    return "; ".join(filter(None, (note, mark)))
 
 
 SPEED = "ms a step", "epoch s", "tokens a second"
@@ -200,8 +201,9 @@ def communication(steps: dict[tuple[int, int], Row]) -> Table:
     note = (
         "communication: from the begin of the first bucket's to the end of the last one's, by "
         "DistributedDataParallel's logger. By the report's formula, T_n - T_1 / n of an epoch, here for a step: an "
-        "estimate, and no communication time."
+        "estimate, and no communication time"
     )
+    note = noted((row for (count, _), row in steps.items() if count > 1), note)
     return Table(title="Communication in a step, ms", columns=columns, rows=rows, note=note)
 
 
@@ -223,10 +225,12 @@ def bandwidth(steps: dict[tuple[int, int], Row]) -> Table:
             names = "algorithm_bandwidth", "bus_bandwidth", "alone_bus_bandwidth"
             known = theirs.get((count, batch / count), {}).get("bandwidth_gb_per_second")
             rates = [figure(row[name][0], "{:.3f}", 1e-9) for name in names]
+            rates[0] += marked(row)
             share = with_interval(row["share_of_alone"], "{:.2f}")
             rows.append([str(count), str(batch), f"{row['bytes']:,}", *rates, share, figure(known)])
     columns = "devices", "batch in all", "bytes a step", "algorithm", "bus", "bus, alone", "share of alone", "published"
     note = "bus: 2 (n - 1) / n times the bytes, as nccl-tests count; alone: one all-reduce of as many bytes"
+    note = noted((row for (count, _), row in steps.items() if count > 1), note)
     return Table(title="Bandwidth, GB/s", columns=columns, rows=rows, note=note)
 
 
@@ -238,11 +242,12 @@ def accumulation(rows: Sequence[Row]) -> Table:
             faster, exposed = dict(row["gain"])[count], dict(row["exposed_share"])[count]
             distance = equal.get(row["devices"], {}).get(count)
             found.append([
-                str(row["devices"]), str(row["rows"]), str(count), with_interval(seconds, "{:.3f}", 1e3),
+                str(row["devices"]), str(row["rows"]), str(count), with_interval(seconds, "{:.3f}", 1e3) + marked(row),
                 with_interval(faster, "{:.2f}"), f"{exposed[0]:.1%}", figure(distance, "{:.1e}"),
             ])  # fmt: skip
     columns = "devices", "batch in all", "batches a step", "ms a row", "times as fast", "exposed", "gradient's distance"
     note = "distance of the accumulated gradient from that of the same batch in one part"
+    note = noted((row for row in rows if "row_seconds" in row), note)
     return Table(title="Accumulation without synchronization", columns=columns, rows=found, note=note)
 
 

@@ -3,18 +3,14 @@ analysis/published/ says of each where it is from.
 """
 
 import csv
-import io
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-import rich.table
-from rich.console import Console
-
 from tune.experiments.base import Experiment, Row
 from tune.experiments.parallel_timing import Interval
 from tune.published import PUBLISHED, against_itself
-from tune.table_text import Table, worded
+from tune.table_text import NOTHING, Table, on_screen
 
 
 @cache
@@ -40,7 +36,7 @@ def _value(text: str) -> float | str | None:
 
 
 WIDTH = 160
-NOTHING = "-"
+MIB = 2**20
 
 
 def with_interval(value: Interval | None, form: str = "{:.3g}", factor: float = 1.0) -> str:
@@ -71,18 +67,7 @@ def ending(experiment: Experiment, rows: Sequence[Row]) -> list[Table]:
 def show(tables: Sequence[Table], conclusions: Sequence[str], write: Callable[[str], None]) -> None:
     """Write the tables and what follows from them, line by line."""
     for table in tables:
-        drawn = rich.table.Table(
-            title=table.title, title_justify="left", title_style="bold", caption=table.note or None,
-            caption_justify="left", box=None, pad_edge=False, header_style="dim",
-        )  # fmt: skip
-        for place, name in enumerate(table.columns):
-            drawn.add_column(name, justify="right" if place and not worded(table, place) else "left", no_wrap=True)
-        for row in table.rows:
-            drawn.add_row(*row)
-        page = io.StringIO()
-        Console(file=page, width=WIDTH, highlight=False, markup=False).print(drawn)
-        for line in page.getvalue().splitlines():
-            write(line.rstrip())
-        write("")
+        for line in (*on_screen(table, WIDTH), ""):
+            write(line)
     for sentence in conclusions:
         write(sentence)

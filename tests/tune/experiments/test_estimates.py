@@ -12,7 +12,7 @@ from tests.estimates_rows import BATCHES, all_rows, nsight, parameters, step
 from tune.backend.worker_group import Place
 from tune.devices import Devices
 from tune.experiments.base import ExperimentSettings
-from tune.experiments.estimates import MOST_STEPS, SHAPE, line, points, slope, slopes_of, tables, work
+from tune.experiments.estimates import LEAST_STEPS, SHAPE, line, points, slope, slopes_of, tables, work
 
 DEVICES = Devices(kind="cpu", count=2, model="core", precisions=("fp32",), cores=2)
 
@@ -35,7 +35,7 @@ def test_the_right_formula_holds_for_a_real_block_and_heads_do_not_count():
     assert all(row["step_flops"] == row["paper_step_flops"] for row in rows)
     assert measured({"measure": "block", "batch": 2}, heads=8)["step_flops"] == rows[0]["step_flops"]
     assert rows[0]["kept_bytes"] == pytest.approx(rows[0]["paper_kept_bytes"], rel=0.02)
-    assert len(rows[0]["rounds"]) == MOST_STEPS and all(line(row) for row in rows)
+    assert len(rows[0]["rounds"]) >= LEAST_STEPS and all(line(row) for row in rows)
 
 
 def test_parameters_are_the_reports():
@@ -47,7 +47,7 @@ def test_parameters_are_the_reports():
 REFUSED = {
     "memory: a step of 64 rows needs about": ({"measure": "model", "batch": 64, "memory_limit": 10**8}, 600.0),
     "there is no GPU here": ({"measure": "nsight", "batches": [16]}, 600.0),
-    "3 steps, of 0.0 s each, did not fit": ({"measure": "block", "batch": 2}, 0.0),
+    "3 rounds of step need about 0 s: there was less time": ({"measure": "block", "batch": 2}, 0.0),
 }
 
 

@@ -12,7 +12,7 @@ from model.data.dataset import TextData
 from tests.loader_rows import all_rows, workers
 from tune.backend.worker_group import Place
 from tune.devices import Devices
-from tune.experiments import loading
+from tune.experiments import loading, parallel_timing
 from tune.experiments.base import ExperimentSettings
 from tune.experiments.loader import line, points, tables, work
 
@@ -27,7 +27,7 @@ def asked(devices: Devices, **more: Any) -> list[Any]:
 
 @pytest.fixture
 def place(text_data: TextData, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setattr(loading, "MOST_ROUNDS", 5)
+    monkeypatch.setattr(parallel_timing, "MOST_ROUNDS", 5)
     monkeypatch.setattr(loading, "BATCHES", 3)
     ends = time.monotonic() + 600
     return Place(config=CONFIG, data=text_data, device=torch.device("cpu"), folder=Path("/proc/no"), ends=ends)

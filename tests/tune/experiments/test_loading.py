@@ -9,26 +9,19 @@ import torch
 from model.data.batches import IGNORED, Batch, batch_shape
 from model.training.learner import Learner
 from tune.experiments import loading
-from tune.experiments.loading import (
-    Carried,
-    Fed,
-    PairRows,
-    TextRows,
-    check_shared_memory,
-    in_rounds,
-    make_loader,
-    read_through,
-    together,
-)
+from tune.experiments.loading import Fed, Items, Supply, check_shared_memory, read_through, rows_of
 
 CPU = torch.device("cpu")
 
 
-class Squares(torch.utils.data.Dataset):
-    """Of which each is drawn from a seed and its number, as a process that decodes would."""
+def loader_of(items, rows, workers):
+    """Of so many rows a batch."""
+    supply = Supply(items=items, rows=rows, batch_bytes=1, use=print, own=iter(()), seed=2)
+    return supply.loader(workers=workers)
 
-    def __len__(self):
-        return 12
+
+class Squares:
+    """Of which each is drawn from a seed and its number, as a process that decodes would."""
 
     def __getitem__(self, number):
         drawn = np.random.default_rng([1, number]).random((1, 2))
@@ -38,11 +31,12 @@ class Squares(torch.utils.data.Dataset):
 def seen(workers):
     """The batches of two epochs, of a class that the processes cannot import."""
     Squares.__module__ = "loaded_squares"
-    loader = make_loader(Carried(Squares()), rows=4, batches=3, workers=workers, seed=2, collate=together)
+    loader = loader_of(Items(12, Squares().__getitem__), 4, workers)
     return [(*batch.inputs, batch.targets) for _ in range(2) for batch in loader]
 
 
-def test_the_same_batches_come_however_many_processes_make_them():
+def test_the_same_batches_come_however_many_processes_make_them(monkeypatch):
+    monkeypatch.setattr(loading, "BATCHES", 3)
     alone, shared = seen(0), seen(2)
     assert len(alone) == len(shared) == 6
     for one, other in zip(alone, shared, strict=True):
@@ -50,16 +44,16 @@ def test_the_same_batches_come_however_many_processes_make_them():
     assert not torch.equal(alone[0][0], alone[3][0]), "each epoch is drawn anew"
 
 
-def rows_of(config, data):
+def shaped(config, data):
     shape = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context)
-    return (PairRows if config.family == "translation" else TextRows)(data, shape), shape
+    return rows_of(data, shape), shape
 
 
 @pytest.mark.parametrize(("config", "data"), [("small_text", "text_data"), ("small_pairs", "pair_data")])
 def test_rows_come_together_to_batches_like_our_own(config, data, request):
     config, data = request.getfixturevalue(config), request.getfixturevalue(data)
-    rows, shape = rows_of(config, data)
-    (batch,) = make_loader(rows, rows=shape.rows, batches=1, workers=0, seed=0, collate=together)
+    rows, shape = shaped(config, data)
+    batch = next(iter(loader_of(rows, shape.rows, 0)))
     learner = Learner(config, data, CPU)
     own = next(learner.batches)
     assert [x.shape for x in (*batch.inputs, batch.targets)] == [x.shape for x in (*own.inputs, own.targets)]
@@ -69,7 +63,7 @@ def test_rows_come_together_to_batches_like_our_own(config, data, request):
 
 
 def test_every_window_of_the_text_is_there_once(small_text, text_data):
-    rows, shape = rows_of(small_text, text_data)
+    rows, shape = shaped(small_text, text_data)
     read = torch.cat([rows[number].inputs[0][0] for number in range(len(rows))])
     assert np.array_equal(read.numpy(), text_data.train[: len(read)])
     assert len(text_data.train) - len(read) <= shape.target
@@ -88,29 +82,8 @@ def test_waits_and_uses_add_up_to_the_loop(monkeypatch):
             spent(seconds)
             yield None
 
-    found = read_through(batches(), lambda _: spent(2.0))
-    assert found == {"first": 5.0, "wait": 3.0, "whole": 5.0}
-
-
-def test_each_way_is_the_first_one_in_turn_and_the_first_round_is_apart(monkeypatch):
-    monkeypatch.setattr(loading, "MOST_ROUNDS", 3)
-    called = []
-    ways = {name: lambda name=name: called.append(name) or {"x": float(len(called))} for name in "abc"}
-    begun, rounds = in_rounds(ways, lambda: 1e9)
-    assert "".join(called) == "abc" + "abcbcacab"
-    assert begun == {"a x": [1.0], "b x": [2.0], "c x": [3.0]} and rounds["a x"] == [4.0, 9.0, 11.0]
-
-
-def test_too_little_time_is_told_at_once(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-
-    def way():
-        now[0] += 10.0
-        return {"x": 1.0}
-
-    with pytest.raises(ValueError, match="5 rounds need about 50 s"):
-        in_rounds({"a": way}, lambda: 45.0 - now[0])
+    found = read_through("x", batches, lambda _: spent(2.0))
+    assert found == {"x first": 5.0, "x wait": 3.0, "x whole": 5.0}
 
 
 def test_what_does_not_fit_into_shared_memory_is_refused(monkeypatch, tmp_path):

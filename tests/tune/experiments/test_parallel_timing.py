@@ -110,9 +110,10 @@ def test_time_is_kept_to_measure_again_and_where_there_is_none_the_first_counts(
         assert others["disturbed"] == (tries == 1)
 
 
-def test_too_little_time_is_said(clock):
+def test_too_little_time_is_said_at_once(clock):
     with pytest.raises(ValueError, match=r"^5 rounds of a need about 60 s: there was less time$"):
-        in_turns({"a": Way("a", 4.0, clock, [])}, LEARNER, left=lambda: 30.0 - clock.now)
+        in_turns({"a": Way("a", 4.0, clock, [])}, LEARNER, left=lambda: 70.0 - clock.now)
+    assert clock.now == 28.0, "after the first round"
 
 
 def test_steps_that_are_timed_leave_the_weights_alone(small_text, text_data):

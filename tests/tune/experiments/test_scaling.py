@@ -83,8 +83,18 @@ def test_a_disturbed_row_is_marked_and_is_no_ground_for_a_forecast():
     for row in rows:
         if row["devices"] == 2 and row["asked"].get("rows") == 256:
             row |= {"disturbed": True, "others_cores": 0.7, "unsynced_seconds": [9.0] * 3, "exposed_seconds": [9.0] * 3}
-    marked = [cells[:3] for table in tables(rows)[:2] for cells in table.rows if cells[2].endswith("*")]
-    assert [cells[:2] for cells in marked] == [["2", "128"]] and "up to 0.7 cores" in tables(rows)[0].note
+        if row["devices"] == 2 and row["asked"]["measure"] == "accumulation":
+            row |= {"disturbed": True, "others_cores": 0.8}
+    made = {table.title: table for table in tables(rows)}
+    marked = {title: [cells[:3] for cells in table.rows if any("*" in cell for cell in cells)]
+              for title, table in made.items()}  # fmt: skip
+    weak, strong, communication, bandwidth, accumulation, *others = marked.values()
+    assert [cells[:2] for cells in weak] == [["2", "128"]] and strong == []
+    assert [cells[:2] for cells in (*communication, *bandwidth)] == [["2", "256"]] * 2
+    assert [cells[2] for cells in accumulation] == ["1", "2", "4", "8"] and not any(others)
+    notes = [table.note for table in made.values()]
+    assert ["up to 0.7 cores" in note for note in notes[:5]] == [True, True, True, True, False]
+    assert "up to 0.8 cores" in notes[4]
     assert models(rows)[2].fixed == pytest.approx(MACHINE.fixed)
     assert 128 not in [batch for count, batch, *_ in predicted(rows) if count == 2]
     rows = [row | {"disturbed": True} if row["asked"]["measure"] == "network" else row for row in rows]
