@@ -66,6 +66,8 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
         batch = {"batch_tokens": rows * CONTEXT} if rows != ROWS else {}
         asked += [({**SHAPE, **first, **batch}, count) for count in (steps, round(steps * ROWS / rows))]
     asked += [({**shape, **first}, steps) for size in (flops, parameters) for shape in alike(size)]
+    dropout = {"dropout": settings.fix.get("dropout", SHAPE["dropout"])}
+    asked = [({**config, **dropout}, count) for config, count in asked]
     once = [each for place, each in enumerate(asked) if each not in asked[:place]]
     return trainings(devices, replace(settings, set={**RECIPE, **settings.set}), once)
 

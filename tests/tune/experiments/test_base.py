@@ -103,5 +103,9 @@ def test_what_is_fixed_holds_where_an_experiment_begins_or_is_refused(name, monk
                 check_fixed(experiment, fix)
         else:
             settings = ExperimentSettings(budget="1h", families=experiment.families[0], fix=fix)
-            first, *_ = experiment.points(devices, settings)
-            assert first.config.get(dimension, value) == value
+            try:
+                found = experiment.points(devices, settings)
+            except UserError as error:
+                assert str(error).startswith("--fix: leaves none of the report's configurations")
+            else:
+                assert {point.config.get(dimension, value) for point in found} == {value}

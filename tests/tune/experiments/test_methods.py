@@ -64,6 +64,7 @@ def test_a_share_has_that_share_of_the_steps_and_fix_takes_a_part():
     short = {point.asked["steps"] for point in asked(scale=0.25)}
     assert short == {STEPS // 4, STEPS // 2, round(STEPS / 4 * ROWS / 32)}
     assert {point.config["heads"] for point in asked(fix={"heads": 8})} == {8}
+    assert {point.config["dropout"] for point in asked(fix={"dropout": 0.2})} == {0.2}
     assert len(asked(seeds=3)) == 3 * len(asked()) == len({point.key for point in asked(seeds=3)})
 
 
