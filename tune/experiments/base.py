@@ -76,7 +76,7 @@ class Experiment:
 
     points: what is to be measured on these devices, the most important first; work: how; it runs on all devices of a
     point alike; None: the points are a list, each trained whole for its `steps` (lists.py), on what `text` makes of the
-    study's; line: what a row says, in short; tables, conclusions: what the rows that there are say together;
+    study's; line: what a row says, in short; tables: what the rows that there are say together;
     told: what the work is told of the rows so far, beside what is asked; further: points that follow from the rows of
     the first, where the cap still pays for them; files: what stands in the study's folder, by name, after each row;
     families: those it can be of, the one that it is of by default first; recipe: what it changes of the family's, where
@@ -91,7 +91,6 @@ class Experiment:
     work: Work | None = None
     line: Callable[[Row], str] = field(default=lambda row: "")
     text: Callable[[Data, ExperimentSettings], Data] | None = None
-    conclusions: Callable[[Sequence[Row]], list[str]] = field(default=nothing)
     told: Callable[[Point, Sequence[Row]], dict[str, Any]] = field(default=no_more)
     further: Callable[[Sequence[Row]], list[Point]] = field(default=nothing)
     files: Callable[[Sequence[Row]], dict[str, str]] = field(default=no_more)

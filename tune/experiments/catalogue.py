@@ -63,7 +63,7 @@ def plan_lines(experiment: Experiment, settings: ExperimentSettings) -> Iterator
     yield f"about {duration_text(round(price(context.points, share)))} of {duration_text(settings.budget)}"
 
 
-def of_study(study: Path) -> tuple[list[Table], list[str]]:
+def of_study(study: Path) -> list[Table]:
     """What its rows say together, also where it still runs. UserError: there are none."""
     try:
         with closing(connect(study)) as journal:
@@ -76,7 +76,7 @@ def of_study(study: Path) -> tuple[list[Table], list[str]]:
     except (sqlite3.Error, LookupError, TypeError, ValueError):
         rule = "is no study of an experiment: name one, such as runs/NAME"
         raise invalid("tables", f"'{study}' {rule}; {', '.join(EXPERIMENTS)} make them") from None
-    return ending(experiment, rows), experiment.conclusions(rows)
+    return ending(experiment, rows)
 
 
 def of_winner(name: str, typed: dict[str, Any]) -> dict[str, Any]:
@@ -95,11 +95,11 @@ def run(settings: ExperimentSettings) -> int:
     if settings.list:
         print(*list_lines(EXPERIMENTS.values()), sep="\n")
     elif settings.tables:
-        tables, conclusions = of_study(settings.tables)
+        tables = of_study(settings.tables)
         if settings.form:
             print(settings.written(tables))
         else:
-            show(tables, conclusions, print)
+            show(tables, print)
     elif settings.plan:
         experiment = EXPERIMENTS[settings.name]
         print(*(plan_lines if experiment.work else plan_list)(experiment, settings), sep="\n")

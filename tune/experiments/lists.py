@@ -124,8 +124,8 @@ def trained(ends: Iterable[sqlite3.Row], corpora: Mapping[str, Any]) -> list[Row
 
 
 def lines(experiment: Experiment, journal: Journal) -> Iterator[str]:
-    """The tables of these, and what follows from them."""
+    """The tables of these."""
     corpora: Any = journal.facts()["corpora"]
     rows, told = trained(journal.rows(TRAINED), corpora), list[str]()
-    show(ending(experiment, rows), experiment.conclusions(rows), told.append)
+    show(ending(experiment, rows), told.append)
     return iter(told)

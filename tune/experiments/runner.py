@@ -53,13 +53,10 @@ class Board:
         numbers = {name: value for name, value in figures.items() if isinstance(value, int | float)}
         self._file.add(*(scalar(f"{asked}/{name}", value) for name, value in numbers.items()), step=row["devices"])
 
-    def concluded(self, tables: Sequence[Table], conclusions: Sequence[str]) -> None:
+    def concluded(self, tables: Sequence[Table]) -> None:
         """What the experiment ends with."""
-        texts = {table.title: markdown(replace(table, title="")) for table in tables}
-        if conclusions:
-            texts["conclusions"] = "\n\n".join(conclusions)
-        for title, text in texts.items():
-            self._file.add(*text_pb(title, text).value, step=0)
+        for table in tables:
+            self._file.add(*text_pb(table.title, markdown(replace(table, title=""))).value, step=0)
 
 
 LATE_SECONDS = 60.0
@@ -128,10 +125,9 @@ class Bench:
 
     def conclude(self) -> None:
         """Tell what the rows say together."""
-        rows = self.rows()
-        tables, conclusions = ending(self.experiment, rows), self.experiment.conclusions(rows)
-        show(tables, conclusions, self.write)
-        self.board.concluded(tables, conclusions)
+        tables = ending(self.experiment, self.rows())
+        show(tables, self.write)
+        self.board.concluded(tables)
 
     def _measured(self, group: Sequence[Point], share: float, later: float) -> int:
         """How many of the first points of a group have a row now; later: the price of the other groups."""

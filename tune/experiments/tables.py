@@ -64,10 +64,8 @@ def ending(experiment: Experiment, rows: Sequence[Row]) -> list[Table]:
     return [*made, *(against_itself(experiment.name) if made else [])]
 
 
-def show(tables: Sequence[Table], conclusions: Sequence[str], write: Callable[[str], None]) -> None:
-    """Write the tables and what follows from them, line by line."""
+def show(tables: Sequence[Table], write: Callable[[str], None]) -> None:
+    """Write the tables line by line."""
     for table in tables:
         for line in (*on_screen(table, WIDTH), ""):
             write(line)
-    for sentence in conclusions:
-        write(sentence)
