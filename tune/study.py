@@ -6,6 +6,7 @@ check_not_hidden("model")
 
 # isort: split
 
+import json
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -61,7 +62,7 @@ from tune.signals import Told, ended_in_order, interruptible
 from tune.store.heartbeat import beating
 from tune.store.journal import CAP, Journal
 from tune.store.mirror import mirrored
-from tune.store.queries import best_so_far
+from tune.store.queries import FAILED, best_so_far
 from tune.system import energy_noted
 from tune.units import duration_text
 from tune.winners import export, last_lines, spending_lines, winners, write_samples
@@ -277,7 +278,14 @@ def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
     assert listed is not None
     yield from listed.lines(journal)
     left = [each for family in engine.families.values() for each in left_out(family)]
-    if left and not engine.stopping:
+    failed = journal.rows(f"SELECT trial, config, reason FROM trials WHERE {FAILED} ORDER BY trial")
+    if failed:
+        first = "; ".join(f"{label(json.loads(row['config']))}: {row['reason']}" for row in failed[:TOLD])
+        yield f"{len(failed)} failed, and are in no table: {first}{'; ...' if len(failed) > TOLD else ''}"
+    hopeless = any(family.policy.hopeless for family in engine.families.values())
+    if left and hopeless:
+        yield f"{len(left)} of {len(listed.listed)} left out, as the first failed with one error"
+    elif left and not engine.stopping:
         which = f"{', '.join(label(each.config) for each in left[:TOLD])}{', ...' if len(left) > TOLD else ''}"
         how = f"a larger --budget goes on with them: {settings.to_go_on(journal.folder)} --budget MORE"
         yield f"{len(left)} of {len(listed.listed)} left out, as the cap does not pay for them: {which}; {how}"

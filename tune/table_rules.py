@@ -126,6 +126,13 @@ TIMES = {"epoch_seconds": 1.0, "training_seconds": 1.0, "total_seconds": 1.0, "s
 TIME = "|".join(TIMES)
 SPLITS = "train", "valid", "test"
 WHOLE = {"all", "sum", "total"}
+
+
+def is_whole(cell: str) -> bool:
+    """Whether a row of which this is a cell is the sum of the others."""
+    return cell.strip().lower() in WHOLE
+
+
 """How a row is called that adds up the others."""
 FAR = 3.0
 """Nats by which a validation loss is far above its training loss: perplexities twenty times apart."""
@@ -278,7 +285,9 @@ def hours(table: Figures, claims: Claims) -> Iterator[Finding]:
     """Rows add up to the time that is told of all of them."""
     column = next((name for name in table.columns if name in TIMES and name not in ("time", "runtime")), None)
     if claims.hours is not None and column is not None:
-        taken = sum(each.value for each in table.of(column) if each) * TIMES[column] / 3600
+        whole = {row for cells in table.columns.values() for row, text in enumerate(cells) if is_whole(text)}
+        rows = (each for row, each in enumerate(table.of(column)) if each and row not in whole)
+        taken = sum(each.value for each in rows) * TIMES[column] / 3600
         if taken > SUM_SLACK * claims.hours:
             told = f"{claims.hours:g} h are told of all"
             yield Finding(row="all", column=column, printed=f"{claims.hours:g} h", recomputed=f"{taken:.1f} h",
@@ -287,8 +296,8 @@ def hours(table: Figures, claims: Claims) -> Iterator[Finding]:
 
 def totals(table: Figures, claims: Claims) -> Iterator[Finding]:
     """A row called the sum is that of the others."""
-    words = [name for name in table.columns if any(text.strip().lower() in WHOLE for text in table.columns[name])]
-    for row in [row for row in range(table.count) if any(table.columns[name][row].lower() in WHOLE for name in words)]:
+    words = [name for name in table.columns if any(map(is_whole, table.columns[name]))]
+    for row in [row for row in range(table.count) if any(is_whole(table.columns[name][row]) for name in words)]:
         for column in table.like(rf"{TIME}|\w+_(?:seconds|minutes|hours|bytes|parameters|flops)|parameters"):
             cells = table.of(column)
             rest, printed = [each for place, each in enumerate(cells) if place != row and each], cells[row]

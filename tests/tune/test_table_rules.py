@@ -124,6 +124,8 @@ def test_equal_numbers_of_other_units_are_not_the_same_figure() -> None:
 def test_hours_that_add_up_to_more_are_found_and_fewer_are_not() -> None:
     table = {"minutes": ["240.5", "300.1"]}
     assert findings(table, Claims(hours=9.0)) == findings(table, Claims(hours=24.0)) == []
+    summed = {"name": ["a", "b", "Total"], "minutes": ["60", "120", "180"]}
+    assert findings(summed, Claims(hours=3.0)) == [], "a row of the sum is not one more"
     (found,) = findings(table, Claims(hours=3.0))
     assert (found.printed, found.recomputed) == ("3 h", "9.0 h")
 

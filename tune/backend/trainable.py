@@ -4,8 +4,7 @@ import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Generator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,8 @@ SCORE_SECONDS = 2.0
 class TrainingTrial(LeasedTrial):
     """Trains what its lease says, to its end or to its goal."""
 
+    _of_no_use: Path | None = None
+
     def setup(
         self, config: dict[str, Any], data: Mapping[str, Data], place: Place, families: Mapping[str, Family]
     ) -> None:
@@ -53,6 +54,7 @@ class TrainingTrial(LeasedTrial):
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """The next lease in the same, warm process."""
+        self._tidy()
         opened = self._take(new_config)
         self._reports.close()
         self._reports = self._train(opened, new_config["peak_flops"])
@@ -106,7 +108,7 @@ class TrainingTrial(LeasedTrial):
 
     def _scored(self, report: Report) -> Report:
         """Of a trial of a list at its end: with the quality of its translations, or of text with what its steps
-        allocate, where its lease pays for them; nothing of it stays on disk."""
+        allocate, where its lease, memory and disk allow that."""
         began, data = time.monotonic(), self._data[self._config.family]
         ends = self._life.ends - self._life.ahead - SCORE_SECONDS
 
@@ -114,38 +116,44 @@ class TrainingTrial(LeasedTrial):
             if time.monotonic() > ends:
                 raise TimeoutError
 
-        if isinstance(data, PairData) and report.checkpoint and report.valid:
-            tokenizer = Tokenizer.from_json(data.tokenizer)
-            with suppress(TimeoutError):
-                model = trained_model(
-                    self._config, Path(report.checkpoint), tokenizer, torch.device(self._place.device)
-                )
-                chunks = translated_of(model, tokenizer, data, data.valid, SENTENCES, in_time)
-                found = score([pair for chunk in chunks for pair in chunk])
-                report = dataclasses.replace(report, bleu=found.bleu, chrf=found.chrf)
         counting = ALL_STEPS * COUNTING_TIMES * (report.step_seconds or 0.0)
-        if isinstance(data, TextData) and report.valid and time.monotonic() + counting < ends:
-            report = self._counted(report, data)
+        try:
+            if isinstance(data, PairData) and report.checkpoint and report.valid:
+                report = self._translated(report, Path(report.checkpoint), data, in_time)
+            elif isinstance(data, TextData) and report.valid and time.monotonic() + counting < ends:
+                report = self._counted(report, data)
+        except Exception as error:
+            if not (isinstance(error, OSError) or ran_out(error)):  # a time-out is an OSError
+                raise
         if report.valid:
-            shutil.rmtree(self._place.folder / "checkpoints" / self._life.trial, ignore_errors=True)
+            self._of_no_use = self._place.folder / "checkpoints" / self._life.trial
             report = dataclasses.replace(report, checkpoint=None)
         more = report.seconds.get("evaluation", 0.0) + time.monotonic() - began
         return dataclasses.replace(report, seconds={**report.seconds, "evaluation": more})
 
+    def _translated(self, report: Report, checkpoint: Path, data: PairData, in_time: Callable[[], None]) -> Report:
+        """With the quality of the first translations of the validation split."""
+        tokenizer = Tokenizer.from_json(data.tokenizer)
+        model = trained_model(self._config, checkpoint, tokenizer, torch.device(self._place.device))
+        chunks = translated_of(model, tokenizer, data, data.valid, SENTENCES, in_time)
+        found = score([pair for chunk in chunks for pair in chunk])
+        return dataclasses.replace(report, bleu=found.bleu, chrf=found.chrf)
+
     def _counted(self, report: Report, data: Data) -> Report:
-        """With what a few steps of a learner of its own allocate, where there is memory for that."""
+        """With what a few steps of a learner of its own allocate."""
         device = torch.device(self._place.device)
-        make = partial(Learner, self._config, data, device, report.micro_batches)
-        try:
-            found = count_allocations(make, device)
-        except Exception as error:
-            if not ran_out(error):
-                raise
-            return report
+        found = count_allocations(partial(Learner, self._config, data, device, report.micro_batches), device)
         return dataclasses.replace(report, step_bytes=found.peak_bytes, step_allocations=found.count)
+
+    def _tidy(self) -> None:
+        """The end of a trial of a list is in the journal by now: no checkpoint of it is needed any more."""
+        if self._of_no_use:
+            shutil.rmtree(self._of_no_use, ignore_errors=True)
+            self._of_no_use = None
 
     def cleanup(self) -> None:
         """Nothing is left half-written: checkpoints appear whole or not at all."""
+        self._tidy()
         self._reports.close()
 
     def _train(self, opened: float, peak: float | None) -> Generator[Report, None, None]:

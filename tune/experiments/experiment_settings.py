@@ -123,7 +123,7 @@ class ExperimentSettings(Formed, Settings):
 
     def first_line(self) -> str | None:
         """What was asked for, in flags."""
-        if self.list:
+        if self.list or self.tables:
             return None
         default, stored = {each.name: each.default for each in fields(self)}, self.stored()
         asked = {name: value for name, value in stored.items() if getattr(self, name) != default[name]}

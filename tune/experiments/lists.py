@@ -17,7 +17,7 @@ from tune.experiments.tables import ending, show
 from tune.experiments.whole_training import Prices, peak_lines
 from tune.flags import invalid
 from tune.recipe import SETTABLE, Recipe
-from tune.search.family import FIRST_OVERHEAD_SECONDS
+from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.listed import Listed
 from tune.search_context import ListedStudy, SearchContext, make_memory, memory_limit
 from tune.search_space import DIMENSIONS, label
@@ -110,7 +110,9 @@ def plan_list(experiment: Experiment, settings: ExperimentSettings) -> Iterator[
     for each in context.listed.listed:
         yield f"{label(each.config)}, {each.steps:,} steps: {each.seconds:.0f} s"
     yield from peak_lines()
-    whole = duration_text(round(sum(each.seconds + FIRST_OVERHEAD_SECONDS for each in context.listed.listed)))
+    slots = context.devices.slots * FIRST_START_UP_SECONDS
+    every = slots + sum(each.seconds + FIRST_OVERHEAD_SECONDS for each in context.listed.listed)
+    whole = duration_text(round(every))
     yield f"about {whole} in all, of {duration_text(settings.budget)}: where that is less, the dearest are left out"
 
 

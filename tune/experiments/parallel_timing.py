@@ -114,7 +114,7 @@ def in_turns(ways: Ways, learner: Learner, left: Callable[[], float], *, keep: f
     """Time each way for a turn in each round of in_rounds(). A reading tells of the call before."""
     calls = {name: _calls_a_turn(way, learner) for name, way in ways.items()}
     turns = {name: partial(_turn, name, way, calls[name], learner) for name, way in ways.items()}
-    return in_rounds(turns, lambda: as_first(left(), learner.device), keep=keep)
+    return in_rounds(turns, left, keep=keep, agreed=lambda seconds: as_first(seconds, learner.device))
 
 
 def in_rounds(
@@ -123,17 +123,19 @@ def in_rounds(
     *,
     keep: float = 0.0,
     least: int = LEAST_ROUNDS,
+    agreed: Callable[[float], float] = float,
 ) -> Rounds:
     """Take each turn in each round, another one first each time, for as long as seconds are `left`.
 
-    keep: seconds that all rounds but the `least` leave. UserError: there is not even time for those.
+    keep: seconds that all rounds but the `least` leave; agreed: of several ranks' seconds those of the first, so that
+    all end with the same round. UserError: there is not even time for those.
     """
     rounds: Rounds = {}
     names, longest = list(turns), 0.0
     for done in range(MOST_ROUNDS):
-        if done >= least and left() - keep < MARGIN * longest:
+        if done >= least and agreed(left() - keep - MARGIN * longest) < 0:
             break
-        if left() < MARGIN * longest * (least - done):
+        if agreed(left() - MARGIN * longest * (least - done)) < 0:
             needed = math.ceil(least * MARGIN * longest)
             raise UserError(f"{least} rounds of {', '.join(names)} need about {needed} s: there was less time")
         began = time.perf_counter()

@@ -65,18 +65,30 @@ def took(found: dict[str, list[Row]]) -> Table:
         [
             precision, spread(rows, "training_seconds", "{:.1f}"), spread(rows, "step_seconds", "{:.1f}", 1e3),
             spread(with_rate(rows), "rate", "{:,.0f}"), spread(rows, "device_seconds", "{:.1f}"),
-            spread(rows, "memory_bytes", "{:,.0f}", 1 / MIB), spread(rows, "mfu", "{:.1f}", 100),
+            spread(with_memory(rows), "memory", "{:,.0f}", 1 / MIB), spread(rows, "mfu", "{:.1f}", 100),
         ]
         for precision, rows in found.items()
     ]  # fmt: skip
     columns = "", "s in steps", "ms a step", "tokens a second", "device-seconds", "memory, MiB", "MFU, %"
-    note = "Memory: of the process, at its peak. MFU: of what products of matrices reach here in that precision."
+    note = f"Memory: {MEMORY}. MFU: of what products of matrices reach here in that precision."
     return Table(title="What each precision took", columns=columns, rows=cells, note=note)
 
 
 def with_rate(rows: Sequence[Row]) -> list[Row]:
     """With tokens a second of steps."""
     return [{**row, "rate": row["tokens"] / row["training_seconds"]} for row in rows]
+
+
+def with_memory(rows: Sequence[Row]) -> list[Row]:
+    """With the bytes that MEMORY names."""
+    return [{**row, "memory": memory(row)} for row in rows]
+
+
+MEMORY = "of text what a step held at most, else what the process took more, less where it had worked before"
+
+
+def memory(row: Row) -> float:
+    return max(1.0, float(row.get("step_bytes") or row["memory_bytes"]))
 
 
 def paired(found: dict[str, list[Row]], precision: str, of: Callable[[Row, Row], float]) -> list[float]:
@@ -96,7 +108,7 @@ def added(name: str) -> Callable[[Row, Row], float]:
 
 def lighter(base: Row, row: Row) -> float:
     """Memory saved of fp32's, as a share."""
-    return 1 - row["memory_bytes"] / base["memory_bytes"]
+    return 1 - memory(row) / memory(base)
 
 
 AGAINST: dict[str, tuple[Callable[[Row, Row], float], str, float]] = {

@@ -51,6 +51,11 @@ class Listing(SuccessiveHalving):
         """Of each trial its place in the list."""
 
     @property
+    def hopeless(self) -> bool:
+        """So many failed with one error, and none came to its end, that there is no use in another."""
+        return super().hopeless and not self._ends
+
+    @property
     def left_out(self) -> list[Listed]:
         """Those that were not begun, or wait half-way."""
         return [self._listed[place] for place, _ in self._open()]
@@ -72,7 +77,8 @@ class Listing(SuccessiveHalving):
                 paid.add(place)
                 rest -= prices[place]
         for place, trial in waiting:
-            if place in paid and with_margin(prices[place], MARGIN) <= room:
+            wanted = with_margin(prices[place], MARGIN) if left.running else prices[place]  # the last may be cut short
+            if place in paid and wanted <= room:
                 listed, reason = self._listed[place], f"{place + 1} of {len(self._listed)} in the list"
                 return Train(listed.config, listed.steps, prices[place], reason, trial)
         few = f"what is left does not pay for {len(waiting)} of the list"

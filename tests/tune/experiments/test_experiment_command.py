@@ -157,6 +157,7 @@ def test_the_tables_of_a_study_are_printed_anew_in_each_form(tmp_path, capsys):
         assert cli.main(ExperimentSettings, ["--tables", str(tmp_path), *form]) == 0
         told = capsys.readouterr().out
         assert [title for title in titles if f"{begin}{title}" not in told.replace('"', "")] == []
+        assert "--budget" not in told, "its tables and nothing else"
 
 
 def test_what_has_no_tables_is_one_line(tmp_path, capsys):

@@ -101,5 +101,21 @@ def test_one_that_does_not_fit_in_memory_or_diverges_stops_none_of_the_others(tm
     assert over == len(LISTED)
 
 
+def test_the_last_one_needs_its_price_and_no_margin(tmp_path: Path) -> None:
+    """A lease is no longer than what is left, and what is cut short goes on."""
+    search = world(tmp_path, [LISTED[0]], cap=LISTED[0].seconds + 11.0, slots=1)
+    search.run()
+    assert ends(search) == {1: LISTED[0].steps}
+
+
+@pytest.mark.parametrize("sound", [0, 5])
+def test_errors_that_are_alike_end_a_list_of_which_none_came_to_its_end(tmp_path: Path, sound: int) -> None:
+    search = world(tmp_path, slots=1)
+    search.raising = lambda assignment: "error: mine" if assignment.config["number"] > sound else None
+    search.run()
+    assert ends(search).keys() == {each.config["number"] for each in LISTED[:sound]}
+    assert (len(search.engine.trials) == len(LISTED)) == bool(sound)
+
+
 def test_its_dimensions_are_those_of_its_configurations() -> None:
     assert dimensions(LISTED[:2]) == {"number": (1, 2)}
