@@ -52,7 +52,7 @@ def batch_tokens(settings: ExperimentSettings) -> int:
 
 
 def seen_again(data: Data, settings: ExperimentSettings) -> Data:
-    """As many of the training pairs as are seen EPOCHS times."""
+    """As many of the training pairs as are seen EPOCHS times; all, where even these are seen more often."""
     assert isinstance(data, PairData)
     share = steps_of(settings) * batch_tokens(settings) / EPOCHS / data.training_tokens
     return fewer_pairs(data, max(1, round(share * len(data.train))))

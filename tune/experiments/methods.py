@@ -8,6 +8,7 @@ from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point
 from tune.experiments.lists import trainings
 from tune.experiments.methods_tables import CONTEXT, DOUBLED, REPORT, ROWS, SHAPE, Shape, flops, parameters, tables
+from tune.flags import invalid
 
 LAYERS_TIMES = (0.25, 0.5, 2.0)
 """Of shapes that are as large as one or cost as much: as many times its layers."""
@@ -54,6 +55,10 @@ def ways(devices: Devices) -> list[Mapping[str, Any]]:
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     """Every method on every shape, with activations kept and computed again; batches of equal steps and of equal
     samples; shapes of equal FLOPs and of equal parameters."""
+    for name in {"batch_tokens", "context"} & settings.set.keys():
+        raise invalid(
+            "set", f"'{name}={settings.set[name]}' is not for methods, which sets {name} itself: leave it out"
+        )
     steps = max(LEAST_STEPS, round(settings.scale * STEPS))
     first, *others = ways(devices)
     asked = [

@@ -55,6 +55,7 @@ WRONG = {
     "--of: 'x' is for scaling: leave it out of stages": ["stages", "--budget", "1h", "--of", "x"],
     "--fix: 'layers=2' is not for --of": ["scaling", "--budget", "1h", "--of", "x", "--fix", "layers=2"],
     "--latex: is of a study that is there: write --tables FOLDER": ["stages", "--budget", "1h", "--latex"],
+    "--set: 'context=128' is not for methods": ["methods", "--budget", "1h", "--set", "context=128"],
     "--markdown: beside --csv": ["--tables", "x", "--csv", "--markdown"],
     "--fix: 'precision=fp32' is not for stages": ["stages", "--budget", "1h", "--fix", "precision=fp32"],
 }
