@@ -35,6 +35,7 @@ def method_row(
     found = {
         "tokens": steps * config.get("batch_tokens", 768), "step_seconds": seconds, "training_seconds": steps * seconds,
         "parameters": int(8e5 * size), "step_bytes": 4e7 * size / (2 if again else 1), "step_allocations": 12_000.0,
+        "step_ratio": SECONDS.get(method, 1.0) * (4 / 3 if again else 1.0),
     }  # fmt: skip
     loss = 1.8 - 0.02 * (size - 1) + LOSS.get(method, 0.0) + 0.002 * seed
     return ended(row({"steps": steps}, config, loss, **(found | changes)))

@@ -111,6 +111,7 @@ class Report:
     chrf: float | None = None
     step_bytes: int | None = None  # that a few eager steps, taken anew, allocate at once at most
     step_allocations: float | None = None  # and how often one of them does
+    step_ratio: float | None = None  # seconds of one to those of the shape's plain training, in turns with it
     ended: Ended | None = None
     rung: int | None = None  # that it completes, as the driver knows
     checkpoint: str | None = None  # the newest of the trial, with `ended`; None where it diverged

@@ -1,7 +1,9 @@
-"""What a learner allocates: the most at once, and how often."""
+"""What a learner allocates, the most at once and how often, and what its steps take beside another one's."""
 
 import gc
+import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +19,8 @@ FIRST_STEPS = 2
 """Until all is there that a step needs."""
 COUNTED_STEPS = 2
 ALL_STEPS = 1 + FIRST_STEPS + COUNTED_STEPS
+TURNS = 9
+"""Of two learners, a step each, after one that is not timed."""
 
 
 @dataclass
@@ -43,6 +47,20 @@ def count_allocations(make: Callable[[], Learner], device: torch.device) -> Allo
         for _ in range(COUNTED_STEPS):
             learner.step(1.0)
     return Allocations(peak_bytes=first.peak_bytes, count=rest.count / COUNTED_STEPS)
+
+
+def step_ratio(one: Learner, other: Learner) -> float:
+    """Seconds of a step of one to those of the other, the median of turns; what a busy machine takes, it takes of both.
+    Both learn nothing: their rate is zero."""
+    ratios = [_step_seconds(one) / _step_seconds(other) for _ in range(1 + TURNS)]
+    return statistics.median(ratios[1:])
+
+
+def _step_seconds(learner: Learner) -> float:
+    began = time.perf_counter()
+    learner.step(0.0)
+    learner.wait()
+    return time.perf_counter() - began
 
 
 @contextmanager

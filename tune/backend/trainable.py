@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from model.config import Config, Data
-from model.cost.allocations import ALL_STEPS, count_allocations
+from model.cost.allocations import ALL_STEPS, TURNS, count_allocations, step_ratio
 from model.cost.peak_flops import peak_flops
 from model.data.dataset import PairData, TextData
 from model.data.tokenizer import Tokenizer
@@ -26,11 +26,14 @@ from model.training.train import train
 from tune.backend.leased import LeasedTrial, Place
 from tune.errors import refused
 from tune.reports import Report, merge, to_row
+from tune.search_space import DIMENSIONS
 
 SENTENCES = 64
 """Of the validation split, the same ones for all, translated for BLEU."""
 COUNTING_TIMES = 2.0
-"""A step whose allocations are counted takes at most so many times what it took."""
+"""A step whose allocations are counted takes at most so many times what it took, and a plain one, timed beside it."""
+PLAIN = {"cpu": "fp32", "cuda": "tf32"}
+"""The precision of a plain training, by device."""
 SCORE_SECONDS = 2.0
 """Of a lease, kept for a score to be made of them."""
 
@@ -116,7 +119,7 @@ class TrainingTrial(LeasedTrial):
             if time.monotonic() > ends:
                 raise TimeoutError
 
-        counting = ALL_STEPS * COUNTING_TIMES * (report.step_seconds or 0.0)
+        counting = COUNTING_TIMES * (ALL_STEPS + 2 * TURNS) * (report.step_seconds or 0.0)
         try:
             if isinstance(data, PairData) and report.checkpoint and report.valid:
                 report = self._translated(report, Path(report.checkpoint), data, in_time)
@@ -140,10 +143,16 @@ class TrainingTrial(LeasedTrial):
         return dataclasses.replace(report, bleu=found.bleu, chrf=found.chrf)
 
     def _counted(self, report: Report, data: Data) -> Report:
-        """With what a few steps of a learner of its own allocate."""
-        device = torch.device(self._place.device)
-        found = count_allocations(partial(Learner, self._config, data, device, report.micro_batches), device)
-        return dataclasses.replace(report, step_bytes=found.peak_bytes, step_allocations=found.count)
+        """With what a few steps of a learner of its own allocate, and what they take beside those of its shape as the
+        recipe trains it, in the precision that upstream takes."""
+        device, own = torch.device(self._place.device), self._assignment["config"]
+        make = partial(Learner, self._config, data, device, report.micro_batches)
+        found = count_allocations(make, device)
+        report = dataclasses.replace(report, step_bytes=found.peak_bytes, step_allocations=found.count)
+        shape = {**{name: own[name] for name in DIMENSIONS}, "precision": PLAIN[device.type]}
+        recipe = self._place.recipes[self._config.family]
+        plain = Config.at(recipe(shape), family=self._config.family, seed=self._place.seed)
+        return dataclasses.replace(report, step_ratio=step_ratio(make(), Learner(plain, data, device)))
 
     def _tidy(self) -> None:
         """The end of a trial of a list is in the journal by now: no checkpoint of it is needed any more."""

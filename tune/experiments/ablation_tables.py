@@ -68,12 +68,17 @@ def told(rows: Sequence[Row], name: str, form: str) -> str:
 
 
 def losses(done: Sequence[Row]) -> dict[int, Losses]:
-    """Validation losses by seed, of the configurations that every seed has."""
+    """Validation losses by seed, the first one's first."""
     found: dict[int, dict[Shape, float]] = {}
     for row in done:
         found.setdefault(row["config"]["seed"], {})[shape_of(row["config"])] = row["valid_loss"]
-    common = set.intersection(*map(set, found.values())) if found else set()
-    return {seed: {shape: of_seed[shape] for shape in of_seed if shape in common} for seed, of_seed in found.items()}
+    return dict(sorted(found.items()))
+
+
+def common(of_seeds: Sequence[Losses]) -> list[Losses]:
+    """Of the configurations that every seed has."""
+    shapes = [shape for shape in of_seeds[0] if all(shape in each for each in of_seeds)]
+    return [{shape: each[shape] for shape in shapes} for each in of_seeds]
 
 
 def their_losses(shapes: Losses) -> Losses:
@@ -131,7 +136,10 @@ def twists(losses: Losses, one: str, other: str) -> list[float]:
 def main_effects(done: Sequence[Row]) -> Table:
     """What one more of a dimension does."""
     rows = effect_rows(done, ((f"{name}, {unit}", partial(slopes, name=name)) for name, (_, unit) in UNITS.items()))
-    note = "Added to the validation loss, the mean over pairs that differ in nothing else; 95 % intervals over seeds"
+    note = (
+        "Added to the validation loss of the first seed, the mean over pairs that differ in nothing else; over seeds: "
+        "of the configurations that every seed has, with 95 % intervals, and of how many pairs"
+    )
     return Table(title="Main effects", columns=("", "pairs", *COLUMNS), rows=list(rows), note=note)
 
 
@@ -143,26 +151,26 @@ def interactions(done: Sequence[Row]) -> Table:
     return Table(title="Interactions", columns=("", "squares", *COLUMNS), rows=list(rows), note=note)
 
 
-COLUMNS = "here, nats a token", "of the report's configurations alone", "published"
+COLUMNS = "here, nats a token", "over seeds", "of the report's configurations alone", "published"
 
 
 def effect_rows(done: Sequence[Row], wanted: Iterable[tuple[str, Effects]]) -> Iterator[list[str]]:
-    """Name, number of comparisons, ours of all and of those configurations that the report has too, the report's."""
-    of_seeds = list(losses(done).values())
-    for name, found in wanted if of_seeds else ():
-        if pairs := found(of_seeds[0]):
-            their = their_losses(of_seeds[0])
-            shared = [{shape: each[shape] for shape in their} for each in of_seeds]
-            yield [name, str(len(pairs)), effect(of_seeds, found), effect(shared, found), effect([their], found)]
+    """Name, number of comparisons, ours of all, over seeds, and of those configurations that the report has too; the
+    report's."""
+    of_seeds = list(losses(done).values()) or [{}]
+    ours, their, same = of_seeds[0], their_losses(of_seeds[0]), common(of_seeds)
+    shared = {shape: ours[shape] for shape in their}
+    for name, found in wanted:
+        if pairs := found(ours):
+            alone = (f"{statistics.fmean(some):+.3f}" if (some := found(each)) else NOTHING for each in (shared, their))
+            yield [name, str(len(pairs)), f"{statistics.fmean(pairs):+.3f}", over_seeds(same, found), *alone]
 
 
-def effect(of_seeds: Sequence[Losses], found: Effects) -> str:
-    """Its mean over pairs and seeds, with an interval over seeds where there are several."""
-    means = [statistics.fmean(values) for each in of_seeds if (values := found(each))]
-    if not means:
-        return NOTHING
-    whole = mean_interval(means)
-    return f"{means[0]:+.3f}" if whole is None else signed(whole)
+def over_seeds(of_seeds: Sequence[Losses], found: Effects) -> str:
+    """The mean over pairs and seeds, with its interval over seeds, and of how many pairs it is."""
+    pairs = [values for each in of_seeds if (values := found(each))]
+    whole = mean_interval([statistics.fmean(values) for values in pairs])
+    return NOTHING if whole is None else f"{signed(whole)} of {len(pairs[0])}"
 
 
 WORDS = 65_000

@@ -37,9 +37,9 @@ FEWEST_TOKENS, MOST_TOKENS = 2_048, 16_384
 def trainings(
     devices: Devices, settings: ExperimentSettings, asked: Sequence[tuple[dict[str, Any], int]]
 ) -> list[Point]:
-    """A point for each configuration and its steps that --fix leaves in, once for each seed: the dearest first, so that
-    all devices end together. The cap must pay for the cheapest; of the others, as many as it does. UserError: --fix
-    leaves none."""
+    """A point for each configuration and its steps that --fix leaves in: the dearest first, so that all devices end
+    together; then, for each further seed, the same, the cheapest first. The cap must pay for the cheapest; of the
+    others, as many as it does. UserError: --fix leaves none."""
     prices, found = Prices(devices), list[tuple[float, Point]]()
     for config, steps in asked:
         if any(settings.fix.get(name, value) != value for name, value in config.items()):
@@ -51,7 +51,7 @@ def trainings(
             found.append((cost, point))
     if not found:
         raise invalid("fix", "leaves none of the report's configurations: fix less")
-    found.sort(key=lambda each: (each[1].config["seed"], -each[0]))
+    found.sort(key=lambda each: (1, each[0]) if each[1].config["seed"] > settings.seed else (0, -each[0]))
     cheapest = min(found, key=lambda each: each[0])
     return [replace(point, least=point.seconds) if (cost, point) == cheapest else point for cost, point in found]
 

@@ -21,6 +21,8 @@ CONTEXT, VOCABULARY, ROWS = 64, 65, 12
 BASELINE, FULL, MIXED = "baseline", "full precision", "mixed precision"
 SMALLER, LARGER, ACCUMULATION, SGD = "smaller batch", "larger batch", "accumulation", "SGD"
 
+MEMORY = "peak", "allocations"
+
 Shape = Mapping[str, Any]
 Published = Mapping[str, float | None]
 
@@ -177,6 +179,7 @@ def ranks(values: Sequence[float]) -> list[int]:
 
 
 THEIRS = "published: nanoGPT on a laptop's CPU, with checkpointing throughout"
+IN_TURNS = "A step: its seconds, in turns with those of the baseline, both eager"
 TIMED = "s: the middle step times all steps, of trainings side by side on this machine"
 
 
@@ -231,7 +234,16 @@ def quotient(one: float | None, other: float | None) -> str:
 
 def ratios(run: Run, other: Run) -> list[str]:
     """Of seconds, of the peak and of allocations."""
-    return [quotient(getattr(run, name), getattr(other, name)) for name in ("seconds", "peak", "allocations")]
+    return [slower(run, other), *(quotient(getattr(run, name), getattr(other, name)) for name in MEMORY)]
+
+
+def slower(run: Run, other: Run) -> str:
+    """Times the seconds of a step: both were timed in turns with the plain training of their shape, by equal seeds."""
+    known = {row["config"].get("seed"): row["step_ratio"] for row in other.rows}
+    timed = [(row["step_ratio"], known.get(row["config"].get("seed"))) for row in run.rows]
+    found = [one / beside for one, beside in timed if one and beside]
+    whole = mean_interval(found)
+    return figure(found[0] if found else None, "{:.2f}") if whole is None else with_interval(whole, "{:.2f}")
 
 
 def against(runs: Sequence[Run]) -> Table:
@@ -245,10 +257,10 @@ def against(runs: Sequence[Run]) -> Table:
             *(quotient(theirs.get(name), first.get(name)) for name in ("seconds", "allocations")),
             NOTHING if loss is None or from_loss is None else f"{loss - from_loss:+.4f}",
         ])  # fmt: skip
-    columns = "method", "s", "peak", "allocations", "loss", "published s", "allocations", "loss"
+    columns = "method", "a step", "peak", "allocations", "loss", "published s", "allocations", "loss"
     note = (
         "Times those of the same shape in the precision that upstream takes (on a CPU the full one), of losses the "
-        f"difference between equal seeds, with 95 % intervals. {TIMED}. Published: times those of full precision."
+        f"difference between equal seeds, with 95 % intervals. {IN_TURNS}. Published: times those of full precision."
     )
     return Table(title="Against the baseline, without checkpointing", columns=columns, rows=rows, note=note)
 
@@ -256,8 +268,8 @@ def against(runs: Sequence[Run]) -> Table:
 def checkpointing(runs: Sequence[Run]) -> Table:
     """The same with it and without."""
     rows = [[run.name, *ratios(run, plain), added(run, plain, "{:+.1e}")] for run, plain in checkpointed(runs)]
-    columns = "method", "s", "peak", "allocations", "loss"
-    note = "Each block keeps its input only; times those without, of losses the difference."
+    columns = "method", "a step", "peak", "allocations", "loss"
+    note = f"Each block keeps its input only; times those without, of losses the difference. {IN_TURNS}."
     return Table(title="Activation checkpointing", columns=columns, rows=rows, note=note)
 
 

@@ -101,7 +101,7 @@ UPGRADES = (
             *("numbers TEXT", "gap REAL", "lost INTEGER", "bleu REAL", "chrf REAL"),
             *("trained_loss REAL", "trained_perplexity REAL", "trained_bits_per_character REAL"),
             *("trained_nats_per_word REAL", "trained_accuracy REAL", "trained_tokens INTEGER", "trained_seconds REAL"),
-            *("step_bytes INTEGER", "step_allocations REAL"),
+            *("step_bytes INTEGER", "step_allocations REAL", "step_ratio REAL"),
         )
     ),
 )

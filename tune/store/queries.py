@@ -86,7 +86,7 @@ RANKING = f"""
 TRAINED = f"""
     SELECT trials.trial, trials.family, config, trials.created, trials.parameters, steps, tokens, training_seconds,
            step_seconds, valid_loss, perplexity, bits_per_character, nats_per_word, accuracy, trained_loss,
-           trained_accuracy, bleu, chrf, step_bytes, step_allocations, paid AS device_seconds,
+           trained_accuracy, bleu, chrf, step_bytes, step_allocations, step_ratio, paid AS device_seconds,
            most_bytes AS memory_bytes, mean_mfu AS mfu,
            lowest_loss, 1.0 * lowest_at / steps AS lowest_at,
            (SELECT AVG(train_loss) FROM reports AS late

@@ -3,13 +3,15 @@
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from model.config import Config
-from model.cost.allocations import count_allocations
+from model.cost.allocations import count_allocations, step_ratio
 from model.data.dataset import TextData
 from model.training import checkpoint as checkpoints
 from model.training.learner import MOMENTUM, Learner
@@ -95,6 +97,25 @@ def test_parts_of_a_batch_add_up_to_the_whole_and_allocate_more_often(small_text
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6)
     one, four = (count_allocations(partial(Learner, each, text_data, CPU), CPU) for each in (whole, cut))
     assert four.count > 2 * one.count > 0 and one.peak_bytes > 0
+
+
+@pytest.mark.parametrize("slower", [0.5, 3.0])
+def test_a_step_is_timed_against_anothers_in_the_same_turn_so_that_a_busy_machine_takes_of_both(
+    monkeypatch: pytest.MonkeyPatch, slower: float
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("model.cost.allocations.time.perf_counter", lambda: now[0])
+
+    def learner(seconds: float) -> Any:
+        loads = iter(range(1, 100))
+
+        def step(factor: float) -> None:
+            assert factor == 0, "nothing is learned"
+            now[0] += seconds * next(loads)
+
+        return SimpleNamespace(step=step, wait=lambda: None)
+
+    assert step_ratio(learner(slower), learner(1.0)) == pytest.approx(slower)
 
 
 def test_of_another_family_no_blocks_are_known(small_pairs: Config) -> None:

@@ -20,7 +20,9 @@ from tune.experiments.ablation_tables import (
     WORDS,
     Shape,
     agreement,
+    common,
     losses,
+    main_effects,
     shape_of,
     slopes,
     tables,
@@ -65,7 +67,11 @@ def test_scale_shortens_seeds_come_after_all_of_the_first_and_fix_leaves_out():
     assert long == pytest.approx(10 * short, rel=1e-3)
     assert steps_of(settings(set={"batch_tokens": 1024})) == pytest.approx(2 * short, rel=0.01)
     once, thrice = ablation(CPU, settings()), ablation(CPU, settings(seeds=3, seed=5))
-    assert [point.config["seed"] for point in thrice] == [5] * len(once) + [6] * len(once) + [7] * len(once)
+    first, further = thrice[: len(once)], thrice[len(once) :]
+    assert {point.config["seed"] for point in first} == {5} and len(further) == 2 * len(once)
+    assert [point.config["seed"] for point in further[:4]] == [6, 7] * 2, "seed by seed of the cheapest"
+    sizes = [[(p.config["d_model"], p.config["layers"]) for p in points] for points in (first, further[::2])]
+    assert sizes[0] == sizes[1][::-1], "the dearest first, and of further seeds the cheapest"
     assert {point.config["d_model"] for point in ablation(CPU, settings(fix={"d_model": 64}))} == {64}
     assert price(once, 0.0) < 0.01 * price(once), "the cap must pay for the cheapest"
     with pytest.raises(ValueError, match="leaves none of the report's configurations"):
@@ -98,11 +104,11 @@ def test_an_interaction_is_found_for_each_more_of_both():
     assert twists(shapes, "dropout", "layers") == pytest.approx(twists(shapes, "layers", "dropout"))
 
 
-def test_only_configurations_that_every_seed_has_are_compared():
+def test_over_seeds_only_configurations_are_compared_that_each_has():
     rows = ablated(ablation(CPU, settings(seeds=2)), additive)
     last = next(each for each in rows if each["config"]["seed"] == 1)
-    found = losses([each for each in rows if each is not last])
-    assert set(found) == {0, 1} and set(found[0]) == set(found[1]) and shape_of(last["config"]) not in found[0]
+    found = common(list(losses([each for each in rows if each is not last]).values()))
+    assert len(found) == 2 and set(found[0]) == set(found[1]) and shape_of(last["config"]) not in found[0]
 
 
 def test_tables_have_a_cell_for_each_column_and_effects_an_interval_of_several_seeds():
@@ -113,7 +119,12 @@ def test_tables_have_a_cell_for_each_column_and_effects_an_interval_of_several_s
         assert {len(cells) for cells in table.rows} == {len(table.columns)}, table.title
     assert len(made["What each configuration learned"].rows) == 47
     effect = {cells[0].partition(",")[0]: cells[2] for cells in made["Main effects"].rows}
-    assert effect["d_model"] == "-0.500 (-0.500 to -0.500)" and set(effect) == set(UNITS)
+    assert effect["d_model"] == "-0.500" and set(effect) == set(UNITS)
+    few = [each for each in rows if each["config"]["seed"] == 0 or each["config"]["d_model"] <= 64]
+    for some in (rows, few):
+        (_, pairs, _, over_seeds, *_), *_ = main_effects(some).rows
+        assert over_seeds.startswith("-0.500 (-0.500 to -0.500) of ")
+        assert (over_seeds.endswith(f" of {pairs}")) == (some is rows), "of those pairs that every seed has"
     assert "of all pairs of the report's stand in its order" in made["What each configuration learned"].note
     assert tables([]) == []
 

@@ -94,7 +94,7 @@ def test_several_seeds_are_one_line_and_methods_are_compared_with_equal_seeds():
     assert [len(run.rows) for run in runs_of(rows)] == [3, 3] and tables([]) == []
     first, against, *_ = tables(rows)
     assert "1.802 (1.797-1.807)" in first.rows[1]
-    assert against.rows[0][:5] == ["SGD", "1.00", "1.00", "1.00", "+0.300 (+0.300 to +0.300)"]
+    assert against.rows[0][:5] == ["SGD", "1.00 (1.00-1.00)", "1.00", "1.00", "+0.300 (+0.300 to +0.300)"]
 
 
 def test_every_table_has_a_cell_for_each_column_and_published_figures_stand_beside():
