@@ -1,6 +1,6 @@
 """Images: a small ResNet (He et al. 2016, arXiv:1512.03385) on CIFAR-10 (Krizhevsky 2009), or on what it makes up.
 
-images="--load examples/classifier.py --families classifier --own-corpus hub:uoft-cs/cifar10"
+images="--load examples/classifier.py --families classifier --own-corpus hub:uoft-cs/cifar10" # or a binary FILE
 python tune/experiment.py batch_size --budget 30m $images # loader and scaling too; tune/run.py searches
 """
 
@@ -20,7 +20,7 @@ from model.families import Batch, Family
 from tune.registry import register
 
 SIZE, CLASSES, PADDING, PLACES, FILES = 32, 10, 4, 9, 4_096
-RECORD = np.dtype([("pixels", "u1", (3, SIZE, SIZE)), ("label", "u1")])
+RECORD = np.dtype([("label", "u1"), ("pixels", "u1", (3, SIZE, SIZE))])  # as in the binary files of CIFAR-10
 MADE_UP, CONTRAST, NOISE = {"train": 10_000, "valid": 1_000, "test": 1_000}, 48, 60
 
 
@@ -39,7 +39,7 @@ def of_hub(rows):
     columns, made = {type(kind).__name__: name for name, kind in rows.features.items()}, np.empty(len(rows), RECORD)
     for place, row in enumerate(rows):
         image = row[columns["Image"]].convert("RGB").resize((SIZE, SIZE))
-        made[place] = np.asarray(image).transpose(2, 0, 1), row[columns["ClassLabel"]]
+        made[place] = row[columns["ClassLabel"]], np.asarray(image).transpose(2, 0, 1)
     return made
 
 
@@ -116,7 +116,8 @@ class Classifier(Family):
     def read(self, source):
         if source is None:
             return OwnData(vocabulary=CLASSES, **{p: made_up(n, seed) for seed, (p, n) in enumerate(MADE_UP.items())})
-        splits = {part: of_hub(rows) for part, rows in source.items()}
+        files = {} if isinstance(source, dict) else {"train": np.fromfile(source, RECORD)}
+        splits = files or {part: of_hub(rows) for part, rows in source.items()}
         for part in sorted({"valid", "test"} - set(splits)):
             splits["train"], splits[part] = np.split(splits["train"], [len(splits["train"]) * 19 // 20])
         return OwnData(vocabulary=1 + int(splits["train"]["label"].max()), **splits)
@@ -126,7 +127,7 @@ class Classifier(Family):
 
     def batches(self, config, data, split):
         parts = (resident(getattr(data, split)[name], "cpu").split(config.batch_tokens) for name in RECORD.names)
-        return [Batch((pixels,), labels.long(), len(labels)) for pixels, labels in zip(*parts, strict=True)]
+        return [Batch((pixels,), labels.long(), len(labels)) for labels, pixels in zip(*parts, strict=True)]
 
     def training_batches(self, config, data, device):
         return EndlessBatches(Cuts(data.train, config.batch_tokens, device), config.seed, device)
@@ -145,6 +146,5 @@ class Classifier(Family):
         return 6 * (3 * 18 * config.own["blocks"] - 17) * (config.own["width"] * SIZE) ** 2
 
     def memory_estimate(self, config, data, *, micro_batches, device):
-        state = super().memory_estimate(config, data, micro_batches=micro_batches, device=device)
-        kept = 6 * config.own["blocks"] * sum(config.own["width"] * SIZE**2 >> depth for depth in range(3))
-        return state + 4 * kept * -(-config.batch_tokens // micro_batches)
+        net = super().memory_estimate(config, data, micro_batches=micro_batches, device=device)
+        return net - 42 * config.own["blocks"] * config.own["width"] * SIZE**2 * (-config.batch_tokens // micro_batches)

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import datasets
@@ -131,6 +132,15 @@ def test_a_dataset_of_the_hub_is_read_and_the_split_that_it_lacks_is_cut_from_it
     monkeypatch.setattr(corpora, "open_splits", lambda *_: {"train": split.remove_columns("img")})
     with pytest.raises(ValueError, match=r"^--own-corpus: 'hub:a/images': classifier raised KeyError: [^\n]*mend it$"):
         corpora.load_corpora(settings)
+
+
+def test_a_binary_file_of_cifar_is_read_label_first(family: Family, tmp_path: Path) -> None:
+    drawn = np.random.default_rng(0).integers(0, 10, size=(60, 1 + 3 * 32 * 32), dtype=np.uint8)
+    (tmp_path / "data_batch_1.bin").write_bytes(drawn.tobytes())
+    data = family.read(tmp_path / "data_batch_1.bin")
+    whole = np.concatenate([data.train, data.valid, data.test])
+    assert np.array_equal(np.sort(whole["label"]), np.sort(drawn[:, 0])) and min(len(data.valid), len(data.test)) > 0
+    assert np.array_equal(data.train["pixels"].reshape(-1, 3 * 32 * 32), drawn[: len(data.train), 1:])
 
 
 def test_a_batch_is_tried_in_a_process_that_never_saw_its_file(config: Config, data: OwnData) -> None:
