@@ -28,8 +28,6 @@ from tune.store.accounting import Accounting, Ledger
 from tune.store.journal import Journal, named
 from tune.winners import decoding_seconds
 
-THREADS = 1
-"""Of a trial."""
 WARM_UPS_AT_FIRST = 1.0
 """The same in warm-ups of the default configuration alone on its device, where the cap pays for it; trials that share a
 machine take longer for one."""
@@ -193,7 +191,7 @@ def make_place(context: SearchContext, engine: Engine) -> Place:
     }
     engine.accounting.journal.note(evaluation_tokens=tokens)
     return Place(
-        folder=study, device=kind, threads=THREADS, seed=settings.seed, evaluation_tokens=tokens,
+        folder=study, device=kind, threads=context.devices.cores_each, seed=settings.seed, evaluation_tokens=tokens,
         recipes={name: each.at for name, each in context.recipes.items()},
         report_every=settings.report_every, driver=heartbeat.Driver.here(),
         memory_limit=context.held_to, listed=context.listed is not None,

@@ -25,7 +25,8 @@ RAYS_UNIT = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
-    """What trials run on: kind "cuda" or "cpu", how many devices, and how many trials share each.
+    """What trials run on: kind "cuda" or "cpu", how many devices, and how many trials share each, or how many CPU cores
+    each trial has.
 
     model: a device's name; precisions: what all of them do natively; memory_bytes: of a GPU; cores: CPU cores; prices:
     of steps, where they are known and not measured.
@@ -38,25 +39,28 @@ class Devices:
     cores: int
     memory_bytes: int | None = None
     trials_each: int = 1
+    cores_each: int = 1
     prices: StepPrices | None = None
 
     @property
     def slots(self) -> int:
         """How many trials run at once."""
-        return self.count * self.trials_each
+        return self.slots_of(self.count)
 
     def slots_of(self, devices: int) -> int:
         """Those that so many whole devices are."""
-        return devices * self.trials_each
+        return devices // self.cores_each * self.trials_each
 
     @property
     def share(self) -> float:
         """The device-seconds in a second of a slot."""
-        return 1 / self.trials_each
+        return self.cores_each / self.trials_each
 
     @property
     def name(self) -> str:
         """For the records: what a slot is."""
+        if self.cores_each > 1:
+            return f"{self.cores_each} {self.model.replace('core', 'cores')}"
         return self.model if self.trials_each == 1 else f"1/{self.trials_each} of {self.model}"
 
     @property
@@ -68,7 +72,7 @@ class Devices:
     def needs(self) -> dict[str, float]:
         """What a trial asks Ray for: rounded down to what Ray counts in, so that all that share a GPU find room."""
         gpu = {"GPU": math.floor(RAYS_UNIT / self.trials_each) / RAYS_UNIT}
-        return {"CPU": 1} | (gpu if self.kind == "cuda" else {})
+        return {"CPU": self.cores_each} | (gpu if self.kind == "cuda" else {})
 
     @property
     def trial_bytes(self) -> int | None:
@@ -96,23 +100,32 @@ class Devices:
 
 
 def find_devices(settings: Settings) -> Devices:
-    """GPUs where there are any, else one CPU core a slot. UserError: more asked for than there are."""
+    """GPUs where there are any, else CPU cores. UserError: more asked for than there are."""
     cores = len(os.sched_getaffinity(0))
     if count := torch.cuda.device_count():
         about = torch.cuda.get_device_properties(0)
         return Devices(
             kind="cuda", count=settings.slots(count), model=about.name, precisions=native("cuda"), cores=cores,
-            memory_bytes=int(about.total_memory),
+            memory_bytes=int(about.total_memory), cores_each=cores_of_trial(settings, "cuda", count),
         )  # fmt: skip
-    check_unshared(settings)
     return Devices(
         kind="cpu", count=settings.slots(cores), model=f"CPU core ({platform.machine()})", precisions=native("cpu"),
-        cores=cores,
+        cores=cores, cores_each=cores_of_trial(settings, "cpu", cores),
     )  # fmt: skip
 
 
-def check_unshared(settings: Settings) -> None:
-    """UserError: several trials are asked for on each GPU where there is none."""
+def cores_of_trial(settings: Settings, kind: str, available: int) -> int:
+    """CPU cores that each trial has, of so many devices of a kind. UserError: there are not so many, or they are GPUs;
+    or several trials are asked for on each GPU where there is none."""
+    wanted = settings.cores_per_trial
+    if kind == "cuda":
+        if wanted > 1:
+            rule = "asks for CPU cores, and trials run on GPUs here"
+            raise invalid("cores_per_trial", f"'{wanted}' {rule}: leave it out")
+        return 1
+    if wanted > (count := settings.slots(available)):
+        raise invalid("cores_per_trial", f"'{wanted}' is more than the {count} cores to use: write at most {count}")
     if settings.trials_per_gpu not in (1, AUTO):
         rule = "asks for several trials on each GPU, and there is no GPU here"
         raise invalid("trials_per_gpu", f"'{settings.trials_per_gpu}' {rule}: leave it out; a CPU core runs one trial")
+    return wanted

@@ -204,6 +204,10 @@ class SearchFlags(Flags):
             parse=parse_sharing,
         ),
     )
+    cores_per_trial: int = field(
+        default=1,
+        metadata=typed("CPU cores of each trial where Ray sees no GPU, all of them charged", **NUMBER_OF),
+    )
     address: str | None = field(
         default=None,
         metadata=typed(

@@ -149,6 +149,8 @@ class Settings(SearchFlags):
             raise invalid("devices", f"'{self.devices}' is too few: a search needs at least 1; leave it out for all")
         if isinstance(self.trials_per_gpu, int) and self.trials_per_gpu < 1:
             raise invalid("trials_per_gpu", f"'{self.trials_per_gpu}' is too few: write 1 or more, or auto")
+        if self.cores_per_trial < 1:
+            raise invalid("cores_per_trial", f"'{self.cores_per_trial}' is too few: write 1 or more")
         if self.confirm < 0 or self.confirm == 1:
             raise invalid("confirm", f"'{self.confirm}' is too few: two seeds or more tell how they differ; write 2")
         if self.objective == "front" and (self.confirm or self.stop_below_gain):

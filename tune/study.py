@@ -135,12 +135,12 @@ def run_study(settings: Settings, callbacks: Sequence[Listener] = (), stand: Sta
 
 def own_ray(context: SearchContext) -> AbstractContextManager[None]:
     """A Ray for this search alone."""
-    return local_ray(context.devices.slots, context.devices.gpus)
+    return local_ray(context.devices.slots * context.devices.cores_each, context.devices.gpus)
 
 
 def slots_there(devices: Devices) -> int:
     """How many slots a cluster has just now, of these devices."""
-    return devices.trials_each * capacity(devices.kind)
+    return devices.slots_of(capacity(devices.kind))
 
 
 def search_on(

@@ -81,6 +81,7 @@ INVALID = {
     "--budget 60s --devices two": "--devices: 'two' is not a whole number",
     "--budget 60s --deadline soon": "--deadline: 'soon' is not a length of time.*write 8h",
     "--budget 60s --trials-per-gpu 0": "--trials-per-gpu: '0' is too few: write 1 or more, or auto",
+    "--budget 60s --cores-per-trial 0": "--cores-per-trial: '0' is too few: write 1 or more",
     "--budget 60s --vary warmth": "--vary: 'warmth' is nothing of a recipe.*write learning_rate",
     "--budget 60s --vary context": "--vary: 'context' varies in nanogpt alone, and translation has rows of sentences: ",
     "--budget 60s --families nanogpt --vary context --rungs tokens": "--vary: 'context' makes steps of unequal tokens",

@@ -112,6 +112,7 @@ EVERYTHING = {
     "first": ({"d_model": 128, "layers": 10}, {"dropout": 0.1}),
     "devices": 3,
     "trials_per_gpu": 2,
+    "cores_per_trial": 2,
     "oversubscribe": True,
     "deadline": 60.0,
     "stop_below_gain": 0.00002,

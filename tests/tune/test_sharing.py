@@ -15,7 +15,7 @@ from analysis.study import open_study
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import SHARES, World
 from tune import cli
-from tune.devices import CONTEXT_BYTES, RAYS_UNIT, TIME_SLICED, Devices, find_devices
+from tune.devices import CONTEXT_BYTES, RAYS_UNIT, TIME_SLICED, Devices, cores_of_trial, find_devices
 from tune.display.panel import look
 from tune.flags import AUTO
 from tune.search_context import survey
@@ -25,18 +25,21 @@ from tune.store.journal import connect
 GPUS = Devices(kind="cuda", count=2, model="GPU", precisions=("fp32",), cores=16, memory_bytes=80_000_000_000)
 CAP = 600.0
 EACH = pytest.mark.parametrize("each", [2, 7])
+CORES = 0.5
+"""Of a trial that has two of them: half a trial on each."""
 
 
-def world(folder: Path, each: int, **changes: float) -> World:
-    """A search on two GPUs."""
+def world(folder: Path, each: float, **changes: float) -> World:
+    """A search on two devices."""
     folder.mkdir(exist_ok=True)
-    given = {"cap": CAP, "slots": 2 * each, "trials_each": each, "seed": each, "suggestions": Sampled} | changes
+    slots = round(2 * each)
+    given = {"cap": CAP, "slots": slots, "trials_each": each, "seed": slots, "suggestions": Sampled} | changes
     return World(folder, **given)
 
 
-@EACH
+@pytest.mark.parametrize("each", [2, 7, CORES])
 def test_each_is_charged_its_part_of_the_time_once_and_decided_is_what_as_many_whole_gpus_would_decide(
-    tmp_path: Path, each: int
+    tmp_path: Path, each: float
 ) -> None:
     """Those have so many times the cap."""
     shared, whole = world(tmp_path / "a", each), world(tmp_path / "b", each, cap=each * CAP, trials_each=1)
@@ -126,6 +129,17 @@ def test_without_a_gpu_it_is_refused_in_one_line_and_auto_is_one(
     assert printed.out == "" and list(tmp_path.iterdir()) == []
     devices = find_devices(Settings(budget="8h", trials_per_gpu="auto"))
     assert devices.shared(Settings(budget="8h", trials_per_gpu="auto"), 1e8) == devices and devices.trials_each == 1
+
+
+def test_cores_of_a_trial_make_fewer_slots_each_charged_for_all_of_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    asked = Settings(budget=3600.0, devices=5, oversubscribe=True, cores_per_trial=2)
+    devices = find_devices(asked)
+    assert (devices.slots, devices.share, devices.slots_of(4)) == (2, 2.0, 2) and devices.needs == {"CPU": 2}
+    with pytest.raises(ValueError, match=r"^--cores-per-trial: '6' is more than the 5 cores to use: write at most 5"):
+        find_devices(replace(asked, cores_per_trial=6))
+    with pytest.raises(ValueError, match=r"^--cores-per-trial: '2' asks for CPU cores, and trials run on GPUs here"):
+        cores_of_trial(asked, "cuda", 2)
 
 
 def test_a_gpu_that_is_cut_too_small_is_refused_by_the_flag_that_cut_it(

@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from model.nn.precision import native
 from tune.backend.scheduler import AdmittingSearcher, BudgetScheduler, Desk, SlotKeeper
-from tune.devices import Devices, check_unshared
+from tune.devices import Devices, cores_of_trial
 from tune.errors import ROOT
 from tune.flags import invalid
 from tune.machine import private_folder
@@ -42,8 +42,9 @@ def keep_fewer_kernels() -> None:
 
 
 @contextmanager
-def local_ray(slots: int, gpus: int) -> Iterator[None]:
-    """A Ray of this process's own, whatever else may be up, with one CPU a slot. It is gone afterwards, with its files.
+def local_ray(cpus: int, gpus: int) -> Iterator[None]:
+    """A Ray of this process's own, whatever else may be up, with so many CPUs and GPUs. It is gone
+    afterwards, with its files.
 
     Who has no token is refused. It is new for each process and in its environment only, unless one is set there. Ray
     lets everyone write in its folder, so that lies in one that only this user can enter.
@@ -53,7 +54,7 @@ def local_ray(slots: int, gpus: int) -> Iterator[None]:
         try:
             with sigterm_left_alone():
                 ray.init(
-                    address="local", num_cpus=slots, num_gpus=gpus, include_dashboard=False, log_to_driver=False,
+                    address="local", num_cpus=cpus, num_gpus=gpus, include_dashboard=False, log_to_driver=False,
                     configure_logging=False, logging_level=logging.WARNING, _temp_dir=str(folder / "ray"),
                 )  # fmt: skip
             yield
@@ -162,8 +163,6 @@ def check_answers(address: str) -> None:
 def cluster_devices(settings: Settings) -> Devices:
     """The GPUs of all nodes, else their CPUs. UserError: there are not so many, or a node is silent."""
     kind = "cuda" if capacity("cuda") else "cpu"
-    if kind == "cpu":
-        check_unshared(settings)
     there = [node for node in nodes() if node["Resources"].get(KINDS[kind])]
     told = on_each(there, about, kind, **({"num_gpus": 1} if kind == "cuda" else {}))
     first, *others = told.values()
@@ -173,6 +172,7 @@ def cluster_devices(settings: Settings) -> Devices:
         model=" or ".join(sorted({each["name"] for each in told.values()})),
         precisions=tuple(name for name in first["precisions"] if all(name in each["precisions"] for each in others)),
         cores=capacity("cpu"),
+        cores_each=cores_of_trial(settings, kind, capacity(kind)),
         memory_bytes=min((each["memory_bytes"] for each in told.values()), default=None) if kind == "cuda" else None,
     )
 

@@ -190,6 +190,9 @@ def survey(experiment: Experiment, settings: ExperimentSettings) -> ExperimentCo
     if family not in experiment.families and (family in BUILT_IN or not experiment.any_family):
         rule = f"{family!r} is not what {experiment.name} is about: write {' or '.join(experiment.families)}"
         raise invalid("families", rule)
+    if experiment.work and settings.cores_per_trial > 1:
+        lists = "is of searches and of experiments that train configurations"
+        raise invalid("cores_per_trial", f"'{settings.cores_per_trial}' {lists}: leave it out")
     space = Space(family=family, precisions=devices.precisions, fix=settings.fix)
     check_fixed(experiment, settings.fix)
     points = experiment.points(devices, settings)

@@ -40,9 +40,9 @@ class ExperimentSettings(Formed, Settings):
         script="tune/experiment.py", does="tune.experiments.catalogue:run", early="nothing was written",
         about="Repeat an experiment of the published reports, under a cap of device-hours.",
         flags=(
-            *("name", "list", "budget", "families", "fix", "set", "scale", "seeds", "devices", "oversubscribe"),
-            *("memory_limit", "seed", "out", "translation_corpus", "text_corpus", "own_corpus", "skip_bad_lines"),
-            *("plan", "resume", "of", "load", "tables", *FORMS),
+            *("name", "list", "budget", "families", "fix", "set", "scale", "seeds", "devices", "cores_per_trial"),
+            *("oversubscribe", "memory_limit", "seed", "out", "translation_corpus", "text_corpus", "own_corpus"),
+            *("skip_bad_lines", "plan", "resume", "of", "load", "tables", *FORMS),
         ),
     )  # fmt: skip
     name: str = field(

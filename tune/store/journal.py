@@ -118,7 +118,7 @@ NOW = "(strftime('%s', 'now') + 86400 - IFNULL((SELECT value + 0 FROM study WHER
 SENSE = {
     "slots": f"""
         opened BETWEEN 0 AND {NOW} AND IFNULL(closed BETWEEN opened AND {NOW}, 1)
-        AND IFNULL(share > 0 AND share <= 1, 1) AND slot NOT IN (
+        AND IFNULL(share > 0 AND share < 1e6, 1) AND slot NOT IN (
             SELECT slot FROM slots JOIN charges USING (slot)
             GROUP BY slot HAVING TOTAL(seconds) > 1 + (IFNULL(closed, MAX(at)) - opened) * {SHARE})""",
     "leases": f"""

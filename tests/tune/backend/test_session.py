@@ -34,7 +34,7 @@ def joined() -> dict[str, subprocess.CompletedProcess[str]]:
     """What becomes of each that tries to join, all at once: Ray takes its time to give up."""
     heard: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
-    with local_ray(slots=1, gpus=0), ThreadPoolExecutor() as together:
+    with local_ray(cpus=1, gpus=0), ThreadPoolExecutor() as together:
         address = ray.get_runtime_context().gcs_address
         closed.append(Path(ray._private.worker._global_node.get_session_dir_path()))
         mine = [each.stat() for each in closed[0].parents if each.stat().st_uid == os.getuid()]

@@ -97,7 +97,7 @@ class World(Simulation):
     def __init__(
         self, folder: Path, *, cap: float, slots: int, shares: dict[str, float] | None = None, seed: int = 0,
         suggestions: Callable[[], Numbered] = Numbered, listen: Callable[[Journal], list[Listener]] = lambda _: [],
-        memory_limit: float = math.inf, trials_each: int = 1, deadline: float | None = None, processor: str = "one",
+        memory_limit: float = math.inf, trials_each: float = 1, deadline: float | None = None, processor: str = "one",
         confirm: int = 0, listed: Sequence[Listed] = (),
     ) -> None:  # fmt: skip
         resumed = (folder / "journal.db").exists()
