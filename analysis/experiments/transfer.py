@@ -70,7 +70,7 @@ def compared(study: Study, axis: str, other: str) -> Picture:
         plot.set_ylim(lowest.min() - 0.05, min(table["loss"].max() + 0.05, lowest.max() + HEIGHT))
     plots[0].set_ylabel("validation loss, nats a token")
     plots[1].set_yticklabels([])
-    plots[1].legend(title=axis, loc="upper center", ncols=2)
+    plots[1].legend(title=axis)
     return Picture(
         name=f"transfer-{'width' if axis == 'd_model' else 'depth'}",
         title=f"The best learning rate over {axis}",

@@ -75,7 +75,9 @@ def of_study(study: Path) -> list[Table]:
     except (sqlite3.Error, LookupError, TypeError, ValueError):
         rule = "is no study of an experiment: name one, such as runs/NAME"
         raise invalid("tables", f"'{study}' {rule}; {', '.join(EXPERIMENTS)} make them") from None
-    return ending(experiment, rows)
+    if not (made := ending(experiment, rows)):
+        raise invalid("tables", f"'{study}' has no row of {experiment.name} yet that makes a table: go on with it")
+    return made
 
 
 def of_winner(name: str, typed: dict[str, Any]) -> dict[str, Any]:
