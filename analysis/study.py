@@ -200,10 +200,10 @@ def experiment_rows(study: Study, name: str) -> list[dict[str, Any]]:
     return measured
 
 
-def trained(study: Study) -> pd.DataFrame:
-    """A row for each trial that was trained whole, as tune.store.queries has it, with its dimensions and epochs.
-    UserError where there is none."""
-    table = study.read(TRAINED)
+def trained(study: Study, ends: str = TRAINED) -> pd.DataFrame:
+    """A row for each trial that was trained whole, as a query of tune.store.queries has it, with its dimensions and
+    epochs. UserError where there is none."""
+    table = study.read(ends)
     if table.empty:
         raise UserError(f"study: {study.name!r} has no trial that came to its end yet; go on with it")
     texts = table["family"].map(lambda family: study.corpus(family).get("training_tokens", math.nan))

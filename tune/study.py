@@ -284,7 +284,7 @@ def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
     failed = journal.rows(f"SELECT trial, config, reason FROM trials WHERE {FAILED} ORDER BY trial")
     if failed:
         first = "; ".join(f"{label(json.loads(row['config']))}: {row['reason']}" for row in failed[:TOLD])
-        yield f"{len(failed)} failed, and are in no table: {first}{'; ...' if len(failed) > TOLD else ''}"
+        yield f"{len(failed)} came to no end: {first}{'; ...' if len(failed) > TOLD else ''}"
     hopeless = any(family.policy.hopeless for family in engine.families.values())
     if left and hopeless:
         yield f"{len(left)} of {len(listed.listed)} left out, as the first failed with one error"

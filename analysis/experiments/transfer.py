@@ -1,34 +1,32 @@
 """Loss against learning rate, a line for each shape: does the best rate stay where it is?"""
 
-import math
-import statistics
+import json
 
 import matplotlib
 import numpy as np
 import pandas as pd
 
-from analysis.study import Study, experiment_rows
+from analysis.study import Study, trained
 from analysis.style import BLACK, GREY, MARKERS, Picture, axes, log_axis
 from tune.errors import UserError
+from tune.store.queries import ENDED
 
 WAYS = {False: "one rate for all tensors (standard)", True: "with the scaling rules"}
 HEIGHT = 0.75
 """Nats above the highest of the best losses that are still shown."""
+LINE = ["d_model", "layers", "base", "rules"]
 
 
 def losses_table(study: Study) -> pd.DataFrame:
-    """Mean loss of each shape at each rate; NaN where it diverged."""
-    found = [
-        {
-            "d_model": row["config"]["d_model"], "layers": row["config"]["layers"],
-            "rules": row["config"]["scaling_rules"],
-            "base": row["base"].items() <= row["config"].items(),
-            "rate": row["learning_rate"] * 2 ** (step * row["asked"]["octaves"]),
-            "loss": math.nan if None in losses else statistics.fmean(losses),
-        }
-        for row in experiment_rows(study, "transfer") for step, losses in row["losses"]
-    ]  # fmt: skip
-    return pd.DataFrame(found).drop_duplicates(ignore_index=True)  # a shape that went on tells of all its rates again
+    """Mean loss of each shape at each rate over the seeds that were trained with most of its rates; NaN where one
+    diverged. base: the shape that is the same with the rules and without, and whose configuration names none."""
+    found = trained(study, ENDED)
+    rules = found["config"].map(json.loads).map(lambda config: config.get("scaling_rules"))
+    names = {"learning_rate": "rate", "valid_loss": "loss"}
+    table = found.assign(base=rules.isna(), rules=rules.isin([True])).rename(columns=names).astype({"loss": float})
+    count = table.groupby([*LINE, "seed"])["rate"].transform("size")
+    table = table[count == count.groupby([table[name] for name in LINE]).transform("max")]
+    return table.groupby([*LINE, "rate"])["loss"].agg(lambda losses: losses.mean(skipna=False)).reset_index()
 
 
 def width(study: Study) -> Picture:
@@ -44,9 +42,10 @@ def depth(study: Study) -> Picture:
 def compared(study: Study, axis: str, other: str) -> Picture:
     """Both parametrizations side by side, with the base's best rate. UserError where there is one size only."""
     whole = losses_table(study)
-    if not whole["base"].any():
+    bases = whole[whole["base"] & whole["loss"].notna()]
+    if bases.empty:
         raise UserError(f"study: {study.name!r} has not measured the base yet; go on with it")
-    base = whole.loc[whole[whole["base"]]["loss"].idxmin()]
+    base = whole.loc[bases["loss"].idxmin()]
     same = int(base[other])
     table = whole[whole[other] == same].sort_values([axis, "rate"], ignore_index=True)
     sizes = sorted(table[axis].unique())
@@ -57,7 +56,7 @@ def compared(study: Study, axis: str, other: str) -> Picture:
     for plot, (ruled, title) in zip(plots, WAYS.items(), strict=True):
         for place, size in enumerate(sizes):
             rows = line_of(table, axis, size, ruled)
-            if rows.empty:
+            if rows["loss"].isna().all():
                 continue
             color, marker = colors[place], MARKERS[place % len(MARKERS)]
             plot.plot(rows["rate"], rows["loss"], c=color, marker=marker, ms=3, lw=1.3, label=f"{size}")
@@ -71,7 +70,7 @@ def compared(study: Study, axis: str, other: str) -> Picture:
         plot.set_ylim(lowest.min() - 0.05, min(table["loss"].max() + 0.05, lowest.max() + HEIGHT))
     plots[0].set_ylabel("validation loss, nats a token")
     plots[1].set_yticklabels([])
-    plots[1].legend(title=axis, loc="upper center", ncols=2)
+    plots[1].legend(title=axis)
     return Picture(
         name=f"transfer-{'width' if axis == 'd_model' else 'depth'}",
         title=f"The best learning rate over {axis}",

@@ -108,14 +108,19 @@ def study_of_rows(folder: Path, experiment: str, rows: list[dict[str, Any]]) -> 
 
 
 def study_of_trials(folder: Path, experiment: str, rows: list[dict[str, Any]]) -> Study:
-    """Of a list, whose trials came to what these say; each reported four times on its way, the second one twice, as
-    after a kill."""
+    """Of a list, whose trials came to what these say, or diverged where that is no loss; each of the others reported
+    four times on its way, the second one twice, as after a kill."""
     texts = {"nanogpt": FACTS["corpora"]["nanogpt"] | {"training_tokens": rows[0]["tokens"] / rows[0]["epochs"]}}
     study = Written(folder, experiment=experiment, corpora=texts)
     with study.journal.transaction():
         for number, row in enumerate(rows, 1):
-            trial = f"t{number:03d}"
-            study.trial(trial, state="finished", parameters=row["parameters"], created=number, **row["config"])
+            trial, known = f"t{number:03d}", {"parameters": row["parameters"], "created": number, **row["config"]}
+            study.charge("steps", row["training_seconds"], trial=trial)
+            if row["valid_loss"] is None:
+                study.trial(trial, state="stopped", reason="diverged", **known)
+                study.report(trial, None, rung=None, ended="diverged", steps=row["steps"], tokens=row["tokens"])
+                continue
+            study.trial(trial, state="finished", **known)
             for part in (0, 1, 0, 1, 2, 3):
                 steps, _, seconds, loss, valid = row["curve"][part]
                 tokens = row["tokens"] * steps / row["steps"]
@@ -124,7 +129,6 @@ def study_of_trials(folder: Path, experiment: str, rows: list[dict[str, Any]]) -
                 told |= {"nats_per_word": 1.5 * valid, "final": int(part == 3)}
                 told |= {name: row.get(name) for name in ("step_seconds", "step_bytes")}
                 study.report(trial, exp(valid), rung=None, **told)
-            study.charge("steps", row["training_seconds"], trial=trial)
     study.journal.close()
     return open_study(folder)
 

@@ -27,7 +27,7 @@ from tune.errors import UserError
 Made = Callable[[str, list[dict[str, Any]]], Study]
 Drawn = Callable[[str], tuple[dict[str, pd.DataFrame], str]]
 REPORT = {"steps": 100}
-LISTED = "ablation", "overfitting", "precision", "methods"
+LISTED = "ablation", "overfitting", "precision", "methods", "transfer"
 """Those that are lists, of whose trials the journal tells."""
 SHAPES = [(d, 4, layers, p) for d in (16, 32) for layers in (2, 4) for p in (0.1, 0.5)]
 LEARNING = {f"{what}-{along}" for what in ("loss", "accuracy", "perplexity") for along in ("epochs", "minutes")}
@@ -204,15 +204,14 @@ def test_curves_end_where_the_rows_do(drawn: Drawn) -> None:
     assert ends.to_dict() == pytest.approx(wanted)
 
 
-def test_each_panel_has_a_line_for_each_shape_and_a_loss_that_diverged_is_nowhere(experiment: Made) -> None:
-    rows = transfer_rows.all_rows()
-    rows[1]["losses"][0][1] = [None]
-    study = experiment("transfer", rows)
+def test_each_panel_has_a_line_for_each_shape_and_a_loss_that_diverged_is_nowhere(tmp_path: Path) -> None:
+    study = study_of_trials(tmp_path / "x", "transfer", transfer_rows.diverged(transfer_rows.all_rows(seeds=2), 3))
     lines = [plot.get_lines() for plot in width(study).figure.axes]
     assert [len(each) for each in lines] == [2 * 3 + 1] * 2, "each with its best rate marked, and the base's"
     table = losses_table(study)
-    assert table["loss"].isna().sum() == 1
+    assert len(table) == 7 * 7 and table["loss"].isna().sum() == 7, "seeds are one point"
     assert len(line_of(table, "d_model", 32, True)) == len(line_of(table, "d_model", 32, False)) == 7
+    assert table[table["base"]]["loss"].min() == pytest.approx(1.505)
 
 
 ALONE = [each for each in scaling_rows.all_rows() if each["devices"] == 1]
@@ -228,15 +227,14 @@ ALONE = [each for each in scaling_rows.all_rows() if each["devices"] == 1]
         (speed_up, "scaling", ALONE, "measured one device only; measure more with --devices"),
         (communication, "scaling", ALONE, "measured one device only; measure more with --devices"),
         (main_effects, "ablation", [], "no trial that came to its end yet; go on with it"),
-        (width, "transfer", transfer_rows.all_rows()[:1], "measured one d_model only; go on with it"),
-        (width, "transfer", transfer_rows.all_rows()[1:], "has not measured the base yet; go on with it"),
+        (width, "transfer", transfer_rows.rows_of({}), "measured one d_model only; go on with it"),
+        (width, "transfer", transfer_rows.all_rows()[7:], "has not measured the base yet; go on with it"),
     ],
 )
-def test_where_there_is_nothing_to_draw_it_is_said(
-    experiment: Made, draw: Any, name: str, rows: Any, said: str
-) -> None:
+def test_where_there_is_nothing_to_draw_it_is_said(tmp_path: Path, draw: Any, name: str, rows: Any, said: str) -> None:
+    written = study_of_trials if rows and name in LISTED else study_of_rows
     with pytest.raises(UserError, match=said) as error:
-        draw(experiment(name, rows))
+        draw(written(tmp_path / name, name, rows))
     assert "\n" not in str(error.value)
 
 

@@ -4,22 +4,27 @@ The base's rate is the best one at the base shape; what another shape loses by i
 its regret.
 """
 
+import math
 import statistics
+import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import torch
 
 from model.config import Config, Data
 from model.nn.mup import BASE_D_MODEL, BASE_LAYERS
 from model.training.memory import prepare_process
+from model.training.time_budget import Segment
+from model.training.train import train
 from tests.bench.contenders import best_precision, pairs, text
+from tests.bench.quality import AMPLE_SECONDS
 from tests.bench.table import Row
-from tune.experiments.learning_rates import Valley, loss_after, next_rate
+from tune.experiments.transfer import Valley
 
 WIDTHS, DEPTHS = (32, 64, 128, 256, 512), (2, 4, 8, 16)
 BASE = BASE_D_MODEL, BASE_LAYERS
-STEPS = 200
+STEPS, WARM_UP_SHARE = 200, 0.2
+EVALUATION_TOKENS = 16_384
 SEEDS = {"nanogpt": 2, "translation": 5}
 """A translator's loss still falls steeply at its last step, and its seeds lie up to .25 nats apart."""
 FARTHEST = 8
@@ -65,25 +70,37 @@ def descended(
     return found
 
 
-def valley(loss_at: Callable[[int], float], start: int) -> Valley:
-    """Go down from `start` until both neighbours of the best rate are known."""
-    losses: dict[int, float] = {}
-    while (rate := next_rate(losses, [start], FARTHEST)) is not None:
+def valley(loss_at: Callable[[float], float], start: float) -> Valley:
+    """Go down from `start` until both neighbours of the best rate are known, or lie too far off."""
+    losses, rate = dict[float, float](), start
+    while rate is not None:
         losses[rate] = loss_at(rate)
+        best = Valley(losses).best
+        rate = next((each for each in (best - 1, best + 1) if each not in losses and abs(each) <= FARTHEST), None)
     return Valley(losses)
 
 
-def rate(family: str, steps: int) -> float:
+def rate(family: str, steps: float) -> float:
     """So many steps of sqrt 2 from the recipe's."""
     return float(Config(family=family).learning_rate * 2 ** (steps / 2))
 
 
-def loss(family: str, data: Data, shape: tuple[int, int], steps: int, ruled: bool, short: bool) -> float:
-    """Mean over seeds after a short life at a rate, its decay included."""
+def loss(family: str, data: Data, shape: tuple[int, int], steps: float, ruled: bool, short: bool) -> float:
+    """Mean over seeds after a short life at a rate, its decay included; infinite where one diverged."""
     d_model, layers = shape
+    life, seeds = (20, range(1)) if short else (STEPS, range(SEEDS[family]))
     config = {
         "family": family, "d_model": d_model, "layers": layers, "dropout": 0.0, "learning_rate": rate(family, steps),
-        "precision": best_precision(), "scaling_rules": ruled,
+        "precision": best_precision(), "scaling_rules": ruled, "average": 0.0,
+        "warm_up_steps": min(Config(family=family).warm_up_steps, round(WARM_UP_SHARE * life)),
     }  # fmt: skip
-    life, seeds = (20, range(1)) if short else (STEPS, range(SEEDS[family]))
-    return statistics.mean(loss_after(Config(**config, seed=seed), data, life, torch.device("cpu")) for seed in seeds)
+    return statistics.mean(loss_after(Config(**config, seed=seed), data, life) for seed in seeds)
+
+
+def loss_after(config: Config, data: Data, steps: int) -> float:
+    """The loss at the end of a life of so many steps."""
+    segment = Segment(device_seconds=AMPLE_SECONDS, steps=steps, final=True, whole=False)
+    with tempfile.TemporaryDirectory() as folder:
+        told = train(config, data, segment, folder=Path(folder), evaluation_tokens=EVALUATION_TOKENS)
+        last = deque(told, maxlen=1)[0]
+    return last.valid.loss if last.valid else math.inf

@@ -25,7 +25,7 @@ from tune.flags import invalid
 from tune.recipe import SETTABLE, followed
 from tune.search_space import DIMENSIONS, Dimensions, Space, Value, fix_text, label
 from tune.store.journal import Journal, connect
-from tune.store.queries import best_so_far
+from tune.store.queries import TRAINED, best_so_far
 from tune.table_text import Table
 
 Row = dict[str, Any]
@@ -76,7 +76,8 @@ class Experiment:
 
     points: what is to be measured on these devices, the most important first; work: how; it runs on all devices of a
     point alike; None: the points are a list, each trained whole for its `steps` (lists.py), on what `text` makes of the
-    study's; line: what a row says, in short; tables: what the rows that there are say together;
+    study's, and the query `ends` gives its rows; line: what a row says, in short; tables: what the rows that there are
+    say together;
     told: what the work is told of the rows so far, beside what is asked; further: points that follow from the rows of
     the first, where the cap still pays for them; files: what stands in the study's folder, by name, after each row;
     families: those it can be of, the one that it is of by default first; recipe: what it changes of the family's, where
@@ -91,6 +92,7 @@ class Experiment:
     work: Work | None = None
     line: Callable[[Row], str] = field(default=lambda row: "")
     text: Callable[[Data, ExperimentSettings], Data] | None = None
+    ends: str = TRAINED
     told: Callable[[Point, Sequence[Row]], dict[str, Any]] = field(default=no_more)
     further: Callable[[Sequence[Row]], list[Point]] = field(default=nothing)
     files: Callable[[Sequence[Row]], dict[str, str]] = field(default=no_more)

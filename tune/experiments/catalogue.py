@@ -29,7 +29,6 @@ from tune.experiments.transfer import TRANSFER
 from tune.experiments.whole_training import peak_lines
 from tune.flags import invalid, parse_families, parse_path
 from tune.store.journal import connect
-from tune.store.queries import TRAINED
 from tune.table_text import Table
 from tune.units import duration_text
 
@@ -70,13 +69,15 @@ def of_study(study: Path) -> list[Table]:
             known = {row["key"]: json.loads(row["value"]) for row in journal.execute("SELECT key, value FROM study")}
             experiment = EXPERIMENTS[known["experiment"]]
             if experiment.work is None:
-                rows = trained(journal.execute(TRAINED), known["corpora"])
+                rows = trained(journal.execute(experiment.ends), known["corpora"])
             else:
                 rows = list(last_rows(journal.execute(STORED, (experiment.name,))).values())
     except (sqlite3.Error, LookupError, TypeError, ValueError):
         rule = "is no study of an experiment: name one, such as runs/NAME"
         raise invalid("tables", f"'{study}' {rule}; {', '.join(EXPERIMENTS)} make them") from None
-    return ending(experiment, rows)
+    if not (made := ending(experiment, rows)):
+        raise invalid("tables", f"'{study}' has no row of {experiment.name} yet that makes a table: go on with it")
+    return made
 
 
 def of_winner(name: str, typed: dict[str, Any]) -> dict[str, Any]:

@@ -1,69 +1,86 @@
 """Does one learning rate serve all shapes? Losses over rates by width and depth, with the scaling rules and without."""
 
-import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Self
+from typing import Any
 
-from model.config import Config, model_config
-from model.cost.estimates import flops_per_token
-from model.data.dataset import SMALL_VOCABULARY
+import numpy as np
+
+from model.config import Config
+from model.nn.mup import BASE_D_MODEL, BASE_LAYERS
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
-from tune.experiments.learning_rates import (
-    BASE,
-    EVALUATION_TOKENS,
-    FARTHEST_OCTAVES,
-    MARGIN,
-    Valley,
-    core_rates,
-    next_rate,
-    work,
-)
+from tune.experiments.lists import trainings
 from tune.experiments.parallel_timing import Interval, interval
 from tune.experiments.tables import NOTHING
-from tune.experiments.whole_training import peak
+from tune.store.queries import ENDED
 
+BASE = {"d_model": BASE_D_MODEL, "layers": BASE_LAYERS}
 AXES = {"d_model": "layers", "layers": "d_model"}
 """What varies, and what is the base's meanwhile."""
 
 
+@dataclass(frozen=True)
+class Valley:
+    """Losses by rate, as its logarithm or in steps from some rate; what diverged has an infinite one."""
+
+    losses: Mapping[float, float]
+
+    @property
+    def best(self) -> float:
+        """The rate with the lowest loss."""
+        return min(self.losses, key=self.losses.__getitem__)
+
+    @property
+    def loss(self) -> float:
+        """That one."""
+        return self.losses[self.best]
+
+    @property
+    def bracketed(self) -> bool:
+        """Whether lower and higher rates than the best one were tried."""
+        return min(self.losses) < self.best < max(self.losses)
+
+    @property
+    def optimum(self) -> float:
+        """Where between the rates the parabola through the best and its neighbours is lowest.
+
+        The best itself where a neighbour is not known, or diverged.
+        """
+        rates = sorted(self.losses)
+        place = rates.index(self.best)
+        near = rates[max(0, place - 1) : place + 2]
+        found = [self.losses[rate] for rate in near]
+        if len(near) < 3 or not all(map(math.isfinite, found)) or found[0] == found[1] == found[2]:
+            return self.best
+        curvature, slope, _ = np.polyfit(np.array(near) - self.best, found, 2)
+        return float(self.best - slope / (2 * curvature))
+
+    def regret(self, rate: float) -> float:
+        """What another rate, which is known, loses against the best; at least so much where that is not bracketed."""
+        return self.losses[rate] - self.loss
+
+
 @dataclass(frozen=True, kw_only=True)
 class Descent:
-    """Rates are steps of so many octaves from the recipe's learning_rate; mean: of the losses of all seeds.
+    """Of one shape, its losses by octaves of the learning rate, which is 2 to that power; mean: of the losses of all
+    seeds.
 
-    ruled: with the scaling rules, or one rate for all tensors; at the base it is the same.
+    ruled: with the scaling rules, or one rate for all tensors; None: it is the base, of which both are the same.
     """
 
     shape: dict[str, int]
-    ruled: bool
-    octaves: float
-    learning_rate: float
-    seeds: Sequence[Valley]
+    ruled: bool | None
+    seeds: Mapping[int, Valley]
     mean: Valley
-
-    @classmethod
-    def of(cls, row: Row) -> Self:
-        """That of a row."""
-        losses = {rate: [math.nan if loss is None else loss for loss in each] for rate, each in row["losses"]}
-        return cls(
-            shape={name: row["config"][name] for name in AXES}, ruled=row["config"]["scaling_rules"],
-            octaves=row["asked"]["octaves"], learning_rate=row["learning_rate"],
-            seeds=[Valley({rate: losses[rate][seed] for rate in losses}) for seed in range(row["asked"]["seeds"])],
-            mean=Valley({rate: statistics.fmean(each) for rate, each in losses.items()}),
-        )  # fmt: skip
-
-    def rate(self, step: float) -> float:
-        """The base rate at this step."""
-        return float(self.learning_rate * 2 ** (step * self.octaves))
 
     def drift(self, base: "Descent") -> Interval:
         """Octaves from the base's best rate to this shape's, the median of the seeds."""
-        pairs = zip(self.seeds, base.seeds, strict=True)
-        return interval(itemgetter("drift"), {"drift": [self.octaves * (x.optimum - y.optimum) for x, y in pairs]})
+        drifts = [self.seeds[seed].optimum - base.seeds[seed].optimum for seed in self.seeds if seed in base.seeds]
+        return interval(itemgetter("drift"), {"drift": drifts or [self.mean.optimum - base.mean.optimum]})
 
     def regret(self, base: "Descent") -> Interval | None:
         """Nats that the base's best rate loses against this shape's, the median of the seeds.
@@ -73,72 +90,88 @@ class Descent:
         at, best = base.mean.best, self.mean.best
         if at not in self.mean.losses:
             return None
-        if math.isinf(self.mean.regret(at)):
+        if math.isinf(self.mean.losses[at]):
             return math.inf, math.inf, math.inf
-        lost = [each.losses[at] - each.losses[best] for each in self.seeds]
+        lost = [each.losses[at] - each.losses[best] for each in self.seeds.values()]
         return interval(itemgetter("lost"), {"lost": lost})
 
 
-def base_of(rows: Sequence[Row]) -> Descent | None:
-    """The base's, where it is there."""
-    found = [each for each in map(Descent.of, measured(rows)) if each.shape == BASE]
-    return found[0] if found else None
+def descents(rows: Sequence[Row]) -> list[Descent]:
+    """Of all shapes, the base first. Of a shape those seeds count that were trained with the same rates as the one with
+    the most."""
+    found: dict[tuple[int, int, bool | None], dict[int, dict[float, float]]] = {}
+    for row in rows:
+        config, loss = row["config"], row["valid_loss"]
+        of = config["d_model"], config["layers"], config.get("scaling_rules")
+        losses = found.setdefault(of, {}).setdefault(config["seed"], {})
+        losses[math.log2(config["learning_rate"])] = math.inf if loss is None else loss
+    made = [descent(*of, seeds) for of, seeds in found.items()]
+    return sorted(made, key=lambda each: (each.ruled is not None, *each.shape.values(), not each.ruled))
 
 
-def along(rows: Sequence[Row], axis: str, *, ruled: bool) -> list[Descent]:
+def descent(d_model: int, layers: int, ruled: bool | None, seeds: Mapping[int, Mapping[float, float]]) -> Descent:
+    """One of them, by the losses of each seed."""
+    rates = max(seeds.values(), key=len).keys()
+    whole = {seed: Valley(losses) for seed, losses in seeds.items() if losses.keys() == rates}
+    mean = {rate: statistics.fmean(each.losses[rate] for each in whole.values()) for rate in rates}
+    return Descent(shape={"d_model": d_model, "layers": layers}, ruled=ruled, seeds=whole, mean=Valley(mean))
+
+
+def base_of(found: Sequence[Descent]) -> Descent | None:
+    """The base's, where it is there and has a loss."""
+    return next((each for each in found if each.ruled is None and math.isfinite(each.mean.loss)), None)
+
+
+def along(found: Sequence[Descent], axis: str, *, ruled: bool) -> list[Descent]:
     """Of the shapes that differ from the base on one axis, and of the base, in their order there."""
     other = AXES[axis]
-    found = [
-        each for each in map(Descent.of, measured(rows))
-        if each.shape == BASE or (each.ruled == ruled and each.shape[other] == BASE[other])
-    ]  # fmt: skip
-    return sorted(found, key=lambda each: each.shape[axis])
+    of_axis = (each for each in found if each.ruled in (None, ruled) and each.shape[other] == BASE[other])
+    return sorted(of_axis, key=lambda each: each.shape[axis])
 
 
-def measured(rows: Sequence[Row]) -> list[Row]:
-    """Those with losses; of a shape that went on beyond its rates the later."""
-    return list({json.dumps(row["config"], sort_keys=True): row for row in rows if "losses" in row}.values())
-
-
-RULES = {True: "rules", False: "standard"}
+RULES = {True: "rules", False: "standard", None: "base"}
 NAMES = {"d_model": "width", "layers": "depth"}
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     """Drift and regret by width and by depth, and the losses that they are of."""
-    made = [compared(rows, axis) for axis in AXES] + [losses(rows)]
-    return [table for table in made if table.rows]
+    found, steps = descents(rows), max((row["steps"] for row in rows), default=0)
+    base = base_of(found)
+    made = [compared(found, base, axis, steps) for axis in AXES] if base else []
+    return [*made, losses(found)] if found else []
 
 
-def compared(rows: Sequence[Row], axis: str) -> Table:
+def compared(found: Sequence[Descent], base: Descent, axis: str, steps: int) -> Table:
     """What both parametrizations do along one axis."""
-    base = base_of(rows)
-    ways = {ruled: {each.shape[axis]: each for each in along(rows, axis, ruled=ruled)} for ruled in RULES}
-    sizes = sorted({size for found in ways.values() for size in found})
-    found = [[str(size), *(cell for way in ways.values() for cell in figures(way.get(size), base))] for size in sizes]
-    columns = axis, *(each for name in RULES.values() for each in (f"{name}: best rate", "loss", "drift", "regret"))
+    ways = [{each.shape[axis]: each for each in along(found, axis, ruled=ruled)} for ruled in (True, False)]
+    sizes = sorted({size for way in ways for size in way})
+    cells = [[str(size), *(cell for way in ways for cell in figures(way.get(size), base))] for size in sizes]
+    named = (f"{RULES[ruled]}: best rate" for ruled in (True, False))
+    columns = axis, *(each for name in named for each in (name, "loss", "drift", "regret"))
     title = f"One learning rate for all: {NAMES[axis]}"
-    return Table(title=title, columns=columns, rows=found if base else [], note=note(rows, axis))
+    return Table(title=title, columns=columns, rows=cells, note=note(base, axis, steps))
 
 
-def figures(descent: Descent | None, base: Descent | None) -> list[str]:
+def figures(of: Descent | None, base: Descent) -> list[str]:
     """A shape's best rate and its loss, how far the rate moved, and what the base's own costs here."""
-    if descent is None or base is None:
+    if of is None:
         return [NOTHING] * 4
-    best = descent.mean.best
-    regret = descent.regret(base)
+    best = of.mean.best
+    if math.isinf(of.mean.loss):
+        return [NOTHING, "diverged", NOTHING, NOTHING]
+    regret = of.regret(base)
     lost = NOTHING if regret is None else "diverged" if math.isinf(regret[0]) else signed(regret, "{:.3f}")
-    if regret is not None and math.isfinite(regret[0]) and not descent.mean.bracketed:
+    if regret is not None and math.isfinite(regret[0]) and not of.mean.bracketed:
         lost = f">= {lost}"
-    moved = beyond(descent) + signed(descent.drift(base), "{:+.2f}")
-    return [f"{descent.rate(best):.2e}", f"{descent.mean.losses[best]:.4f}", moved, lost]
+    moved = beyond(of) + signed(of.drift(base), "{:+.2f}")
+    return [f"{2**best:.2e}", f"{of.mean.loss:.4f}", moved, lost]
 
 
-def beyond(descent: Descent) -> str:
+def beyond(of: Descent) -> str:
     """Where the best rate lies at an end of those that were tried, the true one lies beyond."""
-    if descent.mean.bracketed:
+    if of.mean.bracketed:
         return ""
-    return "> " if descent.mean.best + 1 not in descent.mean.losses else "< "
+    return "> " if of.mean.best == max(of.mean.losses) else "< "
 
 
 def signed(value: Interval, form: str) -> str:
@@ -147,128 +180,86 @@ def signed(value: Interval, form: str) -> str:
     return figure if low == high else f"{figure} ({low} to {high})"
 
 
-def note(rows: Sequence[Row], axis: str) -> str:
+def note(base: Descent, axis: str, steps: int) -> str:
     """What the table is of."""
-    asked = next((row["asked"] for row in measured(rows)), None)
-    if asked is None:
-        return ""
-    other, seeds, base = AXES[axis], asked["seeds"], base_of(rows)
-    open_end = "" if base is None or base.mean.bracketed else " The base's own best is the last one tried: no more."
+    other, seeds = AXES[axis], len(base.seeds)
+    open_end = "" if base.mean.bracketed else " The base's own best is the last one tried: no more."
     return (
-        f"{other} {BASE[other]}, {asked['steps']:,} steps, rates {asked['octaves']:g} octaves apart, "
+        f"{other} {BASE[other]}, {steps:,} steps, rates an octave apart, "
         f"{seeds} seed{'s' * (seeds > 1)}; drift: octaves from the best rate of {axis} {BASE[axis]}; regret: nats that "
         "this rate loses against the best one tried; where that is the last one tried, bounds: the best lies beyond. "
         "standard: one rate for all tensors, and no branch or logit is scaled. No report did this." + open_end
     )
 
 
-def losses(rows: Sequence[Row]) -> Table:
+def losses(found: Sequence[Descent]) -> Table:
     """Mean validation loss of each shape at each rate."""
-    base = base_of(rows)
-    descents = ([base] if base else []) + [
-        each for axis in AXES for ruled in RULES for each in along(rows, axis, ruled=ruled) if each.shape != BASE
-    ]
-    steps = sorted({step for each in descents for step in each.mean.losses})
-    cells = [[name(each), *(loss(each, step) for step in steps)] for each in descents]
-    columns = "shape", *(f"{descents[0].rate(step):.1e}" for step in steps)
+    rates = sorted({rate for each in found for rate in each.mean.losses})
+    cells = [[name(each), *(loss(each, rate) for rate in rates)] for each in found]
+    columns = "shape", *(f"{2**rate:.1e}" for rate in rates)
     return Table(title="Validation loss by base learning rate", columns=columns, rows=cells, note="*: the best")
 
 
-def name(descent: Descent) -> str:
+def name(of: Descent) -> str:
     """d64 l4 standard"""
-    shape = f"d{descent.shape['d_model']} l{descent.shape['layers']}"
-    return f"{shape} base" if descent.shape == BASE else f"{shape} {RULES[descent.ruled]}"
+    return f"d{of.shape['d_model']} l{of.shape['layers']} {RULES[of.ruled]}"
 
 
-def loss(descent: Descent, step: int) -> str:
+def loss(of: Descent, rate: float) -> str:
     """A cell; what was not trained is empty."""
-    found = descent.mean.losses.get(step)
+    found = of.mean.losses.get(rate)
     if found is None:
         return NOTHING
-    mark = "*" if step == descent.mean.best else ""
+    mark = "*" if rate == of.mean.best else ""
     return f"{found:.3f}{mark}" if math.isfinite(found) else "diverged"
 
 
 SIZES = {"d_model": (32, 64, 256, 512), "layers": (2, 8, 16)}
 """Beside the base's."""
 STEPS, LEAST_STEPS = 1000, 20
-FINE_SCALE = 0.1
-"""From this share of the training on rates are half an octave apart, else a whole one."""
 LARGEST_SCALE = 0.05
-"""From this share on the widest and the deepest shapes are there too."""
-BEYOND_CORE = 2
-"""Rates that a shape is expected to need beyond those that all have in common."""
-PEAK_SHARE = 0.3
-"""A guess on the slow side, as the seconds below are."""
-LAYER_SECONDS = {"cpu": 5e-3, "cuda": 1.5e-3}
-"""Of a step, for each layer, whatever its width."""
-LIFE_SECONDS = 0.1
-"""Until a model is there."""
+"""From this share of the training on the widest and the deepest shapes are there too."""
+AROUND = 3
+"""Octaves below and above the recipe's rate, and where the best is expected, that are tried."""
+DIGITS = 3
+"""Of a rate."""
+RECIPE = {"optimizer": "adamw"}
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
-    """The base first, which is the same with the rules and without; then shape by shape, the cheapest first."""
-    found = [point(devices, settings, shape, ruled=ruled) for shape in shapes(settings) for ruled in (True, False)]
-    return [point(devices, settings, BASE, ruled=True), *sorted(found, key=lambda each: each.seconds)]
-
-
-def further(rows: Sequence[Row]) -> list[Point]:
-    """The shapes whose best rate is the last one tried on its side, the cheapest first: their rates beyond."""
-    found = []
-    for row in measured(rows):
-        octaves = row["asked"]["octaves"]
-        tried = Descent.of(row).mean
-        if "rate_seconds" in row and next_rate(tried.losses, (), round(FARTHEST_OCTAVES / octaves)) is not None:
-            asked, seconds = {**row["asked"], "beyond": True}, row["rate_seconds"]
-            prices = {"seconds": BEYOND_CORE * MARGIN * seconds, "least": MARGIN * seconds}
-            found.append(Point(devices=1, asked=asked, config=row["config"], **prices))
-    return sorted(found, key=lambda each: each.seconds)
-
-
-def told(point: Point, rows: Sequence[Row]) -> dict[str, Any]:
-    """Of a shape that goes on, the losses that are known."""
-    same = [row["losses"] for row in rows if "losses" in row and row["config"] == point.config]
-    return {"known": same[-1]} if "beyond" in point.asked else {}
-
-
-def shapes(settings: ExperimentSettings) -> list[dict[str, int]]:
-    """Those beside the base, which differ from it on one axis."""
-    most = None if settings.scale >= LARGEST_SCALE else -1
-    return [BASE | {axis: size} for axis, sizes in SIZES.items() for size in sizes[:most]]
-
-
-def point(devices: Devices, settings: ExperimentSettings, shape: dict[str, int], *, ruled: bool) -> Point:
-    """The lives of one shape."""
-    octaves = 0.5 if settings.scale >= FINE_SCALE else 1.0
+    """Each shape with each rate; of equal costs the rates nearest to where the best are expected first, so that the
+    outermost are left out."""
     steps = max(LEAST_STEPS, round(settings.scale * STEPS))
-    config: dict[str, Any] = {**shape, "scaling_rules": ruled, "optimizer": "adamw", "dropout": 0.0}
-    config |= {"precision": "bf16" if "bf16" in devices.precisions else "fp32"} | dict(settings.fix)
-    seconds = settings.seeds * life_seconds(devices, Config(family=settings.family, **config), steps)
-    rates = len(core_rates(octaves))
-    return Point(
-        devices=1, asked={"steps": steps, "octaves": octaves, "seeds": settings.seeds}, config=config,
-        seconds=(rates + BEYOND_CORE) * seconds, least=rates * seconds,
-    )  # fmt: skip
+    held = {"dropout": 0.0, "precision": "bf16" if "bf16" in devices.precisions else "fp32"}
+    held |= {name: settings.fix[name] for name in held if name in settings.fix}
+    recipe: dict[str, Any] = {**settings.set}
+    rate, asked = Config(**recipe, family=settings.family).learning_rate, list[tuple[int, dict[str, Any]]]()
+    for shape in shapes(settings):
+        low, high = sorted((0, expected(shape)))
+        for octaves in range(low - AROUND, high + AROUND + 1):
+            own = float(f"{rate * 2**octaves:.{DIGITS}g}")
+            asked.append((max(low - octaves, octaves - high), {**shape, **held, "learning_rate": own}))
+    return trainings(devices, settings, [(config, steps) for _, config in sorted(asked, key=itemgetter(0))])
 
 
-def life_seconds(devices: Devices, config: Config, steps: int) -> float:
-    """What a life takes by its FLOPs on paper and the machine's peak."""
-    made = model_config(config, vocabulary=SMALL_VOCABULARY if config.family == "translation" else 128, pad=0)
-    flops = flops_per_token(made, target=config.context, source=config.context)
-    rate = PEAK_SHARE * peak(config.precision, devices.kind)
-    tokens = steps * config.batch_tokens + EVALUATION_TOKENS / 3
-    return LIFE_SECONDS + steps * config.layers * LAYER_SECONDS[devices.kind] + tokens * flops / rate
+def shapes(settings: ExperimentSettings) -> Iterator[dict[str, Any]]:
+    """The base, which is the same with the rules and without, and says nothing of them; those that differ from it on
+    one axis, with them and without."""
+    yield dict(BASE)
+    most = None if settings.scale >= LARGEST_SCALE else -1
+    for axis, sizes in SIZES.items():
+        for size in sizes[:most]:
+            for ruled in (True, False):
+                yield BASE | {axis: size, "scaling_rules": ruled}
 
 
-def line(row: Row) -> str:
-    """What came out, in short."""
-    descent = Descent.of(row)
-    within = "" if descent.mean.bracketed else ", or beyond"
-    return f"best of {len(descent.mean.losses)} rates {descent.rate(descent.mean.best):.1e}{within}, " \
-           f"loss {descent.mean.losses[descent.mean.best]:.4f}"  # fmt: skip
+def expected(shape: Mapping[str, Any]) -> int:
+    """Octaves from the recipe's rate to a shape's best: without the rules one down for each doubling."""
+    doublings = sum(math.log2(shape[axis] / BASE[axis]) for axis in BASE)
+    return 0 if shape.get("scaling_rules", True) else -round(doublings)
 
 
 TRANSFER = Experiment(
     name="transfer", about="learning rate x width and x depth, with the scaling rules and without: drift and regret",
-    points=points, work=work, line=line, tables=tables, told=told, further=further, sets=tuple(SIZES),
+    points=points, tables=tables, ends=ENDED, recipe=RECIPE, sets=tuple(SIZES),
 )  # fmt: skip

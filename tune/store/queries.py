@@ -83,7 +83,7 @@ RANKING = f"""
         USING (trial)"""
 """A row for each trial, with the furthest level that it had completed at a moment (?1), which has its least place."""
 
-TRAINED = f"""
+ENDED = f"""
     SELECT trials.trial, trials.family, config, trials.created, trials.parameters, steps, tokens, training_seconds,
            step_seconds, valid_loss, perplexity, bits_per_character, nats_per_word, accuracy, trained_loss,
            trained_accuracy, bleu, chrf, step_bytes, step_allocations, step_ratio, paid AS device_seconds,
@@ -92,14 +92,17 @@ TRAINED = f"""
            (SELECT AVG(train_loss) FROM reports AS late
             WHERE late.trial = trials.trial AND late.steps > .9 * ended.steps) AS train_loss
     FROM trials JOIN (
-        SELECT * FROM reports AS ended WHERE final GROUP BY trial HAVING report = MAX(report)) AS ended USING (trial)
+        SELECT * FROM reports WHERE final OR ended = 'diverged' GROUP BY trial HAVING report = MAX(report)
+    ) AS ended USING (trial)
     JOIN (SELECT trial, SUM(seconds) AS paid FROM charges GROUP BY trial) USING (trial)
     JOIN (SELECT trial, MIN(valid_loss) AS lowest_loss, steps AS lowest_at FROM reports GROUP BY trial) USING (trial)
     JOIN (SELECT trial, MAX(memory_bytes) AS most_bytes, AVG(mfu) AS mean_mfu FROM reports GROUP BY trial) USING (trial)
-    WHERE NOT {FAILED} ORDER BY trials.created, trials.trial"""
-"""A row for each sound trial that came to its end: what it was after its last step, and what it took; train_loss: the
-mean of its last tenth, with dropout; lowest_loss, lowest_at: of the validation subset, and after what share of its
-steps."""
+    WHERE NOT {FAILED} OR reason LIKE 'diverged%' ORDER BY trials.created, trials.trial"""
+"""A row for each trial that came to its end, or diverged, and then has no valid_loss: what it was after its last step,
+and what it took; train_loss: the mean of its last tenth, with dropout; lowest_loss, lowest_at: of the validation
+subset, and after what share of its steps."""
+TRAINED = f"SELECT * FROM ({ENDED}) WHERE valid_loss IS NOT NULL ORDER BY created, trial"
+"""Of these, those that came to their ends."""
 
 By = Literal["perplexity", "quotient"]
 Reader = Journal | sqlite3.Connection
