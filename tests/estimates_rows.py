@@ -22,7 +22,7 @@ def step(of: str, batch: int, heads: int = 2) -> dict[str, Any]:
     return row(
         {"measure": of, "batch": batch}, heads, **paper, forward_flops=paper["paper_forward_flops"],
         step_flops=paper["paper_step_flops"], kept_bytes=paper["paper_kept_bytes"],
-        step_bytes=step_bytes(WordConfig(), batch), step_seconds=[0.01 * batch] * 3,
+        step_bytes=step_bytes(WordConfig(), batch),
     )  # fmt: skip
 
 

@@ -1,13 +1,10 @@
 """FLOPs and memory on paper against what torch and the device count, of a published report's word-level model."""
 
 import math
-import time
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
-import torch
 
 from model.cost.memory_estimate import counted_flops, kept_bytes, most_bytes
 from model.nn.precision import prepare
@@ -17,12 +14,12 @@ from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.counters import counted_on_gpu
-from tune.experiments.parallel_timing import in_rounds, interval
-from tune.experiments.tables import NOTHING, figure, published, with_interval
+from tune.experiments.tables import figure, published
 from tune.experiments.word_model import WordConfig, WordModel, block_training, model_training, on_paper, parts
 from tune.units import bytes_text
 
 MFLOP, MEGABYTE, TIMES = "{:,.1f}", "{:,.2f}", "{:.3f}"
+STEP = "of", "batch", "heads"
 HEADS, REPORTED_PARAMETERS = WordConfig.heads, 13_466_278
 STEPS = {"step counted": "step_flops", "by Nsight": "nsight_flops", "published, by Nsight": "published_flops"}
 FLOPS = {
@@ -37,19 +34,18 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     return [table for table in made if table.rows]
 
 
-def of(rows: Sequence[Row], what: str) -> list[Row]:
-    """The rows of the block or of the whole model, by batch and heads; of the report's block with what Nsight Compute
-    counted, and the report's figures, where they are known."""
+def steps_of(rows: Sequence[Row]) -> list[Row]:
+    """Those of steps, by `step`: of the block or of the whole model, batch, heads. That of the report's block has what
+    Nsight Compute counted, and the report's figures, where they are known."""
     found = {}
-    for row in (each for each in rows if each["asked"]["measure"] == what and "step_flops" in each):
-        batch, heads = row["asked"]["batch"], row["config"]["heads"]
-        found[batch, heads] = {**row, "batch": batch, "heads": heads}
-    if what == "block":
-        for batch, flops, traffic in (each for row in rows for each in row.get("nsight", ())):
-            found.get((batch, HEADS), {}).update(nsight_flops=flops, nsight_bytes=traffic)
-        for row in published("estimates"):
-            known = {"published_flops": row["measured_flops"], "published_bytes": 1e3 * row["measured_dram_kilobytes"]}
-            found.get((row["batch_size"], HEADS), {}).update(known)
+    for row in (each for each in rows if "paper_step_flops" in each):
+        step = row["asked"]["measure"], row["asked"]["batch"], row["config"]["heads"]
+        found[step] = {**row, "step": step}
+    for batch, flops, traffic in (each for row in rows for each in row.get("nsight", ())):
+        found.get(("block", batch, HEADS), {}).update(nsight_flops=flops, nsight_bytes=traffic)
+    for row in published("estimates"):
+        known = {"published_flops": row["measured_flops"], "published_bytes": 1e3 * row["measured_dram_kilobytes"]}
+        found.get(("block", row["batch_size"], HEADS), {}).update(known)
     return [found[each] for each in sorted(found)]
 
 
@@ -67,20 +63,20 @@ def parameters(rows: Sequence[Row]) -> Table:
 
 
 def flops(rows: Sequence[Row]) -> Table:
-    """Of a training step of the block."""
+    """Of a training step."""
     found = [
         [
-            str(row["batch"]), str(row["heads"]), *(figure(row.get(name), MFLOP, 1e-6) for name in FLOPS.values()),
+            *map(str, row["step"]), *(figure(row.get(name), MFLOP, 1e-6) for name in FLOPS.values()),
             figure(row.get("published_flops"), TIMES, 1 / row["paper_step_flops"]),
         ]
-        for row in of(rows, "block")
+        for row in steps_of(rows)
     ]  # fmt: skip
     note = (
         "The report's formula: batch x 7 x 35 x 200 x 200 multiplications. On paper: 8 S D^2 + 4 S^2 D + 4 S D F a row "
-        "forward, three times as many a step. Counted: FlopCounterMode, with attention as plain products."
+        "of the block forward, three times as many a step. Counted: FlopCounterMode, with attention as plain products."
     )
-    columns = "batch", "heads", *FLOPS, "of step on paper"
-    return Table(title="FLOPs of the encoder block, in millions", columns=columns, rows=found, note=note)
+    columns = *STEP, *FLOPS, "of step on paper"
+    return Table(title="FLOPs of a training step, in millions", columns=columns, rows=found, note=note)
 
 
 def slope(estimated: Sequence[float], measured: Sequence[float]) -> float:
@@ -88,14 +84,13 @@ def slope(estimated: Sequence[float], measured: Sequence[float]) -> float:
     return float(np.polyfit(estimated, measured, 1)[0])
 
 
-def slopes_of(rows: Sequence[Row], what: str = "block") -> dict[str, list[list[float]]]:
-    """By how a step was counted, at several batches: the formulas of the report and on paper, and the count."""
-    found = {}
+def slopes_of(rows: Sequence[Row]) -> dict[str, list[list[float]]]:
+    """By how a step of the block was counted: the report's formula, the right one and the count over batches."""
+    found, names = {}, ("paper_reported_flops", "paper_step_flops")
+    block = [row for row in steps_of(rows) if (row["step"][0], row["step"][2]) == ("block", HEADS)]
     for name, counted in STEPS.items():
-        known = [row for row in of(rows, what) if counted in row and row["heads"] == HEADS]
-        if len(known) > 1:
-            formulas = [each for each in ("paper_reported_flops", "paper_step_flops") if each in known[0]]
-            found[name] = [[row[each] for row in known] for each in (*formulas, counted)]
+        if len(known := [row for row in block if counted in row]) > 1:
+            found[name] = [[row[each] for row in known] for each in (*names, counted)]
     return found
 
 
@@ -105,15 +100,13 @@ def slopes(rows: Sequence[Row]) -> Table:
     for name, (reported, right, counted) in slopes_of(rows).items():
         each = slope(reported[:2], counted[:2]), slope(reported, counted), slope(right, counted)
         found.append([name, *(figure(value, TIMES) for value in each)])
-    for name, both in slopes_of(rows, "model").items():
-        found.append([f"{name}, of the whole model", NOTHING, NOTHING, figure(slope(*both), TIMES)])
     columns = "measured", "report's formula, two batches", "all batches", "right formula"
     note = "The report: 2.84 from two points, 2.67 from five; its first estimate is rounded down, 313 for 313.6 million"
     return Table(title="Slope of measured FLOPs against estimated", columns=columns, rows=found, note=note)
 
 
 def memory(rows: Sequence[Row]) -> Table:
-    """Of the block and of the whole model, and the seconds of a step."""
+    """Of the block and of the whole model."""
 
     def against(row: Row, name: str) -> list[str]:
         paper, measured = row.get(f"paper_{name}"), row[name]
@@ -122,26 +115,21 @@ def memory(rows: Sequence[Row]) -> Table:
 
     found = [
         [
-            what, str(row["batch"]), str(row["heads"]), *against(row, "kept_bytes"), *against(row, "step_bytes"),
-            with_interval(row["step_seconds"], "{:.1f}", 1e3),
-            figure(row["paper_step_flops"] / row["step_seconds"][0], "{:,.0f}", 1e-9),
+            *map(str, row["step"]), *against(row, "kept_bytes"), *against(row, "step_bytes"),
             *(figure(row.get(name), MEGABYTE, 1e-6) for name in ("nsight_bytes", "published_bytes")),
         ]
-        for what in ("block", "model") for row in of(rows, what)
+        for row in steps_of(rows)
     ]  # fmt: skip
     columns = (
-        *("of", "batch", "heads", "kept on paper", "kept", "times", "step on paper", "step", "times"),
-        *("ms a step", "GFLOP/s", "DRAM by Nsight", "published"),
-    )
+        *STEP, "kept on paper", "kept", "times", "step on paper", "step", "times", "DRAM by Nsight", "published",
+    )  # fmt: skip
     note = (
         "Kept: tensors that forward saves for backward. Step: the most that is held at once, of the model with AdamW. "
         "DRAM: what passes to and from memory, which is no size."
     )
-    return Table(title="Memory in MB, and time", columns=columns, rows=found, note=note)
+    return Table(title="Memory in MB", columns=columns, rows=found, note=note)
 
 
-LEAST_STEPS = 3
-"""That are timed, after one that is not."""
 ROOM = 1.2
 """Times the memory on paper must be there before a step begins."""
 
@@ -171,8 +159,8 @@ def measure_parameters(config: WordConfig) -> Row:
 
 
 def measure_step(place: Place, asked: dict[str, Any], config: WordConfig) -> Iterator[Said]:
-    """A training step of the encoder block alone, or one of the whole model with its optimizer: on paper, what torch
-    counts, and the seconds that it takes. UserError: it would not fit."""
+    """A training step of the encoder block alone, or one of the whole model with its optimizer: on paper, and what
+    torch counts. UserError: it would not fit."""
     batch, device, paper = asked["batch"], place.device, on_paper(asked["measure"], config, asked["batch"])
     needed = ROOM * paper.get("paper_step_bytes", 0)
     if needed > (room := min(available_bytes(device), asked.get("memory_limit", math.inf))):
@@ -182,23 +170,11 @@ def measure_step(place: Place, asked: dict[str, Any], config: WordConfig) -> Ite
     training = (block_training if asked["measure"] == "block" else model_training)(config, batch, device)
     training()
     yield Said(what="start")
-    row = paper | {
+    yield Said(what="steps", row=paper | {
         "forward_flops": counted_flops(training.forward), "step_flops": counted_flops(training),
         "kept_bytes": kept_bytes(training.model, training.forward),
         "step_bytes": training.held_bytes() + most_bytes(training, device),
-    }  # fmt: skip
-    yield Said(what="steps")
-
-    def step() -> dict[str, float]:
-        began = time.perf_counter()
-        training()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return {"step": time.perf_counter() - began}
-
-    rounds = in_rounds({"step": step}, place.left, least=LEAST_STEPS)
-    tokens, seconds = batch * config.length, interval(itemgetter("step"), rounds)
-    yield Said(what="steps", row={**row, "tokens": tokens, "rounds": rounds["step"], "step_seconds": seconds})
+    })  # fmt: skip
 
 
 SHAPE = {"d_model": 200, "heads": 2, "layers": 1, "dropout": 0.0, "precision": "fp32"}
@@ -206,30 +182,27 @@ BATCHES = (16, 32, 64, 128, 256)
 OTHER_HEADS = (1, 8)
 """Of the block at the smallest batch, which must cost the same."""
 QUICK_SECONDS = 6.0
-ROW_SECONDS, LEAST_ROW_SECONDS = 0.3, 0.16
+ROW_SECONDS = 0.16
 """Of a CPU core for the whole model, beyond that, for each row of the batch."""
-NSIGHT_SECONDS = 180.0
-"""Of a GPU, for its counters at all batches."""
+NSIGHT_SECONDS = {"cpu": QUICK_SECONDS, "cuda": 180.0}
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     """Parameters, the block and the whole model at each batch, the GPU's counters, and the block with other heads."""
-    on_gpu = devices.kind == "cuda"
     limit = {} if settings.memory_limit is None else {"memory_limit": settings.memory_limit}
 
-    def point(asked: dict[str, Any], more: float = 0.0, least: float = 0.0, **config: Any) -> Point:
-        seconds, least = QUICK_SECONDS + more, QUICK_SECONDS + least
-        return Point(devices=1, asked=asked, seconds=seconds, least=least, config=SHAPE | config)
+    def point(asked: dict[str, Any], seconds: float = QUICK_SECONDS, least: float = 0.0, **config: Any) -> Point:
+        return Point(devices=1, asked=asked, seconds=seconds, least=least or seconds, config=SHAPE | config)
 
     def model(batch: int) -> Point:
-        rows = 0 if on_gpu else batch
-        return point({"measure": "model", "batch": batch} | limit, ROW_SECONDS * rows, LEAST_ROW_SECONDS * rows)
+        more = ROW_SECONDS * batch if devices.kind == "cpu" else 0.0
+        return point({"measure": "model", "batch": batch} | limit, QUICK_SECONDS + more)
 
     return [
         point({"measure": "parameters"}),
         *(point({"measure": "block", "batch": batch}) for batch in BATCHES),
         *(model(batch) for batch in BATCHES),
-        point({"measure": "nsight", "batches": list(BATCHES)}, NSIGHT_SECONDS if on_gpu else 0.0),
+        point({"measure": "nsight", "batches": list(BATCHES)}, NSIGHT_SECONDS[devices.kind], QUICK_SECONDS),
         *(point({"measure": "block", "batch": BATCHES[0]}, heads=heads) for heads in OTHER_HEADS),
     ]
 
@@ -238,8 +211,8 @@ def line(row: Row) -> str:
     """What came out, in short."""
     if "step_flops" not in row:
         return f"{row['parameters']:,} parameters" if "parameters" in row else f"{len(row['nsight'])} batches"
-    times, step = row["step_flops"] / row["paper_step_flops"], with_interval(row["step_seconds"], "{:.1f}", 1e3)
-    return f"{row['step_flops'] / 1e6:,.1f} MFLOP, {times:.4f} of those on paper; {step} ms a step"
+    times = row["step_flops"] / row["paper_step_flops"]
+    return f"{row['step_flops'] / 1e6:,.1f} MFLOP, {times:.4f} of those on paper"
 
 
 ESTIMATES = Experiment(
