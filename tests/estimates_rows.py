@@ -4,16 +4,7 @@ import json
 from typing import Any
 
 from model.cost.estimates import TRAINING
-from tune.experiments.word_model import (
-    WordConfig,
-    block_flops,
-    block_kept_bytes,
-    model_flops,
-    model_kept_bytes,
-    parts,
-    reported_flops,
-    step_bytes,
-)
+from tune.experiments.word_model import WordConfig, block_flops, on_paper, parts, step_bytes
 
 BATCHES = (16, 32, 64, 128, 256)
 
@@ -27,17 +18,11 @@ def row(asked: dict[str, Any], heads: int = 2, **found: Any) -> dict[str, Any]:
 
 def step(of: str, batch: int, heads: int = 2) -> dict[str, Any]:
     """Of the block or the model."""
-    config = WordConfig()
-    forward = (block_flops if of == "block" else model_flops)(config, batch)
-    kept = (block_kept_bytes if of == "block" else model_kept_bytes)(config, batch)
-    paper: dict[str, Any] = {
-        "paper_forward_flops": forward, "paper_step_flops": TRAINING * forward, "paper_kept_bytes": kept,
-    } | ({"paper_reported_flops": reported_flops(config, batch)} if of == "block"
-         else {"paper_step_bytes": step_bytes(config, batch)})  # fmt: skip
+    paper = on_paper(of, WordConfig(), batch)
     return row(
-        {"measure": of, "batch": batch}, heads, **paper, forward_flops=forward, step_flops=TRAINING * forward,
-        profiled_flops=round(1.01 * TRAINING * forward), kept_bytes=kept, step_bytes=step_bytes(config, batch),
-        step_seconds=[0.01 * batch] * 3,
+        {"measure": of, "batch": batch}, heads, **paper, forward_flops=paper["paper_forward_flops"],
+        step_flops=paper["paper_step_flops"], kept_bytes=paper["paper_kept_bytes"],
+        step_bytes=step_bytes(WordConfig(), batch),
     )  # fmt: skip
 
 

@@ -54,13 +54,6 @@ def counted_flops(run: Callable[[], object]) -> int:
     return int(counter.get_total_flops())
 
 
-def profiled_flops(run: Callable[[], object]) -> int:
-    """By torch's profiler, which counts additions and multiplications by element too."""
-    with profile(activities=[ProfilerActivity.CPU], with_flops=True) as profiler, sdpa_kernel(SDPBackend.MATH):
-        run()
-    return sum(event.flops or 0 for event in profiler.key_averages())
-
-
 def kept_bytes(model: nn.Module, run: Callable[[], object], but: Iterable[Tensor] = ()) -> int:
     """What autograd keeps of a forward for backward, weights, buffers and the tensors of `but` apart."""
     resident = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers(), *but)}

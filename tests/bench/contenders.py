@@ -53,15 +53,12 @@ def gpt_config(architecture: str, precision: str, shape: dict[str, int]) -> Conf
 
 
 def _upstream(data: Path, shape: dict[str, int]) -> Callable[[], int]:
-    prepared = text(data)
-    folder = tempfile.TemporaryDirectory()
-    step = peers.plain_gpt(
-        prepared.train, Path(folder.name) / "train.bin", rows=ROWS[shape["context"]],
-        vocabulary=prepared.vocabulary, **shape,
-    )[1]  # fmt: skip
+    config, folder = gpt_config("nanogpt", "fp32", shape), tempfile.TemporaryDirectory()
+    training = peers.plain_gpt(config, text(data), Path(folder.name))
 
     def once(kept: tempfile.TemporaryDirectory = folder) -> int:
-        return step(1e-3)[1]
+        training.step(1e-3)
+        return config.batch_tokens
 
     return once
 

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.data.dataset import PairSplit, Sentences
+from model.config import Config
+from model.data.dataset import PairSplit, Sentences, TextData
+from tune.experiments.upstream import UpstreamTraining
 
 PAIRS_A_BATCH = 64
 Step = Callable[[float], tuple[float, int]]
@@ -61,33 +63,11 @@ class PlainGPT(nn.Module):
         return self.head(self.norm(x))
 
 
-def plain_gpt(text: np.ndarray, file: Path, *, rows: int, **shape: int) -> tuple[PlainGPT, Step]:
-    """A model and nanoGPT's way to train it: eager, AdamW as it comes, each batch from a memory map opened anew."""
+def plain_gpt(config: Config, data: TextData, folder: Path) -> UpstreamTraining:
+    """A model of a config's shape in nanoGPT's way to train it, on a CPU."""
     torch.manual_seed(0)
-    text.astype(np.uint16).tofile(file)
-    model, context = PlainGPT(**shape), shape["context"]
-    decayed = [weight for weight in model.parameters() if weight.dim() >= 2]
-    rest = [weight for weight in model.parameters() if weight.dim() < 2]
-    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99))
-
-    def step(rate: float) -> tuple[float, int]:
-        data = np.memmap(file, dtype=np.uint16, mode="r")
-        starts = torch.randint(len(data) - context, (rows,))
-        windows = [torch.from_numpy(data[begin : begin + context + 1].astype(np.int64)) for begin in starts]
-        batch = torch.stack(windows)  # (B, T + 1)
-        loss = F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
-        _descend(model, optimizer, loss, rate)
-        return loss.item(), rows * context
-
-    return model, step
-
-
-def upstream_rate(step: int, steps: int) -> float:
-    """nanoGPT's cosine for its CPU configuration: peak 1e-3 after 100 steps, 1e-4 at the end."""
-    if step < 100:
-        return 1e-3 * (step + 1) / 101
-    return 1e-4 + 0.5 * (1e-3 - 1e-4) * (1 + math.cos(math.pi * (step - 100) / (steps - 100)))
+    model = PlainGPT(data.vocabulary, config.context, config.d_model, config.heads, config.layers)
+    return UpstreamTraining(model, config, data, torch.device("cpu"), folder)
 
 
 class PlainTranslator(nn.Module):
@@ -133,7 +113,12 @@ def plain_translator(
         loss = F.cross_entropy(
             model(source, target[:, :-1]).flatten(0, 1), wanted.flatten(), ignore_index=pad, label_smoothing=0.1
         )
-        _descend(model, optimizer, loss, rate)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         return loss.item(), int((wanted != pad).sum())
 
     return model, step
@@ -144,12 +129,3 @@ def padded(sentences: Sentences, rows: np.ndarray, pad: int) -> Tensor:
     spans = [slice(*sentences.offsets[row : row + 2]) for row in rows]
     texts = [torch.from_numpy(sentences.tokens[span].astype(np.int64)) for span in spans]
     return nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=pad)
-
-
-def _descend(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)

@@ -17,8 +17,9 @@ from model.training.memory import prepare_process
 from model.training.time_budget import Segment
 from model.training.train import train
 from tests.bench import peers
-from tests.bench.contenders import ROWS, SMALL, best_precision, runs_here, text
+from tests.bench.contenders import ROWS, SMALL, best_precision, gpt_config, runs_here, text
 from tests.bench.table import Row, not_native
+from tune.experiments.upstream import upstream_rate
 
 STEPS, SEEDS = 2_000, 5
 UPSTREAM_LOSS = 1.904
@@ -98,11 +99,10 @@ def upstream_loss(data: Path, steps: int) -> float:
     prepare_process(1)
     prepared = text(data)
     with tempfile.TemporaryDirectory() as folder:
-        file, rows = Path(folder) / "train.bin", ROWS[SMALL["context"]]
-        model, step = peers.plain_gpt(prepared.train, file, rows=rows, vocabulary=prepared.vocabulary, **SMALL)
+        training = peers.plain_gpt(gpt_config("nanogpt", "fp32", SMALL), prepared, Path(folder))
         for done in range(steps):
-            step(peers.upstream_rate(done, steps))
-    return windowed_loss(model.eval(), prepared.held_out, SMALL["context"])
+            training.step(upstream_rate(done, steps))
+    return windowed_loss(training.model.eval(), prepared.held_out, SMALL["context"])
 
 
 @torch.inference_mode()

@@ -4,7 +4,6 @@ them, and the trials they are put down to.
 
 import itertools
 import json
-import math
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -136,38 +135,27 @@ def remedies(settings: ExperimentSettings, free: Dimensions, least: Callable[[Ex
 
     least: device-seconds that all points must have under some settings. UserError: there is none.
     """
-    dear = _TooDear(settings, free, least)
-    shorter = [scale for scale in SCALES if scale < settings.scale]
-    alone = [*islice(dear.scaled(shorter), 1), *dear.narrowed(settings.scale, "--fix")]
-    both = chain.from_iterable(dear.narrowed(scale, f"--scale {scale:g} --fix") for scale in shorter)
-    return alone or list(islice(both, 1))
 
-
-@dataclass(frozen=True)
-class _TooDear:
-    settings: ExperimentSettings
-    free: Dimensions
-    least: Callable[[ExperimentSettings], float]
-
-    def scaled(self, scales: list[float]) -> Iterator[str]:
-        """Those of the shares that the cap pays for."""
-        fix = self.settings.fix
-        return (f"--scale {scale:g}" for scale in scales if self._cost(scale, fix) <= self.settings.budget)
-
-    def narrowed(self, scale: float, flags: str) -> Iterator[str]:
-        """One dimension more fixed: of those values that the cap pays for the one that leaves the most to do."""
-        fixes = [{**self.settings.fix, name: value} for name, values in self.free.items() for value in values]
-        costs = {fix_text(fix): self._cost(scale, fix) for fix in fixes}
-        paid = {text: cost for text, cost in costs.items() if cost <= self.settings.budget}
-        if paid:
-            yield f"{flags} {max(paid, key=paid.__getitem__)}"
-
-    def _cost(self, scale: float, fix: Mapping[str, Value]) -> float:
-        """Infinite where no point is left."""
+    def paid(scale: float, fix: Mapping[str, Value]) -> float:
+        """What that costs, where the cap pays for it, else 0; some settings leave no point."""
         try:
-            return self.least(replace(self.settings, scale=scale, fix=fix))
+            cost = least(replace(settings, scale=scale, fix=fix))
         except UserError:
-            return math.inf
+            return 0.0
+        return cost if cost <= settings.budget else 0.0
+
+    def narrowed(scale: float, flags: str) -> Iterator[str]:
+        """One dimension more fixed: of those values that the cap pays for the one that leaves the most to do."""
+        fixes = [{**settings.fix, name: value} for name, values in free.items() for value in values]
+        costs = {fix_text(fix): paid(scale, fix) for fix in fixes}
+        if any(costs.values()):
+            yield f"{flags} {max(costs, key=costs.__getitem__)}"
+
+    shorter = [scale for scale in SCALES if scale < settings.scale]
+    scaled = (f"--scale {scale:g}" for scale in shorter if paid(scale, settings.fix))
+    alone = [*islice(scaled, 1), *narrowed(settings.scale, "--fix")]
+    both = chain.from_iterable(narrowed(scale, f"--scale {scale:g} --fix") for scale in shorter)
+    return alone or list(islice(both, 1))
 
 
 START_SECONDS, END_SECONDS = 15.0, 5.0

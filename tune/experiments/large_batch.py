@@ -10,18 +10,15 @@ from typing import Any
 import numpy as np
 
 from model.config import RECIPES
-from model.data.batches import batch_shape
 from model.training.ddp import make_learner, sampled
-from model.training.evaluation import evaluate
 from model.training.learner import Learner
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
-from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.large_batch_rules import BASE_RATE, RULES, WatchedLearner, noise_scale, take_lars, watched_learner
 from tune.experiments.parallel_timing import Interval
+from tune.experiments.scaling import recipe_rows, trained
 from tune.experiments.tables import NOTHING, figure, published, with_interval
-from tune.experiments.whole_training import train_together
 from tune.recipe import followed
 
 DIVERGED = "diverged"
@@ -172,11 +169,11 @@ def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 
 def measure_training(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     """A batch so many times as large, its rate by a rule; and the noise of its gradients."""
-    rule, learner = RULES[asked["rule"]], watched_learner(place.config, place.data, place.device)
-    if rule.optimizer == "LARS":
+    rule, learner = asked["rule"], watched_learner(place.config, place.data, place.device)
+    if RULES[rule].optimizer == "LARS":
         take_lars(learner, place.config.learning_rate)
     yield Said(what="start")
-    row = yield from trained(learner, place, rule.factor, asked, place.folder / asked["rule"])
+    row = yield from by_rule(learner, place, rule, asked, place.folder / rule)
     yield Said(what="evaluation", row=row | measure_noise(learner))
 
 
@@ -186,39 +183,26 @@ def measure_epochs(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     batches = sampled(learner, EPOCH_BATCHES, set_epoch=asked["set_epoch"])
     yield Said(what="start")
     name = f"set_epoch {asked['set_epoch']}"
-    row = yield from trained(learner, place, RULES["unchanged"].factor, asked | {"times": 1}, place.folder / name)
+    row = yield from by_rule(learner, place, "unchanged", asked | {"times": 1}, place.folder / name)
     orders = {batches.order(epoch).tobytes() for epoch in range(asked["epochs"])}
     yield Said(what="evaluation", row=row | {"orders": len(orders), "epoch_samples": batches.order(0).size})
 
 
-def trained(
-    learner: Learner, place: Place, factor: Callable[..., float], asked: dict[str, Any], folder: Path
+def by_rule(
+    learner: Learner, place: Place, rule: str, asked: dict[str, Any], folder: Path
 ) -> Generator[Said, None, Row]:
-    """The row of a training to its end. UserError: there was less time."""
-    config, seconds, loss = place.config, 0.0, math.nan
-    schedule = functools.partial(
-        factor, steps=asked["steps"], times=asked["times"], warm_up_steps=config.warm_up_steps,
+    """The row of a training to its end, its rate by a rule. UserError: there was less time."""
+    config, steps = place.config, asked["steps"]
+    factor = functools.partial(
+        RULES[rule].factor, steps=steps, times=asked["times"], warm_up_steps=config.warm_up_steps,
         decay_share=config.decay_share,
     )  # fmt: skip
-    for done in train_together(
-        learner, steps=asked["steps"], every=math.ceil(asked["steps"] / SAVES), factor=schedule, left=place.left,
-        folder=folder,
-    ):  # fmt: skip
-        seconds, loss = seconds + done.seconds, done.loss
-        yield Said(what="steps")
-    if learner.steps < asked["steps"]:
-        raise UserError(f"steps: there was time for {learner.steps} of {asked['steps']}: go on with --resume, and "
-                         "with a larger --budget or a smaller --fix d_model or layers")  # fmt: skip
-    valid = evaluate(learner.model, config, place.data, "valid", tokens=EVALUATION_TOKENS, device=place.device)
-    assert valid is not None, "nothing refuses it"
-    shape = batch_shape(place.data, batch_tokens=config.batch_tokens, context=config.context)
-    sound = math.isfinite(valid.loss)
-    return {
-        "parameters": learner.parameters, "steps": learner.steps, "samples": learner.steps * shape.rows,
-        "tokens": learner.tokens, "batch_tokens": learner.tokens / learner.steps,
-        "train_loss": loss if math.isfinite(loss) else None, "valid_loss": valid.loss if sound else None,
-        "accuracy": valid.accuracy if sound else None, "training_seconds": seconds,
-    }  # fmt: skip
+    row = yield from trained(
+        learner, place.left, steps=steps, every=math.ceil(steps / SAVES), factor=factor, folder=folder,
+        evaluation_tokens=EVALUATION_TOKENS,
+    )  # fmt: skip
+    samples = learner.steps * recipe_rows(config, place.data)
+    return row | {"samples": samples, "batch_tokens": learner.tokens / learner.steps}
 
 
 def measure_noise(learner: WatchedLearner) -> Row:

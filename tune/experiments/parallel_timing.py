@@ -45,11 +45,8 @@ def interval(figure: Callable[[Mapping[str, Any]], Any], rounds: Mapping[str, Se
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
     """The median of one series over that of another, which were measured apart."""
-    generator = np.random.default_rng(0)
-    medians = []
-    for values in (np.asarray(above), np.asarray(below)):
-        drawn = generator.integers(len(values), size=(RESAMPLES, len(values)))
-        medians.append(np.median(values[drawn], axis=1))
+    generator, both = np.random.default_rng(0), [np.asarray(above), np.asarray(below)]
+    medians = [np.median(x[generator.integers(len(x), size=(RESAMPLES, len(x)))], axis=1) for x in both]
     low, high = np.percentile(medians[0] / medians[1], (2.5, 97.5))
     return float(np.median(above) / np.median(below)), float(low), float(high)
 
@@ -169,14 +166,14 @@ def _turn(name: str, way: Callable[[], Reading], calls: int, learner: Learner) -
 def steps(learner: Learner) -> Ways:
     """A step; of several ranks also one without communication, and the communication of as many bytes alone."""
     if not isinstance(learner, ParallelLearner):
-        return {"step": _Step(learner)}
-    ways: Ways = {"step": _Logged(learner), "unsynced": _Unsynced(learner)}
+        return plain_steps({"step": learner})
+    ways: Ways = {"step": _Logged(learner), "unsynced": partial(_unsynced, learner)}
     return ways | all_reduces(learner, [gradient_bytes(learner)])
 
 
 def plain_steps(learners: Mapping[str, Learner]) -> Ways:
     """A step of each, of which nothing but the time is read."""
-    return {name: _Step(learner) for name, learner in learners.items()}
+    return {name: partial(_step, learner) for name, learner in learners.items()}
 
 
 def accumulations(learner: Learner, counts: tuple[int, ...]) -> Ways:
@@ -186,7 +183,8 @@ def accumulations(learner: Learner, counts: tuple[int, ...]) -> Ways:
 
 def all_reduces(learner: Learner, sizes: list[int]) -> Ways:
     """All ranks add up a tensor of so many bytes."""
-    return {f"all_reduce {size}": _AllReduce(learner.device, size) for size in sizes}
+    tensors = {size: torch.zeros(size // 4, device=learner.device) for size in sizes}
+    return {f"all_reduce {size}": partial(dist.all_reduce, tensor) for size, tensor in tensors.items()}
 
 
 def gradient_bytes(learner: Learner) -> int:
@@ -194,37 +192,26 @@ def gradient_bytes(learner: Learner) -> int:
     return sum(parameter.numel() * parameter.element_size() for parameter in learner.names)
 
 
-class _Step:
-    def __init__(self, learner: Learner):
-        self._learner = learner
-
-    def __call__(self) -> Reading:
-        self._learner.step(0.0)
-        return None
+def _step(learner: Learner) -> None:
+    learner.step(0.0)
 
 
-class _Logged(_Step):
+def _unsynced(learner: ParallelLearner) -> None:
+    with learner.together.no_sync():
+        learner.step(0.0)
+
+
+class _Logged:
     """A step, and what DistributedDataParallel says of the one before."""
 
     def __init__(self, learner: ParallelLearner):
-        super().__init__(learner)
-        self._together = learner.together
+        self._learner, self._together = learner, learner.together
         self._together._set_ddp_runtime_logging_sample_rate(1)
 
     def __call__(self) -> Reading:
-        super().__call__()
+        self._learner.step(0.0)
         told = self._together._get_ddp_logging_data()
         return {name: told.get(key, math.nan) / 1e9 for name, key in LOGGED.items()}
-
-
-class _Unsynced:
-    def __init__(self, learner: ParallelLearner):
-        self._learner = learner
-
-    def __call__(self) -> Reading:
-        with self._learner.together.no_sync():
-            self._learner.step(0.0)
-        return None
 
 
 class _Accumulated:
@@ -243,12 +230,3 @@ class _Accumulated:
             return self._step()
         finally:
             learner.batches, learner.micro_batches = batches, 1
-
-
-class _AllReduce:
-    def __init__(self, device: torch.device, size: int):
-        self._tensor = torch.zeros(size // 4, device=device)
-
-    def __call__(self) -> Reading:
-        dist.all_reduce(self._tensor)
-        return None

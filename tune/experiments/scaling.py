@@ -1,8 +1,10 @@
 """One configuration on 1, 2, 4 ... devices: what it gains, what it costs, and where the rest goes."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Generator, Iterator
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 from model.config import Config, Data
@@ -13,6 +15,7 @@ from model.training.learner import Learner
 from model.training.schedule import warm_up
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
+from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row
 from tune.experiments.parallel_timing import (
     Rounds,
@@ -24,7 +27,7 @@ from tune.experiments.parallel_timing import (
     undisturbed,
 )
 from tune.experiments.scaling_tables import ring, tables
-from tune.experiments.tables import with_interval
+from tune.experiments.tables import figure, with_interval
 from tune.experiments.whole_training import train_together
 
 COUNTS = (1, 2, 4, 8)
@@ -140,24 +143,34 @@ def measure_training(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     config = dataclasses.replace(place.config, dropout=0.0)
     learner = make_learner(config, place.data, place.device)
     yield Said(what="start")
+    row = yield from trained(
+        learner, place.left, steps=asked["steps"], every=asked["every"], folder=place.folder,
+        factor=lambda step: warm_up(step, config.warm_up_steps),
+    )  # fmt: skip
+    yield Said(what="evaluation", row=row | {"rows": recipe_rows(config, place.data)})
 
-    def factor(step: int) -> float:
-        return warm_up(step, config.warm_up_steps)
 
-    seconds, loss = 0.0, None
-    for trained in train_together(
-        learner, steps=asked["steps"], every=asked["every"], factor=factor, left=place.left,
-        folder=place.folder,
-    ):  # fmt: skip
-        seconds, loss = seconds + trained.seconds, trained.loss
+def trained(
+    learner: Learner, left: Callable[[], float], *, steps: int, every: int, factor: Callable[[int], float],
+    folder: Path, evaluation_tokens: int = EVALUATION_TOKENS,
+) -> Generator[Said, None, Row]:  # fmt: skip
+    """The row of a training to its end, by train_together(); no loss: it diverged. UserError: there was less time."""
+    seconds, loss = 0.0, math.nan
+    for done in train_together(learner, steps=steps, every=every, factor=factor, left=left, folder=folder):
+        seconds, loss = seconds + done.seconds, done.loss
         yield Said(what="steps")
-    valid = evaluate(learner.model, config, place.data, "valid", tokens=EVALUATION_TOKENS, device=place.device)
+    if learner.steps < steps:
+        raise UserError(f"steps: there was time for {learner.steps} of {steps}: go on with --resume, and "
+                         "with a larger --budget or a smaller --fix d_model or layers")  # fmt: skip
+    config, data, device = learner.config, learner.data, learner.device
+    valid = evaluate(learner.model, config, data, "valid", tokens=evaluation_tokens, device=device)
     assert valid is not None, "nothing refuses it"
-    yield Said(what="evaluation", row={
-        "parameters": learner.parameters, "rows": recipe_rows(config, place.data), "steps": learner.steps,
-        "tokens": learner.tokens, "train_loss": loss, "valid_loss": valid.loss, "accuracy": valid.accuracy,
-        "training_seconds": seconds,
-    })  # fmt: skip
+    sound = math.isfinite(valid.loss)
+    return {
+        "parameters": learner.parameters, "steps": learner.steps, "tokens": learner.tokens,
+        "train_loss": loss if math.isfinite(loss) else None, "valid_loss": valid.loss if sound else None,
+        "accuracy": valid.accuracy if sound else None, "training_seconds": seconds,
+    }  # fmt: skip
 
 
 MEASURES = {
@@ -205,7 +218,7 @@ def line(row: Row) -> str:
     if "gain" in row:
         return f"4 at a time take a row {with_interval(dict(row['gain'])[4], '{:.2f}')} times as fast as 1"
     if "valid_loss" in row:
-        return f"validation loss {row['valid_loss']:.4f} after {row['steps']} steps"
+        return f"validation loss {figure(row['valid_loss'], '{:.4f}')} after {row['steps']} steps"
     return "gradients are " + ("bit-equal" if row["bit_equal"] else "NOT equal") + " on all ranks"
 
 

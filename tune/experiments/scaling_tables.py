@@ -255,8 +255,8 @@ def training(rows: Sequence[Row]) -> Table:
     """The same batches on one device and on more."""
     found = [
         [
-            str(row["devices"]), str(row["rows"]), f"{row['steps']:,}", f"{row['train_loss']:.4f}",
-            f"{row['valid_loss']:.5f}", f"{row['accuracy']:.1%}", f"{row['training_seconds']:.1f}",
+            str(row["devices"]), str(row["rows"]), f"{row['steps']:,}", figure(row["train_loss"], "{:.4f}"),
+            figure(row["valid_loss"], "{:.5f}"), figure(row["accuracy"], "{:.1%}"), f"{row['training_seconds']:.1f}",
         ]
         for row in rows if "valid_loss" in row
     ]  # fmt: skip

@@ -7,15 +7,14 @@ It is measured, not searched: see the experiment `estimates`.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.cost.estimates import STATE_BYTES
+from model.cost.estimates import STATE_BYTES, TRAINING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +27,6 @@ class WordConfig:
     heads: int = 2
     feed_forward: int = 200
     layers: int = 1
-    dropout: float = 0.0
 
 
 class WordModel(nn.Module):
@@ -57,9 +55,7 @@ class WordModel(nn.Module):
 
 def encoder_block(config: WordConfig) -> nn.TransformerEncoderLayer:
     """(B, S, D) -> (B, S, D)"""
-    return nn.TransformerEncoderLayer(
-        config.d_model, config.heads, config.feed_forward, dropout=config.dropout, batch_first=True
-    )  # fmt: skip
+    return nn.TransformerEncoderLayer(config.d_model, config.heads, config.feed_forward, dropout=0.0, batch_first=True)
 
 
 def sinusoids(length: int, width: int) -> Tensor:
@@ -71,23 +67,22 @@ def sinusoids(length: int, width: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """A training step of a model, and the parts of it. forward gives a scalar; finish: what follows backward.
-
-    state: what the optimizer keeps of each parameter.
-    """
+    """A training step of a model, with an optimizer or without; forward gives a scalar."""
 
     model: nn.Module
     forward: Callable[[], Tensor]
-    finish: Callable[[], None]
-    state: Mapping[Any, Mapping[str, Tensor]] = field(default_factory=dict)
+    optimizer: torch.optim.Optimizer | None = None
 
     def __call__(self) -> None:
         self.forward().backward()
-        self.finish()
+        if self.optimizer is not None:
+            self.optimizer.step()
+        self.model.zero_grad(set_to_none=True)
 
     def held_bytes(self) -> int:
         """Of weights, buffers and the optimizer's state, which are there between two steps."""
-        kept = [tensor for moments in self.state.values() for tensor in moments.values()]
+        states = self.optimizer.state.values() if self.optimizer is not None else ()
+        kept = [tensor for moments in states for tensor in moments.values()]
         return sum(tensor.nbytes for tensor in (*self.model.parameters(), *self.model.buffers(), *kept))
 
 
@@ -95,13 +90,8 @@ def block_training(config: WordConfig, batch: int, device: torch.device) -> Trai
     """Of one block on activations, whose gradients are asked for as well: there are others before it."""
     block = encoder_block(config).to(device)
     shape = batch, config.length, config.d_model
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device).requires_grad_()
-
-    def finish() -> None:
-        block.zero_grad(set_to_none=True)
-        x.grad = None
-
-    return Training(model=block, forward=lambda: block(x).sum(), finish=finish)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device)
+    return Training(model=block, forward=lambda: block(x.detach().requires_grad_()).sum())
 
 
 def model_training(config: WordConfig, batch: int, device: torch.device) -> Training:
@@ -110,20 +100,14 @@ def model_training(config: WordConfig, batch: int, device: torch.device) -> Trai
     shape = batch, config.length + 1
     words = torch.randint(config.vocabulary, shape, generator=torch.Generator().manual_seed(0)).to(device)
     inputs, targets = words[:, :-1], words[:, 1:].flatten()
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
     def forward() -> Tensor:
         return F.cross_entropy(model(inputs).flatten(0, 1), targets)
 
-    def finish() -> None:
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return Training(model=model, forward=forward, finish=finish, state=optimizer.state)
+    return Training(model=model, forward=forward, optimizer=torch.optim.AdamW(model.parameters(), fused=True))
 
 
 BYTES = 4  # all is fp32
-LOSS_BYTES = 4  # a logit's logarithm, kept by forward; backward makes the gradients of both
 REPORTED_PRODUCTS = 7
 """Of S x D x D multiplications that the report counts a row of the batch."""
 
@@ -168,15 +152,27 @@ def block_kept_bytes(config: WordConfig, batch: int) -> int:
 
 
 def model_kept_bytes(config: WordConfig, batch: int) -> int:
-    """What the whole model's forward keeps, the loss included."""
+    """What the whole model's forward keeps, the loss included, which has each logit's logarithm."""
     s, d = config.length, config.d_model
-    ends = BYTES * batch * s * (2 * d + 2) + LOSS_BYTES * batch * s * config.vocabulary
-    return config.layers * block_kept_bytes(config, batch) + ends
+    return config.layers * block_kept_bytes(config, batch) + BYTES * batch * s * (2 * d + 2 + config.vocabulary)
 
 
 def step_bytes(config: WordConfig, batch: int) -> int:
-    """The most that a step of the whole model with AdamW holds: at the begin of backward, or at its end."""
+    """The most that a step of the whole model with AdamW holds: at the begin of backward, which makes the gradients of
+    logits and logarithms, or at its end."""
     weights = sum(parts(config).values())
-    gradients = 2 * LOSS_BYTES * batch * config.length * config.vocabulary
+    gradients = 2 * BYTES * batch * config.length * config.vocabulary
     begin = (STATE_BYTES - BYTES) * weights + model_kept_bytes(config, batch) + gradients
     return max(STATE_BYTES * weights, begin)
+
+
+def on_paper(what: str, config: WordConfig, batch: int) -> dict[str, int]:
+    """All of it, of a step of the block or of the whole model, by the names that the rows of `estimates` have."""
+    block = what == "block"
+    forward = (block_flops if block else model_flops)(config, batch)
+    kept = (block_kept_bytes if block else model_kept_bytes)(config, batch)
+    own = {"reported_flops": reported_flops} if block else {"step_bytes": step_bytes}
+    return {
+        **{f"paper_{name}": figure(config, batch) for name, figure in own.items()},
+        "paper_forward_flops": forward, "paper_step_flops": TRAINING * forward, "paper_kept_bytes": kept,
+    }  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.config import Config
+from model.config import Config, build_model, pad_of
 from model.data.dataset import TextData
 from model.training.learner import Learner
 from model.training.time_budget import Segment
@@ -19,19 +19,8 @@ from tests.methods_rows import stage_row, stage_rows
 from tune.backend.worker_group import Place
 from tune.devices import Devices
 from tune.experiments.base import ExperimentSettings
-from tune.experiments.stages import (
-    EVALUATION_EVERY,
-    PEAK_RATE,
-    STAGES,
-    StageClock,
-    StagedLearner,
-    UpstreamTraining,
-    line,
-    points,
-    tables,
-    upstream_rate,
-    work,
-)
+from tune.experiments.stages import STAGES, StageClock, StagedLearner, line, points, tables, tell_stages, work
+from tune.experiments.upstream import EVALUATION_EVERY, PEAK_RATE, UpstreamTraining, upstream_rate
 
 CPU = torch.device("cpu")
 SETTINGS = ExperimentSettings(budget="1h", families="nanogpt", scale=0.06)
@@ -107,7 +96,8 @@ def test_stages_of_a_segment_add_up_to_its_time(
 def test_stages_of_upstreams_loop_add_up_to_its_time(
     config: Config, text_data: TextData, tmp_path: Path, clock: StageClock
 ) -> None:
-    losses = list(UpstreamTraining(config, text_data, CPU, tmp_path, clock).steps(200))
+    model = tell_stages(build_model(config, vocabulary=text_data.vocabulary, pad=pad_of(text_data)), clock)
+    losses = list(UpstreamTraining(model, config, text_data, CPU, tmp_path, clock.enter).steps(200))
     check(clock)
     assert np.mean(losses[-20:]) < 0.8 * np.mean(losses[:20])
 
@@ -129,7 +119,7 @@ def test_a_stage_lasts_until_the_next_and_may_come_back(monkeypatch: pytest.Monk
 
 
 def test_upstreams_batches_are_windows_and_what_follows(config: Config, text_data: TextData, tmp_path: Path) -> None:
-    training = UpstreamTraining(config, text_data, CPU, tmp_path, StageClock(CPU))
+    training = UpstreamTraining(torch.nn.Linear(1, 1), config, text_data, CPU, tmp_path)
     tokens, targets = training.batch("valid")
     assert tokens.shape == targets.shape == (8, 16)
     text = text_data.valid.astype(np.uint16).tobytes()

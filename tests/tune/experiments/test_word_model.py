@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from model.cost.estimates import TRAINING
-from model.cost.memory_estimate import counted_flops, kept_bytes, most_bytes, profiled_flops
+from model.cost.memory_estimate import counted_flops, kept_bytes, most_bytes
 from tune.experiments.counters import counted, counted_on_gpu
 from tune.experiments.word_model import (
     WordConfig,
@@ -53,7 +53,6 @@ def test_flops_are_exact_and_heads_cancel(config, batch):
     assert counted_flops(block.forward) == block_flops(config, batch)
     assert counted_flops(block) == TRAINING * block_flops(config, batch)
     assert counted_flops(model) == TRAINING * model_flops(config, batch)
-    assert 1 <= profiled_flops(block) / counted_flops(block) < 1.2, "with what goes element by element"
 
 
 def test_the_reports_formula_is_of_a_forward():
