@@ -23,7 +23,6 @@ THREADS = 128
 MOST_BLOCKS = 4096
 CHUNKS = 4
 """Streams that share a transfer."""
-EPSILON = np.float32(1e-5)
 Launch = Callable[..., object]
 """Device arrays and numbers, the output last -> nothing; it may return before the device is done."""
 
@@ -168,27 +167,52 @@ def grid_stride(formula: Callable[..., Any]) -> Implementation:
     return on_gpu("cuda-grid-stride", make)
 
 
+def block_reduction(joined: Callable[..., Any]) -> Any:
+    """A device function: of (shared, value) of each thread what `joined` makes of all of a block's, for all of them."""
+    join = cuda.jit(device=True)(joined)
+
+    @cuda.jit(device=True)
+    def reduced(shared, value):  # type: ignore[no-untyped-def]
+        thread = cuda.threadIdx.x
+        cuda.syncthreads()
+        shared[thread] = value
+        cuda.syncthreads()
+        half = THREADS // 2
+        while half > 0:
+            if thread < half:
+                shared[thread] = join(shared[thread], shared[thread + half])
+            cuda.syncthreads()
+            half //= 2
+        return shared[0]
+
+    return reduced
+
+
+def larger(x, y):  # type: ignore[no-untyped-def]
+    """As in `block_reduction`."""
+    return y if y > x else x
+
+
+def added(x, y):  # type: ignore[no-untyped-def]
+    """The same."""
+    return x + y
+
+
 def shared_sum() -> Implementation:
     """Each block adds up its threads' totals in shared memory, then to the result."""
 
     def make() -> Launch:
+        total = block_reduction(added)
+
         @cuda.jit
         def kernel(a, out):  # type: ignore[no-untyped-def]
-            totals = cuda.shared.array(THREADS, types.float64)
-            thread = cuda.threadIdx.x
+            shared = cuda.shared.array(THREADS, types.float64)
             found = 0.0
             for i in range(cuda.grid(1), a.size, cuda.gridsize(1)):
                 found += a[i]
-            totals[thread] = found
-            cuda.syncthreads()
-            half = THREADS // 2
-            while half > 0:
-                if thread < half:
-                    totals[thread] += totals[thread + half]
-                cuda.syncthreads()
-                half //= 2
-            if thread == 0:
-                cuda.atomic.add(out, 0, totals[0])
+            found = total(shared, found)
+            if cuda.threadIdx.x == 0:
+                cuda.atomic.add(out, 0, found)
 
         return lambda a, out: kernel[blocks_for(a.size), THREADS](a, out)
 

@@ -3,43 +3,12 @@
 import math
 from typing import Any
 
+import numpy as np
 from numba import types
 
-from kernels.cuda import EPSILON, MOST_BLOCKS, THREADS, Implementation, Launch, cuda, on_gpu
+from kernels.cuda import MOST_BLOCKS, THREADS, Implementation, Launch, added, block_reduction, cuda, larger, on_gpu
 
-
-def _block_of_a_row() -> tuple[Any, Any]:
-    """Device functions: the largest, and the sum, of the threads' values, for every thread of the block."""
-
-    @cuda.jit(device=True)
-    def largest(shared, value):  # type: ignore[no-untyped-def]
-        thread = cuda.threadIdx.x
-        cuda.syncthreads()
-        shared[thread] = value
-        cuda.syncthreads()
-        half = THREADS // 2
-        while half > 0:
-            if thread < half and shared[thread + half] > shared[thread]:
-                shared[thread] = shared[thread + half]
-            cuda.syncthreads()
-            half //= 2
-        return shared[0]
-
-    @cuda.jit(device=True)
-    def total(shared, value):  # type: ignore[no-untyped-def]
-        thread = cuda.threadIdx.x
-        cuda.syncthreads()
-        shared[thread] = value
-        cuda.syncthreads()
-        half = THREADS // 2
-        while half > 0:
-            if thread < half:
-                shared[thread] += shared[thread + half]
-            cuda.syncthreads()
-            half //= 2
-        return shared[0]
-
-    return largest, total
+EPSILON = np.float32(1e-5)
 
 
 def _launch(kernel: Any) -> Launch:
@@ -50,7 +19,7 @@ def softmax() -> Implementation:
     """Over rows of float32."""
 
     def make() -> Launch:
-        largest, total = _block_of_a_row()
+        largest, total = block_reduction(larger), block_reduction(added)
 
         @cuda.jit
         def kernel(x, out):  # type: ignore[no-untyped-def]
@@ -77,7 +46,7 @@ def layer_norm() -> Implementation:
     """Over rows of float32, with gain and bias."""
 
     def make() -> Launch:
-        _, total = _block_of_a_row()
+        total = block_reduction(added)
 
         @cuda.jit
         def kernel(x, gain, bias, out):  # type: ignore[no-untyped-def]
@@ -104,7 +73,7 @@ def cross_entropy() -> Implementation:
     """Of each row's target, fused: no array of probabilities."""
 
     def make() -> Launch:
-        largest, total = _block_of_a_row()
+        largest, total = block_reduction(larger), block_reduction(added)
 
         @cuda.jit
         def kernel(x, targets, out):  # type: ignore[no-untyped-def]

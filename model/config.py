@@ -114,27 +114,12 @@ class Config:
 
 def model_config(config: Config, *, vocabulary: int, pad: int) -> GPTConfig | TranslatorConfig:
     """What a config says of its model."""
+    shape = {name: getattr(config, name) for name in ("d_model", "heads", "layers", "dropout", "scaling_rules")}
     if config.family == "nanogpt":
         return GPTConfig(
-            vocabulary=vocabulary,
-            context=config.context,
-            d_model=config.d_model,
-            heads=config.heads,
-            layers=config.layers,
-            dropout=config.dropout,
-            architecture=config.architecture,
-            scaling_rules=config.scaling_rules,
-            taps=config.taps,
+            vocabulary=vocabulary, context=config.context, architecture=config.architecture, taps=config.taps, **shape
         )
-    return TranslatorConfig(
-        vocabulary=vocabulary,
-        pad=pad,
-        d_model=config.d_model,
-        heads=config.heads,
-        layers=config.layers,
-        dropout=config.dropout,
-        scaling_rules=config.scaling_rules,
-    )
+    return TranslatorConfig(vocabulary=vocabulary, pad=pad, **shape)
 
 
 def build_model(config: Config, *, vocabulary: int, pad: int) -> nn.Module:

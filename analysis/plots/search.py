@@ -45,20 +45,8 @@ def front(results: Results, family: str) -> Picture:
     last = table.drop_duplicates(TRIAL, keep="last")
     styles = levels(last["level"].unique())
     figure, (plot,) = axes(height=4.2)
-    for level, (color, marker) in styles.items():
-        rows = last[last["level"] == level]
-        label = f"{level_text(level)} ({len(rows)})"
-        size = 110 if marker == "*" else 34
-        plot.scatter(
-            rows["parameters"],
-            rows["perplexity"],
-            s=size,
-            c=color,
-            marker=marker,
-            label=label,
-            alpha=0.9,
-            rasterized=len(rows) > MANY,
-        )
+    for level, style in styles.items():
+        _scatter(plot, last[last["level"] == level], level, style, 110 if style[1] == "*" else 34, 0.9)
     furthest = table[(table["level"] == list(styles)[-1]) & table["front"]].sort_values("parameters")
     corners = (
         [*furthest["parameters"], last["parameters"].max()],
@@ -123,19 +111,9 @@ def curve(results: Results, family: str) -> Picture:
         few = f"no level with the {efficiency.FEWEST} trials a curve takes"
         raise UserError(f"family: {family!r} has {few}; wait for them")
     figure, (plot,) = axes(height=4.2)
-    for level, (color, marker) in styles.items():
-        rows = table[table["level"] == level]
-        strong = level == fitted[-1]
-        plot.scatter(
-            rows["parameters"],
-            rows["perplexity"],
-            s=40 if strong else 18,
-            c=color,
-            marker=marker,
-            alpha=0.95 if strong else 0.45,
-            label=f"{level_text(level)} ({len(rows)})",
-            rasterized=len(rows) > MANY,
-        )
+    for level, style in styles.items():
+        size, alpha = (40, 0.95) if level == fitted[-1] else (18, 0.45)
+        _scatter(plot, table[table["level"] == level], level, style, size, alpha)
     rows = table[table["level"] == fitted[-1]]
     at = np.geomspace(rows["parameters"].min(), rows["parameters"].max(), 60)
     middle, resampled = efficiency.expected(rows["parameters"].to_numpy(float), rows["perplexity"].to_numpy(float), at)
@@ -154,6 +132,14 @@ def curve(results: Results, family: str) -> Picture:
         data=table[[*TRIAL, "level", "parameters", "perplexity", "efficiency", "efficiency_low", "efficiency_high"]],
         hover=_told(plot, table),
     )
+
+
+def _scatter(plot: Axes, rows: pd.DataFrame, level: str, style: tuple[str, str], size: float, alpha: float) -> None:
+    """Size against perplexity of the trials of a level, in its colour and marker."""
+    color, marker = style
+    label, many = f"{level_text(level)} ({len(rows)})", len(rows) > MANY
+    plot.scatter(rows["parameters"], rows["perplexity"], s=size, c=color, marker=marker, label=label, alpha=alpha,
+                 rasterized=many)  # fmt: skip
 
 
 def scales(plot: Axes, table: pd.DataFrame) -> None:
@@ -207,13 +193,9 @@ def curves(results: Results, family: str) -> Picture:
             shown[along],
             shown[value],
             [
-                *map(
-                    lambda trial, words, reached, after: (
-                        f"{trial}: {words}\n{measure.name} {formats.number(reached)} after "
-                        f"{f'{after:,} steps' if measure.own else f'{formats.duration(after)} of training'}"
-                    ),
-                    *(shown[name] for name in ("trial", "words", value, along)),
-                )
+                f"{trial}: {words}\n{measure.name} {formats.number(reached)} after "
+                f"{f'{after:,} steps' if measure.own else f'{formats.duration(after)} of training'}"
+                for trial, words, reached, after in shown[["trial", "words", value, along]].itertuples(index=False)
             ],
         ),
     )

@@ -12,7 +12,7 @@ import torch
 from model.config import Config, Data, model_config, pad_of
 from model.cost.estimates import flops_per_token
 from model.data.dataset import PairData
-from model.nn.precision import compute_dtype, on_threads, prepare
+from model.nn.precision import compute_dtype, prepare
 
 SIZES = {"cpu": 1024, "cuda": 4096}
 """Of the square matrices that are multiplied, by kind of device."""
@@ -52,12 +52,6 @@ def product_flops(precision: str, device: torch.device | str) -> list[float]:
 def peak_flops(precision: str, device: torch.device | str) -> float:
     """The best of all, as a busy machine slows some."""
     return max(product_flops(precision, device))
-
-
-def peak_on(threads: int, precision: str, device: torch.device | str) -> float:
-    """The same with so many threads."""
-    with on_threads(threads):
-        return peak_flops(precision, device)
 
 
 def flops_on(config: Config, data: Data) -> float:

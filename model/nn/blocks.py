@@ -6,6 +6,8 @@ branch begins at zero.
 # Shapes: B batch, T length, S source length, D d_model, H heads, K head width.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
@@ -13,8 +15,25 @@ from model.nn.attention import Attention, Residual, heads_together, norm, rotary
 from model.nn.decoding import Past
 from model.nn.mup import attention_scale, hidden_std
 from model.nn.precision import Linear
+from tune.errors import UserError
 
 Turns = tuple[Tensor, Tensor]  # cosines and sines (T, K), in the compute dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """What both models are told of their shape."""
+
+    vocabulary: int
+    d_model: int = 128
+    heads: int = 4
+    layers: int = 4
+    dropout: float = 0.0
+    scaling_rules: bool = True
+
+    def __post_init__(self) -> None:
+        if self.d_model % self.heads:
+            raise UserError(f"heads: {self.heads} does not divide d_model {self.d_model}; choose a divisor")
 
 
 def turns(length: int, head_width: int) -> Turns:

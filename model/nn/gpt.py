@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from model.nn.attention import Attention, Dropout, Residual, causal_bias, heads_apart, heads_together, norm
-from model.nn.blocks import EarlierTokens, SelfBlock, initialize_blocks, turns
+from model.nn.blocks import EarlierTokens, SelfBlock, TransformerConfig, initialize_blocks, turns
 from model.nn.mup import EMBEDDING_STD, Scaling
 from model.nn.precision import Embedding, Linear
 from tune.errors import UserError
@@ -122,29 +122,22 @@ SOFT_CAP = 15.0  # of the modern logits (Gemma Team 2024, arXiv:2408.00118)
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPTConfig:
+class GPTConfig(TransformerConfig):
     """The shape of a GPT. `nanogpt` is upstream exactly, and `bias` is upstream's; `modern` has none.
 
     taps: of `modern`, so many tokens before each are mixed into its embedding.
     """
 
-    vocabulary: int
     context: int
-    d_model: int = 128
-    heads: int = 4
-    layers: int = 4
-    dropout: float = 0.0
     architecture: str = "modern"
     bias: bool = False
-    scaling_rules: bool = True
     taps: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.architecture not in ARCHITECTURES:
             choices = ", ".join(ARCHITECTURES)
             raise UserError(f"architecture: {self.architecture!r} is unknown; choose one of {choices}")
-        if self.d_model % self.heads:
-            raise UserError(f"heads: {self.heads} does not divide d_model {self.d_model}; choose a divisor")
 
 
 class GPT(nn.Module):

@@ -11,30 +11,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.nn.attention import Dropout, apart, causal_bias, norm
-from model.nn.blocks import CrossBlock, SelfBlock, Turns, initialize_blocks, turns
+from model.nn.blocks import CrossBlock, SelfBlock, TransformerConfig, Turns, initialize_blocks, turns
 from model.nn.decoding import Past, beam_search
 from model.nn.mup import TIED_STD, Scaling, hidden_std
 from model.nn.precision import Embedding, Linear
-from tune.errors import UserError
 
 RESIDENT = 128  # positions whose tables are kept; longer sentences get theirs made anew
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslatorConfig:
+class TranslatorConfig(TransformerConfig):
     """The shape of a translator; `layers` counts for each side. `bos` and `eos` follow `pad` (data/tokenizer.py)."""
 
-    vocabulary: int
     pad: int
-    d_model: int = 128
-    heads: int = 4
-    layers: int = 4
-    dropout: float = 0.0
-    scaling_rules: bool = True
-
-    def __post_init__(self) -> None:
-        if self.d_model % self.heads:
-            raise UserError(f"heads: {self.heads} does not divide d_model {self.d_model}; choose a divisor")
 
     @property
     def bos(self) -> int:

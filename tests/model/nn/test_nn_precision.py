@@ -6,7 +6,17 @@ from torch import nn
 
 from model.nn import precision
 from model.nn.attention import Attention
-from model.nn.precision import PRECISIONS, Embedding, Linear, compute_dtype, native, prepare, scaler, set_compute
+from model.nn.precision import (
+    PRECISIONS,
+    Embedding,
+    Linear,
+    compute_dtype,
+    native,
+    on_threads,
+    prepare,
+    scaler,
+    set_compute,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -14,6 +24,13 @@ def switches():
     before = torch.backends.mkldnn.matmul.fp32_precision
     yield
     torch.backends.mkldnn.matmul.fp32_precision = before
+
+
+def test_threads_are_the_processs_again_afterwards():
+    threads = torch.get_num_threads()
+    with on_threads(threads + 1):
+        assert torch.get_num_threads() == threads + 1
+    assert torch.get_num_threads() == threads
 
 
 def small_model():
