@@ -116,7 +116,7 @@ class Classifier(Family):
     def read(self, source):
         if source is None:
             return OwnData(vocabulary=CLASSES, **{p: made_up(n, seed) for seed, (p, n) in enumerate(MADE_UP.items())})
-        files = {} if isinstance(source, dict) else {"train": np.fromfile(source, RECORD)}
+        files = {} if isinstance(source, dict) else {"train": np.frombuffer(source.read_bytes(), RECORD).copy()}
         splits = files or {part: of_hub(rows) for part, rows in source.items()}
         for part in sorted({"valid", "test"} - set(splits)):
             splits["train"], splits[part] = np.split(splits["train"], [len(splits["train"]) * 19 // 20])

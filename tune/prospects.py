@@ -69,7 +69,10 @@ def prospects(settings: Settings) -> Prospects:
     assert folder is not None, "there is a study"
     with Journal.copied(folder) as journal, undamaged(journal):
         slots = named(journal.facts().get("devices")).get("slots", 1)
-        share = float(journal.rows(f"SELECT MIN({SHARE}) AS share FROM slots")[0]["share"] or 1.0)
+        share = float(
+            journal.rows(f"SELECT MIN({SHARE}) AS share FROM slots WHERE slot IN (SELECT slot FROM leases)")[0]["share"]
+            or 1.0
+        )
         policies = standing(journal, settings, folder, slots=int(str(slots)), share=share)
         over = spent_at_its_end(folder, settings.budget) is not None
         return Prospects(

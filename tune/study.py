@@ -140,7 +140,7 @@ def own_ray(context: SearchContext) -> AbstractContextManager[None]:
 
 def slots_there(devices: Devices) -> int:
     """How many slots a cluster has just now, of these devices."""
-    return devices.slots_of(capacity(devices.kind))
+    return devices.trials_each * capacity(devices.kind, devices.cores_each)
 
 
 def search_on(

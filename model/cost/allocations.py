@@ -13,6 +13,7 @@ import memray
 import torch
 from memray._memray import compute_statistics
 
+from model.nn.precision import prepare
 from model.training.learner import Learner
 
 FIRST_STEPS = 2
@@ -57,6 +58,7 @@ def step_ratio(one: Learner, other: Learner) -> float:
 
 
 def _step_seconds(learner: Learner) -> float:
+    prepare(learner.config.precision, learner.device)  # a switch of the process, which the other one may have set
     began = time.perf_counter()
     learner.step(0.0)
     learner.wait()

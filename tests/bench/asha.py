@@ -119,7 +119,7 @@ def search(context: SearchContext, family: str, life_share: float) -> Heard:
     scheduler = AsyncHyperBandScheduler(
         time_attr="seconds", max_t=seconds, grace_period=seconds * GRACE_SHARE, reduction_factor=REDUCTION
     )
-    with local_ray(slots=1, gpus=0), tempfile.TemporaryDirectory(prefix="asha-") as scratch:
+    with local_ray(cpus=1, gpus=0), tempfile.TemporaryDirectory(prefix="asha-") as scratch:
         ray.tune.Tuner(
             ray.tune.with_resources(trainable, {"CPU": 1}),
             param_space={"config": ray.tune.sample_from(lambda _: suggested())},

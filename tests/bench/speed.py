@@ -10,7 +10,8 @@ import torch
 from model.config import Config, build_model
 from model.cost.estimates import flops_per_token
 from model.cost.peak_flops import SIZES, peak_flops
-from model.data.batches import OUTSIDE, TrainBatches
+from model.data.batches import TrainBatches
+from model.data.resident import OUTSIDE
 from tests.bench.contenders import LARGE, SMALL, best_precision, gpt_config, pairs, runs_here
 from tests.bench.interleaved import Timed, interleaved, ratio
 from tests.bench.table import Row, not_native

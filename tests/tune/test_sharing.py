@@ -5,6 +5,7 @@ No machine of ours has a GPU: what trials take of one, and from each other, was 
 
 import itertools
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,6 +130,17 @@ def test_without_a_gpu_it_is_refused_in_one_line_and_auto_is_one(
     assert printed.out == "" and list(tmp_path.iterdir()) == []
     devices = find_devices(Settings(budget="8h", trials_per_gpu="auto"))
     assert devices.shared(Settings(budget="8h", trials_per_gpu="auto"), 1e8) == devices and devices.trials_each == 1
+
+
+def test_a_trial_on_many_cores_may_be_charged_for_more_than_the_study_is_old(tmp_path: Path) -> None:
+    cores = 1 / 64
+    search = World(tmp_path, cap=64 * 40_000, slots=1, trials_each=cores, shares={"nanogpt": 1.0})
+    search.run()
+    search.journal.note(created=time.time() - 45_000)
+    assert search.total("SELECT MAX(charged) FROM leases") > 86_400 + 45_000
+    search.journal.close()
+    again = World(tmp_path, cap=64 * 40_000, slots=1, trials_each=cores, shares={"nanogpt": 1.0})
+    assert again.told == []
 
 
 def test_cores_of_a_trial_make_fewer_slots_each_charged_for_all_of_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:

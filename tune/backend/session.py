@@ -166,13 +166,14 @@ def cluster_devices(settings: Settings) -> Devices:
     there = [node for node in nodes() if node["Resources"].get(KINDS[kind])]
     told = on_each(there, about, kind, **({"num_gpus": 1} if kind == "cuda" else {}))
     first, *others = told.values()
+    cores_each = cores_of_trial(settings, kind, capacity(kind))
     return Devices(
         kind=kind,
-        count=settings.slots(capacity(kind)),
+        count=settings.slots(cores_each * capacity(kind, cores_each)),
         model=" or ".join(sorted({each["name"] for each in told.values()})),
         precisions=tuple(name for name in first["precisions"] if all(name in each["precisions"] for each in others)),
         cores=capacity("cpu"),
-        cores_each=cores_of_trial(settings, kind, capacity(kind)),
+        cores_each=cores_each,
         memory_bytes=min((each["memory_bytes"] for each in told.values()), default=None) if kind == "cuda" else None,
     )
 
@@ -221,9 +222,9 @@ def reached(node: dict[str, Any]) -> bool:
         return False
 
 
-def capacity(kind: str) -> int:
-    """How many devices of a kind all living nodes have together."""
-    return sum(int(node["Resources"].get(KINDS[kind], 0)) for node in nodes())
+def capacity(kind: str, each: int = 1) -> int:
+    """How many devices of a kind all living nodes have together; or how many times so many on one node."""
+    return sum(int(node["Resources"].get(KINDS[kind], 0)) // each for node in nodes())
 
 
 def on_each(there: list[dict[str, Any]], function: Callable[..., Any], *arguments: Any, **needs: Any) -> dict[str, Any]:

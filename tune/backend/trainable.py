@@ -125,6 +125,7 @@ class TrainingTrial(LeasedTrial):
                 report = self._translated(report, Path(report.checkpoint), data, in_time)
             elif isinstance(data, TextData) and report.valid and time.monotonic() + counting < ends:
                 report = self._counted(report, data)
+                report = self._timed(report, data)
         except Exception as error:
             if not (isinstance(error, OSError) or ran_out(error)):  # a time-out is an OSError
                 raise
@@ -143,16 +144,19 @@ class TrainingTrial(LeasedTrial):
         return dataclasses.replace(report, bleu=found.bleu, chrf=found.chrf)
 
     def _counted(self, report: Report, data: Data) -> Report:
-        """With what a few steps of a learner of its own allocate, and what they take beside those of its shape as the
-        recipe trains it, in the precision that upstream takes."""
+        """With what a few steps of a learner of its own allocate."""
+        device = torch.device(self._place.device)
+        found = count_allocations(partial(Learner, self._config, data, device, report.micro_batches), device)
+        return dataclasses.replace(report, step_bytes=found.peak_bytes, step_allocations=found.count)
+
+    def _timed(self, report: Report, data: Data) -> Report:
+        """With what its steps take beside those of its shape as the recipe trains it, in upstream's precision."""
         device, own = torch.device(self._place.device), self._assignment["config"]
-        make = partial(Learner, self._config, data, device, report.micro_batches)
-        found = count_allocations(make, device)
-        report = dataclasses.replace(report, step_bytes=found.peak_bytes, step_allocations=found.count)
         shape = {**{name: own[name] for name in DIMENSIONS}, "precision": PLAIN[device.type]}
         recipe = self._place.recipes[self._config.family]
         plain = Config.at(recipe(shape), family=self._config.family, seed=self._place.seed)
-        return dataclasses.replace(report, step_ratio=step_ratio(make(), Learner(plain, data, device)))
+        one, other = Learner(self._config, data, device, report.micro_batches), Learner(plain, data, device)
+        return dataclasses.replace(report, step_ratio=step_ratio(one, other))
 
     def _tidy(self) -> None:
         """The end of a trial of a list is in the journal by now: no checkpoint of it is needed any more."""

@@ -111,6 +111,7 @@ def plan_list(experiment: Experiment, settings: ExperimentSettings) -> Iterator[
     yield from peak_lines()
     slots = context.devices.slots * FIRST_START_UP_SECONDS
     every = slots + sum(each.seconds + FIRST_OVERHEAD_SECONDS for each in context.listed.listed)
+    every *= context.devices.share
     whole = duration_text(round(every))
     yield f"about {whole} in all, of {duration_text(settings.budget)}: where that is less, the dearest are left out"
 

@@ -179,7 +179,7 @@ def ranks(values: Sequence[float]) -> list[int]:
 
 
 THEIRS = "published: nanoGPT on a laptop's CPU, with checkpointing throughout"
-IN_TURNS = "A step: its seconds, in turns with those of the baseline, both eager"
+IN_TURNS = "A step: its seconds, each in turns with the plain training of its shape, eager"
 TIMED = "s: the middle step times all steps, of trainings side by side on this machine"
 
 

@@ -149,7 +149,7 @@ def compared(found: Sequence[Descent], base: Descent, axis: str, steps: int) -> 
     named = (f"{RULES[ruled]}: best rate" for ruled in (True, False))
     columns = axis, *(each for name in named for each in (name, "loss", "drift", "regret"))
     title = f"One learning rate for all: {NAMES[axis]}"
-    return Table(title=title, columns=columns, rows=cells, note=note(base, axis, steps))
+    return Table(title=title, columns=columns, rows=cells, note=note(found, base, axis, steps))
 
 
 def figures(of: Descent | None, base: Descent) -> list[str]:
@@ -180,15 +180,17 @@ def signed(value: Interval, form: str) -> str:
     return figure if low == high else f"{figure} ({low} to {high})"
 
 
-def note(base: Descent, axis: str, steps: int) -> str:
+def note(found: Sequence[Descent], base: Descent, axis: str, steps: int) -> str:
     """What the table is of."""
-    other, seeds = AXES[axis], len(base.seeds)
+    other, seeds = AXES[axis], sorted({len(each.seeds) for each in found})
+    several = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
     open_end = "" if base.mean.bracketed else " The base's own best is the last one tried: no more."
     return (
         f"{other} {BASE[other]}, {steps:,} steps, rates an octave apart, "
-        f"{seeds} seed{'s' * (seeds > 1)}; drift: octaves from the best rate of {axis} {BASE[axis]}; regret: nats that "
-        "this rate loses against the best one tried; where that is the last one tried, bounds: the best lies beyond. "
-        "standard: one rate for all tensors, and no branch or logit is scaled. No report did this." + open_end
+        f"{several} seed{'s' * (several != '1')}; drift: octaves from the best rate of {axis} {BASE[axis]}; "
+        "regret: nats that this rate loses against the best one tried; where that is the last one tried, bounds: the "
+        "best lies beyond. standard: one rate for all tensors, and no branch or logit is scaled. No report did this."
+        + open_end
     )
 
 

@@ -7,7 +7,7 @@ the cap holds by construction: the ledger never lets the ends of all leases, gra
 cap.
 
 Leases and what is charged to them are told in seconds of their slot, of which one is 1 / k of a device-second where k
-slots share a device; the journal has them in device-seconds.
+slots share a device, and n where a slot is n CPU cores; the journal has them in device-seconds.
 
 What is reserved is written down before it is used. A slot is open while a process holds it; on it one lease follows
 another, and what lies between them is idle time, charged like the rest. A hold is several slots for one trial.

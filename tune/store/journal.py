@@ -115,6 +115,8 @@ SHARE = "IIF(share > 0, share, 1)"
 
 NOW = "(strftime('%s', 'now') + 86400 - IFNULL((SELECT value + 0 FROM study WHERE key = 'created'), 0))"
 """The study's clock is not past this: the time since it was created, and a day, as the system's clock can be set."""
+OF_SLOT = f"MAX(1, IFNULL((SELECT {SHARE} FROM slots WHERE slots.slot = {{}}.slot), 1))"
+"""Device-seconds in a second of the slot of a row of a table, at least 1."""
 SENSE = {
     "slots": f"""
         opened BETWEEN 0 AND {NOW} AND IFNULL(closed BETWEEN opened AND {NOW}, 1)
@@ -123,9 +125,10 @@ SENSE = {
             GROUP BY slot HAVING TOTAL(seconds) > 1 + (IFNULL(closed, MAX(at)) - opened) * {SHARE})""",
     "leases": f"""
         opened BETWEEN (SELECT opened FROM slots WHERE slots.slot = leases.slot) AND {NOW}
-        AND IFNULL(closed BETWEEN opened AND {NOW}, 1) AND IFNULL(charged BETWEEN 0 AND {NOW}, 1)
+        AND IFNULL(closed BETWEEN opened AND {NOW}, 1)
+        AND IFNULL(charged BETWEEN 0 AND {NOW} * {OF_SLOT.format("leases")}, 1)
         AND price >= 0 AND price < 1e300 AND reserved >= 0 AND reserved < 1e300""",
-    "charges": f"at BETWEEN 0 AND {NOW} AND ABS(seconds) < {NOW}",
+    "charges": f"at BETWEEN 0 AND {NOW} AND ABS(seconds) < {NOW} * {OF_SLOT.format('charges')}",
     "reports": f"""
         at BETWEEN 0 AND {NOW} AND IFNULL(training_seconds BETWEEN 0 AND {NOW}, 1)
         AND IFNULL(step_seconds BETWEEN 0 AND {NOW}, 1) AND IFNULL(steps >= 0, 1)

@@ -103,19 +103,20 @@ def test_parts_of_a_batch_add_up_to_the_whole_and_allocate_more_often(small_text
 def test_a_step_is_timed_against_anothers_in_the_same_turn_so_that_a_busy_machine_takes_of_both(
     monkeypatch: pytest.MonkeyPatch, slower: float
 ) -> None:
-    now = [0.0]
+    now, switched = [0.0], list[str]()
+    monkeypatch.setattr("model.cost.allocations.prepare", lambda precision, _: switched.append(precision))
     monkeypatch.setattr("model.cost.allocations.time.perf_counter", lambda: now[0])
 
-    def learner(seconds: float) -> Any:
+    def learner(seconds: float, precision: str) -> Any:
         loads = iter(range(1, 100))
 
         def step(factor: float) -> None:
-            assert factor == 0, "nothing is learned"
+            assert factor == 0 and switched[-1] == precision, "nothing is learned, and each in its own precision"
             now[0] += seconds * next(loads)
 
-        return SimpleNamespace(step=step, wait=lambda: None)
+        return SimpleNamespace(step=step, wait=lambda: None, config=SimpleNamespace(precision=precision), device=CPU)
 
-    assert step_ratio(learner(slower), learner(1.0)) == pytest.approx(slower)
+    assert step_ratio(learner(slower, "fp32"), learner(1.0, "tf32")) == pytest.approx(slower)
 
 
 def test_of_another_family_no_blocks_are_known(small_pairs: Config) -> None:

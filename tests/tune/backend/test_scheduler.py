@@ -29,7 +29,7 @@ class Starting:
 @pytest.fixture(scope="module")
 def up() -> Iterator[None]:
     """A Ray, for as many processes as these tests begin."""
-    with local_ray(slots=4, gpus=0):
+    with local_ray(cpus=4, gpus=0):
         yield
 
 

@@ -176,7 +176,7 @@ def test_processes_that_hang_at_their_end_are_waited_for_no_longer_than_their_le
     trainer = SimpleNamespace(fit=lambda: hung.wait(PATIENCE_SECONDS))
     monkeypatch.setattr(distributed, "TorchTrainer", lambda *_, **__: trainer)
     accounting = Accounting(journal, Ledger(cap=900, clock=time.monotonic), time.monotonic)
-    with local_ray(slots=1, gpus=0):
+    with local_ray(cpus=1, gpus=0):
         desk, line = new_desk()
         orders = Orders(work=work, line=line, config=CONFIG, data=None, folder=tmp_path)
         line.say(None)

@@ -142,7 +142,7 @@ HOSTILE = {
     "a slot closed before it opened": "UPDATE slots SET closed = opened - 1000",
     "a slot that was held shorter than it was charged": "UPDATE slots SET closed = opened + 1",
     "a share of nothing": "UPDATE slots SET share = 1e-9",
-    "a share of all there is": "UPDATE slots SET share = 2",
+    "a share of more than there is": "UPDATE slots SET share = 1e7",
     "a time beyond all": "UPDATE decisions SET at = 1e300",
     "a time before all": "UPDATE slots SET opened = -1000",
     "a time to come": "INSERT INTO study VALUES ('created', strftime('%s', 'now') + 86400); "
