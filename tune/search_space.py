@@ -277,7 +277,12 @@ def precision_of(config: Mapping[str, Any]) -> str:
 def label(config: Mapping[str, Value]) -> str:
     """A config in one short, unique phrase: `d128 h4 l4 p.1 bf16`, then what else there is of it."""
     names = [*(name for name in SHORT if name in config), *(name for name in config if name not in SHORT)]
-    return " ".join(SHORT.get(name, name) + _short(config[name]) for name in names)
+    return " ".join(SHORT.get(name, _long(name, config[name])) + _short(config[name]) for name in names)
+
+
+def _long(name: str, value: Value) -> str:
+    """A word is told from the name that it follows."""
+    return f"{name}=" if isinstance(value, str | bool) else name
 
 
 def _short(value: Value) -> str:
