@@ -77,7 +77,9 @@ def test_default_is_the_centre_in_the_fastest_precision_and_nearest_to_it_whatev
 def test_a_label_is_short_and_readable():
     assert label(space().default()) == "d128 h4 l4 p.1 bf16"
     assert label(space().default() | {"dropout": 0.0}) == "d128 h4 l4 p0 bf16"
-    assert label({"d_model": 64, "optimizer": "sgd", "parts": 4, "again": True}) == "d64 optimizer=sgd parts4 again=True"
+    assert (
+        label({"d_model": 64, "optimizer": "sgd", "parts": 4, "again": True}) == "d64 optimizer=sgd parts4 again=True"
+    )
 
 
 FIXES = {

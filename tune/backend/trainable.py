@@ -155,6 +155,8 @@ class TrainingTrial(LeasedTrial):
         shape = {**{name: own[name] for name in DIMENSIONS}, "precision": PLAIN[device.type]}
         recipe = self._place.recipes[self._config.family]
         plain = Config.at(recipe(shape), family=self._config.family, seed=self._place.seed)
+        if self._config == plain:
+            return dataclasses.replace(report, step_ratio=1.0)
         one, other = Learner(self._config, data, device, report.micro_batches), Learner(plain, data, device)
         return dataclasses.replace(report, step_ratio=step_ratio(one, other))
 
