@@ -119,13 +119,15 @@ class TrainingTrial(LeasedTrial):
             if time.monotonic() > ends:
                 raise TimeoutError
 
-        counting = COUNTING_TIMES * (ALL_STEPS + 2 * TURNS) * (report.step_seconds or 0.0)
+        step = COUNTING_TIMES * (report.step_seconds or 0.0)
         try:
             if isinstance(data, PairData) and report.checkpoint and report.valid:
                 report = self._translated(report, Path(report.checkpoint), data, in_time)
-            elif isinstance(data, TextData) and report.valid and time.monotonic() + counting < ends:
-                report = self._counted(report, data)
-                report = self._timed(report, data)
+            elif isinstance(data, TextData) and report.valid:
+                if time.monotonic() + ALL_STEPS * step < ends:
+                    report = self._counted(report, data)
+                if time.monotonic() + 2 * (1 + TURNS) * step < ends:
+                    report = self._timed(report, data)
         except Exception as error:
             if not (isinstance(error, OSError) or ran_out(error)):  # a time-out is an OSError
                 raise
