@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from analysis import tables
 from analysis.study import Study
+from tune.arithmetic import student
 from tune.search_space import label, seedless
 
-STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 6: 2.447, 10: 2.228, 20: 2.086, math.inf: 1.960}
-"""The 97.5 % quantile of Student's t by degrees of freedom."""
 FEWEST_SEEDS, FEWEST_BLOCKS = 2, 2
 
 
@@ -46,12 +45,6 @@ def difference(first: NDArray[np.float64], second: NDArray[np.float64]) -> Diffe
     terms = seeds**2 / (len(first) + len(second) - 2) + text**2 / (len(paired) - 1)
     freedom = (seeds + text) ** 2 / terms if terms else math.inf
     return Difference(float(paired.mean()), student(float(freedom)) * math.sqrt(seeds + text))
-
-
-def student(freedom: float) -> float:
-    """The quantile of STUDENT, between its rows by 1 / freedom."""
-    known = sorted((1 / each, quantile) for each, quantile in STUDENT.items())
-    return float(np.interp(1 / freedom, [at for at, _ in known], [quantile for _, quantile in known]))
 
 
 def told_apart(study: Study, family: str) -> list[str]:

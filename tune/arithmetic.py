@@ -1,10 +1,12 @@
-"""A formula over the columns of a table, as it is typed: names, numbers, + - * / **, and some functions. Standard
-library only.
+"""A formula over the columns of a table, as it is typed: names, numbers, + - * / **, and some functions; and the mean
+of a few figures with its interval. Standard library only.
 """
 
 import ast
+import itertools
 import math
 import operator
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +20,15 @@ OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
 OF_ROW: dict[str, Callable[[float], float]] = {"log": math.log, "log2": math.log2, "exp": math.exp, "sqrt": math.sqrt}
 OF_COLUMN: dict[str, Callable[[Sequence[float]], float]] = {"max": max, "min": min, "sum": math.fsum}
 """Over all rows: max(seconds)."""
+STUDENT = {
+    0.0: 1.960, 1 / 20: 2.086, 1 / 10: 2.228, 1 / 8: 2.306, 1 / 6: 2.447, 1 / 5: 2.571, 1 / 4: 2.776, 1 / 3: 3.182,
+    1 / 2: 4.303, 1.0: 12.706,
+}  # fmt: skip
+"""The 97.5 % quantile of Student's t, by one over its degrees of freedom."""
+
+Interval = tuple[float, float, float]
+"""The figure, and between which two it lies."""
+
 RULE = f"write columns, numbers, + - * / **, {', '.join(OF_ROW)}, and of all rows {', '.join(OF_COLUMN)}"
 LONGEST = 400
 
@@ -91,3 +102,20 @@ def _done(function: Callable[..., float], *values: float | None) -> float | None
     except (ArithmeticError, ValueError):
         return None
     return made if isinstance(made, float) and math.isfinite(made) else None
+
+
+def student(freedom: float) -> float:
+    """The quantile of STUDENT with so many degrees of freedom, 1 or more, which need not be whole."""
+    at = 1 / freedom
+    for (low, less), (high, more) in itertools.pairwise(STUDENT.items()):
+        if at <= high:
+            return less + (more - less) * (at - low) / (high - low)
+    raise ValueError(f"freedom: {freedom} is less than 1")
+
+
+def mean_interval(values: Sequence[float]) -> Interval | None:
+    """The mean of a few values, such as one a seed, with Student's 95 % interval; None of fewer than two."""
+    if len(values) < 2:
+        return None
+    mean, half = statistics.fmean(values), student(len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+    return mean, mean - half, mean + half

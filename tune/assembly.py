@@ -29,8 +29,8 @@ from tune.store.journal import Journal, named
 from tune.winners import decoding_seconds
 
 WARM_UPS_AT_FIRST = 1.0
-"""The same in warm-ups of the default configuration alone on its device, where the cap pays for it; trials that share a
-machine take longer for one."""
+"""Of the first rung, in warm-ups of the default configuration alone on its device, where the cap pays for it; trials
+that share a machine take longer for one."""
 
 
 def make_engine(

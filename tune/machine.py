@@ -1,7 +1,7 @@
-"""This machine to a process: its processor's name, and a folder of this user's alone for as long as the process lives;
-standard library only.
+"""This machine to a process: its processor's name, files written whole, and a folder of this user's alone for as long
+as the process lives; standard library only.
 
-Others may name what lies in the folder, but not enter it. It is known to be in use by a lock that ends with its
+Others may name what lies in that folder, but not enter it. It is known to be in use by a lock that ends with its
 process, so one that a SIGKILL left behind is told from one in use without a look at processes, which another container
 may hide.
 """
@@ -29,6 +29,13 @@ def cpu_name() -> str:
     except OSError:
         return platform.machine()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def write_whole(path: Path, text: str) -> None:
+    """As UTF-8, whole or not at all, in place of what is there. One process at a time writes a file."""
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
 
 
 @contextmanager

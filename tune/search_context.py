@@ -30,7 +30,7 @@ from tune.display.tensorboard import TensorBoard
 from tune.errors import UserError, told_of
 from tune.flags import invalid
 from tune.load import Loop
-from tune.machine import cpu_name
+from tune.machine import cpu_name, write_whole
 from tune.own_space import OwnSpace
 from tune.recipe import FILLING_TOKENS, LEAST_EPOCH_STEPS, LEAST_TOKENS_A_WEIGHT, WINDOWS, Recipe, recipe
 from tune.reports import Metric
@@ -415,9 +415,7 @@ def facts_of(settings: Settings, devices: Devices, data: Mapping[str, Data], **m
 
 def write_facts(facts: Mapping[str, Any], folder: Path) -> None:
     """For people, and for --resume: study.json, whole or not at all."""
-    new = folder / "study.json.new"
-    new.write_text(json.dumps(facts, indent=1), encoding="utf-8")
-    new.replace(folder / "study.json")
+    write_whole(folder / "study.json", json.dumps(facts, indent=1))
 
 
 def note_facts(facts: Mapping[str, Any], journal: Journal) -> None:

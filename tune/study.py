@@ -7,7 +7,6 @@ check_not_hidden("model")
 # isort: split
 
 import json
-import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -278,8 +277,6 @@ def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
     journal, settings, listed = engine.accounting.journal, context.settings, context.listed
     assert listed is not None
     yield from listed.lines(journal)
-    for row in journal.rows("SELECT trial FROM trials WHERE state = 'finished'"):  # those whose process had no time to
-        shutil.rmtree(journal.folder / "checkpoints" / row["trial"], ignore_errors=True)
     left = [each for family in engine.families.values() for each in left_out(family)]
     failed = journal.rows(f"SELECT trial, config, reason FROM trials WHERE {FAILED} ORDER BY trial")
     if failed:

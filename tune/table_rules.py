@@ -126,13 +126,6 @@ TIMES = {"epoch_seconds": 1.0, "training_seconds": 1.0, "total_seconds": 1.0, "s
 TIME = "|".join(TIMES)
 SPLITS = "train", "valid", "test"
 WHOLE = {"all", "sum", "total"}
-
-
-def is_whole(cell: str) -> bool:
-    """Whether a row of which this is a cell is the sum of the others."""
-    return cell.strip().lower() in WHOLE
-
-
 """How a row is called that adds up the others."""
 FAR = 3.0
 """Nats by which a validation loss is far above its training loss: perplexities twenty times apart."""
@@ -146,6 +139,11 @@ FORWARD_TO_STEP = 2.4, 3.6
 """FLOPs of a training step by those of its forward pass: the backward pass has about twice as many (Kaplan et al. 2020,
 arXiv:2001.08361, 2.1)."""
 GROWTH_SLACK = 1.5
+
+
+def is_whole(cell: str) -> bool:
+    """Whether a row of which this is a cell is the sum of the others."""
+    return cell.strip().lower() in WHOLE
 
 
 def split(name: str) -> str | None:

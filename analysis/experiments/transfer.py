@@ -18,15 +18,20 @@ LINE = ["d_model", "layers", "base", "rules"]
 
 
 def losses_table(study: Study) -> pd.DataFrame:
-    """Mean loss of each shape at each rate over the seeds that were trained with most of its rates; NaN where one
+    """Mean loss of each shape at each rate over the seeds that were trained with the most; NaN where one
     diverged. base: the shape that is the same with the rules and without, and whose configuration names none."""
     found = trained(study, ENDED)
     rules = found["config"].map(json.loads).map(lambda config: config.get("scaling_rules"))
     names = {"learning_rate": "rate", "valid_loss": "loss"}
     table = found.assign(base=rules.isna(), rules=rules.isin([True])).rename(columns=names).astype({"loss": float})
-    count = table.groupby([*LINE, "seed"])["rate"].transform("size")
-    table = table[count == count.groupby([table[name] for name in LINE]).transform("max")]
+    table = pd.concat([with_most(line) for _, line in table.groupby(LINE)])
     return table.groupby([*LINE, "rate"])["loss"].agg(lambda losses: losses.mean(skipna=False)).reset_index()
+
+
+def with_most(line: pd.DataFrame) -> pd.DataFrame:
+    """Of those seeds that were trained with the same rates as the one with the most."""
+    rates = line.groupby("seed")["rate"].agg(frozenset)
+    return line[line["seed"].map(rates == max(rates, key=len))]
 
 
 def width(study: Study) -> Picture:

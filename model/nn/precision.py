@@ -7,7 +7,7 @@ its weight to the dtype of its input: no autocast.
 import ctypes
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -132,6 +132,11 @@ def native(device: torch.device | str) -> tuple[str, ...]:
         major = torch.cuda.get_device_capability(device)[0]
         return ("fp32", *(("tf32", "bf16") if major >= 8 else ()), *(("fp16",) if major >= 7 else ()))
     return ("fp32", *(name for name in ("bf16", "fp16") if _cpu_is_fast(_DTYPES[name])))
+
+
+def upstreams(precisions: Sequence[str]) -> str:
+    """Of a device's precisions that in which upstream nanoGPT multiplies fp32."""
+    return "tf32" if "tf32" in precisions else "fp32"
 
 
 def scaler(precision: str, device: torch.device | str) -> torch.amp.GradScaler:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.confirm import difference, student, told_apart
+from analysis.confirm import difference, told_apart
 from analysis.ranking import answers, ranking
 from analysis.study import Results, open_study
 from tests.analysis.conftest import Written
+from tune.arithmetic import student
 
 BLOCKS = 24
 

@@ -167,6 +167,9 @@ def cluster_devices(settings: Settings) -> Devices:
     told = on_each(there, about, kind, **({"num_gpus": 1} if kind == "cuda" else {}))
     first, *others = told.values()
     cores_each = cores_of_trial(settings, kind, capacity(kind))
+    if not capacity(kind, cores_each):
+        most = max(int(node["Resources"][KINDS[kind]]) for node in there)
+        raise invalid("cores_per_trial", f"'{cores_each}' is more than any node has: write at most {most}")
     return Devices(
         kind=kind,
         count=settings.slots(cores_each * capacity(kind, cores_each)),

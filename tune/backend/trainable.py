@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shutil
 import time
 from collections.abc import Callable, Generator, Mapping
 from functools import partial
@@ -17,6 +16,7 @@ from model.cost.peak_flops import peak_flops
 from model.data.dataset import PairData, TextData
 from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES, Family, add
+from model.nn.precision import native, upstreams
 from model.training.checkpoint import trained_model
 from model.training.evaluation import score, translated_of
 from model.training.learner import Learner
@@ -32,16 +32,12 @@ SENTENCES = 64
 """Of the validation split, the same ones for all, translated for BLEU."""
 COUNTING_TIMES = 2.0
 """A step whose allocations are counted takes at most so many times what it took, and a plain one, timed beside it."""
-PLAIN = {"cpu": "fp32", "cuda": "tf32"}
-"""The precision of a plain training, by device."""
 SCORE_SECONDS = 2.0
 """Of a lease, kept for a score to be made of them."""
 
 
 class TrainingTrial(LeasedTrial):
     """Trains what its lease says, to its end or to its goal."""
-
-    _of_no_use: Path | None = None
 
     def setup(
         self, config: dict[str, Any], data: Mapping[str, Data], place: Place, families: Mapping[str, Family]
@@ -57,7 +53,6 @@ class TrainingTrial(LeasedTrial):
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """The next lease in the same, warm process."""
-        self._tidy()
         opened = self._take(new_config)
         self._reports.close()
         self._reports = self._train(opened, new_config["peak_flops"])
@@ -131,9 +126,7 @@ class TrainingTrial(LeasedTrial):
         except Exception as error:
             if not (isinstance(error, OSError) or ran_out(error)):  # a time-out is an OSError
                 raise
-        if report.valid:
-            self._of_no_use = self._place.folder / "checkpoints" / self._life.trial
-            report = dataclasses.replace(report, checkpoint=None)
+        report = dataclasses.replace(report, checkpoint=None if report.valid else report.checkpoint)
         more = report.seconds.get("evaluation", 0.0) + time.monotonic() - began
         return dataclasses.replace(report, seconds={**report.seconds, "evaluation": more})
 
@@ -154,7 +147,7 @@ class TrainingTrial(LeasedTrial):
     def _timed(self, report: Report, data: Data) -> Report:
         """With what its steps take beside those of its shape as the recipe trains it, in upstream's precision."""
         device, own = torch.device(self._place.device), self._assignment["config"]
-        shape = {**{name: own[name] for name in DIMENSIONS}, "precision": PLAIN[device.type]}
+        shape = {**{name: own[name] for name in DIMENSIONS}, "precision": upstreams(native(device))}
         recipe = self._place.recipes[self._config.family]
         plain = Config.at(recipe(shape), family=self._config.family, seed=self._place.seed)
         if self._config == plain:
@@ -162,15 +155,8 @@ class TrainingTrial(LeasedTrial):
         one, other = Learner(self._config, data, device, report.micro_batches), Learner(plain, data, device)
         return dataclasses.replace(report, step_ratio=step_ratio(one, other))
 
-    def _tidy(self) -> None:
-        """The end of a trial of a list is in the journal by now: no checkpoint of it is needed any more."""
-        if self._of_no_use:
-            shutil.rmtree(self._of_no_use, ignore_errors=True)
-            self._of_no_use = None
-
     def cleanup(self) -> None:
         """Nothing is left half-written: checkpoints appear whole or not at all."""
-        self._tidy()
         self._reports.close()
 
     def _train(self, opened: float, peak: float | None) -> Generator[Report, None, None]:

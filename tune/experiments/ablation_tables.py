@@ -13,8 +13,8 @@ from itertools import combinations
 from typing import NamedTuple
 
 from model.cost.estimates import plain_parameters
+from tune.arithmetic import mean_interval
 from tune.experiments.base import Row, Table
-from tune.experiments.parallel_timing import mean_interval
 from tune.experiments.tables import MIB, NOTHING, figure, published, signed, with_interval
 from tune.search_space import label
 

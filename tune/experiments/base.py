@@ -76,12 +76,11 @@ class Experiment:
     points: what is to be measured on these devices, the most important first; work: how; it runs on all devices of a
     point alike; None: the points are a list, each trained whole for its `steps` (lists.py), on what `text` makes of the
     study's, and the query `ends` gives its rows; line: what a row says, in short; tables: what the rows that there are
-    say together;
-    told: what the work is told of the rows so far, beside what is asked; further: points that follow from the rows of
-    the first, where the cap still pays for them; files: what stands in the study's folder, by name, after each row;
-    families: those it can be of, the one that it is of by default first; recipe: what it changes of the family's, where
-    --set says nothing; sets: dimensions of the space whose values are
-    the points' own, so that --fix cannot hold them; any_family: it can be of a user's own too.
+    say together; told: what the work is told of the rows so far, beside what is asked; further: points that follow from
+    the rows of the first, where the cap still pays for them; files: what stands in the study's folder, by name, after
+    each row; families: those it can be of, the one that it is of by default first; recipe: what it changes of the
+    family's, where --set says nothing; sets: dimensions of the space whose values are the points' own, so that --fix
+    cannot hold them; any_family: it can be of a user's own too.
     """
 
     name: str

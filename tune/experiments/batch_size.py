@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.scaling import of_rows
 from tune.experiments.tables import NOTHING, figure, published
+from tune.machine import write_whole
 from tune.search.memory_model import Memory, first_overhead
 from tune.units import bytes_text, parse_bytes
 
@@ -185,7 +185,8 @@ class Trials:
         )  # fmt: skip
         found = try_batch(order, self.place.data)
         if found["ended"] != TOO_LATE and rows not in self.known():  # at the edge a second time may end otherwise
-            keep(self.place.folder / FILE, self.known() | {rows: found})
+            self.place.folder.mkdir(parents=True, exist_ok=True)
+            write_whole(self.place.folder / FILE, json.dumps(self.known() | {rows: found}))
         return found
 
     def seconds(self, rows: int) -> float:
@@ -194,14 +195,6 @@ class Trials:
         taken = (each["ready_seconds"] + STEPS * each["step_seconds"] * max(0.0, rows / count - 1)
                  for count, each in known.items())  # fmt: skip
         return max(taken, default=FIRST_SECONDS)
-
-
-def keep(file: Path, known: dict[int, Outcome]) -> None:
-    """Write it whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_suffix(".new")
-    new.write_text(json.dumps(known))
-    new.replace(file)
 
 
 def epoch_rows(config: Config, data: Data) -> int:

@@ -12,11 +12,11 @@ import numpy as np
 from model.config import RECIPES
 from model.training.ddp import make_learner, sampled
 from model.training.learner import Learner
+from tune.arithmetic import Interval
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.large_batch_rules import BASE_RATE, RULES, WatchedLearner, noise_scale, take_lars, watched_learner
-from tune.experiments.parallel_timing import Interval
 from tune.experiments.scaling import recipe_rows, trained
 from tune.experiments.tables import NOTHING, figure, published, with_interval
 from tune.recipe import followed

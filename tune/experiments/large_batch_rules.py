@@ -20,7 +20,7 @@ from model.data.batches import IGNORED, Batch
 from model.training.ddp import ParallelLearner, mean_over_ranks, ranks
 from model.training.learner import Learner, Step
 from model.training.schedule import warm_up
-from tune.experiments.parallel_timing import Interval
+from tune.arithmetic import Interval
 
 BASE_RATE = 0.05  # of .01 to .1, tried on nanoGPT with the recipe's batch
 WEIGHT_DECAY = 5e-4  # the paper's

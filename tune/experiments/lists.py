@@ -3,6 +3,7 @@ what the trials came to is read from the journal.
 """
 
 import json
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,8 @@ from tune.experiments.tables import ending, show
 from tune.experiments.whole_training import Prices, peak_lines
 from tune.flags import invalid
 from tune.recipe import SETTABLE, Recipe
+from tune.reports import Report
+from tune.search.engine import Engine, Listener
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.listed import Listed
 from tune.search_context import ListedStudy, SearchContext, make_memory, memory_limit
@@ -95,9 +98,18 @@ def stand(experiment: Experiment, settings: ExperimentSettings, devices: Devices
     )  # fmt: skip
 
 
+class Trimmed(Listener):
+    """Of a trial that came to its end no checkpoint is needed any more."""
+
+    def reported(self, engine: Engine, trial: str, report: Report) -> None:
+        """Its end is in the journal."""
+        if report.ended == "final" and not report.checkpoint:
+            shutil.rmtree(engine.accounting.journal.folder / "checkpoints" / trial, ignore_errors=True)
+
+
 def run_list(experiment: Experiment, settings: ExperimentSettings) -> int:
     """The exit code. UserError, with nothing written: a setting that cannot serve."""
-    return run_study(settings, stand=partial(stand, experiment)).exit_code
+    return run_study(settings, [Trimmed()], partial(stand, experiment)).exit_code
 
 
 def plan_list(experiment: Experiment, settings: ExperimentSettings) -> Iterator[str]:

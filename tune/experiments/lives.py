@@ -24,6 +24,7 @@ from tune.errors import UserError
 from tune.experiments.base import Row
 from tune.experiments.counters import step_bytes
 from tune.experiments.whole_training import EVALUATION_TOKENS
+from tune.machine import write_whole
 
 REPORT_SECONDS = 1.5
 """Of training between two reports, at most: the first one comes as early as a search's first rung."""
@@ -63,8 +64,7 @@ class Life:
     def keep(self, folder: Path) -> None:
         """Write it, whole or not at all."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "life.new").write_text(json.dumps(asdict(self)))
-        (folder / "life.new").replace(folder / "life.json")
+        write_whole(folder / "life.json", json.dumps(asdict(self)))
 
     def report_at(self, seconds: float) -> int:
         """The report nearest to so many seconds of training."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from model.nn.precision import upstreams
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point
 from tune.experiments.lists import trainings
@@ -43,7 +44,7 @@ def of_size(size: Callable[[Shape], float], layers: int) -> dict[str, Any]:
 def ways(devices: Devices) -> list[Mapping[str, Any]]:
     """What each method changes of a configuration, the first that all others are held against: it has the precision
     that upstream takes on the device. Of precisions, only what the device has."""
-    upstream = {"precision": "tf32" if "tf32" in devices.precisions else "fp32"}
+    upstream = {"precision": upstreams(devices.precisions)}
     mixed = next(({"precision": each} for each in ("bf16", "fp16") if each in devices.precisions), upstream)
     found = [
         upstream, {"precision": "fp32"}, mixed, {**upstream, "batch_tokens": BATCHES[0] * CONTEXT},

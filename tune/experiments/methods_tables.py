@@ -8,8 +8,8 @@ from typing import Any
 
 from model.cost import estimates
 from model.nn.gpt import GPTConfig
+from tune.arithmetic import mean_interval
 from tune.experiments.base import Row, Table
-from tune.experiments.parallel_timing import mean_interval
 from tune.experiments.tables import NOTHING, figure, published_by, signed, with_interval
 
 REPORT: Mapping[str, Any] = {"architecture": "nanogpt", "d_model": 128, "heads": 4, "layers": 4, "dropout": 0.0}

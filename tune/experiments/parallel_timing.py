@@ -21,14 +21,10 @@ from kernels.machine import Watch
 from kernels.timing import CORES_TAKEN
 from model.training.ddp import ParallelLearner, as_first, ranks
 from model.training.learner import Learner
+from tune.arithmetic import Interval
 from tune.errors import UserError
 
 RESAMPLES = 1000
-STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-"""The 97.5 % quantile of Student's t with 1, 2, 3 ... degrees of freedom; with more of them nearly the last."""
-
-Interval = tuple[float, float, float]
-"""The figure, and between which two it lies."""
 
 
 def interval(figure: Callable[[Mapping[str, Any]], Any], rounds: Mapping[str, Sequence[float]]) -> Interval:
@@ -49,15 +45,6 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
     medians = [np.median(x[generator.integers(len(x), size=(RESAMPLES, len(x)))], axis=1) for x in both]
     low, high = np.percentile(medians[0] / medians[1], (2.5, 97.5))
     return float(np.median(above) / np.median(below)), float(low), float(high)
-
-
-def mean_interval(values: Sequence[float]) -> Interval | None:
-    """The mean of a few values, such as one a seed, with Student's interval; None of fewer than two."""
-    if len(values) < 2:
-        return None
-    mean, quantile = float(np.mean(values)), STUDENT[min(len(values) - 2, len(STUDENT) - 1)]
-    half = quantile * float(np.std(values, ddof=1)) / len(values) ** 0.5
-    return mean, mean - half, mean + half
 
 
 WARM_CALLS = 3  # DistributedDataParallel lays out its buckets anew after the first step

@@ -5,10 +5,10 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from model.nn.precision import PRECISIONS
+from tune.arithmetic import mean_interval
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.lists import trainings
-from tune.experiments.parallel_timing import mean_interval
 from tune.experiments.tables import MIB, figure, published, signed, with_interval
 
 BASE = "fp32"

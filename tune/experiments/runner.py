@@ -32,6 +32,7 @@ from tune.experiments.base import (
     price,
 )
 from tune.experiments.tables import ending, show
+from tune.machine import write_whole
 from tune.registry import travelling
 from tune.store.accounting import Accounting, Hold, affordable
 from tune.store.journal import Journal
@@ -194,8 +195,7 @@ class Bench:
         named = {"experiment": self.experiment.name, "value": json.dumps(whole)}
         self.accounting.journal.insert("rows", {"at": self.accounting.clock(), **named})
         for name, text in self.experiment.files(self.rows()).items():
-            (self.folder / f".{name}").write_text(text, encoding="utf-8")
-            (self.folder / f".{name}").replace(self.folder / name)
+            write_whole(self.folder / name, text)
         self.board.measured(whole)
         told = f"skipped: {row['skipped']}" if "skipped" in row else self.experiment.line(whole)
         self.write(f"{point.devices} x {point.text}: {told}")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from model.config import Config, Data, build_model, pad_of
 from model.data.batches import Batch
 from model.data.dataset import TextData
+from model.nn.precision import upstreams
 from model.training.learner import Learner, Step
 from model.training.time_budget import Segment
 from model.training.train import train
@@ -177,7 +178,7 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     """Upstream's way first, in whose process nothing of ours is set yet; then ours, in the device's precisions."""
     steps = max(1, round(settings.scale * STEPS))
     seconds = FIXED_SECONDS + steps * SECONDS_A_STEP[devices.kind]
-    plain = "tf32" if "tf32" in devices.precisions else "fp32"
+    plain = upstreams(devices.precisions)
     small = [(AFTER, "bf16")] if "bf16" in devices.precisions else []
     ways = [(BEFORE, "bf16" if small and devices.kind == "cuda" else "fp32"), (AFTER, plain), *small]
     return [

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from tune.arithmetic import Interval
 from tune.experiments.base import Experiment, Row
-from tune.experiments.parallel_timing import Interval
 from tune.published import PUBLISHED, against_itself
 from tune.table_text import NOTHING, Table, on_screen
 

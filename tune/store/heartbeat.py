@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tune.machine import write_whole
+
 FOLDER = "heartbeats"
 DRIVER = "driver"
 BEAT_SECONDS = 0.5
@@ -117,11 +119,8 @@ def beat(folder: Path, name: str, lease: int, at: float, ended: str | None = Non
 
     ended: that it is the last sign of life of a worker that ends itself, WORKING or IDLE.
     """
-    path = folder / FOLDER / name
-    new = path.with_suffix(".new")
     here = {"pid": os.getpid(), "started": started(os.getpid()), "boot": boot()}
-    new.write_text(json.dumps({"lease": lease, "at": at, "ended": ended} | here))
-    new.replace(path)
+    write_whole(folder / FOLDER / name, json.dumps({"lease": lease, "at": at, "ended": ended} | here))
 
 
 def end_within(seconds: float) -> None:

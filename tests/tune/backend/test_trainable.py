@@ -18,6 +18,7 @@ from model.data.dataset import PairData, TextData, prepare_text
 from tune.backend import leased as trial
 from tune.backend.leased import Life, Place
 from tune.backend.trainable import TrainingTrial
+from tune.experiments.lists import Trimmed
 from tune.reports import from_row
 from tune.store.accounting import Assignment
 from tune.store.heartbeat import DRIVER, FOLDER, Driver, beat, boot, last_beat, opened_here
@@ -82,9 +83,11 @@ def test_a_trial_of_a_list_is_judged_on_both_splits_to_its_end_and_leaves_nothin
     assert [report.steps for report in measured] == [5, 10, 12]
     assert all(report.trained and report.trained.accuracy is not None for report in measured)
     assert last.bleu is not None and last.whole is None and last.averaged is None and last.learning_rate == 0
-    assert last.checkpoint is None and list(tmp_path.rglob("*.safetensors")), "until the driver has the report"
-    process.cleanup()
-    assert not list(tmp_path.rglob("*.safetensors"))
+    engine: Any = SimpleNamespace(accounting=SimpleNamespace(journal=SimpleNamespace(folder=tmp_path)))
+    for report in reports:
+        assert list(tmp_path.rglob("*.safetensors")), "until the journal has the last report"
+        Trimmed().reported(engine, orders["assignment"]["trial"], report)
+    assert last.checkpoint is None and not list(tmp_path.rglob("*.safetensors"))
 
 
 @pytest.mark.parametrize("way", [{}, {"micro_batches": 2}])

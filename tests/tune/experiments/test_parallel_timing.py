@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from model.training.learner import Learner
+from tune.arithmetic import mean_interval
 from tune.experiments import parallel_timing
 from tune.experiments.parallel_timing import (
     LEAST_ROUNDS,
     MOST_ROUNDS,
     in_turns,
     interval,
-    mean_interval,
     ratio,
     undisturbed,
 )
