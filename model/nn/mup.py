@@ -26,7 +26,7 @@ EMBEDDING_STD = 0.2  # of an embedding; it is normalised before its use, so a sm
 MUON = 2.3
 """The rate of a hidden matrix by Muon over AdamW's base rate: of 1.1 to 9, the best at widths of 32, 128 and 256."""
 HIDDEN = "hidden"
-TIED_STD = 0.05  # of an embedding that is the read-out too: .02 to .2 tried, see RESULTS.md
+TIED_STD = 0.05  # of an embedding that is the read-out too: .02 to .2 tried, see docs/log.md
 
 
 @dataclass(frozen=True, kw_only=True)

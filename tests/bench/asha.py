@@ -40,7 +40,7 @@ from tune.store.journal import Journal
 from tune.units import parse_duration
 
 REDUCTION = 2
-"""The best in the replay (RESULTS.md, "The peers' settings")."""
+"""The best in the replay (docs/log.md)."""
 LIFE_SHARE = 0.25
 """Of the budget, the life of a trial that is never stopped (max_t): several may come to their ends."""
 GRACE_SHARE = 1 / 20
