@@ -79,27 +79,14 @@ def flops(rows: Sequence[Row]) -> Table:
     return Table(title="FLOPs of a training step, in millions", columns=columns, rows=found, note=note)
 
 
-def slope(estimated: Sequence[float], measured: Sequence[float]) -> float:
-    """Of the line through the points by least squares."""
-    return float(np.polyfit(estimated, measured, 1)[0])
-
-
-def slopes_of(rows: Sequence[Row]) -> dict[str, list[list[float]]]:
-    """By how a step of the block was counted: the report's formula, the right one and the count over batches."""
-    found, names = {}, ("paper_reported_flops", "paper_step_flops")
-    block = [row for row in steps_of(rows) if (row["step"][0], row["step"][2]) == ("block", HEADS)]
+def slopes(rows: Sequence[Row]) -> Table:
+    """Of measured FLOPs of the report's block over estimated ones, by least squares over its batches."""
+    found, block = [], [row for row in steps_of(rows) if (row["step"][0], row["step"][2]) == ("block", HEADS)]
     for name, counted in STEPS.items():
         if len(known := [row for row in block if counted in row]) > 1:
-            found[name] = [[row[each] for row in known] for each in (*names, counted)]
-    return found
-
-
-def slopes(rows: Sequence[Row]) -> Table:
-    """Of measured against estimated FLOPs."""
-    found = []
-    for name, (reported, right, counted) in slopes_of(rows).items():
-        each = slope(reported[:2], counted[:2]), slope(reported, counted), slope(right, counted)
-        found.append([name, *(figure(value, TIMES) for value in each)])
+            ways = (known[:2], "paper_reported_flops"), (known, "paper_reported_flops"), (known, "paper_step_flops")
+            points = (([row[way] for row in some], [row[counted] for row in some]) for some, way in ways)
+            found.append([name, *(figure(float(np.polyfit(x, y, 1)[0]), TIMES) for x, y in points)])
     columns = "measured", "report's formula, two batches", "all batches", "right formula"
     note = "The report: 2.84 from two points, 2.67 from five; its first estimate is rounded down, 313 for 313.6 million"
     return Table(title="Slope of measured FLOPs against estimated", columns=columns, rows=found, note=note)
@@ -120,18 +107,9 @@ def memory(rows: Sequence[Row]) -> Table:
         ]
         for row in steps_of(rows)
     ]  # fmt: skip
-    columns = (
-        *STEP, "kept on paper", "kept", "times", "step on paper", "step", "times", "DRAM by Nsight", "published",
-    )  # fmt: skip
-    note = (
-        "Kept: tensors that forward saves for backward. Step: the most that is held at once, of the model with AdamW. "
-        "DRAM: what passes to and from memory, which is no size."
-    )
+    columns = *STEP, "kept on paper", "kept", "times", "step on paper", "step", "times", "DRAM by Nsight", "published"
+    note = "Kept: what forward saves for backward. Step: the most held at once, with AdamW. DRAM: traffic, no size"
     return Table(title="Memory in MB", columns=columns, rows=found, note=note)
-
-
-ROOM = 1.2
-"""Times the memory on paper must be there before a step begins."""
 
 
 def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
@@ -182,6 +160,8 @@ BATCHES = (16, 32, 64, 128, 256)
 OTHER_HEADS = (1, 8)
 """Of the block at the smallest batch, which must cost the same."""
 QUICK_SECONDS = 6.0
+ROOM = 1.2
+"""Times the memory on paper must be there before a step begins."""
 ROW_SECONDS = 0.16
 """Of a CPU core for the whole model, beyond that, for each row of the batch."""
 NSIGHT_SECONDS = {"cpu": QUICK_SECONDS, "cuda": 180.0}
@@ -194,14 +174,11 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     def point(asked: dict[str, Any], seconds: float = QUICK_SECONDS, least: float = 0.0, **config: Any) -> Point:
         return Point(devices=1, asked=asked, seconds=seconds, least=least or seconds, config=SHAPE | config)
 
-    def model(batch: int) -> Point:
-        more = ROW_SECONDS * batch if devices.kind == "cpu" else 0.0
-        return point({"measure": "model", "batch": batch} | limit, QUICK_SECONDS + more)
-
+    each = ROW_SECONDS if devices.kind == "cpu" else 0.0
     return [
         point({"measure": "parameters"}),
         *(point({"measure": "block", "batch": batch}) for batch in BATCHES),
-        *(model(batch) for batch in BATCHES),
+        *(point({"measure": "model", "batch": batch} | limit, QUICK_SECONDS + each * batch) for batch in BATCHES),
         point({"measure": "nsight", "batches": list(BATCHES)}, NSIGHT_SECONDS[devices.kind], QUICK_SECONDS),
         *(point({"measure": "block", "batch": BATCHES[0]}, heads=heads) for heads in OTHER_HEADS),
     ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from model.config import RECIPES
+from model.config import RECIPES, Config
 from model.training.ddp import make_learner, sampled
 from model.training.learner import Learner
 from tune.arithmetic import Interval
@@ -19,6 +19,7 @@ from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Ta
 from tune.experiments.large_batch_rules import BASE_RATE, RULES, WatchedLearner, noise_scale, take_lars, watched_learner
 from tune.experiments.scaling import recipe_rows, trained
 from tune.experiments.tables import NOTHING, figure, published, with_interval
+from tune.experiments.whole_training import Prices
 from tune.recipe import followed
 
 DIVERGED = "diverged"
@@ -223,8 +224,8 @@ MEASURES = {"training": measure_training, "epochs": measure_epochs}
 TIMES = (1, 16, 4)
 STEPS = 1600
 """With the recipe's batch; those of a batch k times as large are 1 / k as many."""
-STEP_SECONDS = {"cpu": (0.03, 1.2e-4), "cuda": (0.012, 1e-6)}
-"""Of the default configuration: what a step takes however small, and each token of a device."""
+MARGIN = 1.5
+"""Of a training over its price, as one that is cut short counts for nothing."""
 CLOSING_SECONDS = 6.0
 """To build the model, to evaluate it."""
 
@@ -240,14 +241,15 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
                 if times == 1 and name not in ("unchanged", "LARS"):
                     continue
                 base = BASE_RATE if rule.optimizer == "LARS" else recipe["learning_rate"]
+                asked = {"measure": "training", "rule": name, "times": times, "steps": steps // times}
                 found.append(point(
-                    devices, {"measure": "training", "rule": name, "times": times, "steps": steps // times},
+                    devices, settings.family, asked,
                     batch_tokens=times * recipe["batch_tokens"], learning_rate=rule.rate(base, times), seed=seed,
                 ))  # fmt: skip
         epochs = max(2, round(settings.scale * EPOCHS))
         for on in (True, False):
             asked = {"measure": "epochs", "set_epoch": on, "epochs": epochs, "steps": epochs * EPOCH_BATCHES}
-            found.append(point(devices, asked, batch_tokens=recipe["batch_tokens"], seed=seed))
+            found.append(point(devices, settings.family, asked, batch_tokens=recipe["batch_tokens"], seed=seed))
     return found
 
 
@@ -258,11 +260,11 @@ def recipe_of(settings: ExperimentSettings) -> dict[str, Any]:
     return {**own, **followed(both, given), **given}
 
 
-def point(devices: Devices, asked: dict[str, Any], **config: Any) -> Point:
-    """So many steps of a configuration, at the price that they should have."""
-    fixed, token = STEP_SECONDS[devices.kind]
-    seconds = CLOSING_SECONDS + asked["steps"] * (fixed + config["batch_tokens"] / devices.slots * token)
+def point(devices: Devices, family: str, asked: dict[str, Any], **config: Any) -> Point:
+    """So many steps of a configuration, at the price of each device's part of a batch."""
     config = {"optimizer": "adamw", **config}
+    part = Config(family=family, **config | {"batch_tokens": math.ceil(config["batch_tokens"] / devices.slots)})
+    seconds = CLOSING_SECONDS + MARGIN * asked["steps"] * Prices(devices).step(part)
     return Point(devices=devices.slots, asked=asked, seconds=seconds, least=seconds, config=config)
 
 
