@@ -38,12 +38,7 @@ from tune.store.queries import TRAINED
 from tune.study import conclude
 
 CPU = Devices(kind="cpu", count=2, model="core", precisions=("fp32", "bf16"), cores=2)
-
-
-@pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peak that nothing measures."""
-    monkeypatch.setattr("tune.experiments.whole_training.peak", lambda *_: 1e11)
+pytestmark = pytest.mark.usefixtures("known_peak")
 
 
 def settings(**more: Any) -> ExperimentSettings:

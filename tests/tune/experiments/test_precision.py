@@ -11,12 +11,7 @@ from tune.experiments.precision import FULL_STEPS, by_precision, paired, points,
 
 DEVICES = Devices(kind="cpu", count=1, model="core", precisions=("fp32", "bf16"), cores=1)
 LOSSES = {"fp32": [1.70, 1.72, 1.71], "bf16": [1.705, 1.725, 1.715]}
-
-
-@pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peak that nothing measures."""
-    monkeypatch.setattr("tune.experiments.whole_training.peak", lambda *_: 1e11)
+pytestmark = pytest.mark.usefixtures("known_peak")
 
 
 def asked(**more: Any) -> list[Any]:
