@@ -212,6 +212,9 @@ def test_each_panel_has_a_line_for_each_shape_and_a_loss_that_diverged_is_nowher
     assert len(table) == 7 * 7 and table["loss"].isna().sum() == 7, "seeds are one point"
     assert len(line_of(table, "d_model", 32, True)) == len(line_of(table, "d_model", 32, False)) == 7
     assert table[table["base"]]["loss"].min() == pytest.approx(1.505)
+    lacking = transfer_rows.rows_of({}, seeds=2)[:-1]
+    fewer = losses_table(study_of_trials(tmp_path / "y", "transfer", lacking))
+    assert fewer["loss"].min() == pytest.approx(1.5), "of the seed that has every rate"
 
 
 ALONE = [each for each in scaling_rows.all_rows() if each["devices"] == 1]

@@ -19,7 +19,7 @@ from analysis.settings import ReportSettings
 from analysis.study import Results, Study, open_study
 from analysis.style import MANY, WHAT_COLORS, Picture, axes
 from tests.analysis.conftest import Written, do, search
-from tests.tune.display.browser import Page, browser, program
+from tests.tune.display.browser import Page, browser
 from tune.errors import UserError
 from tune.store.heartbeat import DRIVER, FOLDER, beat
 
@@ -273,8 +273,6 @@ def contrast(first: Rgb, second: Rgb) -> float:
 @pytest.fixture(scope="module")
 def page(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """The report in a browser: nothing is cut off, on a phone, a large screen or paper; light or dark, it reads."""
-    if program() is None:
-        pytest.skip("no Chromium is installed, and a page is looked at with one")
     with browser(tmp_path_factory.mktemp("profile")) as opened:
         opened.open(f"file://{report / 'report.html'}")
         opened.wait_for("[...document.images].length && [...document.images].every((each) => each.naturalWidth)")

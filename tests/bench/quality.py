@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from model.config import Config
+from model.config import Config, Data
 from model.data.dataset import TextData
 from model.training.memory import prepare_process
 from model.training.time_budget import Segment
@@ -20,6 +20,7 @@ from tests.bench import peers
 from tests.bench.contenders import ROWS, SMALL, best_precision, gpt_config, runs_here, text
 from tests.bench.table import Row, not_native
 from tune.experiments.upstream import upstream_rate
+from tune.reports import Report
 
 STEPS, SEEDS = 2_000, 5
 UPSTREAM_LOSS = 1.904
@@ -84,14 +85,20 @@ def recipe_config(architecture: str, precision: str, seed: int = 0) -> Config:
 
 def trained(config: Config, data: TextData, tokens: int) -> tuple[float, float]:
     """A life of about so many tokens, decay included: its loss on valid and test, CPU seconds without those two."""
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.process_time()
-        segment = Segment(device_seconds=AMPLE_SECONDS, steps=tokens // config.batch_tokens, final=True)
-        last = deque(train(config, data, segment, folder=Path(folder), evaluation_tokens=2_048), maxlen=1)[0]
+    began = time.process_time()
+    last = last_report(config, data, tokens // config.batch_tokens, evaluation_tokens=2_048)
     assert last.whole is not None and last.test is not None
     spent = time.process_time() - began - last.whole.seconds - last.test.seconds
     tokens = last.whole.tokens + last.test.tokens
     return (last.whole.loss * last.whole.tokens + last.test.loss * last.test.tokens) / tokens, spent
+
+
+def last_report(config: Config, data: Data, steps: int, *, evaluation_tokens: int, whole: bool = True) -> Report:
+    """At the end of a life of so many steps, decay included. whole: on all of valid and test too."""
+    segment = Segment(device_seconds=AMPLE_SECONDS, steps=steps, final=True, whole=whole)
+    with tempfile.TemporaryDirectory() as folder:
+        told = train(config, data, segment, folder=Path(folder), evaluation_tokens=evaluation_tokens)
+        return deque(told, maxlen=1)[0]
 
 
 def upstream_loss(data: Path, steps: int) -> float:

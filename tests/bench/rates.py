@@ -6,18 +6,14 @@ its regret.
 
 import math
 import statistics
-import tempfile
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from model.config import Config, Data
 from model.nn.mup import BASE_D_MODEL, BASE_LAYERS
 from model.training.memory import prepare_process
-from model.training.time_budget import Segment
-from model.training.train import train
 from tests.bench.contenders import best_precision, pairs, text
-from tests.bench.quality import AMPLE_SECONDS
+from tests.bench.quality import last_report
 from tests.bench.table import Row
 from tune.experiments.transfer import Valley
 
@@ -99,8 +95,5 @@ def loss(family: str, data: Data, shape: tuple[int, int], steps: float, ruled: b
 
 def loss_after(config: Config, data: Data, steps: int) -> float:
     """The loss at the end of a life of so many steps."""
-    segment = Segment(device_seconds=AMPLE_SECONDS, steps=steps, final=True, whole=False)
-    with tempfile.TemporaryDirectory() as folder:
-        told = train(config, data, segment, folder=Path(folder), evaluation_tokens=EVALUATION_TOKENS)
-        last = deque(told, maxlen=1)[0]
+    last = last_report(config, data, steps, evaluation_tokens=EVALUATION_TOKENS, whole=False)
     return last.valid.loss if last.valid else math.inf

@@ -34,11 +34,12 @@ CASES = [
 
 @pytest.mark.parametrize(("kernel", "implementation"), CASES, ids=lambda value: getattr(value, "name", value))
 def test_it_passes_the_gate(kernel: str, implementation: Implementation) -> None:
-    """Or is skipped for want of a compiler or a kind of CPU, and then says so."""
+    """Or is skipped for want of a compiler or a kind of CPU, and then says so; one that refuses our C is a failure."""
     made = benchmark.built(KERNELS[kernel], implementation, seed=1)
-    assert not made.fault.startswith("FAIL"), made.fault
-    if made.fault:
+    no_avx = implementation.name == "c-streaming" and made.fault == "skipped: the CPU has no AVX-512"
+    if no_avx or made.fault == "skipped: no gcc":
         pytest.skip(made.fault)
+    assert not made.fault
 
 
 def test_pi_has_the_same_hits_for_every_number_of_threads() -> None:

@@ -35,10 +35,12 @@ def ptx(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What launches compiled instead of running."""
     if gpu.cuda is None:
         pytest.skip("numba-cuda has no bindings here")
+    from cuda.pathfinder import DynamicLibNotFoundError
+
     try:
         gpu.cuda.compile_ptx(lambda: None, (), cc=COMPUTE_CAPABILITY)
-    except Exception as error:
-        pytest.skip(f"no CUDA compiler (pip install -e '.[cuda]'): {type(error).__name__}")
+    except DynamicLibNotFoundError as error:
+        pytest.skip(f"no CUDA compiler (pip install -e '.[cuda]'): {error}")
     real, compiled = gpu.cuda.jit, list[str]()
 
     class Kernel:

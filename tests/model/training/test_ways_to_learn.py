@@ -1,5 +1,6 @@
 """Each way to train does what it says: the update, the gradients, what is kept for backward, what is allocated."""
 
+import itertools
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -103,16 +104,14 @@ def test_parts_of_a_batch_add_up_to_the_whole_and_allocate_more_often(small_text
 def test_a_step_is_timed_against_anothers_in_the_same_turn_so_that_a_busy_machine_takes_of_both(
     monkeypatch: pytest.MonkeyPatch, slower: float
 ) -> None:
-    now, switched = [0.0], list[str]()
+    now, switched, steps = [0.0], list[str](), itertools.count()
     monkeypatch.setattr("model.cost.allocations.prepare", lambda precision, _: switched.append(precision))
     monkeypatch.setattr("model.cost.allocations.time.perf_counter", lambda: now[0])
 
     def learner(seconds: float, precision: str) -> Any:
-        loads = iter(range(1, 100))
-
         def step(factor: float) -> None:
             assert factor == 0 and switched[-1] == precision, "nothing is learned, and each in its own precision"
-            now[0] += seconds * next(loads)
+            now[0] += seconds * (1 + next(steps) // 2)  # each turn on a busier machine
 
         return SimpleNamespace(step=step, wait=lambda: None, config=SimpleNamespace(precision=precision), device=CPU)
 

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
     "--remote-debugging-pipe", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
@@ -38,11 +40,6 @@ new Promise((done) => {
     look();
 })
 """
-
-
-def program() -> str | None:
-    """The browser, where one is installed."""
-    return next(filter(None, map(shutil.which, PROGRAMS)), None)
 
 
 class Page:
@@ -92,9 +89,10 @@ class Page:
 
 @contextmanager
 def browser(profile: Path) -> Iterator[Page]:
-    """A browser with a new profile; gone afterwards."""
-    found = program()
-    assert found is not None
+    """A browser with a new profile; gone afterwards. Skips what asks for it where none is installed."""
+    found = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if found is None:
+        pytest.skip("no Chromium is installed, and a page is looked at with one")
     told, orders = os.pipe()
     answers, telling = os.pipe()
     words = [sys.executable, "-c", START, str(told), str(telling), found, f"--user-data-dir={profile}", *FLAGS]

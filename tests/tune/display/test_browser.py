@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.searches import comes
-from tests.tune.display.browser import Page, browser, program
+from tests.tune.display.browser import Page, browser
 from tests.tune.display.conftest import trial_runs, watched
 from tune.display.tensorboard import METRICS
 from tune.search_space import DIMENSIONS
-
-pytestmark = pytest.mark.skipif(program() is None, reason="no Chromium is installed, and a page is looked at with one")
 
 
 @pytest.fixture(scope="module")

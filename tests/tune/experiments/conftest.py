@@ -1,5 +1,51 @@
-"""Small data and configs, as the tests of models have them."""
+"""Small data and configs, as the tests of models have them; prices without measuring, and studies without training."""
 
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from model.training.checkpoint import newest
 from tests.model.conftest import clock, eager, life, pair_data, run, small, small_pairs, small_text, text_data, warm
+from tune.assembly import make_engine, make_place, make_terms
+from tune.display.tensorboard import TensorBoard
+from tune.experiments.base import Experiment, Row
+from tune.experiments.lists import trained
+from tune.search.resume import close_what_a_kill_left_open, restore
+from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
+from tune.search_context import SearchContext
+from tune.store.journal import Journal
+from tune.study import conclude
 
 __all__ = ["clock", "eager", "life", "pair_data", "run", "small", "small_pairs", "small_text", "text_data", "warm"]
+
+
+@pytest.fixture
+def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peak that nothing measures."""
+    monkeypatch.setattr("tune.experiments.whole_training.peak", lambda *_: 1e11)
+
+
+def studied(
+    experiment: Experiment, context: SearchContext, folder: Path, course: Callable[..., PowerLaw]
+) -> tuple[list[Row], list[str]]:
+    """A study of a list begun, or gone on with, with all of a search but Ray and the training: what its trials came to,
+    and what is told of it.
+    """
+    settings, new = context.settings, not (folder / "journal.db").exists()
+    with Journal(folder, new=new) as journal:
+        clock = Clock()
+        if not new:
+            close_what_a_kill_left_open(journal)
+        tensorboard = TensorBoard(folder / "tensorboard", journal, settings, context.dimensions)
+        engine = make_engine(context, journal, [tensorboard], now=clock, elapsed=0.0)
+        notes = [] if new else restore(engine, journal, make_terms(context, engine), newest)
+        assert notes == []
+        journal.note(**context.facts())
+        place = make_place(context, engine)
+        assert place.listed and {recipe({})["average"] for recipe in place.recipes.values()} == {0.0}
+        Simulation(engine, clock, Costs(start_up=6.0, overhead=1.0), course).run()
+        rows = trained(journal.rows(experiment.ends), journal.facts()["corpora"])
+        told = list(conclude(context, engine, tensorboard))
+        assert engine.accounting.ledger.spent <= settings.budget
+    return rows, told

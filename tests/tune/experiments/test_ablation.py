@@ -9,11 +9,9 @@ import pytest
 
 from model.config import Config
 from model.cost.estimates import plain_parameters
-from model.training.checkpoint import newest
 from tests.training_rows import ablated
-from tune.assembly import make_engine, make_place, make_terms
+from tests.tune.experiments.conftest import studied
 from tune.devices import Devices
-from tune.display.tensorboard import TensorBoard
 from tune.experiments.ablation import ABLATION, EPOCHS, OVERFITTING, ablation, overfitting, steps_of
 from tune.experiments.ablation_tables import (
     UNITS,
@@ -30,20 +28,11 @@ from tune.experiments.ablation_tables import (
     twists,
 )
 from tune.experiments.base import ExperimentSettings, Row, price
-from tune.experiments.lists import stand, trained
-from tune.search.resume import close_what_a_kill_left_open, restore
-from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
-from tune.store.journal import Journal
-from tune.store.queries import TRAINED
-from tune.study import conclude
+from tune.experiments.lists import stand
+from tune.search.simulator import PowerLaw
 
 CPU = Devices(kind="cpu", count=2, model="core", precisions=("fp32", "bf16"), cores=2)
-
-
-@pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peak that nothing measures."""
-    monkeypatch.setattr("tune.experiments.whole_training.peak", lambda *_: 1e11)
+pytestmark = pytest.mark.usefixtures("known_peak")
 
 
 def settings(**more: Any) -> ExperimentSettings:
@@ -152,26 +141,10 @@ def test_a_text_is_cut_so_that_it_is_seen_so_often(pairs: Path) -> None:
 
 
 def study(folder: Path, asked: ExperimentSettings) -> tuple[int, list[Row], list[str]]:
-    """A study of the ablation begun, or gone on with, with all of a search but Ray and the training: how long its list
-    is, what was trained, and what is told of it."""
-    context, new = stand(ABLATION, asked, CPU), not (folder / "journal.db").exists()
-    journal, clock = Journal(folder, new=new), Clock()
-    if not new:
-        close_what_a_kill_left_open(journal)
-    tensorboard = TensorBoard(folder / "tensorboard", journal, asked, context.dimensions)
-    engine = make_engine(context, journal, [tensorboard], now=clock, elapsed=0.0)
-    notes = [] if new else restore(engine, journal, make_terms(context, engine), newest)
-    assert notes == [] and context.listed is not None
-    journal.note(**context.facts())
-    place = make_place(context, engine)
-    assert place.listed and place.recipes["translation"]({})["average"] == 0.0
-    Simulation(
-        engine, clock, Costs(start_up=6.0, overhead=1.0), lambda *_: PowerLaw(step_seconds=0.5, parameters=1000)
-    ).run()
-    rows = trained(journal.rows(TRAINED), journal.facts()["corpora"])
-    told = list(conclude(context, engine, tensorboard))
-    assert engine.accounting.ledger.spent <= asked.budget
-    journal.close()
+    """How long its list is, what was trained, and what is told of it."""
+    context = stand(ABLATION, asked, CPU)
+    assert context.listed is not None
+    rows, told = studied(ABLATION, context, folder, lambda *_: PowerLaw(step_seconds=0.5, parameters=1000))
     return len(context.listed.listed), rows, told
 
 

@@ -1,6 +1,6 @@
 """The estimates experiment: what it measures of a real step, and what its tables make of rows."""
 
-import time
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,11 @@ from tune.experiments.estimates import SHAPE, line, points, slope, slopes_of, ta
 DEVICES = Devices(kind="cpu", count=2, model="core", precisions=("fp32",), cores=2)
 
 
-def measured(asked: dict[str, Any], seconds: float = 600.0, **config: Any) -> dict[str, Any]:
+def measured(asked: dict[str, Any], **config: Any) -> dict[str, Any]:
     """The row that the work ends with, as the bench keeps it."""
     whole: Any = SHAPE | config
     place = Place(config=Config(family="nanogpt", **whole), data=None, device=torch.device("cpu"), folder=Path(),
-                  ends=time.monotonic() + seconds)  # type: ignore[arg-type]  # fmt: skip
+                  ends=math.inf)  # type: ignore[arg-type]  # fmt: skip
     *_, last = work(place, asked)
     assert last.row is not None
     return {"asked": asked, "config": whole, "devices": 1} | last.row
@@ -45,15 +45,15 @@ def test_parameters_are_the_reports():
 
 
 REFUSED = {
-    "memory: a step of 64 rows needs about": ({"measure": "model", "batch": 64, "memory_limit": 10**8}, 600.0),
-    "there is no GPU here": ({"measure": "nsight", "batches": [16]}, 600.0),
+    "memory: a step of 64 rows needs about": {"measure": "model", "batch": 64, "memory_limit": 10**8},
+    "there is no GPU here": {"measure": "nsight", "batches": [16]},
 }
 
 
 @pytest.mark.parametrize("said", REFUSED)
 def test_what_cannot_be_measured_is_told(said):
     with pytest.raises(ValueError, match=said):
-        measured(*REFUSED[said])
+        measured(REFUSED[said])
 
 
 def test_every_batch_of_both_is_asked_for_and_a_limit_is_passed_on():
@@ -85,7 +85,6 @@ def test_every_table_has_a_cell_for_each_column_and_none_is_empty():
 def test_what_held_stands_in_the_tables():
     parts, flops, slopes, _ = tables(all_rows())
     assert [cells[1:3] for cells in flops.rows[:3]] == [["16", "1"], ["16", "2"], ["16", "8"]]
-    assert len({cells[7] for cells in flops.rows[:3]}) == 1, "heads cancel"
     assert parts.rows[-1][0].startswith("120,600 fewer") and parts.rows[-1][1] == "13,466,278"
     assert next(cells for cells in slopes.rows if cells[0] == "step counted")[-1] == "1.000"
     rows = [row | {"step_flops": 1.1 * row.get("step_flops", 0)} for row in all_rows()]

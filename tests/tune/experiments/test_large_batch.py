@@ -114,6 +114,12 @@ def test_too_little_time_is_no_row_and_the_next_goes_on_from_there(text_data, tm
     assert worked(text_data, tmp_path, asked, batch_tokens=TOKENS)["steps"] == 8
 
 
+def test_a_training_that_diverges_has_no_loss(text_data, tmp_path):
+    asked = {"measure": "training", "rule": "unchanged", "times": 1, "steps": 8}
+    row = worked(text_data, tmp_path, asked, batch_tokens=TOKENS, learning_rate=1e30)
+    assert [row[name] for name in ("train_loss", "valid_loss", "accuracy")] == [None] * 3 and row["steps"] == 8
+
+
 def test_every_table_has_a_cell_for_each_column_and_published_figures_beside(rows):
     assert all(line(row) for row in rows if "skipped" not in row) and line({"valid_loss": None}) == "diverged"
     made = tables(rows)

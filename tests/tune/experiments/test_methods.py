@@ -24,12 +24,7 @@ from tune.experiments.methods_tables import (
 
 CPU = Devices(kind="cpu", count=1, model="core", precisions=("fp32", "bf16"), cores=1)
 GPU = Devices(kind="cuda", count=1, model="card", precisions=("fp32", "tf32", "bf16", "fp16"), cores=1)
-
-
-@pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peak that nothing measures."""
-    monkeypatch.setattr("tune.experiments.whole_training.peak", lambda *_: 1e11)
+pytestmark = pytest.mark.usefixtures("known_peak")
 
 
 def asked(devices: Devices = CPU, **more: Any) -> list[Point]:
@@ -90,11 +85,12 @@ def test_of_equal_losses_the_cheaper_is_first_and_of_equal_costs_the_better():
 
 
 def test_several_seeds_are_one_line_and_methods_are_compared_with_equal_seeds():
-    rows = [method_row(method, seed=seed) for method in ("full precision", "SGD") for seed in range(3)]
+    rows = [method_row("full precision", seed=seed) for seed in range(3)]
+    rows += [method_row("SGD", seed=seed, step_ratio=ratio) for seed, ratio in enumerate((2.5, 2.5, None))]
     assert [len(run.rows) for run in runs_of(rows)] == [3, 3] and tables([]) == []
     first, against, *_ = tables(rows)
     assert "1.802 (1.797-1.807)" in first.rows[1]
-    assert against.rows[0][:5] == ["SGD", "1.00 (1.00-1.00)", "1.00", "1.00", "+0.300 (+0.300 to +0.300)"]
+    assert against.rows[0][:5] == ["SGD", "2.50 (2.50-2.50)", "1.00", "1.00", "+0.300 (+0.300 to +0.300)"]
 
 
 def test_every_table_has_a_cell_for_each_column_and_published_figures_stand_beside():
@@ -118,8 +114,10 @@ def test_every_table_has_a_cell_for_each_column_and_published_figures_stand_besi
     assert len(shapes) == 6 and ("d_model 184, layers 2", "1.041") in shapes
 
 
-def test_what_no_lease_paid_to_count_is_not_ranked():
-    rows = [method_row("full precision", step_bytes=None, step_allocations=None), method_row("SGD")]
+def test_what_no_lease_paid_to_count_is_not_ranked_and_to_time_not_compared():
+    uncounted = {"step_bytes": None, "step_allocations": None, "step_ratio": None}
+    rows = [method_row("full precision", **uncounted), method_row("SGD")]
     found = {table.title.split(",")[0]: table for table in tables(rows)}
     assert [row[0] for row in found["Ranking by the report's formula"].rows] == ["SGD"]
+    assert found["Against the baseline"].rows[0][:4] == ["SGD", "-", "-", "-"]
     assert len(next(iter(found.values())).rows) == 2

@@ -16,6 +16,7 @@ from tune.experiments import parallel_timing
 from tune.experiments.parallel_timing import (
     LEAST_ROUNDS,
     MOST_ROUNDS,
+    in_rounds,
     in_turns,
     interval,
     ratio,
@@ -73,6 +74,13 @@ def test_a_reading_is_of_a_call_in_its_own_turn(clock):
 def test_no_round_begins_that_there_is_no_time_for(clock):
     rounds = in_turns({"a": Way("a", 0.2, clock, [])}, LEARNER, left=lambda: 5.0 - clock.now)
     assert LEAST_ROUNDS <= len(rounds["a"]) < MOST_ROUNDS and clock.now <= 5.0
+
+
+@pytest.mark.parametrize("own", [-1e9, 1e9])
+def test_the_seconds_that_ranks_agree_on_alone_end_the_rounds(clock, own):
+    way = Way("a", 0.125, clock, [])
+    rounds = in_rounds({"a": way}, lambda: own, agreed=lambda _: 1.0 if way.calls < LEAST_ROUNDS + 3 else -1.0)
+    assert len(rounds["of call"]) == LEAST_ROUNDS + 3
 
 
 class Busy:

@@ -11,12 +11,7 @@ from tune.experiments.precision import FULL_STEPS, by_precision, paired, points,
 
 DEVICES = Devices(kind="cpu", count=1, model="core", precisions=("fp32", "bf16"), cores=1)
 LOSSES = {"fp32": [1.70, 1.72, 1.71], "bf16": [1.705, 1.725, 1.715]}
-
-
-@pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peak that nothing measures."""
-    monkeypatch.setattr("tune.experiments.whole_training.peak", lambda *_: 1e11)
+pytestmark = pytest.mark.usefixtures("known_peak")
 
 
 def asked(**more: Any) -> list[Any]:
@@ -37,10 +32,14 @@ def test_differences_are_of_equal_seeds():
 
 
 def test_every_table_has_a_cell_for_each_column_and_says_what_is_saved():
-    made = tables(precise(LOSSES, {"fp32": 60.0, "bf16": 30.0}))
+    rows = precise(LOSSES, {"fp32": 60.0, "bf16": 30.0})
+    for row in rows:
+        row["step_bytes"] = {"fp32": 8e6, "bf16": 6e6}[row["config"]["precision"]]
+    made = tables(rows)
     assert len(made) == 3
     for table in made:
         assert {len(cells) for cells in table.rows} == {len(table.columns)}, table.title
-    name, saved, loss, *_ = made[2].rows[0]
-    assert (name, saved) == ("bf16", "+50.0 (+50.0 to +50.0)") and loss == "+0.0050 (+0.0050 to +0.0050)"
+    saved, lighter = "+50.0 (+50.0 to +50.0)", "+25.0 (+25.0 to +25.0)"
+    name, seconds, loss, _, memory = made[2].rows[0]
+    assert (name, seconds, loss, memory) == ("bf16", saved, "+0.0050 (+0.0050 to +0.0050)", lighter)
     assert made[2].rows[1][1] == f"{100 * 14 / report_seconds():+.1f}" and tables([]) == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.scaling_rows import BYTES, MACHINE, all_rows, network, step
+from tests.scaling_rows import BYTES, MACHINE, all_rows, network, step, training
 from tune.devices import Devices
 from tune.experiments.base import ExperimentSettings
 from tune.experiments.scaling import BATCHES, counts, line, points
@@ -117,6 +117,9 @@ def test_every_table_has_a_cell_for_each_column_and_none_is_empty():
     assert len(made) == 8
     for table in made:
         assert {len(cells) for cells in table.rows} == {len(table.columns)}, table.title
+    diverged = training(2) | {"train_loss": None, "valid_loss": None, "accuracy": None}
+    assert line(diverged) == "validation loss - after 200 steps"
+    assert tables([diverged])[0].rows == [["2", "12", "200", "-", "-", "-", "3.0"]]
 
 
 def test_of_no_rows_and_of_one_device_there_is_less_to_tell():

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from model.training.checkpoint import load, save
+from tests.searches import PATIENCE_SECONDS
 from tests.tune.search.world import World
 from tune.errors import UserError
 from tune.reports import Report
@@ -178,12 +180,20 @@ def test_at_an_end_in_order_all_is_there_but_what_is_of_the_machine(study: Path,
 def test_a_search_that_is_told_to_end_at_once_does_not_wait_for_a_copy(
     study: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = world_in(study)
-    wholes: list[bool] = []
-    monkeypatch.setattr(Mirror, "copy", lambda self, whole=False: wholes.append(whole))
+    world, wholes, done = world_in(study), list[bool](), list[bool]()
+    begun, told = threading.Event(), threading.Event()
+
+    def copy(self: Mirror, *, whole: bool = False) -> None:
+        wholes.append(whole)
+        begun.set()
+        done.append(told.wait(PATIENCE_SECONDS))
+
+    monkeypatch.setattr(Mirror, "copy", copy)
     with pytest.raises(KeyboardInterrupt), mirrored(study, place.parent, lambda: world.now, pytest.fail):
+        assert begun.wait(PATIENCE_SECONDS)
         raise KeyboardInterrupt
-    assert True not in wholes
+    assert wholes == [False] and done == [], "it ended while the copy was still made"
+    told.set()
 
 
 def test_what_cannot_be_is_one_line(study: Path, place: Path) -> None:
