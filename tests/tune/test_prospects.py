@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from tests.tune.search.world import WARM_UP_STEPS, Numbered, World
 from tune import cli
 from tune.experiments.experiment_settings import ExperimentSettings
-from tune.prospects import prospects, standing
+from tune.prospects import note_prospects, prospects, standing
 from tune.recipe import Recipe
 from tune.settings import Settings
 from tune.store.journal import Journal
@@ -64,6 +65,20 @@ def test_it_knows_what_the_search_knew_whether_that_is_over_runs_or_was_killed(s
         found = standing(journal, asked(world), world.journal.folder, slots=2, share=1.0)
     for name, family in world.families.items():
         assert found[name].state() == family.policy.state()
+
+
+@pytest.mark.parametrize("trials_each", [2, 0.5])
+def test_of_parts_of_a_gpu_and_of_several_cores_it_foretells_what_the_search_did_at_its_end(
+    study: Study, trials_each: float
+) -> None:
+    """What measuring took of a whole device before the first lease has a slot too, and no say in what one is."""
+    world = study(trials_each=trials_each)
+    world.journal.insert("slots", {"slot": 99, "opened": 0.0, "closed": 1.0})
+    world.journal.insert("charges", {"at": 1.0, "slot": 99, "what": "start", "seconds": 1.0})
+    note_prospects(asked(world), world.engine)
+    told = world.journal.facts()["prospects"]
+    found = {name: asdict(each) for name, each in prospects(asked(world)).foretold.items()}
+    assert json.loads(json.dumps(found)) == told and all(each["rows"] for each in found.values())
 
 
 def test_the_study_is_only_read(study: Study) -> None:

@@ -149,7 +149,7 @@ class TrainingTrial(LeasedTrial):
         device, own = torch.device(self._place.device), self._assignment["config"]
         shape = {**{name: own[name] for name in DIMENSIONS}, "precision": upstreams(native(device))}
         recipe = self._place.recipes[self._config.family]
-        plain = Config.at(recipe(shape), family=self._config.family, seed=self._place.seed)
+        plain = Config.at(recipe(shape), family=self._config.family, seed=self._config.seed)
         if self._config == plain:
             return dataclasses.replace(report, step_ratio=1.0)
         one, other = Learner(self._config, data, device, report.micro_batches), Learner(plain, data, device)

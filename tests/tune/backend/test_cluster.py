@@ -15,6 +15,7 @@ from tests.soak.search import Search
 from tune.backend import session
 from tune.search.engine import MACHINE_GONE
 from tune.settings import Settings
+from tune.study import slots_there
 
 TRAINS = "SELECT COUNT(*) FROM leases WHERE closed IS NULL AND trial IN (SELECT trial FROM reports)"
 
@@ -67,3 +68,7 @@ def test_devices_are_those_of_all_nodes_and_precisions_what_all_do(monkeypatch: 
     assert (found.slots, found.precisions, found.name) == (4, ("fp32",), "A or B")
     with pytest.raises(ValueError, match=r"--devices: '5'"):
         session.cluster_devices(Settings(budget=600, devices=5))
+    found = session.cluster_devices(Settings(budget=600, cores_per_trial=2))
+    assert (found.slots, slots_there(found), found.name) == (1, 1, "2 A or B"), "both cores on one node"
+    with pytest.raises(ValueError, match=r"^--cores-per-trial: '4' is more than any node has: write at most 3"):
+        session.cluster_devices(Settings(budget=600, cores_per_trial=4))

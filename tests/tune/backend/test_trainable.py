@@ -2,38 +2,69 @@
 
 import errno
 import json
+import math
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from model.config import Config
+from model.config import Config, Data
 from model.cost.peak_flops import flops_on
 from model.data.corpus import TextCorpus
 from model.data.dataset import PairData, TextData, prepare_text
+from model.training.learner import Learner
 from tune.backend import leased as trial
+from tune.backend import trainable
 from tune.backend.leased import Life, Place
 from tune.backend.trainable import TrainingTrial
 from tune.experiments.lists import Trimmed
-from tune.reports import from_row
+from tune.reports import Report, from_row
 from tune.store.accounting import Assignment
 from tune.store.heartbeat import DRIVER, FOLDER, Driver, beat, boot, last_beat, opened_here
 
 POINT = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"}
+Begin = Callable[..., TrainingTrial]
 
 
-def told(peak: float | None, *, steps: int) -> dict[str, Any]:
+def told(peak: float | None, *, steps: int, **more: Any) -> dict[str, Any]:
     """What the driver says of a lease that begins now."""
     assignment = Assignment(
-        trial="t001", family="nanogpt", config=POINT, slot=0, lease=1, rung=0, opened=0.0, seconds=60.0, steps=steps,
+        trial="t001", family="nanogpt", config=POINT, slot=0, lease=1, rung=0, opened=0.0, seconds=3600.0, steps=steps,
         training_seconds=None, checkpoint=None, micro_batches=1,
     )  # fmt: skip
     opened = {"boot": boot(), "monotonic": time.monotonic()}
-    return {"assignment": vars(assignment), "opened": opened, "peak_flops": peak}
+    return {"assignment": vars(assignment) | more, "opened": opened, "peak_flops": peak}
+
+
+@pytest.fixture
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
+    """begin(data, orders, recipe, **more of its place): a trial's process, which gives no sign of life."""
+    monkeypatch.setattr(trial, "Heart", lambda live: SimpleNamespace(start=lambda: None))
+
+    def made(data: Data, orders: dict[str, Any], recipe: Callable[..., Any] = dict, **more: Any) -> TrainingTrial:
+        process, family = TrainingTrial.__new__(TrainingTrial), orders["assignment"]["family"]
+        place = Place(
+            folder=tmp_path, device="cpu", threads=1, seed=0, recipes={family: recipe}, driver=Driver.here(),
+            evaluation_tokens={family: 256}, report_every=3600.0, memory_limit=None, **more,
+        )  # fmt: skip
+        process.setup(orders, {family: data}, place, {})
+        return process
+
+    return made
+
+
+def reports(process: TrainingTrial) -> list[Report]:
+    """Those of its lease."""
+    found = [from_row(json.loads(process.step()["report"]))]
+    while not found[-1].ended:
+        found.append(from_row(json.loads(process.step()["report"])))
+    return found
 
 
 @pytest.fixture
@@ -42,17 +73,11 @@ def data() -> TextData:
     return prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=[text], valid=[text], test=[text]))
 
 
-def test_a_peak_is_measured_where_none_is_told(tmp_path: Path, data: TextData, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "Heart", lambda live: SimpleNamespace(start=lambda: None))
-    process = TrainingTrial.__new__(TrainingTrial)
-    place = Place(
-        folder=tmp_path, device="cpu", threads=1, seed=0, recipes={"nanogpt": dict}, evaluation_tokens={"nanogpt": 256},
-        report_every=60.0, driver=Driver.here(), memory_limit=None,
-    )  # fmt: skip
-    process.setup(told(None, steps=2), {"nanogpt": data}, place, {})
-    measured = from_row(json.loads(process.step()["report"]))
+def test_a_peak_is_measured_where_none_is_told(begin: Begin, data: TextData) -> None:
+    process = begin(data, told(None, steps=2))
+    *_, measured = reports(process)
     process.reset_config(told(123e9, steps=3))
-    known = from_row(json.loads(process.step()["report"]))
+    *_, known = reports(process)
     assert measured.peak_flops > 1e8 and known.peak_flops == 123e9
     flops = flops_on(Config(family="nanogpt", **POINT), data)
     for report in (measured, known):
@@ -61,56 +86,62 @@ def test_a_peak_is_measured_where_none_is_told(tmp_path: Path, data: TextData, m
 
 
 def test_a_trial_of_a_list_is_judged_on_both_splits_to_its_end_and_leaves_nothing_on_disk(
-    tmp_path: Path, pair_data: PairData, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, tmp_path: Path, pair_data: PairData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "Heart", lambda live: SimpleNamespace(start=lambda: None))
-    monkeypatch.setattr("tune.backend.trainable.SENTENCES", 2)
-    process = TrainingTrial.__new__(TrainingTrial)
+    monkeypatch.setattr(trainable, "SENTENCES", 2)
     recipe = {"batch_tokens": 256, "warm_up_steps": 1, "average": 0.0}
-    place = Place(
-        folder=tmp_path, device="cpu", threads=1, seed=0, recipes={"translation": lambda point: recipe | point},
-        evaluation_tokens={"translation": 256}, report_every=60.0, driver=Driver.here(), memory_limit=None, listed=True,
-    )  # fmt: skip
-    orders = told(1e11, steps=12)
-    orders["assignment"] |= {"family": "translation", "rung": None}
-    process.setup(orders, {"translation": pair_data}, place, {})
-    reports = [from_row(json.loads(process.step()["report"]))]
-    while not reports[-1].ended:
-        reports.append(from_row(json.loads(process.step()["report"])))
-    last = reports[-1]
-    assert len(reports) > 1 and (last.ended, last.steps) == ("final", 12)
-    measured = [report for report in reports if report.valid]
+    orders = told(1e11, steps=12, family="translation", rung=None)
+    found = reports(begin(pair_data, orders, lambda point: recipe | point, listed=True))
+    last = found[-1]
+    assert len(found) > 1 and (last.ended, last.steps) == ("final", 12)
+    measured = [report for report in found if report.valid]
     assert [report.steps for report in measured] == [5, 10, 12]
     assert all(report.trained and report.trained.accuracy is not None for report in measured)
     assert last.bleu is not None and last.whole is None and last.averaged is None and last.learning_rate == 0
     engine: Any = SimpleNamespace(accounting=SimpleNamespace(journal=SimpleNamespace(folder=tmp_path)))
-    for report in reports:
+    for report in found:
         assert list(tmp_path.rglob("*.safetensors")), "until the journal has the last report"
         Trimmed().reported(engine, orders["assignment"]["trial"], report)
     assert last.checkpoint is None and not list(tmp_path.rglob("*.safetensors"))
 
 
-@pytest.mark.parametrize("way", [{}, {"micro_batches": 2}])
+@pytest.mark.parametrize("way", [{}, {"seed": 1}, {"seed": 1, "micro_batches": 2, "precision": "bf16"}])
 def test_of_a_list_the_steps_of_text_are_counted_at_the_end_and_timed_against_plain_ones(
-    tmp_path: Path, data: TextData, monkeypatch: pytest.MonkeyPatch, way: dict[str, int]
+    begin: Begin, data: TextData, monkeypatch: pytest.MonkeyPatch, way: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(trial, "Heart", lambda live: SimpleNamespace(start=lambda: None))
-    process = TrainingTrial.__new__(TrainingTrial)
-    place = Place(
-        folder=tmp_path, device="cpu", threads=1, seed=0, recipes={"nanogpt": dict}, evaluation_tokens={"nanogpt": 256},
-        report_every=60.0, driver=Driver.here(), memory_limit=None, listed=True,
-    )  # fmt: skip
-    orders = told(1e11, steps=6)
-    orders["assignment"] |= {"rung": None, "micro_batches": 1, "config": POINT | way}
-    process.setup(orders, {"nanogpt": data}, place, {})
-    reports = [from_row(json.loads(process.step()["report"]))]
-    while not reports[-1].ended:
-        reports.append(from_row(json.loads(process.step()["report"])))
-    *before, last = reports
+    timed: list[tuple[Learner, Learner]] = []
+    monkeypatch.setattr(trainable, "step_ratio", lambda *two: timed.append(two) or 2.0)
+    *before, last = reports(begin(data, told(1e11, steps=6, rung=None, config=POINT | way), listed=True))
     assert last.ended == "final" and last.step_bytes and last.step_bytes > 4 * last.parameters
     assert last.step_allocations and last.step_allocations > 1
-    assert last.step_ratio and (last.step_ratio == 1 if not way else last.step_ratio > 0)
     assert all(report.step_bytes is None for report in before)
+    assert last.step_ratio == (2.0 if "precision" in way else 1.0)
+    plain, seed = Config(family="nanogpt", **POINT), way.get("seed", 0)
+    assert [(one.config, one.micro_batches, other.config, other.micro_batches) for one, other in timed] == [
+        (replace(plain, **way), 2, replace(plain, seed=seed), 1)
+    ] * ("precision" in way), "the recipe's own needs no timing"
+
+
+DISK = OSError(errno.ENOSPC, "no space left on the device")
+
+
+@pytest.mark.parametrize(
+    ("family", "error"), [("nanogpt", None), ("nanogpt", MemoryError()), ("nanogpt", DISK), ("translation", None)]
+)
+def test_a_lease_too_short_to_score_and_memory_or_disk_that_run_out_leave_the_end_as_it_is(
+    begin: Begin, data: TextData, pair_data: PairData, monkeypatch: pytest.MonkeyPatch, family: str,
+    error: Exception | None,
+) -> None:  # fmt: skip
+    def count(*given: object) -> None:
+        assert error is not None, "there is no time for it"
+        raise error
+
+    monkeypatch.setattr(trainable, "count_allocations", count)
+    monkeypatch.setattr(trainable, "SCORE_SECONDS", 0.0 if error else math.inf)
+    orders = told(1e11, steps=6, family=family, rung=None, config=POINT | {"micro_batches": 2})
+    *_, last = reports(begin(pair_data if family == "translation" else data, orders, listed=True))
+    assert (last.ended, last.steps, last.checkpoint) == ("final", 6, None) and last.valid and last.trained
+    assert (last.bleu, last.step_bytes, last.step_allocations, last.step_ratio) == (None,) * 4
 
 
 def test_elsewhere_a_lease_is_as_old_as_the_drivers_last_sign_of_life_says(tmp_path: Path) -> None:

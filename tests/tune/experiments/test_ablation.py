@@ -1,7 +1,9 @@
 """The ablation: what it asks for, the effects that it finds, the report's parameters; and its study in virtual time."""
 
 import math
+from contextlib import closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ from model.config import Config
 from model.cost.estimates import plain_parameters
 from tests.training_rows import ablated
 from tests.tune.experiments.conftest import studied
-from tune.devices import Devices
+from tune.assembly import make_engine, make_place
+from tune.devices import Devices, find_devices
 from tune.experiments.ablation import ABLATION, EPOCHS, OVERFITTING, ablation, overfitting, steps_of
 from tune.experiments.ablation_tables import (
     UNITS,
@@ -28,8 +31,13 @@ from tune.experiments.ablation_tables import (
     twists,
 )
 from tune.experiments.base import ExperimentSettings, Row, price
-from tune.experiments.lists import stand
-from tune.search.simulator import PowerLaw
+from tune.experiments.lists import run_list, stand
+from tune.reports import Report
+from tune.search.engine import Engine
+from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
+from tune.store.accounting import Assignment
+from tune.store.journal import Journal, connect
+from tune.study import own_ray
 
 CPU = Devices(kind="cpu", count=2, model="core", precisions=("fp32", "bf16"), cores=2)
 pytestmark = pytest.mark.usefixtures("known_peak")
@@ -161,3 +169,63 @@ def test_a_study_of_a_list_trains_it_whole_and_goes_on_with_what_the_cap_did_not
     most, rows, told = study(tmp_path, replace(asked, budget=3600.0))
     assert len(rows) == most == 2 * len({shape_of(row["config"]) for row in rows})
     assert not any("left out" in line for line in told)
+
+
+class Raising(Simulation):
+    """Of a study's trials, which leave checkpoints, the first so many raise; each error is told with its trial."""
+
+    def __init__(self, engine: Engine, clock: Clock, most: int) -> None:
+        costs, course = Costs(start_up=6.0, overhead=1.0), PowerLaw(step_seconds=0.5, parameters=1000)
+        super().__init__(engine, clock, costs, lambda *_: course)
+        self.most, self.folder = most, engine.accounting.journal.folder / "checkpoints"
+
+    def segment(self, assignment: Assignment) -> Report:
+        report: Any = super().segment(assignment)
+        return replace(report, valid=replace(report.valid, bits_per_character=1.0))
+
+    def end(self, assignment: Assignment) -> None:
+        (self.folder / assignment.trial / "step-000001").mkdir(parents=True)
+        if int(assignment.trial[1:]) <= self.most:
+            self.engine.raised(assignment.trial, "error: ValueError: mine")
+        else:
+            super().end(assignment)
+
+
+@pytest.mark.parametrize("raising", [1, 100])
+def test_of_a_list_no_checkpoint_of_an_end_is_kept_and_it_is_told_what_came_to_none(
+    pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raising: int
+) -> None:
+    def run_trials(engine: Engine, *_: Any, **more: Any) -> None:
+        Raising(engine, clock, raising).run()
+
+    clock, out = Clock(), tmp_path / "study"
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr("tune.study.local_ray", lambda cpus, gpus: nullcontext())
+    monkeypatch.setattr("tune.study.make_engine", partial(make_engine, now=clock, elapsed=0.0))
+    monkeypatch.setattr("tune.study.run_trials", run_trials)
+    asked = settings(fix={"d_model": 64}, translation_corpus=pairs, scale=0.001, name="ablation", out=out)
+    code = run_list(ABLATION, asked)
+    told = (out / "log.txt").read_text()
+    with closing(connect(out)) as journal:
+        states = dict(journal.execute("SELECT trial, state FROM trials"))
+    failed = [trial for trial, state in states.items() if state == "failed"]
+    whole = len(ablation(CPU, asked))
+    assert {folder.name for folder in (out / "checkpoints").iterdir()} == {*failed}, "of all others none is needed"
+    assert f"{len(failed)} came to no end: " in told and "error: ValueError: mine" in told
+    if raising == 1:
+        assert (code, failed, len(states)) == (0, ["t001"], whole) and "left out" not in told
+    else:
+        assert code == 1 and 1 < len(failed) == len(states) < whole
+        assert f"{whole - len(failed)} of {whole} left out, as the first failed with one error" in told
+
+
+def test_a_trial_of_two_cores_has_two_threads_and_two_of_rays_cpus(
+    pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr("tune.study.local_ray", lambda cpus, gpus: nullcontext((cpus, gpus)))
+    asked = settings(devices=5, cores_per_trial=2, translation_corpus=pairs)
+    context = stand(ABLATION, asked, find_devices(asked))
+    with closing(Journal(tmp_path, new=True)) as journal, own_ray(context) as ray:
+        place = make_place(context, make_engine(context, journal, [], now=Clock(), elapsed=0.0))
+    assert (place.threads, ray) == (2, (4, 0)), "two trials at once"

@@ -1,6 +1,7 @@
 """The command of experiments: what it lists and plans, and that a wrong word is one line and exit code 2."""
 
 import json
+import re
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +19,10 @@ from tune.experiments.catalogue import EXPERIMENTS
 from tune.experiments.experiment_settings import ExperimentSettings
 from tune.experiments.scaling_tables import tables
 from tune.experiments.tables import ending
+from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.settings import Settings
 from tune.store.journal import Journal
+from tune.units import parse_duration
 from tune.winners import winners
 
 HERE = ("--devices", "2", "--oversubscribe")
@@ -58,6 +61,7 @@ WRONG = {
     "--set: 'context=128' is not for methods": ["methods", "--budget", "1h", "--set", "context=128"],
     "--markdown: beside --csv": ["--tables", "x", "--csv", "--markdown"],
     "--fix: 'precision=fp32' is not for stages": ["stages", "--budget", "1h", "--fix", "precision=fp32"],
+    "--cores-per-trial: '2' is of searches": ["stages", "--budget", "1h", "--cores-per-trial", "2", *HERE],
 }
 
 
@@ -87,6 +91,20 @@ def test_the_plan_shares_out_the_budget_and_writes_nothing(texts, empty_folder, 
     assert set(asked) - {"--plan"} < set(given.split()), "printed first, while all else is still to be prepared"
     assert first.startswith("scaling on 2 x") and last == "about 20m of 20m"
     assert len([line for line in planned if line.startswith("2 x measure steps")]) == 6
+    assert list(empty_folder.iterdir()) == []
+
+
+def test_the_plan_of_a_list_is_what_its_trainings_take_of_all_their_cores(texts, empty_folder, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    asked = ["precision", "--budget", "20h", "--plan", "--text-corpus", str(texts["text_corpus"])]
+    assert cli.main(ExperimentSettings, [*asked, "--devices", "5", "--oversubscribe", "--cores-per-trial", "2"]) == 0
+    _, first, *planned, last = capsys.readouterr().out.splitlines()
+    seconds = [int(line.split()[-2]) for line in planned if line.endswith(" s")]
+    each = sum(seconds) + len(seconds) * FIRST_OVERHEAD_SECONDS
+    told = re.fullmatch("about (.+) in all, of 20h: where that is less, the dearest are left out", last)
+    assert first.startswith("precision on 2 x 2 CPU cores") and seconds and told
+    rounded = 2 * 0.5 * len(seconds) + 0.5
+    assert parse_duration(told[1]) == pytest.approx(2 * (2 * FIRST_START_UP_SECONDS + each), abs=rounded)
     assert list(empty_folder.iterdir()) == []
 
 
@@ -162,11 +180,17 @@ def test_the_tables_of_a_study_are_printed_anew_in_each_form(tmp_path, capsys):
 
 
 def test_what_has_no_tables_is_one_line(tmp_path, capsys):
+    said = dict.fromkeys((tmp_path, tmp_path / "empty"), "is no study of an experiment")
     World(tmp_path, cap=600, slots=2).journal.note(settings={})
-    for folder in (tmp_path, tmp_path / "empty"):
+    for name in ("ablation", "stages"):
+        said[tmp_path / name] = f"has no row of {name} yet that makes a table: go on with it"
+        (tmp_path / name).mkdir()
+        with closing(Journal(tmp_path / name, new=True)) as journal:
+            journal.note(experiment=name, corpora={})
+    for folder, why in said.items():
         assert cli.main(ExperimentSettings, ["--tables", str(folder), "--csv"]) == 2
         told = capsys.readouterr().err
-        assert told.startswith(f"--tables: '{folder}' is no study of an experiment") and told.count("\n") == 1
+        assert told.startswith(f"--tables: '{folder}' {why}") and told.count("\n") == 1
 
 
 def test_what_has_no_winner_is_one_line(tmp_path, capsys):

@@ -41,7 +41,7 @@ def test_either_way_takes_its_steps_and_has_its_stages(
         ends = time.monotonic() + seconds
         return Place(config=small_text, data=text_data, device=torch.device("cpu"), folder=tmp_path, ends=ends)
 
-    *_, last = work(place(60.0), {"way": way, "steps": 4})
+    *_, last = work(place(3600.0), {"way": way, "steps": 4})
     row = {"asked": {"way": way}, "config": {"precision": "fp32"}} | last.row
     assert row["steps"] == 4 and min(row["stages"].values()) > 0 and line(row)
     with pytest.raises(ValueError, match="of 50 steps were done when the seconds were over; give more --budget"):
