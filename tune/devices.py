@@ -124,7 +124,7 @@ def cores_of_trial(settings: Settings, kind: str, available: int) -> int:
             raise invalid("cores_per_trial", f"'{wanted}' {rule}: leave it out")
         return 1
     if wanted > (count := settings.slots(available)):
-        raise invalid("cores_per_trial", f"'{wanted}' is more than the {count} cores to use: write at most {count}")
+        raise invalid("cores_per_trial", f"'{wanted}' is more than there are to use: write at most {count}")
     if settings.trials_per_gpu not in (1, AUTO):
         rule = "asks for several trials on each GPU, and there is no GPU here"
         raise invalid("trials_per_gpu", f"'{settings.trials_per_gpu}' {rule}: leave it out; a CPU core runs one trial")

@@ -37,10 +37,10 @@ def hugging_face() -> Any:
         def __init__(self) -> None:
             self.found: dict[str, Any] | None = None
 
-        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **more: Any) -> Any:
+        def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
             """The trainer saves next."""
             if ration.held() is not None:
-                self.found, control.should_save = metrics, True
+                self.found, control.should_save = more["metrics"], True
             return control
 
         def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
