@@ -25,9 +25,9 @@ class TransformerConfig:
     """What both models are told of their shape."""
 
     vocabulary: int
-    d_model: int = 128
-    heads: int = 4
-    layers: int = 4
+    d_model: int
+    heads: int
+    layers: int
     dropout: float = 0.0
     scaling_rules: bool = True
 

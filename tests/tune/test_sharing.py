@@ -148,7 +148,7 @@ def test_cores_of_a_trial_make_fewer_slots_each_charged_for_all_of_its_cores(mon
     asked = Settings(budget=3600.0, devices=5, oversubscribe=True, cores_per_trial=2)
     devices = find_devices(asked)
     assert (devices.slots, devices.share, devices.slots_of(4)) == (2, 2.0, 2) and devices.needs == {"CPU": 2}
-    with pytest.raises(ValueError, match=r"^--cores-per-trial: '6' is more than the 5 cores to use: write at most 5"):
+    with pytest.raises(ValueError, match=r"^--cores-per-trial: '6' is more than there are to use: write at most 5"):
         find_devices(replace(asked, cores_per_trial=6))
     with pytest.raises(ValueError, match=r"^--cores-per-trial: '2' asks for CPU cores, and trials run on GPUs here"):
         cores_of_trial(asked, "cuda", 2)

@@ -205,4 +205,4 @@ def test_decoding_stops_at_eos(width):
 
 def test_an_impossible_shape_is_refused():
     with pytest.raises(ValueError, match="heads: 3"):
-        TranslatorConfig(vocabulary=10, pad=7, d_model=16, heads=3)
+        TranslatorConfig(vocabulary=10, pad=7, d_model=16, heads=3, layers=2)
