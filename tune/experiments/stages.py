@@ -178,9 +178,12 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     """Upstream's way first, in whose process nothing of ours is set yet; then ours, in the device's precisions."""
     steps = max(1, round(settings.scale * STEPS))
     seconds = FIXED_SECONDS + steps * SECONDS_A_STEP[devices.kind]
-    plain = upstreams(devices.precisions)
     small = [(AFTER, "bf16")] if "bf16" in devices.precisions else []
-    ways = [(BEFORE, "bf16" if small and devices.kind == "cuda" else "fp32"), (AFTER, plain), *small]
+    ways = [
+        (BEFORE, "bf16" if small and devices.kind == "cuda" else "fp32"),
+        (AFTER, upstreams(devices.precisions)),
+        *small,
+    ]
     return [
         Point(devices=1, asked={"way": way, "steps": steps}, seconds=seconds, least=seconds,
               config={**REPORT, **settings.fix, "precision": precision, **seed})
