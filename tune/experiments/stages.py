@@ -157,10 +157,9 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     ways["published"] = {THEIRS.get(row["stage"], row["stage"]): row["seconds"] for row in published("stages")}
     columns, lines = ["stage"], [[stage] for stage in (*STAGES, "all")]
     for way, seconds in ways.items():
-        whole = sum(seconds.values())
-        columns += [f"{way}, s", "share"]
+        columns, whole = [*columns, f"{way}, s", "share"], sum(seconds.values())
         for cells in lines:
-            value = (seconds | {"all": whole}).get(cells[0])
+            value = whole if cells[0] == "all" else seconds.get(cells[0])
             cells += [figure(value, "{:.2f}"), figure(value, "{:.1%}", 1 / whole)]
     note = (
         "of nanoGPT, as many steps each way; before: upstream's loop, eager, plain AdamW, batches from a memory map "
@@ -179,11 +178,8 @@ def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     steps = max(1, round(settings.scale * STEPS))
     seconds = FIXED_SECONDS + steps * SECONDS_A_STEP[devices.kind]
     small = [(AFTER, "bf16")] if "bf16" in devices.precisions else []
-    ways = [
-        (BEFORE, "bf16" if small and devices.kind == "cuda" else "fp32"),
-        (AFTER, upstreams(devices.precisions)),
-        *small,
-    ]
+    before = BEFORE, "bf16" if small and devices.kind == "cuda" else "fp32"
+    ways = [before, (AFTER, upstreams(devices.precisions)), *small]
     return [
         Point(devices=1, asked={"way": way, "steps": steps}, seconds=seconds, least=seconds,
               config={**REPORT, **settings.fix, "precision": precision, **seed})
