@@ -27,6 +27,14 @@ UPSTREAM_LOSS = 1.904
 UPSTREAM_TOKENS = ROWS[64] * 64
 """Of a step of upstream's."""
 AMPLE_SECONDS = 1e5
+UPSTREAM_GPU_LOSS = 1.4697
+"""Of 10.7 M parameters, on random crops."""
+CORE_MINUTES = (
+    (20, 1.41, {"d_model": 256, "heads": 4, "layers": 4, "context": 256, "dropout": 0.1}),
+    (60, 1.39, {"d_model": 384, "heads": 6, "layers": 4, "context": 256, "dropout": 0.2}),
+)
+"""How long, the loss that is asked, and a shape: larger and with more dropout where the text is seen more often."""
+EVALUATION_TOKENS = 16_384
 
 
 def loss_at_equal_tokens(data: Path, *, short: bool) -> Iterator[Row]:
@@ -78,6 +86,21 @@ def time_to_upstream_loss(data: Path, *, short: bool) -> Iterator[Row]:
     )  # fmt: skip
 
 
+def loss_of_core_minutes(data: Path, *, short: bool) -> Iterator[Row]:
+    """Loss on the last 10 % of tiny shakespeare after minutes of a core, by its CPU seconds, evaluations included."""
+    for minutes, asked, shape in ((0.5, None, SMALL),) if short else CORE_MINUTES:
+        config = Config(family="nanogpt", precision=best_precision(), **shape)
+        segment = Segment(device_seconds=60 * minutes, final=True)
+        last = last_report(config, text(data), segment, evaluation_tokens=EVALUATION_TOKENS)
+        loss, _ = held_out(last)
+        yield Row(
+            what=f"loss after {minutes:g} min of a core, {last.steps:,} steps, "
+            + " ".join(f"{name} {value}" for name, value in shape.items()),
+            against=f"upstream's GPU run: {UPSTREAM_GPU_LOSS}", asked=f"<= {asked}", measured=f"{loss:.3f}",
+            reached=None if asked is None else loss <= asked,
+        )  # fmt: skip
+
+
 def recipe_config(architecture: str, precision: str, seed: int = 0) -> Config:
     """The shape of nanoGPT's CPU configuration by our recipe, its batch included."""
     return Config(family="nanogpt", architecture=architecture, precision=precision, dropout=0.0, seed=seed, **SMALL)
@@ -86,18 +109,30 @@ def recipe_config(architecture: str, precision: str, seed: int = 0) -> Config:
 def trained(config: Config, data: TextData, tokens: int) -> tuple[float, float]:
     """A life of about so many tokens, decay included: its loss on valid and test, CPU seconds without those two."""
     began = time.process_time()
-    last = last_report(config, data, tokens // config.batch_tokens, evaluation_tokens=2_048)
+    last = last_report(config, data, life(tokens // config.batch_tokens), evaluation_tokens=2_048)
+    loss, seconds = held_out(last)
+    return loss, time.process_time() - began - seconds
+
+
+def held_out(last: Report) -> tuple[float, float]:
+    """The loss on valid and test together, and what both took."""
     assert last.whole is not None and last.test is not None
-    spent = time.process_time() - began - last.whole.seconds - last.test.seconds
-    tokens = last.whole.tokens + last.test.tokens
-    return (last.whole.loss * last.whole.tokens + last.test.loss * last.test.tokens) / tokens, spent
+    both = last.whole, last.test
+    nats = sum(each.loss * each.tokens for each in both)
+    return nats / sum(each.tokens for each in both), sum(each.seconds for each in both)
 
 
-def last_report(config: Config, data: Data, steps: int, *, evaluation_tokens: int, whole: bool = True) -> Report:
-    """At the end of a life of so many steps, decay included. whole: on all of valid and test too."""
-    segment = Segment(device_seconds=AMPLE_SECONDS, steps=steps, final=True, whole=whole)
+def life(steps: int, *, whole: bool = True) -> Segment:
+    """Of so many steps, decay included. whole: judged on all of valid and test too."""
+    return Segment(device_seconds=AMPLE_SECONDS, steps=steps, final=True, whole=whole)
+
+
+def last_report(config: Config, data: Data, segment: Segment, *, evaluation_tokens: int) -> Report:
+    """At the end of a life, whose seconds are those that this process computes."""
     with tempfile.TemporaryDirectory() as folder:
-        told = train(config, data, segment, folder=Path(folder), evaluation_tokens=evaluation_tokens)
+        told = train(
+            config, data, segment, folder=Path(folder), evaluation_tokens=evaluation_tokens, clock=time.process_time
+        )
         return deque(told, maxlen=1)[0]
 
 

@@ -13,7 +13,7 @@ from model.config import Config, Data
 from model.nn.mup import BASE_D_MODEL, BASE_LAYERS
 from model.training.memory import prepare_process
 from tests.bench.contenders import best_precision, pairs, text
-from tests.bench.quality import last_report
+from tests.bench.quality import last_report, life
 from tests.bench.table import Row
 from tune.experiments.transfer import Valley
 
@@ -84,16 +84,16 @@ def rate(family: str, steps: float) -> float:
 def loss(family: str, data: Data, shape: tuple[int, int], steps: float, ruled: bool, short: bool) -> float:
     """Mean over seeds after a short life at a rate, its decay included; infinite where one diverged."""
     d_model, layers = shape
-    life, seeds = (20, range(1)) if short else (STEPS, range(SEEDS[family]))
+    count, seeds = (20, range(1)) if short else (STEPS, range(SEEDS[family]))
     config = {
         "family": family, "d_model": d_model, "layers": layers, "dropout": 0.0, "learning_rate": rate(family, steps),
         "precision": best_precision(), "scaling_rules": ruled, "average": 0.0,
-        "warm_up_steps": min(Config(family=family).warm_up_steps, round(WARM_UP_SHARE * life)),
+        "warm_up_steps": min(Config(family=family).warm_up_steps, round(WARM_UP_SHARE * count)),
     }  # fmt: skip
-    return statistics.mean(loss_after(Config(**config, seed=seed), data, life) for seed in seeds)
+    return statistics.mean(loss_after(Config(**config, seed=seed), data, count) for seed in seeds)
 
 
 def loss_after(config: Config, data: Data, steps: int) -> float:
     """The loss at the end of a life of so many steps."""
-    last = last_report(config, data, steps, evaluation_tokens=EVALUATION_TOKENS, whole=False)
+    last = last_report(config, data, life(steps, whole=False), evaluation_tokens=EVALUATION_TOKENS)
     return last.valid.loss if last.valid else math.inf

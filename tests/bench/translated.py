@@ -74,8 +74,9 @@ def _ours(data: Path, seconds: float, seeds: int) -> list[tuple[Score, Evaluatio
 def _one_of_ours(prepared: PairData, seconds: float, seed: int) -> tuple[Score, Evaluation]:
     config = Config(family="translation", precision=best_precision(), dropout=0.0, seed=seed, **TRANSLATOR)
     with tempfile.TemporaryDirectory() as folder:
-        segment = Segment(device_seconds=seconds, final=True)
-        last = deque(train(config, prepared, segment, folder=Path(folder), evaluation_tokens=2_048), maxlen=1)[0]
+        segment, place = Segment(device_seconds=seconds, final=True), Path(folder)
+        told = train(config, prepared, segment, folder=place, evaluation_tokens=2_048, clock=time.process_time)
+        last = deque(told, maxlen=1)[0]
         assert last.checkpoint is not None and last.test is not None
         model, tokenizer = checkpoints.load_model(
             checkpoints.export(Path(last.checkpoint), Path(folder) / "best-translation", prepared.tokenizer)
@@ -85,12 +86,12 @@ def _one_of_ours(prepared: PairData, seconds: float, seed: int) -> tuple[Score, 
 
 def _plain(data: Path, seconds: float) -> Score:
     """Adam with a warm-up and the inverse root of the steps (Vaswani et al. 2017)."""
-    began = time.monotonic()
+    began = time.process_time()
     prepare_process(1)
     prepared = pairs(data)
     model, step = peers.plain_translator(prepared.train, vocabulary=prepared.vocabulary, pad=prepared.pad, **TRANSLATOR)
     steps = 0
-    while time.monotonic() - began < seconds:
+    while time.process_time() - began < seconds:
         steps += 1
         step(PEAK_RATE * min(steps / WARM_UP_STEPS, (WARM_UP_STEPS / steps) ** 0.5))
     tokenizer = Tokenizer.from_json(prepared.tokenizer)
