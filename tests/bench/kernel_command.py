@@ -3,7 +3,6 @@
 import argparse
 from pathlib import Path
 
-from kernels.tasks import prepare_environment
 from tests.bench.kernel_figures import figures, inside_ray
 from tests.bench.table import keep, show
 
@@ -14,11 +13,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--short", action="store_true", help="arrays in the caches only, to see that it works")
     parser.add_argument("--json", type=Path, help="keep the rows here too")
     flags = parser.parse_args(arguments)
-    prepare_environment()
-    import ray
-
     missed = False
-    for measure in (figures(short=flags.short), inside_ray(ray, short=flags.short)):
+    for measure in (figures(short=flags.short), inside_ray(short=flags.short)):
         rows = list(measure)
         show(rows)
         missed = missed or any(row.reached is False for row in rows)

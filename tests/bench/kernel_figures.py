@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import median
-from types import ModuleType
 
 from kernels import benchmark, timing
 from kernels.kernel import THREADS
 from kernels.registry import KERNELS
 from kernels.settings import parse_sizes
-from kernels.tasks import cluster
 from tests.bench.table import Row
+from tune.experiments.kernels import cluster
 
 SAMPLES = 1_000_000
 """Of pi: the most that pure Python is timed with."""
@@ -128,11 +127,12 @@ class Held:
         return self._timer.timeit(calls) / calls
 
 
-def inside_ray(ray: ModuleType, *, short: bool) -> Iterator[Row]:
+def inside_ray(*, short: bool) -> Iterator[Row]:
     """The same call inside a Ray worker and outside, in turns."""
     large = 10_000 if short else parse_sizes("full")[-1]
     tried = ("triad", "njit-parallel", large), ("monte_carlo_pi", "njit", SAMPLES), ("softmax", "njit-parallel", large)
-    with cluster(ray):
+    with cluster() as up:
+        ray = up.ray
         for kernel, implementation, size in tried:
             there = ray.remote(num_cpus=THREADS)(Held).remote(kernel, implementation, size)
             here = Held(kernel, implementation, size)

@@ -42,9 +42,9 @@ def keep_fewer_kernels() -> None:
 
 
 @contextmanager
-def local_ray(cpus: int, gpus: int) -> Iterator[None]:
-    """A Ray of this process's own, whatever else may be up, with so many CPUs and GPUs. It is gone
-    afterwards, with its files.
+def local_ray(cpus: int, gpus: int | None) -> Iterator[None]:
+    """A Ray of this process's own, whatever else may be up, with so many CPUs and GPUs (None: those that there are).
+    It is gone afterwards, with its files.
 
     Who has no token is refused. It is new for each process and in its environment only, unless one is set there. Ray
     lets everyone write in its folder, so that lies in one that only this user can enter.

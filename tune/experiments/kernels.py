@@ -1,42 +1,35 @@
-"""The kernels, measured: as Ray tasks, in this process, or in a study that keeps the rows in a journal and on
-TensorBoard, its device-seconds in a ledger.
+"""The kernels, measured: as Ray tasks, one at a time, or in this process; with a budget in a study that keeps the rows,
+each kernel a trial on a lease of the study's ledger, and on TensorBoard.
 """
 
 import json
 import math
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
-from kernels.benchmark import Row
+from kernels import machine_peaks
+from kernels.benchmark import Row, measure
 from kernels.command import in_process, report
 from kernels.kernel import THREADS
 from kernels.registry import KERNELS, asked, check_implementations
 from kernels.settings import Settings
-from kernels.tasks import (
-    ENDING_SECONDS,
-    Cluster,
-    OverdueError,
-    cluster,
-    in_tasks,
-    peaks_of,
-    prepare_environment,
-    rows_of,
-    takes_gpu,
-)
 from kernels.timing import TRIES
 from tune.errors import UserError
-from tune.store.accounting import Ledger
+from tune.store.accounting import Accounting, Hold, Ledger, affordable
 from tune.store.heartbeat import GRACE_SECONDS
 from tune.store.journal import Journal
 
 TASK_SECONDS, BUILD_SECONDS, ROW_SECONDS, PEAKS_SECONDS = 4.0, 1.0, 0.5, 15.0
 """Expected on a quiet machine: of a task; of an implementation that is built and held against the reference; of one
 that is timed at a size; of the machine's own peaks."""
+ENDING_SECONDS = 0.5
+"""What a task that is ended may take to be gone; after it the system ends its process, where nobody else did."""
 COLUMNS = (
     *("kernel", "implementation", "size", "dtype", "device", "threads", "status", "compile_milliseconds", "bytes"),
     *("flops", "median_seconds", "end_to_end_seconds", "spread", "unit", "per_second", "share_of_peak", "unstable"),
@@ -44,6 +37,66 @@ COLUMNS = (
 """Of a row that go into the journal's table `kernels` as they are."""
 SCALARS = ("median_seconds", "end_to_end_seconds", "per_second", "gigabytes_per_second", "share_of_peak")
 """Of a row on TensorBoard."""
+KERNEL = "kernel"
+"""The purpose of a task's lease, and what its seconds are charged for."""
+Returned = TypeVar("Returned")
+
+
+class OverdueError(Exception):
+    """A task was ended, as its time was over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A Ray that is up, and how many GPUs a task may take: one at most."""
+
+    ray: ModuleType
+    gpus: int
+
+    def run(
+        self, function: Callable[..., Returned], *arguments: Any, on_gpu: bool, seconds: float | None = None,
+        **options: Any,
+    ) -> Returned:  # fmt: skip
+        """A task that takes all cores, so that no two run at a time, and the GPU if it needs it; Ray's own `options`.
+
+        OverdueError: it was not done after so many seconds, and is gone.
+        """
+        resources = {"num_cpus": THREADS, "num_gpus": self.gpus * on_gpu, "max_retries": 0}
+        ends = None if seconds is None else time.monotonic() + seconds
+        waiting = self.ray.remote(**resources, **options)(until).remote(ends, function, *arguments)
+        try:
+            found: Returned = self.ray.get(waiting, timeout=seconds)
+            return found
+        except self.ray.exceptions.GetTimeoutError:
+            self.ray.cancel(waiting, force=True)
+            with suppress(self.ray.exceptions.RayError):
+                self.ray.get(waiting, timeout=ENDING_SECONDS)
+            raise OverdueError from None
+        except self.ray.exceptions.WorkerCrashedError:
+            if ends is None or time.monotonic() < ends:
+                raise
+            raise OverdueError from None
+
+
+def until(ends: float | None, function: Callable[..., Returned], *arguments: Any) -> Returned:
+    """Call a function in a process that the system ends by this machine's monotonic clock, where nobody else did."""
+    left = 0.0 if ends is None else max(1e-6, ends + ENDING_SECONDS - time.monotonic())
+    signal.setitimer(signal.ITIMER_REAL, left)
+    try:
+        return function(*arguments)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+@contextmanager
+def cluster() -> Iterator[Cluster]:
+    """On a Ray of this process's own, with the GPUs that there are."""
+    import ray
+
+    from tune.backend.session import local_ray
+
+    with local_ray(THREADS, None):
+        yield Cluster(ray=ray, gpus=int(min(1, ray.cluster_resources().get("GPU", 0))))
 
 
 def run(settings: Settings) -> int:
@@ -51,10 +104,25 @@ def run(settings: Settings) -> int:
     check_implementations(settings)
     if settings.local:
         return report(settings, in_process(settings))
-    prepare_environment()
-    import ray
+    with cluster() as up:
+        return report(settings, in_tasks(up, settings) if settings.budget is None else in_study(up, settings))
 
-    return report(settings, in_tasks(ray, settings) if settings.budget is None else in_study(ray, settings))
+
+def in_tasks(up: Cluster, settings: Settings) -> Iterator[list[Row]]:
+    """The rows of each kernel."""
+    for name in settings.kernels:
+        yield rows_of(up, settings, name)
+
+
+def rows_of(up: Cluster, settings: Settings, name: str, seconds: float | None = None) -> list[Row]:
+    """Of one kernel."""
+    arguments = name, settings.sizes, settings.implementations, settings.seed
+    return up.run(measure, *arguments, on_gpu=takes_gpu(settings, name), seconds=seconds)
+
+
+def takes_gpu(settings: Settings, name: str) -> bool:
+    """Whether a kernel is to run on a GPU too."""
+    return any(each.device == "gpu" for each in asked(settings, name))
 
 
 def expected(settings: Settings, name: str) -> float:
@@ -68,33 +136,36 @@ def devices_of(up: Cluster, *, on_gpu: bool) -> int:
     return int(on_gpu) if up.gpus else THREADS
 
 
-def in_study(ray: ModuleType, settings: Settings) -> Iterator[list[Row]]:
+def in_study(up: Cluster, settings: Settings) -> Iterator[list[Row]]:
     """The rows of each kernel that the budget pays for, kept before they are shown.
 
     UserError, with nothing written: not even the first is paid for.
     """
+    check_first(settings, up)
+    settings.out.mkdir(parents=True)
+    began = time.monotonic()
+    with begun(up, settings, lambda: time.monotonic() - began) as study:
+        yield from study.rows()
+
+
+@contextmanager
+def begun(up: Cluster, settings: Settings, clock: Callable[[], float]) -> Iterator["Study"]:
+    """A new study in the folder that the settings name."""
     from tune.display import tensorboard
 
     assert settings.budget is not None
-    began = time.monotonic()
-    with cluster(ray) as up:
-        check_first(settings, up, GRACE_SECONDS)
-        settings.out.mkdir(parents=True)
-        study = Study(
-            settings=settings, up=up, clock=lambda: time.monotonic() - began,
-            ledger=Ledger(cap=settings.budget, clock=lambda: time.monotonic() - began),
-            journal=Journal(settings.out, new=True), event_file=tensorboard,
-        )  # fmt: skip
+    with Journal(settings.out, new=True) as journal:
+        accounting = Accounting(journal, Ledger(cap=settings.budget, clock=clock), clock)
         try:
-            yield from study.rows()
+            yield Study(settings=settings, up=up, accounting=accounting, event_file=tensorboard)
         finally:
-            study.close()
+            journal.note(ended={"spent": accounting.ledger.spent})
 
 
-def check_first(settings: Settings, up: Cluster, grace: float) -> None:
-    """UserError: the budget does not pay for the first kernel. grace: the ledger's, in seconds."""
+def check_first(settings: Settings, up: Cluster) -> None:
+    """UserError: the budget does not pay for the first kernel."""
     first, budget = settings.kernels[0], settings.budget or 0.0
-    seconds = expected(settings, first) + 2 * ENDING_SECONDS + grace
+    seconds = expected(settings, first) + 2 * ENDING_SECONDS + GRACE_SECONDS
     least = devices_of(up, on_gpu=takes_gpu(settings, first)) * seconds + 1
     if budget < least:
         raise UserError(
@@ -105,21 +176,18 @@ def check_first(settings: Settings, up: Cluster, grace: float) -> None:
 
 @dataclass(kw_only=True)
 class Study:
-    """A study that is written; ledger and journal are on one clock."""
+    """A study that is written."""
 
     settings: Settings
     up: Cluster
-    clock: Callable[[], float]
-    ledger: Ledger
-    journal: Journal
+    accounting: Accounting
     event_file: ModuleType
-    _slots: int = 0
     _files: dict[str, Any] = field(default_factory=dict)
 
     def rows(self) -> Iterator[list[Row]]:
         """Of each kernel, as long as the budget pays for the next."""
         names = self.settings.kernels
-        self.journal.note(
+        self.accounting.journal.note(
             cap_seconds=self.settings.budget, created=time.time(), kernels=names, sizes=self.settings.sizes,
             seed=self.settings.seed,
         )  # fmt: skip
@@ -139,11 +207,6 @@ class Study:
             self._draw(found)
             yield found
 
-    def close(self) -> None:
-        """Let go of the journal."""
-        with self.journal:
-            self.journal.note(ended={"spent": self.ledger.spent})
-
     def _note_peaks(self, beside: float) -> None:
         """The machine's peaks, where the budget pays for them beside the first kernel."""
         lease = self._lease(PEAKS_SECONDS, beside=beside, on_gpu=True)
@@ -151,46 +214,45 @@ class Study:
             return
         try:
             with self._charged("peaks", lease, on_gpu=True):
-                found = peaks_of(self.up, lease)
+                found = self.up.run(machine_peaks.measured, on_gpu=True, seconds=lease, max_calls=1)
         except OverdueError:
             self._say("end", f"peaks: not known after the {lease:.0f} s of their lease")
             return
         if found is None:
             self._say("end", "peaks: others took the machine, so none are known")
         else:
-            self.journal.note(peaks={device: asdict(peaks) for device, peaks in found.items()})
+            self.accounting.journal.note(peaks={device: asdict(peaks) for device, peaks in found.items()})
 
     def _lease(self, price: float, *, on_gpu: bool, beside: float = 0.0) -> float | None:
         """Seconds that a task of that price may take; None where the budget does not pay for it, and `beside`."""
         devices = devices_of(self.up, on_gpu=on_gpu)
         if not devices:
             return TRIES * price
-        most = float(self.ledger.affordable(None, devices)) - 2 * ENDING_SECONDS - beside
+        most = affordable(self.accounting, devices) - 2 * ENDING_SECONDS - beside
         return min(TRIES * price, most) if price <= most else None
 
     @contextmanager
     def _charged(self, what: str, lease: float, *, on_gpu: bool) -> Iterator[list[Row]]:
         """Reserve and write down before what runs inside; after it charge, and keep the rows that are given."""
-        slots, ends = range(self._slots, self._slots + devices_of(self.up, on_gpu=on_gpu)), self.clock() + lease
-        self._slots = slots.stop
-        with self.journal.transaction():
-            for slot in slots:
-                self.ledger.open(slot)
-                self.ledger.reserve(slot, lease + ENDING_SECONDS)
-                self.journal.insert("slots", {"slot": slot, "opened": self.clock()})
-            self._decide("run", f"{what}: a lease of {lease:.0f} s on {len(slots)} devices")
-        found: list[Row] = []
+        devices, journal, found = devices_of(self.up, on_gpu=on_gpu), self.accounting.journal, list[Row]()
+        trial = {"trial": what, "family": KERNEL, "config": json.dumps({"sizes": self.settings.sizes})}
+        with journal.transaction():
+            journal.insert("trials", trial | {"state": "running", "created": self.accounting.clock()})
+            self._decide("run", f"{what}: a lease of {lease:.0f} s on {devices} devices")
+            seconds = lease + ENDING_SECONDS
+            held = Hold(self.accounting, what, KERNEL, devices=devices, seconds=seconds) if devices else nullcontext()
+        state = "failed"
         try:
-            yield found
+            with held as hold:
+                yield found
+                with journal.transaction():
+                    for row in found:
+                        journal.insert("kernels", {"at": self.accounting.clock()} | as_record(row))
+                    if hold is not None:
+                        hold.charge(KERNEL)
+                state = "finished"
         finally:
-            with self.journal.transaction():
-                for row in found:
-                    self.journal.insert("kernels", {"at": self.clock()} | as_record(row))
-                now = min(self.clock(), ends + 2 * ENDING_SECONDS)  # the system has ended the task by then
-                for slot in slots:
-                    seconds = self.ledger.hand_back(slot, now)
-                    self.journal.update("slots", slot, {"closed": now})
-                    self.journal.insert("charges", {"at": now, "slot": slot, "what": "kernel", "seconds": seconds})
+            journal.update("trials", what, {"state": state})
 
     def _draw(self, found: Sequence[Row]) -> None:
         """On TensorBoard what is right and stable: a run an implementation, over the sizes."""
@@ -210,7 +272,7 @@ class Study:
         return self._files[implementation]
 
     def _say_not_run(self, names: Sequence[str]) -> None:
-        left = max(0.0, self.ledger.left)
+        left = max(0.0, self.accounting.ledger.left)
         reason = f"{left:.0f} s of {self.settings.budget:g} s are left, which do not pay for {names[0]}"
         for name in names:
             self._decide("not run", f"{name}: {reason}")
@@ -221,7 +283,7 @@ class Study:
         print(reason, file=sys.stderr)
 
     def _decide(self, action: str, reason: str) -> None:
-        self.journal.insert("decisions", {"at": self.clock(), "action": action, "reason": reason})
+        self.accounting.journal.insert("decisions", {"at": self.accounting.clock(), "action": action, "reason": reason})
 
 
 def as_record(row: Row) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,14 +15,10 @@ from kernels.kernel import THREADS
 from kernels.machine_peaks import Peaks
 from kernels.registry import KERNELS
 from kernels.settings import Settings
-from kernels.tasks import ENDING_SECONDS, OverdueError
-from tune.display import tensorboard as event_file
 from tune.errors import UserError
 from tune.experiments import kernels as study_of_kernels
-from tune.experiments.kernels import COLUMNS, Study, check_first, expected
+from tune.experiments.kernels import COLUMNS, ENDING_SECONDS, OverdueError, Study, begun, check_first, expected
 from tune.store import journal
-from tune.store.accounting import Ledger
-from tune.store.heartbeat import GRACE_SECONDS
 
 NAMES = ("scalar_add", "hypotenuse_scalar", "grid_stride_sum")
 
@@ -61,30 +58,28 @@ def without_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Callable[..., Study]]:
-    begun: list[Study] = []
+    with ExitStack() as all_begun:
 
-    def new(up: Virtual, budget: float, **settings: Any) -> Study:
-        asked = Settings(kernels=NAMES, sizes=(100,), budget=budget, out=tmp_path / "study", **settings)
-        (tmp_path / "study").mkdir()
-        begun.append(Study(
-            settings=asked, up=cast(Any, up), clock=lambda: up.now, event_file=event_file,
-            ledger=Ledger(cap=budget, clock=lambda: up.now), journal=journal.Journal(asked.out, new=True),
-        ))  # fmt: skip
-        return begun[-1]
+        def new(up: Virtual, budget: float, **settings: Any) -> Study:
+            asked = Settings(kernels=NAMES, sizes=(100,), budget=budget, out=tmp_path / "study", **settings)
+            (tmp_path / "study").mkdir()
+            return all_begun.enter_context(begun(cast(Any, up), asked, lambda: up.now))
 
-    yield new
-    for each in begun:
-        each.close()
+        yield new
 
 
 def charged(of: Study) -> float:
-    return float(of.journal.rows("SELECT TOTAL(seconds) AS seconds FROM charges")[0]["seconds"])
+    return float(of.accounting.journal.rows("SELECT TOTAL(seconds) AS seconds FROM charges")[0]["seconds"])
 
 
-def test_rows_are_in_the_journal_as_they_were_shown(begin: Callable[..., Study], measured: Any) -> None:
-    made = begin(Virtual(rows=measured), 1000.0)
-    shown = [row for rows in made.rows() for row in rows]
-    kept = made.journal.rows("SELECT * FROM kernels ORDER BY row")
+def test_rows_are_in_the_journal_as_they_were_shown(tmp_path: Path, measured: Any) -> None:
+    up = Virtual(rows=measured)
+    with begun(
+        cast(Any, up), Settings(kernels=NAMES, sizes=(100,), budget=1000.0, out=tmp_path), lambda: up.now
+    ) as made:
+        shown = [row for rows in made.rows() for row in rows]
+    with journal.Journal(tmp_path, new=False) as again:  # which refuses tables and values that are not ours
+        kept = again.rows("SELECT * FROM kernels ORDER BY row")
     assert [(row["kernel"], row["implementation"]) for row in kept] == [
         (row["kernel"], row["implementation"]) for row in shown
     ]
@@ -94,8 +89,6 @@ def test_rows_are_in_the_journal_as_they_were_shown(begin: Callable[..., Study],
     closeness = {(row["kernel"], row["implementation"]): row["correct"] for row in kept}
     assert closeness["scalar_add", "python"] == "exact" and closeness["hypotenuse_scalar", "python"] == "close"
     assert closeness["scalar_add", "cuda"] is None
-    made.journal.close()
-    made.journal = journal.Journal(made.settings.out, new=False)  # which refuses tables and values that are not ours
 
 
 def test_every_core_is_charged_where_there_is_no_gpu_else_the_gpu_and_for_what_needs_it(
@@ -103,12 +96,14 @@ def test_every_core_is_charged_where_there_is_no_gpu_else_the_gpu_and_for_what_n
 ) -> None:
     made = begin(Virtual(rows=measured), 1000.0)
     list(made.rows())
-    assert charged(made) == made.ledger.spent == 3 * 5.0 * THREADS
-    assert all(row["closed"] is not None for row in made.journal.rows("SELECT * FROM slots"))
+    assert charged(made) == made.accounting.ledger.spent == 3 * 5.0 * THREADS
+    assert all(row["closed"] is not None for row in made.accounting.journal.rows("SELECT * FROM slots"))
+    leases = made.accounting.journal.rows("SELECT trial, TOTAL(charged) AS charged FROM leases GROUP BY trial")
+    assert {row["trial"]: row["charged"] for row in leases} == dict.fromkeys(NAMES, 5.0 * THREADS)
     (tmp_path / "study").rename(tmp_path / "before")
     made = begin(Virtual(rows=measured, gpus=1), 1000.0)
     list(made.rows())
-    assert charged(made) == made.ledger.spent == 2 * 5.0  # hypotenuse_scalar has no form on a GPU
+    assert charged(made) == made.accounting.ledger.spent == 2 * 5.0  # hypotenuse_scalar has no form on a GPU
 
 
 @pytest.mark.parametrize(("budget", "takes"), [(60.0, 0.5), (75.0, 14.0), (100.0, 14.0), (60.0, 1e9), (200.0, 1e9)])
@@ -118,12 +113,12 @@ def test_the_cap_holds_and_what_was_not_run_is_said(
     up = Virtual(rows=measured, takes=takes)
     made = begin(up, budget)
     list(made.rows())
-    assert charged(made) == pytest.approx(made.ledger.spent)
-    assert 0 < made.ledger.spent <= budget
+    assert charged(made) == pytest.approx(made.accounting.ledger.spent)
+    assert 0 < made.accounting.ledger.spent <= budget
     not_run = [name for name in NAMES if name not in up.ran]
     said = capsys.readouterr().err
     assert all(name in said.split("not run: ")[1] for name in not_run)
-    left_out = made.journal.rows("SELECT reason FROM decisions WHERE action = 'not run'")
+    left_out = made.accounting.journal.rows("SELECT reason FROM decisions WHERE action = 'not run'")
     assert [row["reason"].split(":")[0] for row in left_out] == not_run
     assert not_run or budget > 60.0 or takes < 1.0
 
@@ -133,9 +128,11 @@ def test_a_reservation_is_written_before_the_task_runs(begin: Callable[..., Stud
     made = begin(up, 1000.0)
 
     def rows(name: str) -> list[benchmark.Row]:
-        assert made.journal.rows("SELECT * FROM decisions WHERE action = 'run' AND reason LIKE ?", f"{name}:%")
-        assert made.journal.rows("SELECT * FROM slots WHERE closed IS NULL")
-        assert made.ledger.reserved >= THREADS * expected(made.settings, name)
+        assert made.accounting.journal.rows(
+            "SELECT * FROM decisions WHERE action = 'run' AND reason LIKE ?", f"{name}:%"
+        )
+        assert made.accounting.journal.rows("SELECT * FROM slots WHERE closed IS NULL")
+        assert made.accounting.ledger.reserved >= THREADS * expected(made.settings, name)
         return list(measured(name))
 
     up.rows = rows
@@ -149,8 +146,9 @@ def test_what_broke_is_charged_too(begin: Callable[..., Study]) -> None:
     made = begin(Virtual(rows=breaks), 1000.0)
     with pytest.raises(RuntimeError):
         list(made.rows())
-    assert charged(made) == made.ledger.spent == 5.0 * THREADS
-    assert made.ledger.reserved == 0
+    assert charged(made) == made.accounting.ledger.spent == 5.0 * THREADS
+    assert made.accounting.ledger.reserved == 0
+    assert [row["state"] for row in made.accounting.journal.rows("SELECT state FROM trials")] == ["failed"]
 
 
 def test_a_budget_below_the_first_kernel_is_refused_with_one_that_pays_for_it(
@@ -158,9 +156,9 @@ def test_a_budget_below_the_first_kernel_is_refused_with_one_that_pays_for_it(
 ) -> None:
     up = Virtual(rows=measured)
     with pytest.raises(UserError, match=r"^--budget: '5s' does not pay for scalar_add: write at least \d+s") as refused:
-        check_first(Settings(kernels=NAMES, sizes=(100,), budget=5.0), cast(Any, up), GRACE_SECONDS)
+        check_first(Settings(kernels=NAMES, sizes=(100,), budget=5.0), cast(Any, up))
     made = begin(up, float(str(refused.value).split("at least ")[1].split("s")[0]))
-    check_first(made.settings, cast(Any, up), GRACE_SECONDS)
+    check_first(made.settings, cast(Any, up))
     next(made.rows())
 
 
@@ -183,7 +181,7 @@ def test_peaks_that_were_measured_are_paid_for_and_kept_in_the_journal(
     made = begin(up, 1000.0)
     list(made.rows())
     assert up.ran == ["peaks", *NAMES] and charged(made) == 4 * 5.0 * THREADS
-    assert made.journal.facts()["peaks"] == {
+    assert made.accounting.journal.facts()["peaks"] == {
         "CPU": {"bytes_per_second": {"1": 1e10}, "flops_per_second": {"fp32": {"1": 1e11}}}
     }
 
