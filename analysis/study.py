@@ -140,8 +140,12 @@ def read(folder: Path, sql: str, *values: str | float) -> pd.DataFrame:
 
 
 def open_study(folder: Path) -> Study:
-    """UserError for a folder without a journal, a damaged one, or a study in which no trial was started."""
+    """UserError for a folder without a journal, a damaged one, or a study in which no model was trained."""
     study = _opened(folder)
+    if KERNELS in study.facts:
+        raise UserError(
+            f"study: {str(folder)!r} is of kernels; draw it: {called('analysis/plot.py')} roofline {folder}"
+        )
     if study.read("SELECT COUNT(*) AS trials FROM trials")["trials"].item() == 0:
         raise UserError(f"study: {str(folder)!r} has no trial yet; wait for its first, or name another study")
     return study

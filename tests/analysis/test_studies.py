@@ -30,6 +30,8 @@ def test_the_newest_is_the_one_of_its_kind_that_was_written_last(write: Callable
     assert newest(runs) == new.folder and newest(runs, kernels=True) == kernels.folder
     with pytest.raises(ValueError, match=r"none of kernels.*kernels/run\.py"):
         open_kernels(old.folder)
+    with pytest.raises(ValueError, match=r"is of kernels; draw it: .*plot\.py roofline"):
+        open_study(kernels.folder)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no database at all" * 100])
