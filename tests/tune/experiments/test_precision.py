@@ -7,7 +7,7 @@ import pytest
 from tests.training_rows import precise
 from tune.devices import Devices
 from tune.experiments.base import ExperimentSettings
-from tune.experiments.precision import FULL_STEPS, by_precision, paired, points, report_seconds, tables
+from tune.experiments.precision import FULL_STEPS, by_precision, faster, paired, points, report_seconds, tables
 
 DEVICES = Devices(kind="cpu", count=1, model="core", precisions=("fp32", "bf16"), cores=1)
 LOSSES = {"fp32": [1.70, 1.72, 1.71], "bf16": [1.705, 1.725, 1.715]}
@@ -43,3 +43,14 @@ def test_every_table_has_a_cell_for_each_column_and_says_what_is_saved():
     name, seconds, loss, _, memory = made[2].rows[0]
     assert (name, seconds, loss, memory) == ("bf16", saved, "+0.0050 (+0.0050 to +0.0050)", lighter)
     assert made[2].rows[1][1] == f"{100 * 14 / report_seconds():+.1f}" and tables([]) == []
+
+
+def test_seconds_that_were_taken_in_turns_count_and_those_of_trainings_where_there_are_none():
+    rows = precise(LOSSES, {"fp32": 60.0, "bf16": 50.0})
+    for row in rows:
+        row["step_ratio"] = {"fp32": 1.0, "bf16": 0.75}[row["config"]["precision"]]
+    rows[0]["step_ratio"] = None  # there was no time for it
+    assert faster(by_precision(rows), "bf16") == pytest.approx([0.25] * 2)
+    for row in rows:
+        row["step_ratio"] = None
+    assert faster(by_precision(rows), "bf16") == pytest.approx([1 / 6] * 3)
