@@ -110,8 +110,15 @@ class Listing(SuccessiveHalving):
     # --- events
 
     def finishing(self, trial: str) -> None:
-        """A trial is on its way to its end; to tell it again changes nothing."""
+        """A trial is on its way to its end; to tell it again changes nothing. Of several of one configuration it is that
+        with the steps of its goal."""
         self._standings.depart(trial, None)
+        booked, goal = self._of[trial], self._records[trial].goal
+        if self._listed[booked].steps != goal:
+            wanted = self._listed[booked].config, goal
+            places = (place for place, each in enumerate(self._listed) if (each.config, each.steps) == wanted)
+            place = next(places, booked)
+            self._of = {one: booked if held == place else held for one, held in self._of.items()} | {trial: place}
 
     def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
         """For another share of the cap: there are no rungs."""

@@ -91,6 +91,23 @@ def test_two_alike_but_for_their_steps_are_two_and_what_is_not_in_the_list_is_re
         world(tmp_path, twice[:1])
 
 
+@pytest.mark.parametrize("cap", [30.0, 400.0])
+def test_of_two_alike_the_shorter_may_be_begun_first_and_the_longer_stays_to_be_done(
+    tmp_path: Path, cap: float
+) -> None:
+    """As where the cap pays for the shorter one alone."""
+    twice = [LISTED[0], replace(LISTED[0], steps=100, seconds=100 * STEP_SECONDS)]
+    search = world(tmp_path, twice, cap=30.0)
+    search.run()
+    listing: Any = search.families["nanogpt"].policy
+    assert ends(search) == {1: 100} and [each.steps for each in listing.left_out] == [400]
+    search.journal.close()
+    again = world(tmp_path, twice, cap=cap)
+    again.run()
+    finals = [row["steps"] for row in again.journal.rows("SELECT steps FROM reports WHERE final ORDER BY trial")]
+    assert finals == ([100] if cap == 30.0 else [100, 400])
+
+
 @pytest.mark.parametrize("diverging", [{3}, {1, 2, 3, 4}])
 def test_what_does_not_fit_in_memory_or_diverges_stops_none_of_the_others(tmp_path: Path, diverging: set[int]) -> None:
     search = world(tmp_path, memory_limit=0.9e9)
