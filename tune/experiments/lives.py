@@ -13,7 +13,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from model.config import Config
+import torch
+
+from model.config import Config, Data
+from model.cost.memory_estimate import most_bytes
 from model.training import checkpoint as checkpoints
 from model.training.learner import Learner
 from model.training.memory import prepare_process
@@ -22,7 +25,6 @@ from model.training.train import train
 from tune.backend.worker_group import Place, Said
 from tune.errors import UserError
 from tune.experiments.base import Row
-from tune.experiments.counters import step_bytes
 from tune.experiments.whole_training import EVALUATION_TOKENS
 from tune.machine import write_whole
 
@@ -142,6 +144,26 @@ class NeverCompiled(Learner):
 
     def can_compile(self) -> bool:
         return False
+
+
+FULL_STEPS = 2
+"""Of which the second has all that any step has."""
+
+
+def step_bytes(config: Config, data: Data, device: torch.device) -> int:
+    """The most bytes of tensors alive at once while a model, its optimizer and its batches are made and step.
+
+    Another one steps before, and is gone: what a process allocates once, such as a resident mask, is no training's.
+    """
+
+    def run() -> None:
+        learner = Learner(config, data, device)
+        for _ in range(FULL_STEPS):
+            learner.step(1.0)
+        learner.wait()
+
+    run()
+    return most_bytes(run, device)
 
 
 END_SECONDS = 2.0

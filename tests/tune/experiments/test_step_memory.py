@@ -10,7 +10,7 @@ from model.cost.estimates import STATE_BYTES
 from model.cost.memory_estimate import most_bytes
 from model.data.dataset import PairData
 from model.training.learner import Learner
-from tune.experiments.counters import step_bytes
+from tune.experiments.lives import step_bytes
 
 CPU = torch.device("cpu")
 

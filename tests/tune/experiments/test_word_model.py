@@ -7,7 +7,7 @@ import torch
 
 from model.cost.estimates import TRAINING
 from model.cost.memory_estimate import counted_flops, kept_bytes, most_bytes
-from tune.experiments.counters import counted, counted_on_gpu
+from tune.experiments.estimates import counted, counted_on_gpu
 from tune.experiments.word_model import (
     WordConfig,
     WordModel,
