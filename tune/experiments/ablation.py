@@ -1,13 +1,289 @@
 """The published ablation of a translator: its widths, heads, depths and dropouts, each trained on equal tokens; and
 what dropout does where a text is seen again and again.
+
+The report's configurations are no full grid: only those are compared that differ in one dimension alone, for an
+interaction the four corners of two.
 """
 
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import combinations
+from typing import NamedTuple
+
 from model.config import Config, Data
+from model.cost.estimates import plain_parameters
 from model.data.dataset import PairData, fewer_pairs
+from tune.arithmetic import mean_interval
 from tune.devices import Devices
-from tune.experiments.ablation_tables import Shape, overfitting_tables, tables, theirs
-from tune.experiments.base import Experiment, ExperimentSettings, Point
+from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.lists import trainings
+from tune.experiments.tables import MIB, NOTHING, figure, published, signed, with_interval
+from tune.search_space import label
+
+
+class Shape(NamedTuple):
+    """A configuration."""
+
+    d_model: int
+    heads: int
+    layers: int
+    dropout: float
+
+
+Losses = Mapping[Shape, float]
+
+
+def shape_of(row: Mapping[str, float | None]) -> Shape:
+    """Of a configuration, or of a row of the report's."""
+    dropout, *counts = (row[name] or 0.0 for name in ("dropout", "d_model", "heads", "layers"))
+    d_model, heads, layers = map(int, counts)
+    return Shape(d_model, heads, layers, dropout)
+
+
+def named(shape: Shape) -> str:
+    """d128 h4 l2 p.1"""
+    return label(shape._asdict())
+
+
+def theirs() -> dict[Shape, dict[str, float | None]]:
+    """The report's rows."""
+    return {shape_of(row): row for row in published("ablation")}
+
+
+def by_shape(rows: Iterable[Row]) -> dict[Shape, list[Row]]:
+    """Those of one configuration together, one for each seed."""
+    found: dict[Shape, list[Row]] = {}
+    for row in rows:
+        found.setdefault(shape_of(row["config"]), []).append(row)
+    return dict(sorted(found.items()))
+
+
+def average(rows: Iterable[Row], name: str) -> float:
+    """Over the seeds that have it."""
+    found = [row[name] for row in rows if row[name] is not None]
+    return statistics.fmean(found) if found else math.nan
+
+
+def told(rows: Sequence[Row], name: str, form: str) -> str:
+    """The same as people read it; what no lease paid for has no figure."""
+    return figure(None if math.isnan(average(rows, name)) else average(rows, name), form)
+
+
+def losses(done: Sequence[Row]) -> dict[int, Losses]:
+    """Validation losses by seed, the first one's first."""
+    found: dict[int, dict[Shape, float]] = {}
+    for row in done:
+        found.setdefault(row["config"]["seed"], {})[shape_of(row["config"])] = row["valid_loss"]
+    return dict(sorted(found.items()))
+
+
+def common(of_seeds: Sequence[Losses]) -> list[Losses]:
+    """Of the configurations that every seed has."""
+    shapes = [shape for shape in of_seeds[0] if all(shape in each for each in of_seeds)]
+    return [{shape: each[shape] for shape in shapes} for each in of_seeds]
+
+
+def their_losses(shapes: Losses) -> Losses:
+    """The report's validation losses of those of the configurations that it has."""
+    return {shape: row["valid_loss"] or 0.0 for shape, row in theirs().items() if shape in shapes}
+
+
+def agreement(ours: Losses, others: Losses) -> float:
+    """The share of all pairs of configurations that stand in the same order in both."""
+    pairs = list(combinations(sorted(ours.keys() & others.keys()), 2))
+    return sum((ours[a] < ours[b]) == (others[a] < others[b]) for a, b in pairs) / len(pairs)
+
+
+UNITS: dict[str, tuple[Callable[[float], float], str]] = {
+    "d_model": (math.log2, "doubled"), "heads": (math.log2, "doubled"), "layers": (math.log2, "doubled"),
+    "dropout": (lambda dropout: 10 * dropout, ".1 more"),
+}  # fmt: skip
+"""In what each is counted: an effect is of one more of it."""
+Effects = Callable[[Losses], list[float]]
+
+
+def distance(name: str, low: Shape, high: Shape) -> float:
+    """From one to the other, in its units."""
+    unit = UNITS[name][0]
+    return unit(getattr(high, name)) - unit(getattr(low, name))
+
+
+def neighbours(shapes: Losses, name: str) -> Iterator[tuple[Shape, Shape]]:
+    """Pairs that differ in this dimension alone, with nothing of it measured between: the lower value first."""
+
+    def rest(shape: Shape) -> Shape:
+        return shape._replace(**{name: 0})
+
+    for _, group in itertools.groupby(sorted(shapes, key=lambda each: (rest(each), getattr(each, name))), key=rest):
+        yield from itertools.pairwise(group)
+
+
+def slopes(losses: Losses, name: str) -> list[float]:
+    """What one more of a dimension adds to the loss, of each pair of neighbours."""
+    return [(losses[high] - losses[low]) / distance(name, low, high) for low, high in neighbours(losses, name)]
+
+
+def twists(losses: Losses, one: str, other: str) -> list[float]:
+    """By how much one more of a dimension changes what one more of another adds, of each four corners."""
+    found = []
+    for low, high in neighbours(losses, one):
+        for start, end in neighbours(losses, other):
+            corner = high._replace(**{other: getattr(end, other)})
+            if start == low and corner in losses:
+                across = losses[corner] - losses[high] - losses[end] + losses[low]
+                found.append(across / distance(one, low, high) / distance(other, start, end))
+    return found
+
+
+def main_effects(done: Sequence[Row]) -> Table:
+    """What one more of a dimension does."""
+    rows = effect_rows(done, ((f"{name}, {unit}", partial(slopes, name=name)) for name, (_, unit) in UNITS.items()))
+    note = (
+        "Added to the validation loss of the first seed, the mean over pairs that differ in nothing else; over seeds: "
+        "of the configurations that every seed has, with 95 % intervals, and of how many pairs"
+    )
+    return Table(title="Main effects", columns=("", "pairs", *COLUMNS), rows=list(rows), note=note)
+
+
+def interactions(done: Sequence[Row]) -> Table:
+    """What one more of two dimensions together does beyond each alone."""
+    pairs = itertools.combinations(UNITS, 2)
+    rows = effect_rows(done, ((f"{one} x {other}", partial(twists, one=one, other=other)) for one, other in pairs))
+    note = "By how much one more of the first changes what one more of the second adds, counted as above"
+    return Table(title="Interactions", columns=("", "squares", *COLUMNS), rows=list(rows), note=note)
+
+
+COLUMNS = "here, nats a token", "over seeds", "of the report's configurations alone", "published"
+
+
+def effect_rows(done: Sequence[Row], wanted: Iterable[tuple[str, Effects]]) -> Iterator[list[str]]:
+    """Name, number of comparisons, ours of all, over seeds, and of those configurations that the report has too; the
+    report's."""
+    of_seeds = list(losses(done).values()) or [{}]
+    ours, their, same = of_seeds[0], their_losses(of_seeds[0]), common(of_seeds)
+    shared = {shape: ours[shape] for shape in their}
+    for name, found in wanted:
+        if pairs := found(ours):
+            alone = (f"{statistics.fmean(some):+.3f}" if (some := found(each)) else NOTHING for each in (shared, their))
+            yield [name, str(len(pairs)), f"{statistics.fmean(pairs):+.3f}", over_seeds(same, found), *alone]
+
+
+def over_seeds(of_seeds: Sequence[Losses], found: Effects) -> str:
+    """The mean over pairs and seeds, with its interval over seeds, and of how many pairs it is."""
+    pairs = [values for each in of_seeds if (values := found(each))]
+    whole = mean_interval([statistics.fmean(values) for values in pairs])
+    return NOTHING if whole is None else f"{signed(whole)} of {len(pairs[0])}"
+
+
+WORDS = 65_000
+"""The report's vocabulary on either side: the one with which plain_parameters() gives its column."""
+STORED, TRAINED = 4, 4 + 20
+"""Bytes a parameter by the report's rule, to store it, and to train it those included."""
+
+
+def tables(done: Sequence[Row]) -> list[Table]:
+    """All that there are rows for."""
+    made = [quality(done), cost(done), parameters(), memory(done), main_effects(done), interactions(done)]
+    return [table for table in made if table.rows] if done else []
+
+
+def overfitting_tables(done: Sequence[Row]) -> list[Table]:
+    """What each configuration learned of a text that it saw again and again."""
+    found = [
+        [
+            named(shape), f"{average(rows, 'epochs'):.3g}", told(rows, "trained_loss", "{:.3f}"),
+            f"{average(rows, 'valid_loss'):.3f}", f"{average(rows, 'valid_loss') - average(rows, 'trained_loss'):+.3f}",
+            f"{average(rows, 'lowest_loss'):.3f}", f"{average(rows, 'lowest_at'):.0%}", told(rows, "bleu", "{:.1f}"),
+        ]
+        for shape, rows in by_shape(done).items()
+    ]  # fmt: skip
+    columns = "", "epochs", "train", "valid", "gap", "lowest valid", "at", "BLEU"
+    note = "Losses in nats a token, without dropout; at: where on its way the lowest was."
+    return [Table(title="The same text again and again", columns=columns, rows=found, note=note)] if found else []
+
+
+def quality(done: Sequence[Row]) -> Table:
+    """What each configuration learned."""
+    found, known = [], theirs()
+    for shape, rows in by_shape(done).items():
+        spread, their = mean_interval([row["valid_loss"] for row in rows]), known.get(shape, {})
+        valid = f"{average(rows, 'valid_loss'):.3f}" if spread is None else with_interval(spread, "{:.3f}")
+        nats = average(rows, "nats_per_word")
+        found.append([
+            named(shape), told(rows, "trained_loss", "{:.3f}"), f"{average(rows, 'train_loss'):.3f}", valid,
+            f"{average(rows, 'accuracy'):.1%}", f"{math.exp(average(rows, 'valid_loss')):.4g}", f"{math.exp(nats):.4g}",
+            f"{nats:.3f}", f"{average(rows, 'bits_per_character'):.3f}", told(rows, "bleu", "{:.1f}"),
+            *(figure(their.get(name)) for name in ("train_loss", "valid_loss", "valid_perplexity")),
+        ])  # fmt: skip
+    columns = (
+        *("", "train", "with dropout", "valid", "accuracy", "perplexity", "of words", "nats a word", "bits/char"),
+        *("BLEU", "published: train", "valid", "perplexity"),
+    )
+    note = "Losses in nats a token. The report's tokens are words, so that its perplexity stands beside ours of words."
+    for row in done[:1]:
+        note += f" Each saw {row['tokens']:,} target tokens, {row['epochs']:.3g} epochs of this text; there 100."
+    ours = {shape: average(rows, "valid_loss") for shape, rows in by_shape(done).items()}
+    if len(theirs().keys() & ours.keys()) > 1:
+        note += f" {agreement(ours, their_losses(ours)):.0%} of all pairs of the report's stand in its order by loss."
+    return Table(title="What each configuration learned", columns=columns, rows=found, note=note)
+
+
+def cost(done: Sequence[Row]) -> Table:
+    """What each configuration took."""
+    found, known = [], theirs()
+    for shape, rows in by_shape(done).items():
+        found.append([
+            named(shape), f"{average(rows, 'training_seconds') / 60:.2f}", f"{average(rows, 'device_seconds'):.1f}",
+            f"{average(rows, 'tokens') / average(rows, 'training_seconds'):,.0f}",
+            f"{average(rows, 'memory_bytes') / MIB:,.0f}",
+            f"{average(rows, 'mfu'):.1%}", f"{average(rows, 'parameters') / 1e6:.2f}",
+            *(figure(known.get(shape, {}).get(name)) for name in ("minutes", "parameters_million")),
+        ])  # fmt: skip
+    columns = (
+        *("", "minutes", "device-seconds", "tokens/s", "memory, MiB", "MFU", "M parameters"),
+        *("published: minutes", "M parameters"),
+    )
+    note = "Minutes are of optimizer steps; device-seconds are of all, with evaluations, checkpoints and translations."
+    return Table(title="What each configuration took", columns=columns, rows=found, note=note)
+
+
+def parameters() -> Table:
+    """The report's column against its own shapes, counted."""
+    told = {(shape.d_model, shape.layers): row["parameters_million"] or math.nan for shape, row in theirs().items()}
+    found = []
+    for (width, depth), millions in sorted(told.items()):
+        counted = plain_parameters(d_model=width, layers=depth, vocabulary=WORDS) / 1e6
+        found.append([str(width), str(depth), f"{counted:.2f}", f"{millions:.2f}", f"{counted / millions - 1:+.2%}"])
+    columns = "d_model", "layers", "counted, M", "published, M", "off"
+    note = f"torch.nn.Transformer with feed-forward 4 d_model, {WORDS:,} words on either side, the read-out not tied"
+    return Table(title="The report's parameters", columns=columns, rows=found, note=note)
+
+
+def memory(done: Sequence[Row]) -> Table:
+    """The report's rule for memory against what was measured, by width and depth."""
+    groups: dict[tuple[int, int], list[Row]] = {}
+    for shape, rows in by_shape(done).items():
+        groups.setdefault((shape.d_model, shape.layers), []).extend(rows)
+    found = []
+    for (width, depth), rows in sorted(groups.items()):
+        size, held = average(rows, "parameters"), average(rows, "memory_bytes")
+        found.append([
+            str(width), str(depth), f"{size:,.0f}", f"{STORED * size / MIB:,.0f}", f"{TRAINED * size / MIB:,.0f}",
+            f"{held / MIB:,.0f}", f"{held / size:.1f}", f"{held / (TRAINED * size):.2f}",
+        ])  # fmt: skip
+    columns = (
+        *("d_model", "layers", "parameters", "to store, MiB", "rule to train, MiB", "measured, MiB"),
+        *("B a parameter", "measured / rule"),
+    )
+    note = (
+        "The report's rule: 4 bytes a parameter to store and about 20 more to train. Measured: what the process took "
+        "more at its peak, which is less where it had worked before."
+    )
+    return Table(title="Memory to store and to train", columns=columns, rows=found, note=note)
+
 
 FAMILY = "translation"
 FULL_TOKENS = 116_000_000

@@ -15,17 +15,22 @@ from tests.training_rows import ablated
 from tests.tune.experiments.conftest import studied
 from tune.assembly import make_engine, make_place
 from tune.devices import Devices, find_devices
-from tune.experiments.ablation import ABLATION, EPOCHS, OVERFITTING, ablation, overfitting, steps_of
-from tune.experiments.ablation_tables import (
+from tune.experiments.ablation import (
+    ABLATION,
+    EPOCHS,
+    OVERFITTING,
     UNITS,
     WORDS,
     Shape,
+    ablation,
     agreement,
     common,
     losses,
     main_effects,
+    overfitting,
     shape_of,
     slopes,
+    steps_of,
     tables,
     theirs,
     twists,

@@ -19,8 +19,20 @@ from tests.methods_rows import stage_row, stage_rows
 from tune.backend.worker_group import Place
 from tune.devices import Devices
 from tune.experiments.base import ExperimentSettings
-from tune.experiments.stages import STAGES, StageClock, StagedLearner, line, points, tables, tell_stages, work
-from tune.experiments.upstream import EVALUATION_EVERY, PEAK_RATE, UpstreamTraining, upstream_rate
+from tune.experiments.stages import (
+    EVALUATION_EVERY,
+    PEAK_RATE,
+    STAGES,
+    StageClock,
+    StagedLearner,
+    UpstreamTraining,
+    line,
+    points,
+    tables,
+    tell_stages,
+    upstream_rate,
+    work,
+)
 
 CPU = torch.device("cpu")
 SETTINGS = ExperimentSettings(budget="1h", families="nanogpt", scale=0.06)
