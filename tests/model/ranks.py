@@ -18,7 +18,7 @@ from model.training.learner import Learner
 from model.training.memory import prepare_process
 from tests.forked import FORKING
 from tune.experiments.data_parallel import FirstRankStep, gradient_distance, ready_learner
-from tune.experiments.large_batch_rules import watched_learner
+from tune.experiments.large_batch import watched_learner
 
 CPU = torch.device("cpu")
 

@@ -16,7 +16,7 @@ from model.training.ddp import SampledBatches, SharedBatches, sampled
 from model.training.learner import Learner
 from tests.model import ranks as rank
 from tests.model.ranks import CPU, Ranks
-from tune.experiments.large_batch_rules import WatchedLearner
+from tune.experiments.large_batch import WatchedLearner
 
 FAMILIES = ("text", "pairs")
 

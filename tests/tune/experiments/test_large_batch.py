@@ -19,8 +19,7 @@ from tune.backend.worker_group import Place
 from tune.devices import Devices
 from tune.experiments import large_batch as its_work
 from tune.experiments.base import ExperimentSettings
-from tune.experiments.large_batch import TIMES, line, points, tables, work
-from tune.experiments.large_batch_rules import BASE_RATE, RULES
+from tune.experiments.large_batch import BASE_RATE, RULES, TIMES, line, points, tables, work
 
 SMALL: dict[str, Any] = {"d_model": 16, "heads": 4, "layers": 2, "context": 16, "warm_up_steps": 4}
 TOKENS, STEPS = 128, 40

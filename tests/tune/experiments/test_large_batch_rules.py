@@ -8,7 +8,7 @@ import torch
 
 from model.training import checkpoint as checkpoints
 from model.training.learner import Learner
-from tune.experiments.large_batch_rules import (
+from tune.experiments.large_batch import (
     GRADUAL_SHARE,
     PARTS,
     RULES,
