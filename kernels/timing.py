@@ -4,7 +4,7 @@ import math
 import statistics
 import time
 import timeit
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from kernels.kernel import Call
 from kernels.machine import Watch
+from tune.arithmetic import Interval
 
 VALUES = 20
 VALUE_SECONDS = 0.01
@@ -97,9 +98,18 @@ def spread(values: Sequence[float]) -> float:
     return (high - low) / middle
 
 
-def ratio(slow: Sequence[float], fast: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
-    """Of the medians, with its 95 % interval: bootstrap over the rounds, in which both were measured together."""
-    rounds = np.random.default_rng(seed).integers(len(slow), size=(RESAMPLES, len(slow)))
-    medians = [np.median(np.asarray(values)[rounds], axis=1) for values in (slow, fast)]
-    low, high = np.percentile(medians[0] / medians[1], (2.5, 97.5))
-    return statistics.median(slow) / statistics.median(fast), float(low), float(high)
+def interval(figure: Callable[[Mapping[str, Any]], Any], rounds: Mapping[str, Sequence[float]]) -> Interval:
+    """A figure of the medians; its interval by the bootstrap over the rounds, which keeps what was measured together.
+
+    figure: from the median of each series, a number or an array of them.
+    """
+    series = {name: np.asarray(values) for name, values in rounds.items()}
+    count = len(next(iter(series.values())))
+    drawn = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
+    low, high = np.percentile(figure({name: np.median(x[drawn], axis=1) for name, x in series.items()}), (2.5, 97.5))
+    return float(figure({name: np.median(x) for name, x in series.items()})), float(low), float(high)
+
+
+def ratio(slow: Sequence[float], fast: Sequence[float]) -> Interval:
+    """Of the medians of two that were measured together."""
+    return interval(lambda median: median["slow"] / median["fast"], {"slow": slow, "fast": fast})

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from kernels.timing import interval
 from model.training.ddp import make_learner
 from model.training.memory import prepare_process
 from tests.bench.contenders import SMALL, gpt_config, text
 from tests.bench.table import Row
 from tune.backend.session import local_ray  # before anything of Ray, which reads its environment then
-from tune.experiments.parallel_timing import interval
 
 RANKS, ROUNDS, TURN_STEPS, WARM_UP_STEPS = 2, 40, 20, 20
 MOST = 1.05

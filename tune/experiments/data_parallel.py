@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from kernels.timing import interval
 from model.config import Config, Data
 from model.training.ddp import Levers, ParallelLearner, distance, flat_gradient
 from model.training.learner import Learner
@@ -15,7 +16,7 @@ from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
-from tune.experiments.parallel_timing import Reading, Ways, gradient_bytes, in_turns, interval, plain_steps
+from tune.experiments.parallel_timing import Reading, Ways, gradient_bytes, in_turns, plain_steps
 from tune.experiments.tables import NOTHING, with_interval
 
 FIRST_STEPS = 3  # before gradients are compared: at first most of them are zero, and buckets are laid out anew

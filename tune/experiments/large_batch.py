@@ -21,6 +21,7 @@ import torch
 from pytorch_optimizer import LARS
 from torch import Tensor
 
+from kernels.timing import RESAMPLES
 from model.config import RECIPES, Config, Data
 from model.data.batches import IGNORED, Batch
 from model.training.ddp import ParallelLearner, make_learner, mean_over_ranks, ranks, sampled
@@ -90,7 +91,6 @@ RULES = {
 
 
 PARTS = 2  # of a batch on one device
-RESAMPLES = 1000
 
 
 class WatchedLearner(Learner):

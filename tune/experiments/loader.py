@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from kernels.timing import interval
 from model.families import FAMILIES
 from model.training.ddp import ranks
 from tune.backend.worker_group import Place, Said
@@ -15,7 +16,7 @@ from tune.devices import Devices
 from tune.experiments import loading
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.loading import PREFETCH, check_shared_memory, read_through, supply_of
-from tune.experiments.parallel_timing import Rounds, in_rounds, interval
+from tune.experiments.parallel_timing import Rounds, in_rounds
 from tune.experiments.tables import NOTHING, with_interval
 
 FASTEST, SLOWER_FROM = 2, 7

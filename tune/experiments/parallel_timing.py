@@ -18,25 +18,11 @@ import torch
 import torch.distributed as dist
 
 from kernels.machine import Watch
-from kernels.timing import CORES_TAKEN
+from kernels.timing import CORES_TAKEN, RESAMPLES
 from model.training.ddp import ParallelLearner, as_first, ranks
 from model.training.learner import Learner
 from tune.arithmetic import Interval
 from tune.errors import UserError
-
-RESAMPLES = 1000
-
-
-def interval(figure: Callable[[Mapping[str, Any]], Any], rounds: Mapping[str, Sequence[float]]) -> Interval:
-    """A figure of the medians; its interval by the bootstrap over the rounds, which keeps what was measured together.
-
-    figure: from the median of each series, a number or an array of them.
-    """
-    series = {name: np.asarray(values) for name, values in rounds.items()}
-    count = len(next(iter(series.values())))
-    drawn = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
-    low, high = np.percentile(figure({name: np.median(x[drawn], axis=1) for name, x in series.items()}), (2.5, 97.5))
-    return float(figure({name: np.median(x) for name, x in series.items()})), float(low), float(high)
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:

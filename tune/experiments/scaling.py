@@ -7,6 +7,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from kernels.timing import interval
 from model.config import Config, Data
 from model.data.batches import batch_shape
 from model.training.ddp import ParallelLearner, agreement, make_learner, ranks
@@ -22,7 +23,6 @@ from tune.experiments.parallel_timing import (
     accumulations,
     all_reduces,
     gradient_bytes,
-    interval,
     steps,
     undisturbed,
 )

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from kernels.timing import interval
 from model.config import Config
 from model.nn.mup import BASE_D_MODEL, BASE_LAYERS
 from tune.arithmetic import Interval
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.lists import trainings
-from tune.experiments.parallel_timing import interval
 from tune.experiments.tables import NOTHING
 from tune.store.queries import ENDED
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from kernels.timing import interval
 from model.training.learner import Learner
 from tune.arithmetic import mean_interval
 from tune.experiments import parallel_timing
@@ -18,7 +19,6 @@ from tune.experiments.parallel_timing import (
     MOST_ROUNDS,
     in_rounds,
     in_turns,
-    interval,
     ratio,
     undisturbed,
 )
