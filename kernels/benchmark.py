@@ -1,8 +1,10 @@
-"""One kernel: its implementations built, gated and timed beside the machine's own bandwidth and the published times."""
+"""One kernel: its implementations built, gated and timed beside the machine's own bandwidth and the published times; and
+what the machine does at most, its bandwidth and its products of matrices.
+"""
 
 import csv
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -13,10 +15,11 @@ import numba
 import numpy as np
 
 from kernels import cuda, timing, verify
-from kernels.elementwise import COPY, numba_loop, numba_streaming
+from kernels.arrays import COPY, numba_loop, numba_streaming
 from kernels.kernel import THREADS, Bind, Call, Implementation, Inputs, Kernel, UnavailableError, on_line
 from kernels.registry import KERNELS
-from kernels.timing import Values
+from kernels.settings import MEMORY_SHARE, last_cache_bytes, memory_bytes
+from kernels.timing import Values, Watch
 from tune.machine import cpu_name
 
 FILE = Path(__file__).resolve().parents[1] / "analysis" / "published" / "kernels.csv"
@@ -230,4 +233,54 @@ def _ratios(implementation: Implementation, values: Values) -> dict[str, tuple[f
         name = baseline + alike if baseline + alike in values else baseline
         if name in values and name != implementation.name:
             found[name] = timing.ratio(values[name], values[implementation.name])
+    return found
+
+
+TIMES_CACHES = 4
+"""The arrays of the copies are together so many times the last cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peaks:
+    """Of one device, by threads of the process that drives it: a GPU does with one.
+
+    bytes_per_second: read and written by a copy; flops_per_second: of products of matrices, by precision.
+    """
+
+    bytes_per_second: Mapping[int, float]
+    flops_per_second: Mapping[str, Mapping[int, float]]
+
+
+Found = dict[str, Peaks]
+
+
+def measured_peaks() -> Found | None:
+    """Of the CPU and, where there is one, the GPU, by their names. None where others took the machine each time.
+
+    It changes switches of torch and of the C library, so a process that times anything else must not call it.
+    """
+    for _ in range(timing.TRIES):
+        watch = Watch()
+        found = _peaks()
+        if not timing.disturbed(watch):
+            return found
+    return None
+
+
+def _peaks() -> Found:
+    from kernels import torch_references  # seconds to import
+
+    moved = min(TIMES_CACHES * last_cache_bytes(), memory_bytes() // MEMORY_SHARE)
+    values = timing.in_turns(peak_contenders(moved, (ONE, ALL, GPU)))
+
+    def peaks(device: str, places: Mapping[int, str]) -> Peaks:
+        rates = {threads: bandwidth(values, moved, place) for threads, place in places.items()}
+        return Peaks(
+            bytes_per_second={threads: rate for threads, rate in rates.items() if rate is not None},
+            flops_per_second=torch_references.products(device, list(places)),
+        )
+
+    found = {cpu_name(): peaks("cpu", {1: ONE, THREADS: ALL})}
+    if (gpu := torch_references.gpu_name()) is not None:
+        found[gpu] = peaks("cuda", {1: GPU})
     return found

@@ -17,7 +17,7 @@ try:
 except ImportError:  # numba-cuda without the bindings that it needs
     cuda = None  # type: ignore[assignment]
 
-from kernels.kernel import Bind, Call, Implementation, Inputs, UnavailableError
+from kernels.kernel import Bind, Call, Implementation, Inputs, Kernel, UnavailableError
 
 THREADS = 128
 MOST_BLOCKS = 4096
@@ -303,3 +303,11 @@ def transfers() -> list[Implementation]:
         implementation("cuda-pinned", pinned=True, chunks=1),
         implementation("cuda-streams", pinned=True, chunks=CHUNKS),
     ]
+
+
+KERNELS = (
+    Kernel(
+        name="transfers", dtype="float64", inputs=lambda size, random: (random.random(size),),
+        reference=lambda a: a, output=np.empty_like, bytes_per_element=8, implementations=transfers(),
+    ),
+)  # fmt: skip

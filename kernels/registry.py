@@ -1,12 +1,12 @@
 """All kernels, by name, and what is asked of each."""
 
-from kernels import elementwise, monte_carlo_pi, reductions, row_kernels, scalars, transfers
+from kernels import arrays, cuda, monte_carlo_pi, row_kernels, scalars
 from kernels.kernel import Implementation
 from kernels.settings import Settings, check_known
 from tune.errors import UserError
 from tune.flags import invalid
 
-FAMILIES = (scalars, elementwise, reductions, monte_carlo_pi, row_kernels, transfers)
+FAMILIES = (scalars, arrays, monte_carlo_pi, row_kernels, cuda)
 KERNELS = {kernel.name: kernel for family in FAMILIES for kernel in family.KERNELS}
 
 

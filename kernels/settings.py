@@ -1,11 +1,11 @@
 """What can be asked for on the command line; standard library only."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from kernels.machine import last_cache_bytes, memory_bytes
 from tune.errors import UserError
 from tune.flags import Command, invalid, typed
 from tune.table_text import Formed
@@ -22,6 +22,9 @@ ARRAYS = 3
 """Of float64, of a kernel of three: together they are four times the last cache in the large one of the full sizes."""
 MEMORY_SHARE = 32
 """An array may take one part in so many of the memory: beside it lie the others, the reference, and its own checks."""
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+USUAL_LAST_CACHE = 32 << 20
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -40,6 +43,18 @@ def check_known(asked: Iterable[str], known: Sequence[str]) -> None:
     for name in asked:
         if name not in known:
             raise UserError(f"{name!r} is not one of {', '.join(known)}")
+
+
+def last_cache_bytes() -> int:
+    """As the system tells it; where it does not, 32 MiB."""
+    sizes = [file.read_text().strip() for file in CACHES.glob("index*/size")]
+    known = [int(size[:-1]) * UNITS.get(size[-1], 1) for size in sizes if size[:-1].isdigit()]
+    return max(known, default=0) or USUAL_LAST_CACHE
+
+
+def memory_bytes() -> int:
+    """All of it."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:

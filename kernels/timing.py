@@ -1,17 +1,20 @@
-"""Contenders timed in turns, so that what slows the machine slows all of them, and ratios of their times."""
+"""Contenders timed in turns, so that what slows the machine slows all of them; ratios of their times; and what others
+take of the machine meanwhile.
+"""
 
 import math
+import os
 import statistics
 import time
 import timeit
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kernels.kernel import Call
-from kernels.machine import Watch
 from tune.arithmetic import Interval
 
 VALUES = 20
@@ -25,6 +28,8 @@ TRIES = 3
 CORES_TAKEN, LARGEST_SPREAD = 0.15, 0.1
 """Above these a run is disturbed, and a row is unstable. tests/bench/disturbed.py is the ground for the first."""
 RESAMPLES = 1000
+
+STAT = Path("/proc/stat")
 
 Values = dict[str, list[float]]
 
@@ -69,6 +74,35 @@ def in_turns(calls: Mapping[str, Call]) -> Values:
         done += 1
         rounds = FEWER_VALUES if timeit.default_timer() - began > SLOW_SECONDS and done < FEWER_VALUES else rounds
     return values
+
+
+class Watch:
+    """Cores that others took since it was made: other processes, and other machines on the same one."""
+
+    def __init__(self) -> None:
+        self.began, self.busy, self.own = time.perf_counter(), _busy_seconds(), time.process_time()
+
+    def cores_taken(self) -> float | None:
+        """Mean over the time; None where the system does not tell."""
+        cores = self.cores()
+        return None if cores is None else max(0.0, cores[0] - cores[1])
+
+    def cores(self) -> tuple[float, float] | None:
+        """Those of the machine that were busy, and of these the ones of this process; as above."""
+        busy = _busy_seconds()
+        if self.busy is None or busy is None:
+            return None
+        seconds = max(time.perf_counter() - self.began, 1e-9)
+        return (busy - self.busy) / seconds, (time.process_time() - self.own) / seconds
+
+
+def _busy_seconds() -> float | None:
+    """Of all cores together, stolen time included; it counts in hundredths of a second."""
+    try:
+        user, nice, system, _, _, irq, softirq, steal = map(int, STAT.read_text().split("\n")[0].split()[1:9])
+    except (OSError, ValueError):
+        return None
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def undisturbed(calls: Mapping[str, Call]) -> tuple[Values, bool]:

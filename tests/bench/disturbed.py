@@ -14,9 +14,9 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from kernels import timing
 from kernels.kernel import Call
-from kernels.machine import Watch
 from kernels.registry import KERNELS
 from kernels.settings import parse_sizes
+from kernels.timing import Watch
 
 SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
 """Of one core that the process beside takes."""

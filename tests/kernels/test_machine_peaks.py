@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from kernels import machine_peaks, timing, torch_references, verify
+from kernels import benchmark, timing, torch_references, verify
+from kernels.benchmark import measured_peaks
 from kernels.kernel import THREADS, UnavailableError
-from kernels.machine_peaks import measured
 from kernels.registry import KERNELS
 from model.cost import peak_flops
 from tune.machine import cpu_name
@@ -14,11 +14,11 @@ from tune.machine import cpu_name
 def test_copies_and_products_are_measured_by_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "VALUE_SECONDS", 1e-4)
     monkeypatch.setattr(timing, "CORES_TAKEN", 1e9)
-    monkeypatch.setattr(machine_peaks, "last_cache_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(benchmark, "last_cache_bytes", lambda: 1 << 20)
     monkeypatch.setattr(torch_references, "PRODUCTS", 1)
     monkeypatch.setattr(peak_flops, "SIZES", {"cpu": 64})
     threads = torch.get_num_threads()
-    found = measured()
+    found = measured_peaks()
     torch.set_num_threads(threads)
     assert found is not None
     peaks = found[cpu_name()]
@@ -28,9 +28,9 @@ def test_copies_and_products_are_measured_by_threads(monkeypatch: pytest.MonkeyP
 
 def test_on_a_disturbed_machine_none_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[int] = []
-    monkeypatch.setattr(machine_peaks, "_measured", lambda: tries.append(1))
+    monkeypatch.setattr(benchmark, "_peaks", lambda: tries.append(1))
     monkeypatch.setattr(timing, "disturbed", lambda watch: True)
-    assert measured() is None and len(tries) == timing.TRIES
+    assert measured_peaks() is None and len(tries) == timing.TRIES
 
 
 def test_torch_on_a_gpu_is_held_against_the_same_reference(monkeypatch: pytest.MonkeyPatch) -> None:

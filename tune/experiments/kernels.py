@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, field
 from types import ModuleType
 from typing import Any, TypeVar
 
-from kernels import machine_peaks
-from kernels.benchmark import Row, measure
+from kernels.benchmark import Row, measure, measured_peaks
 from kernels.command import in_process, report
 from kernels.kernel import THREADS
 from kernels.registry import KERNELS, asked, check_implementations
@@ -214,7 +213,7 @@ class Study:
             return
         try:
             with self._charged("peaks", lease, on_gpu=True):
-                found = self.up.run(machine_peaks.measured, on_gpu=True, seconds=lease, max_calls=1)
+                found = self.up.run(measured_peaks, on_gpu=True, seconds=lease, max_calls=1)
         except OverdueError:
             self._say("end", f"peaks: not known after the {lease:.0f} s of their lease")
             return

@@ -17,8 +17,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from kernels.machine import Watch
-from kernels.timing import CORES_TAKEN, RESAMPLES
+from kernels.timing import CORES_TAKEN, RESAMPLES, Watch
 from model.training.ddp import ParallelLearner, as_first, ranks
 from model.training.learner import Learner
 from tune.arithmetic import Interval

@@ -11,8 +11,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from kernels import benchmark, timing
+from kernels.benchmark import Peaks
 from kernels.kernel import THREADS
-from kernels.machine_peaks import Peaks
 from kernels.registry import KERNELS
 from kernels.settings import Settings
 from tune.errors import UserError

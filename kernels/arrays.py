@@ -1,4 +1,6 @@
-"""copy, triad, additions and hypotenuses of arrays: one formula each, in all implementations."""
+"""copy, triad, additions and hypotenuses of arrays, one formula each in all implementations; and sums over an array,
+whose order of additions is each implementation's own, so that they agree within rounding.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,10 +25,11 @@ from kernels.kernel import (
     fence,
     into_output,
     on_lists,
+    returned,
     square_root,
     streaming_store,
 )
-from kernels.references import c_vectors
+from kernels.references import c_sum, c_vectors
 
 SCALE = 3.0
 SLOW_ABOVE = 1_000_000
@@ -170,6 +173,27 @@ def _kernel(name: str, formula: Formula, on_gpu: Sequence[Implementation], *othe
     )  # fmt: skip
 
 
+REORDERED = {"reassoc"}
+"""Of LLVM's fast-math flags the one that lets additions go into lanes; NaN and infinities stay what they are."""
+
+
+def numba_sum(*, parallel: bool) -> Bind:
+    """A loop with one total."""
+
+    def total(a):  # type: ignore[no-untyped-def]
+        found = 0.0
+        for i in prange(a.size):
+            found += a[i]
+        return found
+
+    return returned(njit(types.float64(VECTOR_IN), parallel=parallel, fastmath=REORDERED)(total))
+
+
+def exact_sum(a: NDArray[Any]) -> float:
+    """Rounded once. NaN for NaN, and for infinities of both signs, which math.fsum refuses."""
+    return math.fsum(a) if np.isfinite(a).all() else float(np.sum(a))
+
+
 KERNELS = (
     _kernel("copy", COPY, cuda.elementwise(COPY.scalar)),
     _kernel("vector_add", ADD, cuda.elementwise(ADD.scalar)),
@@ -180,4 +204,18 @@ KERNELS = (
         Implementation(name="builtin", build=lambda: into_output(np.hypot), only_finite=True),
     ),
     _kernel("grid_stride_add", ADD, [cuda.grid_stride(ADD.scalar)]),
+    Kernel(
+        name="grid_stride_sum", dtype="float64", inputs=lambda size, random: (random.random(size),),
+        reference=exact_sum, tolerance=1e-12, bytes_per_element=8, flops_per_element=1,
+        special=lambda inputs: (np.resize(SPECIALS, inputs[0].size),),
+        implementations=[
+            Implementation(name="python", build=lambda: on_lists(sum), largest=SLOW_ABOVE),
+            Implementation(name="numpy", build=lambda: returned(np.sum)),
+            Implementation(name="njit", build=lambda: numba_sum(parallel=False)),
+            Implementation(name="njit-parallel", build=lambda: numba_sum(parallel=True), parallel=True),
+            Implementation(name="c", build=lambda: c_sum("sum")),
+            Implementation(name="c-parallel", build=lambda: c_sum("sum_parallel"), parallel=True),
+            cuda.shared_sum(),
+        ],
+    ),
 )  # fmt: skip
