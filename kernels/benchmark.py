@@ -1,5 +1,5 @@
-"""One kernel: its implementations built, gated and timed beside the machine's own bandwidth and the published times; and
-what the machine does at most, its bandwidth and its products of matrices.
+"""One kernel: its implementations built, gated and timed beside the machine's own bandwidth and the published times;
+and what the machine does at most, its bandwidth and its products of matrices.
 """
 
 import csv

@@ -31,7 +31,6 @@ KEYS = ("values", "low", "high", "log", "step", "when")
 FORMS = "write a list of values, or { low = 1e-4, high = 1e-2, log = true }"
 
 
-Given = Mapping[str, object] | Sequence[object] | Dimension
 When = Mapping[str, object]
 
 

@@ -15,6 +15,7 @@ from tune.errors import UserError
 POOL = 2**22  # elements of the resident dropout mask
 UNSEEN = -1e4  # added to the score of what may not be seen; finite, so that who sees nothing is no NaN
 ALIGNED = 32  # its offsets are multiples of this: vector instructions want aligned addresses
+ROTARY_BASE = 1_000.0
 LEAST_WIDTH = 8  # of a head, for CUDA's fused attention with a bias in 16 bits; narrower ones would get many kernels
 
 
@@ -134,12 +135,12 @@ def apart(of: Tensor, others: Tensor) -> Tensor:
     return torch.where(of[:, None, :, None] == others[:, None, None], 0.0, UNSEEN)
 
 
-def rotary_tables(length: int, width: int, base: float = 1_000.0) -> tuple[Tensor, Tensor]:
+def rotary_tables(length: int, width: int) -> tuple[Tensor, Tensor]:
     """Of rotary positions (Su et al. 2021, arXiv:2104.09864), both (T, K): cosines, and sines, those of the first half
     negative."""
     if width % 2:
         raise UserError(f"heads: a head width (d_model / heads) of {width} is odd; rotary positions need an even one")
-    angles = torch.outer(torch.arange(length).float(), base ** -(torch.arange(0, width, 2) / width))
+    angles = torch.outer(torch.arange(length).float(), ROTARY_BASE ** -(torch.arange(0, width, 2) / width))
     sines = angles.sin()
     return angles.cos().repeat(1, 2), torch.cat([-sines, sines], -1)
 

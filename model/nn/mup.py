@@ -23,6 +23,7 @@ BASE_LAYERS = 4
 INIT = 1.0  # standard deviation of a hidden matrix times the root of its fan-in
 ATTENTION = 12.0  # the largest product of a query and a key
 EMBEDDING_STD = 0.2  # of an embedding; it is normalised before its use, so a small one turns faster
+EPSILON = 1e-8  # of Adam
 MUON = 2.3
 """The rate of a hidden matrix by Muon over AdamW's base rate: of 1.1 to 9, the best at widths of 32, 128 and 256."""
 HIDDEN = "hidden"
@@ -87,7 +88,7 @@ def hidden_std(fan_in: int) -> float:
 
 
 def parameter_groups(
-    model: nn.Module, base_rate: float, weight_decay: float, epsilon: float = 1e-8, *, muon: bool = False
+    model: nn.Module, base_rate: float, weight_decay: float, *, muon: bool = False
 ) -> list[dict[str, object]]:
     """Groups for AdamW or Muon, each with its `peak_rate`; `model.scaling` says which rules hold, where there is one.
 
@@ -112,7 +113,7 @@ def parameter_groups(
                     "lr": base_rate * rate,
                     "peak_rate": base_rate * rate,
                     "weight_decay": weight_decay * decay,
-                    "eps": epsilon * eps,
+                    "eps": EPSILON * eps,
                 }
             )
     return groups

@@ -91,22 +91,21 @@ def in_rounds(
     left: Callable[[], float],
     *,
     keep: float = 0.0,
-    least: int = LEAST_ROUNDS,
     agreed: Callable[[float], float] = float,
 ) -> Rounds:
     """Take each turn in each round, another one first each time, for as long as seconds are `left`.
 
-    keep: seconds that all rounds but the `least` leave; agreed: of several ranks' seconds those of the first, so that
-    all end with the same round. UserError: there is not even time for those.
+    keep: seconds that all rounds but the first LEAST_ROUNDS leave; agreed: of several ranks' seconds those of the
+    first, so that all end with the same round. UserError: there is not even time for those.
     """
     rounds: Rounds = {}
     names, longest = list(turns), 0.0
     for done in range(MOST_ROUNDS):
-        if done >= least and agreed(left() - keep - MARGIN * longest) < 0:
+        if done >= LEAST_ROUNDS and agreed(left() - keep - MARGIN * longest) < 0:
             break
-        if agreed(left() - MARGIN * longest * (least - done)) < 0:
-            needed = math.ceil(least * MARGIN * longest)
-            raise UserError(f"{least} rounds of {', '.join(names)} need about {needed} s: there was less time")
+        if agreed(left() - MARGIN * longest * (LEAST_ROUNDS - done)) < 0:
+            needed = math.ceil(LEAST_ROUNDS * MARGIN * longest)
+            raise UserError(f"{LEAST_ROUNDS} rounds of {', '.join(names)} need about {needed} s: there was less time")
         began = time.perf_counter()
         for place in range(len(names)):
             for what, seconds in turns[names[(place + done) % len(names)]]().items():
