@@ -6,21 +6,10 @@ from pathlib import Path
 import pytest
 
 from tune.search.resume import close_what_a_kill_left_open
+from tune.search.simulator import Clock
 from tune.store.accounting import OPENING_SECONDS, Accounting, Hold, Ledger, affordable
 from tune.store.heartbeat import GRACE_SECONDS
 from tune.store.journal import Journal
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -5,22 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tune.search.simulator import Clock
 from tune.store import heartbeat as heartbeats
 from tune.store.heartbeat import DRIVER, LOOK_SECONDS, SILENCE_SECONDS, Driver, DriverWatch, beat
-
-
-class Clock:
-    """Seconds that pass when told."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

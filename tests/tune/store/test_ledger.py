@@ -6,23 +6,9 @@ from fractions import Fraction
 
 import pytest
 
+from tune.search.simulator import Clock
 from tune.store.accounting import Ledger
 from tune.store.heartbeat import GRACE_SECONDS
-
-
-class Clock:
-    """A clock that moves when it is told."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def test_a_slot_is_charged_while_it_is_held_idle_or_not(clock: Clock) -> None:
