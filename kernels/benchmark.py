@@ -2,12 +2,10 @@
 and what the machine does at most, its bandwidth and its products of matrices.
 """
 
-import csv
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -21,20 +19,18 @@ from kernels.registry import KERNELS
 from kernels.settings import MEMORY_SHARE, last_cache_bytes, memory_bytes
 from kernels.timing import Values, Watch
 from tune.machine import cpu_name
+from tune.published import published
 
-FILE = Path(__file__).resolve().parents[1] / "analysis" / "published" / "kernels.csv"
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}
 WITH_COPIES = "with"
 
 
 @cache
 def _times() -> dict[tuple[str, str, bool], float]:
-    with FILE.open(newline="", encoding="utf-8") as file:
-        return {
-            (row["kernel"], row["implementation_here"], row["copies"] == WITH_COPIES): float(row["time"])
-            * SECONDS[row["unit"]]
-            for row in csv.DictReader(file)
-        }
+    return {
+        (row["kernel"], row["implementation_here"], row["copies"] == WITH_COPIES): row["time"] * SECONDS[row["unit"]]
+        for row in published("kernels")
+    }
 
 
 def published_seconds(kernel: str, implementation: str, *, end_to_end: bool) -> float | None:

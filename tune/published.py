@@ -1,7 +1,7 @@
 """The tables of the published reports, what is claimed beside them, and what they say against themselves.
 
-analysis/ checks tables and tune/experiments/ shows the findings beside its own figures; neither imports the other, so
-that stands here. Standard library only.
+analysis/published/ says of each where it is from. analysis/ checks them, kernels/ and tune/experiments/ show them and
+the findings beside their own figures; these do not import one another, so that stands here. Standard library only.
 """
 
 import csv
@@ -48,6 +48,29 @@ def read(file: Path) -> dict[str, list[str]]:
     if uneven := next((place for place, row in enumerate(rows, start=1) if len(row) != len(head)), None):
         raise wrong(f"has {len(rows[uneven - 1])} cells in row {uneven}, and {len(head)} columns")
     return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+
+
+@cache
+def published(name: str) -> tuple[dict[str, Any], ...]:
+    """The rows of a table there: numbers, words where the report has words, None where it has nothing."""
+    columns = read(PUBLISHED / f"{name}.csv")
+    rows = zip(*columns.values(), strict=True)
+    return tuple({column: _value(text) for column, text in zip(columns, row, strict=True)} for row in rows)
+
+
+def published_by(name: str, *keys: str) -> dict[tuple[str, ...], dict[str, Any]]:
+    """The same by columns of words, without these."""
+    return {
+        tuple(row[key] for key in keys): {column: row[column] for column in row.keys() - set(keys)}
+        for row in published(name)
+    }
+
+
+def _value(text: str) -> float | str | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return text
 
 
 def claims_of(told: Mapping[str, Any]) -> Claims:

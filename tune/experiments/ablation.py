@@ -20,7 +20,8 @@ from tune.arithmetic import mean_interval
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.lists import trainings
-from tune.experiments.tables import MIB, NOTHING, figure, published, signed, with_interval
+from tune.experiments.tables import MIB, NOTHING, figure, signed, with_interval
+from tune.published import published
 from tune.search_space import label
 
 

@@ -21,8 +21,9 @@ from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.scaling import of_rows
-from tune.experiments.tables import NOTHING, figure, published
+from tune.experiments.tables import NOTHING, figure
 from tune.machine import write_whole
+from tune.published import published
 from tune.search.memory_model import Memory, first_overhead
 from tune.units import bytes_text, parse_bytes
 

@@ -18,8 +18,9 @@ from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
-from tune.experiments.tables import figure, published
+from tune.experiments.tables import figure
 from tune.experiments.word_model import WordConfig, WordModel, block_training, model_training, on_paper, parts
+from tune.published import published
 from tune.units import bytes_text
 
 MFLOP, MEGABYTE, TIMES = "{:,.1f}", "{:,.2f}", "{:.3f}"

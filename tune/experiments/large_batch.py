@@ -32,8 +32,9 @@ from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.scaling import recipe_rows, trained
-from tune.experiments.tables import NOTHING, figure, published, with_interval
+from tune.experiments.tables import NOTHING, figure, with_interval
 from tune.experiments.whole_training import Prices
+from tune.published import published
 from tune.recipe import followed
 
 BASE_RATE = 0.05  # of .01 to .1, tried on nanoGPT with the recipe's batch

@@ -10,7 +10,8 @@ from model.cost import estimates
 from model.nn.gpt import GPTConfig
 from tune.arithmetic import mean_interval
 from tune.experiments.base import Row, Table
-from tune.experiments.tables import NOTHING, figure, published_by, signed, with_interval
+from tune.experiments.tables import NOTHING, figure, signed, with_interval
+from tune.published import published_by
 
 REPORT: Mapping[str, Any] = {"architecture": "nanogpt", "d_model": 128, "heads": 4, "layers": 4, "dropout": 0.0}
 """The report's, as nanoGPT trains it on a CPU."""

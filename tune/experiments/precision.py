@@ -10,7 +10,8 @@ from tune.arithmetic import mean_interval
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.lists import trainings
-from tune.experiments.tables import MIB, figure, published, signed, with_interval
+from tune.experiments.tables import MIB, figure, signed, with_interval
+from tune.published import published
 
 BASE = "fp32"
 Of = TypeVar("Of")

@@ -13,8 +13,8 @@ import numpy as np
 
 from tune.experiments.base import Row, Table
 from tune.experiments.parallel_timing import ratio
-from tune.experiments.tables import figure, published, with_interval
-from tune.published import PUBLISHED, read
+from tune.experiments.tables import figure, with_interval
+from tune.published import PUBLISHED, published, read
 from tune.table_rules import speed_ups
 
 

@@ -27,7 +27,8 @@ from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.methods_tables import REPORT
-from tune.experiments.tables import figure, published
+from tune.experiments.tables import figure
+from tune.published import published
 
 STAGES = ("data", "forward", "loss and backward", "optimizer", "evaluation", "rest")
 

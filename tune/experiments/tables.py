@@ -1,39 +1,11 @@
-"""Figures as people read them, the tables of an experiment on the screen, and the published figures beside them:
-analysis/published/ says of each where it is from.
-"""
+"""Figures as people read them, and the tables of an experiment on the screen."""
 
-import csv
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any
 
 from tune.arithmetic import Interval
 from tune.experiments.base import Experiment, Row
-from tune.published import PUBLISHED, against_itself
+from tune.published import against_itself
 from tune.table_text import NOTHING, Table, on_screen
-
-
-@cache
-def published(name: str) -> tuple[dict[str, Any], ...]:
-    """The rows of a table: numbers, words where the report has words, None where it has nothing."""
-    with (PUBLISHED / f"{name}.csv").open(newline="", encoding="utf-8") as file:
-        return tuple({column: _value(text) for column, text in row.items()} for row in csv.DictReader(file))
-
-
-def published_by(name: str, *keys: str) -> dict[tuple[str, ...], dict[str, Any]]:
-    """The same by columns of words, without these."""
-    return {
-        tuple(row[key] for key in keys): {column: row[column] for column in row.keys() - set(keys)}
-        for row in published(name)
-    }
-
-
-def _value(text: str) -> float | str | None:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        return text
-
 
 WIDTH = 160
 MIB = 2**20
