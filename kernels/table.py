@@ -1,11 +1,14 @@
-"""The tables: one a kernel and size, a row an implementation."""
+"""What the command prints: tables, one a kernel and size, a row an implementation, or the rows; and the exit code."""
 
+import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from kernels.benchmark import Row
+from kernels.benchmark import Row, measure
+from kernels.settings import Settings
+from tune.published import against_itself
 from tune.table_text import NOTHING, Table, on_screen
 
 WIDTH = 190
@@ -83,3 +86,31 @@ def seconds(value: float | None) -> str:
         return NOTHING
     scale, unit = next((each for each in UNITS if value >= each[0]), UNITS[-1])
     return f"{value / scale:.3g} {unit}"
+
+
+def in_process(settings: Settings) -> Iterator[list[Row]]:
+    """The rows of each kernel, one after the other."""
+    for name in settings.kernels:
+        yield measure(name, settings.sizes, settings.implementations, settings.seed)
+
+
+def report(settings: Settings, measured: Iterable[list[Row]]) -> int:
+    """Print what was measured. 1 where an implementation is wrong, else 0."""
+    kept: list[Row] = []
+    made: list[Table] = []
+    for rows in measured:
+        kept += rows
+        made += tables(rows)
+        if not (settings.json or settings.form):
+            for table in tables(rows):
+                show(table)
+    compared = any(of_the_report(row) != NOTHING for row in kept)
+    found = against_itself("kernels") if compared else []
+    if settings.json:
+        print(json.dumps(kept, indent=1))
+    elif settings.form:
+        print(settings.written([*made, *found]))
+    else:
+        for table in found:
+            show(table)
+    return int(any(row["correct"] == "FAIL" for row in kept))

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from kernels import benchmark, timing
-from kernels.command import report
 from kernels.kernel import LINE, Implementation, Kernel, RefusedError, UnavailableError, into_output, returned
 from kernels.registry import KERNELS
 from kernels.settings import Settings
+from kernels.table import report
 from kernels.verify import relative_error
 
 ADD, PI = KERNELS["vector_add"], KERNELS["monte_carlo_pi"]

@@ -6,9 +6,9 @@ import re
 import pytest
 
 from kernels import timing
-from kernels.command import in_process, report
 from kernels.registry import KERNELS
 from kernels.settings import NAMES, SMALL, Settings
+from kernels.table import in_process, report
 from tune.cli import main, parse
 
 NAMED = (

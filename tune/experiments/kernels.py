@@ -14,10 +14,10 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from kernels.benchmark import Row, measure, measured_peaks
-from kernels.command import in_process, report
 from kernels.kernel import THREADS
 from kernels.registry import KERNELS, asked, check_implementations
 from kernels.settings import Settings
+from kernels.table import in_process, report
 from kernels.timing import TRIES
 from tune.errors import UserError
 from tune.store.accounting import Accounting, Hold, Ledger, affordable
