@@ -11,7 +11,6 @@ from tune.devices import find_devices
 from tune.experiments.ablation import ABLATION, OVERFITTING
 from tune.experiments.base import Experiment, affordable_share, groups, price, survey, winner_of
 from tune.experiments.batch_size import BATCH_SIZE
-from tune.experiments.conduct import run_experiment
 from tune.experiments.curves import CURVES
 from tune.experiments.data_parallel import DATA_PARALLEL
 from tune.experiments.estimates import ESTIMATES
@@ -21,7 +20,7 @@ from tune.experiments.lists import plan_list, trained
 from tune.experiments.loader import LOADER
 from tune.experiments.methods import METHODS
 from tune.experiments.precision import PRECISION
-from tune.experiments.runner import STORED, last_rows
+from tune.experiments.runner import STORED, last_rows, run_experiment
 from tune.experiments.scaling import SCALING
 from tune.experiments.stages import STAGES_OF_A_TRAINING
 from tune.experiments.tables import ending, show

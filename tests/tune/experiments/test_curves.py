@@ -25,7 +25,7 @@ from tune.backend.worker_group import Orders, Place, Said, Task
 from tune.curves.recorded import Table, load
 from tune.devices import Devices
 from tune.errors import UserError
-from tune.experiments import conduct, curves, lives, runner
+from tune.experiments import curves, lives, runner
 from tune.experiments.base import ExperimentSettings, Point, Row
 from tune.experiments.curves import CURVES, SHAPES, foretold, further, points
 from tune.experiments.lives import begins, lived, measured_at
@@ -284,14 +284,14 @@ def test_a_study_that_is_interrupted_goes_on_and_its_table_is_whole(
     monkeypatch.setattr(runner, "new_desk", lambda: (None, None))
     monkeypatch.setattr(runner, "ray", SimpleNamespace(put=lambda data: data, shutdown=lambda: None))
     monkeypatch.setattr(runner, "WorkerGroup", OfThisProcess)
-    monkeypatch.setattr(conduct, "local_ray", lambda *_: nullcontext())
+    monkeypatch.setattr(runner, "local_ray", lambda *_: nullcontext())
     (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 1000)
     asked = {"budget": "3h", "devices": 1, "scale": 0.005, "fix": "precision=fp32", "set": "batch_tokens=256"}
     found, study = [], tmp_path / "study"
     for resumed in (None, study, study, study):
         more = asked | {"text_corpus": tmp_path / "text.txt", "out": study, "resume": resumed}
-        found.append(conduct.run_experiment(CURVES, settings(**more)))
-    assert found == [conduct.INTERRUPTED] * 3 + [0]
+        found.append(runner.run_experiment(CURVES, settings(**more)))
+    assert found == [runner.INTERRUPTED] * 3 + [0]
     (table,) = load(study / curves.TABLE)
     ends = sorted(sum(map(math.isfinite, curve.decayed)) for curve in table.curves)
     assert table.own_mode and ends[1] == ends[0] + 1 and min(curve.sound for curve in table.curves) > 1

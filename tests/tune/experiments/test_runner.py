@@ -22,7 +22,7 @@ from tests.soak.accounts import number
 from tune.backend.worker_group import Place, Said
 from tune.experiments import parallel_timing
 from tune.experiments.base import ExperimentSettings, Point
-from tune.experiments.conduct import run_experiment
+from tune.experiments.runner import run_experiment
 from tune.experiments.scaling import SCALING, work
 from tune.store.journal import connect
 
