@@ -18,6 +18,7 @@ from model.data.dataset import OwnData
 from model.families import FAMILIES, Family
 from model.training.evaluation import evaluate
 from model.training.learner import Learner
+from tests.model.conftest import assert_parts_add_up
 from tests.readme import REPOSITORY
 from tune import corpora, load
 from tune.devices import Devices
@@ -70,13 +71,7 @@ def test_what_it_makes_up_is_learned(config: Config, data: OwnData) -> None:
 
 
 def test_parts_of_a_batch_add_up_to_its_gradients(config: Config, data: OwnData) -> None:
-    gradients = []
-    for parts in (1, 4):
-        learner = Learner(config, data, CPU, micro_batches=parts)
-        learner._gradients(next(learner.batches))
-        gradients.append([parameter.grad.clone() for parameter in learner.model.parameters()])
-    for whole, added in zip(*gradients, strict=True):
-        torch.testing.assert_close(added, whole)
+    assert_parts_add_up(config, data)
 
 
 def test_an_epoch_has_each_image_once_and_a_state_goes_on_with_the_same_cuts(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from model import families
-from model.config import Config
+from model.config import Config, Data
 from model.data import batches
 from model.data.corpus import PairCorpus, TextCorpus
 from model.data.dataset import PairData, TextData, prepare_pairs, prepare_text
@@ -173,3 +173,14 @@ def life(small_text: Config, text_data: TextData, tmp_path: Path, clock: Script)
         return _run(small_text, text_data, folder, clock, Path(checkpoint) if checkpoint else None, **asked)
 
     return live
+
+
+def assert_parts_add_up(config: Config, data: Data) -> None:
+    """The gradients of a batch that is taken in parts are those of the whole."""
+    gradients = []
+    for parts in (1, 4):
+        learner = Learner(config, data, torch.device("cpu"), micro_batches=parts)
+        learner._gradients(next(learner.batches))
+        gradients.append([parameter.grad.clone() for parameter in learner.model.parameters()])
+    for whole, added in zip(*gradients, strict=True):
+        torch.testing.assert_close(added, whole)

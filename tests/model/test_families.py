@@ -17,6 +17,7 @@ from model.training import checkpoint as checkpoints
 from model.training.checkpoint import config_state, export, load_model
 from model.training.evaluation import evaluate
 from model.training.learner import Learner
+from tests.model.conftest import assert_parts_add_up
 
 CPU = torch.device("cpu")
 
@@ -101,13 +102,7 @@ def test_a_part_of_a_split_is_always_the_same_and_about_as_large_as_asked(
 
 
 def test_parts_of_a_batch_add_up_to_its_gradients(config: Config, text_data: TextData) -> None:
-    gradients = []
-    for parts in (1, 4):
-        learner = Learner(config, text_data, CPU, micro_batches=parts)
-        learner._gradients(next(learner.batches))
-        gradients.append([parameter.grad.clone() for parameter in learner.model.parameters()])
-    for whole, added in zip(*gradients, strict=True):
-        torch.testing.assert_close(added, whole)
+    assert_parts_add_up(config, text_data)
 
 
 def test_its_parameters_are_known_before_it_is_built(config: Config, text_data: TextData) -> None:
