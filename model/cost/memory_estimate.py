@@ -4,7 +4,7 @@ Fused attention on a CPU counts as none, so that FLOPs are counted with attentio
 """
 
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -54,9 +54,9 @@ def counted_flops(run: Callable[[], object]) -> int:
     return int(counter.get_total_flops())
 
 
-def kept_bytes(model: nn.Module, run: Callable[[], object], but: Iterable[Tensor] = ()) -> int:
-    """What autograd keeps of a forward for backward, weights, buffers and the tensors of `but` apart."""
-    resident = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers(), *but)}
+def kept_bytes(model: nn.Module, run: Callable[[], object]) -> int:
+    """What autograd keeps of a forward for backward, weights and buffers apart."""
+    resident = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     kept = {}
 
     def keep(tensor: Tensor) -> Tensor:

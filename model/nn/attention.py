@@ -159,9 +159,9 @@ def squared_relu(x: Tensor) -> Tensor:
     return _SquaredReLU.apply(x)
 
 
-def norm(x: Tensor, gain: Tensor | None = None) -> Tensor:
+def norm(x: Tensor) -> Tensor:
     """x (..., D) -> (..., D)"""
-    return F.layer_norm(x, x.shape[-1:], None if gain is None else gain.to(x.dtype), None, 1e-5)
+    return F.layer_norm(x, x.shape[-1:])
 
 
 class _Rotate(torch.autograd.Function):

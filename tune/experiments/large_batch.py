@@ -206,11 +206,11 @@ def over_seeds(rows: Sequence[Row], value: Callable[[Row], float | None]) -> Int
     return (statistics.fmean(values), min(values), max(values)) if len(values) == len(rows) else None
 
 
-def told(rows: Sequence[Row], name: str, form: str = "{:.4f}", lacking: str = DIVERGED) -> str:
+def told(rows: Sequence[Row], name: str, form: str = "{:.4f}") -> str:
     """A figure of the rows as people read it."""
     found = over_seeds(rows, lambda row: row[name])
     if found is None:
-        return lacking
+        return DIVERGED
     return with_interval(found, form) if len(rows) > 1 else form.format(found[0])
 
 

@@ -28,6 +28,7 @@ from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.methods_tables import REPORT
 from tune.experiments.tables import figure
+from tune.experiments.whole_training import EVALUATION_TOKENS
 from tune.published import published
 
 STAGES = ("data", "forward", "loss and backward", "optimizer", "evaluation", "rest")
@@ -106,7 +107,7 @@ class StagedLearner(Learner):
 
 
 BEFORE, AFTER = "before", "after"
-EVALUATION_TOKENS, RESERVE_SECONDS = 16_384, 2.0
+RESERVE_SECONDS = 2.0
 
 
 def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
