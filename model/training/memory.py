@@ -17,10 +17,9 @@ _CLEAR_REFS = Path("/proc/self/clear_refs")
 
 
 def prepare_process(threads: int) -> None:
-    """Give torch `threads` threads, and keep torch.compile from starting processes of its own."""
+    """Give torch `threads` threads."""
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
-    torch._inductor.config.compile_threads = 1
 
 
 class PeakMemory:
