@@ -12,7 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import ray.tune
+from tune.machine import kept_for_good
+
+with kept_for_good():
+    import ray.tune
 
 from tune.store.heartbeat import (  # fmt: skip
     DRIVER,

@@ -8,7 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
+from tune.machine import kept_for_good
+
+with kept_for_good():
+    import torch
 
 from model.config import Config, Data
 from model.cost.allocations import ALL_STEPS, TURNS, count_allocations, step_ratio
