@@ -73,7 +73,9 @@ class Account(threading.Thread):
         self.join()
 
     def at(self, moment: float) -> float:
-        """What they had taken at a moment of the system's clock."""
+        """What they had taken at a moment of the system's clock; it waits for a look that is later."""
+        while self._looks[-1][0] < moment:
+            time.sleep(PERIOD_SECONDS)
         (before, some), (after, more) = next(
             pair for pair in zip(self._looks, self._looks[1:], strict=False) if pair[1][0] >= moment
         )
@@ -115,8 +117,7 @@ def bare(cpus: int) -> Start:
     with started(["-c", BARE.format(cpus=cpus, longest=LONGEST_SECONDS)]) as (process, began, account):
         assert process.stdout is not None
         moment = float(process.stdout.readline())
-        time.sleep(2 * PERIOD_SECONDS)
-    return Start(wall=moment - began, cpu=account.at(moment))
+        return Start(wall=moment - began, cpu=account.at(moment))
 
 
 def ours(flags: Sequence[str | Path]) -> Start:
@@ -127,8 +128,7 @@ def ours(flags: Sequence[str | Path]) -> Start:
             while (moment := first_step(study)) is None:
                 assert process.poll() is None and time.time() - began < LONGEST_SECONDS, "it took no step"
                 time.sleep(PERIOD_SECONDS)
-            time.sleep(2 * PERIOD_SECONDS)
-    return Start(wall=moment - began, cpu=account.at(moment))
+            return Start(wall=moment - began, cpu=account.at(moment))
 
 
 def first_step(study: Path) -> float | None:
