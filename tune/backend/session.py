@@ -75,12 +75,16 @@ def sigterm_left_alone() -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
+HELPERS = ("start_monitor", "start_log_monitor", "start_api_server")
+"""Of a node of Ray's, which is its own: the methods that start them; one that a later Ray does not have starts none."""
+
+
 @contextmanager
 def without_helpers() -> Iterator[None]:
     """Ray would start an autoscaler, a reader of logs and the server of a page that there is not, and wait for the
     last: half a second of a core each, before the first trial, and some more in each minute after it."""
     node = ray._private.node.Node
-    kept = {name: getattr(node, name) for name in ("start_monitor", "start_log_monitor", "start_api_server")}
+    kept = {name: getattr(node, name) for name in HELPERS if hasattr(node, name)}
     for name in kept:
         setattr(node, name, lambda self, **how: None)
     try:
