@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.experiments.ablation import OURS, ablation_table, alike, main_effects
+from analysis.experiments.ablation import NAMES, OURS, ablation_table, alike, learning, main_effects
 from analysis.experiments.batch_size import batch_size
 from analysis.experiments.estimates import estimates
 from analysis.experiments.loader import loading
@@ -189,12 +189,32 @@ def test_only_what_differs_in_one_dimension_alone_is_compared(tmp_path: Path) ->
     assert alike(ours, "heads").empty
 
 
-def test_learning_curves_have_each_report_once_over_epochs_and_minutes(drawn: Drawn) -> None:
-    table = drawn("ablation")[0]["loss-epochs"]
-    (curve,) = (line for trial, line in table.groupby("trial") if trial == "t001")
-    assert curve["steps"].to_list() == [25, 50, 75, 100] and curve["epochs"].to_list() == [0.5, 1.0, 1.5, 2.0]
-    assert curve["minutes"].to_list() == pytest.approx([part / 60 for part in range(1, 5)])
-    assert curve["valid_loss"].iloc[-1] == pytest.approx(ABLATED[0]["valid_loss"])
+def test_learning_curves_are_means_over_seeds_with_each_report_once(drawn: Drawn) -> None:
+    tables = drawn("ablation")[0]
+    curves = list(tables["loss-epochs"].groupby(list(NAMES)))
+    assert len(curves) == len(SHAPES) and set(tables["loss-epochs"]["seeds"]) == {2}
+    for shape, curve in curves:
+        assert curve["steps"].to_list() == [25, 50, 75, 100] and curve["epochs"].to_list() == [0.5, 1.0, 1.5, 2.0]
+        assert curve["minutes"].to_list() == pytest.approx([part / 60 for part in range(1, 5)])
+        ends = [row["valid_loss"] for row in ABLATED if tuple(row["config"][name] for name in NAMES) == shape]
+        assert curve["valid_loss"].iloc[-1] == pytest.approx(sum(ends) / 2)
+    for what in ("loss", "perplexity"):
+        columns = tables[f"{what}-minutes"].filter(regex=what)
+        assert columns.shape[1] == 2 and (columns.iloc[:, 0] > columns.iloc[:, 1]).all(), "both splits"
+
+
+def test_each_configuration_has_a_line_of_its_own(tmp_path: Path) -> None:
+    """Those that differ in their heads alone too; the heads are in the legend, and seeds are one line."""
+    shapes = [(64, heads, layers, p) for heads in (4, 8, 32) for layers in (2, 4) for p in (0.1, 0.5)]
+    rows = [
+        row(REPORT, dict(zip(NAMES, shape, strict=True)) | {"seed": seed}, 5.0) for shape in shapes for seed in (0, 1)
+    ]
+    drawn = learning(study_of_trials(tmp_path / "x", "ablation", rows), "perplexity", "epochs").figure
+    lines = [line for line in drawn.axes[0].get_lines() if line.get_alpha() is None]
+    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines}
+    assert len(looks) == len(lines) == len(shapes)
+    (legend,) = drawn.legends
+    assert {"4 heads", "8 heads", "32 heads"} <= {each.get_text() for each in legend.get_texts()}
 
 
 def test_curves_end_where_the_rows_do(drawn: Drawn) -> None:
