@@ -7,8 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.collections import PathCollection
 
 from analysis.experiments.ablation import NAMES, OURS, ablation_table, alike, learning, main_effects
 from analysis.experiments.batch_size import batch_size
@@ -157,6 +159,22 @@ def test_parts_of_a_step_are_the_step_and_speed_ups_lie_in_their_intervals(drawn
     together = (parts["unsynced_seconds"] + parts["exposed_seconds"]) / parts["step"]
     assert set(parts["devices"]) == {2, 4} and together.to_list() == pytest.approx([1.0] * (6 + 4))
     assert (gained["low"] <= gained["speed_up"]).all() and (gained["speed_up"] <= gained["high"]).all()
+
+
+def test_what_was_disturbed_is_hollow_and_nothing_else(experiment: Made) -> None:
+    rows = scaling_rows.all_rows()
+    for each in rows:
+        each["disturbed"] = each["devices"] == 4
+    picture = speed_up(experiment("scaling", rows))
+    (plot,) = picture.figure.axes
+    white = [
+        each for each in plot.collections if isinstance(each, PathCollection) and np.all(each.get_facecolor() == 1)
+    ]
+    marked = [tuple(point) for each in white for point in each.get_offsets()]
+    disturbed = picture.data[picture.data["disturbed"]]
+    assert disturbed["devices"].unique().tolist() == [4] and len(disturbed) == len(marked)
+    assert sorted(marked) == sorted(disturbed[["devices", "speed_up"]].itertuples(index=False, name=None))
+    assert "disturbed" in [text.get_text() for text in plot.get_legend().get_texts()]
 
 
 def test_speed_ups_by_hand(experiment: Made) -> None:
