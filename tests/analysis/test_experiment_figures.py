@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.collections import PathCollection
+from matplotlib.collections import LineCollection, PathCollection
 
 from analysis.experiments.ablation import NAMES, OURS, ablation_table, alike, learning, main_effects
 from analysis.experiments.batch_size import batch_size
@@ -67,7 +67,7 @@ DRAWN: dict[str, tuple[list[dict[str, Any]], set[str], str]] = {
     "methods": (
         [*methods_rows.method_rows(), *SEEDS],
         {"methods", "shapes"},
-        "d256 h4 l4 has the least loss, 1.740",
+        "Of these fp32, d256 h4 l4 has the least loss, 1.740",
     ),
     "precision": (precise(LOSSES, {"fp32": 60.0, "bf16": 30.0}), {"precisions"}, "bf16 1.7150"),
     "scaling": (scaling_rows.all_rows(), {"speed-up", "communication"}, "times as fast as on one"),
@@ -139,7 +139,22 @@ def test_a_panel_for_each_kind_of_data_and_our_own_batches_beside(experiment: Ma
 def test_methods_are_drawn_with_all_that_was_measured_and_seeds_are_one_point(drawn: Drawn) -> None:
     points, of_shapes = (drawn("methods")[0][name] for name in ("methods", "shapes"))
     assert len(points) == 2 * 4 * 5 + 1 and set(of_shapes["way"]) == {"fp32"} and len(of_shapes) == 6
-    assert of_shapes.set_index("shape")["valid_loss"]["d128 h4 l4"] == pytest.approx(1.802)
+    seeds = of_shapes.set_index("shape").loc["d128 h4 l4"]
+    assert (
+        seeds[["valid_loss", "low", "high"]].to_list() == pytest.approx([1.802, 1.800, 1.804]) and seeds["seeds"] == 3
+    )
+
+
+def test_methods_tell_which_shapes_are_drawn_and_how_far_seeds_lie_apart(tmp_path: Path) -> None:
+    """A shape that was trained in one way alone has the least loss of all, and is not drawn."""
+    alone, rows = methods_rows.method_row("full precision", (184, 4, 2), valid_loss=1.0), methods_rows.method_rows()
+    drawn = methods_scatter(study_of_trials(tmp_path / "methods", "methods", [alone, *rows, *SEEDS]))
+    assert alone["valid_loss"] < drawn.data["valid_loss"].min() and drawn.text.startswith("4 of 6 shapes: ")
+    assert f"Of these fp32, d256 h4 l4 has the least loss, {drawn.data['valid_loss'].min():.3f}" in drawn.text
+    assert "Bars: " in drawn.text and (drawn.data["low"] <= drawn.data["valid_loss"]).all()
+    bars = next(each for each in drawn.figure.axes[0].collections if isinstance(each, LineCollection))
+    reach = sorted(float(np.ptp(bar[:, 1])) for bar in bars.get_segments())
+    assert reach == pytest.approx(sorted(drawn.data["high"] - drawn.data["low"])) and reach[-1] > reach[-2] == 0
 
 
 @pytest.mark.parametrize("draw", [methods_scatter, shapes])
