@@ -2,6 +2,8 @@
 the report's; and where validation losses turn on a text that is seen again and again.
 """
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -83,7 +85,7 @@ def over_seeds(table: pd.DataFrame, drawn: list[str]) -> pd.DataFrame:
     return shared.groupby([*NAMES, "seeds", "steps"])[["epochs", "minutes", *drawn]].mean().reset_index()
 
 
-def style_of(config: pd.Series) -> dict[str, str]:
+def style_of(config: pd.Series) -> dict[str, Any]:
     """Of a configuration's line: the colour is its dropout, the dashes are its layers, the marker is its heads."""
     return {
         "c": DROPOUTS.get(config["dropout"], VERMILION),
