@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection, PathCollection
 
-from analysis.experiments.ablation import NAMES, OURS, ablation_table, alike, learning, main_effects
+from analysis.experiments.ablation import NAMES, OURS, ablation_table, alike, learning, main_effects, over_seeds
 from analysis.experiments.batch_size import batch_size
 from analysis.experiments.estimates import estimates
 from analysis.experiments.loader import loading
@@ -234,6 +234,16 @@ def test_learning_curves_are_means_over_seeds_with_each_report_once(drawn: Drawn
     for what in ("loss", "perplexity"):
         columns = tables[f"{what}-minutes"].filter(regex=what)
         assert columns.shape[1] == 2 and (columns.iloc[:, 0] > columns.iloc[:, 1]).all(), "both splits"
+
+
+def test_where_one_seed_alone_was_measured_there_is_no_mean() -> None:
+    """As where a lease ended between two looks."""
+    alike = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.1, "epochs": 0.0, "minutes": 0.0}
+    looks = {"t001": [10, 12, 20], "t002": [10, 20]}
+    rows = [alike | {"trial": trial, "steps": at, "loss": 1.0} for trial in looks for at in looks[trial]]
+    found = over_seeds(pd.DataFrame(rows), ["loss"])
+    assert found["steps"].to_list() == [10, 20] and found["seeds"].to_list() == [2, 2]
+    assert over_seeds(pd.DataFrame(rows[:3]), ["loss"])["steps"].to_list() == looks["t001"], "of one seed all are there"
 
 
 def test_each_configuration_has_a_line_of_its_own(tmp_path: Path) -> None:
