@@ -1,8 +1,13 @@
 """The command behind plot.py: pictures of studies, as PNG and CSV, and what is to be seen in words."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from statistics import geometric_mean
+
+import pandas as pd
 
 from analysis import tables
 from analysis.experiments.ablation import ALONG, SHOWN, learning, main_effects, minutes, overfitting, sizes
@@ -26,6 +31,8 @@ from analysis.spending import spending
 from analysis.study import RUNS, Results, Study, families, newest, open_kernels, open_studies, open_study
 from analysis.style import Picture
 from tune.errors import UserError, called
+from tune.search_space import label
+from tune.store.queries import TRAINED
 from tune.table_text import Table
 
 OF_A_FAMILY: Mapping[str, Sequence[Callable[[Results, str], Picture]]] = {
@@ -106,15 +113,17 @@ def draw_all(pictures: Sequence[Callable[[], Picture]], folder: Path) -> None:
 
 
 def compare(first: Study, second: Study, settings: PlotSettings) -> None:
-    """Print what differs, and draw the best so far of each family in both; in a form for a report the table alone."""
+    """Print what differs, and draw the best so far of each family in both; in a form for a report the tables alone."""
     console, studies = tables.console(), (first, second)
     names = ["", first.name, second.name]
-    found = Table(title=f"{first.name} and {second.name}", columns=names, rows=list(lines(*studies)))
+    found = [Table(title=f"{first.name} and {second.name}", columns=names, rows=list(lines(*studies)))]
+    found += trainings(first, second)
     if settings.form:
-        print(settings.written([found]))
+        print(settings.written(found))
         return
-    tables.draw(console, found)
-    console.print()
+    for each in found:
+        tables.draw(console, each)
+        console.print()
     both = [set(study.facts.get("families", {})) for study in studies]
     for family in sorted(both[0] & both[1]):
         try:
@@ -154,6 +163,35 @@ def lines(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
             if any(row is not None and column in row for row in best):
                 cells = (write(row[column]) if row is not None and column in row else tables.NOTHING for row in best)
                 yield f"{family}: {column.replace('_', ' ')}", *cells
+
+
+def trainings(first: Study, second: Study) -> Iterator[Table]:
+    """Of one list in two studies, how fast each configuration was trained that both have, and what it took."""
+    one, other = (ends(study) for study in (first, second))
+    both = one.index.intersection(other.index, sort=False)
+    if both.empty or any("experiment" not in study.facts for study in (first, second)):
+        return
+    ratios = other.loc[both] / one.loc[both]
+    rows = []
+    for config, steps in both:
+        of_each = [[each.loc[config, steps][what] for each in (one, other, ratios)] for what in one]
+        rows.append([label(json.loads(config)), f"{steps:,}", *map(tables.number, chain(*of_each))])
+    means = [tables.number(geometric_mean(ratios[what])) for what in one]
+    names = [cell for what in one for cell in (f"{what}, {first.name}", f"{what}, {second.name}", f"{what}, ratio")]
+    yield Table(
+        title=f"{len(both)} trainings that both have",
+        columns=["configuration", "steps", *names],
+        rows=[*rows, ["geometric mean", "", "", "", means[0], "", "", means[1]]],
+        note=f"Ratios are {second.name} over {first.name}.",
+    )
+
+
+def ends(study: Study) -> pd.DataFrame:
+    """By configuration and steps what was trained whole: tokens a second of its steps, and device-seconds in all."""
+    table = study.read(TRAINED)
+    configs = table["config"].map(lambda config: json.dumps(json.loads(config), sort_keys=True))
+    found = {"tokens/s": table["tokens"] / table["training_seconds"], "device-s": table["device_seconds"]}
+    return pd.DataFrame(found).set_index([configs, table["steps"]]).groupby(level=[0, 1], sort=False).mean()
 
 
 def text(study: Study, family: str) -> str:

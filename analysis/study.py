@@ -220,7 +220,9 @@ def learning_curves(study: Study) -> pd.DataFrame:
     ends = trained(study)
     own = ["trial", *configurations(ends["config"], None), "epochs"]
     columns = "trial, steps, tokens, training_seconds, train_loss, valid_loss, accuracy, perplexity"
-    table = study.read(f"SELECT {columns}, trained_loss, trained_accuracy FROM reports ORDER BY trial, report")
+    table = study.read(
+        f"SELECT {columns}, trained_loss, trained_perplexity, trained_accuracy FROM reports ORDER BY trial, report"
+    )
     ahead = table.iloc[::-1].groupby("trial")["steps"].cummin().sort_index()
     table = table[table["steps"] <= ahead].drop_duplicates(["trial", "steps"], keep="last")
     table = table.merge(ends[[*own, "tokens"]].rename(columns={"tokens": "of"}), on="trial")

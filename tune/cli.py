@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 from tune.errors import UserError, called
 from tune.flags import Flags, flag_name, flag_of, is_switch
+from tune.machine import kept_for_good
 from tune.signals import interruptible
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,9 @@ def _main(kind: type[Flags], argv: Sequence[str]) -> int:
         return 0
     if line := settings.first_line():
         print(line, flush=True)
-    code: int = pkgutil.resolve_name(kind.command.does)(settings)
+    with kept_for_good():
+        command = pkgutil.resolve_name(kind.command.does)
+    code: int = command(settings)
     sys.stdout.flush()
     return code
 

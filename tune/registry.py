@@ -54,7 +54,7 @@ def travelling() -> dict[str, Family]:
     the user's lies beside it.
     """
     folders = {file.parent for family in own().values() if (file := _file(sys.modules[type(family).__module__]))}
-    for module in list(sys.modules.values()):
+    for module in list(sys.modules.values()) if folders else ():
         file = _file(module)
         if file is not None and file.parent in folders and module.__name__ != "__main__" and is_a_users(file):
             ray.cloudpickle.register_pickle_by_value(module)

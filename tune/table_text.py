@@ -4,6 +4,7 @@ CSV. Standard library only.
 
 import csv
 import io
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -104,11 +105,17 @@ def escaped(text: str) -> str:
     return "".join(ESCAPED.get(each, each) for each in text)
 
 
+SEPARATED = re.compile(r"[-+]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]+)?")
+"""A number as a person writes it, and as most programs do not read it."""
+
+
 def in_csv(table: Table) -> str:
-    """A line with the title, where it has one, then the columns and the rows; without the note."""
+    """A line with the title, where it has one, then the columns and the rows; without the note. What is a number and
+    nothing else has no separators."""
     written = io.StringIO()
     lines = csv.writer(written, lineterminator="\n")
-    lines.writerows([*([[table.title]] if table.title else []), table.columns, *table.rows])
+    rows = [[cell.replace(",", "") if SEPARATED.fullmatch(cell) else cell for cell in row] for row in table.rows]
+    lines.writerows([*([[table.title]] if table.title else []), table.columns, *rows])
     return written.getvalue().rstrip("\n")
 
 

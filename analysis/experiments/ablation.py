@@ -2,6 +2,8 @@
 the report's; and where validation losses turn on a text that is seen again and again.
 """
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -28,34 +30,36 @@ NAMES = ["d_model", "heads", "layers", "dropout"]
 OURS, THEIRS = "here", "published"
 DROPOUTS = {0.0: SKY, 0.1: BLUE, 0.3: GREEN, 0.4: PURPLE, 0.5: ORANGE}
 LAYERS = {2: "-", 4: "--", 8: "-.", 16: ":"}
+HEADS = {4: "o", 8: "s", 16: "D", 32: "^"}
 ALONG = {"epochs": "epochs", "minutes": "minutes of training"}
 SHOWN = {
     "loss": ("nats a token", "valid_loss", "trained_loss"),
     "accuracy": ("accuracy, %", "accuracy", "trained_accuracy"),
-    "perplexity": ("validation perplexity", "perplexity", None),
+    "perplexity": ("perplexity", "perplexity", "trained_perplexity"),
 }
 """What is drawn: its axis, its column of the validation split and of the training split."""
 
 
 def learning(study: Study, what: str, along: str) -> Picture:
     """A panel for each width: one of SHOWN over epochs or minutes, a line for each configuration."""
-    table = learning_curves(study).dropna(subset="valid_loss")
-    table[["accuracy", "trained_accuracy"]] *= 100
     label, valid, of_training = SHOWN[what]
+    every = learning_curves(study).dropna(subset="valid_loss")
+    table = over_seeds(every, [valid, of_training])
+    if what == "accuracy":
+        table[[valid, of_training]] *= 100
     widths = sorted(table["d_model"].unique())
     columns = min(3, len(widths))
     rows = -(-len(widths) // columns)
     figure, plots = axes(rows, columns, height=0.6 + 2.1 * rows)
     for plot, width in zip(plots, widths, strict=False):
-        for _, line in table[table["d_model"] == width].groupby("trial"):
-            first = line.iloc[0]
-            color, dashes = DROPOUTS.get(first["dropout"], VERMILION), LAYERS.get(first["layers"], "-")
-            plot.plot(line[along], line[valid], c=color, ls=dashes, lw=1.3)
-            if of_training:
-                plot.plot(line[along], line[of_training], c=color, ls=dashes, lw=0.6, alpha=0.6)
+        for _, line in table[table["d_model"] == width].groupby(NAMES):
+            style = style_of(line.iloc[0])
+            plot.plot(line[along], line[valid], lw=1.3, markevery=0.25, ms=4, **style)
+            plot.plot(line[along], line[of_training], lw=0.6, alpha=0.6, **style | {"marker": ""})
         plot.set_title(f"d_model {width:g}", loc="right", fontsize=9)
         if what == "perplexity":
-            log_axis(plot.yaxis, table.loc[table["d_model"] == width, valid], tables.short_count)
+            shown = table.loc[table["d_model"] == width, [valid, of_training]]
+            log_axis(plot.yaxis, shown.stack(), tables.short_count)
     for plot in plots[len(widths) :]:
         plot.set_axis_off()
     for plot in plots[(rows - 1) * columns : len(widths)]:
@@ -63,22 +67,39 @@ def learning(study: Study, what: str, along: str) -> Picture:
     for plot in plots[::columns]:
         plot.set_ylabel(label)
     key(figure.axes[0], table)
-    drawn = [valid, of_training] if of_training else [valid]
-    what_else = "; thin: on the training split, without dropout" if of_training else ""
+    several = ", each line the mean of its seeds" if (table["seeds"] > 1).any() else ""
     return Picture(
         name=f"{what}-{along}",
         title=f"{what.capitalize()} over {ALONG[along]}, by width",
-        text=f"{table['trial'].nunique()} trainings, on the validation split{what_else}.",
+        text=f"{every['trial'].nunique()} trainings{several}, on the validation split; thin: on the training split, "
+        "without dropout.",
         figure=figure,
-        data=table[["trial", *NAMES, "seed", "steps", "epochs", "minutes", *drawn]],
+        data=table,
     )
 
 
+def over_seeds(table: pd.DataFrame, drawn: list[str]) -> pd.DataFrame:
+    """Of each configuration the means over its seeds, after each number of steps where all of them were measured."""
+    seeds = table.groupby(NAMES)["trial"].transform("nunique")
+    shared = table.assign(seeds=seeds)[table.groupby([*NAMES, "steps"])["trial"].transform("nunique") == seeds]
+    return shared.groupby([*NAMES, "seeds", "steps"])[["epochs", "minutes", *drawn]].mean().reset_index()
+
+
+def style_of(config: pd.Series) -> dict[str, Any]:
+    """Of a configuration's line: the colour is its dropout, the dashes are its layers, the marker is its heads."""
+    return {
+        "c": DROPOUTS.get(config["dropout"], VERMILION),
+        "ls": LAYERS.get(config["layers"], "-"),
+        "marker": HEADS.get(config["heads"], "X"),
+    }
+
+
 def key(plot: Axes, table: pd.DataFrame) -> None:
-    """Which colour is which dropout, and which dashes are how many layers; of one alone nothing is said."""
-    dropouts, layers = (sorted(table[name].unique()) for name in ("dropout", "layers"))
+    """Which colour is which dropout, which dashes are how many layers, and which marker is how many heads."""
+    dropouts, layers, heads = (sorted(table[name].unique()) for name in ("dropout", "layers", "heads"))
     shown = [Line2D([], [], c=DROPOUTS.get(each, VERMILION), label=f"dropout {each:g}") for each in dropouts]
     shown += [Line2D([], [], c=GREY, ls=LAYERS.get(each, "-"), label=f"{each:g} layers") for each in layers]
+    shown += [Line2D([], [], c=GREY, ls="", marker=HEADS.get(each, "X"), label=f"{each:g} heads") for each in heads]
     figure = plot.get_figure(root=True)
     assert figure is not None
     figure.legend(handles=shown, loc="outside upper left", ncols=4)

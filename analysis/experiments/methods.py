@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pandas as pd
 
 from analysis import tables
@@ -10,6 +11,7 @@ from analysis.style import (
     BLACK,
     BLUE,
     GREEN,
+    GREY,
     MARKERS,
     ORANGE,
     PURPLE,
@@ -26,10 +28,12 @@ from tune.search_space import label
 COLORS = BLACK, ORANGE, SKY, VERMILION, GREEN, PURPLE, BLUE
 SHAPE = ("d_model", "heads", "layers")
 NOT_OF_A_WAY = (*SHAPE, "dropout", "seed", "checkpointing")
+ROW = ["way", "shape", "checkpointing", "steps"]
 
 
 def methods_table(study: Study) -> pd.DataFrame:
-    """A row for each way, shape, form of checkpointing and number of steps: the means over the seeds."""
+    """A row for each way, shape, form of checkpointing and number of steps: the means over the seeds, how many there
+    are, and the lowest and highest loss among them."""
     found = trained(study)
     configs = found["config"].map(json.loads)
     ways = configs.map(lambda config: label({name: config[name] for name in config if name not in NOT_OF_A_WAY}))
@@ -39,13 +43,25 @@ def methods_table(study: Study) -> pd.DataFrame:
         checkpointing=configs.map(lambda config: bool(config.get("checkpointing"))),
         seconds=found["steps"] * found["step_seconds"],
     )
-    return table.groupby(["way", "shape", "checkpointing", "steps"]).mean(numeric_only=True).reset_index()
+    of_seeds = table.groupby(ROW)
+    spread = of_seeds["valid_loss"].agg(seeds="count", low="min", high="max")
+    return of_seeds.mean(numeric_only=True).join(spread).reset_index()
+
+
+def ends(table: pd.DataFrame) -> np.ndarray:
+    """How far below the means of the losses the lowest are, and how far above them the highest."""
+    return np.abs(table[["low", "high"]].to_numpy().T - table["valid_loss"].to_numpy())
+
+
+def of_seeds_said(table: pd.DataFrame) -> str:
+    """What the bars are, where there are any."""
+    return " Bars: from the lowest to the highest loss of the seeds." if (table["high"] > table["low"]).any() else ""
 
 
 def methods_scatter(study: Study) -> Picture:
     """Seconds and memory against loss: a colour for each way, a marker for each shape that is trained in several."""
-    table = methods_table(study)
-    table = table[table.groupby("shape")["way"].transform("nunique") > 1].reset_index(drop=True)
+    whole = methods_table(study)
+    table = whole[whole.groupby("shape")["way"].transform("nunique") > 1].reset_index(drop=True)
     if table.empty:
         raise UserError(f"study: {study.name!r} has no shape that was trained in two ways yet; go on with it")
     colors = {way: COLORS[place % len(COLORS)] for place, way in enumerate(table["way"].unique())}
@@ -58,6 +74,7 @@ def methods_scatter(study: Study) -> Picture:
             color = colors[row["way"]]
             plot.scatter(row[name] * factor, row["valid_loss"], marker=markers[row["shape"]], s=30,
                          facecolor="none" if row["checkpointing"] else color, edgecolor=color)  # fmt: skip
+        plot.errorbar(table[name] * factor, table["valid_loss"], ends(table), fmt="none", ecolor=GREY, lw=1, zorder=0)
         log_axis(plot.xaxis, table[name].dropna() * factor, lambda value: f"{value:g}")
         plot.set_xlabel(unit)
     plots[0].set_ylabel("validation loss, nats")
@@ -73,8 +90,9 @@ def methods_scatter(study: Study) -> Picture:
     return Picture(
         name="methods",
         title="What each way to train takes, and where it ends",
-        text=f"The least loss is {best['valid_loss']:.3f}: {best['way']}, {best['shape']}, in {best['seconds']:.0f} s "
-        f"with {best['step_bytes'] / 1e6:.0f} MB.",
+        text=f"{table['shape'].nunique()} of {whole['shape'].nunique()} shapes: those that were trained in several "
+        f"ways. Of these {best['way']}, {best['shape']} has the least loss, {best['valid_loss']:.3f}, in "
+        f"{best['seconds']:.0f} s with {best['step_bytes'] / 1e6:.0f} MB.{of_seeds_said(table)}",
         figure=figure,
         data=table,
     )
@@ -89,7 +107,7 @@ def shapes(study: Study) -> Picture:
     if len(table) < 2:
         raise UserError(f"study: {study.name!r} has too few shapes that were trained in one way yet; go on with it")
     figure, (plot,) = axes(height=1.3 + 0.32 * len(table))
-    plot.scatter(table["valid_loss"], table.index, s=40, color=BLUE)
+    plot.errorbar(table["valid_loss"], table.index, xerr=ends(table), fmt="o", ms=6, c=BLUE, ecolor=GREY, lw=1)
     named = [f"{row.shape}: {tables.short_count(row.parameters)}" for row in table.itertuples()]
     plot.set(yticks=table.index, yticklabels=named, xlabel="validation loss, nats", ylim=(len(table) - 0.4, -0.6))
     plot.set_ylabel("shape: parameters")
@@ -97,7 +115,7 @@ def shapes(study: Study) -> Picture:
     return Picture(
         name="shapes",
         title="Shapes of equal cost, and dearer ones",
-        text=f"All {way}. {best['shape']} has the least loss, {best['valid_loss']:.3f}.",
+        text=f"All {way}. Of these {best['shape']} has the least loss, {best['valid_loss']:.3f}.{of_seeds_said(table)}",
         figure=figure,
         data=table,
     )

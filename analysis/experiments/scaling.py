@@ -65,12 +65,18 @@ def speed_up(study: Study) -> Picture:
             rows = table[(table["batch"] == batch) & (table["kind"] == kind)].sort_values("devices")
             if len(rows) > 1:
                 ends = np.abs(rows[["low", "high"]].to_numpy().T - rows["speed_up"].to_numpy())
+                color, marker = COLORS[place % len(COLORS)], MARKERS[place % len(MARKERS)]
                 plot.errorbar(rows["devices"], rows["speed_up"], ends, label=f"{kind}, {batch}", ls=line, capsize=2,
-                              c=COLORS[place % len(COLORS)], marker=MARKERS[place % len(MARKERS)], ms=4)  # fmt: skip
+                              c=color, marker=marker, ms=4, zorder=3)  # fmt: skip
+                hollow = rows[rows["disturbed"]]
+                plot.scatter(hollow["devices"], hollow["speed_up"], s=16, marker=marker, facecolor="w", edgecolor=color,
+                             zorder=4)  # fmt: skip
     theirs = published_speed_ups()
     theirs = theirs[theirs["devices"].isin(devices)]
     plot.scatter(theirs["devices"], theirs["speed_up"], marker="x", s=22, c=BLACK, label="published epochs", zorder=3)
     plot.scatter(theirs["devices"], theirs["printed"], marker="+", s=22, c=GREY, label="as printed there", zorder=3)
+    if table["disturbed"].any():
+        plot.scatter([], [], s=16, facecolor="w", edgecolor=GREY, label="disturbed")
     plot.set(xscale="log", xticks=devices, xlabel="devices", ylabel="times as fast as one", ylim=(0, None))
     plot.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     plot.xaxis.set_minor_locator(NullLocator())
@@ -82,7 +88,7 @@ def speed_up(study: Study) -> Picture:
         title="What more devices gain",
         text=f"On {devices[-1]} devices at most {best['speed_up']:.2f} times as fast as on one "
         f"({best['kind']} scaling, batch {best['batch']})."
-        + (f" Others had the machine in {disturbed} of {len(table)}." if disturbed else ""),
+        + (f" Hollow: others had the machine, in {disturbed} of {len(table)}." if disturbed else ""),
         figure=figure,
         data=table,
     )

@@ -17,11 +17,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import huggingface_hub
 import pyarrow as pa
 import pyarrow.compute as pc
-from huggingface_hub import HfApi
-from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
 from model.data.corpus import (
     LEAST_CHARACTERS,
@@ -49,7 +46,6 @@ OUR_SPLITS = {"train": "train", "validation": "valid", "valid": "valid", "test":
 PATIENCE_SECONDS = 10.0
 """How long to wait for an answer about a dataset that was asked for by name."""
 LONGEST_REASON = 200
-NOT_THERE = (RepositoryNotFoundError, HFValidationError)
 
 _FORM = re.compile(r"hub:([\w.-]+/[\w.-]+)(?::([^:#]+))?(?:#([^#]+))?")
 
@@ -84,6 +80,8 @@ def ask(repositories: Iterable[str], seconds: float) -> dict[str, Any]:
 
     All are asked at once and waited for so long, never longer, even where the name server of this machine hangs.
     """
+    from huggingface_hub import HfApi
+
     answers: dict[str, Any] = {}
 
     def ask_for(repository: str) -> None:
@@ -104,7 +102,14 @@ def ask(repositories: Iterable[str], seconds: float) -> dict[str, Any]:
 
 def unreachable(answer: Any) -> bool:
     """Whether `ask` had no answer: no network, a hub that is down, or one that may not be asked."""
-    return isinstance(answer, Exception) and not isinstance(answer, NOT_THERE)
+    return isinstance(answer, Exception) and not not_there(answer)
+
+
+def not_there(answer: Any) -> bool:
+    """Whether the hub has no such dataset, or none for this user."""
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    return isinstance(answer, RepositoryNotFoundError | HFValidationError)
 
 
 def commit(name: HubName, answer: Any) -> str:
@@ -121,7 +126,7 @@ def open_splits(name: HubName, answer: Any) -> dict[str, "Dataset"]:
 
     UserError: there is no such dataset or configuration, it cannot be had, or it has nothing to train on.
     """
-    if isinstance(answer, NOT_THERE):
+    if not_there(answer):
         raise name.refused("is not on the hub, or not for you: correct the name, or log in with: hf auth login")
     if unreachable(answer):
         found = cached(name)
@@ -137,6 +142,8 @@ def open_splits(name: HubName, answer: Any) -> dict[str, "Dataset"]:
 
 def cached(name: HubName) -> "DatasetDict | None":
     """What this machine keeps of a dataset since it was last loaded; None: nothing."""
+    import huggingface_hub
+
     folder = os.environ.get("HF_DATASETS_CACHE") or Path(huggingface_hub.constants.HF_HOME, "datasets")
     if not Path(folder).is_dir():
         return None  # without the second or more that importing `datasets` takes
@@ -180,6 +187,8 @@ def _place(name: HubName, info: Any) -> dict[str, Any]:
     path = f"hf://datasets/{name.repository}"
     if not any(file.rfilename == f"{name.repository.partition('/')[2]}.py" for file in info.siblings or ()):
         return {"path": path, "name": name.config, "revision": info.sha}
+    from huggingface_hub import HfApi
+
     export = HfApi().dataset_info(name.repository, revision=EXPORT, timeout=PATIENCE_SECONDS)
     return {"path": path, "data_dir": name.config, "revision": export.sha}
 
@@ -187,10 +196,11 @@ def _place(name: HubName, info: Any) -> dict[str, Any]:
 def _configs(name: HubName, where: Mapping[str, Any]) -> list[str | None]:
     """The configurations there are; None among them where the dataset needs none to be named."""
     import datasets
+    import huggingface_hub
 
     place = {"path": where["path"], "revision": where["revision"]}
     if "data_dir" in where:
-        tree = HfApi().list_repo_tree(name.repository, repo_type="dataset", revision=where["revision"])
+        tree = huggingface_hub.HfApi().list_repo_tree(name.repository, repo_type="dataset", revision=where["revision"])
         folders = [entry.path for entry in tree if isinstance(entry, huggingface_hub.hf_api.RepoFolder)]
         return [*folders, *([None] if len(folders) == 1 else [])]
     names = datasets.get_dataset_config_names(**place)
@@ -210,6 +220,7 @@ def _told(name: HubName) -> Iterator[None]:
 def _hush() -> None:
     """Keep the libraries' warnings off the screen, and their progress bars where there is no terminal."""
     import datasets
+    import huggingface_hub
 
     datasets.logging.set_verbosity(logging.CRITICAL)
     huggingface_hub.logging.set_verbosity(logging.CRITICAL)

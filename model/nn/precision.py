@@ -7,7 +7,7 @@ its weight to the dtype of its input: no autocast.
 import ctypes
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,6 +26,7 @@ _CPU_FLAGS = {torch.bfloat16: ("avx512_bf16", "amx_bf16"), torch.float16: ("avx5
 _MKLDNN: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 _FASTER = 1.2  # a switch or a dtype that gains less than this is not worth its risk
 _TRUE_FP32 = 1e-6  # relative error of a real fp32 product; bf16 has 3e-3
+_TOLD: dict[str, Any] = {}
 
 
 class Linear(nn.Linear):
@@ -124,6 +125,18 @@ def prepare(precision: str, device: torch.device | str) -> None:
         _MKLDNN.fp32_precision = "bf16" if _onednn_fp32_pays() else "ieee"
 
 
+def of_processor() -> dict[str, Any]:
+    """What this process found out about the processor, for others on the machine: `tell`."""
+    return {"native": native("cpu"), "onednn": _onednn_fp32_pays()}
+
+
+def tell(known: Mapping[str, Any]) -> None:
+    """Take this for true of the processor and do not measure it, which takes time, and may come out otherwise."""
+    _TOLD.update(known)
+    native.cache_clear()
+    _onednn_fp32_pays.cache_clear()
+
+
 @functools.cache
 def native(device: torch.device | str) -> tuple[str, ...]:
     """The precisions that the device does natively and fast, no two names for one thing (tf32 is fp32 on a CPU)."""
@@ -131,7 +144,8 @@ def native(device: torch.device | str) -> tuple[str, ...]:
     if device.type == "cuda":
         major = torch.cuda.get_device_capability(device)[0]
         return ("fp32", *(("tf32", "bf16") if major >= 8 else ()), *(("fp16",) if major >= 7 else ()))
-    return ("fp32", *(name for name in ("bf16", "fp16") if _cpu_is_fast(_DTYPES[name])))
+    told: tuple[str, ...] | None = _TOLD.get("native")
+    return told or ("fp32", *(name for name in ("bf16", "fp16") if _cpu_is_fast(_DTYPES[name])))
 
 
 def upstreams(precisions: Sequence[str]) -> str:
@@ -160,6 +174,8 @@ def _onednn_fp32_pays() -> bool:
 
     The switch only *permits* bf16; with AMX it would really use it, which the error shows.
     """
+    if "onednn" in _TOLD:
+        return bool(_TOLD["onednn"])
     x = _probe()
     exact = x.double() @ x.double()
 

@@ -5,8 +5,7 @@ the host: the rows of its batch and its rates wait in a queue on the device, at 
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -104,7 +103,7 @@ class GraphedLearner(Learner):
         self._take_rates_there()
         graph, scaler = torch.cuda.CUDAGraph(), self.scaler.state_dict()
         try:
-            with self._capturable(), torch.cuda.graph(graph):
+            with torch.cuda.graph(graph):
                 self._body(self._by_parts)
             self._graph = graph
         except RuntimeError as error:  # memory may have run out: a graph has its own beside what steps before it kept
@@ -112,17 +111,6 @@ class GraphedLearner(Learner):
             self.optimizer.zero_grad(set_to_none=True)
             self.scaler = precision.scaler(self.config.precision, self.device)
             self.scaler.load_state_dict(scaler)
-
-    @contextmanager
-    def _capturable(self) -> Iterator[None]:
-        """torch's optimizers want to be told, and warn where they are told and take a step outside."""
-        for group in self.optimizer.param_groups:
-            group["capturable"] = True
-        try:
-            yield
-        finally:
-            for group in self.optimizer.param_groups:
-                group["capturable"] = False
 
 
 def make_learner(config: Config, data: Data, device: torch.device, micro_batches: int = 1) -> Learner:

@@ -18,7 +18,7 @@ from model.nn.mup import parameter_groups
 from model.training.averaging import Average
 from model.training.checkpoint import AVERAGE, Saved, averages, load_weights
 from model.training.memory import give_back_freed, ran_out
-from model.training.muon import Muon
+from model.training.muon import AdamW, Muon
 
 MOMENTUM = 0.9
 """Of SGD."""
@@ -92,21 +92,21 @@ class Learner:
 
     def _update(self) -> Tensor:
         """Move the weights by the gradients there are, whose norm it gives; there are none afterwards."""
-        self.scaler.unscale_(self.optimizer)
+        self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # any that has groups
         norm = torch.nn.utils.clip_grad_norm_(self.names, self.config.clip)
-        self.scaler.step(self.optimizer)
+        self.scaler.step(self.optimizer)  # type: ignore[arg-type]
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         return norm.detach()
 
-    def make_optimizer(self) -> torch.optim.Optimizer:
+    def make_optimizer(self) -> torch.optim.Optimizer | AdamW:
         """Of groups that each have a `peak_rate`. SGD has momentum, one rate for all parameters and no decay."""
         config, muon = self.config, self.config.optimizer == "muon"
         if config.optimizer == "sgd":
             group = {"params": list(self.model.parameters()), "peak_rate": config.learning_rate}
             return torch.optim.SGD([group], lr=config.learning_rate, momentum=MOMENTUM, fused=True)
         groups = parameter_groups(self.model, config.learning_rate, config.weight_decay, muon=muon)
-        return Muon(groups, config.betas) if muon else torch.optim.AdamW(groups, betas=config.betas, fused=True)
+        return (Muon if muon else AdamW)(groups, config.betas)
 
     def feed(self, config: Config) -> EndlessBatches:
         """The batches of a config, from the beginning."""
@@ -143,6 +143,7 @@ class Learner:
         What was compiled for other trials of this process is forgotten: torch keeps no more than a few versions of a
         function, and beyond these it runs eagerly without a word.
         """
+        torch._inductor.config.compile_threads = 1  # it starts no processes of its own
         torch.compiler.reset()
         self._loss = torch.compile(self._loss_of, dynamic=False)
 

@@ -6,9 +6,11 @@ import contextlib
 import ctypes
 import errno
 import gc
+import importlib
 import math
 import resource
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -17,10 +19,9 @@ _CLEAR_REFS = Path("/proc/self/clear_refs")
 
 
 def prepare_process(threads: int) -> None:
-    """Give torch `threads` threads, and keep torch.compile from starting processes of its own."""
+    """Give torch `threads` threads."""
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
-    torch._inductor.config.compile_threads = 1
 
 
 class PeakMemory:
@@ -40,6 +41,14 @@ class PeakMemory:
             return
         with contextlib.suppress(OSError):
             _CLEAR_REFS.write_text("5")  # resets VmHWM, see proc(5)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """What the process comes to hold inside, such as a library, is its own."""
+        held = status_bytes("VmRSS")
+        yield
+        if self.device.type == "cpu":
+            self.before += max(0, status_bytes("VmRSS") - held)
 
     def bytes(self) -> int:
         if self.device.type == "cuda":
@@ -99,6 +108,7 @@ class MemoryLimit:
             total = torch.cuda.get_device_properties(self._device).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, self._limit / total), self._device)
             return
+        importlib.import_module("torch._inductor.config")  # else the trial itself loads that, where it is compiled
         give_back_freed()
         self._before = status_bytes("VmData")
         self._set(self._before + self._limit)

@@ -23,8 +23,9 @@ LEAST_NORM = 1e-7  # of a momentum: beside it nothing is made large
 MARGIN = 1.01  # of a norm, for what rounding adds: beyond 1 the polynomials run away
 
 
-class Muon(torch.optim.Optimizer):
-    """Of groups as `parameter_groups` makes them, of which that with the role HIDDEN goes by Muon.
+class AdamW:
+    """Of groups as `parameter_groups` makes them. What torch's fused one computes, bit by bit; but that one loads the
+    compiler, which is to leave it alone, and so a second later takes its first step.
 
     A GradScaler tells it in `found_inf`, on the device, that a step is to change nothing.
     """
@@ -33,23 +34,62 @@ class Muon(torch.optim.Optimizer):
     found_inf: Tensor | None = None
 
     def __init__(self, groups: Sequence[dict[str, Any]], betas: tuple[float, float]) -> None:
-        self._adamw = torch.optim.AdamW([group for group in groups if group["role"] != HIDDEN], betas=betas, fused=True)
-        super().__init__(groups, {})
-        self.state = self._adamw.state
+        self.param_groups, self.state = groups, dict[Tensor, dict[str, Tensor]]()
         for group in groups:
-            for parameter in group["params"] if group["role"] == HIDDEN else ():
-                self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+            self._begin(group, betas)
+
+    def _begin(self, group: dict[str, Any], betas: tuple[float, float]) -> None:
+        group["betas"] = betas
+        for parameter in group["params"]:
+            moments = {moment: torch.zeros_like(parameter) for moment in ("exp_avg", "exp_avg_sq")}
+            self.state[parameter] = {"step": torch.zeros((), device=parameter.device), **moments}
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """No gradients are left."""
+        assert set_to_none
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One step of both."""
-        self._adamw.grad_scale, self._adamw.found_inf = None, self.found_inf  # type: ignore[attr-defined]
-        self._adamw.step()
+    def step(self) -> None:
+        """One step of all groups."""
         for group in self.param_groups:
-            if group["role"] == HIDDEN:
-                self._step(group["params"], group["lr"], group["weight_decay"])
+            self._step(group)
 
-    def _step(self, parameters: list[Tensor], rate: float | Tensor, weight_decay: float) -> None:
+    def _step(self, group: dict[str, Any]) -> None:
+        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        if not parameters:
+            return
+        states = [self.state[parameter] for parameter in parameters]
+        steps, means, squares = ([each[name] for each in states] for name in ("step", "exp_avg", "exp_avg_sq"))
+        torch._foreach_add_(steps, 1)
+        torch._fused_adamw_(
+            parameters, [parameter.grad for parameter in parameters], means, squares, [], steps, lr=group["lr"],
+            beta1=group["betas"][0], beta2=group["betas"][1], weight_decay=group["weight_decay"], eps=group["eps"],
+            amsgrad=False, maximize=False, found_inf=self.found_inf,
+        )  # fmt: skip
+        if self.found_inf is not None:
+            torch._foreach_sub_(steps, [self.found_inf] * len(steps))
+
+
+class Muon(AdamW):
+    """Of such groups that with the role HIDDEN goes by Muon, the others by AdamW."""
+
+    def _begin(self, group: dict[str, Any], betas: tuple[float, float]) -> None:
+        if group["role"] != HIDDEN:
+            super()._begin(group, betas)
+            return
+        for parameter in group["params"]:
+            self.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
+
+    def _step(self, group: dict[str, Any]) -> None:
+        if group["role"] == HIDDEN:
+            self._orthogonal_step(group["params"], group["lr"], group["weight_decay"])
+        else:
+            super()._step(group)
+
+    def _orthogonal_step(self, parameters: list[Tensor], rate: float | Tensor, weight_decay: float) -> None:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         momenta = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         if self.found_inf is not None:

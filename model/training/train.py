@@ -201,7 +201,8 @@ class _Training:
         self._begin_decay_when_due()
         if self._compiles_now():
             with self.lease.spent_on("compile"):
-                self.learner.compile()
+                with self.memory.aside():  # it loads the compiler
+                    self.learner.compile()
                 self._steps(1)
                 self.learner.wait()
             self.recent.forget_tokens()

@@ -126,7 +126,7 @@ def study_of_trials(folder: Path, experiment: str, rows: list[dict[str, Any]]) -
                 tokens = row["tokens"] * steps / row["steps"]
                 told = {"steps": steps, "tokens": tokens, "training_seconds": seconds, "train_loss": loss}
                 told |= {"valid_loss": valid, "accuracy": 0.4, "trained_loss": valid - 0.1, "trained_accuracy": 0.5}
-                told |= {"nats_per_word": 1.5 * valid, "final": int(part == 3)}
+                told |= {"trained_perplexity": exp(valid - 0.1), "nats_per_word": 1.5 * valid, "final": int(part == 3)}
                 told |= {name: row.get(name) for name in ("step_seconds", "step_bytes")}
                 study.report(trial, exp(valid), rung=None, **told)
     study.journal.close()

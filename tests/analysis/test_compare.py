@@ -1,15 +1,17 @@
+import csv
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from analysis.figures import lines
+from analysis.figures import lines, trainings
 from analysis.plots.search import progress
 from analysis.ranking import ranking
 from analysis.settings import PlotSettings
 from analysis.study import Results, open_studies
-from tests.analysis.conftest import FACTS, Printed, Written
+from tests.analysis.conftest import FACTS, Printed, Written, search, study_of_trials
+from tests.training_rows import row
 
 
 def two(write: Callable[..., Written], **facts: object) -> tuple[Written, Written]:
@@ -57,3 +59,29 @@ def test_two_studies_are_printed_and_drawn_where_their_texts_are_one(
     told = printed(PlotSettings, "compare", *(each.folder for each in two(write, corpora=corpora)), "--out", tmp_path)
     assert "nanogpt: winner" in told and ("do not compare" in told) != alike
     assert (tmp_path / "progress-nanogpt.png").exists() == alike
+
+
+def test_of_one_list_in_two_studies_each_training_that_both_have_is_compared(tmp_path: Path, printed: Printed) -> None:
+    """The second one's are twice and eight times as fast, and cost as much less; each has one that the other
+    has not."""
+    sizes = {16: 1.0, 32: 1.0, 64: 2.0}, {16: 0.5, 32: 0.125, 128: 1.0}
+    for name, seconds in zip("ab", sizes, strict=True):
+        rows = [row({"steps": 100}, {"d_model": d, "heads": 4, "seed": 0}, 3.0) for d in seconds]
+        for each, taken in zip(rows, seconds.values(), strict=True):
+            each["training_seconds"] = taken
+            each["curve"] = [[*looked[:2], taken * looked[2] / 4, *looked[3:]] for looked in each["curve"]]
+        study_of_trials(tmp_path / name, "ablation", rows)
+    _, told = printed(PlotSettings, "compare", tmp_path / "a", tmp_path / "b", "--csv").split("\n\n")
+    title, columns, *cells, means = csv.reader(told.splitlines())
+    assert title == ["2 trainings that both have"] and [each[0].split()[0] for each in cells] == ["d16", "d32"]
+    for what, ratios, mean in (("tokens/s", (2, 8), 4), ("device-s", (1 / 2, 1 / 8), 1 / 4)):
+        one, other, ratio = (columns.index(f"{what}, {name}") for name in ("a", "b", "ratio"))
+        assert [float(each[ratio]) for each in cells] == pytest.approx(ratios)
+        of_all = [float(each[other].replace(",", "")) / float(each[one].replace(",", "")) for each in cells]
+        assert of_all == pytest.approx(ratios, rel=1e-3) and float(means[ratio]) == pytest.approx(mean)
+
+
+def test_two_searches_have_no_such_table(searched: Written, write: Callable[..., Written]) -> None:
+    """Though they may have trained one configuration to its end."""
+    first, second = open_studies([searched.folder, search(write("x").folder.parent / "again").folder])
+    assert list(trainings(first, second)) == []

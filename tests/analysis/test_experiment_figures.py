@@ -7,10 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.collections import LineCollection, PathCollection
 
-from analysis.experiments.ablation import OURS, ablation_table, alike, main_effects
+from analysis.experiments.ablation import NAMES, OURS, ablation_table, alike, learning, main_effects, over_seeds
 from analysis.experiments.batch_size import batch_size
 from analysis.experiments.estimates import estimates
 from analysis.experiments.loader import loading
@@ -65,7 +67,7 @@ DRAWN: dict[str, tuple[list[dict[str, Any]], set[str], str]] = {
     "methods": (
         [*methods_rows.method_rows(), *SEEDS],
         {"methods", "shapes"},
-        "d256 h4 l4 has the least loss, 1.740",
+        "Of these fp32, d256 h4 l4 has the least loss, 1.740",
     ),
     "precision": (precise(LOSSES, {"fp32": 60.0, "bf16": 30.0}), {"precisions"}, "bf16 1.7150"),
     "scaling": (scaling_rows.all_rows(), {"speed-up", "communication"}, "times as fast as on one"),
@@ -137,7 +139,22 @@ def test_a_panel_for_each_kind_of_data_and_our_own_batches_beside(experiment: Ma
 def test_methods_are_drawn_with_all_that_was_measured_and_seeds_are_one_point(drawn: Drawn) -> None:
     points, of_shapes = (drawn("methods")[0][name] for name in ("methods", "shapes"))
     assert len(points) == 2 * 4 * 5 + 1 and set(of_shapes["way"]) == {"fp32"} and len(of_shapes) == 6
-    assert of_shapes.set_index("shape")["valid_loss"]["d128 h4 l4"] == pytest.approx(1.802)
+    seeds = of_shapes.set_index("shape").loc["d128 h4 l4"]
+    assert (
+        seeds[["valid_loss", "low", "high"]].to_list() == pytest.approx([1.802, 1.800, 1.804]) and seeds["seeds"] == 3
+    )
+
+
+def test_methods_tell_which_shapes_are_drawn_and_how_far_seeds_lie_apart(tmp_path: Path) -> None:
+    """A shape that was trained in one way alone has the least loss of all, and is not drawn."""
+    alone, rows = methods_rows.method_row("full precision", (184, 4, 2), valid_loss=1.0), methods_rows.method_rows()
+    drawn = methods_scatter(study_of_trials(tmp_path / "methods", "methods", [alone, *rows, *SEEDS]))
+    assert alone["valid_loss"] < drawn.data["valid_loss"].min() and drawn.text.startswith("4 of 6 shapes: ")
+    assert f"Of these fp32, d256 h4 l4 has the least loss, {drawn.data['valid_loss'].min():.3f}" in drawn.text
+    assert "Bars: " in drawn.text and (drawn.data["low"] <= drawn.data["valid_loss"]).all()
+    bars = next(each for each in drawn.figure.axes[0].collections if isinstance(each, LineCollection))
+    reach = sorted(float(np.ptp(bar[:, 1])) for bar in bars.get_segments())
+    assert reach == pytest.approx(sorted(drawn.data["high"] - drawn.data["low"])) and reach[-1] > reach[-2] == 0
 
 
 @pytest.mark.parametrize("draw", [methods_scatter, shapes])
@@ -157,6 +174,22 @@ def test_parts_of_a_step_are_the_step_and_speed_ups_lie_in_their_intervals(drawn
     together = (parts["unsynced_seconds"] + parts["exposed_seconds"]) / parts["step"]
     assert set(parts["devices"]) == {2, 4} and together.to_list() == pytest.approx([1.0] * (6 + 4))
     assert (gained["low"] <= gained["speed_up"]).all() and (gained["speed_up"] <= gained["high"]).all()
+
+
+def test_what_was_disturbed_is_hollow_and_nothing_else(experiment: Made) -> None:
+    rows = scaling_rows.all_rows()
+    for each in rows:
+        each["disturbed"] = each["devices"] == 4
+    picture = speed_up(experiment("scaling", rows))
+    (plot,) = picture.figure.axes
+    white = [
+        each for each in plot.collections if isinstance(each, PathCollection) and np.all(each.get_facecolor() == 1)
+    ]
+    marked = [tuple(point) for each in white for point in each.get_offsets()]
+    disturbed = picture.data[picture.data["disturbed"]]
+    assert disturbed["devices"].unique().tolist() == [4] and len(disturbed) == len(marked)
+    assert sorted(marked) == sorted(disturbed[["devices", "speed_up"]].itertuples(index=False, name=None))
+    assert "disturbed" in [text.get_text() for text in plot.get_legend().get_texts()]
 
 
 def test_speed_ups_by_hand(experiment: Made) -> None:
@@ -189,12 +222,42 @@ def test_only_what_differs_in_one_dimension_alone_is_compared(tmp_path: Path) ->
     assert alike(ours, "heads").empty
 
 
-def test_learning_curves_have_each_report_once_over_epochs_and_minutes(drawn: Drawn) -> None:
-    table = drawn("ablation")[0]["loss-epochs"]
-    (curve,) = (line for trial, line in table.groupby("trial") if trial == "t001")
-    assert curve["steps"].to_list() == [25, 50, 75, 100] and curve["epochs"].to_list() == [0.5, 1.0, 1.5, 2.0]
-    assert curve["minutes"].to_list() == pytest.approx([part / 60 for part in range(1, 5)])
-    assert curve["valid_loss"].iloc[-1] == pytest.approx(ABLATED[0]["valid_loss"])
+def test_learning_curves_are_means_over_seeds_with_each_report_once(drawn: Drawn) -> None:
+    tables = drawn("ablation")[0]
+    curves = list(tables["loss-epochs"].groupby(list(NAMES)))
+    assert len(curves) == len(SHAPES) and set(tables["loss-epochs"]["seeds"]) == {2}
+    for shape, curve in curves:
+        assert curve["steps"].to_list() == [25, 50, 75, 100] and curve["epochs"].to_list() == [0.5, 1.0, 1.5, 2.0]
+        assert curve["minutes"].to_list() == pytest.approx([part / 60 for part in range(1, 5)])
+        ends = [row["valid_loss"] for row in ABLATED if tuple(row["config"][name] for name in NAMES) == shape]
+        assert curve["valid_loss"].iloc[-1] == pytest.approx(sum(ends) / 2)
+    for what in ("loss", "perplexity"):
+        columns = tables[f"{what}-minutes"].filter(regex=what)
+        assert columns.shape[1] == 2 and (columns.iloc[:, 0] > columns.iloc[:, 1]).all(), "both splits"
+
+
+def test_where_one_seed_alone_was_measured_there_is_no_mean() -> None:
+    """As where a lease ended between two looks."""
+    alike = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.1, "epochs": 0.0, "minutes": 0.0}
+    looks = {"t001": [10, 12, 20], "t002": [10, 20]}
+    rows = [alike | {"trial": trial, "steps": at, "loss": 1.0} for trial in looks for at in looks[trial]]
+    found = over_seeds(pd.DataFrame(rows), ["loss"])
+    assert found["steps"].to_list() == [10, 20] and found["seeds"].to_list() == [2, 2]
+    assert over_seeds(pd.DataFrame(rows[:3]), ["loss"])["steps"].to_list() == looks["t001"], "of one seed all are there"
+
+
+def test_each_configuration_has_a_line_of_its_own(tmp_path: Path) -> None:
+    """Those that differ in their heads alone too; the heads are in the legend, and seeds are one line."""
+    shapes = [(64, heads, layers, p) for heads in (4, 8, 32) for layers in (2, 4) for p in (0.1, 0.5)]
+    rows = [
+        row(REPORT, dict(zip(NAMES, shape, strict=True)) | {"seed": seed}, 5.0) for shape in shapes for seed in (0, 1)
+    ]
+    drawn = learning(study_of_trials(tmp_path / "x", "ablation", rows), "perplexity", "epochs").figure
+    lines = [line for line in drawn.axes[0].get_lines() if line.get_alpha() is None]
+    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines}
+    assert len(looks) == len(lines) == len(shapes)
+    (legend,) = drawn.legends
+    assert {"4 heads", "8 heads", "32 heads"} <= {each.get_text() for each in legend.get_texts()}
 
 
 def test_curves_end_where_the_rows_do(drawn: Drawn) -> None:

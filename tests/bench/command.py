@@ -13,6 +13,7 @@ from tests.bench.scaling import ray_train_against_torchrun
 from tests.bench.shapes import shapes
 from tests.bench.slots import slots
 from tests.bench.speed import gpt, translation
+from tests.bench.start import start
 from tests.bench.table import keep, show
 from tests.bench.translated import bleu
 
@@ -20,6 +21,7 @@ MEASURES = {
     "gpt": gpt, "translation": translation, "decoding": decoding, "loss": loss_at_equal_tokens,
     "time": time_to_upstream_loss, "estimates": estimates, "rates": rates, "shapes": shapes, "bleu": bleu,
     "core": loss_of_core_minutes, "scaling": ray_train_against_torchrun, "slots": slots, "intervals": intervals,
+    "start": start,
 }  # fmt: skip
 
 

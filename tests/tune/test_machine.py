@@ -1,5 +1,6 @@
 """The folder of a search's Ray: closed to others, gone afterwards, swept where a SIGKILL left it and nowhere else."""
 
+import gc
 import signal
 import stat
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tune import machine
-from tune.machine import LONGEST, PREFIX, private_folder
+from tune.machine import LONGEST, PREFIX, kept_for_good, private_folder
 
 HOLD = "from tune.machine import private_folder\nwith private_folder() as held: print(held, flush=True); input()"
 
@@ -61,3 +62,14 @@ def test_sockets_have_room_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
         session = "session_2026-01-01_00-00-00_000000_1234567"
         assert len(str(folder / "ray" / session / "sockets" / "plasma_store")) <= 107
         assert (folder.parent == Path("/tmp")) == (name > LONGEST)
+
+
+def test_what_is_imported_is_looked_through_for_garbage_neither_then_nor_later() -> None:
+    frozen, made = gc.get_freeze_count(), []
+    with kept_for_good():
+        with kept_for_good():
+            made.append([])
+        assert not gc.isenabled() and gc.get_freeze_count() == frozen
+        made.append([])
+    assert gc.isenabled() and gc.get_freeze_count() > frozen
+    assert not any(each is one for each in gc.get_objects() for one in made)

@@ -13,6 +13,7 @@ from tune.table_rules import Claims, figure, findings, speed_ups
 
 Columns = dict[str, list[str]]
 CHANCE = random.Random(0)
+COPY, BANDWIDTH = "communication_seconds_as_reported", "bandwidth_gb_per_second"
 
 
 def scaling() -> Columns:
@@ -179,10 +180,26 @@ def test_the_published_tables_contradict_themselves_where_it_is_known() -> None:
     assert [each.recomputed for each in found["scaling"] if each.column == "speed_up"] == [
         "1.23", "1.71", "1.84", "1.69", "2.22", "2.36"
     ]  # fmt: skip
+    off = [each for each in found["scaling"] if each.column == BANDWIDTH]
+    apart = [float(each.recomputed) / float(each.printed) for each in off]
+    assert len(off) == 5 and max(apart) > 500, "as if of models of so different sizes"
     assert [each.row.split(":")[0] for each in found["large_batch"]] == ["1"]
     assert [each.printed for each in found["kernels"]] == ["693"]
     assert {each.column for each in found["estimates"]} == {"measured_flops", "measured_dram_kilobytes"}
     assert not [each for each in found["methods"] if each.column == "rank"], "its order is that of its formula"
+
+
+@pytest.mark.parametrize("parameters", [1e5, 1.1e7])
+def test_a_bandwidth_of_one_model_contradicts_nothing_whatever_its_size(parameters: float) -> None:
+    """As the report tells it: devices x parameters x 4 x iterations / copy time."""
+    rows = [(devices, batch, 0.3 * devices + 9 / batch) for devices in (2, 4) for batch in (32, 128, 512)]
+    bandwidths = [count * parameters * 4 * (51_200 / count / batch) / time / 1e9 for count, batch, time in rows]
+    columns = dict(zip(("devices", "batch_size_per_device", COPY), zip(*rows, strict=True), strict=True))
+    table = {name: [f"{each:.6g}" for each in cells] for name, cells in (columns | {BANDWIDTH: bandwidths}).items()}
+    claims = Claims(formulas={BANDWIDTH: published_claims()["scaling"].formulas[BANDWIDTH]})
+    assert findings(table, claims) == []
+    table[BANDWIDTH][0] = f"{2 * bandwidths[0]:.6g}"
+    assert findings(table, claims)
 
 
 def test_speed_ups_are_of_rows_with_the_same_setting() -> None:

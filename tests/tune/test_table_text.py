@@ -42,6 +42,17 @@ def test_csv_is_read_back() -> None:
     assert title == [TABLE.title] and lines == [list(TABLE.columns), *map(list, TABLE.rows)]
 
 
+def test_what_is_a_number_in_csv_is_one_and_all_else_is_as_it_was() -> None:
+    numbers = [f"{sign}{value:,.{places}f}" for sign in ("", "-", "+") for value in (1, 999, 14_250, 1_234_567)
+               for places in (0, 3)]  # fmt: skip
+    words = ["8.0 %", "1,2", "12,34", "1,234,56", "1,000 steps", "0,123 ", "3e4", "d_model, heads", "-", ""]
+    table = Table(title="", columns=["cell"], rows=[[each] for each in (*numbers, *words)])
+    _, *cells = (cell for (cell,) in csv.reader(in_csv(table).replace("\n\n", '\n""\n').splitlines()))
+    read, others = cells[: len(numbers)], cells[len(numbers) :]
+    assert [float(each) for each in read] == [float(each.replace(",", "")) for each in numbers]
+    assert others == words
+
+
 def test_latex_has_as_many_cells_as_columns_and_no_sign_of_its_own() -> None:
     rows = [line for line in latex(TABLE).splitlines() if line.endswith(r"\\")]
     assert [len(re.split(r"(?<!\\)&", row)) for row in rows] == [3, 3, 3]

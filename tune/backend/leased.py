@@ -12,7 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import ray.tune
+from tune.machine import kept_for_good
+
+with kept_for_good():
+    import ray.tune
 
 from tune.store.heartbeat import (  # fmt: skip
     DRIVER,
@@ -43,7 +46,8 @@ class Place:
     folder: the study's; device: torch's name for it; threads: of one trial; recipes: by family, what is known of the
     Config of a trial at a point of its space; evaluation_tokens: size of the fixed validation subset, by family;
     report_every: seconds; driver: the process without which no trial goes on; memory_limit: bytes of one trial, None
-    for no limit of ours; listed: trials are of a list, and there for their learning curves.
+    for no limit of ours; listed: trials are of a list, and there for their learning curves; processor: what the driver
+    found out about it, where that is theirs too, as model.nn.precision.tell has it.
     """
 
     folder: Path
@@ -56,6 +60,7 @@ class Place:
     driver: Driver
     memory_limit: int | None
     listed: bool = False
+    processor: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

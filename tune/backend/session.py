@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import ray._private.node
 import ray._private.utils
 import ray.tune
 import torch
@@ -52,7 +53,7 @@ def local_ray(cpus: int, gpus: int | None) -> Iterator[None]:
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     with private_folder() as folder:
         try:
-            with sigterm_left_alone():
+            with sigterm_left_alone(), without_helpers():
                 ray.init(
                     address="local", num_cpus=cpus, num_gpus=gpus, include_dashboard=False, log_to_driver=False,
                     configure_logging=False, logging_level=logging.WARNING, _temp_dir=str(folder / "ray"),
@@ -72,6 +73,25 @@ def sigterm_left_alone() -> Iterator[None]:
         ray._private.utils.set_sigterm_handler = kept
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+
+
+HELPERS = ("start_monitor", "start_log_monitor", "start_api_server")
+"""Of a node of Ray's, which is its own: the methods that start them; one that a later Ray does not have starts none."""
+
+
+@contextmanager
+def without_helpers() -> Iterator[None]:
+    """Ray would start an autoscaler, a reader of logs and the server of a page that there is not, and wait for the
+    last: half a second of a core each, before the first trial, and some more in each minute after it."""
+    node = ray._private.node.Node
+    kept = {name: getattr(node, name) for name in HELPERS if hasattr(node, name)}
+    for name in kept:
+        setattr(node, name, lambda self, **how: None)
+    try:
+        yield
+    finally:
+        for name, start in kept.items():
+            setattr(node, name, start)
 
 
 class Silent(ray.tune.ProgressReporter):

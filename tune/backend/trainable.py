@@ -8,7 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
+from tune.machine import kept_for_good
+
+with kept_for_good():
+    import torch
 
 from model.config import Config, Data
 from model.cost.allocations import ALL_STEPS, TURNS, count_allocations, step_ratio
@@ -16,7 +19,7 @@ from model.cost.peak_flops import peak_flops
 from model.data.dataset import PairData, TextData
 from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES, Family, add
-from model.nn.precision import native, upstreams
+from model.nn.precision import native, tell, upstreams
 from model.training.checkpoint import trained_model
 from model.training.evaluation import score, translated_of
 from model.training.learner import Learner
@@ -48,6 +51,7 @@ class TrainingTrial(LeasedTrial):
         for name, family in families.items():
             add(name, family)
         prepare_process(place.threads)
+        tell(place.processor)
         self._limit = MemoryLimit(place.memory_limit, torch.device(place.device))
         self._reports = self._train(opened, config["peak_flops"])
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from tune.errors import UserError
-from tune.flags import Command, Flags, typed
+from tune.flags import Command, typed
+from tune.table_text import Formed
 from tune.units import duration_text, parse_bytes, parse_duration
 
 SCHEDULERS = (
@@ -92,7 +93,7 @@ def _diverge(text: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplaySettings(Flags):
+class ReplaySettings(Formed):
     """One replay: every scheduler on every table, budget and number of workers, once a seed. Times are seconds."""
 
     command: ClassVar[Command] = Command(

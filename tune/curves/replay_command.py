@@ -11,6 +11,8 @@ from tune.curves.asked import ALL, ReplaySettings
 from tune.curves.benchmark import IDEAS, OF_FRONT, WITHOUT, Cell, Outcome, searches
 from tune.curves.recorded import Row, Rows, Table, code, load
 from tune.flags import invalid
+from tune.table_text import Table as TextTable
+from tune.table_text import on_screen
 
 
 def replay(tables: Sequence[Table], settings: ReplaySettings) -> list[Row]:
@@ -72,28 +74,31 @@ NO_BASELINES = (OURS, OF_FRONT, BOUND)
 GRIDS = ("table", "budget", "workers")
 
 
-def report(rows: Sequence[Row]) -> str:
-    """Tables in plain text. Regret is perplexity above the best of the table, in %; the hypervolume, of what trials
-    came to in (log parameters, loss), is a share of that of all curves to their ends."""
+def report(rows: Sequence[Row]) -> list[TextTable]:
+    """What is told. Regret is perplexity above the best of the table, in %; the hypervolume, of what trials came to in
+    (log parameters, loss), is a share of that of all curves to their ends."""
     seeds = rows[0]["seeds"]
-    parts = [f"mean regret in % of the best perplexity, {seeds} search{'es' if seeds > 1 else ''} a cell"]
-    parts += [_by(rows, key, "regret", lambda row: 100 * row["mean_regret"]) for key in GRIDS]
-    parts += [_by(rows, key, "hypervolume", lambda row: row["hypervolume"], ".3f") for key in GRIDS]
-    parts.append(_means(rows))
+    note = f"Means in % of the best perplexity, {seeds} search{'es' if seeds > 1 else ''} a cell."
+    told = [_by(rows, key, "regret", lambda row: 100 * row["mean_regret"], note=note) for key in GRIDS]
+    told += [_by(rows, key, "hypervolume", lambda row: row["hypervolume"], ".3f") for key in GRIDS]
+    told.append(_means(rows))
     if OURS in _names(rows, "scheduler") and _baselines(rows):
-        parts += [_ratios(rows, f"{OURS}'s regret / by {key}", key) for key in GRIDS]
+        told += [_ratios(rows, f"{OURS}'s regret over each baseline's, by {key}", key) for key in GRIDS]
         if at_half := _with_half(rows):
-            parts.append(_ratios(at_half, f"{OURS}'s regret with half the budget / by budget", "budget"))
-    return "\n\n".join(parts)
+            told.append(_ratios(at_half, f"{OURS}'s regret with half the budget over each baseline's", "budget"))
+    return told
 
 
-def _by(rows: Sequence[Row], key: str, what: str, value: Callable[[Row], float], form: str = ".2f") -> str:
+def _by(
+    rows: Sequence[Row], key: str, what: str, value: Callable[[Row], float], form: str = ".2f", note: str = ""
+) -> TextTable:
     """One line a scheduler, one column for each value of `key`, and one for all."""
-    lines = [[f"{what} by {key}", *map(str, _names(rows, key)), "all"]]
+    lines = []
     for scheduler in _names(rows, "scheduler"):
         parts = [[row for row in part if row["scheduler"] == scheduler] for part in (*_parts(rows, key), rows)]
         lines.append([scheduler, *(f"{statistics.fmean(map(value, part)):{form}}" for part in parts)])
-    return _align(lines)
+    columns = ["scheduler", *map(str, _names(rows, key)), "all"]
+    return TextTable(title=f"{what} by {key}", columns=columns, rows=lines, note=note)
 
 
 def _with_half(rows: Sequence[Row]) -> list[Row]:
@@ -108,18 +113,18 @@ def _with_half(rows: Sequence[Row]) -> list[Row]:
     return [*ours.values(), *baselines]
 
 
-def _ratios(rows: Sequence[Row], title: str, key: str) -> str:
+def _ratios(rows: Sequence[Row], title: str, key: str) -> TextTable:
     """Our regret over each baseline's, and over that of the best baseline in each column; below 1 is a win."""
     parts = [*_parts(rows, key), rows]
-    lines = [[title, *map(str, _names(rows, key)), "all"]]
+    lines = []
     for baseline in _baselines(rows):
         lines.append([baseline, *(_ratio(_regret(part, OURS), _regret(part, baseline)) for part in parts)])
     best = [min(_regret(part, baseline) for baseline in _baselines(rows)) for part in parts]
     lines.append(["best baseline", *(_ratio(_regret(part, OURS), of) for part, of in zip(parts, best, strict=True))])
-    return _align(lines)
+    return TextTable(title=title, columns=["baseline", *map(str, _names(rows, key)), "all"], rows=lines)
 
 
-def _means(rows: Sequence[Row]) -> str:
+def _means(rows: Sequence[Row]) -> TextTable:
     """bound: regret of the best configuration alone, with .6 of the cap; wall: seconds to the end, in multiples of
     cap / workers."""
     columns: dict[str, Callable[[Row], float]] = {
@@ -135,11 +140,11 @@ def _means(rows: Sequence[Row]) -> str:
         "+-hv": lambda row: row["hypervolume_error"],
         "wall": lambda row: row["wall_seconds"] * row["workers"] / row["cap_seconds"],
     }
-    lines = [["means over all cells", *columns]]
+    lines = []
     for scheduler in _names(rows, "scheduler"):
         own = [row for row in rows if row["scheduler"] == scheduler]
         lines.append([scheduler, *(f"{statistics.fmean(value(row) for row in own):.2f}" for value in columns.values())])
-    return _align(lines)
+    return TextTable(title="means over all cells", columns=["scheduler", *columns], rows=lines)
 
 
 def _regret(rows: Sequence[Row], scheduler: str) -> float:
@@ -162,17 +167,6 @@ def _names(rows: Sequence[Row], key: str) -> list[str]:
     return list(dict.fromkeys(row[key] for row in rows))
 
 
-def _align(lines: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    )
-
-
 CUT_SHORT = (
     "warning: {table.name}: {table.cut_short} of {curves} trials were paused or ended early, and end so in the replay: "
     "what more training would have made of them is not known, and regrets say little of which scheduler is better"
@@ -188,5 +182,11 @@ def run(settings: ReplaySettings) -> int:
         if table.cut_short:
             print(CUT_SHORT.format(table=table, curves=len(table.curves)), file=sys.stderr)
     rows = replay(tables, settings)
-    print(json.dumps(rows, indent=1) if settings.json else report(rows))
+    told = report(rows)
+    if settings.json:
+        print(json.dumps(rows, indent=1))
+    elif settings.form:
+        print(settings.written(told))
+    else:
+        print("\n\n".join("\n".join(on_screen(each, sys.maxsize)) for each in told))
     return 0

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from sqlite3 import Row
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from tune.errors import called
@@ -81,6 +79,9 @@ def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def picture(family: str, rows: Sequence[Row]) -> Summary.Value:
     """Size against perplexity: each sound trial where it got to, and the front of the furthest level."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
+
     figure = Figure(figsize=SIZE, dpi=DOTS_PER_INCH)
     plot = figure.add_axes(AXES)
     by_level = levels(rows)

@@ -160,6 +160,7 @@ SCALARS = {
     "4 valid/bleu": "bleu",
     "5 train/loss": "train_loss",
     "5 train/loss without dropout": "trained_loss",
+    "5 train/perplexity without dropout": "trained_perplexity",
     "5 train/accuracy": "trained_accuracy",
     "5 train/learning_rate": "learning_rate",
     "5 train/gradient_norm": "gradient_norm",

@@ -305,6 +305,8 @@ DROPOUTS = 0.0, 0.1, 0.3
 """With each of these the default configuration, or what --fix makes of it, is trained until its validation loss turns.
 """
 EPOCHS = 30
+LEAST_EPOCH_STEPS = 4
+"""Of a text that is seen again and again: it has that many batches at least."""
 
 
 def ablation(devices: Devices, settings: ExperimentSettings) -> list[Point]:
@@ -315,7 +317,12 @@ def ablation(devices: Devices, settings: ExperimentSettings) -> list[Point]:
 
 def overfitting(devices: Devices, settings: ExperimentSettings) -> list[Point]:
     """One configuration with each dropout, on a text that each sees EPOCHS times."""
-    return trainings(devices, settings, [({"dropout": dropout}, steps_of(settings)) for dropout in DROPOUTS])
+    return trainings(devices, settings, [({"dropout": dropout}, steps_again(settings)) for dropout in DROPOUTS])
+
+
+def steps_again(settings: ExperimentSettings) -> int:
+    """Of each training on such a text."""
+    return max(LEAST_EPOCH_STEPS * EPOCHS, steps_of(settings))
 
 
 def steps_of(settings: ExperimentSettings) -> int:
@@ -331,7 +338,7 @@ def batch_tokens(settings: ExperimentSettings) -> int:
 def seen_again(data: Data, settings: ExperimentSettings) -> Data:
     """As many of the training pairs as are seen EPOCHS times; all, where even these are seen more often."""
     assert isinstance(data, PairData)
-    share = steps_of(settings) * batch_tokens(settings) / EPOCHS / data.training_tokens
+    share = steps_again(settings) * batch_tokens(settings) / EPOCHS / data.training_tokens
     return fewer_pairs(data, max(1, round(share * len(data.train))))
 
 

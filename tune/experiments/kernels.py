@@ -190,7 +190,7 @@ class Study:
             cap_seconds=self.settings.budget, created=time.time(), kernels=names, sizes=self.settings.sizes,
             seed=self.settings.seed,
         )  # fmt: skip
-        self._note_peaks(expected(self.settings, names[0]))
+        self._note_peaks(math.fsum(expected(self.settings, name) for name in names))
         for place, name in enumerate(names):
             on_gpu = takes_gpu(self.settings, name)
             lease = self._lease(expected(self.settings, name), on_gpu=on_gpu)
@@ -207,7 +207,7 @@ class Study:
             yield found
 
     def _note_peaks(self, beside: float) -> None:
-        """The machine's peaks, where the budget pays for them beside the first kernel."""
+        """The machine's peaks, where the budget pays for them beside all the kernels."""
         lease = self._lease(PEAKS_SECONDS, beside=beside, on_gpu=True)
         if lease is None:
             return

@@ -16,6 +16,7 @@ from model.nn.precision import (
     prepare,
     scaler,
     set_compute,
+    tell,
 )
 
 
@@ -83,6 +84,19 @@ def test_bf16_is_native_where_the_flag_and_the_clock_say_so(monkeypatch, speed_u
         assert ("bf16" in native("cpu")) is expected
     finally:
         native.cache_clear()
+
+
+def test_what_another_process_found_out_is_not_measured_again(monkeypatch):
+    known = precision.of_processor()
+    measured = []
+    monkeypatch.setattr(precision, "_TOLD", {})
+    monkeypatch.setattr(precision, "_speed_up", lambda slow, fast: measured.append(slow) or 0.0)
+    other = {"native": ("fp32", "fp16"), "onednn": not known["onednn"]}
+    try:
+        tell(other)
+        assert precision.of_processor() == other and measured == []
+    finally:
+        tell(known)
 
 
 @pytest.mark.parametrize(("fast", "expected"), [(True, "bf16"), (False, "ieee")])

@@ -96,10 +96,13 @@ def gradients(learner: Learner) -> list[torch.Tensor]:
     """Those that the first step is taken with."""
     found: list[torch.Tensor] = []
 
-    def keep(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        found.extend(weight.grad.clone() for group in optimizer.param_groups for weight in group["params"])
+    step = learner.optimizer.step
 
-    learner.optimizer.register_step_pre_hook(keep)
+    def keep() -> None:
+        found.extend(weight.grad.clone() for group in learner.optimizer.param_groups for weight in group["params"])
+        step()
+
+    learner.optimizer.step = keep
     learner.step(1.0)
     return found
 

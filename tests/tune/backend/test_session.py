@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 import ray
 
@@ -26,6 +27,8 @@ def join(address: str, **token: str) -> subprocess.CompletedProcess[str]:
 
 closed: list[Path] = []
 """Where the Ray of these tests had its files."""
+started: list[str] = []
+"""The command lines of its processes."""
 TOKENS = {"none": ("disabled", ""), "another": ("token", "0" * 64)}
 
 
@@ -37,6 +40,7 @@ def joined() -> dict[str, subprocess.CompletedProcess[str]]:
     with local_ray(cpus=1, gpus=0), ThreadPoolExecutor() as together:
         address = ray.get_runtime_context().gcs_address
         closed.append(Path(ray._private.worker._global_node.get_session_dir_path()))
+        started.extend(" ".join(each.cmdline()) for each in psutil.Process().children(recursive=True))
         mine = [each.stat() for each in closed[0].parents if each.stat().st_uid == os.getuid()]
         assert any(stat.S_IMODE(each.st_mode) == 0o700 for each in mine)
         signal.raise_signal(signal.SIGTERM)
@@ -53,6 +57,11 @@ def joined() -> dict[str, subprocess.CompletedProcess[str]]:
 def test_who_has_the_token_may_join(joined: dict[str, subprocess.CompletedProcess[str]]) -> None:
     """Or the refusals below would prove nothing."""
     assert joined["ours"].stdout == "1.0\n", joined["ours"].stderr
+
+
+def test_it_has_no_process_that_nobody_asks(joined: dict[str, subprocess.CompletedProcess[str]]) -> None:
+    assert any("raylet" in line for line in started)
+    assert not [line for line in started if "monitor.py" in line or "dashboard.py" in line]
 
 
 def test_its_files_are_closed_to_others_and_gone_afterwards(

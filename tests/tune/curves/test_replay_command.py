@@ -102,18 +102,29 @@ def row(scheduler: str, budget: str, cap: float, regret: float, table: str = "t"
     return asked | found | {"mean_regret": regret, "p90_regret": regret}
 
 
-def cells(text: str, title: str) -> dict[str, list[str]]:
-    """The columns of each line of the part of a report that begins with a title."""
-    part = next(part for part in text.split("\n\n") if part.startswith(title))
-    return {line[: line.index("  ")]: line.split()[-3:] for line in part.splitlines()}
+def cells(rows: list[dict], title: str) -> dict[str, list[str]]:
+    """The columns of each line of the table whose title begins so."""
+    (told,) = (each for each in report(rows) if each.title.startswith(title))
+    return {name: list(found) for name, *found in told.rows}
 
 
 def test_ratios_to_each_baseline_and_to_the_best_of_each_column():
     rows = [row("ration", "1h", 10, 0.02), row("a", "1h", 10, 0.04), row("b", "1h", 10, 0.08)]
     rows += [row("ration", "2h", 20, 0.01), row("a", "2h", 20, 0.08), row("b", "2h", 20, 0.005)]
-    found = cells(
-        report([*rows, row("oracle", "1h", 10, 0.0), row("oracle", "2h", 20, 0.0)]), "ration's regret / by budget"
-    )
+    oracles = [row("oracle", "1h", 10, 0.0), row("oracle", "2h", 20, 0.0)]
+    found = cells([*rows, *oracles], "ration's regret over each baseline's, by budget")
     assert found["a"] == ["0.50", "0.12", "0.25"]
     assert found["best baseline"] == ["0.50", "2.00", "0.35"]
     assert "oracle" not in found
+
+
+@pytest.mark.parametrize(("form", "begin"), [("--markdown", "**"), ("--latex", r"\caption{"), ("--csv", "")])
+def test_a_replay_has_every_form_and_the_same_tables_in_each(tmp_path, capsys, form, begin):
+    path = write(tmp_path / "made.jsonl", table())
+    flags = f"{path} --budget 10%,20% --seeds 1 --schedulers ration,random --rows {tmp_path / 'rows'}".split()
+    assert main(ReplaySettings, [*flags, "--json"]) == 0
+    told = report(json.loads(capsys.readouterr().out))
+    assert main(ReplaySettings, [*flags, form]) == 0
+    written = capsys.readouterr().out
+    assert len(told) > 6 and all(begin + each.title in written for each in told)
+    assert main(ReplaySettings, [*flags, form, "--json"]) == 2

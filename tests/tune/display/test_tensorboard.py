@@ -86,6 +86,20 @@ def test_what_was_done_again_is_shown_once(tmp_path: Path) -> None:
     assert [event.step for event in on_the_page] == [100, 140, 250]
 
 
+def test_both_splits_have_the_loss_and_the_perplexity_of_a_list(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, new=True)
+    run = TrialRun(tmp_path / "run", journal, "t001", begun_row({}, "nanogpt", {}))
+    splits = {"valid": Evaluation(loss=2.0), "trained": Evaluation(loss=1.0)}
+    run.reported(Report(steps=1, tokens=10, training_seconds=1.0, parameters=5, **splits), now=1.0)
+    shown = read(tmp_path / "run")
+    for split, tags in (
+        ("valid", ("4 valid/loss", "4 valid/perplexity")),
+        ("trained", ("5 train/loss without dropout", "5 train/perplexity without dropout")),
+    ):
+        values = [shown.Scalars(tag)[-1].value for tag in tags]
+        assert values == pytest.approx([splits[split].loss, splits[split].perplexity])
+
+
 def test_what_was_done_again_once_is_shown_once(tmp_path: Path) -> None:
     """To the page's reader the first step back of a run is not like the later ones."""
     file = EventFile(tmp_path)

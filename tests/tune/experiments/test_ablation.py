@@ -143,12 +143,15 @@ def pairs(tmp_path: Path) -> Path:
     return tmp_path / "pairs.txt"
 
 
-def test_a_text_is_cut_so_that_it_is_seen_so_often(pairs: Path) -> None:
-    asked = settings(scale=2e-4, translation_corpus=pairs)
+@pytest.mark.parametrize("scale", [1e-6, 2e-4])
+def test_a_text_is_cut_so_that_it_is_seen_so_often_and_has_some_batches_at_any_scale(pairs: Path, scale: float) -> None:
+    asked = settings(scale=scale, translation_corpus=pairs)
     context = stand(OVERFITTING, asked, CPU)
     (data,) = context.data.values()
-    tokens = steps_of(asked) * context.recipes["translation"].batch_tokens
-    assert tokens / data.training_tokens == pytest.approx(EPOCHS, rel=0.05)
+    batch = context.recipes["translation"].batch_tokens
+    (steps,) = {point.asked["steps"] for point in overfitting(CPU, asked)}
+    assert steps * batch / data.training_tokens == pytest.approx(EPOCHS, rel=0.05)
+    assert data.training_tokens > 2 * batch
     assert {point.config["dropout"] for point in overfitting(CPU, asked)} == {0.0, 0.1, 0.3}
     assert len({pair.tobytes() for pair in data.train.lengths}) > 1, "spread over all of it"
 

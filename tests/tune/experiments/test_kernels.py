@@ -186,6 +186,25 @@ def test_peaks_that_were_measured_are_paid_for_and_kept_in_the_journal(
     }
 
 
+@pytest.mark.parametrize("takes", [1.0, 1e9])
+def test_peaks_are_left_out_rather_than_a_kernel(
+    begin: Callable[..., Study], measured: Any, monkeypatch: pytest.MonkeyPatch, takes: float
+) -> None:
+    """However long they would take."""
+    monkeypatch.setattr(study_of_kernels, "PEAKS_SECONDS", 15.0)
+    up = Virtual(rows=lambda name: cast(Any, None) if name == "peaks" else measured(name))
+    made = begin(up, 120.0)
+    measure = up.run
+
+    def run(*arguments: Any, **named: Any) -> Any:
+        up.takes = takes if arguments[0] is benchmark.measured_peaks else 5.0
+        return measure(*arguments, **named)
+
+    monkeypatch.setattr(up, "run", run)
+    list(made.rows())
+    assert [name for name in up.ran if name != "peaks"] == [*NAMES]
+
+
 def test_tensorboard_has_what_is_stable_and_no_more(begin: Callable[..., Study], measured: Any) -> None:
     def rows(name: str) -> list[benchmark.Row]:
         return [row | ({"unstable": True} if row["implementation"] == "numpy" else {}) for row in measured(name)]

@@ -1,11 +1,19 @@
 """What the scaling experiment asks for, and what its tables make of rows."""
 
-import pytest
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+import torch
+
+from model.families import FAMILIES, Family
 from tests.scaling_rows import BYTES, MACHINE, all_rows, network, step, training
 from tune.devices import Devices
+from tune.errors import UserError
 from tune.experiments.base import ExperimentSettings
-from tune.experiments.scaling import BATCHES, counts, line, points
+from tune.experiments.scaling import BATCHES, counts, line, points, trained
 from tune.experiments.scaling_tables import (
     StepModel,
     as_reported,
@@ -109,6 +117,27 @@ def test_no_forecast_comes_from_ranks_that_contend():
     assert contention(rows) == pytest.approx({2: 1.0, 4: 1.5})
     assert set(models(rows)) == {2} and {count for count, *_ in predicted(rows)} == {2}
     assert "4 devices: none, as their ranks contend" in tables(rows)[-1].note
+
+
+@pytest.mark.parametrize(
+    ("space", "smaller"),
+    [
+        (FAMILIES["nanogpt"].space, "a larger --budget, or begin anew with a smaller --fix d_model or layers"),
+        (
+            {"width": (8, 16), "blocks": (1, 2), "gate": ("relu", "gelu"), "learning_rate": (0.1, 0.2)},
+            "a larger --budget, or begin anew with a smaller --fix width or blocks",
+        ),
+        ({"learning_rate": (0.1, 0.2)}, "a larger --budget"),
+    ],
+)
+def test_who_has_too_little_time_is_told_the_sizes_of_the_family_that_it_is(
+    tmp_path: Path, space: Mapping[str, Any], smaller: str
+) -> None:
+    family = type("Own", (Family,), {"space": space})()
+    learner: Any = SimpleNamespace(steps=0, family=family, device=torch.device("cpu"))
+    with pytest.raises(UserError) as told:
+        list(trained(learner, lambda: -1.0, steps=8, every=4, factor=lambda step: 1.0, folder=tmp_path))
+    assert str(told.value) == f"steps: there was time for 0 of 8: go on with --resume and {smaller}"
 
 
 def test_every_table_has_a_cell_for_each_column_and_none_is_empty():

@@ -1,0 +1,58 @@
+"""Until its first trial trains, a search has loaded nothing that only later parts of it need."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+LATER = {
+    *("matplotlib", "datasets", "huggingface_hub", "sacrebleu", "jinja2", "numba", "torch._dynamo", "torch._inductor"),
+    *("analysis", "kernels", "tune.curves", "tune.experiments"),
+}
+DRIVER = """
+import json, sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import tune.study
+from tune.settings import Settings
+
+loaded = []
+tune.study.own_ray = lambda context: nullcontext()
+tune.study.run_trials = lambda *given, **named: loaded.extend(sys.modules)
+tune.study.run(Settings(budget=240.0, translation_corpus="builtin", text_corpus="builtin", out=Path(sys.argv[1])))
+print(json.dumps(loaded))
+"""
+TRIAL = """
+import json, sys
+from pathlib import Path
+
+import tune.backend.trainable
+from model.config import Config
+from model.data.dataset import prepare_text
+from model.data.corpus import load_text
+from model.training.time_budget import Segment
+from model.training.train import train
+
+data = prepare_text(load_text(None))
+for optimizer in ("muon", "adamw"):
+    config = Config(family="nanogpt", d_model=32, heads=2, layers=1, context=16, optimizer=optimizer)
+    segment = Segment(device_seconds=1e6, steps=2)
+    list(train(config, data, segment, folder=Path(sys.argv[1], optimizer), evaluation_tokens=64))
+print(json.dumps([*sys.modules]))
+"""
+
+
+def loaded_by(code: str, folder: Path) -> set[str]:
+    told = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True)
+    return set(json.loads(told.stdout.splitlines()[-1]))
+
+
+def test_a_search_has_loaded_nothing_for_later_when_it_asks_for_its_first_trial(tmp_path: Path) -> None:
+    loaded = loaded_by(DRIVER, tmp_path / "study")
+    assert {"torch", "ray.tune", "tune.study"} <= loaded and LATER.isdisjoint(loaded)
+
+
+def test_a_trial_that_is_not_compiled_loads_no_compiler(tmp_path: Path) -> None:
+    loaded = loaded_by(TRIAL, tmp_path)
+    assert "model.training.train" in loaded and LATER.isdisjoint(loaded)
