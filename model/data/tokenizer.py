@@ -5,7 +5,6 @@ import re
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator
-from itertools import chain
 
 import numpy as np
 import tokenizers
@@ -138,7 +137,7 @@ class SubwordTokenizer(Tokenizer):
         """Of texts in words: the library sees each word once, as most of a text are words that were there before."""
         if self._room < 0:
             self._known, self._room = {}, KNOWN_CHARACTERS
-        new = list(set(chain.from_iterable(texts)) - self._known.keys())
+        new = list(set[str]().union(*texts).difference(self._known))
         self._room -= sum(map(len, new))
         encodings = self._bpe.encode_batch_fast(new)
         self._known.update(zip(new, (array("H", each.ids).tobytes() for each in encodings), strict=True))
