@@ -183,10 +183,17 @@ def test_no_more_memory_is_taken_of_a_longer_text(
     assert longer > 1_000_000 and peaks[2] - peaks[1] < longer / 8
 
 
-def test_the_vocabulary_of_a_long_text_is_learned_from_all_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("model.data.dataset.SAMPLE_CHARACTERS", 8_000)
+@pytest.mark.parametrize(
+    ("limit", "most", "letters"),
+    [("CHARACTERS", 8_000, "abcdefghijklmnopqrstuvwxyz"), ("BYTES", 900 + 8 * 40, "àáâãäåæçèéêëìíîïñòóôõöùúûü")],
+    ids=["characters", "words that differ"],
+)
+def test_the_vocabulary_of_a_long_text_is_learned_from_all_over_it(
+    limit: str, most: int, letters: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"model.data.dataset.SAMPLE_{limit}", most)
     signs = "".join(chr(0x4E00 + i) for i in range(300))
-    words = ["".join(random.Random(i).choices("abcdefghijklmnopqrstuvwxyz", k=20)) for i in range(100)]
+    words = ["".join(random.Random(i).choices(letters, k=20)) for i in range(100)]
     tokenizer = Tokenizer.from_json(prepare_text(replace(text_corpus("a"), train=[signs, *words_of(words)])).tokenizer)
     known = [place for place, word in enumerate(words) if len(tokenizer.encode(word)) == 1]
     assert 4 <= len(known) <= 8 and np.diff(known).max() < 40 and known[-1] > 60
