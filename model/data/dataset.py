@@ -23,6 +23,11 @@ the context to reach far, and an epoch to end. nanoGPT reads 1 MB by character a
 SAMPLE_CHARACTERS = 1 << 26
 """Of a longer text, the vocabulary is learned from pieces that are spread evenly over it, of half as many characters at
 least: what is learned from more is the same but for the rarest tokens, and would not fit in memory."""
+SAMPLE_BYTES = 1 << 23
+"""Of the rare words of these pieces, at most: the library holds a hundred times as much of words that differ, as most
+do in a script that writes no spaces."""
+LONG_WORD = 32
+"""Characters."""
 SMALL_CORPUS_PAIRS = 500_000
 SMALL_VOCABULARY = 4_096
 LARGE_VOCABULARY = 8_192
@@ -224,6 +229,7 @@ def _looked_through(pieces: Iterable[str]) -> tuple[int, set[str], list[str]]:
     """Its length; the different characters, all of them where they are few; every 2^n-th piece, to make a sample."""
     characters: set[str] = set()
     sample: list[str] = []
+    rare: list[int] = []
     length, every = 0, 1
     for number, piece in enumerate(pieces):
         length += len(piece)
@@ -231,9 +237,16 @@ def _looked_through(pieces: Iterable[str]) -> tuple[int, set[str], list[str]]:
             characters.update(piece)
         if number % every == 0:
             sample.append(piece)
-            if sum(map(len, sample)) > SAMPLE_CHARACTERS:
-                sample, every = sample[::2], 2 * every
+            rare.append(_rare_bytes(piece))
+            if sum(map(len, sample)) > SAMPLE_CHARACTERS or sum(rare) > SAMPLE_BYTES:
+                sample, rare, every = sample[::2], rare[::2], 2 * every
     return length, characters, sample
+
+
+def _rare_bytes(piece: str) -> int:
+    """Of its different words but the short ones of ASCII, which come again."""
+    words = {word for word in piece.split() if len(word) > LONG_WORD or not word.isascii()}
+    return len("".join(words).encode())
 
 
 def _pair_split(pairs: list[Pair], tokenizer: SubwordTokenizer, track: Track) -> PairSplit:

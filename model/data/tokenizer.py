@@ -1,9 +1,10 @@
 """Text to token numbers and back, exactly: single characters, or byte-level BPE by the tokenizers library."""
 
 import json
+import re
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Iterable, Iterator
-from itertools import chain
 
 import numpy as np
 import tokenizers
@@ -13,6 +14,14 @@ from model.data.corpus import PIECE
 
 LONGEST_LINE = 1 << 16
 """Characters; what is longer is tokenized in parts, so that a text without line ends fits in memory too."""
+WORD = re.compile(
+    r"'(?:[sdmt]|ll|ve|re)| ?(?:[A-Za-z]++|[0-9]++|[!-/:-@\[-`{-~]++)(?![^\t-\r -~])"
+    r"| ?[\S\x1c-\x1f]+|[^\S\x1c-\x1f]+(?![\S\x1c-\x1f])|[^\S\x1c-\x1f]+"
+)
+"""Cuts a text only where the library cuts it too, before it merges: by its own pattern as far as that is ASCII, and
+what touches anything else up to the next space. No token reaches over such a cut."""
+KNOWN_CHARACTERS = 1 << 22
+"""Of words whose tokens are kept: some 60 MB."""
 MOST_CHARACTERS = 256
 UNKNOWN_CHARACTER = "\ufffd"
 
@@ -92,6 +101,8 @@ class SubwordTokenizer(Tokenizer):
     def __init__(self, bpe: tokenizers.Tokenizer, *, marks: bool) -> None:
         self._bpe = bpe
         self._marks = marks
+        self._known: dict[str, bytes] = {}
+        self._room = KNOWN_CHARACTERS
         self.vocabulary = bpe.get_vocab_size()
         if marks:
             self.pad, self.bos, self.eos = range(self.vocabulary, self.vocabulary + 3)
@@ -115,13 +126,22 @@ class SubwordTokenizer(Tokenizer):
         return cls(bpe, marks=marks)
 
     def encode_all(self, texts: list[str]) -> list[np.ndarray]:
-        return [np.array(encoding.ids, dtype=np.uint16) for encoding in self._bpe.encode_batch_fast(texts)]
+        return [np.frombuffer(ids, dtype=np.uint16) for ids in self._encoded([WORD.findall(text) for text in texts])]
 
     def stream(self, pieces: Iterable[str]) -> Iterator[np.ndarray]:
-        """The library's own threads do some lines at a time."""
         for lines in in_lines(pieces):
-            ids = chain.from_iterable(encoding.ids for encoding in self._bpe.encode_batch_fast(lines))
-            yield np.fromiter(ids, dtype=np.uint16)
+            (ids,) = self._encoded([[word for line in lines for word in WORD.findall(line)]])
+            yield np.frombuffer(ids, dtype=np.uint16)
+
+    def _encoded(self, texts: list[list[str]]) -> list[bytes]:
+        """Of texts in words: the library sees each word once, as most of a text are words that were there before."""
+        if self._room < 0:
+            self._known, self._room = {}, KNOWN_CHARACTERS
+        new = list(set[str]().union(*texts).difference(self._known))
+        self._room -= sum(map(len, new))
+        encodings = self._bpe.encode_batch_fast(new)
+        self._known.update(zip(new, (array("H", each.ids).tobytes() for each in encodings), strict=True))
+        return [b"".join(map(self._known.__getitem__, words)) for words in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
         text: str = self._bpe.decode(list(map(int, ids)), skip_special_tokens=False)

@@ -6,6 +6,7 @@ from pathlib import Path
 from tests.bench.contenders import PAIRS, TEXT
 from tests.bench.decoding import decoding
 from tests.bench.intervals import intervals
+from tests.bench.long_text import text
 from tests.bench.paper import estimates
 from tests.bench.quality import loss_at_equal_tokens, loss_of_core_minutes, time_to_upstream_loss
 from tests.bench.rates import rates
@@ -21,7 +22,7 @@ MEASURES = {
     "gpt": gpt, "translation": translation, "decoding": decoding, "loss": loss_at_equal_tokens,
     "time": time_to_upstream_loss, "estimates": estimates, "rates": rates, "shapes": shapes, "bleu": bleu,
     "core": loss_of_core_minutes, "scaling": ray_train_against_torchrun, "slots": slots, "intervals": intervals,
-    "start": start,
+    "start": start, "text": text,
 }  # fmt: skip
 
 

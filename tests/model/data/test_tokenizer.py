@@ -1,5 +1,6 @@
 """Tokenizers: text to ids and back without loss, the same after a trip through JSON."""
 
+import json
 import random
 import tracemalloc
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 
 from model.data.corpus import PairCorpus, TextCorpus, load_text
 from model.data.dataset import SMALL_VOCABULARY, count_words, prepare_pairs, prepare_text
@@ -58,6 +60,17 @@ def test_encoding_many_is_encoding_each(subwords: SubwordTokenizer, characters: 
         arrays = tokenizer.encode_all(texts)
         assert [array.tolist() for array in arrays] == [tokenizer.encode(text) for text in texts]
         assert all(array.dtype == np.uint16 for array in arrays)
+
+
+def test_tokens_are_those_that_the_library_has_of_the_whole_text() -> None:
+    spaces = "\t\n\v\f\r \x1c\x1f\x85\xa0\u1680\u2000\u200b\u2028\u202f\u3000\ufeff"
+    pools = [spaces, "'sdmtlvre ", "a1.' ", "é²中—\u0301٣", "".join(map(chr, range(128)))]
+    chooser = random.Random(0)
+    texts = ["".join(chooser.choices("".join(chooser.sample(pools, 2)), k=chooser.randrange(30))) for _ in range(4_000)]
+    tokenizer = SubwordTokenizer.train(texts, 4_000, marks=False)
+    library = tokenizers.Tokenizer.from_str(json.dumps(json.loads(tokenizer.to_json())["bpe"]))
+    for text, ids in zip(texts, tokenizer.encode_all(texts), strict=True):
+        assert ids.tolist() == library.encode(text).ids, text
 
 
 def test_json_brings_back_the_same_tokenizer(subwords: SubwordTokenizer, characters: CharacterTokenizer) -> None:
@@ -145,20 +158,23 @@ def test_tokens_are_the_same_wherever_the_pieces_of_a_text_are_cut(
     assert tokenizer.decode(one.train) == text
 
 
-@pytest.mark.parametrize("alphabet", [100, 400])
+@pytest.mark.parametrize(("alphabet", "new"), [(100, False), (400, False), (400, True)])
 def test_no_more_memory_is_taken_of_a_longer_text(
-    alphabet: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    alphabet: int, new: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it is read and prepared."""
+    """While it is read and prepared, though all its words are new."""
     for name in ("corpus", "tokenizer"):
         monkeypatch.setattr(f"model.data.{name}.PIECE", 1 << 12)
+    monkeypatch.setattr("model.data.tokenizer.KNOWN_CHARACTERS", 1 << 12)
     monkeypatch.setattr("model.data.dataset.SAMPLE_CHARACTERS", 1 << 14)
     monkeypatch.setattr("model.data.dataset.LARGE_VOCABULARY", 700)
     signs = [chr(0x4E00 + i) for i in range(alphabet)]
     lines = ["".join(signs[first : first + 3]) + "abc\n" for first in range(alphabet)]
     path, peaks = tmp_path / "text.txt", []
     for times in (20_000, 20_000, 120_000):  # the first: what the libraries keep
-        path.write_text("".join(random.Random(0).choices(lines, k=times)), encoding="utf-8")
+        text = random.Random(0).choices(lines, k=times)
+        path.write_text("".join(f"{i}{line}" if new else line for i, line in enumerate(text)), encoding="utf-8")
+        del text
         tracemalloc.start()
         prepare_text(load_text(path), folder=tmp_path)
         peaks.append(tracemalloc.get_traced_memory()[1])
@@ -167,10 +183,17 @@ def test_no_more_memory_is_taken_of_a_longer_text(
     assert longer > 1_000_000 and peaks[2] - peaks[1] < longer / 8
 
 
-def test_the_vocabulary_of_a_long_text_is_learned_from_all_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("model.data.dataset.SAMPLE_CHARACTERS", 8_000)
+@pytest.mark.parametrize(
+    ("limit", "most", "letters"),
+    [("CHARACTERS", 8_000, "abcdefghijklmnopqrstuvwxyz"), ("BYTES", 900 + 8 * 40, "àáâãäåæçèéêëìíîïñòóôõöùúûü")],
+    ids=["characters", "words that differ"],
+)
+def test_the_vocabulary_of_a_long_text_is_learned_from_all_over_it(
+    limit: str, most: int, letters: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"model.data.dataset.SAMPLE_{limit}", most)
     signs = "".join(chr(0x4E00 + i) for i in range(300))
-    words = ["".join(random.Random(i).choices("abcdefghijklmnopqrstuvwxyz", k=20)) for i in range(100)]
+    words = ["".join(random.Random(i).choices(letters, k=20)) for i in range(100)]
     tokenizer = Tokenizer.from_json(prepare_text(replace(text_corpus("a"), train=[signs, *words_of(words)])).tokenizer)
     known = [place for place, word in enumerate(words) if len(tokenizer.encode(word)) == 1]
     assert 4 <= len(known) <= 8 and np.diff(known).max() < 40 and known[-1] > 60
