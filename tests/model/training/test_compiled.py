@@ -16,21 +16,21 @@ from model.training.learner import Learner
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 
 
+@pytest.mark.parametrize("checkpointing", [False, True])
 def test_a_compiled_step_learns_what_an_eager_one_does_and_leaves_the_dropout_masks_as_they_are(
-    small_text: Config, text_data: TextData, monkeypatch: pytest.MonkeyPatch
+    checkpointing: bool, small_text: Config, text_data: TextData
 ) -> None:
     """A compiled graph writes into buffers that it takes for its own: the resident mask must not be one of them.
     Without vectors, of which all is the compiler's own: g++ takes half the time."""
-    for name, value in (("simdlen", 1), ("vec_isa_ok", True)):
-        monkeypatch.setattr(torch._inductor.config.cpp, name, value)
-    config = replace(small_text, layers=1, dropout=0.1)
+    config = replace(small_text, layers=1, dropout=0.1, checkpointing=checkpointing)
     eager, learner = (Learner(config, text_data, torch.device("cpu")) for _ in range(2))
     before = _pool(0.1, torch.float32).clone()
     learner.compile()
     expected, found = [], []
-    for losses, each in ((expected, eager), (found, learner)):
-        torch.manual_seed(0)
-        losses += [each.step(1.0).loss.item() for _ in range(3)]
+    with torch._inductor.config.patch({"cpp.simdlen": 1, "cpp.vec_isa_ok": True}):
+        for losses, each in ((expected, eager), (found, learner)):
+            torch.manual_seed(0)
+            losses += [each.step(1.0).loss.item() for _ in range(3)]
     assert learner._loss != learner._loss_of, "it fell back to eager"
     assert found == pytest.approx(expected, rel=1e-4)
     assert torch.equal(_pool(0.1, torch.float32), before)
