@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import sqlite3
 import statistics
 import subprocess
@@ -108,7 +107,7 @@ def started(words: Sequence[str | Path]) -> Iterator[tuple[subprocess.Popen[str]
         yield process, began, account
     finally:
         account.end()
-        process.send_signal(signal.SIGINT)
+        process.terminate()  # a shell that put this in the background may have its SIGINT ignored
         process.communicate(timeout=LONGEST_SECONDS)
 
 

@@ -75,6 +75,8 @@ class Board:
 
 LATE_SECONDS = 60.0
 """Of a lease beyond what a group should take, where the cap has them: on a busy machine processes start late."""
+MOST_TIMES = 2.0
+"""What a point is worth, at most, where those before it left over what they were."""
 TOO_LATE = "the cap was spent before: give a larger --budget with --resume"
 
 
@@ -155,8 +157,9 @@ class Bench:
                 with self._group(devices, hold) as workers:
                     workers.come_up()
                     while done < len(group):
-                        seconds = min(group[done].given(share), hold.left - END_SECONDS)
-                        after = later + devices * sum(point.given(share) for point in group[done + 1 :])
+                        others = sum(point.given(share) for point in group[done + 1 :])
+                        seconds = allotted(group[done].given(share), hold.left - END_SECONDS, others)
+                        after = later + devices * others
                         workers.watch = partial(self._watch, group[done], self.accounting.clock(), seconds, after)
                         self._ask(workers, group[done], seconds)
                         done += 1
@@ -213,6 +216,12 @@ class Bench:
         told = f"skipped: {row['skipped']}" if "skipped" in row else self.experiment.line(whole)
         self.write(f"{point.devices} x {point.text}: {told}")
         self.trials.measured(point, row)
+
+
+def allotted(worth: float, left: float, others: float) -> float:
+    """Seconds of a point, of so many that are left of its group's: what it is worth, and what those before it left over
+    of theirs, up to MOST_TIMES its worth; others: what those after it are worth."""
+    return min(max(worth, min(MOST_TIMES * worth, left - LATE_SECONDS - others)), left)
 
 
 STORED = "SELECT value FROM rows WHERE experiment = ? ORDER BY row"

@@ -22,7 +22,7 @@ from tests.soak.accounts import number
 from tune.backend.worker_group import Place, Said
 from tune.experiments import parallel_timing
 from tune.experiments.base import ExperimentSettings, Point
-from tune.experiments.runner import run_experiment
+from tune.experiments.runner import MOST_TIMES, allotted, run_experiment
 from tune.experiments.scaling import SCALING, work
 from tune.store.journal import connect
 
@@ -104,3 +104,12 @@ def test_every_device_second_is_charged_once_on_every_device_alike_and_inside_th
     assert number(study, "SELECT COUNT(*) FROM slots WHERE closed IS NULL") == 0
     assert number(study, "SELECT SUM(seconds) FROM charges") == pytest.approx(held, abs=0.1) and held <= CAP
     assert number(study, "SELECT COUNT(*) % 2 FROM charges") == 0
+
+
+@pytest.mark.parametrize("left", [5.0, 50.0, 170.0, 200.0, 1e4])
+def test_a_point_may_take_what_those_before_it_left_and_nothing_of_those_after_it(left: float) -> None:
+    worth, others = 30.0, 80.0
+    seconds = allotted(worth, left, others)
+    assert min(worth, left) <= seconds <= min(left, MOST_TIMES * worth)
+    assert seconds <= worth or left - seconds >= others
+    assert allotted(worth, 1e4, others) == MOST_TIMES * worth, "it is less than all"
