@@ -36,8 +36,8 @@ WINDOWS = 64
 FILLING_TOKENS = {"cpu": 0, "cuda": 16_384}
 """A step that fills the device, as far as is known: nanoGPT's own on one GPU. A core is filled by any: there a family's
 own batch stands, half of its gradients' noise scale (McCandlish et al. 2018, arXiv:1812.06162), which is 2,000 to 4,000
-tokens until late in a training, for each size and text tried (`tune/experiment.py large_batch` measures it). A step of
-twice as many was worse at equal seconds, and so was one of half as many."""
+tokens until late in a training, for each size and text tried (`tune/experiment.py large_batch` measures it). For
+nanoGPT a step of twice as many was worse at equal seconds, and so was one of half as many."""
 LEAST_STEPS = 1_000
 """Of that trial's training: a larger batch than leaves so many is too large."""
 LEAST_EPOCH_STEPS = 16
