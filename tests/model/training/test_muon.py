@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from model.nn.gpt import GPT, GPTConfig
 from model.nn.mup import HIDDEN, parameter_groups
-from model.training.muon import LEAST_NORM, Muon, orthogonalized
+from model.training.muon import LEAST_NORM, AdamW, Muon, orthogonalized
 
 RATE, BETAS = 1e-2, (0.9, 0.99)
 
@@ -83,6 +83,31 @@ def test_tables_and_gains_move_as_by_adamw() -> None:
     hidden = {id(p) for g in plain.param_groups if g["role"] == HIDDEN for p in g["params"]}
     for name, parameter in theirs.named_parameters():
         assert torch.equal(by_muon[name], by_adamw[name]) == (id(parameter) not in hidden)
+
+
+def test_adamw_is_torchs_bit_by_bit_step_after_step_at_any_rate() -> None:
+    ours, theirs = gpt(), gpt()
+    own = AdamW(parameter_groups(ours, RATE, 0.1), BETAS)
+    plain = torch.optim.AdamW(parameter_groups(theirs, RATE, 0.1), betas=BETAS, fused=True)
+    for size, rate in enumerate((1e-3, 1e-2, 0.0, 5e-3), 1):
+        for group in (*own.param_groups, *plain.param_groups):
+            group["lr"] = rate
+        moved(ours, own.step, size)
+        moved(theirs, plain.step, size)
+    assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
+
+
+def test_a_step_that_a_scaler_skips_leaves_weights_moments_and_the_count_of_steps() -> None:
+    model = gpt()
+    own = AdamW(parameter_groups(model, RATE, 0.1), BETAS)
+    for group in own.param_groups:
+        group["lr"] = RATE
+    assert any(change.any() for change in moved(model, own.step).values())
+    before = [tensor.clone() for values in own.state.values() for tensor in values.values()]
+    own.found_inf = torch.tensor(1.0)
+    assert not any(change.any() for change in moved(model, own.step).values())
+    after = [tensor for values in own.state.values() for tensor in values.values()]
+    assert all(map(torch.equal, before, after))
 
 
 def test_a_matrix_decays_as_by_adamw_at_all_widths() -> None:
