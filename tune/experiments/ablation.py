@@ -20,7 +20,7 @@ from tune.arithmetic import mean_interval
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.lists import trainings
-from tune.experiments.tables import MIB, NOTHING, figure, signed, with_interval
+from tune.experiments.tables import MIB, NOTHING, figure, grouped, over_seeds, signed
 from tune.published import published
 from tune.search_space import label
 
@@ -56,10 +56,7 @@ def theirs() -> dict[Shape, dict[str, float | None]]:
 
 def by_shape(rows: Iterable[Row]) -> dict[Shape, list[Row]]:
     """Those of one configuration together, one for each seed."""
-    found: dict[Shape, list[Row]] = {}
-    for row in rows:
-        found.setdefault(shape_of(row["config"]), []).append(row)
-    return dict(sorted(found.items()))
+    return dict(sorted(grouped(rows, lambda row: shape_of(row["config"])).items()))
 
 
 def average(rows: Iterable[Row], name: str) -> float:
@@ -75,10 +72,8 @@ def told(rows: Sequence[Row], name: str, form: str) -> str:
 
 def losses(done: Sequence[Row]) -> dict[int, Losses]:
     """Validation losses by seed, the first one's first."""
-    found: dict[int, dict[Shape, float]] = {}
-    for row in done:
-        found.setdefault(row["config"]["seed"], {})[shape_of(row["config"])] = row["valid_loss"]
-    return dict(sorted(found.items()))
+    found = sorted(grouped(done, lambda row: int(row["config"]["seed"])).items())
+    return {seed: {shape_of(row["config"]): row["valid_loss"] for row in rows} for seed, rows in found}
 
 
 def common(of_seeds: Sequence[Losses]) -> list[Losses]:
@@ -169,10 +164,10 @@ def effect_rows(done: Sequence[Row], wanted: Iterable[tuple[str, Effects]]) -> I
     for name, found in wanted:
         if pairs := found(ours):
             alone = (f"{statistics.fmean(some):+.3f}" if (some := found(each)) else NOTHING for each in (shared, their))
-            yield [name, str(len(pairs)), f"{statistics.fmean(pairs):+.3f}", over_seeds(same, found), *alone]
+            yield [name, str(len(pairs)), f"{statistics.fmean(pairs):+.3f}", of_all_seeds(same, found), *alone]
 
 
-def over_seeds(of_seeds: Sequence[Losses], found: Effects) -> str:
+def of_all_seeds(of_seeds: Sequence[Losses], found: Effects) -> str:
     """The mean over pairs and seeds, with its interval over seeds, and of how many pairs it is."""
     pairs = [values for each in of_seeds if (values := found(each))]
     whole = mean_interval([statistics.fmean(values) for values in pairs])
@@ -210,9 +205,8 @@ def quality(done: Sequence[Row]) -> Table:
     """What each configuration learned."""
     found, known = [], theirs()
     for shape, rows in by_shape(done).items():
-        spread, their = mean_interval([row["valid_loss"] for row in rows]), known.get(shape, {})
-        valid = f"{average(rows, 'valid_loss'):.3f}" if spread is None else with_interval(spread, "{:.3f}")
-        nats = average(rows, "nats_per_word")
+        their, nats = known.get(shape, {}), average(rows, "nats_per_word")
+        valid = over_seeds((row["valid_loss"] for row in rows), "{:.3f}")
         found.append([
             named(shape), told(rows, "trained_loss", "{:.3f}"), f"{average(rows, 'train_loss'):.3f}", valid,
             f"{average(rows, 'accuracy'):.1%}", f"{math.exp(average(rows, 'valid_loss')):.4g}", f"{math.exp(nats):.4g}",

@@ -20,12 +20,12 @@ from tune.experiments.lists import plan_list, trained
 from tune.experiments.loader import LOADER
 from tune.experiments.methods import METHODS
 from tune.experiments.precision import PRECISION
+from tune.experiments.prices import price_lines
 from tune.experiments.runner import STORED, last_rows, run_experiment
 from tune.experiments.scaling import SCALING
 from tune.experiments.stages import STAGES_OF_A_TRAINING
 from tune.experiments.tables import ending, show
 from tune.experiments.transfer import TRANSFER
-from tune.experiments.whole_training import peak_lines
 from tune.flags import invalid, parse_families, parse_path
 from tune.store.journal import connect
 from tune.table_text import Table
@@ -57,7 +57,7 @@ def plan_lines(experiment: Experiment, settings: ExperimentSettings) -> Iterator
     for group in groups(context.points):
         for point in group:
             yield f"{point.devices} x {point.text}: {point.given(share):.0f} s"
-    yield from peak_lines()
+    yield from price_lines()
     yield f"about {duration_text(round(price(context.points, share)))} of {duration_text(settings.budget)}"
 
 

@@ -12,8 +12,8 @@ from model.config import Config
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.lives import ENDS, RATIO, REPORT_SECONDS, SLOW_STEPS, TIMED_STEPS, ends_of, work
+from tune.experiments.prices import EVALUATION_TOKENS, FORWARD, Prices
 from tune.experiments.tables import figure
-from tune.experiments.whole_training import EVALUATION_TOKENS, FORWARD, Prices
 from tune.search_space import FASTEST_FIRST, label
 
 SHAPES = (

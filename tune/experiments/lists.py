@@ -14,8 +14,8 @@ from typing import Any
 from model.config import Config
 from tune.devices import Devices, find_devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, survey
+from tune.experiments.prices import Prices, price_lines
 from tune.experiments.tables import ending, show
-from tune.experiments.whole_training import Prices, peak_lines
 from tune.flags import invalid
 from tune.recipe import SETTABLE, Recipe
 from tune.reports import Report
@@ -120,7 +120,7 @@ def plan_list(experiment: Experiment, settings: ExperimentSettings) -> Iterator[
     yield from context.notes
     for each in context.listed.listed:
         yield f"{label(each.config)}, {each.steps:,} steps: {each.seconds:.0f} s"
-    yield from peak_lines()
+    yield from price_lines()
     slots = context.devices.slots * FIRST_START_UP_SECONDS
     every = slots + sum(each.seconds + FIRST_OVERHEAD_SECONDS for each in context.listed.listed)
     every *= context.devices.share

@@ -25,7 +25,7 @@ from model.training.train import train
 from tune.backend.worker_group import Place, Said
 from tune.errors import UserError
 from tune.experiments.base import Row
-from tune.experiments.whole_training import EVALUATION_TOKENS
+from tune.experiments.prices import EVALUATION_TOKENS
 from tune.machine import write_whole
 
 REPORT_SECONDS = 1.5

@@ -1,16 +1,14 @@
 """One configuration in each precision: curves, final quality, seconds, memory and utilisation."""
 
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from model.nn.precision import PRECISIONS
-from tune.arithmetic import mean_interval
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.lists import trainings
-from tune.experiments.tables import MIB, figure, signed, with_interval
+from tune.experiments.tables import MIB, by_seed, grouped, over_seeds, signed
 from tune.published import published
 
 BASE = "fp32"
@@ -26,11 +24,8 @@ def report_seconds() -> float:
 
 def by_precision(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The trainings of each, one a seed."""
-    found: dict[str, list[Row]] = {}
-    for precision in PRECISIONS:
-        if of_it := [row for row in rows if row["config"]["precision"] == precision]:
-            found[precision] = of_it
-    return found
+    found = grouped(rows, lambda row: row["config"]["precision"])
+    return {precision: found[precision] for precision in PRECISIONS if precision in found}
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
@@ -41,10 +36,8 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def spread(rows: Sequence[Row], name: str, form: str, factor: float = 1.0) -> str:
-    """The mean over the seeds, with its interval where there are several."""
-    values = [row[name] for row in rows]
-    whole = mean_interval(values)
-    return figure(statistics.fmean(values), form, factor) if whole is None else with_interval(whole, form, factor)
+    """A figure of these over the seeds."""
+    return over_seeds((row[name] for row in rows), form, factor)
 
 
 def learned(found: dict[str, list[Row]]) -> Table:
@@ -96,8 +89,7 @@ def memory(row: Row) -> float:
 
 def paired(found: dict[str, list[Row]], precision: str, of: Callable[[Row, Row], Of]) -> list[Of]:
     """A figure of each seed that both this precision and fp32 were trained with: of(fp32's row, its row)."""
-    bases = {row["config"]["seed"]: row for row in found.get(BASE, ())}
-    return [of(bases[row["config"]["seed"]], row) for row in found[precision] if row["config"]["seed"] in bases]
+    return [of(base, row) for row, base in by_seed(found[precision], found.get(BASE, ()))]
 
 
 def faster(found: dict[str, list[Row]], precision: str) -> list[float]:
@@ -130,7 +122,7 @@ def against(found: dict[str, list[Row]]) -> Table:
     for precision in found:
         pairs = {name: of(found, precision) for name, (of, _, _) in AGAINST.items()}
         if precision != BASE and all(pairs.values()):
-            cells.append([precision, *(difference(pairs[name], *AGAINST[name][1:]) for name in AGAINST)])
+            cells.append([precision, *(over_seeds(pairs[name], *AGAINST[name][1:], signed) for name in AGAINST)])
     if cells:
         saved = 100 * SAVED_SECONDS / report_seconds()
         cells.append(["published: mixed", f"{saved:+.1f}", "-", f"{100 * GAINED_ACCURACY:+.2f}", "less"])
@@ -139,12 +131,6 @@ def against(found: dict[str, list[Row]]) -> Table:
         "Published: mixed precision, 14 s of its stages' 240"
     )
     return Table(title=f"Against {BASE}", columns=("", *AGAINST), rows=cells, note=note)
-
-
-def difference(values: list[float], form: str, factor: float) -> str:
-    """With its interval over the seeds where there are several."""
-    whole = mean_interval(values)
-    return figure(statistics.fmean(values), form, factor) if whole is None else signed(whole, form, factor)
 
 
 FULL_STEPS = 2000

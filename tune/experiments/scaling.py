@@ -2,15 +2,20 @@
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Generator, Iterator
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from kernels.timing import interval
 from model.config import Config, Data
 from model.data.batches import batch_shape
-from model.training.ddp import ParallelLearner, agreement, make_learner, ranks
+from model.training import checkpoint as checkpoints
+from model.training.ddp import ParallelLearner, agreement, as_first, make_learner, mean_over_ranks, ranks
 from model.training.evaluation import evaluate
 from model.training.learner import Learner
 from model.training.schedule import warm_up
@@ -28,7 +33,6 @@ from tune.experiments.parallel_timing import (
 )
 from tune.experiments.scaling_tables import ring, tables
 from tune.experiments.tables import figure, with_interval
-from tune.experiments.whole_training import train_together
 
 COUNTS = (1, 2, 4, 8)
 """Of the parts in which gradients are accumulated."""
@@ -150,14 +154,30 @@ def measure_training(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     yield Said(what="evaluation", row=row | {"rows": recipe_rows(config, place.data)})
 
 
+MARGIN = 1.5
+"""Nothing begins unless so many times the longest of its kind is left."""
+
+
 def trained(
     learner: Learner, left: Callable[[], float], *, steps: int, every: int, factor: Callable[[int], float],
     folder: Path, evaluation_tokens: int = EVALUATION_TOKENS,
 ) -> Generator[Said, None, Row]:  # fmt: skip
-    """The row of a training to its end, by train_together(); no loss: it diverged. UserError: there was less time."""
-    seconds, loss = 0.0, math.nan
-    for done in train_together(learner, steps=steps, every=every, factor=factor, left=left, folder=folder):
-        seconds, loss = seconds + done.seconds, done.loss
+    """The row of a training of all ranks from the newest checkpoint in `folder`, if there is one, to so many steps; no
+    loss: it diverged. UserError: there was less time.
+
+    every: steps between two checkpoints; factor: the share of the peak rates at a step. All ranks read one folder.
+    """
+    newest = checkpoints.latest(folder)
+    if newest is not None:
+        learner.restore(checkpoints.load(newest))
+    whole, longest, loss = 0.0, 0.0, math.nan
+    while learner.steps < steps and as_first(left(), learner.device) >= MARGIN * longest:
+        began = time.perf_counter()
+        losses = [learner.step(factor(learner.steps)).loss for _ in range(min(every, steps - learner.steps))]
+        loss = mean_over_ranks(torch.stack(losses).mean()).item()
+        whole += time.perf_counter() - began
+        _save(learner, folder)
+        longest = max(longest, time.perf_counter() - began)
         yield Said(what="steps")
     if learner.steps < steps:
         space = learner.family.space or {"d_model": (0,), "layers": (0,)}
@@ -172,8 +192,17 @@ def trained(
     return {
         "parameters": learner.parameters, "steps": learner.steps, "tokens": learner.tokens,
         "train_loss": loss if math.isfinite(loss) else None, "valid_loss": valid.loss if sound else None,
-        "accuracy": valid.accuracy if sound else None, "training_seconds": seconds,
+        "accuracy": valid.accuracy if sound else None, "training_seconds": whole,
     }  # fmt: skip
+
+
+def _save(learner: Learner, folder: Path) -> None:
+    """Written by the first rank; no other goes on before it is there."""
+    tensors, state = learner.tensors(), learner.state()
+    if learner.rank == 0:
+        checkpoints.save(folder, learner.model, tensors, state)
+    if ranks() > 1:
+        dist.barrier()
 
 
 MEASURES = {

@@ -26,9 +26,9 @@ from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
-from tune.experiments.methods_tables import REPORT
+from tune.experiments.methods import REPORT
+from tune.experiments.prices import EVALUATION_TOKENS
 from tune.experiments.tables import figure
-from tune.experiments.whole_training import EVALUATION_TOKENS
 from tune.published import published
 
 STAGES = ("data", "forward", "loss and backward", "optimizer", "evaluation", "rest")

@@ -1,14 +1,16 @@
 """Figures as people read them, and the tables of an experiment on the screen."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
-from tune.arithmetic import Interval
+from tune.arithmetic import Interval, mean_interval
 from tune.experiments.base import Experiment, Row
 from tune.published import against_itself
 from tune.table_text import NOTHING, Table, on_screen
 
 WIDTH = 160
 MIB = 2**20
+Key = TypeVar("Key")
 
 
 def with_interval(value: Interval | None, form: str = "{:.3g}", factor: float = 1.0) -> str:
@@ -28,6 +30,32 @@ def signed(value: Interval, form: str = "{:+.3f}", factor: float = 1.0) -> str:
 def figure(value: float | None, form: str = "{:.4g}", factor: float = 1.0) -> str:
     """A number, or that there is none."""
     return NOTHING if value is None else form.format(factor * value)
+
+
+def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
+    """The rows of each key, such as those that differ in their seed alone, in the order in which the keys come."""
+    found: dict[Key, list[Row]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
+
+
+def by_seed(rows: Iterable[Row], others: Iterable[Row]) -> list[tuple[Row, Row]]:
+    """Each row with the other one of its seed, where there is one."""
+    known = {other["config"].get("seed"): other for other in others}
+    return [(row, known[seed]) for row in rows if (seed := row["config"].get("seed")) in known]
+
+
+def over_seeds(
+    values: Iterable[float | None], form: str = "{:.4g}", factor: float = 1.0,
+    interval: Callable[[Interval, str, float], str] = with_interval,
+) -> str:  # fmt: skip
+    """The mean of those that there are, one a seed; of several with its 95 % interval."""
+    known = [value for value in values if value is not None]
+    whole = mean_interval(known)
+    if whole is None:
+        return figure(known[0] if known else None, form, factor)
+    return interval(whole, form, factor)
 
 
 def ending(experiment: Experiment, rows: Sequence[Row]) -> list[Table]:

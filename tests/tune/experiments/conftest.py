@@ -11,6 +11,7 @@ from tune.assembly import make_engine, make_place, make_terms
 from tune.display.tensorboard import TensorBoard
 from tune.experiments.base import Experiment, Row
 from tune.experiments.lists import trained
+from tune.experiments.prices import Measured
 from tune.search.resume import close_what_a_kill_left_open, restore
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search_context import SearchContext
@@ -21,9 +22,10 @@ __all__ = ["clock", "eager", "life", "pair_data", "run", "small", "small_pairs",
 
 
 @pytest.fixture
-def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peak that nothing measures."""
-    monkeypatch.setattr("tune.experiments.whole_training.peak", lambda *_: 1e11)
+def known_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prices that nothing measures."""
+    known = Measured(once=0.01, layer=0.005, flops=1e11, spread=0.0)
+    monkeypatch.setattr("tune.experiments.prices.measured", lambda *_: known)
 
 
 def studied(

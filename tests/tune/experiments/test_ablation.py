@@ -45,7 +45,7 @@ from tune.store.journal import Journal, connect
 from tune.study import own_ray
 
 CPU = Devices(kind="cpu", count=2, model="core", precisions=("fp32", "bf16"), cores=2)
-pytestmark = pytest.mark.usefixtures("known_peak")
+pytestmark = pytest.mark.usefixtures("known_prices")
 
 
 def settings(**more: Any) -> ExperimentSettings:

@@ -92,7 +92,7 @@ FIXED: dict[str, Any] = {"d_model": 512, "heads": 16, "layers": 16, "dropout": 0
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_what_is_fixed_holds_where_an_experiment_begins_or_is_refused(name, known_peak):
+def test_what_is_fixed_holds_where_an_experiment_begins_or_is_refused(name, known_prices):
     experiment, devices = EXPERIMENTS[name], Devices(kind="cpu", count=2, model="", precisions=PRECISIONS, cores=2)
     for dimension, value in FIXED.items():
         fix = {dimension: value}

@@ -197,7 +197,7 @@ def rows_of(found: list[Point]) -> list[Row]:
     return rows
 
 
-def test_all_lives_are_of_one_precision_and_come_after_their_step_times(known_peak: None) -> None:
+def test_all_lives_are_of_one_precision_and_come_after_their_step_times(known_prices: None) -> None:
     found = points(HERE, settings())
     assert {point.config["precision"] for point in found} == {"bf16"}
     assert {point.config["precision"] for point in points(HERE, settings(fix="precision=fp32"))} == {"fp32"}
@@ -212,7 +212,7 @@ def test_all_lives_are_of_one_precision_and_come_after_their_step_times(known_pe
     assert all(point.seconds > point.least > 0 for point in [*found, *short])
 
 
-def test_five_go_on_the_best_and_those_that_will_be(known_peak: None) -> None:
+def test_five_go_on_the_best_and_those_that_will_be(known_prices: None) -> None:
     rows = rows_of(points(HERE, settings()))
     lived = [row for row in rows if "valid_loss" in row]
     more = further(rows)
@@ -231,7 +231,7 @@ def test_a_fall_that_levels_out_is_foretold_nearly(power: float) -> None:
     assert foretold([(10, 3.0), (100, 2.0)], 10) == pytest.approx(1.0) and foretold([(10, 3.0)], 10) == 3.0
 
 
-def test_the_table_has_the_longest_life_of_each_and_the_fastest_step_time(known_peak: None, tmp_path: Path) -> None:
+def test_the_table_has_the_longest_life_of_each_and_the_fastest_step_time(known_prices: None, tmp_path: Path) -> None:
     first = points(HERE, settings())
     rows = rows_of(first) + rows_of(further(rows_of(first)))
     (tmp_path / curves.TABLE).write_text(CURVES.files(rows)[curves.TABLE])
@@ -276,7 +276,7 @@ class OfThisProcess:
 
 
 def test_a_study_that_is_interrupted_goes_on_and_its_table_is_whole(
-    few: dict[str, tuple], known_peak: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few: dict[str, tuple], known_prices: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two configurations, of which one lives on for twice as long."""
     for name, value in {"SHAPES": ((32, 4, 2, 0.0), (32, 4, 3, 0.1)), "LONG": 1, "LONG_LIFE": 2 * curves.LIFE}.items():

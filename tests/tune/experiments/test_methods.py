@@ -8,13 +8,17 @@ from model.config import Config
 from tests.methods_rows import METHODS, SHAPES, method_row, method_rows
 from tune.devices import Devices
 from tune.experiments.base import ExperimentSettings, Point
-from tune.experiments.methods import BATCHES, RECIPE, STEPS, alike, points
-from tune.experiments.methods_tables import (
+from tune.experiments.methods import (
+    BATCHES,
+    RECIPE,
     ROWS,
     SHAPE,
+    STEPS,
+    alike,
     flops,
     grid,
     parameters,
+    points,
     published_scores,
     ranks,
     runs_of,
@@ -24,7 +28,7 @@ from tune.experiments.methods_tables import (
 
 CPU = Devices(kind="cpu", count=1, model="core", precisions=("fp32", "bf16"), cores=1)
 GPU = Devices(kind="cuda", count=1, model="card", precisions=("fp32", "tf32", "bf16", "fp16"), cores=1)
-pytestmark = pytest.mark.usefixtures("known_peak")
+pytestmark = pytest.mark.usefixtures("known_prices")
 
 
 def asked(devices: Devices = CPU, **more: Any) -> list[Point]:

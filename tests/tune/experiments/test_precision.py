@@ -11,7 +11,7 @@ from tune.experiments.precision import FULL_STEPS, by_precision, faster, paired,
 
 DEVICES = Devices(kind="cpu", count=1, model="core", precisions=("fp32", "bf16"), cores=1)
 LOSSES = {"fp32": [1.70, 1.72, 1.71], "bf16": [1.705, 1.725, 1.715]}
-pytestmark = pytest.mark.usefixtures("known_peak")
+pytestmark = pytest.mark.usefixtures("known_prices")
 
 
 def asked(**more: Any) -> list[Any]:

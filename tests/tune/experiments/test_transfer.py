@@ -17,7 +17,7 @@ from tune.experiments.transfer import BASE, SIZES, TRANSFER, Valley, along, base
 from tune.search.simulator import PowerLaw
 
 CORES = Devices(kind="cpu", count=2, model="core", precisions=("fp32", "bf16"), cores=2)
-pytestmark = pytest.mark.usefixtures("known_peak")
+pytestmark = pytest.mark.usefixtures("known_prices")
 
 
 def settings(**more: Any) -> ExperimentSettings:

@@ -1,0 +1,134 @@
+"""What a training will take: by steps of small models that are measured here before any text is read, and on paper."""
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from model.config import Config, Data, model_config
+from model.cost.estimates import flops_per_token
+from model.cost.probe import step_seconds
+from model.data.dataset import SMALL_VOCABULARY, PairData, PairSplit, Sentences, TextData
+from model.data.packing import pack, row_shape
+from model.nn.gpt import GPTConfig
+from model.nn.translator import TranslatorConfig
+from tune.devices import Devices
+from tune.search_flags import KINDS
+from tune.step_prices import NOMINAL, launches
+
+EVALUATION_TOKENS = 16_384
+"""Target tokens, the same ones for all, on which a training is judged."""
+FORWARD = 1 / 3
+"""Of a step."""
+ROW, CHARACTERS = 64, 65
+"""Tokens of a row of translation, on either side, and the vocabulary of a text: guesses, as none was read yet."""
+PROBED = ((32, 2), (32, 6), (256, 2))
+"""d_model and layers of the models whose steps are measured: three for three unknowns."""
+PROBE_SECONDS = 0.3
+"""For each, and three steps at least."""
+MADE_UP_TOKENS, MADE_UP_PAIRS, LONGEST = 65_536, 4_096, 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Seconds of a step of a family's own batch beside its products, `once` and for each `layer`, and FLOP/s of the
+    products; spread: the middle half of the steps of one model, as a share of the middle one."""
+
+    once: float
+    layer: float
+    flops: float
+    spread: float
+
+
+_measured: dict[tuple[str, str, str], Measured] = {}
+"""By family, precision and kind of device: a price is asked for again and again, and measuring takes time."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Of trainings on one of these devices; one process drives it, with one thread on a CPU."""
+
+    devices: Devices
+
+    def step(self, config: Config) -> float:
+        """Expected seconds of an optimizer step, at the speed of eager code."""
+        known = measured(config.family, config.precision, self.devices.kind)
+        beside = known.once + config.layers * known.layer
+        if self.devices.kind == "cpu":  # where it is work on each token; on a GPU it is giving out kernels
+            beside *= config.batch_tokens / Config(family=config.family).batch_tokens
+        return self.flops(config) / known.flops + beside
+
+    @staticmethod
+    def flops(config: Config) -> float:
+        """On paper, of a step."""
+        length = ROW if config.family == "translation" else config.context
+        return config.batch_tokens * flops_per_token(_model(config), target=length, source=ROW)
+
+
+def measured(family: str, precision: str, kind: str) -> Measured:
+    """On a device of this kind, or, where the driver has none, by its nominal prices."""
+    if kind == "cuda" and not torch.cuda.is_available():
+        price = NOMINAL[kind]
+        beside, deeper = (launches(family, layers) * price.launch_seconds for layers in (0, 1))
+        return Measured(once=beside, layer=deeper - beside, flops=price.flops, spread=0.0)
+    if (family, precision, kind) not in _measured:
+        configs = [Config(family=family, d_model=width, layers=depth, precision=precision) for width, depth in PROBED]
+        data, device = MADE_UP[family](), torch.device(kind)
+        taken = [step_seconds(config, data, device, seconds=PROBE_SECONDS) for config in configs]
+        _measured[family, precision, kind] = solved(taken, [Prices.flops(config) for config in configs])
+    return _measured[family, precision, kind]
+
+
+def solved(taken: Sequence[Sequence[float]], flops: Sequence[float]) -> Measured:
+    """From the seconds of steps of the models of PROBED, the first half of them left out, and their FLOPs a step."""
+    late = [each[len(each) // 2 :] for each in taken]
+    small, deep, wide = map(statistics.median, late)
+    (_, few), (_, many), _ = PROBED
+    rate = (flops[2] - flops[0]) / max(wide - small, small)
+    layer = max(0.0, (deep - small - (flops[1] - flops[0]) / rate) / (many - few))
+    once = max(0.0, small - few * layer - flops[0] / rate)
+    quarters = [np.quantile(each, (0.25, 0.75)) / statistics.median(each) for each in late]
+    return Measured(once=once, layer=layer, flops=rate, spread=max(float(high - low) for low, high in quarters))
+
+
+def price_lines() -> Iterator[str]:
+    """What prices go by here, and how that spread; nothing where none was measured."""
+    for (family, precision, kind), found in _measured.items():
+        beside = f"{1e3 * found.once:.1f} ms and {1e3 * found.layer:.1f} ms a layer beside"
+        yield (
+            f"prices of {family} in {precision} go by steps measured on a {KINDS[kind]}: {found.flops / 1e9:,.0f} "
+            f"GFLOP/s, {beside}; half of them lay within {found.spread:.0%}"
+        )
+
+
+def made_up_text() -> TextData:
+    """Characters drawn at random."""
+    drawn = np.random.default_rng(0).integers(CHARACTERS, size=MADE_UP_TOKENS).astype(np.uint16)
+    return TextData(
+        name="", sha256="", builtin=True, tokenizer="", vocabulary=CHARACTERS, train=drawn, valid=drawn, test=drawn
+    )
+
+
+def made_up_pairs() -> PairData:
+    """Tokens drawn at random, in sentences of as many on either side."""
+    random = np.random.default_rng(0)
+    lengths = random.integers(3, LONGEST, size=MADE_UP_PAIRS)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    tokens = random.integers(4, SMALL_VOCABULARY, size=offsets[-1]).astype(np.uint16)
+    sentences = Sentences(tokens=tokens, offsets=offsets)
+    split = PairSplit(source=sentences, target=sentences, characters=lengths, words=lengths)
+    row = row_shape(split.lengths)
+    return PairData(
+        name="", sha256="", builtin=True, tokenizer="", vocabulary=SMALL_VOCABULARY, pad=0, bos=1, eos=2, row=row,
+        rows=pack(split.lengths, row), train=split, valid=split, test=split,
+    )  # fmt: skip
+
+
+MADE_UP: dict[str, Callable[[], Data]] = {"nanogpt": made_up_text, "translation": made_up_pairs}
+
+
+def _model(config: Config) -> GPTConfig | TranslatorConfig:
+    vocabulary = SMALL_VOCABULARY if config.family == "translation" else CHARACTERS
+    return model_config(config, vocabulary=vocabulary, pad=0)
