@@ -35,11 +35,11 @@ changes where its tokens grow by a factor of e; and of single losses about both.
 LIKELY_DEVIATIONS, DEVIATION_SPREAD = (0.02, 0.02, 0.004), math.log(3)
 """Before anything is known of the three; standard deviation of their logs."""
 
-LIKELY_DRIFT, AS_MANY = 0.02, 2
-"""Standard deviation of how a trial's distance from the law wanders, in logs of the loss while its tokens grow by a
-factor of e, before anything is known; it counts as so many steps that were seen."""
 UNCORRECTED = 4
 """So many falls that came true as foretold are counted beside those that were seen."""
+LIKELY_STRAY, AS_MANY, LEAST_FALL = 2.0, 0.5, 0.01
+"""Standard deviation of how far a fall of the log loss comes out beside the one foretold, as a share of that, before
+anything is known; it counts as so many falls that were seen, of this size at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,16 +147,16 @@ class Forecaster:
     """A law of all trials, from which each differs by a level and a slope of its own, normal about zero.
 
     What is known of a trial counts as much as it tells: of both its posterior means are taken. level, slope, error:
-    standard deviations, as of LEVELS, SLOPES and ERRORS; drift: as of LIKELY_DRIFT; came_true: how much of the falls
-    of log losses that are so foretold came true in all trials, by which those to come are corrected.
+    standard deviations, as of LEVELS, SLOPES and ERRORS; came_true: how much of the falls of log losses that are so
+    foretold came true in all trials, by which those to come are corrected; stray: as of LIKELY_STRAY.
     """
 
     law: ScalingLaw
     level: float
     slope: float
     error: float
-    drift: float
     came_true: float = 1.0
+    stray: float = LIKELY_STRAY
 
     @classmethod
     def fit(cls, trials: Sequence[Sequence[Observation]]) -> Self:
@@ -176,14 +176,11 @@ class Forecaster:
         for deviation, likely in zip(grid, LIKELY_DEVIATIONS, strict=True):
             lost += (np.log(deviation[:, 0] / likely) / DEVIATION_SPREAD) ** 2
         best = int(np.argmin(lost))
-        found = cls(
-            law=law, level=float(level[best, 0]), slope=float(slope[best, 0]), error=float(error[best, 0]),
-            drift=_drift(law, trials),
-        )  # fmt: skip
-        return replace(found, came_true=found._came_true(trials))
+        found = cls(law=law, level=float(level[best, 0]), slope=float(slope[best, 0]), error=float(error[best, 0]))
+        return found._corrected(trials)
 
-    def _came_true(self, trials: Sequence[Sequence[Observation]]) -> float:
-        """Of each fall that was to be foretold from what was known before it."""
+    def _corrected(self, trials: Sequence[Sequence[Observation]]) -> Self:
+        """By each fall that was to be foretold from what was known before it."""
         falls = []
         for observed in trials:
             for count, (before, after) in enumerate(itertools.pairwise(observed), 1):
@@ -192,7 +189,10 @@ class Forecaster:
                 falls.append((math.log(now / then), math.log(now / after.loss)))
         square = sum(foretold**2 for foretold, _ in falls)
         slope = sum(foretold * came for foretold, came in falls) / square if square else 1.0
-        return max(0.0, (UNCORRECTED + len(falls) * slope) / (UNCORRECTED + len(falls)))
+        true = max(0.0, (UNCORRECTED + len(falls) * slope) / (UNCORRECTED + len(falls)))
+        likely = AS_MANY * max(LEAST_FALL**2, true**2 * square / max(1, len(falls)))
+        strayed = LIKELY_STRAY**2 * likely + sum((came - true * foretold) ** 2 for foretold, came in falls)
+        return replace(self, came_true=true, stray=math.sqrt(strayed / (likely + true**2 * square)))
 
     def loss(self, size: float, observations: Sequence[Observation], tokens: float) -> tuple[float, float]:
         """What a trial of which these are known is expected to have after so many tokens, in nats, and the standard
@@ -214,21 +214,12 @@ class Forecaster:
         return self.law.loss(size, tokens) * math.exp(level + slope * end), doubt
 
     def interval(self, size: float, observations: Sequence[Observation], tokens: float) -> tuple[float, float]:
-        """The same with the whole doubt: a trial strays from its course, the further the longer.
+        """The same with the whole doubt: how far a fall strays from the one foretold, the further the larger that is.
 
         Of a comparison it is no part: there all have it, and those that lack the most would wait for it.
         """
         loss, doubt = self.loss(size, observations, tokens)
-        further = max(0.0, math.log(tokens / observations[-1].tokens)) if observations else 0.0
-        return loss, math.hypot(doubt, self.drift * math.sqrt(further))
-
-
-def _drift(law: ScalingLaw, trials: Sequence[Sequence[Observation]]) -> float:
-    """How a trial's distance from the law wanders."""
-    squares, count = AS_MANY * LIKELY_DRIFT**2, AS_MANY
-    for before, after in itertools.chain.from_iterable(map(itertools.pairwise, trials)):
-        off, off_before = (math.log(each.loss / law.loss(each.size, each.tokens)) for each in (after, before))
-        if after.tokens > before.tokens:
-            squares += (off - off_before) ** 2 / math.log(after.tokens / before.tokens)
-            count += 1
-    return math.sqrt(squares / count)
+        if not observations:
+            return loss, doubt
+        now, _ = self._uncorrected(size, observations, observations[-1].tokens)
+        return loss, math.hypot(doubt, self.stray * math.log(now / loss))

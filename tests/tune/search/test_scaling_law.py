@@ -149,6 +149,21 @@ def test_four_of_five_ends_lie_in_the_interval_of_trials_that_stray() -> None:
     assert 0.7 < inside / (20 * len(SIZES)) < 0.9 and narrow == 20 * len(SIZES)
 
 
+def test_the_interval_widens_by_how_far_falls_came_out_beside_those_foretold() -> None:
+    """Before any was seen it is as wide as the fall is deep, and more."""
+    calm = equal_seconds()
+    wild = [
+        [replace(each, loss=each.loss * (1 + 0.1 * (-1) ** (number + place))) for place, each in enumerate(trial)]
+        for number, trial in enumerate(calm)
+    ]
+    widths = []
+    for trials in (calm, wild, [trial[:1] for trial in calm]):
+        forecaster, (first, *_) = Forecaster.fit(trials), trials[0]
+        loss, doubt = forecaster.interval(first.size, [first], 32 * first.tokens)
+        widths.append(doubt / math.log(first.loss / loss))
+    assert widths[0] < widths[1] and widths[0] < 0.5 and widths[2] > 1
+
+
 def test_no_law_is_asked_before_one_trial_was_seen_to_fall() -> None:
     """After the same little training the largest is the best, and nothing tells what it lacks at its end."""
     standings = Standings(lambda rung: 1.0, lambda rung, seconds: 32.0)
