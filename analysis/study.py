@@ -17,6 +17,7 @@ import pandas as pd
 
 from analysis import efficiency as sizes
 from analysis import tables
+from tune.arithmetic import mean_interval
 from tune.errors import UserError, called
 from tune.own_space import LOOP, parse_space
 from tune.published import PUBLISHED
@@ -228,6 +229,26 @@ def learning_curves(study: Study) -> pd.DataFrame:
     table = table.merge(ends[[*own, "tokens"]].rename(columns={"tokens": "of"}), on="trial")
     epochs = table["epochs"] * table["tokens"] / table["of"]
     return table.assign(epochs=epochs, minutes=table["training_seconds"] / 60).drop(columns="of")
+
+
+def over_seeds(table: pd.DataFrame, by: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
+    """A row for those that have the same in `by` and so differ in their seed alone: means of the columns `names`, NaN
+    where one is; how many `seeds`; of the first column its 95 % interval, `low` to `high`, of one seed the figure."""
+    groups, first = table.groupby([*by]), names[0]
+    means = groups[[*names]].mean(skipna=False)
+    found = [
+        (mean_interval(values.to_list()) if values.notna().all() else None) or (mean, mean, mean)
+        for mean, (_, values) in zip(means[first], groups[first], strict=True)
+    ]
+    intervals = pd.DataFrame(found, columns=[first, "low", "high"], index=means.index, dtype=float)
+    return means.assign(seeds=groups.size(), **intervals).reset_index()
+
+
+def mean_curves(table: pd.DataFrame, config: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
+    """over_seeds() of each configuration's learning curves, after each number of steps that all of its seeds report."""
+    of_config, of_steps = ([*config], [*config, "steps"])
+    seeds, there = (table.groupby(each)["trial"].transform("nunique") for each in (of_config, of_steps))
+    return over_seeds(table[there == seeds], of_steps, names)
 
 
 def published(name: str) -> pd.DataFrame:

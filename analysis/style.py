@@ -162,6 +162,14 @@ def legend_above(plot: Axes, handles: Sequence[Artist] | None = None, *, columns
             return
 
 
+OVER_SEEDS = "Bars: 95 % intervals over seeds, where there are several."
+
+
+def bars(table: pd.DataFrame, of: str) -> np.ndarray:
+    """How far an interval, `low` to `high`, reaches below and above a column, as errorbar() takes it."""
+    return np.abs(table[["low", "high"]].to_numpy().T - table[of].to_numpy())
+
+
 def byte_axis(axis: Axis, values: ArrayLike) -> None:
     """A logarithmic axis of bytes, its ticks round in the unit that they are labelled in."""
     log_axis(axis, values, tables.short_memory)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis import tables
-from analysis.study import Study, learning_curves, published, trained
+from analysis.study import Study, learning_curves, mean_curves, published, trained
 from analysis.style import (
     BLUE,
     GREEN,
@@ -44,9 +44,9 @@ def learning(study: Study, what: str, along: str) -> Picture:
     """A panel for each width: one of SHOWN over epochs or minutes, a line for each configuration."""
     label, valid, of_training = SHOWN[what]
     every = learning_curves(study).dropna(subset="valid_loss")
-    table = over_seeds(every, [valid, of_training])
     if what == "accuracy":
-        table[[valid, of_training]] *= 100
+        every[[valid, of_training]] *= 100
+    table = mean_curves(every, NAMES, [valid, of_training, *ALONG])
     widths = sorted(table["d_model"].unique())
     columns = min(3, len(widths))
     rows = -(-len(widths) // columns)
@@ -67,22 +67,13 @@ def learning(study: Study, what: str, along: str) -> Picture:
     for plot in plots[::columns]:
         plot.set_ylabel(label)
     key(figure.axes[0], table)
-    several = ", each line the mean of its seeds" if (table["seeds"] > 1).any() else ""
     return Picture(
         name=f"{what}-{along}",
         title=f"{what.capitalize()} over {ALONG[along]}, by width",
-        text=f"{every['trial'].nunique()} trainings{several}, on the validation split; thin: on the training split, "
-        "without dropout.",
+        text="Lines: means over seeds, on the validation split; thin: on the training split, without dropout.",
         figure=figure,
         data=table,
     )
-
-
-def over_seeds(table: pd.DataFrame, drawn: list[str]) -> pd.DataFrame:
-    """Of each configuration the means over its seeds, after each number of steps where all of them were measured."""
-    seeds = table.groupby(NAMES)["trial"].transform("nunique")
-    shared = table.assign(seeds=seeds)[table.groupby([*NAMES, "steps"])["trial"].transform("nunique") == seeds]
-    return shared.groupby([*NAMES, "seeds", "steps"])[["epochs", "minutes", *drawn]].mean().reset_index()
 
 
 def style_of(config: pd.Series) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.study import Study, experiment_rows
-from analysis.style import BLACK, BLUE, GREY, Picture, axes
+from analysis.style import BLACK, BLUE, GREY, Picture, axes, bars
 
 
 def ways_table(study: Study) -> pd.DataFrame:
@@ -22,7 +22,7 @@ def ways(study: Study) -> Picture:
     table = ways_table(study)
     figure, (plot,) = axes(height=1.2 + 0.3 * len(table))
     places = np.arange(len(table))
-    ends = np.abs(table[["low", "high"]].to_numpy().T - table["times"].to_numpy())
+    ends = bars(table, "times")
     colors = [GREY if way == "default" else BLUE for way in table["way"]]
     plot.axvline(1, c=BLACK, lw=1)
     for place, color in zip(places, colors, strict=True):

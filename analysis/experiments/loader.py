@@ -1,10 +1,9 @@
 """What a loop waits for: batches over the number of processes that load them."""
 
-import numpy as np
 import pandas as pd
 
 from analysis.study import Study, experiment_rows
-from analysis.style import BLUE, GREEN, ORANGE, VERMILION, Picture, axes
+from analysis.style import BLUE, GREEN, ORANGE, VERMILION, Picture, axes, bars
 from tune.errors import UserError
 
 KINDS = {
@@ -37,10 +36,8 @@ def loading(study: Study) -> Picture:
         rows = table[(table["of"] == name) & (table["source"] != OWN)]
         for kind, (label, color, marker, line) in KINDS.items():
             some = rows[rows["kind"] == kind]
-            ends = 1e3 * np.abs(some[["low", "high"]].to_numpy().T - some["seconds"].to_numpy())
-            workers = some["source"].astype(int)
-            plot.errorbar(workers, 1e3 * some["seconds"], ends, c=color, marker=marker, ls=line, ms=4, capsize=2,
-                          label=label)  # fmt: skip
+            workers, times, ends = some["source"].astype(int), 1e3 * some["seconds"], 1e3 * bars(some, "seconds")
+            plot.errorbar(workers, times, ends, c=color, marker=marker, ls=line, ms=4, capsize=2, label=label)
         own = table[(table["of"] == name) & (table["source"] == OWN) & (table["kind"] == "whole")]
         if len(own):
             plot.axhline(1e3 * own["seconds"].iloc[0], c=GREEN, lw=1.2, ls=":", label="all, with our own batches")

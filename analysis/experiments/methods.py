@@ -2,11 +2,10 @@
 
 import json
 
-import numpy as np
 import pandas as pd
 
 from analysis import tables
-from analysis.study import Study, trained
+from analysis.study import Study, over_seeds, trained
 from analysis.style import (
     BLACK,
     BLUE,
@@ -14,11 +13,13 @@ from analysis.style import (
     GREY,
     MARKERS,
     ORANGE,
+    OVER_SEEDS,
     PURPLE,
     SKY,
     VERMILION,
     Picture,
     axes,
+    bars,
     legend_above,
     log_axis,
 )
@@ -32,8 +33,7 @@ ROW = ["way", "shape", "checkpointing", "steps"]
 
 
 def methods_table(study: Study) -> pd.DataFrame:
-    """A row for each way, shape, form of checkpointing and number of steps: the means over the seeds, how many there
-    are, and the lowest and highest loss among them."""
+    """A row for each way, shape, form of checkpointing and number of steps: the means over the seeds."""
     found = trained(study)
     configs = found["config"].map(json.loads)
     ways = configs.map(lambda config: label({name: config[name] for name in config if name not in NOT_OF_A_WAY}))
@@ -43,19 +43,7 @@ def methods_table(study: Study) -> pd.DataFrame:
         checkpointing=configs.map(lambda config: bool(config.get("checkpointing"))),
         seconds=found["steps"] * found["step_seconds"],
     )
-    of_seeds = table.groupby(ROW)
-    spread = of_seeds["valid_loss"].agg(seeds="count", low="min", high="max")
-    return of_seeds.mean(numeric_only=True).join(spread).reset_index()
-
-
-def ends(table: pd.DataFrame) -> np.ndarray:
-    """How far below the means of the losses the lowest are, and how far above them the highest."""
-    return np.abs(table[["low", "high"]].to_numpy().T - table["valid_loss"].to_numpy())
-
-
-def of_seeds_said(table: pd.DataFrame) -> str:
-    """What the bars are, where there are any."""
-    return " Bars: from the lowest to the highest loss of the seeds." if (table["high"] > table["low"]).any() else ""
+    return over_seeds(table, ROW, ["valid_loss", "accuracy", "seconds", "step_bytes", "parameters"])
 
 
 def methods_scatter(study: Study) -> Picture:
@@ -74,7 +62,8 @@ def methods_scatter(study: Study) -> Picture:
             color = colors[row["way"]]
             plot.scatter(row[name] * factor, row["valid_loss"], marker=markers[row["shape"]], s=30,
                          facecolor="none" if row["checkpointing"] else color, edgecolor=color)  # fmt: skip
-        plot.errorbar(table[name] * factor, table["valid_loss"], ends(table), fmt="none", ecolor=GREY, lw=1, zorder=0)
+        ends = bars(table, "valid_loss")
+        plot.errorbar(table[name] * factor, table["valid_loss"], ends, fmt="none", ecolor=GREY, lw=1, zorder=0)
         log_axis(plot.xaxis, table[name].dropna() * factor, lambda value: f"{value:g}")
         plot.set_xlabel(unit)
     plots[0].set_ylabel("validation loss, nats")
@@ -86,13 +75,10 @@ def methods_scatter(study: Study) -> Picture:
         plots[1].scatter([], [], facecolor="none", edgecolor=BLACK, s=30, label="checkpointing")
     for plot in plots:
         legend_above(plot, columns=2)
-    best = table.loc[table["valid_loss"].idxmin()]
     return Picture(
         name="methods",
         title="What each way to train takes, and where it ends",
-        text=f"{table['shape'].nunique()} of {whole['shape'].nunique()} shapes: those that were trained in several "
-        f"ways. Of these {best['way']}, {best['shape']} has the least loss, {best['valid_loss']:.3f}, in "
-        f"{best['seconds']:.0f} s with {best['step_bytes'] / 1e6:.0f} MB.{of_seeds_said(table)}",
+        text=f"The shapes that were trained in several ways. {OVER_SEEDS}",
         figure=figure,
         data=table,
     )
@@ -107,15 +93,15 @@ def shapes(study: Study) -> Picture:
     if len(table) < 2:
         raise UserError(f"study: {study.name!r} has too few shapes that were trained in one way yet; go on with it")
     figure, (plot,) = axes(height=1.3 + 0.32 * len(table))
-    plot.errorbar(table["valid_loss"], table.index, xerr=ends(table), fmt="o", ms=6, c=BLUE, ecolor=GREY, lw=1)
+    ends = bars(table, "valid_loss")
+    plot.errorbar(table["valid_loss"], table.index, xerr=ends, fmt="o", ms=6, c=BLUE, ecolor=GREY, lw=1)
     named = [f"{row.shape}: {tables.short_count(row.parameters)}" for row in table.itertuples()]
     plot.set(yticks=table.index, yticklabels=named, xlabel="validation loss, nats", ylim=(len(table) - 0.4, -0.6))
     plot.set_ylabel("shape: parameters")
-    best = table.loc[table["valid_loss"].idxmin()]
     return Picture(
         name="shapes",
         title="Shapes of equal cost, and dearer ones",
-        text=f"All {way}. Of these {best['shape']} has the least loss, {best['valid_loss']:.3f}.{of_seeds_said(table)}",
+        text=f"All {way}. {OVER_SEEDS}",
         figure=figure,
         data=table,
     )

@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from analysis.study import Study, experiment_rows, published
-from analysis.style import BLACK, BLUE, GREY, MARKERS, ORANGE, SKY, VERMILION, Picture, axes, legend_above
+from analysis.style import BLACK, BLUE, GREY, MARKERS, ORANGE, SKY, VERMILION, Picture, axes, bars, legend_above
 from tune import table_rules
 from tune.errors import UserError
 from tune.published import PUBLISHED, read
@@ -64,10 +64,9 @@ def speed_up(study: Study) -> Picture:
         for kind, line in (("weak", "-"), ("strong", "--")):
             rows = table[(table["batch"] == batch) & (table["kind"] == kind)].sort_values("devices")
             if len(rows) > 1:
-                ends = np.abs(rows[["low", "high"]].to_numpy().T - rows["speed_up"].to_numpy())
                 color, marker = COLORS[place % len(COLORS)], MARKERS[place % len(MARKERS)]
-                plot.errorbar(rows["devices"], rows["speed_up"], ends, label=f"{kind}, {batch}", ls=line, capsize=2,
-                              c=color, marker=marker, ms=4, zorder=3)  # fmt: skip
+                plot.errorbar(rows["devices"], rows["speed_up"], bars(rows, "speed_up"), label=f"{kind}, {batch}",
+                              ls=line, capsize=2, c=color, marker=marker, ms=4, zorder=3)  # fmt: skip
                 hollow = rows[rows["disturbed"]]
                 plot.scatter(hollow["devices"], hollow["speed_up"], s=16, marker=marker, facecolor="w", edgecolor=color,
                              zorder=4)  # fmt: skip

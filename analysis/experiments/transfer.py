@@ -6,8 +6,8 @@ import matplotlib
 import numpy as np
 import pandas as pd
 
-from analysis.study import Study, trained
-from analysis.style import BLACK, GREY, MARKERS, Picture, axes, log_axis
+from analysis.study import Study, over_seeds, trained
+from analysis.style import BLACK, GREY, MARKERS, OVER_SEEDS, Picture, axes, bars, log_axis
 from tune.errors import UserError
 from tune.store.queries import ENDED
 
@@ -25,7 +25,7 @@ def losses_table(study: Study) -> pd.DataFrame:
     names = {"learning_rate": "rate", "valid_loss": "loss"}
     table = found.assign(base=rules.isna(), rules=rules.isin([True])).rename(columns=names).astype({"loss": float})
     table = pd.concat([with_most(line) for _, line in table.groupby(LINE)])
-    return table.groupby([*LINE, "rate"])["loss"].agg(lambda losses: losses.mean(skipna=False)).reset_index()
+    return over_seeds(table, [*LINE, "rate"], ["loss"])
 
 
 def with_most(line: pd.DataFrame) -> pd.DataFrame:
@@ -64,7 +64,8 @@ def compared(study: Study, axis: str, other: str) -> Picture:
             if rows["loss"].isna().all():
                 continue
             color, marker = colors[place], MARKERS[place % len(MARKERS)]
-            plot.plot(rows["rate"], rows["loss"], c=color, marker=marker, ms=3, lw=1.3, label=f"{size}")
+            plot.errorbar(rows["rate"], rows["loss"], bars(rows, "loss"), c=color, marker=marker, ms=3, lw=1.3,
+                          label=f"{size}")  # fmt: skip
             best = rows.loc[rows["loss"].idxmin()]
             plot.plot(best["rate"], best["loss"], c=color, marker=marker, ms=8, mec=BLACK)
         plot.axvline(base["rate"], c=GREY, lw=1, ls=":")
@@ -80,7 +81,7 @@ def compared(study: Study, axis: str, other: str) -> Picture:
         name=f"transfer-{'width' if axis == 'd_model' else 'depth'}",
         title=f"The best learning rate over {axis}",
         text=f"At {other} {same}. Ringed: the best of the rates tried; where that is the last of a line, the best lies "
-        "beyond. Dotted: the base's best.",
+        f"beyond. Dotted: the base's best. {OVER_SEEDS}",
         figure=figure,
         data=table,
     )

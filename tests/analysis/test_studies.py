@@ -1,12 +1,16 @@
+import math
 import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
-from analysis.study import newest, open_kernels, open_studies, open_study
+from analysis.study import mean_curves, newest, open_kernels, open_studies, open_study, over_seeds
 from tests.analysis.conftest import Written
+from tune.arithmetic import mean_interval
 
 
 def test_a_study_is_read_while_it_is_written(six: Written) -> None:
@@ -64,3 +68,25 @@ def test_a_killed_study_is_read(six: Written, tmp_path: Path) -> None:
     assert len(open_study(killed).read("SELECT * FROM trials")) == 6
     with sqlite3.connect(six.folder / "journal.db") as connection:
         assert connection.execute("SELECT COUNT(*) FROM trials").fetchone() == (6,)
+
+
+def test_over_seeds_are_means_and_the_interval_that_tables_have() -> None:
+    """One seed has no width, and of several one that diverged leaves nothing."""
+    losses = [[2.0, 2.5, 2.125, 4.0], [3.0, 3.5], [1.75], [1.0, math.nan, 1.25], [math.nan]]
+    rows = [{"rate": rate, "loss": loss, "other": -loss} for rate, own in enumerate(losses) for loss in own]
+    found = over_seeds(pd.DataFrame(rows).sample(frac=1, random_state=0), ["rate"], ["loss", "other"])
+    assert found["rate"].to_list() == [*range(5)] and found["seeds"].to_list() == [*map(len, losses)]
+    told = found[["loss", "low", "high"]].to_numpy()
+    assert told[:2] == pytest.approx(np.array([mean_interval(own) for own in losses[:2]]))
+    assert told[2].tolist() == [1.75] * 3 and np.isnan(told[3:]).all()
+    assert found["other"].to_numpy() == pytest.approx(-told[:, 0], nan_ok=True), "of the others the means"
+
+
+def test_where_one_seed_alone_was_measured_there_is_no_mean() -> None:
+    """As where a lease ended between two looks."""
+    looks = {"t001": [10, 12, 20], "t002": [10, 20]}
+    rows = [{"heads": 4, "trial": trial, "steps": at, "loss": 1.0} for trial in looks for at in looks[trial]]
+    found = mean_curves(pd.DataFrame(rows), ["heads"], ["loss"])
+    assert found["steps"].to_list() == [10, 20] and found["seeds"].to_list() == [2, 2]
+    alone = mean_curves(pd.DataFrame(rows[:3]), ["heads"], ["loss"])
+    assert alone["steps"].to_list() == looks["t001"], "of one seed all are there"
