@@ -1,4 +1,4 @@
-"""The command behind plot.py: pictures of studies, as PNG and CSV, and what is to be seen in words."""
+"""The command behind plot.py: pictures of studies, as PNG and CSV, with their legends in words."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ PICTURES: Mapping[str, Sequence[Callable[[Study], Picture]]] = {
 
 
 def plot(settings: PlotSettings) -> int:
-    """Draw, save, and say where and what is to be seen. UserError where nothing can be drawn."""
+    """Draw, save, and say where and what is drawn. UserError where nothing can be drawn."""
     here = settings.out or Path()
     if settings.what in OF_A_FAMILY:
         results = Results(studies=open_studies(settings.studies))
@@ -83,7 +83,7 @@ def plot(settings: PlotSettings) -> int:
 
 
 def save(picture: Picture, folder: Path) -> None:
-    """Write it, and say where and what is to be seen."""
+    """Write it, and say where and what is drawn."""
     print(*picture.save(folder), f"\n{picture.text}")
 
 

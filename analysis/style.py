@@ -1,4 +1,4 @@
-"""A picture: figure, data and words in one; and the style that all share."""
+"""A picture: figure, data and legend in one; and the style that all share."""
 
 import io
 import math
@@ -70,7 +70,7 @@ matplotlib.rcParams.update(
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """`name` is a file's stem, `text` says what is to be seen, `data` is what was drawn.
+    """`name` is a file's stem, `text` is its legend in words, `data` is what was drawn.
 
     hover: axes, and points on them with what each is, which a page tells where it is pointed at.
     """

@@ -147,12 +147,11 @@ def main_effects(study: Study) -> Picture:
     for plot in plots[::2]:
         plot.set_ylabel("nats from the mean")
     legend_above(plots[0])
-    count = len(table[table["of"] == OURS])
     return Picture(
         name="main-effects",
         title="What each dimension does to the validation loss",
-        text=f"{count} trainings here, {len(table) - count} in the report. A line joins those that differ in this "
-        "dimension alone, each against their mean. Beyond one nat the axis is logarithmic.",
+        text="A line joins trainings that differ in this dimension alone, each against their mean. Beyond one nat the "
+        "axis is logarithmic.",
         figure=figure,
         data=pd.concat(drawn, ignore_index=True),
     )
@@ -174,16 +173,11 @@ def sizes(study: Study) -> Picture:
     log_axis(plot.yaxis, table["word_perplexity"], tables.short_count)
     plot.set(xlabel="parameters", ylabel="validation perplexity of words")
     legend_above(plot, columns=5)
-    best = table.loc[table.groupby("of")["word_perplexity"].idxmin()].set_index("of")
-    said = [
-        f"{kind} {best.loc[kind, 'word_perplexity']:.4g} with {tables.short_count(best.loc[kind, 'parameters'])}"
-        for kind in (OURS, THEIRS)
-    ]
     return Picture(
         name="perplexity-parameters",
         title="Perplexity against parameters, here and in the report",
-        text=f"The lowest: {'; '.join(said)}. Texts and lengths of training differ, and the report's parameters are "
-        "most of all its three vocabularies of 65,000 words, so that shapes compare and levels do not.",
+        text="Texts and lengths of training differ, and the report's parameters are most of all its three vocabularies "
+        "of 65,000 words, so that shapes compare and levels do not.",
         figure=figure,
         data=table,
     )
@@ -214,7 +208,6 @@ def overfitting(study: Study) -> Picture:
     table = learning_curves(study).dropna(subset="valid_loss")
     depths = sorted(table["layers"].unique())
     figure, plots = axes(1, len(depths), height=3.8)
-    said = []
     for plot, depth in zip(plots, depths, strict=True):
         for _, line in table[table["layers"] == depth].groupby("trial"):
             dropout = line["dropout"].iloc[0]
@@ -222,9 +215,6 @@ def overfitting(study: Study) -> Picture:
             plot.plot(line["epochs"], line["valid_loss"], c=color, lw=1.4, label=f"dropout {dropout:g}")
             plot.plot(line["epochs"], line["trained_loss"], c=color, lw=1, ls=":")
             plot.scatter([lowest["epochs"]], [lowest["valid_loss"]], c=color, s=36, marker="v", zorder=3)
-            least = f"{lowest['valid_loss']:.3f} after {lowest['epochs']:.3g}"
-            end = f"{line['valid_loss'].iloc[-1]:.3f} at the end"
-            said.append(f"{depth:g} layers, dropout {dropout:g}: {least}, {end}")
         plot.set(xlabel="epochs", xlim=(0, None))
         plot.set_title(f"{depth:g} layers", loc="right", fontsize=9)
     plots[0].set_ylabel("nats a token")
@@ -232,7 +222,7 @@ def overfitting(study: Study) -> Picture:
     return Picture(
         name="overfitting",
         title="The same text again and again",
-        text=f"Lines: validation, dotted: training without dropout; marked: the lowest. {'; '.join(said)}.",
+        text="Lines: validation; dotted: training, without dropout; marked: the lowest validation loss.",
         figure=figure,
         data=table[["trial", *NAMES, "seed", "steps", "epochs", "minutes", "valid_loss", "trained_loss", "train_loss"]],
     )

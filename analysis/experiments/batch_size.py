@@ -60,7 +60,8 @@ def batch_size(study: Study) -> Picture:
     return Picture(
         name="batch-size",
         title="An epoch and its memory by batch",
-        text=said(table, largest),
+        text="Red line: the memory limit, or the most that was taken where none is known. Published times are of "
+        "another model and machine, so that shapes compare and levels do not.",
         figure=figure,
         data=table.assign(largest=largest.get("largest"), foretold=largest.get("foretold")),
     )
@@ -77,14 +78,3 @@ def draw_memory(plot: Axes, table: pd.DataFrame, limits: Sequence[float]) -> Non
     plot.plot(out["batch"], [limit] * len(out), c=VERMILION, marker="x", ls="", label="out of memory")
     heights = [*taken["memory_bytes"], *on_paper["paper_bytes"], limit]
     log_axis(plot.yaxis, heights, lambda value: f"{tables.short_count(value)}B")
-
-
-def said(table: pd.DataFrame, largest: Row) -> str:
-    """What is to be seen."""
-    fastest = table.loc[table["epoch_seconds"].idxmin()]
-    out = table[table["ended"].isin(TOO_LARGE)]["batch"]
-    told = f"An epoch is fastest with {fastest['batch']:,.0f} rows, in {tables.duration(fastest['epoch_seconds'])}."
-    if largest:
-        foretold = f", {largest['foretold']:,} were foretold" if "foretold" in largest else ""
-        told += f" {largest['largest']:,} rows are the largest batch that fits{foretold}."
-    return told if out.empty else f"{told} Out of memory: {', '.join(f'{batch:,}' for batch in out)}."

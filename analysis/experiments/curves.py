@@ -53,9 +53,7 @@ def lives(study: Study) -> Picture:
     log_axis(plot.xaxis, shown["seconds"], formats.plain)
     plot.set(xlabel="seconds of training", ylabel="validation loss, nats a token")
     plot.legend(title="parameters")
-    best = table.loc[table[table["kind"] == "decayed"]["loss"].idxmin()] if (table["kind"] == "decayed").any() else None
-    ended = "" if best is None else f" The best, of {best['parameters']:,} parameters, ends at {best['loss']:.4f}."
     return Picture(
         name="curves", title="Learning curves at a constant rate", figure=figure, data=table,
-        text=f"{len(sizes)} sizes. Lines: at the constant rate; points: after a decay that ends there.{ended}",
+        text="The darker, the larger. Lines: at the constant rate; points: after a decay that ends there.",
     )  # fmt: skip

@@ -46,21 +46,14 @@ def roofline(study: Study) -> Picture:
     figure, plots = axes(len(panels), height=PANEL_INCHES * len(panels))
     names = dict.fromkeys(table["implementation"].str.removesuffix(PARALLEL))
     styles = {name: (COLORS[place % len(COLORS)], MARKERS[place % len(MARKERS)]) for place, name in enumerate(names)}
-    said = []
     for plot, rows in zip(plots, panels, strict=True):
         _draw(plot, study, rows, styles)
-        best = rows.loc[rows.groupby("kernel", sort=False)["rate"].idxmax()]
-        shares = ", ".join(
-            f"{row['kernel']} {tables.share(row['rate'] / row['roof'], 1)} ({row['implementation']})"
-            for row in best.to_dict("records")
-        )
-        said.append(f"{_title(rows)}: {shares}.")
     return Picture(
         name="roofline",
         title="What kernels reach",
-        text=f"Of the roof over it, the fastest form of each kernel reaches: {' '.join(said)} Copies do no arithmetic: "
-        "they are the roof, and what lies in the caches passes it. Kernels that memory does not bound "
-        "are left out, and so are unstable rows.",
+        text="Grey: the roof, of memory's bandwidth and of products of matrices. Copies do no arithmetic: they are the "
+        "roof, and what lies in the caches passes it. Kernels that memory does not bound are left out, and so are "
+        "unstable rows.",
         figure=figure,
         data=table,
     )

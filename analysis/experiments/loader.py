@@ -46,13 +46,10 @@ def loading(study: Study) -> Picture:
     plots[0].set_ylabel("ms a batch")
     labels = {label: handle for plot in plots for handle, label in zip(*plot.get_legend_handles_labels(), strict=True)}
     figure.legend(labels.values(), labels.keys(), loc="outside upper left", ncols=2)
-    running = table[(table["kind"] == "whole") & (table["source"] != OWN)]
-    best = running.loc[running.groupby("of", sort=False)["seconds"].idxmin()]
-    told = ", ".join(f"{row.of} with {row.source}" for row in best.itertuples())
     return Picture(
         name="loading",
         title="What a loop waits for",
-        text=f"Workers with which a running loop is fastest: {told}.",
+        text="A panel for each kind of data. Bars: 95 % intervals.",
         figure=figure,
         data=table,
     )

@@ -80,14 +80,11 @@ def speed_up(study: Study) -> Picture:
     plot.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     plot.xaxis.set_minor_locator(NullLocator())
     legend_above(plot, columns=4)
-    best = table[table["devices"] == devices[-1]].sort_values("speed_up").iloc[-1]
-    disturbed = int(table["disturbed"].sum())
     return Picture(
         name="speed-up",
         title="What more devices gain",
-        text=f"On {devices[-1]} devices at most {best['speed_up']:.2f} times as fast as on one "
-        f"({best['kind']} scaling, batch {best['batch']})."
-        + (f" Hollow: others had the machine, in {disturbed} of {len(table)}." if disturbed else ""),
+        text="Solid: weak, of a batch a device; dashed: strong, of a batch in all. Bars: of the steps' 95 % intervals."
+        + (" Hollow: others had the machine." if table["disturbed"].any() else ""),
         figure=figure,
         data=table,
     )
@@ -114,11 +111,10 @@ def communication(study: Study) -> Picture:
     plot.set(yticks=places, yticklabels=names, xlabel="share of the step as measured", ylim=(len(table) - 0.4, -0.6))
     plot.grid(axis="y", visible=False)
     legend_above(plot, columns=3)
-    share = table["exposed_seconds"] / table["step"]
     return Picture(
         name="communication",
         title="What of a step is communication",
-        text=f"A step waits for {share.min():.0%} to {share.max():.0%} of its time; bars that end at the line add up.",
+        text="Bars that end at the line add up to the step.",
         figure=figure,
         data=table,
     )

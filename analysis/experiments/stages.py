@@ -39,11 +39,10 @@ def stage_bars(study: Study) -> Picture:
     plot.set_xlim(0, 1.12 * ends[-1].max())
     plot.grid(axis="y", visible=False)
     legend_above(plot, columns=3)
-    times = ", ".join(f"{way} {ends[-1][0] / whole:.2f}" for way, whole in zip(table.index, ends[-1], strict=True))
     return Picture(
         name="stages-bars",
         title="What the seconds of a training go to",
-        text=f"Times as fast as {table.index[0]}: {times}.",
+        text="Medians over seeds.",
         figure=figure,
         data=table.reset_index(),
     )
@@ -65,11 +64,10 @@ def stage_pies(study: Study) -> Picture:
     figure.legend(plots[0].patches, list(COLORS), loc="outside lower center", ncols=len(COLORS), fontsize=8,
                   columnspacing=1, handlelength=1)  # fmt: skip
     share = table.div(table.sum(axis=1), axis=0)
-    steps = share[["forward", "loss and backward", "optimizer"]].sum(axis=1)
     return Picture(
         name="stages",
         title="Shares of the stages of a training",
-        text=f"Of the seconds, steps are {', '.join(f'{way} {each:.0%}' for way, each in steps.items())}.",
+        text="Medians over seeds. The report does not tell its optimizer apart.",
         figure=figure,
         data=share.reset_index(),
     )

@@ -63,8 +63,7 @@ def burn_down(study: Study) -> Picture:
     return Picture(
         name="burn-down",
         title="The cap, burning down",
-        text=f"{tables.duration(cap)} of device time: the line is what was left, "
-        "the areas above it say what took the rest.",
+        text="Line: what was left of the cap; areas above it: what took the rest.",
         figure=figure,
         data=table.assign(left=top),
         hover=(
@@ -108,7 +107,7 @@ def bills(study: Study) -> Picture:
     return Picture(
         name="bills",
         title="What each trial took",
-        text=f"The dearest of {len(table)} trials: {labels[0]} with {table.iloc[0].sum():,.1f} device-seconds.",
+        text="The dearest first.",
         figure=figure,
         data=table.reset_index(),
     )
@@ -139,7 +138,7 @@ def timeline(study: Study) -> Picture:
     return Picture(
         name="timeline",
         title="Who ran when",
-        text=f"{len(table)} segments on {len(slots)} slots: wide and short at first, narrow and long at the end.",
+        text="A bar for each segment of a trial; gaps are idle.",
         figure=figure,
         data=table,
     )

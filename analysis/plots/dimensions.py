@@ -199,17 +199,12 @@ def effects(results: Results, family: str) -> Picture:
         plots[-1].set_axis_off()
     level = level_text(table["level"].iloc[0])
     what = f"Best {measure.name}, and the median" if measure.own else "Perplexity against the median"
-    text = (
-        f"{what} of the {len(table)} trials at {level}: each trial, and means with 90 % intervals"
-        f"{', of a range by parts' if measure.own else ''}. The other dimensions are not held equal; points "
-        f"{'above' if measure.low_first else 'below'} the scale are cut."
-    )
-    if len(shares):
-        text += f" Most important for being among the best: {shares.index[0]} ({shares['share'].iloc[0]:.0%})."
     return Picture(
         name=f"effects-{family}",
         title=f"{family}: what each dimension did",
-        text=text,
+        text=f"{what} of the trials at {level}: each trial, and means with 90 % intervals"
+        f"{', of a range by parts' if measure.own else ''}. The other dimensions are not held equal; points "
+        f"{'above' if measure.low_first else 'below'} the scale are cut.",
         figure=figure,
         data=table[[*TRIAL, *names, "level", *dict.fromkeys((measure.column, told))]],
     )
@@ -224,7 +219,7 @@ def precision(results: Results, family: str) -> Picture:
     speeds = pd.concat([_speeds(study) for study in results.studies], ignore_index=True)
     table = table.merge(speeds, on=TRIAL, how="left")
     figure, (quality, speed) = axes(1, 2, height=3.4)
-    said, busy = [], []
+    busy = []
     for place, name in enumerate(names):
         rows = table[table["precision"] == name]
         points = rows["efficiency"].dropna().to_numpy()
@@ -233,7 +228,6 @@ def precision(results: Results, family: str) -> Picture:
         if len(points) > 1:
             mean, low, high = mean_interval(points)
             quality.errorbar(place, mean, [[mean - low], [high - mean]], fmt="o", c=BLUE, ms=6, lw=1.8, capsize=4)
-            said.append(f"{name} {mean:+.3f} ({low:+.3f} to {high:+.3f}, {len(points)} trials)")
         if rows["mfu"].notna().any():
             busy.append(f"{name} {tables.share(rows['mfu'].mean(), 1)}")
         color, marker = (BLUE, ORANGE, GREEN, PURPLE)[place % 4], MARKERS[place % len(MARKERS)]
@@ -257,9 +251,9 @@ def precision(results: Results, family: str) -> Picture:
     return Picture(
         name=f"precision-{family}",
         title=f"{family}: the precisions compared",
-        text=f"At {level_text(table['level'].iloc[0])}, which is equal compute: efficiency with 90 % intervals: "
-        f"{'; '.join(said) or 'unknown'}. A faster precision has seen more text by then. Of the device's peak at its "
-        f"precision training took (MFU): {', '.join(busy) or 'unknown'}.",
+        text=f"At {level_text(table['level'].iloc[0])}, which is equal compute: efficiency with 90 % intervals. "
+        "A faster precision has seen more text by then. Of the device's peak at its precision training took (MFU): "
+        f"{', '.join(busy) or 'unknown'}.",
         figure=figure,
         data=table[
             [*TRIAL, "precision", "level", "perplexity", "efficiency", "parameters", "tokens_per_second", "mfu"]

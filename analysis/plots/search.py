@@ -77,8 +77,7 @@ def front(results: Results, family: str) -> Picture:
     return Picture(
         name=f"front-{family}",
         title=f"{family}: size against perplexity",
-        text=f"{len(last)} trials where each got to last, {len(furthest)} of them on the front; lowest perplexity: "
-        f"{best['trial']} with {formats.number(best['perplexity'])} at {formats.count(best['parameters'])} parameters."
+        text="Each trial where it got to last; ringed: the lowest perplexity of the furthest level."
         + (" Stars are of the whole validation split, the others of its subset." if last["on_whole"].any() else ""),
         figure=figure,
         data=last[[*TRIAL, "level", "parameters", "perplexity", "front"]],
@@ -122,12 +121,10 @@ def curve(results: Results, family: str) -> Picture:
     plot.fill_between(at, low, high, color=GREY, alpha=0.25, lw=0, label="its 90 % interval")
     scales(plot, table)
     legend_above(plot, columns=3)
-    best = rows.loc[rows["efficiency"].idxmax()]
     return Picture(
         name=f"sizes-{family}",
         title=f"{family}: the size-perplexity curve",
-        text=f"Furthest below the curve at {level_text(fitted[-1])}: {best['trial']} ({best['config']}), "
-        f"efficiency {best['efficiency']:+.3f} ({best['efficiency_low']:+.3f} to {best['efficiency_high']:+.3f}).",
+        text="Each trial at each level that it reached. Efficiency: how far log perplexity lies below the curve.",
         figure=figure,
         data=table[[*TRIAL, "level", "parameters", "perplexity", "efficiency", "efficiency_low", "efficiency_high"]],
         hover=_told(plot, table),
@@ -180,12 +177,11 @@ def curves(results: Results, family: str) -> Picture:
     log_axis(plot.xaxis, shown[along], formats.short_count if measure.own else formats.short_duration)
     number_axis(plot.yaxis, shown[value], log=not measure.own)
     plot.legend(loc="upper right" if measure.low_first else "lower right", title="furthest level")
-    measured, lost = points[TRIAL].drop_duplicates(), int(facts["failed"].sum())
+    cut = f" Of more trials the {MOST_LINES} that end best are drawn." if points["trial"].nunique() > len(ends) else ""
     return Picture(
         name=f"curves-{family}",
         title=f"{family}: learning curves",
-        text=f"{len(ends)} of {len(measured)} measured trials, bolder the further each went; stops are crosses. "
-        f"{lost} of all {len(facts)} trials diverged or failed. Named is what leads the ranking.",
+        text=f"A line for each trial, bolder the further it went. Named is what leads the ranking.{cut}",
         figure=figure,
         data=points.drop(columns="words"),
         hover=(
@@ -242,14 +238,12 @@ def progress(results: Results, family: str) -> Picture:
     table = pd.concat(tables, ignore_index=True)
     figure, (plot,) = axes()
     plot.set(xlabel=f"device time spent on {family}", ylabel=f"{measure.label} of the best so far")
-    said = []
     for number, (study, rows) in enumerate(zip(results.studies, tables, strict=True)):
         if rows.empty:
             continue
         color, style = LINES[number % len(LINES)]
         best = rows[measure.column]
         plot.step(rows["device_seconds"], best, where="post", c=color, ls=style, lw=1.8, label=study.name)
-        said.append(f"{study.name} {formats.number(best.iloc[-1])}")
     plot.set_xlim(0, table["device_seconds"].max())
     time_ticks(plot.xaxis)
     number_axis(plot.yaxis, table[measure.column], log=not measure.own)
@@ -257,7 +251,8 @@ def progress(results: Results, family: str) -> Picture:
     return Picture(
         name=f"progress-{family}",
         title=f"{family}: the best so far",
-        text=f"{f'Best {measure.name}' if measure.own else 'Perplexity'} at the end: {', '.join(said)}.",
+        text="What led the ranking at each moment."
+        + ("" if measure.own else " Perplexities are of the validation subset throughout."),
         figure=figure,
         data=table,
     )
@@ -329,11 +324,11 @@ def parallel(results: Results, family: str) -> Picture:
         plot.tick_params(axis="x", labelsize=8, labelrotation=20)
     plot.grid(axis="y", visible=False)
     plot.spines["left"].set_visible(False)
-    best, level = table.iloc[-1], level_text(table["level"].iloc[0])
+    level = level_text(table["level"].iloc[0])
     return Picture(
         name=f"parallel-{family}",
         title=f"{family}: all configurations at once",
-        text=f"{len(table)} trials at {level}; the stronger the line, the better. The best is {best['trial']}.",
+        text=f"A line for each trial at {level}: the stronger, the better.",
         figure=figure,
         data=table[[*TRIAL, *names, "level", measure.column]],
     )

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from analysis.experiments.data_parallel import ways, ways_table
+from analysis.experiments.data_parallel import ways
 from analysis.study import open_study
 from model.config import Config
 from model.data.dataset import TextData
@@ -56,10 +56,9 @@ def test_the_picture_is_of_the_rows(tmp_path):
     for each in ROWS:
         written.journal.insert("rows", {"at": 0.0, "experiment": "data_parallel", "value": json.dumps(each)})
     written.journal.close()
-    study = open_study(written.folder)
-    table = ways_table(study)
-    assert table["way"].to_list() == ["default", "bucket_megabytes 1", "static_graph", "compression fp16"]
-    assert "static_graph is 1.20 (1.19 to 1.21)" in ways(study).text
+    table = ways(open_study(written.folder)).data.set_index("way")
+    assert table.index.to_list() == ["default", "bucket_megabytes 1", "static_graph", "compression fp16"]
+    assert table.loc["static_graph", ["times", "low", "high"]].to_list() == pytest.approx([1.2, 1.19, 1.21])
 
 
 @pytest.fixture
