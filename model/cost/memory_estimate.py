@@ -1,10 +1,14 @@
-"""What a trial needs of memory on paper, and what torch itself counts of a run: FLOPs, two ways, and bytes of tensors.
+"""What a trial needs of memory on paper, and what torch itself, or a GPU, counts of a run: FLOPs, and bytes of tensors.
 
 Fused attention on a CPU counts as none, so that FLOPs are counted with attention as plain products.
 """
 
+import csv
 import gc
-from collections.abc import Callable
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from model.config import Config, Data, model_config, pad_of
 from model.cost.estimates import AVERAGE_BYTES, STATE_BYTES, parameters, step_memory_bytes
 from model.data.batches import batch_shape, most_evaluation_tokens
+from tune.errors import UserError
 
 _LOGIT_BYTES = 12  # of an evaluation: in the compute dtype, in fp32, and the logarithms
 
@@ -87,3 +92,47 @@ def most_bytes(run: Callable[[], object], device: torch.device) -> int:
         alive += event.nbytes()
         most = max(most, alive)
     return most
+
+
+OPERATIONS = {"fadd": 1, "fmul": 1, "ffma": 2}
+"""FLOPs of each instruction on fp32; a fused multiplication and addition is two."""
+_INSTRUCTIONS = {f"smsp__sass_thread_inst_executed_op_{name}_pred_on.sum": n for name, n in OPERATIONS.items()}
+_TRAFFIC = "dram__bytes.sum"
+_FORBIDDEN = "ERR_NVGPUCTRPERM"
+
+
+def counted_on_gpu(code: str, device: torch.device, seconds: float) -> tuple[int, int]:
+    """FLOPs on fp32, and bytes read from the device's memory and written to it, of what this code asks the profiler to
+    watch, in a process of its own, by Nsight Compute. UserError: they cannot be read here."""
+    program = shutil.which("ncu")
+    if device.type != "cuda":
+        raise UserError("Nsight Compute: there is no GPU here: its counters are read on a machine with one")
+    if program is None:
+        raise UserError("Nsight Compute: there is no ncu on the PATH: install NVIDIA's nsight-compute")
+    command = [
+        program, "--csv", "--print-units", "base", "--profile-from-start", "off",
+        "--metrics", ",".join((*_INSTRUCTIONS, _TRAFFIC)), sys.executable, "-c", code,
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"Nsight Compute: {seconds:.0f} s were too few: give a larger --budget") from None
+    if _FORBIDDEN in done.stdout + done.stderr:
+        raise UserError("Nsight Compute: the driver lets administrators alone read counters: ask yours to allow it")
+    if done.returncode:
+        last = (done.stderr.strip() or done.stdout.strip() or "no reason").splitlines()[-1]
+        raise UserError(f"Nsight Compute: it failed: {last}")
+    return counted(done.stdout.splitlines())
+
+
+def counted(lines: Sequence[str]) -> tuple[int, int]:
+    """The sums of what ncu wrote as CSV, a line for each kernel and metric, after lines of other programs."""
+    begin = next((place for place, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if begin is None:
+        raise UserError("Nsight Compute: it saw no kernel: this version of it writes another form, or none ran")
+    flops = traffic = 0.0
+    for row in csv.DictReader(lines[begin:]):
+        value = float(row["Metric Value"].replace(",", ""))
+        flops += _INSTRUCTIONS.get(row["Metric Name"], 0) * value
+        traffic += value if row["Metric Name"] == _TRAFFIC else 0
+    return round(flops), round(traffic)

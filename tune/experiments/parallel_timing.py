@@ -104,8 +104,8 @@ def in_rounds(
         if done >= LEAST_ROUNDS and agreed(left() - keep - MARGIN * longest) < 0:
             break
         if agreed(left() - MARGIN * longest * (LEAST_ROUNDS - done)) < 0:
-            needed = math.ceil(LEAST_ROUNDS * MARGIN * longest)
-            raise UserError(f"{LEAST_ROUNDS} rounds of {', '.join(names)} need about {needed} s: there was less time")
+            needed = f" need about {math.ceil(LEAST_ROUNDS * MARGIN * longest)} s" if longest else ""
+            raise UserError(f"{LEAST_ROUNDS} rounds of {', '.join(names)}{needed}: there was less time")
         began = time.perf_counter()
         for place in range(len(names)):
             for what, seconds in turns[names[(place + done) % len(names)]]().items():

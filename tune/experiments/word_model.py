@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.cost.estimates import STATE_BYTES, TRAINING
+from model.nn.precision import prepare
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +106,19 @@ def model_training(config: WordConfig, batch: int, device: torch.device) -> Trai
         return F.cross_entropy(model(inputs).flatten(0, 1), targets)
 
     return Training(model=model, forward=forward, optimizer=torch.optim.AdamW(model.parameters(), fused=True))
+
+
+def profiled_step(batch: int) -> None:
+    """What runs under ncu: only the second step is looked at."""
+    device = torch.device("cuda")
+    prepare("fp32", device)
+    step = block_training(WordConfig(), batch, device)
+    step()
+    torch.cuda.synchronize()
+    torch.cuda.cudart().cudaProfilerStart()
+    step()
+    torch.cuda.synchronize()
+    torch.cuda.cudart().cudaProfilerStop()
 
 
 BYTES = 4  # all is fp32

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from model.cost.estimates import TRAINING
-from model.cost.memory_estimate import counted_flops, kept_bytes, most_bytes
-from tune.experiments.estimates import counted, counted_on_gpu
+from model.cost.memory_estimate import counted, counted_flops, counted_on_gpu, kept_bytes, most_bytes
 from tune.experiments.word_model import (
     WordConfig,
     WordModel,
@@ -91,4 +90,4 @@ def test_a_fused_multiplication_and_addition_is_two():
 
 def test_where_counters_cannot_be_read_the_reason_is_one_line():
     with pytest.raises(ValueError, match="there is no GPU here: its counters are read on a machine with one"):
-        counted_on_gpu(16, CPU, 1.0)
+        counted_on_gpu("", CPU, 1.0)
