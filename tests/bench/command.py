@@ -8,7 +8,7 @@ from tests.bench.decoding import decoding
 from tests.bench.intervals import intervals
 from tests.bench.long_text import text
 from tests.bench.paper import estimates
-from tests.bench.quality import loss_at_equal_tokens, loss_of_core_minutes, time_to_upstream_loss
+from tests.bench.quality import loss_at_equal_tokens, loss_of_core_minutes, loss_of_defaults, time_to_upstream_loss
 from tests.bench.rates import rates
 from tests.bench.scaling import ray_train_against_torchrun
 from tests.bench.shapes import shapes
@@ -21,8 +21,8 @@ from tests.bench.translated import bleu
 MEASURES = {
     "gpt": gpt, "translation": translation, "decoding": decoding, "loss": loss_at_equal_tokens,
     "time": time_to_upstream_loss, "estimates": estimates, "rates": rates, "shapes": shapes, "bleu": bleu,
-    "core": loss_of_core_minutes, "scaling": ray_train_against_torchrun, "slots": slots, "intervals": intervals,
-    "start": start, "text": text,
+    "core": loss_of_core_minutes, "defaults": loss_of_defaults, "scaling": ray_train_against_torchrun, "slots": slots,
+    "intervals": intervals, "start": start, "text": text,
 }  # fmt: skip
 
 

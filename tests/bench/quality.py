@@ -17,7 +17,7 @@ from model.training.memory import prepare_process
 from model.training.time_budget import Segment
 from model.training.train import train
 from tests.bench import peers
-from tests.bench.contenders import ROWS, SMALL, best_precision, gpt_config, runs_here, text
+from tests.bench.contenders import ROWS, SMALL, best_precision, gpt_config, pairs, runs_here, text
 from tests.bench.table import Row, not_native
 from tune.experiments.upstream import upstream_rate
 from tune.reports import Report
@@ -35,6 +35,7 @@ CORE_MINUTES = (
 )
 """How long, the loss that is asked, and a shape: larger and with more dropout where the text is seen more often."""
 EVALUATION_TOKENS = 16_384
+DEFAULT_SECONDS, TIMED_STEPS = 600.0, 200
 
 
 def loss_at_equal_tokens(data: Path, *, short: bool) -> Iterator[Row]:
@@ -99,6 +100,30 @@ def loss_of_core_minutes(data: Path, *, short: bool) -> Iterator[Row]:
             against=f"upstream's GPU run: {UPSTREAM_GPU_LOSS}", asked=f"<= {asked}", measured=f"{loss:.3f}",
             reached=None if asked is None else loss <= asked,
         )  # fmt: skip
+
+
+def loss_of_defaults(data: Path, *, short: bool) -> Iterator[Row]:
+    """What the default configurations come to in all that a search of 20 minutes gives a family, by CPU seconds; and
+    upstream's loop, by its recipe for a CPU."""
+    seconds = 15.0 if short else DEFAULT_SECONDS
+    for family, prepared, own in (("nanogpt", text(data), {"context": 256}), ("translation", pairs(data), {})):
+        config = Config(family=family, precision=best_precision(), dropout=0.1, **{**SMALL, **own})
+        segment = Segment(device_seconds=seconds, final=True, whole=True)
+        last = last_report(config, prepared, segment, evaluation_tokens=EVALUATION_TOKENS)
+        assert last.whole is not None and last.test is not None
+        both = f", both {held_out(last)[0]:.3f}" if family == "nanogpt" else ""
+        yield Row(
+            what=f"{family}, default configuration, {seconds / 60:g} min of a core, {last.steps:,} steps",
+            against="the winner of a search", asked="to be higher",
+            measured=f"validation {last.whole.loss:.3f}, test {last.test.loss:.3f}{both}",
+        )  # fmt: skip
+    began = time.process_time()
+    upstream_loss(data, TIMED_STEPS)
+    steps = round(TIMED_STEPS * seconds / (time.process_time() - began))
+    yield Row(
+        what=f"nanogpt, upstream's recipe for a CPU, {seconds / 60:g} min of a core, {steps:,} steps",
+        against="the winner of a search", asked="to be higher", measured=f"both {upstream_loss(data, steps):.3f}",
+    )  # fmt: skip
 
 
 def recipe_config(architecture: str, precision: str, seed: int = 0) -> Config:

@@ -171,16 +171,30 @@ class OtherCaps:
         weight = sum(weight for _, weight in ratios)
         self._ratio = sum(ratio * weight for ratio, weight in ratios) / weight if ratios else 0.0
         self._doubt = weight**-0.5 if ratios else 0.0
+        self._own_ends = {end.trial: end for end in behind.ends}
         over, planned = behind.ends or behind.last, policy.ladder.explore
         self._explored = min(1.0, behind.on_rungs / planned) if over and planned else 1.0
         """Of what a ladder gives to rungs, what was worth it so far; the rest is for a last segment."""
 
     def expected(self, trial: str, tokens: float) -> Forecast:
-        """Of a trial after so many tokens in all, as far as decays are known after one."""
+        """Of a trial after so many tokens in all, as far as decays are known after one.
+
+        Of one that had its own the doubt is of the way from there alone, as a part of the fall from what was seen.
+        """
+        end = self._own_ends.get(trial)
+        loss, doubt = self._by_law(trial, tokens)
+        if end is None:
+            return loss * math.exp(self._ratio), math.hypot(doubt, self._doubt)
+        there, _ = self._by_law(trial, end.tokens)
+        seen = self._policy.trials[trial].observed[-1].loss
+        way, fall = abs(math.log(loss / there)), abs(math.log(seen / loss))
+        return end.loss * loss / there, doubt * min(1.0, way / fall) if fall else doubt
+
+    def _by_law(self, trial: str, tokens: float) -> Forecast:
+        """At a constant rate."""
         foretold = self._policy.foretold(trial, tokens)
         assert foretold, "there is a law"
-        loss, doubt = foretold
-        return loss * math.exp(self._ratio), math.hypot(doubt, self._doubt)
+        return foretold
 
     def from_start(self, means: Means) -> tuple[str, Forecast]:
         """The best trial of a search that has such a cap from its start, and what it is expected to have.
