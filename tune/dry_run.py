@@ -269,7 +269,7 @@ def _family(
         name,
     )
     went = {row["rung"]: (row["trials"], row["seconds"]) for row in rows}
-    quotas, share = ladder.quotas([1.0] * (ladder.top + 1)), engine.accounting.ledger.share
+    quotas, share = ladder.quotas, engine.accounting.ledger.share
     there = [each for each in engine.trials.values() if each.family == name and each.micro_batches]
     started = [each.config for each in there if each.confirms is None]
     anew = 2 * context.settings.confirm * ladder.confirm

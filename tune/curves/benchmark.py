@@ -31,7 +31,6 @@ IDEAS: dict[str, dict[str, Any]] = {
     "doubt": {"doubt": 0.0},
     OUTLOOK: {},
     "worth": {"worth": False},
-    "gains": {"gains": False},
     "past-best": {"past_best": False},
     "kept-money": {"last_share": 0.0},
     "eta-2": {"eta": 4.0},

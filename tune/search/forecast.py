@@ -103,8 +103,6 @@ class Standings:
         self._observations, self._fitted_to = 0, 0
         self.trials: dict[str, Standing] = {}
         self._flying: dict[int, int] = {}
-        self._better: dict[int, int] = {}
-        self._worse: dict[int, int] = {}
         self._waiting: dict[int, list[Entry]] = {}
         self._points: dict[str, tuple[float, Forecast]] = {}
         self._bests: dict[str, float] = {}
@@ -151,8 +149,6 @@ class Standings:
         before = standing.losses.get(rung - 1)
         if before is not None:
             standing.past_best = self._rises and loss > before + self._tie
-            counts = self._better if loss < before - self._tie else self._worse
-            counts[rung] = counts.get(rung, 0) + 1
         self.pause(trial)
         if self._observations > (1 + NEW_SHARE) * self._fitted_to:
             self._fit()
@@ -240,11 +236,8 @@ class Standings:
         self.trials[trial].state = state
 
     def turn(self, trial: str, loss: float) -> None:
-        """A trial is past its best, which had this loss: where it was on its way to a rung, that made it worse."""
-        standing = self.trials[trial]
-        if standing.goal is not None:
-            self._worse[standing.goal] = self._worse.get(standing.goal, 0) + 1
-        standing.past_best = True
+        """A trial is past its best, which had this loss."""
+        self.trials[trial].past_best = True
         self._bests[trial] = loss
         self._points.pop(trial, None)
         self.close(trial, "finished")
@@ -257,11 +250,6 @@ class Standings:
     def flying(self, rung: int) -> int:
         """How many trials are on their way to a rung."""
         return self._flying.get(rung, 0)
-
-    def gain(self, rung: int) -> float:
-        """The share of trials that got better by going to a rung, one that did counted in advance."""
-        better, worse = self._better.get(rung, 0), self._worse.get(rung, 0)
-        return (1 + better) / (1 + better + worse)
 
     def first(self, rung: int, *, past_best: bool = False) -> str | None:
         """The most promising trial that waits at a rung; one that is past its best only where asked for."""

@@ -6,7 +6,6 @@ none, with a last segment on what is kept of the cap. Only the fitting of a ladd
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from tune.reports import NATS, Metric
@@ -32,13 +31,13 @@ class Rules:
     eta: a rung is so many times the training of the one below, and takes one in so many of those below it. last_share:
     kept from the start for the leader's way to its end, no more than a life of its own takes. law: what trials would
     have at their ends is foretold by a law of all of them; doubt: and counts with so many standard deviations on top:
-    one of which little is known waits. fall_kept: before there is one, a loss falls over a rung by
-    so much of what it fell over the one below, as on a power law (0: nothing is extrapolated). gains: rungs that make
-    trials worse lose their share. worth: more is explored only where it is expected to gain more than it costs the
-    leader. past_best: trials that got worse wait behind the others. narrow: slots without use
-    are handed back. rush: where a deadline leaves money idle, others than the leader go on. least_gain: nats that the
-    last second of a last segment must be expected to bring, by the law (0: none is cut short). front: trials are worth
-    what they add to the front of size against loss, and points of it share what is kept for a last segment.
+    one of which little is known waits. fall_kept: before there is one, a loss falls over a rung by so much of what it
+    fell over the one below, as on a power law (0: nothing is extrapolated). worth: more is explored only where it is
+    expected to gain more than it costs the leader. past_best: trials that got worse wait behind the others. narrow:
+    slots without use are handed back. rush: where a deadline leaves money idle, others than the leader go on.
+    least_gain: nats that the last second of a last segment must be expected to bring, by the law (0: none is cut
+    short). front: trials are worth what they add to the front of size against loss, and points of it share what is kept
+    for a last segment.
     """
 
     eta: float = 2.0
@@ -46,7 +45,6 @@ class Rules:
     fall_kept: float = 0.75
     law: bool = True
     doubt: float = 1.0
-    gains: bool = True
     worth: bool = True
     past_best: bool = True
     narrow: bool = True
@@ -119,17 +117,12 @@ class Ladder:
     @property
     def starts(self) -> float:
         """How many trials rung 0 can pay for."""
-        return self.quotas([1.0] * (self.top + 1))[0] / self.cost(0)
+        return self.quotas[0] / self.cost(0)
 
-    def quotas(self, gains: Sequence[float]) -> list[float]:
-        """For each rung. gains[k]: the share of trials that rung k made better, 1 where unknown.
-
-        A rung that makes trials worse is not worth its share, nor is any rung above it.
-        """
-        weights, gain = [], 1.0
-        for rung in range(self.top + 1):
-            gain *= gains[rung]
-            weights.append(gain * self.cost(rung) / self.eta**rung)
+    @property
+    def quotas(self) -> list[float]:
+        """For each rung."""
+        weights = [self.cost(rung) / self.eta**rung for rung in range(self.top + 1)]
         return [self.explore * weight / sum(weights) for weight in weights]
 
 
@@ -182,7 +175,7 @@ def _grow(ladder: Ladder) -> Ladder:
     """As many rungs as lead to a life's end; without one, as halving makes sense for and their quotas can pay."""
     while ladder.rung_seconds(ladder.top) < ladder.life:
         taller = replace(ladder, top=ladder.top + 1)
-        pays = taller.quotas([1.0] * (taller.top + 1))[-1] >= taller.cost(taller.top)
+        pays = taller.quotas[-1] >= taller.cost(taller.top)
         if math.isinf(ladder.life) and (not pays or taller.starts < ladder.eta**taller.top):
             break
         ladder = taller

@@ -298,9 +298,7 @@ class SuccessiveHalving:
     def _explore(self, left: Left) -> Move:
         """Serve the lowest rung below its quota that has someone to serve."""
         free = self._free(left)
-        gains = [self._standings.gain(rung) if self._rules.gains else 1.0 for rung in range(self.ladder.top + 1)]
-        quotas = self.ladder.quotas(gains)
-        for rung, (quota, used) in enumerate(zip(quotas, self._used, strict=False)):
+        for rung, (quota, used) in enumerate(zip(self.ladder.quotas, self._used, strict=False)):
             room = quota - used
             if room <= 0:
                 continue

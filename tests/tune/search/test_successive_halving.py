@@ -104,7 +104,7 @@ def test_a_diverged_trial_gets_nothing_more(scenario: dict[str, Any]) -> None:
 @pytest.mark.parametrize("seconds", [60.0, 600.0, 14_400.0])
 def test_half_of_the_places_of_a_rung_are_at_the_next(seconds: float) -> None:
     ladder = bare(seconds=seconds).ladder
-    quotas = ladder.quotas([1.0] * (ladder.top + 1))
+    quotas = ladder.quotas
     places = [quota / ladder.cost(rung) for rung, quota in enumerate(quotas)]
     assert sum(quotas) == pytest.approx(ladder.explore)
     assert all(above == pytest.approx(below / Rules.eta) for below, above in itertools.pairwise(places))
@@ -112,7 +112,7 @@ def test_half_of_the_places_of_a_rung_are_at_the_next(seconds: float) -> None:
 
 def test_the_lowest_rung_below_its_quota_is_served_first_and_the_best_of_it() -> None:
     policy = bare()
-    quota, cost = policy.ladder.quotas([1.0] * (policy.ladder.top + 1))[0], policy.ladder.cost(0)
+    quota, cost = policy.ladder.quotas[0], policy.ladder.cost(0)
     started = 0
     while isinstance(move := policy.decide(left(600.0 - started * cost)), Start):
         reach(policy, f"t{started}", 3.0 - (started == 2))
@@ -228,13 +228,6 @@ def test_a_share_that_grows_lets_the_finished_trial_go_on_at_the_same_rungs() ->
 
 
 # --- its ladder
-
-
-def test_a_rung_that_makes_trials_worse_loses_its_share() -> None:
-    ladder = bare().ladder
-    even, worse = ladder.quotas([1.0] * (ladder.top + 1)), ladder.quotas([1.0, 0.2] + [1.0] * (ladder.top - 1))
-    assert worse[0] > even[0] and all(low < high for low, high in zip(worse[1:], even[1:], strict=True))
-    assert sum(worse) == pytest.approx(sum(even)) == pytest.approx(ladder.explore)
 
 
 def test_the_further_the_end_the_more_of_a_fall_is_still_to_come() -> None:
