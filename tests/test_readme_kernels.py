@@ -33,4 +33,5 @@ def test_a_study_is_kept_and_drawn(command: str, folder: Path) -> None:
     assert list(folder.glob("runs/kernels/tensorboard/*")) or any(row["unstable"] for row in rows)
     if not all(row["unstable"] for row in rows):
         (draw,) = of("python analysis/plot.py roofline")
-        assert "grid_stride_sum" in run_here(draw, folder) and (folder / "roofline.png").exists()
+        assert "roofline.png" in run_here(draw, folder) and (folder / "roofline.png").exists()
+        assert "grid_stride_sum" in (folder / "roofline.csv").read_text()
