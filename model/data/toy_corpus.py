@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from random import Random
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 Item = TypeVar("Item")
 PAIRS = 60_000
@@ -17,7 +17,7 @@ FEMININE = {
     "food": "apple/manzana orange/naranja soup/sopa salad/ensalada onion/cebolla pear/pera",
     "thing": "letter/carta house/casa door/puerta box/caja chair/silla lamp/lámpara key/llave shirt/camisa",
 }
-ADJECTIVES = {  # which take ser
+ADJECTIVES = {
     "person": "tall/alto strong/fuerte rich/rico kind/amable happy/feliz intelligent/inteligente famous/famoso",
     "food": "sweet/dulce delicious/delicioso expensive/caro cheap/barato big/grande small/pequeño fresh/fresco",
     "thing": "red/rojo green/verde blue/azul grey/gris white/blanco black/negro strange/extraño old/viejo",
@@ -33,80 +33,48 @@ VERBS = {  # by the kind of what it is done to: English, its past/Spanish, all o
     "thing": "break/broke/romper clean/cleaned/limpiar hide/hid/esconder receive/received/recibir wash/washed/lavar "
     "draw/drew/dibujar paint/painted/pintar need/needed/necesitar",
 }
-ENDINGS = {  # by the infinitive's vowel and the person, as in Phrase
+ENDINGS = {  # by the infinitive's vowel and the person: I, you, third singular, we, third plural
     "present": {"a": "o as a amos an", "e": "o es e emos en", "i": "o es e imos en"},
     "past": {"a": "é aste ó amos aron", "e": "í iste ió imos ieron", "i": "í iste ió imos ieron"},
     "will": {"a": "aré arás ará aremos arán", "e": "eré erás erá eremos erán", "i": "iré irás irá iremos irán"},
 }
-BE = {  # and ser, whose past is the imperfect
-    "present": ("am are is are are", "soy eres es somos son"),
-    "past": ("was were was were were", "era eras era éramos eran"),
-    "will": ("will will will will will", "seré serás será seremos serán"),
-}
 ENDS = {"today": "hoy", "at home": "en casa", "in the garden": "en el jardín", "with Ana": "con Ana", "": ""}
-
-
-class Phrase(NamedTuple):
-    """Someone or something, and the person of its verb, 0 to 4: I, you, third singular, we, third plural."""
-
-    english: str
-    spanish: str
-    person: int
-    feminine: bool = False
-
-
-PRONOUNS = [Phrase("I", "", 0), Phrase("you", "", 1), Phrase("he", "él", 2), Phrase("she", "ella", 2, feminine=True)]
-PRONOUNS += [Phrase("we", "", 3), Phrase("they", "ellos", 4)]  # Spanish leaves out whom the verb tells
+PRONOUNS = "I//0 you//1 he/él/2 she/ella/2 we//3 they/ellos/4"  # Spanish leaves out whom the verb tells
 
 
 def pairs() -> list[tuple[str, str]]:
     """PAIRS different pairs, always the same; no sentence of either language comes twice."""
     random, made, seen = Random(0), dict[str, str](), set[str]()
     while len(made) < PAIRS:
-        english, spanish = _choose(random, (_action, _action, _quality))(random)
+        english, spanish = _sentence(random)
         if english not in made and spanish not in seen:
             made[english] = spanish
             seen.add(spanish)
     return list(made.items())
 
 
-def _action(random: Random) -> tuple[str, str]:
-    """`The tall girl did not help my brothers at home.`"""
-    kind, tense, who = _choose(random, list(VERBS)), _choose(random, list(ENDINGS)), _subject(random, "person")
+def _sentence(random: Random) -> tuple[str, str]:
+    """`The tall girl did not help my brothers at home.` A statement, negative or question."""
+    kind, tense = _choose(random, list(VERBS)), _choose(random, list(ENDINGS))
+    who, spanish_who, person = _subject(random)
     base, past, infinitive = _entry(random, VERBS[kind])
     auxiliary, plain = {
-        "present": ("does", _with_s(base)) if who.person == 2 else ("do", base),
+        "present": ("does", _with_s(base)) if person == 2 else ("do", base),
         "past": ("did", past),
         "will": ("will", f"will {base}"),
     }[tense]
-    verb = infinitive[:-2] + ENDINGS[tense][infinitive[-2]].split()[who.person]
-    what = _noun_phrase(random, kind) if kind else Phrase("", "", 2)
-    whom = f"a {what.spanish}".replace("a el ", "al ") if kind == "person" else what.spanish
+    verb = infinitive[:-2] + ENDINGS[tense][infinitive[-2]].split()[person]
+    what, spanish_what, _ = _noun_phrase(random, kind) if kind else ("", "", 2)
     end, spanish_end = _choose(random, list(ENDS.items()))
-    return _sentence(random, who, (auxiliary, base, plain, verb), (f"{what.english} {end}", f"{whom} {spanish_end}"))
-
-
-def _quality(random: Random) -> tuple[str, str]:
-    """`Were those girls tall?`"""
-    kind, tense = _choose(random, list(ADJECTIVES)), _choose(random, list(BE))
-    who = _subject(random, kind)
-    english, spanish = _entry(random, ADJECTIVES[kind])
-    be, ser = (forms.split()[who.person] for forms in BE[tense])
-    rest = f"be {english}" if tense == "will" else english
-    verb = f"{ser} {_agreeing(spanish, who.feminine, who.person > 2)}"
-    return _sentence(random, who, (be, rest, f"{be} {rest}", verb), ("", ""))
-
-
-def _sentence(random: Random, who: Phrase, verb: tuple[str, str, str, str], end: tuple[str, str]) -> tuple[str, str]:
-    """A statement, negative or question; verb: auxiliary, what follows it, both of them in a statement, Spanish."""
-    auxiliary, rest, plain, spanish = verb
+    if kind == "person":
+        spanish_what = f"a {spanish_what}".replace("a el ", "al ")
+    after, spanish_after = f"{what} {end}", f"{spanish_what} {spanish_end}"
     mode = random.random()
     if mode < 0.5:
-        return _written(who.english, plain, end[0], "."), _written(who.spanish, spanish, end[1], ".")
+        return _written(who, plain, after, "."), _written(spanish_who, verb, spanish_after, ".")
     if mode < 0.75:
-        negative = _written(who.english, auxiliary, "not", rest, end[0], ".")
-        return negative, _written(who.spanish, "no", spanish, end[1], ".")
-    return _written(auxiliary, who.english, rest, end[0], "?"), "¿" + _written(spanish, who.spanish, end[1], "?")
+        return _written(who, auxiliary, "not", base, after, "."), _written(spanish_who, "no", verb, spanish_after, ".")
+    return _written(auxiliary, who, base, after, "?"), "¿" + _written(verb, spanish_who, spanish_after, "?")
 
 
 def _written(*parts: str) -> str:
@@ -114,12 +82,15 @@ def _written(*parts: str) -> str:
     return text[0].upper() + text[1:] + parts[-1]
 
 
-def _subject(random: Random, kind: str) -> Phrase:
-    return _choose(random, PRONOUNS) if kind == "person" and random.random() < 0.4 else _noun_phrase(random, kind)
+def _subject(random: Random) -> tuple[str, str, int]:
+    if random.random() < 0.6:
+        return _noun_phrase(random, "person")
+    english, spanish, person = _entry(random, PRONOUNS)
+    return english, spanish, int(person)
 
 
-def _noun_phrase(random: Random, kind: str) -> Phrase:
-    """Determiner, noun, and perhaps an adjective, which stands after the Spanish noun."""
+def _noun_phrase(random: Random, kind: str) -> tuple[str, str, int]:
+    """Determiner, noun, and perhaps an adjective, which stands after the Spanish noun; the person of its verb."""
     feminine, plural = random.random() < 0.5, random.random() < 0.4
     determiner, (english, spanish) = _entry(random, DETERMINERS), _entry(random, (MASCULINE, FEMININE)[feminine][kind])
     if plural:
@@ -128,8 +99,7 @@ def _noun_phrase(random: Random, kind: str) -> Phrase:
         adjective, quality = _entry(random, ADJECTIVES[kind])
         english, spanish = f"{adjective} {english}", f"{spanish} {_agreeing(quality, feminine, plural)}"
     article = "an" if determiner[plural] == "a" and english[0] in "aeiou" else determiner[plural]
-    spanish_article = determiner[2 + feminine + 2 * plural]
-    return Phrase(f"{article} {english}", f"{spanish_article} {spanish}", 2 + 2 * plural, feminine)
+    return f"{article} {english}", f"{determiner[2 + feminine + 2 * plural]} {spanish}", 2 + 2 * plural
 
 
 def _with_s(english: str) -> str:

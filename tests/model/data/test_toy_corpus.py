@@ -22,10 +22,8 @@ AUXILIARIES = {  # of each subject, and what its Spanish verb ends in
     "will will will will will": "ré rás rá remos rán",
     "do do does do do": "o [ae]s [ae] [aei]mos [ae]n",
     "did did did did did": "[éí] [ai]ste i?ó [ai]mos (a|ie)ron",
-    "was were was were were": "era eras era éramos eran",
-    "am are is are are": "soy eres es somos son",
 }
-DIGEST = "e391aa7fa11788b4cb5667958e2e2e7457c5125c33cf9ac10e2badac98d5f201"
+DIGEST = "40067cd3f2152225ccf342714dabde76e46310671293cb016b096c3876b8bd42"
 
 
 @pytest.fixture(scope="module")
@@ -88,15 +86,15 @@ def test_determiners_are_of_one_number_in_both(pairs: list[tuple[str, str]]) -> 
 
 def test_an_english_noun_is_plural_where_the_spanish_determiner_is(pairs: list[tuple[str, str]]) -> None:
     """`glass` and `actress` are not."""
-    said = re.compile(r"(?:The|My|Your|Our) (\w+) (?:is|are|was|were|will)(?: not)?(?: be)? \w+\.")
-    nouns = [(match[1], spanish) for english, spanish in pairs if (match := said.fullmatch(english))]
+    said = re.compile(r"(?:The|My|Your|Our) (\w+) (?:do|does|did|will) not ")
+    nouns = [(match[1], spanish) for english, spanish in pairs if (match := said.match(english))]
     for noun, spanish in nouns:
         assert (re.search(r"[^s]s$", noun) is not None) == spanish.split()[0].endswith("s"), (noun, spanish)
     assert len(nouns) > 1_000
 
 
 def test_an_english_verb_has_its_s_in_the_present_of_the_third_person(pairs: list[tuple[str, str]]) -> None:
-    third = r"(He|She) \w+s\b(?! not)", r"(Él|Ella) (\w+[ae]|es)\b"
+    third = r"(He|She) \w+s\b(?! not)", r"(Él|Ella) \w+[ae]\b"
     for pair in pairs:
         english, spanish = (re.match(form, text) for form, text in zip(third, pair, strict=True))
         assert (english is None) == (spanish is None), pair
@@ -104,8 +102,8 @@ def test_an_english_verb_has_its_s_in_the_present_of_the_third_person(pairs: lis
 
 def test_adjectives_agree_with_the_nouns_that_they_are_said_of(pairs: list[tuple[str, str]]) -> None:
     endings = {"m1": r"o|[^aos]|gris", "f1": r"a|[^aos]|gris", "mm": "os|es", "fm": "as|es"}
-    said = re.compile(r"(\w+) (?!no)\w+(?: no)? (?:es|era|será|son|eran|serán) (\w+)\.")
-    checked = [match.groups() for _, spanish in pairs if (match := said.fullmatch(spanish))]
+    said = re.compile(r"(\w+) \w+ (\w+) no ")
+    checked = [match.groups() for _, spanish in pairs if (match := said.match(spanish))]
     for determiner, adjective in checked:
         assert any(re.search(f"({endings[form]})$", adjective) for form in AGREES[determiner.lower()]), adjective
     assert len(checked) > 1_000
@@ -124,7 +122,7 @@ def test_verbs_agree_with_their_subjects(pairs: list[tuple[str, str]]) -> None:
 def test_forms_by_hand(pairs: list[tuple[str, str]]) -> None:
     words = {word for pair in pairs for text in pair for word in re.findall(r"\w+", text.lower())}
     for forms in (
-        "corro comes vende bailamos reciben lavé comí recibiste compró vendimos cantaron eras éramos",
+        "corro comes vende bailamos reciben lavé comí recibiste compró vendimos cantaron",
         "felices azules grises reyes escritores lápices actrices rojas fuertes grandes",
         "washes glasses actresses sandwiches boxes cookies keys",
     ):
