@@ -1,20 +1,34 @@
-"""What the loader experiment asks for, does, and makes of its rows."""
+"""What the loader experiment asks for, loads and makes of its rows, whoever makes them; its waits add up."""
 
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from model.config import Config
+from model.data.batches import IGNORED, Batch, batch_shape
 from model.data.dataset import TextData
+from model.training.learner import Learner
 from tests.loader_rows import all_rows, workers
 from tune.backend.worker_group import Place
 from tune.devices import Devices
-from tune.experiments import loading, parallel_timing
+from tune.experiments import loader, parallel_timing
 from tune.experiments.base import ExperimentSettings
-from tune.experiments.loader import line, points, tables, work
+from tune.experiments.loader import (
+    Fed,
+    Items,
+    Supply,
+    check_shared_memory,
+    line,
+    points,
+    read_through,
+    rows_of,
+    tables,
+    work,
+)  # fmt: skip
 
 CORES = Devices(kind="cpu", count=2, model="core", precisions=("fp32",), cores=2)
 GPU = Devices(kind="cuda", count=1, model="GPU", precisions=("fp32",), cores=16)
@@ -28,7 +42,7 @@ def asked(devices: Devices, **more: Any) -> list[Any]:
 @pytest.fixture
 def place(text_data: TextData, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(parallel_timing, "MOST_ROUNDS", 5)
-    monkeypatch.setattr(loading, "BATCHES", 3)
+    monkeypatch.setattr(loader, "BATCHES", 3)
     ends = time.monotonic() + 600
     return Place(config=CONFIG, data=text_data, device=torch.device("cpu"), folder=Path("/proc/no"), ends=ends)
 
@@ -77,3 +91,82 @@ def test_tables_have_a_cell_for_each_column():
 def test_a_line_is_of_the_fastest_loader_and_no_rows_make_no_table():
     assert tables([]) == [] and all("ms a batch" in line(row) for row in all_rows())
     assert line(workers("images", 10, slows=3.7e-3)).startswith("fastest in a running loop: 2,")
+
+
+def loader_of(items, rows, workers):
+    """Of so many rows a batch."""
+    supply = Supply(items=items, rows=rows, batch_bytes=1, use=print, own=iter(()), seed=2)
+    return supply.loader(workers=workers)
+
+
+class Squares:
+    """Of which each is drawn from a seed and its number, as a process that decodes would."""
+
+    def __getitem__(self, number):
+        drawn = np.random.default_rng([1, number]).random((1, 2))
+        return Batch((torch.from_numpy(drawn),), torch.tensor([number]), 1)
+
+
+def seen(workers):
+    """The batches of two epochs, of a class that the processes cannot import."""
+    Squares.__module__ = "loaded_squares"
+    batches = loader_of(Items(12, Squares().__getitem__), 4, workers)
+    return [(*batch.inputs, batch.targets) for _ in range(2) for batch in batches]
+
+
+def test_the_same_batches_come_however_many_processes_make_them(monkeypatch):
+    monkeypatch.setattr(loader, "BATCHES", 3)
+    alone, shared = seen(0), seen(2)
+    assert len(alone) == len(shared) == 6
+    for one, other in zip(alone, shared, strict=True):
+        assert all(map(torch.equal, one, other))
+    assert not torch.equal(alone[0][0], alone[3][0]), "each epoch is drawn anew"
+
+
+def shaped(config, data):
+    shape = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context)
+    return rows_of(data, shape), shape
+
+
+@pytest.mark.parametrize(("config", "data"), [("small_text", "text_data"), ("small_pairs", "pair_data")])
+def test_rows_come_together_to_batches_like_our_own(config, data, request):
+    config, data = request.getfixturevalue(config), request.getfixturevalue(data)
+    rows, shape = shaped(config, data)
+    batch = next(iter(loader_of(rows, shape.rows, 0)))
+    learner = Learner(config, data, torch.device("cpu"))
+    own = next(learner.batches)
+    assert [x.shape for x in (*batch.inputs, batch.targets)] == [x.shape for x in (*own.inputs, own.targets)]
+    assert batch.tokens == (batch.targets != IGNORED).sum()
+    Fed(learner).step(batch)
+    assert learner.tokens == batch.tokens
+
+
+def test_every_window_of_the_text_is_there_once(small_text, text_data):
+    rows, shape = shaped(small_text, text_data)
+    read = torch.cat([rows[number].inputs[0][0] for number in range(len(rows))])
+    assert np.array_equal(read.numpy(), text_data.train[: len(read)])
+    assert len(text_data.train) - len(read) <= shape.target
+    assert torch.equal(rows[3].targets[0, :-1], rows[3].inputs[0][0, 1:])
+
+
+def test_waits_and_uses_add_up_to_the_loop(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def spent(seconds):
+        now[0] += seconds
+
+    def batches():
+        for seconds in (5.0, 1.0, 3.0):
+            spent(seconds)
+            yield None
+
+    found = read_through("x", batches, lambda _: spent(2.0))
+    assert found == {"x first": 5.0, "x wait": 3.0, "x whole": 5.0}
+
+
+def test_what_does_not_fit_into_shared_memory_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(loader, "SHARED_MEMORY", tmp_path)
+    check_shared_memory(1)
+    with pytest.raises(ValueError, match=r"bytes are free, and batches under way need 1,000,000,000,000,000,000; enl"):
+        check_shared_memory(10**18)
