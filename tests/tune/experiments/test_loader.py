@@ -28,7 +28,7 @@ from tune.experiments.loader import (
     rows_of,
     tables,
     work,
-)  # fmt: skip
+)
 
 CORES = Devices(kind="cpu", count=2, model="core", precisions=("fp32",), cores=2)
 GPU = Devices(kind="cuda", count=1, model="GPU", precisions=("fp32",), cores=16)
