@@ -20,6 +20,7 @@ from model.data.batches import (
     IGNORED,
     Batch,
     EndlessBatches,
+    Samples,
     Span,
     TrainBatches,
     batch_shape,
@@ -188,6 +189,9 @@ class Transformers(Family):
 
     def span(self, config: Config, data: Data, split: str, tokens: int | None) -> Span:
         return span(_text(data), split, tokens, context=config.evaluation_window or config.context)
+
+    def items(self, config: Config, data: Data) -> Dataset[Batch]:
+        return Samples(self.training_batches(config, data, torch.device("cpu")))
 
     def losses(self, model: nn.Module, config: Config, inputs: Inputs, targets: Tensor) -> tuple[Tensor, Tensor]:
         return training_loss(_logits(model, inputs), targets.flatten(), config.label_smoothing)

@@ -14,7 +14,7 @@ def same(value: float) -> list[float]:
 
 def source(name: str, wait: float, none: float, **more: float) -> dict[str, Any]:
     """One of them, whose loop waits for so long; none: seconds of the whole loop without workers."""
-    figures = {"wait": wait, "whole": USE + wait, "first": 0.05, "gain": none / (USE + wait)} | more
+    figures = {"empty": LOAD, "wait": wait, "whole": USE + wait, "first": 0.05, "gain": none / (USE + wait)} | more
     return {"name": name, "start_seconds": 1.0} | {kind: same(value) for kind, value in figures.items()}
 
 
@@ -29,7 +29,7 @@ def workers(of: str, most: int, *, slows: float = 0.0) -> dict[str, Any]:
 
 def settings() -> dict[str, Any]:
     """Of two workers."""
-    names = ["kept 1", "kept 2", "anew 2"]
+    names = ["2, 1 ahead", "2, 2 ahead", "2, begun anew"]
     return row({"measure": "settings", "of": "images", "workers": 2}, [source(each, PASS, USE) for each in names])
 
 
@@ -37,7 +37,8 @@ def row(asked: dict[str, Any], sources: list[dict[str, Any]]) -> dict[str, Any]:
     """What all rows have."""
     return {
         "key": json.dumps([2, asked], sort_keys=True), "devices": 2, "asked": asked, "config": {}, "rows": 128,
-        "batches": 32, "items": 50_000, "sources": sources, "rounds": {"0 loop whole": [0.1] * 9},
+        "batches": 32, "items": 50_000, "sources": sources,
+        "rounds": {f"{sources[0]['name']} loop whole": [0.1] * 9},
         "start_up_seconds": 9.0,
     }  # fmt: skip
 

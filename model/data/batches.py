@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from model.data.dataset import OwnData, PairData, PairSplit, TextData, count_words
 from model.data.packing import pack
@@ -104,6 +105,21 @@ class EndlessBatches:
 
     def _at(self, place: int) -> Batch:
         return self._feed.batch(self._plan[place], self._there[place])
+
+
+class Samples(Dataset[Batch]):
+    """Of the first epoch, each row a batch of its own: what a DataLoader's processes make one by one."""
+
+    def __init__(self, batches: EndlessBatches) -> None:
+        self._feed, plan = batches._feed, batches.order(0)
+        self._rows = plan.reshape(-1, 1, *plan.shape[2:])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, number: int) -> Batch:
+        row = self._rows[number]
+        return self._feed.batch(row, torch.from_numpy(row))
 
 
 class TrainBatches(EndlessBatches):

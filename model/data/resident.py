@@ -2,7 +2,7 @@
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -38,6 +38,18 @@ class Batch:
         """The same batch on another device."""
         inputs = tuple(None if x is None else x.to(device) for x in self.inputs)
         return Batch(inputs, self.targets.to(device), self.tokens)
+
+    @property
+    def nbytes(self) -> int:
+        """Of all its tensors."""
+        return sum(each.nbytes for each in (*self.inputs, self.targets) if each is not None)
+
+    @staticmethod
+    def joined(batches: "Sequence[Batch]") -> "Batch":
+        """One of all rows."""
+        inputs = zip(*(each.inputs for each in batches), strict=True)
+        joined = tuple(None if some[0] is None else torch.cat(some) for some in inputs)
+        return Batch(joined, torch.cat([each.targets for each in batches]), sum(each.tokens for each in batches))
 
     def parts(self, count: int) -> list[tuple["Batch", Tensor]]:
         """The batch in at most `count` parts, each with its share of the tokens: a scalar on the device.

@@ -9,26 +9,16 @@ import pytest
 import torch
 
 from model.config import Config
-from model.data.batches import IGNORED, Batch, batch_shape
+from model.data.batches import IGNORED, Batch, Samples, batch_shape
 from model.data.dataset import TextData
+from model.families import FAMILIES
 from model.training.learner import Learner
 from tests.loader_rows import all_rows, workers
 from tune.backend.worker_group import Place
 from tune.devices import Devices
 from tune.experiments import loader, parallel_timing
 from tune.experiments.base import ExperimentSettings
-from tune.experiments.loader import (
-    Fed,
-    Items,
-    Supply,
-    check_shared_memory,
-    line,
-    points,
-    read_through,
-    rows_of,
-    tables,
-    work,
-)
+from tune.experiments.loader import check_shared_memory, line, points, read_through, step_on, tables, work
 
 CORES = Devices(kind="cpu", count=2, model="core", precisions=("fp32",), cores=2)
 GPU = Devices(kind="cuda", count=1, model="GPU", precisions=("fp32",), cores=16)
@@ -72,8 +62,8 @@ def test_text_in_a_running_loop_with_workers_and_without_beside_our_own(place):
 
 def test_settings_in_a_running_loop(place):
     (*_, last) = work(place, {"measure": "settings", "of": "text", "workers": 1})
-    kept, anew = last.row["sources"][0], last.row["sources"][-1]
-    assert (kept["name"], anew["name"]) == ("kept 1", "anew 2")
+    kept, *_, anew, own = last.row["sources"]
+    assert (kept["name"], anew["name"], own["name"]) == ("1, 1 ahead", "1, begun anew", "own")
     assert min(kept["first"] + anew["first"]) > 0
 
 
@@ -82,10 +72,8 @@ def test_tables_have_a_cell_for_each_column():
     assert [cells[0] for cells in images.rows] == [*map(str, range(11))] and text.rows[-1][0] == "own"
     for table in (images, text, settings):
         assert {len(cells) for cells in table.rows} == {len(table.columns)}
-    published = [cells[-1] for cells in images.rows]
-    assert published[2] == "fastest" and published[6] == "-" and published[7] == "slower than 0"
     assert images.rows[0][2] == f"{50_000 / 128 * 30e-3:.1f}"
-    assert settings.rows[0][:2] == ["1", "kept"]
+    assert settings.rows[0][0] == "2, 1 ahead"
 
 
 def test_a_line_is_of_the_fastest_loader_and_no_rows_make_no_table():
@@ -93,14 +81,11 @@ def test_a_line_is_of_the_fastest_loader_and_no_rows_make_no_table():
     assert line(workers("images", 10, slows=3.7e-3)).startswith("fastest in a running loop: 2,")
 
 
-def loader_of(items, rows, workers):
-    """Of so many rows a batch."""
-    supply = Supply(items=items, rows=rows, batch_bytes=1, use=print, own=iter(()), seed=2)
-    return supply.loader(workers=workers)
-
-
-class Squares:
+class Squares(torch.utils.data.Dataset):
     """Of which each is drawn from a seed and its number, as a process that decodes would."""
+
+    def __len__(self):
+        return 12
 
     def __getitem__(self, number):
         drawn = np.random.default_rng([1, number]).random((1, 2))
@@ -110,7 +95,7 @@ class Squares:
 def seen(workers):
     """The batches of two epochs, of a class that the processes cannot import."""
     Squares.__module__ = "loaded_squares"
-    batches = loader_of(Items(12, Squares().__getitem__), 4, workers)
+    batches = loader.loader(Squares(), 4, seed=2, workers=workers)
     return [(*batch.inputs, batch.targets) for _ in range(2) for batch in batches]
 
 
@@ -123,30 +108,28 @@ def test_the_same_batches_come_however_many_processes_make_them(monkeypatch):
     assert not torch.equal(alone[0][0], alone[3][0]), "each epoch is drawn anew"
 
 
-def shaped(config, data):
-    shape = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context)
-    return rows_of(data, shape), shape
-
-
 @pytest.mark.parametrize(("config", "data"), [("small_text", "text_data"), ("small_pairs", "pair_data")])
-def test_rows_come_together_to_batches_like_our_own(config, data, request):
+def test_samples_come_together_to_batches_like_our_own(config, data, request):
     config, data = request.getfixturevalue(config), request.getfixturevalue(data)
-    rows, shape = shaped(config, data)
-    batch = next(iter(loader_of(rows, shape.rows, 0)))
+    rows = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context).rows
+    batch = next(iter(loader.loader(FAMILIES[config.family].items(config, data), rows, seed=2, workers=0)))
     learner = Learner(config, data, torch.device("cpu"))
     own = next(learner.batches)
     assert [x.shape for x in (*batch.inputs, batch.targets)] == [x.shape for x in (*own.inputs, own.targets)]
-    assert batch.tokens == (batch.targets != IGNORED).sum()
-    Fed(learner).step(batch)
+    assert batch.tokens == (batch.targets != IGNORED).sum() and batch.nbytes == own.nbytes
+    step_on(learner, batch)
     assert learner.tokens == batch.tokens
 
 
-def test_every_window_of_the_text_is_there_once(small_text, text_data):
-    rows, shape = shaped(small_text, text_data)
-    read = torch.cat([rows[number].inputs[0][0] for number in range(len(rows))])
-    assert np.array_equal(read.numpy(), text_data.train[: len(read)])
-    assert len(text_data.train) - len(read) <= shape.target
-    assert torch.equal(rows[3].targets[0, :-1], rows[3].inputs[0][0, 1:])
+@pytest.mark.parametrize(("config", "data"), [("small_text", "text_data"), ("small_pairs", "pair_data")])
+def test_samples_are_the_rows_of_an_epoch_each_once(config, data, request):
+    config, data = request.getfixturevalue(config), request.getfixturevalue(data)
+    batches = FAMILIES[config.family].training_batches(config, data, torch.device("cpu"))
+    samples = Samples(batches)
+    epoch = Batch.joined([next(batches) for _ in range(len(batches))])
+    apart = Batch.joined([samples[number] for number in range(len(samples))])
+    assert torch.equal(apart.inputs[0], epoch.inputs[0]) and torch.equal(apart.targets, epoch.targets)
+    assert len(samples) == len(epoch.targets) and apart.tokens == epoch.tokens
 
 
 def test_waits_and_uses_add_up_to_the_loop(monkeypatch):
