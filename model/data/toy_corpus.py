@@ -1,10 +1,8 @@
 """English sentences with their Spanish, made by a small grammar: the text that is always there."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from random import Random
-from typing import TypeVar
 
-Item = TypeVar("Item")
 PAIRS = 60_000
 
 MASCULINE = {  # English/Spanish, by kind
@@ -38,7 +36,7 @@ ENDINGS = {  # by the infinitive's vowel and the person: I, you, third singular,
     "past": {"a": "é aste ó amos aron", "e": "í iste ió imos ieron", "i": "í iste ió imos ieron"},
     "will": {"a": "aré arás ará aremos arán", "e": "eré erás erá eremos erán", "i": "iré irás irá iremos irán"},
 }
-ENDS = {"today": "hoy", "at home": "en casa", "in the garden": "en el jardín", "with Ana": "con Ana", "": ""}
+ENDS = "today/hoy", "at home/en casa", "in the garden/en el jardín", "with Ana/con Ana", "/"
 PRONOUNS = "I//0 you//1 he/él/2 she/ella/2 we//3 they/ellos/4"  # Spanish leaves out whom the verb tells
 
 
@@ -55,17 +53,14 @@ def pairs() -> list[tuple[str, str]]:
 
 def _sentence(random: Random) -> tuple[str, str]:
     """`The tall girl did not help my brothers at home.` A statement, negative or question."""
-    kind, tense = _choose(random, list(VERBS)), _choose(random, list(ENDINGS))
+    (kind,), (tense,) = _chosen(random, VERBS), _chosen(random, ENDINGS)
     who, spanish_who, person = _subject(random)
-    base, past, infinitive = _entry(random, VERBS[kind])
-    auxiliary, plain = {
-        "present": ("does", _with_s(base)) if person == 2 else ("do", base),
-        "past": ("did", past),
-        "will": ("will", f"will {base}"),
-    }[tense]
+    base, past, infinitive = _chosen(random, VERBS[kind].split())
+    present = ("does", _with_s(base)) if person == 2 else ("do", base)
+    auxiliary, plain = {"present": present, "past": ("did", past), "will": ("will", f"will {base}")}[tense]
     verb = infinitive[:-2] + ENDINGS[tense][infinitive[-2]].split()[person]
     what, spanish_what, _ = _noun_phrase(random, kind) if kind else ("", "", 2)
-    end, spanish_end = _choose(random, list(ENDS.items()))
+    end, spanish_end = _chosen(random, ENDS)
     if kind == "person":
         spanish_what = f"a {spanish_what}".replace("a el ", "al ")
     after, spanish_after = f"{what} {end}", f"{spanish_what} {spanish_end}"
@@ -85,18 +80,19 @@ def _written(*parts: str) -> str:
 def _subject(random: Random) -> tuple[str, str, int]:
     if random.random() < 0.6:
         return _noun_phrase(random, "person")
-    english, spanish, person = _entry(random, PRONOUNS)
+    english, spanish, person = _chosen(random, PRONOUNS.split())
     return english, spanish, int(person)
 
 
 def _noun_phrase(random: Random, kind: str) -> tuple[str, str, int]:
     """Determiner, noun, and perhaps an adjective, which stands after the Spanish noun; the person of its verb."""
     feminine, plural = random.random() < 0.5, random.random() < 0.4
-    determiner, (english, spanish) = _entry(random, DETERMINERS), _entry(random, (MASCULINE, FEMININE)[feminine][kind])
+    determiner = _chosen(random, DETERMINERS.split())
+    english, spanish = _chosen(random, (MASCULINE, FEMININE)[feminine][kind].split())
     if plural:
         english, spanish = _with_s(english), _agreeing(spanish, False, True)
     if random.random() < 0.4:
-        adjective, quality = _entry(random, ADJECTIVES[kind])
+        adjective, quality = _chosen(random, ADJECTIVES[kind].split())
         english, spanish = f"{adjective} {english}", f"{spanish} {_agreeing(quality, feminine, plural)}"
     article = "an" if determiner[plural] == "a" and english[0] in "aeiou" else determiner[plural]
     return f"{article} {english}", f"{determiner[2 + feminine + 2 * plural]} {spanish}", 2 + 2 * plural
@@ -115,11 +111,7 @@ def _agreeing(spanish: str, feminine: bool, plural: bool) -> str:
     return many if plural else spanish
 
 
-def _entry(random: Random, table: str) -> list[str]:
-    """One of the entries between blanks, its forms apart."""
-    return _choose(random, table.split()).split("/")
-
-
-def _choose(random: Random, items: Sequence[Item]) -> Item:
-    """As Random.choice, but the same in every Python."""
-    return items[int(random.random() * len(items))]
+def _chosen(random: Random, entries: Iterable[str]) -> list[str]:
+    """The forms of one of them, the same in every Python."""
+    every = list(entries)
+    return every[int(random.random() * len(every))].split("/")
