@@ -76,7 +76,8 @@ def table(row: Row) -> Table:
         "rounds, in turns; begin: until the very first batch, processes and all; first batch: of a later epoch. "
         "Published: 2 workers are the fastest, 7 and more slower than none"
     )
-    return Table(title=f"Loading {row['asked']['of']}, a batch", columns=columns, rows=cells, note=note)
+    title = f"Loading {row['asked']['of']}: {row['asked']['measure']}, a batch"
+    return Table(title=title, columns=columns, rows=cells, note=note)
 
 
 def line(row: Row) -> str:
