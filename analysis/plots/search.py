@@ -61,19 +61,21 @@ def front(results: Results, family: str) -> Picture:
     taken: list[BboxBase] = []
     for row in furthest.iloc[:: -1 if len(furthest) <= NAMED else 1 - len(furthest)].to_dict("records"):
         left, first = row["parameters"] > middle, row["trial"] == best["trial"]
-        named = plot.annotate(
-            f"{'winner: ' if first else ''}{row['trial']} {row['config']}",
-            (row["parameters"], row["perplexity"]),
-            textcoords="offset points",
-            xytext=(-6 if left else 6, 12 if first else -12),
-            ha="right" if left else "left",
-            fontsize=8,
-        )
-        place = named.get_window_extent()
-        if place.count_overlaps(taken):
+        beside = (16, -7) if left else (6, 12)  # of its ring: there the front goes on to the right
+        for across, up in [beside] if first else [(6, -12), (6, 7)]:
+            named = plot.annotate(
+                f"{'winner: ' if first else ''}{row['trial']} {row['config']}",
+                (row["parameters"], row["perplexity"]),
+                textcoords="offset points",
+                xytext=(-across if left else across, up),
+                ha="right" if left else "left",
+                fontsize=8,
+            )
+            place = named.get_window_extent()
+            if not place.count_overlaps(taken):
+                taken.append(place)
+                break
             named.remove()
-        else:
-            taken.append(place)
     return Picture(
         name=f"front-{family}",
         title=f"{family}: size against perplexity",
