@@ -74,7 +74,7 @@ def table(row: Row) -> Table:
     note = (
         f"{row['rows']} of {row['items']:,} at a time, {row['batches']} batches an epoch; medians of {rounds} "
         "rounds, in turns; begin: until the very first batch, processes and all; first batch: of a later epoch. "
-        "Published: 2 workers are the fastest, 7 and more slower than none"
+        "Published, of images: 2 workers are the fastest, 7 and more slower than none"
     )
     title = f"Loading {row['asked']['of']}: {row['asked']['measure']}, a batch"
     return Table(title=title, columns=columns, rows=cells, note=note)
