@@ -21,8 +21,11 @@ ENDS: tuple[Ended, ...] = ("final", "turned", "returned")
 """Of these, those after which a trial has nothing more to do."""
 TIE = 0.003
 """Losses closer than this, in nats, are the same: the noise of a seed."""
-LOOKS = 2
-"""So many in a row must be above the lowest by more than that."""
+LOOKS = 3
+"""The median of so many in a row must be above that of as many before by more than that: one look is off by more than
+several of them gain."""
+WATCH_SHARE, WATCH_POINTS = 0.07, 60
+"""A loss that may turn is looked at after so much more training, and so often in a lease."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,23 +144,28 @@ class Report:
 
 @dataclass
 class Lowest:
-    """Of validation losses of one trial, in their order and all on one subset, the lowest; above: how many in a row
-    since are worse."""
+    """Of validation losses of one trial, in their order and all on one subset, the lowest, and the last ones."""
 
     loss: float = math.inf
-    above: int = 0
+    last: list[float] = field(default_factory=list)
 
     def add(self, loss: float) -> bool:
         """Take note of another one. Whether it is the lowest."""
-        self.above = self.above + 1 if loss > self.loss + TIE else 0
+        self.last = [*self.last, loss][-2 * LOOKS :]
         lower = loss < self.loss
         self.loss = min(self.loss, loss)
         return lower
 
     @property
+    def above(self) -> bool:
+        """Whether the last one is worse."""
+        return bool(self.last) and self.last[-1] > self.loss + TIE
+
+    @property
     def turned(self) -> bool:
         """Whether the trial is past its best, for all that noise may do."""
-        return self.above >= LOOKS
+        before, since = self.last[:LOOKS], self.last[LOOKS:]
+        return len(since) == LOOKS and sorted(since)[LOOKS // 2] > sorted(before)[LOOKS // 2] + TIE
 
 
 def merge(before: Report | None, after: Report) -> Report:

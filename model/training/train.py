@@ -20,7 +20,7 @@ from model.training.memory import PeakMemory, give_back_freed, prepare_process, 
 from model.training.schedule import Decay, warm_up
 from model.training.time_budget import MARGIN, WARM, Forecast, Lease, Pace, Segment
 from tune.errors import UserError
-from tune.reports import EPOCHS_AS_NEW, Ended, Evaluation, Lowest, Report
+from tune.reports import EPOCHS_AS_NEW, WATCH_POINTS, WATCH_SHARE, Ended, Evaluation, Lowest, Report
 
 EXPLODED = 3.0
 """Nats above the first loss, in two looks one after the other."""
@@ -79,7 +79,6 @@ YIELD_SECONDS = 1.0
 CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 0.01  # between checkpoints in a long segment; their share of it, at most
 CURVE_POINTS, CURVE_SHARE = 10, 0.02  # evaluations of a final segment; their share of it, at most
 LISTED_POINTS = 20  # of one that is there for its learning curve, at equal distances in steps
-WATCH_SHARE, WATCH_POINTS = 0.1, 40  # a loss that may turn is looked at after so much more training, and so often
 COMPILE_REPAYS = {"cpu": 200.0, "cuda": 60.0}
 """Training seconds ahead that make torch.compile worth its time: what takes c, and makes a step r times as fast, is
 repaid after c r / (r - 1). Of a core: nanogpt of context 256 d128 l4 27 s and 1.28, d256 l3 21 and 1.15; translation
@@ -325,7 +324,7 @@ class _Training:
 
     def _go_back(self) -> None:
         """To the best that was seen, where the end is worse; its average is then nothing of its own."""
-        if self.lowest.above:
+        if self.lowest.above or self.lowest.turned:
             for parameter, best in zip(self.learner.names, self.best, strict=True):
                 parameter.detach().copy_(best)
             if self.learner.average is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tune.errors import UserError
-from tune.reports import EPOCHS_AS_NEW, Lowest
+from tune.reports import EPOCHS_AS_NEW, WATCH_SHARE, Lowest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +70,14 @@ class Curve:
     def turns(self) -> float:
         """Steps at its best, where it is seen to be past that while it has its text before it again and again, as a
         search would see it; inf: it is not, or what it trains on is not known."""
-        lowest, best, often = Lowest(), math.inf, EPOCHS_AS_NEW * self.text_tokens / (self.tokens_per_step or 1.0)
+        lowest, best, look = Lowest(), math.inf, EPOCHS_AS_NEW * self.text_tokens / (self.tokens_per_step or 1.0)
         for place, losses in enumerate(zip_longest(self.losses, self.averaged, fillvalue=math.inf), 1):
             steps = place * self.steps_per_report
             kept = min((loss for loss in losses if math.isfinite(loss)), default=math.inf)
-            if self.text_tokens and steps >= often and lowest.add(kept):
+            if not self.text_tokens or steps < look:
+                continue
+            look = (1 + WATCH_SHARE) * steps
+            if lowest.add(kept):
                 best = steps
             if lowest.turned:
                 return best

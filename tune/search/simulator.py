@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tune.reports import ENDS, Ended, Evaluation, Report
+from tune.reports import ENDS, LOOKS, WATCH_POINTS, WATCH_SHARE, Ended, Evaluation, Report
 from tune.search.engine import Engine
 from tune.search_space import Value
 from tune.store.accounting import Assignment
 
-PAST_SHARES = 0.2, 0.05
-"""Of its training, or of its lease, so much more has a trial when it is seen to be past its best: two looks, as train()
-has them."""
+PAST_SHARES = LOOKS * WATCH_SHARE, LOOKS / WATCH_POINTS
+"""Of its training, or of its lease, so much more has a trial when it is seen to be past its best."""
 
 
 class Course(Protocol):
