@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from tests.tune.search.world import LIMIT, World
-from tune.reports import SPLITS, Evaluation, Report, from_row, journal_row, merge, to_row
+from tune.reports import LOOKS, SPLITS, Evaluation, Lowest, Report, from_row, journal_row, merge, to_row
 from tune.search.engine import Engine
 from tune.search.resume import events, report_of
 from tune.search.state import Agreed
@@ -127,3 +127,19 @@ def test_a_study_that_goes_on_hears_the_same_reports(tmp_path: Path, seed: int) 
         if not isinstance(event, Agreed) and event["action"] is None
     ]
     assert {report.ended for _, report in told.reports} >= {"rung", "final", "diverged"} and again == told.reports
+
+
+@pytest.mark.parametrize("turns", [None, 12])
+def test_a_loss_that_falls_by_less_than_a_look_is_off_has_not_turned_and_one_that_rises_soon_has(
+    turns: int | None,
+) -> None:
+    """In 98 of 100."""
+    chance, late = random.Random(0), 0
+    for _ in range(100):
+        lowest, seen = Lowest(), 0
+        while seen < 20 and not lowest.turned:
+            rise = -0.005 * seen if turns is None else 0.01 * abs(seen - turns)
+            lowest.add(1 + rise + chance.gauss(0, 0.005))
+            seen += 1
+        late += lowest.turned if turns is None else not turns < seen <= turns + 2 * LOOKS
+    assert late <= 2

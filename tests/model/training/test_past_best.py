@@ -82,12 +82,8 @@ def test_past_its_best_it_ends_and_the_best_is_what_is_kept(watched: Watched, fi
 
 @pytest.mark.parametrize("final", [False, True])
 @pytest.mark.parametrize(
-    "loss",
-    [
-        lambda step: 1 / step, lambda step: 1 / step + 0.5 * (step == 66), lambda step: 1 + 0.002 * (step % 2),
-        lambda step: 1 + 2 / step + 0.004 * (7919 * step % 5 - 2),
-    ],
-    ids=["falls", "one reading above", "noise", "it falls by less than the noise of a look"],
+    "loss", [lambda step: 1 / step, lambda step: 1 / step + 0.5 * (step == 66), lambda step: 1 + 0.002 * (step % 2)],
+    ids=["falls", "one reading above", "noise"],
 )  # fmt: skip
 def test_noise_ends_none(watched: Watched, loss: Callable[[int], float], final: bool) -> None:
     watched.loss = loss
