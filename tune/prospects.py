@@ -16,7 +16,6 @@ from tune.search.confirm import Confirming
 from tune.search.engine import Engine
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, CostModel, Family
 from tune.search.forecast import NO_PROGRESS, Progress
-from tune.search.front import Forecast
 from tune.search.ladder import Frame
 from tune.search.other_caps import Conditions, Expected, Foretold, other_caps
 from tune.search.resume import agreed, replay, undamaged
@@ -90,9 +89,6 @@ class Unasked:
 
     def suggest(self, trial: str) -> dict[str, Any]:
         raise AssertionError("a study that is only read starts no trial")
-
-    def expected(self) -> Forecast | None:
-        return None
 
     def tried(self, trial: str, config: dict[str, Any]) -> None:
         pass

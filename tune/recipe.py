@@ -20,7 +20,7 @@ Compute-optimal size grows with the square root of the compute (Hoffmann et al. 
 LEAST_TOKENS_A_WEIGHT, MOST_TOKENS_A_WEIGHT = 5, 100
 """Of a model's layers, what it should see: compute-optimal are 20 (Hoffmann et al. 2022); a text with fewer is learned
 by heart, and more would train a better, larger model."""
-LIFE_SHARE = 0.6
+LIFE_SHARE = 0.7
 """Of what a family's device-seconds train, the part of the one trial that is trained to its end."""
 MOST_EPOCHS = 40
 """Of the small text that serves where none is named, and of any before --plan says that it is too small: to train on

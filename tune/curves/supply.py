@@ -9,7 +9,6 @@ import optuna
 
 from tune.curves.recorded import Curve
 from tune.search.forecast import NO_PROGRESS, Progress
-from tune.search.front import Forecast
 from tune.search.outlook import Outlook, most_promising
 from tune.search_space import Config, Value
 
@@ -125,10 +124,6 @@ class Supply:
         self._given[trial] = index = self._next()
         del self._left[index]
         return {"curve": index}
-
-    def expected(self) -> Forecast | None:
-        """What the best of these is expected to have at its end; None: too little is known."""
-        return self.outlook.best([self._curves[index].config for index in self._left])
 
     def tried(self, trial: str, config: dict[str, Value]) -> None:
         """Nothing goes on from an earlier run here."""

@@ -6,12 +6,11 @@ import math
 import statistics
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Mapping, Sized
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tune.reports import KEPT_BACK, Report
 from tune.search.forecast import NO_PROGRESS, Progress, Standing
-from tune.search.front import Forecast
 from tune.search.ladder import Ladder
 from tune.search.memory_model import Memory
 from tune.search.successive_halving import Confirm, Left, Move
@@ -133,9 +132,6 @@ class Suggestions(Protocol):
 
     def suggest(self, trial: str) -> Config:
         """One of these."""
-
-    def expected(self) -> Forecast | None:
-        """What one of these is expected to have at its end; None: too little is known."""
 
     def tried(self, trial: str, config: Config) -> None:
         """A configuration was given to a trial by an earlier run."""
@@ -321,7 +317,7 @@ class Family:
         """What a free slot should do for it. Where no configuration is left, nothing new begins."""
         if self.refusals >= MOST_REFUSALS or not self.suggestions.more:
             self.policy.more = False
-        return self.policy.decide(replace(left, new=self.suggestions.expected))
+        return self.policy.decide(left)
 
     def state(self) -> dict[str, object]:
         """All that its events made of it, as plain data; what was suggested follows from that."""

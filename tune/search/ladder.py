@@ -8,6 +8,7 @@ none, with a last segment on what is kept of the cap. Only the fitting of a ladd
 import math
 from dataclasses import asdict, dataclass, replace
 
+from tune.recipe import LIFE_SHARE
 from tune.reports import NATS, Metric
 
 TRIALS_AT_600_SECONDS = 12
@@ -29,23 +30,22 @@ class Rules:
     """The ideas of the policy; the replay leaves each out to see what it is worth.
 
     eta: a rung is so many times the training of the one below, and takes one in so many of those below it. last_share:
-    kept from the start for the leader's way to its end, no more than a life of its own takes. law: what trials would
-    have at their ends is foretold by a law of all of them; doubt: and counts with so many standard deviations on top:
-    one of which little is known waits. fall_kept: before there is one, a loss falls over a rung by so much of what it
-    fell over the one below, as on a power law (0: nothing is extrapolated). worth: more is explored only where it is
-    expected to gain more than it costs the leader. past_best: trials that got worse wait behind the others. narrow:
-    slots without use are handed back. rush: where a deadline leaves money idle, others than the leader go on.
-    least_gain: nats that the last second of a last segment must be expected to bring, by the law (0: none is cut
-    short). front: trials are worth what they add to the front of size against loss, and points of it share what is kept
-    for a last segment.
+    kept from the start for the leader's last segment; life_share: likewise, where trials have a life of their own, of
+    which none takes more. law: what trials would have at their ends is foretold by a law of all of them; doubt: and
+    counts with so many standard deviations on top: one of which little is known waits. fall_kept: before there is one,
+    a loss falls over a rung by so much of what it fell over the one below, as on a power law (0: nothing is
+    extrapolated). past_best: trials that got worse wait behind the others. narrow: slots without use are handed back.
+    rush: where a deadline leaves money idle, others than the leader go on. least_gain: nats that the last second of a
+    last segment must be expected to bring, by the law (0: none is cut short). front: trials are worth what they add to
+    the front of size against loss, and points of it share what is kept for a last segment.
     """
 
     eta: float = 2.0
-    last_share: float = 0.6
+    last_share: float = LIFE_SHARE
+    life_share: float = 0.6
     fall_kept: float = 0.75
     law: bool = True
     doubt: float = 1.0
-    worth: bool = True
     past_best: bool = True
     narrow: bool = True
     rush: bool = True
@@ -153,7 +153,8 @@ class Frame:
             confirm = min(CONFIRM_SHARE * usable / (2 * self.seeds), CONFIRM_WALL * wall)
             anew = 2 * self.seeds * confirm
             seconds, wall = seconds - anew, wall - anew / (self.part * self.slots)
-        kept = min(self.rules.last_share * min(seconds, wall), self.life + self.overhead)
+        share = self.rules.last_share if math.isinf(self.life) else self.rules.life_share
+        kept = min(share * min(seconds, wall), self.life + self.overhead)
         coming_up = max(self.start_up, min(self.start_up * self.slots, START_UP_SHARE * seconds))
         explore = max(0.0, min(seconds - kept - coming_up, self.part * self.slots * (wall - kept) - coming_up))
         least = min(

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from tune.errors import UserError
 from tune.search.family import FIRST_OVERHEAD_SECONDS, CostModel, Family, TrialRecord, with_margin
 from tune.search.forecast import NO_PROGRESS, Progress
-from tune.search.front import Forecast
 from tune.search.ladder import Frame, Ladder
 from tune.search.memory_model import Memory
 from tune.search.successive_halving import HandBack, Left, Move, SuccessiveHalving, Train
@@ -133,9 +132,6 @@ class Listing(SuccessiveHalving):
     def suggest(self, trial: str) -> Config:
         """None is asked for."""
         raise NotImplementedError
-
-    def expected(self) -> Forecast | None:
-        """Nothing is."""
 
     def tried(self, trial: str, config: Config) -> None:
         """A trial was begun with a configuration. UserError: the list has no other such."""

@@ -124,11 +124,6 @@ class Outlook:
         lowest, _ = min(forecasts)
         return [-math.log(loss / lowest) / DOUBT for loss, _ in forecasts]
 
-    def best(self, configs: Sequence[Config]) -> Forecast | None:
-        """Of the one that is expected to be the best."""
-        found = self.of(configs)
-        return min(found) if found else None
-
 
 def most_promising(configs: Sequence[Config], prior: Callable[[Config], float], outlook: Outlook) -> int:
     """The place of the first of those that prior and outlook together favour."""

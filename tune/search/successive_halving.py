@@ -20,8 +20,6 @@ from tune.search_space import Config
 LEAST_BESIDE = 0.5
 """Of the training that it had, what a last segment beside the leader's must bring, which is a decay: less makes nothing
 of it."""
-WORTH = 1.5
-"""Times what exploring costs the leader: so much it must be expected to gain, as it finds out only a part of it."""
 ENOUGH = 1.01
 """A last segment that adds less than that to a training is none."""
 TOO_LITTLE = "an hour more is expected to bring less than --stop-below-gain asks for"
@@ -37,14 +35,13 @@ VARYING = re.compile(r"0x[0-9a-f]+|\d+")
 @dataclass(frozen=True, kw_only=True)
 class Left:
     """What a free slot finds: device-seconds neither spent nor reserved, slots, trials, seconds to the deadline, and
-    those that trials on their way to a rung have reserved; new: what another trial is expected to have at its end."""
+    those that trials on their way to a rung have reserved."""
 
     seconds: float
     slots: int
     running: int
     wall: float = math.inf
     reserved: float = 0.0
-    new: Callable[[], Forecast | None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -303,13 +300,13 @@ class SuccessiveHalving:
             if room <= 0:
                 continue
             if rung == 0:
-                if self._affords_another(free) and self._is_worth(None, left):
+                if self._affords_another(free):
                     return Start(f"of {quota:.0f} s for rung 0, {used:.0f} are used")
                 continue
             trial, flying = self._standings.first(rung - 1), self._standings.flying(rung - 1)
             places = math.ceil(room / (self.ladder.cost(rung) if trial is None else self._price(trial, rung)))
             if trial is not None and places > flying:
-                if self._price(trial, rung) <= free and self._is_worth(trial, left):
+                if self._price(trial, rung) <= free:
                     return Promote(trial, rung, self._place(trial))
             elif flying and left.running:
                 if left.running < places:
@@ -371,20 +368,6 @@ class SuccessiveHalving:
         if price <= least or end <= ENOUGH * had:
             return HandBack(f"{seconds:.0f} s are left: {TOO_LITTLE}")
         return Finish(trial, price, f"leads, and gets {price:.0f} s of {seconds:.0f}: then {TOO_LITTLE}", end)
-
-    def _is_worth(self, trial: str | None, left: Left) -> bool:
-        """Whether a trial (None: a new one) on its way to the top rung is expected to make the best better by more than
-        the leader, which would have these seconds, becomes by them. Where no law tells, it is."""
-        leader = self._standings.leader()
-        if not self._rules.worth or self._rules.front or leader in (None, trial) or math.isfinite(self.ladder.life):
-            return True
-        assert leader is not None
-        less = left.seconds - self._price(trial, self.ladder.top)
-        longer, shorter = (self._standings.after(leader, min(each, left.wall)) for each in (left.seconds, less))
-        other = left.new() if trial is None else self._standings.after(trial, min(less, left.wall))
-        if longer is None or shorter is None or other is None:
-            return True
-        return expected_gain(shorter, other) > WORTH * (shorter[0] - longer[0])
 
     def _may_gain(self, trial: str | None, left: Left) -> bool:
         """Whether a trial (None: a new one) is expected to make the best better, by what those that are past theirs

@@ -12,7 +12,6 @@ import optuna
 from tune.errors import UserError
 from tune.own_space import OwnSpace
 from tune.search.forecast import NO_PROGRESS, Progress
-from tune.search.front import Forecast
 from tune.search.outlook import Outlook, most_promising
 from tune.search_space import ASPECT, CENTRE, FREED, PER_LAYER, Config, Dimension, Space, Value, layer_weights
 
@@ -81,11 +80,6 @@ class Suggester:
         promises = list(map(self._prior, configs))
         least = AS_PROMISING * max(promises)
         return [config for config, promise in zip(configs, promises, strict=True) if promise >= least]
-
-    def expected(self) -> Forecast | None:
-        """What a promising one that was not tried yet is expected to have at its end; None: too little is known."""
-        rng = self._rng()
-        return self._outlook.best(list(self._new(self._space.sample(rng) for _ in range(MODEL_DRAWS))))
 
     def tried(self, trial: str, config: Config) -> None:
         """A config is taken, now or by an earlier run of the study. UserError: it is in no space of the family."""

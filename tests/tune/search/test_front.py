@@ -85,7 +85,7 @@ class OneSize(Alone):
 @pytest.mark.parametrize("scenario", [{}, {"life": 100.0}, {"seconds": 3000.0, "slots": 4, "life": 200.0}], ids=str)
 def test_among_models_of_one_size_it_is_a_search_for_the_lowest_loss(scenario: dict[str, Any]) -> None:
     found = []
-    for rules in (Rules(law=False, worth=False), Rules(law=False, worth=False, front=True)):
+    for rules in (Rules(law=False), Rules(law=False, front=True)):
         search = OneSize(rules=rules, **scenario)
         search.run()
         found.append([[row[name] for name in ("trial", "action", "rung")] for row in search.decided()])
@@ -104,15 +104,15 @@ def test_where_the_loss_counts_nothing_depends_on_sizes_but_by_the_law(scenario:
 
 @pytest.mark.parametrize("slots", [1, 4])
 def test_without_ends_of_their_own_several_sizes_are_trained_to_one_and_the_cap_is_used(slots: int) -> None:
-    volumes = dict[bool, list[float]]()
+    volumes, sizes = dict[bool, list[float]](), list[int]()
     for seed in range(4):
         both = {of: searched(seed, seconds=3000.0, slots=slots, rules=Rules(front=of)) for of in (False, True)}
         bound = reference([*ends(both[False]), *ends(both[True])])
         for of, search in both.items():
             assert 0.95 * search.seconds <= search.spent <= search.seconds
             volumes.setdefault(of, []).append(hypervolume(ends(search), bound))
-        assert len(ends(both[True])) > 1
-    assert fmean(volumes[True]) > fmean(volumes[False])
+        sizes.append(len(ends(both[True])))
+    assert fmean(sizes) > 1.5 and fmean(volumes[True]) > fmean(volumes[False])
 
 
 @pytest.mark.parametrize("slots", [1, 4])

@@ -125,7 +125,7 @@ def test_however_many_trials_tell_speeds_are_fitted_to_few_and_seldom(monkeypatc
     seen = outlook([])
     for number in range(2000):
         seen.tell(f"t{number}", TRIED[number % len(TRIED)], progress(TRIED[number % len(TRIED)]))
-        seen.best(NEW)
+        seen.of(NEW)
     assert len(fitted) < 100 and max(fitted) <= 200
 
 

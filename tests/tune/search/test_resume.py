@@ -58,15 +58,15 @@ def test_an_extended_study_that_is_killed_is_still_extended(tmp_path: Path) -> N
     first_rungs = {name: family.policy.rung_seconds(0) for name, family in world.families.items()}
     for reports in (0, 7):
         world.journal.close()
-        world = World(tmp_path, cap=1800, slots=2)
+        world = World(tmp_path, cap=2400, slots=2)
         before = policy_states(world)
         world.run(reports)
         assert (reports == 0) == (policy_states(world) == before)
     world.journal.close()
-    world = World(tmp_path, cap=1800, slots=2)
+    world = World(tmp_path, cap=2400, slots=2)
     assert {name: family.policy.rung_seconds(0) for name, family in world.families.items()} == first_rungs
     world.run()
-    assert 0.97 * 1800 <= world.accounting.ledger.spent <= 1800
+    assert 0.97 * 2400 <= world.accounting.ledger.spent <= 2400
     repeated = "SELECT trial FROM reports WHERE rung IS NOT NULL GROUP BY trial, rung HAVING COUNT(*) > 1"
     assert world.journal.rows(repeated) == []
     assert world.total("SELECT COUNT(*) FROM reports WHERE final") == 4

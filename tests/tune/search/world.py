@@ -14,7 +14,6 @@ from tune.search.confirm import Confirming
 from tune.search.engine import Engine, Listener
 from tune.search.family import CostModel, Family
 from tune.search.forecast import NO_PROGRESS, Progress
-from tune.search.front import Forecast
 from tune.search.ladder import Frame
 from tune.search.listed import Listed, listed_family
 from tune.search.memory_model import FACTOR, OVERHEAD_BYTES, Memory
@@ -63,9 +62,6 @@ class Numbered:
     def suggest(self, trial: str) -> dict[str, Any]:
         self.given += 1
         return {"number": self.given}
-
-    def expected(self) -> Forecast | None:
-        return None
 
     def tried(self, trial: str, config: dict[str, Any]) -> None:
         self.given += 1
