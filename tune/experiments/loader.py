@@ -1,6 +1,4 @@
-"""Batches by torch's DataLoader in 0 to 10 workers: what a running loop waits for; of text, or of what a family of a
-user's own has, such as images that are decoded and cut on the way.
-"""
+"""Batches by torch's DataLoader in 0 to 10 workers, of text or of what a user's family has: what a loop waits for."""
 
 import multiprocessing
 import shutil
@@ -15,7 +13,7 @@ from typing import Any, cast
 import ray.cloudpickle
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset, RandomSampler
+from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset
 
 from kernels.timing import interval
 from model.data.batches import Batch, EndlessBatches, batch_shape
@@ -31,19 +29,16 @@ from tune.experiments.tables import with_interval
 
 BATCHES = 16
 """Of an epoch."""
-PREFETCH = 2
-"""Batches ahead for each worker: torch's own number."""
-PREFETCHES = (1, 2, 4, 8)
-"""Those that are compared."""
+PREFETCH, PREFETCHES = 2, (1, 2, 4, 8)
+"""Batches ahead for each worker: torch's own number, and those that are compared."""
 MOST_WORKERS, FEW_WORKERS = 10, 2
 """The published report's; and with how many, where there are as many, the other settings are compared."""
 OWN = "own"
 """This project's batches, which need no loader."""
 SHARED_MEMORY = Path("/dev/shm")
 """Where processes lay batches for the loop."""
-ROUNDS, LEAST_ROUNDS = 20, 8
-TURN_SECONDS = 4.0
-"""Of a loader in a round, in an empty loop and in a running one."""
+ROUNDS, LEAST_ROUNDS, TURN_SECONDS = 20, 8, 4.0
+"""A turn: of a loader in a round, in an empty loop and in a running one."""
 BEGIN_SECONDS, WORKER_SECONDS = 10.0, 0.5
 """Until the samples are there and the first process can be begun, and for each process."""
 KINDS = {"empty": "empty whole", "wait": "loop wait", "whole": "loop whole", "first": "loop first"}
@@ -67,10 +62,8 @@ def table(row: Row) -> Table:
         ]
         for source in row["sources"]
     ]  # fmt: skip
-    columns = (
-        *("workers", "empty loop, ms", "whole set, s", "running: wait, ms", "running: all, ms"),
-        *("times as fast", "first batch, ms", "begin, s"),
-    )
+    columns = [*("workers", "empty loop, ms", "whole set, s", "running: wait, ms", "running: all, ms"),
+               *("times as fast", "first batch, ms", "begin, s")]  # fmt: skip
     note = (
         f"{row['rows']} of {row['items']:,} at a time, {row['batches']} batches an epoch; medians of {rounds} "
         "rounds, in turns; begin: until the very first batch, processes and all; first batch: of a later epoch. "
@@ -87,20 +80,11 @@ def line(row: Row) -> str:
            f"of which {with_interval(best['wait'], '{:.2f}', 1e3)} waited for"  # fmt: skip
 
 
-class ByValue(Dataset[Batch]):
-    """A dataset that goes to a loader's processes by value: they cannot import a class of a file that was loaded."""
-
-    def __init__(self, samples: Dataset[Batch]) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return len(cast(Sized, self.samples))
-
-    def __getitem__(self, number: int) -> Batch:
-        return self.samples[number]
+class ByValue(Subset[Batch]):
+    """Samples that go to a loader's processes by value: they cannot import a class of a file that was loaded."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ray.cloudpickle.loads, (ray.cloudpickle.dumps(self.samples),)
+        return ray.cloudpickle.loads, (ray.cloudpickle.dumps(self.dataset),)
 
 
 def loader(
@@ -112,16 +96,16 @@ def loader(
     threads that it does not have.
     """
     order, own = (torch.Generator().manual_seed(seed) for _ in range(2))
-    sampler = RandomSampler(cast(Sized, samples), num_samples=rows * BATCHES, generator=order)
+    each = ByValue(samples, range(len(cast(Sized, samples))))
+    sampler = RandomSampler(each, num_samples=rows * BATCHES, generator=order)
     processes: dict[str, Any] = {}
     if workers:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["__main__", __name__])
         processes = {"multiprocessing_context": context, "prefetch_factor": prefetch, "persistent_workers": persistent}
     return DataLoader(
-        ByValue(samples), rows, sampler=sampler, num_workers=workers, collate_fn=Batch.joined, generator=own,
-        **processes,
-    )  # fmt: skip
+        each, rows, sampler=sampler, num_workers=workers, collate_fn=Batch.joined, generator=own, **processes
+    )
 
 
 def check_shared_memory(needed: int) -> None:
@@ -147,8 +131,8 @@ def read_through(name: str, epoch: Callable[[], Iterable[Any]], use: Callable[[A
         waits.append(time.perf_counter() - asked)
         use(batch)
         asked = time.perf_counter()
-    means = {"wait": sum(waits) / len(waits), "whole": (asked - began) / len(waits)}
-    return {f"{name} {what}": seconds for what, seconds in ({"first": waits[0]} | means).items()}
+    found = {"first": waits[0], "wait": sum(waits) / len(waits), "whole": (asked - began) / len(waits)}
+    return {f"{name} {what}": seconds for what, seconds in found.items()}
 
 
 def compared(asked: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -182,19 +166,17 @@ def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     yield Said(what="start")
     begun = {what: seconds for way in ways.values() for what, seconds in way().items()}
     rounds, first = in_rounds(ways, place.left), next(iter(epochs))
-    sources = [
-        {"name": name, "start_seconds": begun[f"{name} empty first"]} | figures(rounds, name, first) for name in epochs
-    ]
+    told = {name: {"start_seconds": begun[f"{name} empty first"]} | figures(rounds, name, first) for name in epochs}
     yield Said(what="steps", row={
-        "rows": rows, "batches": BATCHES, "items": len(cast(Sized, samples)), "sources": sources, "rounds": rounds,
+        "rows": rows, "batches": BATCHES, "items": len(cast(Sized, samples)), "rounds": rounds,
+        "sources": [{"name": name} | source for name, source in told.items()],
     })  # fmt: skip
 
 
 def figures(rounds: Rounds, name: str, first: str) -> Row:
     """Of a source, seconds a batch with their intervals, and `gain`: times as fast in a running loop as the first."""
-    own = {kind: rounds[f"{name} {key}"] for kind, key in KINDS.items()}
-    found = {kind: interval(itemgetter(kind), {kind: seconds}) for kind, seconds in own.items()}
-    pair = {"first": rounds[f"{first} loop whole"], "own": own["whole"]}
+    found = {kind: interval(itemgetter(kind), {kind: rounds[f"{name} {key}"]}) for kind, key in KINDS.items()}
+    pair = {"first": rounds[f"{first} loop whole"], "own": rounds[f"{name} loop whole"]}
     return {**found, "gain": interval(lambda median: median["first"] / median["own"], pair)}
 
 

@@ -104,8 +104,7 @@ class StagedLearner(Learner):
         return super()._update()
 
 
-BEFORE, AFTER = "before", "after"
-RESERVE_SECONDS = 2.0
+BEFORE, AFTER, RESERVE_SECONDS = "before", "after", 2.0
 
 
 def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
