@@ -111,7 +111,7 @@ print(json.dumps([chosen(*asked.split()) for asked in sys.argv[1:]]))
 def test_where_no_text_is_named_it_follows_from_the_cap_alone(tmp_path: Path) -> None:
     """A small one for what goes through it some times, a large one for more, the same each time; --resume keeps it."""
     fill(tmp_path / "datasets")
-    asked = ("1h cpu nanogpt", "8h cpu nanogpt", "60s cuda nanogpt", "1h cuda nanogpt", "2h cpu nanogpt,translation")
+    asked = ("48m cpu nanogpt", "8h cpu nanogpt", "60s cuda nanogpt", "1h cuda nanogpt", "96m cpu nanogpt,translation")
     with serving(tmp_path / "datasets") as (endpoint, _):
         found = ask_python(BY_CAP, *asked, endpoint=endpoint, home=tmp_path / "home")
     assert [text for text, *_ in found] == [HUB_TEXT, HUB_LARGE_TEXT, HUB_TEXT, HUB_LARGE_TEXT, HUB_TEXT]

@@ -72,7 +72,7 @@ def test_of_parts_of_a_gpu_and_of_several_cores_it_foretells_what_the_search_did
     study: Study, trials_each: float
 ) -> None:
     """What measuring took of a whole device before the first lease has a slot too, and no say in what one is."""
-    world = study(trials_each=trials_each)
+    world = study(trials_each=trials_each, cap=2400.0)
     world.journal.insert("slots", {"slot": 99, "opened": 0.0, "closed": 1.0})
     world.journal.insert("charges", {"at": 1.0, "slot": 99, "what": "start", "seconds": 1.0})
     note_prospects(asked(world), world.engine)
@@ -94,7 +94,7 @@ def test_the_study_is_only_read(study: Study) -> None:
 
 
 def test_of_a_study_that_runs_too_and_what_is_in_its_journal_stays(study: Study) -> None:
-    world = study(40)
+    world = study(46)
     before = [tuple(row) for row in world.journal.rows("SELECT * FROM leases")]
     rows = prospects(asked(world)).foretold["nanogpt"].rows
     assert [row.how for row in rows][1:] == ["going on", "going on"]
