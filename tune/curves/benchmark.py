@@ -31,7 +31,7 @@ IDEAS: dict[str, dict[str, Any]] = {
     "doubt": {"doubt": 0.0},
     OUTLOOK: {},
     "past-best": {"past_best": False},
-    "kept-money": {"last_share": 0.0, "life_share": 0.0},
+    "kept-money": {"last_share": 0.0, "own_life_share": 0.0},
     "eta-2": {"eta": 4.0},
     "narrowing": {"narrow": False},
     "deadline-rush": {"rush": False},
