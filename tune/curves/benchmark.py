@@ -184,7 +184,7 @@ def _ours(cell: Cell) -> bool:
 
 
 KNOWN_SHARE = 0.6
-"""Of the cap, that a search keeps for its winner."""
+"""Of the cap, for the one that is known from the start."""
 
 
 def _alone(curve: Curve, cell: Cell, settings: ReplaySettings, share: float = 1.0) -> float:

@@ -71,10 +71,12 @@ class Curve:
         """Steps at its best, where it is seen to be past that while it has its text before it again and again, as a
         search would see it; inf: it is not, or what it trains on is not known."""
         lowest, best, look = Lowest(), math.inf, EPOCHS_AS_NEW * self.text_tokens / (self.tokens_per_step or 1.0)
+        if not self.text_tokens:
+            return best
         for place, losses in enumerate(zip_longest(self.losses, self.averaged, fillvalue=math.inf), 1):
             steps = place * self.steps_per_report
             kept = min((loss for loss in losses if math.isfinite(loss)), default=math.inf)
-            if not self.text_tokens or steps < look:
+            if steps < look:
                 continue
             look = (1 + WATCH_SHARE) * steps
             if lowest.add(kept):

@@ -68,7 +68,8 @@ def test_a_large_model_that_is_behind_is_not_given_up(seed: int) -> None:
 
 @pytest.mark.parametrize("workers", [2, 8, 16])
 def test_the_wall_stays_within_about_twice_what_all_slots_take_for_the_cap(workers: int) -> None:
-    """And a patient search, which lets one trial have the most, takes longer where slots are many."""
+    """And a patient search, which lets one trial have the most, takes longer where slots are many. Unspent is the
+    margin of a lease that ends after the last segments began, too little for another."""
     some = own_mode(40, reports=600)
     cap = 0.03 * some.exhaustive
     found, patient = (search(some, "ration", share=0.03, workers=workers, patient=each) for each in (False, True))
