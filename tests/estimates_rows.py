@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from model.cost.estimates import TRAINING
-from tune.experiments.word_model import WordConfig, block_flops, on_paper, parts, step_bytes
+from model.cost.word_model import WordConfig, block_flops, on_paper, parts, step_bytes
 
 BATCHES = (16, 32, 64, 128, 256)
 

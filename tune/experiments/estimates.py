@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from model.cost.memory_estimate import counted_flops, counted_on_gpu, kept_bytes, most_bytes
+from model.cost.word_model import WordConfig, WordModel, block_training, model_training, on_paper, parts
 from model.nn.precision import prepare
 from model.training.memory import available_bytes
 from tune.backend.worker_group import Place, Said
@@ -14,7 +15,6 @@ from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.tables import figure
-from tune.experiments.word_model import WordConfig, WordModel, block_training, model_training, on_paper, parts
 from tune.published import published
 from tune.units import bytes_text
 
@@ -155,7 +155,7 @@ def measure_step(place: Place, asked: dict[str, Any], config: WordConfig) -> Ite
     })  # fmt: skip
 
 
-PROFILED = "from tune.experiments.word_model import profiled_step; profiled_step({batch})"
+PROFILED = "from model.cost.word_model import profiled_step; profiled_step({batch})"
 """What runs under Nsight Compute."""
 SHAPE = {"d_model": 200, "heads": 2, "layers": 1, "dropout": 0.0, "precision": "fp32"}
 BATCHES = (16, 32, 64, 128, 256)

@@ -33,8 +33,7 @@ PREFETCH, PREFETCHES = 2, (1, 2, 4, 8)
 """Batches ahead for each worker: torch's own number, and those that are compared."""
 MOST_WORKERS, FEW_WORKERS = 10, 2
 """The published report's; and with how many, where there are as many, the other settings are compared."""
-OWN = "own"
-"""This project's batches, which need no loader."""
+OWN = "own"  # this project's batches, which need no loader
 SHARED_MEMORY = Path("/dev/shm")
 """Where processes lay batches for the loop."""
 ROUNDS, LEAST_ROUNDS, TURN_SECONDS = 20, 8, 4.0

@@ -170,8 +170,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 
 STEPS, FIXED_SECONDS = 1_000, 10.0
-SECONDS_A_STEP = {"cpu": 0.12, "cuda": 0.03}
-"""On a slow machine."""
+SECONDS_A_STEP = {"cpu": 0.12, "cuda": 0.03}  # on a slow machine
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:

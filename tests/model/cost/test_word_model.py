@@ -7,7 +7,7 @@ import torch
 
 from model.cost.estimates import TRAINING
 from model.cost.memory_estimate import counted, counted_flops, counted_on_gpu, kept_bytes, most_bytes
-from tune.experiments.word_model import (
+from model.cost.word_model import (
     WordConfig,
     WordModel,
     block_flops,
