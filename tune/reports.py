@@ -22,7 +22,7 @@ ENDS: tuple[Ended, ...] = ("final", "turned", "returned")
 TIE = 0.003
 """Losses closer than this, in nats, are the same: the noise of a seed."""
 LOOKS = 3
-"""The median of so many in a row must be above that of as many before by more than that: one look is off by more than
+"""So many in a row must each be above the median of as many before by more than that: one look is off by more than
 several of them gain."""
 WATCH_SHARE, WATCH_POINTS = 0.07, 60
 """A loss that may turn is looked at after so much more training, and so often in a lease."""
@@ -165,7 +165,7 @@ class Lowest:
     def turned(self) -> bool:
         """Whether the trial is past its best, for all that noise may do."""
         before, since = self.last[:LOOKS], self.last[LOOKS:]
-        return len(since) == LOOKS and sorted(since)[LOOKS // 2] > sorted(before)[LOOKS // 2] + TIE
+        return len(since) == LOOKS and min(since) > sorted(before)[LOOKS // 2] + TIE
 
 
 def merge(before: Report | None, after: Report) -> Report:

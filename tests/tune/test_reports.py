@@ -133,13 +133,13 @@ def test_a_study_that_goes_on_hears_the_same_reports(tmp_path: Path, seed: int) 
 def test_a_loss_that_falls_by_less_than_a_look_is_off_has_not_turned_and_one_that_rises_soon_has(
     turns: int | None,
 ) -> None:
-    """In 98 of 100."""
+    """In 95 of 100."""
     chance, late = random.Random(0), 0
     for _ in range(100):
         lowest, seen = Lowest(), 0
         while seen < 20 and not lowest.turned:
             rise = -0.005 * seen if turns is None else 0.01 * abs(seen - turns)
-            lowest.add(1 + rise + chance.gauss(0, 0.005))
+            lowest.add(1 + rise + chance.gauss(0, 0.008))
             seen += 1
         late += lowest.turned if turns is None else not turns < seen <= turns + 2 * LOOKS
-    assert late <= 2
+    assert late <= 5
