@@ -165,10 +165,9 @@ def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     yield Said(what="start")
     begun = {what: seconds for way in ways.values() for what, seconds in way().items()}
     rounds, first = in_rounds(ways, place.left), next(iter(epochs))
-    told = {name: {"start_seconds": begun[f"{name} empty first"]} | figures(rounds, name, first) for name in epochs}
+    sources = [figures(rounds, name, first) | {"start_seconds": begun[f"{name} empty first"]} for name in epochs]
     yield Said(what="steps", row={
-        "rows": rows, "batches": BATCHES, "items": len(cast(Sized, samples)), "rounds": rounds,
-        "sources": [{"name": name} | source for name, source in told.items()],
+        "rows": rows, "batches": BATCHES, "items": len(cast(Sized, samples)), "sources": sources, "rounds": rounds,
     })  # fmt: skip
 
 
@@ -176,7 +175,7 @@ def figures(rounds: Rounds, name: str, first: str) -> Row:
     """Of a source, seconds a batch with their intervals, and `gain`: times as fast in a running loop as the first."""
     found = {kind: interval(itemgetter(kind), {kind: rounds[f"{name} {key}"]}) for kind, key in KINDS.items()}
     pair = {"first": rounds[f"{first} loop whole"], "own": rounds[f"{name} loop whole"]}
-    return {**found, "gain": interval(lambda median: median["first"] / median["own"], pair)}
+    return {"name": name, **found, "gain": interval(lambda median: median["first"] / median["own"], pair)}
 
 
 def points(devices: Devices, settings: ExperimentSettings) -> list[Point]:
