@@ -20,8 +20,8 @@ from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
 from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
-from tune.experiments.scaling import of_rows
 from tune.experiments.tables import NOTHING, figure
+from tune.experiments.training import of_rows
 from tune.machine import write_whole
 from tune.published import published
 from tune.search.memory_model import Memory, first_overhead

@@ -32,8 +32,8 @@ from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.prices import Prices
-from tune.experiments.scaling import recipe_rows, trained
 from tune.experiments.tables import NOTHING, figure, grouped, over_seeds, with_interval
+from tune.experiments.training import recipe_rows, trained
 from tune.published import published
 from tune.recipe import followed
 

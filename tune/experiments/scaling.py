@@ -1,62 +1,245 @@
 """One configuration on 1, 2, 4 ... devices: what it gains, what it costs, and where the rest goes."""
 
 import dataclasses
-import math
-import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
 from kernels.timing import interval
-from model.config import Config, Data
-from model.data.batches import batch_shape
-from model.training import checkpoint as checkpoints
-from model.training.ddp import ParallelLearner, agreement, as_first, make_learner, mean_over_ranks, ranks
-from model.training.evaluation import evaluate
+from model.training.ddp import ParallelLearner, agreement, make_learner, ranks
 from model.training.learner import Learner
 from model.training.schedule import warm_up
+from tune.arithmetic import Interval
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
-from tune.errors import UserError
-from tune.experiments.base import Experiment, ExperimentSettings, Point, Row
+from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.parallel_timing import (
     Rounds,
     accumulations,
     all_reduces,
     gradient_bytes,
+    ratio,
     steps,
     undisturbed,
-)
-from tune.experiments.scaling_tables import ring, tables
+)  # fmt: skip
 from tune.experiments.tables import figure, with_interval
+from tune.experiments.training import of_rows, recipe_rows, trained
+from tune.published import PUBLISHED, published, read
+from tune.table_rules import speed_ups
 
 COUNTS = (1, 2, 4, 8)
 """Of the parts in which gradients are accumulated."""
 SWEEP = (1 / 64, 1 / 16, 1 / 4, 1, 4)
 """Sizes of the communication that is measured alone, in those of the gradient."""
-EVALUATION_TOKENS = 16_384
 FIRST_STEPS = 3
 """Before gradients are compared: at first most of them are zero."""
+
+
+def ring(count: int) -> float:
+    """The share of the bytes that pass each link of a ring of so many ranks: nccl-tests' bus factor."""
+    return 2 * (count - 1) / count
+
+
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """All that there are rows for."""
+    steps = steps_of(rows)
+    made = [weak(steps), strong(steps), communication(steps), bandwidth(steps), accumulation(rows)]
+    return [table for table in (*made, training(rows), start_up(rows)) if table.rows]
+
+
+def steps_of(rows: Sequence[Row]) -> dict[tuple[int, int], Row]:
+    """Those of steps, by devices and rows of the batch."""
+    return {(row["devices"], row["asked"]["rows"]): row for row in rows if "step_seconds" in row}
+
+
+def on_several(steps: dict[tuple[int, int], Row]) -> dict[tuple[int, int], Row]:
+    """Those on more devices than one, in order."""
+    return {key: row for key, row in sorted(steps.items()) if key[0] > 1}
+
+
+def pairs(steps: dict[tuple[int, int], Row], *, weak: bool) -> list[tuple[int, Row, Row]]:
+    """The batch, on one device and on more of them: the same a device (weak scaling), or the same in all (strong)."""
+    singles = {batch: row for (count, batch), row in steps.items() if count == 1}
+    return [
+        (batch, single, steps[count, batch * (count if weak else 1)])
+        for count in sorted({count for count, _ in steps})
+        for batch, single in singles.items()
+        if (count, batch * (count if weak else 1)) in steps
+    ]
+
+
+def weak(steps: dict[tuple[int, int], Row]) -> Table:
+    """The batch a device is fixed."""
+    theirs, recomputed = published_steps(), published_speed_ups()
+    rows = []
+    for batch, single, row in pairs(steps, weak=True):
+        key = row["devices"], batch
+        known = theirs.get(key, {})
+        beside = known.get("epoch_seconds"), recomputed.get(key), known.get("speed_up")
+        rows.append([
+            str(row["devices"]), str(batch), *speed(row), *gain(single, row, weak=True),
+            figure(beside[0]), *(figure(each, "{:.2f}") for each in beside[1:]),
+        ])  # fmt: skip
+    columns = *("devices", "batch a device", *SPEED, *GAIN), "published epoch s", "its speed-up", "as printed"
+    note = (
+        "published: GPUs under DataParallel, an image classifier; its speed-up: T_1 / T_n of its epochs; as printed, "
+        "it is about 2 - T_n / T_1"
+    )
+    note = noted(steps.values(), note)
+    return Table(title="Weak scaling: the batch a device is fixed", columns=columns, rows=rows, note=note)
+
+
+def published_steps() -> dict[tuple[float, float], Row]:
+    """The report's rows by devices and batch a device."""
+    return {(row["devices"], row["batch_size_per_device"]): row for row in published("scaling")}
+
+
+def published_speed_ups() -> dict[tuple[float, float], float]:
+    """What the report's own epochs come to: seconds on one device over those on so many, with that batch on each."""
+    found = zip(published_steps(), speed_ups(read(PUBLISHED / "scaling.csv")), strict=True)
+    return {key: times for key, times in found if times is not None}
+
+
+def strong(steps: dict[tuple[int, int], Row]) -> Table:
+    """The batch of all devices together is fixed."""
+    rows = [
+        [str(row["devices"]), str(batch), *speed(row), *gain(single, row, weak=False)]
+        for batch, single, row in pairs(steps, weak=False)
+    ]
+    columns, title = ("devices", "batch in all", *SPEED, *GAIN), "Strong scaling: the batch in all is fixed"
+    return Table(title=title, columns=columns, rows=rows, note=noted(steps.values()))
+
+
+def marked(row: Row) -> str:
+    """After a figure that was measured, twice where there was time, while others had the machine."""
+    return " *" if row.get("disturbed") else ""
+
+
+def noted(rows: Iterable[Row], note: str = "") -> str:
+    """A note, and what the mark means, where a row has it, with how much others had."""
+    taken = [row["others_cores"] for row in rows if row.get("disturbed")]
+    mark = f"*: others took up to {max(taken):.1f} cores, also when it was measured again" if taken else ""
+    return "; ".join(filter(None, (note, mark)))
+
+
+SPEED = "ms a step", "epoch s", "tokens a second"
+GAIN = "speed-up", "efficiency"
+
+
+def speed(row: Row) -> list[str]:
+    """What SPEED names; a row that was disturbed is marked."""
+    step, tokens = row["step_seconds"], row["tokens_per_second"]
+    return [
+        with_interval(step, "{:.1f}", 1e3) + marked(row),
+        f"{step[0] * row['epoch_steps']:.1f}",
+        f"{tokens[0]:,.0f}",
+    ]
+
+
+def speed_up(single: Row, row: Row, *, weak: bool) -> Interval:
+    """How many times as fast as one device, with its interval: as many tokens a second."""
+    times, low, high = ratio(single["rounds"]["step"], row["rounds"]["step"])
+    work = row["tokens"] / single["tokens"] if weak else 1.0
+    return work * times, work * low, work * high
+
+
+def gain(single: Row, row: Row, *, weak: bool) -> list[str]:
+    """What GAIN names."""
+    if row is single:
+        return ["1", "100%"]
+    times = speed_up(single, row, weak=weak)
+    return [with_interval(times, "{:.2f}"), f"{times[0] / row['devices']:.0%}"]
+
+
+def communication(steps: dict[tuple[int, int], Row]) -> Table:
+    """What of a step it is."""
+    rows, several = [], on_several(steps)
+    for (count, batch), row in several.items():
+        names = "step_seconds", "unsynced_seconds", "communication_seconds", "overlapped_seconds"
+        parts = [figure(row[name][0], "{:.1f}", 1e3) for name in names]
+        parts[0] += marked(row)
+        exposed = with_interval(row["exposed_seconds"], "{:.1f}", 1e3)
+        identity, estimate = with_interval(row["identity"], "{:.3f}"), as_reported(steps, count, batch)
+        rows.append([str(count), str(batch), *parts, exposed, identity, figure(estimate, "{:.1f}", 1e3)])
+    columns = (
+        *("devices", "batch in all", "step", "unsynced", "communication", "overlapped", "exposed"),
+        *("unsynced + exposed, of step", "by report's formula"),
+    )
+    note = (
+        "communication: from the begin of the first bucket's to the end of the last one's, by "
+        "DistributedDataParallel's logger. By the report's formula, T_n - T_1 / n of an epoch, here for a step: an "
+        "estimate, and no communication time"
+    )
+    note = noted(several.values(), note)
+    return Table(title="Communication in a step, ms", columns=columns, rows=rows, note=note)
+
+
+def as_reported(steps: dict[tuple[int, int], Row], count: int, batch: int) -> float | None:
+    """Seconds a step by the report's formula: what an epoch takes beyond its n-th part on one device."""
+    row, single = steps[count, batch], steps.get((1, batch // count))
+    if single is None:
+        return None
+    once, many = (each["step_seconds"][0] * each["epoch_steps"] for each in (single, row))
+    return float(many - once / count) / row["epoch_steps"]
+
+
+def bandwidth(steps: dict[tuple[int, int], Row]) -> Table:
+    """What the gradients' bytes make of the communication's seconds."""
+    rows, theirs, several = [], published_steps(), on_several(steps)
+    for (count, batch), row in several.items():
+        names = "algorithm_bandwidth", "bus_bandwidth", "alone_bus_bandwidth"
+        known = theirs.get((count, batch / count), {}).get("bandwidth_gb_per_second")
+        rates = [figure(row[name][0], "{:.3f}", 1e-9) for name in names]
+        rates[0] += marked(row)
+        share = with_interval(row["share_of_alone"], "{:.2f}")
+        rows.append([str(count), str(batch), f"{row['bytes']:,}", *rates, share, figure(known)])
+    columns = "devices", "batch in all", "bytes a step", "algorithm", "bus", "bus, alone", "share of alone", "published"
+    note = "bus: 2 (n - 1) / n times the bytes, as nccl-tests count; alone: one all-reduce of as many bytes"
+    note = noted(several.values(), note)
+    return Table(title="Bandwidth, GB/s", columns=columns, rows=rows, note=note)
+
+
+def accumulation(rows: Sequence[Row]) -> Table:
+    """Several batches a step."""
+    found, equal = [], {row["devices"]: dict(row["accumulated"]) for row in rows if "accumulated" in row}
+    for row in rows:
+        for count, seconds in row.get("row_seconds", ()):
+            faster, exposed = dict(row["gain"])[count], dict(row["exposed_share"])[count]
+            distance = equal.get(row["devices"], {}).get(count)
+            found.append([
+                str(row["devices"]), str(row["rows"]), str(count), with_interval(seconds, "{:.3f}", 1e3) + marked(row),
+                with_interval(faster, "{:.2f}"), f"{exposed[0]:.1%}", figure(distance, "{:.1e}"),
+            ])  # fmt: skip
+    columns = "devices", "batch in all", "batches a step", "ms a row", "times as fast", "exposed", "gradient's distance"
+    note = "distance of the accumulated gradient from that of the same batch in one part"
+    note = noted((row for row in rows if "row_seconds" in row), note)
+    return Table(title="Accumulation without synchronization", columns=columns, rows=found, note=note)
+
+
+def training(rows: Sequence[Row]) -> Table:
+    """The same batches on one device and on more."""
+    found = [
+        [
+            str(row["devices"]), str(row["rows"]), f"{row['steps']:,}", figure(row["train_loss"], "{:.4f}"),
+            figure(row["valid_loss"], "{:.5f}"), figure(row["accuracy"], "{:.1%}"), f"{row['training_seconds']:.1f}",
+        ]
+        for row in rows if "valid_loss" in row
+    ]  # fmt: skip
+    columns = "devices", "batch in all", "steps", "training loss", "validation loss", "accuracy", "s"
+    return Table(title="Training on the same batches, without dropout", columns=columns, rows=found)
+
+
+def start_up(rows: Sequence[Row]) -> Table:
+    """What it takes until the processes can work, once for each number of devices."""
+    seconds = {row["devices"]: row["start_up_seconds"] for row in rows if "start_up_seconds" in row}
+    found = [[str(count), f"{each:.1f}", f"{count * each:.1f}"] for count, each in seconds.items()]
+    columns = "devices", "s", "device-seconds charged"
+    return Table(title="Start-up of the processes", columns=columns, rows=found, note="in no figure above")
 
 
 def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     """Do what was asked for and say what came of it."""
     return MEASURES[asked["measure"]](place, asked)
-
-
-def of_rows(config: Config, data: Data, rows: int) -> Config:
-    """The config with batches of so many rows, on all devices together."""
-    target = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context).target
-    return dataclasses.replace(config, batch_tokens=rows * target)
-
-
-def recipe_rows(config: Config, data: Data) -> int:
-    """Rows of a batch as the family's recipe has it."""
-    return batch_shape(data, batch_tokens=config.batch_tokens, context=config.context).rows
 
 
 def measure_steps(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
@@ -75,16 +258,16 @@ def step_row(learner: Learner, rounds: Rounds) -> Row:
         "step_seconds": interval(itemgetter("step"), rounds),
         "tokens_per_second": interval(lambda median: batch.tokens / median["step"], rounds),
     }  # fmt: skip
-    return row | communication(gradient_bytes(learner), rounds) if ranks() > 1 else row
+    return row | communication_row(gradient_bytes(learner), rounds) if ranks() > 1 else row
 
 
-def communication(size: int, rounds: Rounds) -> Row:
+def communication_row(size: int, rounds: Rounds) -> Row:
     """Of a step, as DistributedDataParallel's logger tells of it; a step should be one without it and what is exposed.
 
     communication: from the begin of the first bucket's to the end of the last one's.
     """
     whole, hidden, alone = "step communication", "step overlapped", f"all_reduce {size}"
-    _, passed = ring(ranks())
+    passed = ring(ranks())
     figures: dict[str, Callable[[Any], Any]] = {
         "unsynced_seconds": itemgetter("unsynced"),
         "communication_seconds": itemgetter(whole),
@@ -130,14 +313,14 @@ def measure_accumulation(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     def row_seconds(count: int) -> Callable[[Any], Any]:
         return lambda median: median[f"accumulate {count}"] / (count * rows)
 
-    def gain(count: int) -> Callable[[Any], Any]:
+    def faster(count: int) -> Callable[[Any], Any]:
         return lambda median: row_seconds(1)(median) / row_seconds(count)(median)
 
     def exposed(count: int) -> Callable[[Any], Any]:
         step = f"accumulate {count}"
         return lambda median: (median[f"{step} communication"] - median[f"{step} overlapped"]) / median[step]
 
-    figures = {"row_seconds": row_seconds, "gain": gain, "exposed_share": exposed}
+    figures = {"row_seconds": row_seconds, "gain": faster, "exposed_share": exposed}
     row = {name: [(count, interval(each(count), rounds)) for count in COUNTS] for name, each in figures.items()}
     yield Said(what="steps", row={"parameters": learner.parameters, "rows": rows, "rounds": rounds} | row | others)
 
@@ -152,57 +335,6 @@ def measure_training(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
         factor=lambda step: warm_up(step, config.warm_up_steps),
     )  # fmt: skip
     yield Said(what="evaluation", row=row | {"rows": recipe_rows(config, place.data)})
-
-
-MARGIN = 1.5
-"""Nothing begins unless so many times the longest of its kind is left."""
-
-
-def trained(
-    learner: Learner, left: Callable[[], float], *, steps: int, every: int, factor: Callable[[int], float],
-    folder: Path, evaluation_tokens: int = EVALUATION_TOKENS,
-) -> Generator[Said, None, Row]:  # fmt: skip
-    """The row of a training of all ranks from the newest checkpoint in `folder`, if there is one, to so many steps; no
-    loss: it diverged. UserError: there was less time.
-
-    every: steps between two checkpoints; factor: the share of the peak rates at a step. All ranks read one folder.
-    """
-    newest = checkpoints.latest(folder)
-    if newest is not None:
-        learner.restore(checkpoints.load(newest))
-    whole, longest, loss = 0.0, 0.0, math.nan
-    while learner.steps < steps and as_first(left(), learner.device) >= MARGIN * longest:
-        began = time.perf_counter()
-        losses = [learner.step(factor(learner.steps)).loss for _ in range(min(every, steps - learner.steps))]
-        loss = mean_over_ranks(torch.stack(losses).mean()).item()
-        whole += time.perf_counter() - began
-        _save(learner, folder)
-        longest = max(longest, time.perf_counter() - began)
-        yield Said(what="steps")
-    if learner.steps < steps:
-        space = learner.family.space or {"d_model": (0,), "layers": (0,)}
-        sizes = " or ".join(name for name, values in space.items() if isinstance(values[0], int))
-        smaller = f", or begin anew with a smaller --fix {sizes}" if sizes else ""
-        told = f"there was time for {learner.steps} of {steps}"
-        raise UserError(f"steps: {told}: go on with --resume and a larger --budget{smaller}")
-    config, data, device = learner.config, learner.data, learner.device
-    valid = evaluate(learner.model, config, data, "valid", tokens=evaluation_tokens, device=device)
-    assert valid is not None, "nothing refuses it"
-    sound = math.isfinite(valid.loss)
-    return {
-        "parameters": learner.parameters, "steps": learner.steps, "tokens": learner.tokens,
-        "train_loss": loss if math.isfinite(loss) else None, "valid_loss": valid.loss if sound else None,
-        "accuracy": valid.accuracy if sound else None, "training_seconds": whole,
-    }  # fmt: skip
-
-
-def _save(learner: Learner, folder: Path) -> None:
-    """Written by the first rank; no other goes on before it is there."""
-    tensors, state = learner.tensors(), learner.state()
-    if learner.rank == 0:
-        checkpoints.save(folder, learner.model, tensors, state)
-    if ranks() > 1:
-        dist.barrier()
 
 
 MEASURES = {

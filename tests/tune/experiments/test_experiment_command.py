@@ -17,7 +17,7 @@ from tune.experiments import experiment_settings
 from tune.experiments.base import survey
 from tune.experiments.catalogue import EXPERIMENTS
 from tune.experiments.experiment_settings import ExperimentSettings
-from tune.experiments.scaling_tables import tables
+from tune.experiments.scaling import tables
 from tune.experiments.tables import ending
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.settings import Settings

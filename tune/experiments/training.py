@@ -1,0 +1,83 @@
+"""What several experiments do alike: batches of so many rows, and a training of all ranks with checkpoints."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from model.config import Config, Data
+from model.data.batches import batch_shape
+from model.training import checkpoint as checkpoints
+from model.training.ddp import as_first, mean_over_ranks, ranks
+from model.training.evaluation import evaluate
+from model.training.learner import Learner
+from tune.backend.worker_group import Said
+from tune.errors import UserError
+from tune.experiments.base import Row
+from tune.experiments.prices import EVALUATION_TOKENS
+
+
+def of_rows(config: Config, data: Data, rows: int) -> Config:
+    """The config with batches of so many rows, on all devices together."""
+    target = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context).target
+    return dataclasses.replace(config, batch_tokens=rows * target)
+
+
+def recipe_rows(config: Config, data: Data) -> int:
+    """Rows of a batch as the family's recipe has it."""
+    return batch_shape(data, batch_tokens=config.batch_tokens, context=config.context).rows
+
+
+MARGIN = 1.5
+"""Nothing begins unless so many times the longest of its kind is left."""
+
+
+def trained(
+    learner: Learner, left: Callable[[], float], *, steps: int, every: int, factor: Callable[[int], float],
+    folder: Path, evaluation_tokens: int = EVALUATION_TOKENS,
+) -> Generator[Said, None, Row]:  # fmt: skip
+    """The row of a training of all ranks from the newest checkpoint in `folder`, if there is one, to so many steps; no
+    loss: it diverged. UserError: there was less time.
+
+    every: steps between two checkpoints; factor: the share of the peak rates at a step. All ranks read one folder.
+    """
+    newest = checkpoints.latest(folder)
+    if newest is not None:
+        learner.restore(checkpoints.load(newest))
+    whole, longest, loss = 0.0, 0.0, math.nan
+    while learner.steps < steps and as_first(left(), learner.device) >= MARGIN * longest:
+        began = time.perf_counter()
+        losses = [learner.step(factor(learner.steps)).loss for _ in range(min(every, steps - learner.steps))]
+        loss = mean_over_ranks(torch.stack(losses).mean()).item()
+        whole += time.perf_counter() - began
+        _save(learner, folder)
+        longest = max(longest, time.perf_counter() - began)
+        yield Said(what="steps")
+    if learner.steps < steps:
+        space = learner.family.space or {"d_model": (0,), "layers": (0,)}
+        sizes = " or ".join(name for name, values in space.items() if isinstance(values[0], int))
+        smaller = f", or begin anew with a smaller --fix {sizes}" if sizes else ""
+        told = f"there was time for {learner.steps} of {steps}"
+        raise UserError(f"steps: {told}: go on with --resume and a larger --budget{smaller}")
+    config, data, device = learner.config, learner.data, learner.device
+    valid = evaluate(learner.model, config, data, "valid", tokens=evaluation_tokens, device=device)
+    assert valid is not None, "nothing refuses it"
+    sound = math.isfinite(valid.loss)
+    return {
+        "parameters": learner.parameters, "steps": learner.steps, "tokens": learner.tokens,
+        "train_loss": loss if math.isfinite(loss) else None, "valid_loss": valid.loss if sound else None,
+        "accuracy": valid.accuracy if sound else None, "training_seconds": whole,
+    }  # fmt: skip
+
+
+def _save(learner: Learner, folder: Path) -> None:
+    """Written by the first rank; no other goes on before it is there."""
+    tensors, state = learner.tensors(), learner.state()
+    if learner.rank == 0:
+        checkpoints.save(folder, learner.model, tensors, state)
+    if ranks() > 1:
+        dist.barrier()
