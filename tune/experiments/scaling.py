@@ -16,7 +16,6 @@ from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Ta
 from tune.experiments.parallel_timing import (
     Rounds,
     accumulations,
-    all_reduces,
     gradient_bytes,
     ratio,
     steps,
@@ -29,8 +28,6 @@ from tune.table_rules import speed_ups
 
 COUNTS = (1, 2, 4, 8)
 """Of the parts in which gradients are accumulated."""
-SWEEP = (1 / 64, 1 / 16, 1 / 4, 1, 4)
-"""Sizes of the communication that is measured alone, in those of the gradient."""
 FIRST_STEPS = 3
 """Before gradients are compared: at first most of them are zero."""
 
@@ -273,32 +270,25 @@ def communication_row(size: int, rounds: Rounds) -> Row:
         "communication_seconds": itemgetter(whole),
         "overlapped_seconds": itemgetter(hidden),
         "exposed_seconds": lambda median: median[whole] - median[hidden],
-        "exposed_share": lambda median: (median[whole] - median[hidden]) / median["step"],
         "identity": lambda median: (median["unsynced"] + median[whole] - median[hidden]) / median["step"],
         "algorithm_bandwidth": lambda median: size / median[whole],
         "bus_bandwidth": lambda median: passed * size / median[whole],
-        "alone_seconds": itemgetter(alone),
         "alone_bus_bandwidth": lambda median: passed * size / median[alone],
         "share_of_alone": lambda median: median[alone] / median[whole],
     }
     return {"bytes": size} | {name: interval(figure, rounds) for name, figure in figures.items()}
 
 
-def measure_network(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Communication alone, of several sizes; and whether gradients agree."""
+def measure_gradients(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+    """Whether they agree on all ranks, and with those of the whole batch on one."""
     learner = make_learner(place.config, place.data, place.device)
-    assert isinstance(learner, ParallelLearner), "one device has nobody to talk to"
+    assert isinstance(learner, ParallelLearner), "one device has nobody to agree with"
     yield Said(what="start")
     for _ in range(FIRST_STEPS):
         learner.step(1.0)
     found = agreement(learner)
-    size = gradient_bytes(learner)
-    sizes = [max(4, int(share * size) // 4 * 4) for share in SWEEP]
-    rounds, others = undisturbed(all_reduces(learner, sizes), learner, place.left)
-    alone = [(each, interval(itemgetter(f"all_reduce {each}"), rounds)) for each in sizes]
-    row = {"parameters": learner.parameters, "bytes": size, "alone": alone, "rounds": rounds}
-    yield Said(what="steps", row=row | others | {
-        "bit_equal": found.across_ranks, "against_whole_batch": found.whole_batch,
+    yield Said(what="steps", row={
+        "parameters": learner.parameters, "bit_equal": found.across_ranks, "against_whole_batch": found.whole_batch,
         "accumulated": list(found.accumulated.items()),
     })  # fmt: skip
 
@@ -338,15 +328,15 @@ def measure_training(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
 
 
 MEASURES = {
-    "steps": measure_steps, "network": measure_network, "accumulation": measure_accumulation,
+    "steps": measure_steps, "gradients": measure_gradients, "accumulation": measure_accumulation,
     "training": measure_training,
 }  # fmt: skip
 
 
 BATCHES = (32, 128, 512)
 """Rows, as the published report's."""
-SECONDS = {"steps": 100.0, "network": 30.0, "accumulation": 60.0, "training": 60.0}
-LEAST = {"steps": 10.0, "network": 15.0, "accumulation": 10.0, "training": 10.0}
+SECONDS = {"steps": 100.0, "gradients": 15.0, "accumulation": 60.0, "training": 60.0}
+LEAST = {"steps": 10.0, "gradients": 10.0, "accumulation": 10.0, "training": 10.0}
 TRAINING_STEPS, CHECKPOINT_STEPS = 200, 50
 
 
@@ -367,7 +357,7 @@ def points_of(count: int) -> list[Point]:
     training: dict[str, Any] = {"measure": "training", "steps": TRAINING_STEPS, "every": CHECKPOINT_STEPS}
     asked = [*steps, training]
     if count > 1:
-        asked = [{"measure": "network"}, *steps, {"measure": "accumulation"}, training]
+        asked = [{"measure": "gradients"}, *steps, {"measure": "accumulation"}, training]
     return [
         Point(devices=count, asked=each, seconds=SECONDS[each["measure"]], least=LEAST[each["measure"]])
         for each in asked
