@@ -196,6 +196,13 @@ class Transformers(Family):
     def losses(self, model: nn.Module, config: Config, inputs: Inputs, targets: Tensor) -> tuple[Tensor, Tensor]:
         return training_loss(_logits(model, inputs), targets.flatten(), config.label_smoothing)
 
+    def losses_of_each(
+        self, model: nn.Module, config: Config, inputs: Inputs, targets: Tensor, members: int
+    ) -> tuple[Tensor, Tensor]:
+        """As `losses`, (K,) of the members of a cohort, whose rows follow each other."""
+        logits = _logits(model, inputs).unflatten(0, (members, -1))
+        return training_loss(logits, targets.flatten().view(members, -1), config.label_smoothing)
+
     def sums(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         logits, targets = _logits(model, batch.inputs), batch.targets.flatten()
         right = (logits.argmax(-1) == targets).sum()  # IGNORED is no token's number

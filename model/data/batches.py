@@ -1,6 +1,6 @@
 """Batches: tokens that stay on the device, rows gathered from them, in an order that a checkpoint can take up again."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -154,6 +154,17 @@ class TrainBatches(EndlessBatches):
         """Inputs and targets of one of those that were taken, for all that a host knows."""
         return self._resident.gather(there)
 
+    @staticmethod
+    def joined(several: "Sequence[TrainBatches]") -> tuple[Batch, list[int]]:
+        """The next batch of each, all of the same data and shape, as one; and the target tokens of each."""
+        for each in several:
+            each._go_on()
+            each._batch += 1
+        rows = [each._plan[each._batch - 1] for each in several]
+        there = torch.cat([each._there[each._batch - 1] for each in several])
+        feed = several[0]._resident
+        return feed.batch(np.concatenate(rows), there), [feed.tokens(row) for row in rows]
+
 
 class _TextFeed:
     """Windows of the training text."""
@@ -198,6 +209,7 @@ class _PairFeed:
         place = torch.device(device)
         self._laid = None if place.type == "cpu" else kept(LaidRows, data, place)
         self._pairs = ResidentPairs(data, data.train, device)
+        self._tokens = np.add.reduceat(data.train.lengths[data.rows.pairs, 1], data.rows.offsets[:-1])
 
     def plan(self, generator: np.random.Generator) -> np.ndarray:
         """The rows of each batch of one epoch (batches, rows)."""
@@ -213,8 +225,7 @@ class _PairFeed:
         return self._laid.gather(there)
 
     def tokens(self, rows: np.ndarray) -> int:
-        assert self._laid is not None, "rows are put together by the host"
-        return self._laid.tokens(rows)
+        return int(self._tokens[rows].sum())
 
 
 def drawn(count: int, rows: int, generator: np.random.Generator) -> np.ndarray:

@@ -141,17 +141,11 @@ class LaidRows:
             some = rows[first : first + LAID_AT_ONCE]
             batch = pairs.batch(data.rows.of(some), source, target)
             self._rows[first : first + len(some)] = torch.cat([*batch.inputs, batch.targets], 1)  # type: ignore[list-item]
-        counts = data.train.lengths[data.rows.pairs, 1]
-        self._tokens = np.add.reduceat(counts, data.rows.offsets[:-1])
 
     def gather(self, numbers: Tensor) -> tuple[Inputs, Tensor]:
         """The rows of these numbers (B,), on the device: inputs and targets as ResidentPairs has them."""
         *inputs, targets = self._rows.index_select(0, numbers).long().split(self._widths, 1)
         return tuple(inputs), targets
-
-    def tokens(self, numbers: np.ndarray) -> int:
-        """Target tokens of these rows."""
-        return int(self._tokens[numbers].sum())
 
 
 def sent(array: np.ndarray, device: torch.device | str) -> Tensor:

@@ -4,6 +4,7 @@
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,8 +24,11 @@ class Dropout(nn.Module):
     """Dropout whose masks, on a CPU, are read at a random offset from one resident random mask.
 
     Drawing a mask anew costs 22 % of a step there, reading one 4 %. The offsets come from torch's default generator,
-    whose state a checkpoint keeps; the mask itself is the same in every process.
+    whose state a checkpoint keeps; the mask itself is the same in every process. Of a cohort each member has a rate of
+    its own, and draws from its own generator: `members`.
     """
+
+    members: "Members | None" = None
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -36,10 +40,16 @@ class Dropout(nn.Module):
         """x (...) -> (...), each element 0 with probability `rate`, else divided by 1 - rate"""
         if not self.training or self.rate == 0:
             return x
-        return x * self.mask(x) if x.device.type == "cpu" else F.dropout(x, self.rate)
+        return x * self.mask(x) if self.masks(x) else F.dropout(x, self.rate)
+
+    def masks(self, x: Tensor) -> bool:
+        """Whether a mask is made, and is not a part of the kernel."""
+        return x.device.type == "cpu" or self.members is not None
 
     def mask(self, x: Tensor) -> Tensor:
         """A mask like x (...): 0 or 1 / (1 - rate)."""
+        if self.members is not None:
+            return self.members.mask(x)
         if torch.compiler.is_compiling():
             return torch.ops.ration.dropout_mask(x.detach(), self.rate)
         return _dropout_mask(x, self.rate)
@@ -54,16 +64,53 @@ class Residual(Dropout):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]
         """x, y (B, T, D) -> (B, T, D)"""
-        if self.training and self.rate > 0 and x.device.type == "cpu":
+        if self.training and self.rate > 0 and self.masks(x):
             return torch.addcmul(x, y, self.mask(y), value=self.factor)
         return torch.add(x, super().forward(y), alpha=self.factor)
 
 
-def _dropout_mask(x: Tensor, rate: float) -> Tensor:
+class Members:
+    """Of a cohort: each member's rate, and the generator from which it draws what it would draw alone. On a GPU one
+    generator serves all, and the masks of a step are drawn at once, as soon as it is known how many there are."""
+
+    def __init__(self, rates: Sequence[float], generators: Sequence[torch.Generator]) -> None:
+        self.rates, self.generators = rates, generators
+        self._shares: dict[int, list[Tensor]] = {}
+        """What is kept: of batches of so many rows, of each dropout in turn, for each element."""
+        self._whole: dict[int, Tensor] = {}
+        self._rows = 0
+        self._masks = iter(list[Tensor]())
+
+    def begin(self, rows: int) -> None:
+        """Of a step with so many rows."""
+        self._rows = rows
+        if shares := self._shares.get(rows):
+            whole = self._whole.setdefault(rows, torch.cat(shares))
+            self._masks = iter(torch.bernoulli(whole).div_(whole).split([len(each) for each in shares]))
+
+    def mask(self, x: Tensor) -> Tensor:
+        """A mask like x (K B, ...), each member's rows by its rate."""
+        if x.device.type != "cpu":
+            return self._drawn(x).view(x.shape)
+        rows = x.detach().view(len(self.rates), -1)
+        drawn = zip(rows, self.rates, self.generators, strict=True)
+        masks = [_dropout_mask(*each) if each[1] else torch.ones_like(each[0]) for each in drawn]
+        return torch.stack(masks).view(x.shape)
+
+    def _drawn(self, x: Tensor) -> Tensor:
+        if self._rows in self._whole:
+            return next(self._masks)
+        share = torch.cat([x.new_full((x.numel() // len(self.rates),), 1 - rate) for rate in self.rates])
+        self._shares.setdefault(self._rows, []).append(share)
+        return torch.bernoulli(share).div_(share)
+
+
+def _dropout_mask(x: Tensor, rate: float, generator: torch.Generator | None = None) -> Tensor:
     """A large one is put together from pieces at offsets of their own."""
     pool, wanted = _pool(rate, x.dtype), x.numel()
     piece = wanted if wanted <= POOL // 2 else POOL // 4
-    offsets = torch.randint((POOL - piece) // ALIGNED + 1, (-(-wanted // piece),)).mul_(ALIGNED).tolist()
+    count = -(-wanted // piece)
+    offsets = torch.randint((POOL - piece) // ALIGNED + 1, (count,), generator=generator).mul_(ALIGNED).tolist()
     pieces = [pool[offset : offset + piece] for offset in offsets]
     mask = pieces[0] if len(pieces) == 1 else torch.cat(pieces)[:wanted]
     return mask.view(x.shape)

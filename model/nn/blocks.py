@@ -64,10 +64,17 @@ class EarlierTokens(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, D) -> like it; before the first token there is nothing"""
         mixed = x
-        for back, gain in enumerate(self.gains, 1):
+        for back, each in enumerate(self.gains, 1):
             nothing = x.new_zeros(x.shape[0], back, x.shape[2])
             earlier = torch.cat([nothing, x], 1)[:, : x.shape[1]]
-            mixed = torch.addcmul(mixed, earlier, gain.to(x.dtype))
+            gain = each.to(x.dtype)
+            if gain.ndim == 1:
+                mixed = torch.addcmul(mixed, earlier, gain)
+            else:  # (K, D), of a cohort
+                of_each = (len(gain), -1)
+                mixed = torch.addcmul(
+                    mixed.unflatten(0, of_each), earlier.unflatten(0, of_each), gain[:, None, None]
+                ).flatten(0, 1)
         return mixed
 
 

@@ -10,7 +10,12 @@ from model.data.batches import IGNORED
 
 
 def training_loss(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """logits (N, V), targets (N,), IGNORED where none counts -> nats: the loss to train on, its un-smoothed value"""
+    """logits (N, V), targets (N,), IGNORED where none counts -> nats: the loss to train on, its un-smoothed value; of
+    members of a cohort (K, N, V), (K, N) -> (K,) of each"""
+    if smoothing == 0 and logits.ndim == 3:
+        each = [training_loss(*one, smoothing) for one in zip(logits, targets, strict=True)]
+        losses, plains = zip(*each, strict=True)
+        return torch.stack(losses), torch.stack(plains)
     if smoothing == 0:
         loss = F.cross_entropy(logits, targets, ignore_index=IGNORED)
         return loss, loss.detach()
@@ -24,11 +29,11 @@ class _Smoothed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
         counts = targets != IGNORED
-        weight = counts / counts.sum()  # (N,)
-        places = targets.clamp(min=0)[:, None]  # (N, 1)
+        weight = counts / counts.sum(-1, keepdim=True)  # (..., N)
+        places = targets.clamp(min=0)[..., None]  # (..., N, 1)
         norm = logits.logsumexp(-1)
-        plain = ((norm - logits.gather(1, places)[:, 0]) * weight).sum()
-        uniform = ((norm - logits.mean(-1)) * weight).sum()
+        plain = ((norm - logits.gather(-1, places)[..., 0]) * weight).sum(-1)
+        uniform = ((norm - logits.mean(-1)) * weight).sum(-1)
         ctx.save_for_backward(logits, norm, places, weight)
         ctx.smoothing = smoothing
         ctx.mark_non_differentiable(plain)
@@ -37,6 +42,6 @@ class _Smoothed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
         logits, norm, places, weight = ctx.saved_tensors
-        slope = (logits - norm[:, None]).exp_().sub_(ctx.smoothing / logits.shape[1])
-        slope.scatter_add_(1, places, torch.full_like(slope[:, :1], ctx.smoothing - 1))
-        return slope.mul_((weight * gradient)[:, None]), None, None
+        slope = (logits - norm[..., None]).exp_().sub_(ctx.smoothing / logits.shape[-1])
+        slope.scatter_add_(-1, places, torch.full_like(slope[..., :1], ctx.smoothing - 1))
+        return slope.mul_((weight * gradient[..., None])[..., None]), None, None

@@ -29,6 +29,29 @@ _TRUE_FP32 = 1e-6  # relative error of a real fp32 product; bf16 has 3e-3
 _TOLD: dict[str, Any] = {}
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x (..., in), weight (out, in) -> (..., out); of a cohort (model/training/cohort.py), whose members' rows follow
+    each other: x (K B, ..., in), weights (K, out, in) -> (K B, ..., out)"""
+    if weight.ndim == 2:
+        return F.linear(x, weight, bias)
+    assert bias is None, "no model of a cohort has one"
+    return _Maps.apply(x.reshape(len(weight), -1, x.shape[-1]), weight).view(*x.shape[:-1], -1)
+
+
+class _Maps(torch.autograd.Function):
+    """x (K, N, in), weights (K, out, in) -> (K, N, out); the weights' gradients come as the weights lie in memory."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weights: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weights)
+        return torch.bmm(x, weights.mT)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, weights = ctx.saved_tensors
+        return torch.bmm(gradient, weights), torch.bmm(gradient.mT, x)
+
+
 class Linear(nn.Linear):
     """A linear map with fp32 master weights that computes in the dtype of its input."""
 
@@ -38,7 +61,7 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """x (..., in) -> (..., out)"""
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        return F.linear(x, self.weight.to(x.dtype) if self.cast is None else self.cast, bias)
+        return linear(x, self.weight.to(x.dtype) if self.cast is None else self.cast, bias)
 
 
 class _CastAll(torch.autograd.Function):
@@ -83,8 +106,13 @@ class Embedding(nn.Embedding):
     compute_dtype = torch.float32
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """tokens (...) -> (..., D)"""
-        return super().forward(tokens).to(self.compute_dtype)
+        """tokens (...) -> (..., D); of a cohort (K B, T) -> (K B, T, D)"""
+        if self.weight.ndim == 2:
+            return super().forward(tokens).to(self.compute_dtype)
+        members, vocabulary, _ = self.weight.shape
+        first = torch.arange(0, members * vocabulary, vocabulary, device=tokens.device)
+        places = tokens.unflatten(0, (members, -1)) + first[:, None, None]  # (K, B, T)
+        return F.embedding(places.flatten(0, 1), self.weight.flatten(0, 1)).to(self.compute_dtype)
 
 
 def compute_dtype(precision: str) -> torch.dtype:

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from model.nn.attention import Dropout, apart, causal_bias, norm
 from model.nn.blocks import CrossBlock, SelfBlock, TransformerConfig, Turns, initialize_blocks, turns
 from model.nn.decoding import Past, beam_search
 from model.nn.mup import TIED_STD, Scaling, hidden_std
-from model.nn.precision import Embedding, Linear
+from model.nn.precision import Embedding, Linear, linear
 
 RESIDENT = 128  # positions whose tables are kept; longer sentences get theirs made anew
 
@@ -123,7 +122,7 @@ class Translator(nn.Module):
             x = block(x, own, turned, (*source, memory.bias), past, layer)
         if past is not None:
             past.length += length
-        return F.linear(norm(x) * self.scaling.logits, self.embedding.weight.to(x.dtype))
+        return linear(norm(x) * self.scaling.logits, self.embedding.weight.to(x.dtype))
 
     def past(self, limit: int) -> Past:
         """An empty past with room for `limit` tokens."""

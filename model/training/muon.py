@@ -5,6 +5,7 @@ et al. 2024, kellerjordan.github.io/posts/muon). An update of a matrix (out, in)
 rate serves all widths (Yang, Simon and Bernstein 2023, arXiv:2310.17813).
 """
 
+import copy
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -71,6 +72,19 @@ class AdamW:
         )  # fmt: skip
         if self.found_inf is not None:
             torch._foreach_sub_(steps, [self.found_inf] * len(steps))
+
+
+def step_together(optimizers: Sequence[AdamW]) -> None:
+    """A step of each; groups of one role whose rates are equal are one, so that kernels do not grow with how many."""
+    together = copy.copy(optimizers[0])
+    together.state = {parameter: kept for each in optimizers for parameter, kept in each.state.items()}
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for group in (group for each in optimizers for group in each.param_groups):
+        key = tuple(value for name, value in group.items() if name not in ("params", "peak_rate"))
+        groups.setdefault(key, {**group, "params": []})["params"].extend(group["params"])
+    with torch.no_grad():
+        for group in groups.values():
+            together._step(group)
 
 
 class Muon(AdamW):

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from model.config import Config
 from model.data.corpus import load_pairs, load_text
 from model.data.dataset import PairData, TextData, prepare_pairs, prepare_text
 from model.nn.precision import PRECISIONS, native
+from model.training.cohort import Cohort
 from model.training.learner import Learner
 from tests.bench import peers
 
@@ -70,9 +72,21 @@ def _ours(config: Config, prepared: TextData | PairData, *, compiled: bool) -> C
     return lambda: learner.step(1.0).tokens
 
 
+def _together(members: int, d_model: int, prepared: TextData) -> Callable[[], int]:
+    cohort, shape = Cohort(), SMALL | {"d_model": d_model}
+    for place in range(members):
+        config = gpt_config("modern", best_precision(), shape)
+        changes = {"dropout": place % 4 / 10, "optimizer": "muon", "seed": place}
+        cohort.join(Learner(replace(config, **changes), prepared, torch.device("cpu")))
+    return lambda: sum(step.tokens for step in cohort.step([1.0] * members))
+
+
 def make(name: str, data: Path) -> Callable[[], int]:
-    """The contender of a name, such as `upstream small`, `nanogpt bf16 compiled large` or `translation bf16`."""
+    """The contender of a name, such as `upstream small`, `nanogpt bf16 compiled large`, `translation bf16`, or
+    `together 8 d64`: so many trials of a shape, siblings in dropout."""
     words = name.split()
+    if words[0] == "together":
+        return _together(int(words[1]), int(words[2].removeprefix("d")), text(data))
     shape = LARGE if "large" in words else SMALL
     if words[0] == "upstream":
         return _upstream(data, shape)

@@ -89,6 +89,23 @@ def translation(data: Path, *, short: bool) -> Iterator[Row]:
     )  # fmt: skip
 
 
+MEMBERS, WIDTHS = 8, {16: None, 32: 1.4, 64: 1.2, 128: None}
+"""Of a cohort, and how many times as fast a trial in it is to be by width."""
+
+
+def cohorts(data: Path, *, short: bool) -> Iterator[Row]:
+    """Tokens a second of trials that step together, against one that steps alone."""
+    for width, least in WIDTHS.items():
+        names = f"together 1 d{width}", f"together {MEMBERS} d{width}"
+        found = interleaved(names, data, turns=3 if short else TURNS, seconds=0.3 if short else TURN_SECONDS)
+        times, low, high = ratio(found[names[1]].tokens_per_second, found[names[0]].tokens_per_second)
+        yield Row(
+            what=f"{MEMBERS} trials of d {width} h4 l4, context 64, 768 tokens a step, as one: tokens a second",
+            against="one alone", asked="" if least is None else f">= {least}x",
+            measured=f"{times:.2f}x ({low:.2f} to {high:.2f})", reached=None if least is None else times >= least,
+        )  # fmt: skip
+
+
 def padding(data: Path) -> float:
     """Share of all positions of an epoch that are padding."""
     prepared = pairs(data)

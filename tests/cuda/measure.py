@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from model.data.corpus import load_pairs, load_text
 from model.data.dataset import TextData, prepare_pairs, prepare_text
 from model.families import FAMILIES
 from model.nn.precision import native
+from model.training.cohort import Cohort
 from model.training.evaluation import evaluate
 from model.training.graph import GraphedLearner, make_learner
 from model.training.learner import Learner
@@ -51,6 +53,7 @@ class Bench:
     seconds: float
     steps: int
     processes: tuple[int, ...]
+    members: tuple[int, ...]
     data: Path | None = None
 
     def configs(self, shape: tuple[int, int, int], **changes: Any) -> Iterator[tuple[Config, Data]]:
@@ -171,7 +174,7 @@ def _speed(bench: Bench, config: Config, data: Data, peak: float, asked: str | N
 
 
 def others(bench: Bench) -> Iterator[Row]:
-    """Memory against its estimate, several processes, and nanoGPT's own configuration."""
+    """Memory against its estimate, several trials as one, several processes, and nanoGPT's own configuration."""
     for config, data in bench.configs(bench.shapes[-1]):
         peak = PeakMemory(bench.device)
         learner = make_learner(config, data, bench.device)
@@ -183,6 +186,15 @@ def others(bench: Bench) -> Iterator[Row]:
         told = f"{peak.bytes() / 1e6:.0f} MB, on paper {paper / 1e6:.0f} MB"
         yield row(f"memory of {named(config)}", told, "within 10 %", "its estimate")
         del learner
+    config, data = next(bench.configs(bench.shapes[min(1, len(bench.shapes) - 1)]))
+    alone = bench.step_seconds(partial(_steps_of, _cohort(bench, config, data, 1)))
+    for members in bench.members:
+        cohort = _cohort(bench, config, data, members)
+        seconds = bench.step_seconds(partial(_steps_of, cohort)) / members
+        told = f"{seconds * 1e3:.3g} ms a trial = {alone / seconds:.2f}x"
+        yield row(
+            f"{members} trials of {named(config)} as one, eager", told, "8x with 8" if members == 8 else None, "one"
+        )
     for count in bench.processes:
         yield row(f"{count} processes, nanogpt", _side_by_side(bench, count), None, "one process")
     width, heads, layers = (384, 6, 6) if len(bench.shapes) > 1 else bench.shapes[0]
@@ -205,6 +217,19 @@ def others(bench: Bench) -> Iterator[Row]:
     told = f"{seconds:.1f} s, validation {valid.loss:.4f}"
     against = f"upstream: {UPSTREAM['seconds']:.0f} s, {UPSTREAM['loss']}"
     yield row(f"nanoGPT's shakespeare configuration, {steps:,} steps", told, "25 s, 1.460", against)
+
+
+def _cohort(bench: Bench, config: Config, data: Data, members: int) -> Cohort:
+    """Siblings in dropout."""
+    cohort = Cohort()
+    for place in range(members):
+        cohort.join(Learner(replace(config, dropout=place % 4 / 10, seed=place), data, bench.device))
+    return cohort
+
+
+def _steps_of(cohort: Cohort, count: int) -> None:
+    for _ in range(count):
+        cohort.step([0.0] * len(cohort.learners))
 
 
 def _side_by_side(bench: Bench, count: int) -> str:
@@ -278,8 +303,10 @@ def _commit() -> str | None:
     return told.stdout.strip() or None
 
 
-DRY = Bench(device=torch.device("cpu"), shapes=[(16, 2, 1)], seconds=0.0, steps=2, processes=(1,))
-REAL = Bench(device=torch.device("cuda"), shapes=SHAPES, seconds=2.0, steps=200, processes=(1, 2, 4, 8, 16))
+DRY = Bench(device=torch.device("cpu"), shapes=[(16, 2, 1)], seconds=0.0, steps=2, processes=(1,), members=(2,))
+REAL = Bench(
+    device=torch.device("cuda"), shapes=SHAPES, seconds=2.0, steps=200, processes=(1, 2, 4, 8, 16), members=(4, 8, 16)
+)
 
 
 def main(arguments: list[str]) -> int:

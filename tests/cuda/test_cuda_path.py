@@ -17,6 +17,7 @@ from model.inference import continuation, translations
 from model.nn.gpt import GPT
 from model.nn.precision import PRECISIONS
 from model.nn.translator import Translator
+from model.training.cohort import Cohort
 from model.training.evaluation import IN_FLIGHT, evaluate
 from model.training.graph import GraphedLearner, make_learner
 from model.training.learner import Learner
@@ -30,6 +31,8 @@ LAUNCHES = {
     ("nanogpt", "muon"): 315, ("nanogpt", "adamw"): 246, ("translation", "muon"): 564, ("translation", "adamw"): 478,
 }  # fmt: skip
 """A step with so many layers in bf16, its batch's gather too: to be lowered, never raised."""
+MORE_LAUNCHES = 1.3
+"""Times those of a learner alone, of eight that step together."""
 Plant = Callable[[Learner, pytest.MonkeyPatch], None]
 BOTH = pytest.mark.parametrize("family", FAMILIES)
 
@@ -71,6 +74,25 @@ def test_a_step_has_few_kernels(family: str, optimizer: str, data: dict[str, Dat
         seen.clear()
         made.step(1.0)
         assert seen.launches.total() <= LAUNCHES[family, optimizer], seen.launches
+
+
+@BOTH
+def test_a_cohort_waits_for_nothing_and_its_kernels_do_not_grow_with_its_members(
+    family: str, data: dict[str, Data]
+) -> None:
+    with fake_cuda() as seen:
+        launches = []
+        for members in (1, 8):
+            cohort = Cohort()
+            for place in range(members):
+                asked = config(family, layers=LAYERS, dropout=0.05 * (1 + place), seed=place)
+                cohort.join(Learner(asked, data[family], CUDA))
+            cohort.step([1.0] * members)
+            seen.clear()
+            cohort.step([1.0] * members)
+            assert not seen.waits and not seen.copies
+            launches.append(seen.launches.total())
+    assert launches[1] <= MORE_LAUNCHES * LAUNCHES[family, "muon"], launches
 
 
 @BOTH

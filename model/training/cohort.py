@@ -1,0 +1,177 @@
+"""Trials of one shape as one model: small ones do not fill a device, and together they are a batch of all their rows.
+
+Norms have no gains and maps no biases, so that only maps, tables, dropout and the loss know of members. Each member is
+a Learner whose weights are a part of the model's: it keeps its rates, decays, dropout, clip, seed, batches, moments and
+count of steps, and takes the steps that it would take alone, on a CPU bit by bit.
+
+# Shapes: K members.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from model.config import pad_of
+from model.data.batches import TrainBatches
+from model.data.resident import IGNORED, Batch, Inputs
+from model.families import Transformers
+from model.nn import precision
+from model.nn.attention import Attention, Dropout, Members
+from model.nn.gpt import GPT
+from model.training import checkpoint as checkpoints
+from model.training.learner import Learner, Step
+from model.training.muon import AdamW, step_together
+
+SHAPE = (
+    "family", "d_model", "heads", "layers", "context", "batch_tokens", "precision", "taps", "optimizer",
+    "label_smoothing",
+)  # fmt: skip
+"""Of a Config, what members have in common."""
+
+
+def can_join(learner: Learner) -> bool:
+    """Whether its model may be a part of a cohort: not upstream's, whose norms have gains; nor one in fp16, which has a
+    scale of its own for its loss."""
+    upstream = isinstance(learner.model, GPT) and learner.model.config.architecture == "nanogpt"
+    known = isinstance(learner.family, Transformers) and isinstance(learner.optimizer, AdamW)
+    return known and not upstream and not learner.scaler.is_enabled() and not learner.config.checkpointing
+
+
+class Cohort:
+    """Learners that take their steps together, in the order in which they joined."""
+
+    def __init__(self) -> None:
+        self.learners: list[Learner] = []
+        self._generators: list[torch.Generator] = []
+        self._model: nn.Module | None = None
+        self._stacks: list[nn.Parameter] = []
+
+    def join(self, learner: Learner) -> None:
+        """From now on it steps with the others. torch's generators are as it left them, and are now its own."""
+        assert can_join(learner), "ask first"
+        first = self.learners[0].config if self.learners else learner.config
+        assert all(each.data is learner.data for each in self.learners), "members learn from one text"
+        assert all(getattr(first, name) == getattr(learner.config, name) for name in SHAPE), "members have one shape"
+        generator = torch.Generator()
+        generator.set_state(torch.get_rng_state())
+        self._own([learner])
+        self.learners.append(learner)
+        self._generators.append(generator)
+        self._stack()
+
+    def leave(self, place: int) -> Learner:
+        """The learner that was in this place steps alone again, and torch's generators are as it left them."""
+        learner = self.learners.pop(place)
+        torch.set_rng_state(self._generators.pop(place).get_state())
+        self._own([learner])
+        if self.learners:
+            self._stack()
+        return learner
+
+    def save(self, place: int, folder: Path, state: dict[str, Any]) -> Path:
+        """A checkpoint of the learner in this place, as it would write it alone."""
+        learner = self.learners[place]
+        parts = [(parameter, parameter.data) for parameter in learner.names]
+        for parameter, part in parts:  # safetensors takes no part of a memory
+            parameter.data = part.clone()
+        try:
+            tensors = learner.tensors() | {"random.cpu": self._generators[place].get_state()}
+            return checkpoints.save(folder, learner.model, tensors, learner.state() | state)
+        finally:
+            for parameter, part in parts:
+                parameter.data = part
+
+    def step(self, factors: Sequence[float]) -> list[Step]:
+        """A step of each at its factor of its peak rates."""
+        for learner, factor in zip(self.learners, factors, strict=True):
+            for group in learner.optimizer.param_groups:
+                group["lr"] = group["peak_rate"] * factor
+        batch, tokens = TrainBatches.joined([_resident(learner) for learner in self.learners])
+        losses, norms = self._gradients(batch), self._update()
+        for learner, count in zip(self.learners, tokens, strict=True):
+            learner._took(count)
+        told = zip(losses, norms, tokens, strict=True)
+        return [Step(loss=loss, gradient_norm=norm, tokens=count) for loss, norm, count in told]
+
+    def _gradients(self, batch: Batch) -> Tensor:
+        """Of all; each one's un-smoothed loss (K,)."""
+        members, targets = len(self.learners), batch.targets.unflatten(0, (len(self.learners), -1))
+        count = max(learner.micro_batches for learner in self.learners)
+        if count == 1:
+            return self._backward(batch.inputs, batch.targets)
+        counted, rows = (targets != IGNORED).sum((1, 2)), -(-targets.shape[1] // count)
+        told = list[Tensor]()
+        for first in range(0, targets.shape[1], rows):
+            of = slice(first, first + rows)
+            inputs = tuple(
+                None if each is None else each.unflatten(0, (members, -1))[:, of].flatten(0, 1) for each in batch.inputs
+            )
+            share = (targets[:, of] != IGNORED).sum((1, 2)) / counted
+            told.append(self._backward(inputs, targets[:, of].flatten(0, 1), share))
+        return torch.stack(told).sum(0)
+
+    def _backward(self, inputs: Inputs, targets: Tensor, share: Tensor | None = None) -> Tensor:
+        first, members = self.learners[0], len(self.learners)
+        self._drawn.begin(len(targets))
+        losses, plain = first.family.losses_of_each(self._model, first.config, inputs, targets, members)  # type: ignore[attr-defined]
+        (losses if share is None else losses * share).sum().backward()
+        return plain if share is None else plain * share
+
+    def _update(self) -> list[Tensor]:
+        """Move the weights of each by its gradients, whose norms it gives; there are none afterwards."""
+        gradients = [stack.grad for stack in self._stacks if stack.grad is not None]
+        each = [gradient.unbind() for gradient in gradients]
+        norms = torch.stack(torch._foreach_norm([one for some in each for one in some])).view(len(each), -1)  # (P, K)
+        found = [torch.linalg.vector_norm(of) for of in norms.mT.contiguous()]
+        kept = (self._clips / (torch.stack(found) + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(kept.view(-1, *(1,) * (gradient.ndim - 1)))
+        for place, learner in enumerate(self.learners):
+            for parameter, some in zip(learner.names, each, strict=True):
+                parameter.grad = some[place]
+        step_together([_known(learner.optimizer) for learner in self.learners])
+        for learner in self.learners:
+            learner.optimizer.zero_grad(set_to_none=True)
+        for stack in self._stacks:
+            stack.grad = None
+        return found
+
+    def _stack(self) -> None:
+        """Make the model of all; members' weights are views of its."""
+        first, before = self.learners[0], torch.get_rng_state()
+        model = first.family.build(first.config, first.data.vocabulary, pad_of(first.data)).to(first.device)
+        torch.set_rng_state(before)
+        self._stacks = list(model.parameters())
+        for place, stack in enumerate(self._stacks):
+            own = [list(learner.names)[place] for learner in self.learners]
+            stack.data = torch.stack([parameter.detach() for parameter in own])
+            for parameter, part in zip(own, stack.data, strict=True):
+                parameter.data = part
+        rates = [learner.config.dropout for learner in self.learners]
+        self._drawn = Members(rates, self._generators)
+        inside = {id(module.drop) for module in model.modules() if isinstance(module, Attention)}  # which have none
+        for module in model.modules():
+            if isinstance(module, Dropout) and id(module) not in inside:
+                module.rate, module.members = max(rates), self._drawn
+        precision.set_compute(model, first.config.precision)
+        self._model = model
+        self._clips = torch.tensor([learner.config.clip for learner in self.learners]).to(first.device)
+
+    @staticmethod
+    def _own(learners: Sequence[Learner]) -> None:
+        """Weights in memory of their own."""
+        for parameter in (parameter for learner in learners for parameter in learner.names):
+            parameter.data = parameter.detach().clone()
+
+
+def _known(optimizer: Any) -> AdamW:
+    assert isinstance(optimizer, AdamW), "of no other is a member's"
+    return optimizer
+
+
+def _resident(learner: Learner) -> TrainBatches:
+    assert isinstance(learner.batches, TrainBatches), "those of a Transformer"
+    return learner.batches

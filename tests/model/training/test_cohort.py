@@ -1,0 +1,122 @@
+"""Trials that step together learn what each learns alone, bit by bit."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model.config import Config, Data
+from model.data.dataset import PairData, TextData
+from model.training import checkpoint as checkpoints
+from model.training.cohort import Cohort, can_join
+from model.training.learner import Learner
+
+CPU = torch.device("cpu")
+STEPS = 6
+CHANGES: tuple[dict[str, Any], ...] = (
+    {"seed": 0, "dropout": 0.1, "learning_rate": 1e-2}, {"seed": 1, "dropout": 0.0, "learning_rate": 3e-3},
+    {"seed": 0, "dropout": 0.3, "learning_rate": 1e-2},
+)  # fmt: skip
+"""Of members: siblings, and one with a rate and a seed of its own."""
+Small = tuple[Config, Data]
+
+
+@pytest.fixture(params=["nanogpt", "translation"])
+def small(
+    request: pytest.FixtureRequest, small_text: Config, small_pairs: Config, text_data: TextData, pair_data: PairData
+) -> Small:
+    if request.param == "nanogpt":
+        return replace(small_text, taps=2, average=0.1), text_data
+    return small_pairs, pair_data
+
+
+def factor(step: int) -> float:
+    return min(1.0, (step + 1) / 3)
+
+
+def alone(config: Config, data: Data, steps: int = STEPS) -> tuple[list[float], Learner]:
+    learner = Learner(config, data, CPU)
+    return [learner.step(factor(step)).loss.item() for step in range(steps)], learner
+
+
+def together(cohort: Cohort, steps: range) -> list[list[float]]:
+    """Losses of each member."""
+    taken = [cohort.step([factor(step)] * len(cohort.learners)) for step in steps]
+    return [[step[place].loss.item() for step in taken] for place in range(len(cohort.learners))]
+
+
+def cohort_of(configs: list[Config], data: Data) -> Cohort:
+    cohort = Cohort()
+    for config in configs:
+        cohort.join(Learner(config, data, CPU))
+    return cohort
+
+
+def same(one: Learner, other: Learner) -> bool:
+    """Whether they have the same weights, moments, averages and place in the text."""
+    mine, theirs = one.tensors(), other.tensors()
+    del mine["random.cpu"], theirs["random.cpu"]
+    weights = all(torch.equal(*pair) for pair in zip(one.names, other.names, strict=True))
+    kept = mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+    return weights and kept and one.state() == other.state()
+
+
+@pytest.mark.parametrize("changed", [
+    {"precision": "fp32"}, {"precision": "bf16"}, {"optimizer": "adamw"}, {"micro_batches": 2},
+], ids=str)  # fmt: skip
+def test_members_learn_what_each_learns_alone(small: Small, changed: dict[str, Any]) -> None:
+    config, data = small
+    configs = [replace(config, **changed, **change) for change in CHANGES]
+    cohort = cohort_of(configs, data)
+    losses = together(cohort, range(STEPS))
+    for place, each in enumerate(configs):
+        known, learner = alone(each, data)
+        assert losses[place] == known and same(cohort.learners[place], learner)
+
+
+def test_who_leaves_goes_on_as_alone_and_so_do_those_that_stay(small: Small) -> None:
+    config, data = small
+    configs = [replace(config, **change) for change in CHANGES]
+    cohort = cohort_of(configs, data)
+    losses = together(cohort, range(3))
+    left = cohort.leave(0)
+    losses[0] += [left.step(factor(step)).loss.item() for step in range(3, STEPS)]
+    for place, more in enumerate(together(cohort, range(3, STEPS)), 1):
+        losses[place] += more
+    for place, learner in enumerate([left, *cohort.learners]):
+        known, other = alone(configs[place], data)
+        assert losses[place] == known and same(learner, other)
+
+
+def test_who_joins_late_from_a_checkpoint_of_another_cohort_goes_on_as_alone(small: Small, tmp_path: Path) -> None:
+    config, data = small
+    configs = [replace(config, **change) for change in CHANGES]
+    cohort = cohort_of(configs, data)
+    losses = together(cohort, range(3))
+    saved = cohort.save(2, tmp_path, {})
+    other = cohort_of(configs[:1], data)
+    together(other, range(1))
+    learner = Learner(configs[2], data, CPU)
+    learner.restore(checkpoints.load(saved))
+    other.join(learner)
+    for step in range(3, STEPS):
+        losses[2].append(other.step([1.0, factor(step)])[1].loss.item())
+    known, same_alone = alone(configs[2], data)
+    assert losses[2] == known and same(other.learners[1], same_alone)
+
+
+def test_what_a_member_does_is_nothing_to_the_others(small: Small) -> None:
+    config, data = small
+    configs = [replace(config, **change) for change in CHANGES]
+    wild = [configs[0], replace(configs[1], learning_rate=1e6), configs[2]]
+    calm, beside = (together(cohort_of(each, data), range(STEPS)) for each in (configs, wild))
+    assert calm[1] != beside[1] and [calm[0], calm[2]] == [beside[0], beside[2]]
+
+
+def test_upstreams_model_and_sgd_stay_alone(small_text: Config, text_data: TextData) -> None:
+    kinds: list[dict[str, Any]] = [{"architecture": "nanogpt"}, {"optimizer": "sgd"}, {"checkpointing": True}]
+    for changes in kinds:
+        assert not can_join(Learner(replace(small_text, **changes), text_data, CPU))
+    assert can_join(Learner(small_text, text_data, CPU))
