@@ -119,20 +119,23 @@ class Muon(AdamW):
             by_shape[parameter.shape].append((parameter, momentum))
         for (rows, columns), pairs in by_shape.items():  # all of a shape at once: small products are slow
             members, matrices = zip(*pairs, strict=True)
-            moves, factor = orthogonalized(torch.stack(matrices)), -rate * (rows / columns) ** 0.5
+            moves, factor = orthogonalized(matrices), -rate * (rows / columns) ** 0.5
             if isinstance(factor, Tensor):
-                torch._foreach_add_(members, (moves * factor).unbind())
+                torch._foreach_add_(members, (moves.to(members[0].dtype) * factor).unbind())
             else:
                 torch._foreach_add_(members, moves.unbind(), alpha=factor)
 
 
-def orthogonalized(matrices: Tensor) -> Tensor:
-    """(N, R, C) -> like it: with their singular vectors, and singular values near 1; in bf16 where that is fast"""
-    computed = torch.bfloat16 if "bf16" in native(matrices.device.type) else torch.float32
-    tall = matrices.shape[-2] > matrices.shape[-1]
-    x = (matrices.mT if tall else matrices).to(computed)
+def orthogonalized(matrices: Sequence[Tensor]) -> Tensor:
+    """Each (R, C) -> (N, R, C): with their singular vectors, and singular values near 1; in bf16 where that is fast."""
+    first = matrices[0]
+    rows, columns = first.shape
+    dtype = torch.bfloat16 if "bf16" in native(first.device.type) else torch.float32
+    x = torch.empty(len(matrices), rows, columns, dtype=dtype, device=first.device)
+    torch._foreach_copy_(list(x.unbind()), list(matrices))
     x = x / (MARGIN * x.norm(dim=(-2, -1), keepdim=True) + LEAST_NORM)
-    for a, b, c in POLYNOMIALS:
-        square = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
-    return (x.mT if tall else x).to(matrices.dtype)
+    for a, b, c in POLYNOMIALS:  # on the side where the products are small, without a transposed copy
+        square = x.mT @ x if rows > columns else x @ x.mT
+        polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
+        x = torch.baddbmm(x, x, polynomial, beta=a) if rows > columns else torch.baddbmm(x, polynomial, x, beta=a)
+    return x if first.device.type == "cpu" else x.to(first.dtype)  # a GPU adds all at once where dtypes are equal
