@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from model.config import ONCE, RECIPES, Config, Data, build_model, model_config, pad_of
@@ -17,7 +16,6 @@ from model.cost.estimates import AVERAGE_BYTES, STATE_BYTES, flops_per_token, pa
 from model.cost.memory_estimate import memory_estimate, most_micro_batches
 from model.cost.peak_flops import flops_on
 from model.data.batches import (
-    IGNORED,
     Batch,
     EndlessBatches,
     Samples,
@@ -31,7 +29,7 @@ from model.data.batches import (
 from model.data.batches import span as span_of
 from model.data.corpus import CORPORA
 from model.data.dataset import OwnData, PairData, TextData
-from model.nn.loss import training_loss
+from model.nn.loss import sums, training_loss
 from tune.errors import UserError
 
 FLOPS_PER_WEIGHT = 6
@@ -204,9 +202,7 @@ class Transformers(Family):
         return training_loss(logits, targets.flatten().view(members, -1), config.label_smoothing)
 
     def sums(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        logits, targets = _logits(model, batch.inputs), batch.targets.flatten()
-        right = (logits.argmax(-1) == targets).sum()  # IGNORED is no token's number
-        return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum"), right
+        return sums(_logits(model, batch.inputs), batch.targets.flatten())
 
     def parameters(self, config: Config, vocabulary: int, pad: int) -> int:
         return parameters(model_config(config, vocabulary=vocabulary, pad=pad))
@@ -228,8 +224,8 @@ class Transformers(Family):
 
 
 def _logits(model: nn.Module, inputs: Inputs) -> Tensor:
-    """(B T, V) in fp32"""
-    logits: Tensor = model(*inputs).flatten(0, 1).float()
+    """(B T, V)"""
+    logits: Tensor = model(*inputs).flatten(0, 1)
     return logits
 
 

@@ -71,7 +71,7 @@ def step_memory_bytes(
     weights = parameters(config)
     casts = 0 if size == _MASTER_BYTES else size * weights
     kept = size * kept_elements(config, batch=batch, target=target, source=source, fused=fused)
-    loss = batch * target * config.vocabulary * _logit_bytes(config)
+    loss = batch * target * config.vocabulary * _logit_bytes(config, size)
     return casts + max(STATE_BYTES * weights, (STATE_BYTES - _MASTER_BYTES) * weights + kept + loss)
 
 
@@ -109,8 +109,9 @@ def _attention_masks(config: GPTConfig, batch: int, length: int) -> int:
     return products * (2 if products > POOL // 2 else 1)
 
 
-def _logit_bytes(config: GPTConfig | TranslatorConfig) -> int:
-    """A logit in fp32 and its gradient; the unsmoothed loss has a copy of its own; the soft cap keeps its tanh."""
+def _logit_bytes(config: GPTConfig | TranslatorConfig, size: int) -> int:
+    """A translator's logit and its gradient, of this size; a GPT's in fp32 and its gradient; the unsmoothed loss has a
+    copy of its own; the soft cap keeps its tanh."""
     if isinstance(config, TranslatorConfig):
-        return 8
+        return 2 * size
     return 16 if config.architecture == "modern" else 12

@@ -1,5 +1,6 @@
 """The training loss: cross-entropy over the targets that count, smoothed where the recipe says so."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -7,6 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model.data.batches import IGNORED
+
+AT_ONCE = 32
+"""Rows of logits: on a CPU what is made of them stays in its cache, which is a twentieth of a translator's step."""
 
 
 def training_loss(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -17,31 +21,70 @@ def training_loss(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Te
         losses, plains = zip(*each, strict=True)
         return torch.stack(losses), torch.stack(plains)
     if smoothing == 0:
-        loss = F.cross_entropy(logits, targets, ignore_index=IGNORED)
+        loss = F.cross_entropy(_wide(logits), targets, ignore_index=IGNORED)
         return loss, loss.detach()
     smoothed, plain = _Smoothed.apply(logits, targets, smoothing)
     return smoothed, plain
 
 
+def sums(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """logits (N, V), targets (N,) -> over those that count: nats, and how many were predicted first"""
+    nats, right = list[Tensor](), list[Tensor]()
+    for some, of in _at_once(logits, targets):
+        x = _wide(some)
+        nats.append(F.cross_entropy(x, of, ignore_index=IGNORED, reduction="sum"))
+        right.append((x.argmax(-1) == of).sum())  # IGNORED is no token's number
+    return _joined([each[None] for each in nats]).sum(), _joined([each[None] for each in right]).sum()
+
+
+def _at_once(*rows: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Of each some rows (N, ...), as many as there are but for a CPU, where no compiler sees to it."""
+    whole = torch.compiler.is_compiling() or rows[0].device.type != "cpu"
+    count = max(1, len(rows[0])) if whole else AT_ONCE
+    return zip(*(each.split(count) for each in rows), strict=True)
+
+
 class _Smoothed(torch.autograd.Function):
-    """Label smoothing (Szegedy et al. 2016, arXiv:1512.00567) in half the passes over the logits that torch's takes."""
+    """Label smoothing (Szegedy et al. 2016, arXiv:1512.00567). The gradient is made with the loss, in the place of
+    exponentials that would be kept or made again: it lacks no more than a factor, and has as few bits as the logits.
+    """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-        counts = targets != IGNORED
+        counts, vocabulary = targets != IGNORED, logits.shape[-1]
         weight = counts / counts.sum(-1, keepdim=True)  # (..., N)
-        places = targets.clamp(min=0)[..., None]  # (..., N, 1)
-        norm = logits.logsumexp(-1)
-        plain = ((norm - logits.gather(-1, places)[..., 0]) * weight).sum(-1)
-        uniform = ((norm - logits.mean(-1)) * weight).sum(-1)
-        ctx.save_for_backward(logits, norm, places, weight)
-        ctx.smoothing = smoothing
-        ctx.mark_non_differentiable(plain)
-        return (1 - smoothing) * plain + smoothing * uniform, plain
+        # fp16 has no numbers as small as these before they are scaled
+        slope = torch.empty_like(logits, dtype=torch.float32 if logits.dtype == torch.float16 else None)
+        plain, evenly = list[Tensor](), list[Tensor]()
+        rows = slope.view(-1, vocabulary), logits.reshape(-1, vocabulary), targets.flatten(), weight.flatten()[:, None]
+        for out, some, of, share in _at_once(*rows):
+            x, place = _wide(some), of.clamp(min=0)[:, None]
+            x = x - x.amax(-1, keepdim=True)
+            own, mean = x.gather(-1, place)[:, 0], x.mean(-1)
+            total = x.exp_().sum(-1, keepdim=True)
+            norm = total.log()[:, 0]
+            plain.append(norm - own)
+            evenly.append(norm - mean)
+            x.div_(total).sub_(smoothing / vocabulary).scatter_(-1, place, smoothing - 1, reduce="add")
+            out.copy_(x.mul_(share))
+        ctx.save_for_backward(slope)
+        ctx.dtype, ctx.on_host = logits.dtype, logits.device.type == "cpu" and not torch.compiler.is_compiling()
+        nats, uniform = ((_joined(each).view(weight.shape) * weight).sum(-1) for each in (plain, evenly))
+        ctx.mark_non_differentiable(nats)
+        return torch.lerp(nats, uniform, smoothing), nats
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
-        logits, norm, places, weight = ctx.saved_tensors
-        slope = (logits - norm[..., None]).exp_().sub_(ctx.smoothing / logits.shape[-1])
-        slope.scatter_add_(-1, places, torch.full_like(slope[..., :1], ctx.smoothing - 1))
-        return slope.mul_((weight * gradient[..., None])[..., None]), None, None
+        (slope,) = ctx.saved_tensors
+        if not (ctx.on_host and (gradient == 1).all()):  # as it nearly always is
+            slope = slope.mul_(gradient[..., None, None])
+        return slope.to(ctx.dtype), None, None
+
+
+def _wide(x: Tensor) -> Tensor:
+    """In fp32 at least."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

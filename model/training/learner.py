@@ -66,6 +66,7 @@ class Learner:
         self.steps = 0
         self.tokens = 0
         self._loss = self._loss_of
+        self._one = torch.ones((), device=device)  # what each backward begins with
 
     def step(self, factor: float) -> Step:
         """One optimizer step at `factor` of the peak rates."""
@@ -176,7 +177,7 @@ class Learner:
 
     def _backward(self, batch: Batch, share: Tensor | None = None) -> Tensor:
         loss, unsmoothed = self._loss(batch.inputs, batch.targets)
-        self.scaler.scale(loss if share is None else loss * share).backward()
+        self.scaler.scale(loss if share is None else loss * share).backward(self._one)
         return unsmoothed if share is None else unsmoothed * share
 
     def _loss_of(self, inputs: tuple[Tensor | None, ...], targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -48,7 +48,7 @@ def test_training_together_is_training_alone(two, of, family, micro_batches):
     expected, _ = rank.trained(Learner(config, data, CPU), 3)
     (losses, weights), (others_losses, others) = two(rank.after_steps, config, data, 3, micro_batches)
     assert losses == others_losses and all(torch.equal(weights[name], others[name]) for name in weights)
-    assert losses == pytest.approx(expected, abs=1e-5)
+    assert losses == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_checkpoint_keeps_the_dropout_of_each_rank(two, of, tmp_path: Path):
