@@ -58,8 +58,8 @@ class _Smoothed(torch.autograd.Function):
         plain, evenly = list[Tensor](), list[Tensor]()
         rows = slope.view(-1, vocabulary), logits.reshape(-1, vocabulary), targets.flatten(), weight.flatten()[:, None]
         for out, some, of, share in _at_once(*rows):
-            x, place = _wide(some), of.clamp(min=0)[:, None]
-            x = x - x.amax(-1, keepdim=True)
+            x, place = _wide(some, copy=True), of.clamp(min=0)[:, None]
+            x.sub_(x.amax(-1, keepdim=True))
             own, mean = x.gather(-1, place)[:, 0], x.mean(-1)
             total = x.exp_().sum(-1, keepdim=True)
             norm = total.log()[:, 0]
@@ -81,9 +81,9 @@ class _Smoothed(torch.autograd.Function):
         return slope.to(ctx.dtype), None, None
 
 
-def _wide(x: Tensor) -> Tensor:
+def _wide(x: Tensor, *, copy: bool = False) -> Tensor:
     """In fp32 at least."""
-    return x if x.dtype == torch.float64 else x.float()
+    return x.to(torch.promote_types(x.dtype, torch.float32), copy=copy)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
