@@ -29,26 +29,27 @@ from tests.bench.contenders import TRANSLATOR, best_precision, pairs
 from tests.bench.table import Row
 from tune.reports import Evaluation
 
-MINUTES, SEEDS = 20, 5
+MINUTES, SEEDS = 20, 3
 SENTENCES, LONGEST = 500, 48
 """Of the test split, decoded greedily; tokens of a translation at most."""
 SENTENCES_A_BATCH = 50
 PEAK_RATE, WARM_UP_STEPS = 1e-3, 400
-MORE_BLEU, MORE_CHRF = 8.0, 8.0
-"""Asked: points more than the loop's, chrF of a hundred."""
+LEAST_BLEU, MORE_BLEU, MORE_CHRF = 48.0, 8.0, 8.0
+"""Asked: of each seed; and points more than the loop's, chrF of a hundred."""
 
 
 def bleu(data: Path, *, short: bool) -> Iterator[Row]:
-    """BLEU and chrF on test sentences: the loop's on one core, and on the other ours, seed after seed."""
+    """BLEU and chrF on test sentences: the loop's, and each seed of ours, two of them side by side."""
     seconds, seeds = (100.0, 2) if short else (60.0 * MINUTES, SEEDS)
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as cores:
-        running = cores.submit(_plain, data, seconds), cores.submit(_ours, data, seconds, seeds)
-        plain, ours = running[0].result(), running[1].result()
+        loop = cores.submit(_plain, data, seconds)
+        running = [cores.submit(_ours, data, seconds, seed) for seed in range(seeds)]
+        plain, ours = loop.result(), [each.result() for each in running]
     yield Row(
         what=f"translation after {seconds / 60:.3g} min of a core, d 128, 4 heads, 2 layers, {best_precision()}; "
         f"{plain.sentences} test sentences, {seeds} seeds",
         against=f"torch.nn.Transformer's loop, one seed: BLEU {plain.bleu:.1f}, chrF {plain.chrf:.1f}",
-        asked=f">= {MORE_BLEU:.0f} BLEU and {MORE_CHRF:.0f} chrF more",
+        asked=f"BLEU >= {LEAST_BLEU:.0f}; >= {MORE_BLEU:.0f} BLEU and {MORE_CHRF:.0f} chrF more",
         measured="; ".join((
             f"BLEU {_spread([score.bleu for score, _ in ours], 1)}",
             f"chrF {_spread([score.chrf for score, _ in ours], 1)}",
@@ -56,7 +57,8 @@ def bleu(data: Path, *, short: bool) -> Iterator[Row]:
             f"a word {_spread([test.nats_per_word for _, test in ours], 2)}",
             f"bits a character {_spread([test.bits_per_character for _, test in ours], 3)}")),
         reached=None if short else all(
-            score.bleu >= plain.bleu + MORE_BLEU and score.chrf >= plain.chrf + MORE_CHRF for score, _ in ours),
+            score.bleu >= max(LEAST_BLEU, plain.bleu + MORE_BLEU) and score.chrf >= plain.chrf + MORE_CHRF
+            for score, _ in ours),
     )  # fmt: skip
 
 
@@ -66,12 +68,8 @@ def _spread(values: list[float], digits: int) -> str:
     return f"{statistics.mean(values):.{digits}f} +- {statistics.stdev(values):.{digits + 1}f} ({each})"
 
 
-def _ours(data: Path, seconds: float, seeds: int) -> list[tuple[Score, Evaluation]]:
+def _ours(data: Path, seconds: float, seed: int) -> tuple[Score, Evaluation]:
     prepared = pairs(data)
-    return [_one_of_ours(prepared, seconds, seed) for seed in range(seeds)]
-
-
-def _one_of_ours(prepared: PairData, seconds: float, seed: int) -> tuple[Score, Evaluation]:
     config = Config(family="translation", precision=best_precision(), dropout=0.0, seed=seed, **TRANSLATOR)
     with tempfile.TemporaryDirectory() as folder:
         segment, place = Segment(device_seconds=seconds, final=True), Path(folder)
