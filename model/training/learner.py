@@ -142,12 +142,14 @@ class Learner:
         """Compile forward and loss; the weights and their names stay as they are. The next step takes the time.
 
         What was compiled for other trials of this process is forgotten: torch keeps no more than a few versions of a
-        function, and beyond these it runs eagerly without a word. On a CPU g++ gets one file a graph for one a kernel,
-        of which each costs it .4 s to begin; recomputing with dropout cannot be written so.
+        function, and beyond these it runs eagerly without a word. On a CPU g++ gets two files a graph for one a kernel,
+        of which each costs it .4 s to begin, and what only calls kernels is in the file that it does little about;
+        recomputing with dropout cannot be written so.
         """
         torch._inductor.config.compile_threads = 1  # it starts no processes of its own
         torch.compiler.reset()
         torch._inductor.config.cpp_wrapper = self.device.type == "cpu" and not self.config.checkpointing
+        torch._inductor.config.cpp_wrapper_build_separate = True
         self._loss = torch.compile(self._loss_of, dynamic=False)
 
     def _gradients(self, batch: Batch) -> Tensor:
