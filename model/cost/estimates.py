@@ -60,18 +60,24 @@ def update_flops(config: GPTConfig | TranslatorConfig) -> int:
 
 
 def step_memory_bytes(
-    config: GPTConfig | TranslatorConfig, *, batch: int, target: int, source: int = 0, precision: str, fused: bool
-) -> int:
+    config: GPTConfig | TranslatorConfig, *, batch: int, target: int, source: int = 0, precision: str, fused: bool,
+    smoothed: bool = True, whole: bool = False,
+) -> int:  # fmt: skip
     """The most memory an optimizer step holds at these lengths: state, what forward keeps, and the loss's.
 
-    `fused` says whether attention is, as `precision.set_compute` decides. The peak is at the begin of backward, where
-    the new gradients are still missing, or at its end.
+    `fused` says whether attention is, as `precision.set_compute` decides. `smoothed`: a translator's loss is; `whole`:
+    it is made of all logits at once, as on a GPU or by a compiler. The peak is at the begin of backward, where the new gradients are
+    still missing, or at its end.
     """
     size = compute_dtype(precision).itemsize
     weights = parameters(config)
     casts = 0 if size == _MASTER_BYTES else size * weights
     kept = size * kept_elements(config, batch=batch, target=target, source=source, fused=fused)
-    loss = batch * target * config.vocabulary * _logit_bytes(config, size)
+    if isinstance(config, TranslatorConfig):
+        each = translator_logit_bytes(precision, smoothed=smoothed, whole=whole)
+    else:  # a logit in fp32 and its gradient; the unsmoothed loss has a copy of its own; the soft cap keeps its tanh
+        each = 16 if config.architecture == "modern" else 12
+    loss = batch * target * config.vocabulary * each
     return casts + max(STATE_BYTES * weights, (STATE_BYTES - _MASTER_BYTES) * weights + kept + loss)
 
 
@@ -109,9 +115,9 @@ def _attention_masks(config: GPTConfig, batch: int, length: int) -> int:
     return products * (2 if products > POOL // 2 else 1)
 
 
-def _logit_bytes(config: GPTConfig | TranslatorConfig, size: int) -> int:
-    """A translator's logit and its gradient, of this size; a GPT's in fp32 and its gradient; the unsmoothed loss has a
-    copy of its own; the soft cap keeps its tanh."""
-    if isinstance(config, TranslatorConfig):
-        return 2 * size
-    return 16 if config.architecture == "modern" else 12
+def translator_logit_bytes(precision: str, *, smoothed: bool, whole: bool) -> int:
+    """A logit and its gradient, fp16's in fp32, and where they are made at once all logits in fp32; three of fp32 for
+    the unsmoothed loss."""
+    size = compute_dtype(precision).itemsize
+    gradient = _MASTER_BYTES if precision == "fp16" else size
+    return size + gradient + (_MASTER_BYTES if whole else 0) if smoothed else 3 * _MASTER_BYTES

@@ -19,9 +19,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from model.config import Config, Data, model_config, pad_of
 from model.cost.estimates import AVERAGE_BYTES, STATE_BYTES, parameters, step_memory_bytes
 from model.data.batches import batch_shape, most_evaluation_tokens
+from model.nn.precision import compute_dtype
 from tune.errors import UserError
 
-_LOGIT_BYTES = 12  # of an evaluation: in the compute dtype, in fp32, and the logarithms
+_LOGIT_BYTES = 12  # of an evaluation: in the compute dtype, in fp32, and the logarithms or a soft cap
 
 
 def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: torch.device) -> int:
@@ -31,7 +32,9 @@ def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: t
     """
     shape = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context)
     made = model_config(config, vocabulary=data.vocabulary, pad=pad_of(data))
-    logits = _LOGIT_BYTES * most_evaluation_tokens("valid", device.type) * data.vocabulary
+    by_rows = device.type == "cpu" and config.family == "translation"
+    each = compute_dtype(config.precision).itemsize if by_rows else _LOGIT_BYTES
+    logits = each * most_evaluation_tokens("valid", device.type) * data.vocabulary
     step = step_memory_bytes(
         made,
         batch=-(-shape.rows // micro_batches),
@@ -39,6 +42,8 @@ def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: t
         source=shape.source,
         precision=config.precision,
         fused=device.type != "cpu",
+        smoothed=config.label_smoothing > 0,
+        whole=True,  # on a CPU where it is compiled
     )
     evaluation = (
         step if device.type == "cuda" else STATE_BYTES * parameters(made)

@@ -40,10 +40,10 @@ class Dropout(nn.Module):
         """x (...) -> (...), each element 0 with probability `rate`, else divided by 1 - rate"""
         if not self.training or self.rate == 0:
             return x
-        return x * self.mask(x) if self.masks(x) else F.dropout(x, self.rate)
+        return x * self.mask(x) if self.needs_mask(x) else F.dropout(x, self.rate)
 
-    def masks(self, x: Tensor) -> bool:
-        """Whether a mask is made, and is not a part of the kernel."""
+    def needs_mask(self, x: Tensor) -> bool:
+        """Whether one is made, and is not a part of the kernel."""
         return x.device.type == "cpu" or self.members is not None
 
     def mask(self, x: Tensor) -> Tensor:
@@ -64,7 +64,10 @@ class Residual(Dropout):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]
         """x, y (B, T, D) -> (B, T, D)"""
-        if self.training and self.rate > 0 and self.masks(x):
+        drops = self.training and self.rate > 0
+        if drops and self.members is not None and x.device.type == "cpu":
+            return self.members.added(x, y, self.factor)
+        if drops and self.needs_mask(x):
             return torch.addcmul(x, y, self.mask(y), value=self.factor)
         return torch.add(x, super().forward(y), alpha=self.factor)
 
@@ -76,29 +79,42 @@ class Members:
     def __init__(self, rates: Sequence[float], generators: Sequence[torch.Generator]) -> None:
         self.rates, self.generators = rates, generators
         self._shares: dict[int, list[Tensor]] = {}
-        """What is kept: of batches of so many rows, of each dropout in turn, for each element."""
-        self._whole: dict[int, Tensor] = {}
+        """What is kept, while that is not known: of batches of so many rows, of each dropout in turn, by element."""
+        self._known: dict[int, tuple[Tensor, list[int]]] = {}
+        """All of these as one, and their sizes."""
         self._rows = 0
         self._masks = iter(list[Tensor]())
 
     def begin(self, rows: int) -> None:
         """Of a step with so many rows."""
         self._rows = rows
-        if shares := self._shares.get(rows):
-            whole = self._whole.setdefault(rows, torch.cat(shares))
-            self._masks = iter(torch.bernoulli(whole).div_(whole).split([len(each) for each in shares]))
+        if shares := self._shares.pop(rows, None):
+            self._known[rows] = torch.cat(shares), [len(each) for each in shares]
+        if rows in self._known:
+            whole, sizes = self._known[rows]
+            self._masks = iter(torch.bernoulli(whole).div_(whole).split(sizes))
 
     def mask(self, x: Tensor) -> Tensor:
         """A mask like x (K B, ...), each member's rows by its rate."""
         if x.device.type != "cpu":
-            return self._drawn(x).view(x.shape)
+            return self._on_gpu(x).view(x.shape)
         rows = x.detach().view(len(self.rates), -1)
         drawn = zip(rows, self.rates, self.generators, strict=True)
         masks = [_dropout_mask(*each) if each[1] else torch.ones_like(each[0]) for each in drawn]
         return torch.stack(masks).view(x.shape)
 
-    def _drawn(self, x: Tensor) -> Tensor:
-        if self._rows in self._whole:
+    def added(self, x: Tensor, y: Tensor, factor: float) -> Tensor:
+        """x + factor dropout(y), each member's rows (K B, ...) rounded as it does alone, with dropout and without."""
+        each = zip(*(of.chunk(len(self.rates)) for of in (x, y)), self.rates, self.generators, strict=True)
+        return torch.cat([
+            torch.addcmul(a, b, _dropout_mask(b, rate, generator), value=factor)
+            if rate
+            else torch.add(a, b, alpha=factor)
+            for a, b, rate, generator in each
+        ])  # fmt: skip
+
+    def _on_gpu(self, x: Tensor) -> Tensor:
+        if self._rows in self._known:
             return next(self._masks)
         share = torch.cat([x.new_full((x.numel() // len(self.rates),), 1 - rate) for rate in self.rates])
         self._shares.setdefault(self._rows, []).append(share)
@@ -116,7 +132,7 @@ def _dropout_mask(x: Tensor, rate: float, generator: torch.Generator | None = No
     return mask.view(x.shape)
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=8)
 def _pool(rate: float, dtype: torch.dtype) -> Tensor:
     kept = torch.rand(POOL, generator=torch.Generator().manual_seed(0)) >= rate
     return (kept / kept.float().mean()).to(dtype)

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from model.data.batches import IGNORED
 
-AT_ONCE = 32
-"""Rows of logits: on a CPU what is made of them stays in its cache, which is a twentieth of a translator's step."""
+AT_ONCE = 2**17
+"""Logits: on a CPU what is made of them stays in its cache, which is a twentieth of a translator's step."""
 
 
 def training_loss(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -38,15 +38,16 @@ def sums(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _at_once(*rows: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Of each some rows (N, ...), as many as there are but for a CPU, where no compiler sees to it."""
+    """Of logits (N, V), and what else has rows (N, ...), some, or all but on a CPU where no compiler sees to it."""
     whole = torch.compiler.is_compiling() or rows[0].device.type != "cpu"
-    count = max(1, len(rows[0])) if whole else AT_ONCE
+    count = max(1, len(rows[0]) if whole else AT_ONCE // rows[0].shape[1])
     return zip(*(each.split(count) for each in rows), strict=True)
 
 
 class _Smoothed(torch.autograd.Function):
     """Label smoothing (Szegedy et al. 2016, arXiv:1512.00567). The gradient is made with the loss, in the place of
-    exponentials that would be kept or made again: it lacks no more than a factor, and has as few bits as the logits.
+    exponentials that would be kept or made again: it lacks no more than a factor, and has the bits of the logits,
+    or in fp16 those of fp32.
     """
 
     @staticmethod

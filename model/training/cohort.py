@@ -1,8 +1,9 @@
 """Trials of one shape as one model: small ones do not fill a device, and together they are a batch of all their rows.
 
-Norms have no gains and maps no biases, so that only maps, tables, dropout and the loss know of members. Each member is
-a Learner whose weights are a part of the model's: it keeps its rates, decays, dropout, clip, seed, batches, moments and
-count of steps, and takes the steps that it would take alone, on a CPU bit by bit.
+Norms have no gains and maps no biases, so that only maps, tables, taps, dropout and the loss know of members. Each
+member is a Learner whose weights are a part of the model's: it keeps its rates, decays, dropout, clip, seed, batches,
+moments and count of steps, and takes the steps that it would take alone, on a CPU bit by bit. Where memory runs out no
+batch is cut: that is for those who step alone.
 
 # Shapes: K members.
 """
@@ -27,17 +28,19 @@ from model.training.muon import AdamW, step_together
 
 SHAPE = (
     "family", "d_model", "heads", "layers", "context", "batch_tokens", "precision", "taps", "optimizer",
-    "label_smoothing",
+    "label_smoothing", "scaling_rules",
 )  # fmt: skip
 """Of a Config, what members have in common."""
 
 
 def can_join(learner: Learner) -> bool:
-    """Whether its model may be a part of a cohort: not upstream's, whose norms have gains; nor one in fp16, which has a
-    scale of its own for its loss."""
+    """Whether it may be a member: a Transformer by AdamW or Muon, on one device and kernel by kernel. Not upstream's,
+    whose norms have gains, none in fp16, whose loss has a scale of its own, and none that computes activations again.
+    """
     upstream = isinstance(learner.model, GPT) and learner.model.config.architecture == "nanogpt"
-    known = isinstance(learner.family, Transformers) and isinstance(learner.optimizer, AdamW)
-    return known and not upstream and not learner.scaler.is_enabled() and not learner.config.checkpointing
+    known = isinstance(learner.batches, TrainBatches) and isinstance(learner.optimizer, AdamW)
+    plain = type(learner) is Learner and not learner.scaler.is_enabled() and not learner.config.checkpointing
+    return known and plain and not upstream
 
 
 class Cohort:
@@ -48,25 +51,29 @@ class Cohort:
         self._generators: list[torch.Generator] = []
         self._model: nn.Module | None = None
         self._stacks: list[nn.Parameter] = []
+        self._dropouts = Members([], [])
+        self._clips = torch.empty(0)
 
     def join(self, learner: Learner) -> None:
-        """From now on it steps with the others. torch's generators are as it left them, and are now its own."""
+        """From now on it steps with the others. torch's generator of the CPU is as it left it, and is now its own."""
         assert can_join(learner), "ask first"
-        first = self.learners[0].config if self.learners else learner.config
-        assert all(each.data is learner.data for each in self.learners), "members learn from one text"
-        assert all(getattr(first, name) == getattr(learner.config, name) for name in SHAPE), "members have one shape"
+        first = self.learners[0] if self.learners else learner
+        assert first.data is learner.data and first.micro_batches == learner.micro_batches, "members have like batches"
+        alike = (getattr(first.config, name) == getattr(learner.config, name) for name in SHAPE)
+        assert all(alike), "members have one shape"
         generator = torch.Generator()
         generator.set_state(torch.get_rng_state())
-        self._own([learner])
         self.learners.append(learner)
         self._generators.append(generator)
         self._stack()
 
     def leave(self, place: int) -> Learner:
-        """The learner that was in this place steps alone again, and torch's generators are as it left them."""
+        """The learner that was in this place steps alone again, and torch's generator of the CPU is as it left it."""
         learner = self.learners.pop(place)
         torch.set_rng_state(self._generators.pop(place).get_state())
-        self._own([learner])
+        for parameter in learner.names:
+            parameter.data = parameter.detach().clone()
+        self._model, self._stacks = None, []
         if self.learners:
             self._stack()
         return learner
@@ -99,7 +106,7 @@ class Cohort:
     def _gradients(self, batch: Batch) -> Tensor:
         """Of all; each one's un-smoothed loss (K,)."""
         members, targets = len(self.learners), batch.targets.unflatten(0, (len(self.learners), -1))
-        count = max(learner.micro_batches for learner in self.learners)
+        count = self.learners[0].micro_batches
         if count == 1:
             return self._backward(batch.inputs, batch.targets)
         counted, rows = (targets != IGNORED).sum((1, 2)), -(-targets.shape[1] // count)
@@ -115,8 +122,9 @@ class Cohort:
 
     def _backward(self, inputs: Inputs, targets: Tensor, share: Tensor | None = None) -> Tensor:
         first, members = self.learners[0], len(self.learners)
-        self._drawn.begin(len(targets))
-        losses, plain = first.family.losses_of_each(self._model, first.config, inputs, targets, members)  # type: ignore[attr-defined]
+        self._dropouts.begin(len(targets))
+        assert isinstance(first.family, Transformers) and self._model is not None, "no other can join"
+        losses, plain = first.family.losses_of_each(self._model, first.config, inputs, targets, members)
         (losses if share is None else losses * share).sum().backward()
         return plain if share is None else plain * share
 
@@ -126,7 +134,7 @@ class Cohort:
         each = [gradient.unbind() for gradient in gradients]
         norms = torch.stack(torch._foreach_norm([one for some in each for one in some])).view(len(each), -1)  # (P, K)
         found = [torch.linalg.vector_norm(of) for of in norms.mT.contiguous()]
-        kept = (self._clips / (torch.stack(found) + 1e-6)).clamp(max=1.0)
+        kept = ((torch.stack(found) + 1e-6).reciprocal() * self._clips).clamp(max=1.0)  # as torch rounds it
         for gradient in gradients:
             gradient.mul_(kept.view(-1, *(1,) * (gradient.ndim - 1)))
         for place, learner in enumerate(self.learners):
@@ -151,20 +159,14 @@ class Cohort:
             for parameter, part in zip(own, stack.data, strict=True):
                 parameter.data = part
         rates = [learner.config.dropout for learner in self.learners]
-        self._drawn = Members(rates, self._generators)
+        self._dropouts = Members(rates, self._generators)
         inside = {id(module.drop) for module in model.modules() if isinstance(module, Attention)}  # which have none
         for module in model.modules():
             if isinstance(module, Dropout) and id(module) not in inside:
-                module.rate, module.members = max(rates), self._drawn
+                module.rate, module.members = max(rates), self._dropouts
         precision.set_compute(model, first.config.precision)
         self._model = model
         self._clips = torch.tensor([learner.config.clip for learner in self.learners]).to(first.device)
-
-    @staticmethod
-    def _own(learners: Sequence[Learner]) -> None:
-        """Weights in memory of their own."""
-        for parameter in (parameter for learner in learners for parameter in learner.names):
-            parameter.data = parameter.detach().clone()
 
 
 def _known(optimizer: Any) -> AdamW:

@@ -179,7 +179,8 @@ class Learner:
 
     def _backward(self, batch: Batch, share: Tensor | None = None) -> Tensor:
         loss, unsmoothed = self._loss(batch.inputs, batch.targets)
-        self.scaler.scale(loss if share is None else loss * share).backward(self._one)
+        scaled = self.scaler.scale(loss if share is None else loss * share)
+        scaled.backward(self._one.expand_as(scaled))
         return unsmoothed if share is None else unsmoothed * share
 
     def _loss_of(self, inputs: tuple[Tensor | None, ...], targets: Tensor) -> tuple[Tensor, Tensor]:

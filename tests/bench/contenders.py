@@ -73,11 +73,13 @@ def _ours(config: Config, prepared: TextData | PairData, *, compiled: bool) -> C
 
 
 def _together(members: int, d_model: int, prepared: TextData) -> Callable[[], int]:
-    cohort, shape = Cohort(), SMALL | {"d_model": d_model}
+    cohort, config = Cohort(), gpt_config("modern", best_precision(), SMALL | {"d_model": d_model})
     for place in range(members):
-        config = gpt_config("modern", best_precision(), shape)
-        changes = {"dropout": place % 4 / 10, "optimizer": "muon", "seed": place}
+        changes = {"dropout": (1 + place % 3) / 10, "optimizer": "muon", "seed": place}
         cohort.join(Learner(replace(config, **changes), prepared, torch.device("cpu")))
+    if members == 1:
+        alone = cohort.leave(0)
+        return lambda: alone.step(1.0).tokens
     return lambda: sum(step.tokens for step in cohort.step([1.0] * members))
 
 

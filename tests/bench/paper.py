@@ -68,6 +68,7 @@ def on_paper(learner: Learner, data: Data) -> int:
         source=shape.source,
         precision=config.precision,
         fused=fused,
+        smoothed=config.label_smoothing > 0,
     )
 
 

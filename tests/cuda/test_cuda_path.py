@@ -17,7 +17,7 @@ from model.inference import continuation, translations
 from model.nn.gpt import GPT
 from model.nn.precision import PRECISIONS
 from model.nn.translator import Translator
-from model.training.cohort import Cohort
+from model.training.cohort import Cohort, can_join
 from model.training.evaluation import IN_FLIGHT, evaluate
 from model.training.graph import GraphedLearner, make_learner
 from model.training.learner import Learner
@@ -31,8 +31,8 @@ LAUNCHES = {
     ("nanogpt", "muon"): 310, ("nanogpt", "adamw"): 245, ("translation", "muon"): 558, ("translation", "adamw"): 477,
 }  # fmt: skip
 """A step with so many layers in bf16, its batch's gather too: to be lowered, never raised."""
-MORE_LAUNCHES = 1.3
-"""Times those of a learner alone, of eight that step together."""
+MEMBERS, MORE_LAUNCHES = 8, 1.3
+"""Of a cohort, and times a learner's kernels that it may have."""
 Plant = Callable[[Learner, pytest.MonkeyPatch], None]
 BOTH = pytest.mark.parametrize("family", FAMILIES)
 
@@ -77,22 +77,25 @@ def test_a_step_has_few_kernels(family: str, optimizer: str, data: dict[str, Dat
 
 
 @BOTH
-def test_a_cohort_waits_for_nothing_and_its_kernels_do_not_grow_with_its_members(
+def test_a_cohort_of_equal_rates_waits_for_nothing_and_has_few_more_kernels_than_one(
     family: str, data: dict[str, Data]
 ) -> None:
     with fake_cuda() as seen:
-        launches = []
-        for members in (1, 8):
-            cohort = Cohort()
-            for place in range(members):
-                asked = config(family, layers=LAYERS, dropout=0.05 * (1 + place), seed=place)
-                cohort.join(Learner(asked, data[family], CUDA))
-            cohort.step([1.0] * members)
-            seen.clear()
-            cohort.step([1.0] * members)
-            assert not seen.waits and not seen.copies
-            launches.append(seen.launches.total())
-    assert launches[1] <= MORE_LAUNCHES * LAUNCHES[family, "muon"], launches
+        cohort = Cohort()
+        for place in range(MEMBERS):
+            asked = config(family, layers=LAYERS, dropout=0.05 * (1 + place), seed=place)
+            cohort.join(Learner(asked, data[family], CUDA))
+        cohort.step([1.0] * MEMBERS)
+        seen.clear()
+        cohort.step([1.0] * MEMBERS)
+        assert not seen.waits and not seen.copies
+        assert seen.launches.total() <= MORE_LAUNCHES * LAUNCHES[family, "muon"], seen.launches
+
+
+@BOTH
+def test_a_learner_with_a_graph_does_not_join(family: str, data: dict[str, Data]) -> None:
+    with fake_cuda():
+        assert not can_join(GraphedLearner(config(family), data[family], CUDA))
 
 
 @BOTH

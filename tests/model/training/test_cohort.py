@@ -14,12 +14,13 @@ from model.training.cohort import Cohort, can_join
 from model.training.learner import Learner
 
 CPU = torch.device("cpu")
-STEPS = 6
+STEPS = 9
+"""With an average after the eighth."""
 CHANGES: tuple[dict[str, Any], ...] = (
     {"seed": 0, "dropout": 0.1, "learning_rate": 1e-2}, {"seed": 1, "dropout": 0.0, "learning_rate": 3e-3},
-    {"seed": 0, "dropout": 0.3, "learning_rate": 1e-2},
+    {"seed": 0, "dropout": 0.3, "learning_rate": 1e-2, "clip": 0.3, "weight_decay": 0.3, "betas": (0.8, 0.95)},
 )  # fmt: skip
-"""Of members: siblings, and one with a rate and a seed of its own."""
+"""Of members: siblings in dropout, and in what else each has of its own."""
 Small = tuple[Config, Data]
 
 
@@ -28,8 +29,8 @@ def small(
     request: pytest.FixtureRequest, small_text: Config, small_pairs: Config, text_data: TextData, pair_data: PairData
 ) -> Small:
     if request.param == "nanogpt":
-        return replace(small_text, taps=2, average=0.1), text_data
-    return small_pairs, pair_data
+        return replace(small_text, layers=3, taps=2, average=0.1), text_data
+    return replace(small_pairs, layers=3, average=0.1), pair_data
 
 
 def factor(step: int) -> float:
@@ -113,6 +114,26 @@ def test_what_a_member_does_is_nothing_to_the_others(small: Small) -> None:
     wild = [configs[0], replace(configs[1], learning_rate=1e6), configs[2]]
     calm, beside = (together(cohort_of(each, data), range(STEPS)) for each in (configs, wild))
     assert calm[1] != beside[1] and [calm[0], calm[2]] == [beside[0], beside[2]]
+
+
+def test_epochs_end_for_each_at_its_own_time_and_one_alone_is_a_cohort_too(small: Small) -> None:
+    config, data = small
+    configs = [replace(config, **change) for change in CHANGES]
+    cohorts = cohort_of(configs, data), cohort_of(configs[2:], data)
+    for cohort in cohorts:
+        late = cohort.learners[-1].batches
+        late.load_state(late.state() | {"batch": len(late) - 4})
+    losses = [together(cohort, range(STEPS))[-1] for cohort in cohorts]
+    assert losses[0] == losses[1] and same(cohorts[0].learners[2], cohorts[1].learners[0])
+    assert [learner.batches.state()["epoch"] for learner in cohorts[0].learners] == [0, 0, 1]
+
+
+def test_who_differs_in_what_all_have_in_common_cannot_join(small: Small) -> None:
+    config, data = small
+    for changes in ({"layers": 2}, {"scaling_rules": False}, {"micro_batches": 2}):
+        cohort = cohort_of([config], data)
+        with pytest.raises(AssertionError, match="members have"):
+            cohort.join(Learner(replace(config, **changes), data, CPU))
 
 
 def test_upstreams_model_and_sgd_stay_alone(small_text: Config, text_data: TextData) -> None:

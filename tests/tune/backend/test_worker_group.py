@@ -29,7 +29,7 @@ from tune.store.journal import Journal
 PATIENCE_SECONDS = 600.0
 """Within which a process that ends itself has done so, on any machine."""
 CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, batch_tokens=128, dropout=0.0)
-NETWORK, TRAINING = {"measure": "network"}, {"measure": "training", "steps": 6, "every": 2}
+GRADIENTS, TRAINING = {"measure": "gradients"}, {"measure": "training", "steps": 6, "every": 2}
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +89,9 @@ def as_rank(rank: int, count: int, port: int, line: Any, *arguments: Any) -> Non
 
 @pytest.fixture(scope="module")
 def of_two(data: TextData, tmp_path_factory: pytest.TempPathFactory) -> list[list[Said | None]]:
-    """What each of two ranks says: of the network, of training, and of a task that cannot be done."""
+    """What each of two ranks says: of the gradients, of training, and of a task that cannot be done."""
     folder = tmp_path_factory.mktemp("trial")
-    asked = [NETWORK, TRAINING, {"measure": "steps", "rows": 1}]
+    asked = [GRADIENTS, TRAINING, {"measure": "steps", "rows": 1}]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -110,9 +110,9 @@ def test_the_first_rank_speaks_for_all(of_two):
 
 
 def test_gradients_are_those_of_one_process_and_bit_equal(of_two):
-    network = rows(of_two[0])[0]
-    assert network["bit_equal"] and network["against_whole_batch"] < 1e-6
-    assert {count for count, distance in network["accumulated"] if distance < 1e-6} == {2, 4, 8}
+    found = rows(of_two[0])[0]
+    assert found["bit_equal"] and found["against_whole_batch"] < 1e-6
+    assert {count for count, distance in found["accumulated"] if distance < 1e-6} == {2, 4, 8}
 
 
 def test_two_devices_learn_what_one_learns(of_two, data, tmp_path):
