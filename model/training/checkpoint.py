@@ -131,9 +131,10 @@ def averages(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def export(checkpoint: Path, folder: Path, tokenizer_json: str, *, averaged: bool = False) -> Path:
     """Copy a checkpoint's weights, config and tokenizer to `folder`, replacing what was there.
 
-    averaged: where parameters have an average, that.
+    averaged: where parameters have an average, that. Where newer ones took the checkpoint's place the newest counts:
+    the trial went on, and was ended on its way.
     """
-    saved = load(checkpoint)
+    saved = load(checkpoint if checkpoint.is_dir() else latest(checkpoint.parent) or checkpoint)
 
     def fill(place: Path) -> None:
         if averaged:

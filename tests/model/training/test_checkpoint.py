@@ -209,6 +209,17 @@ def test_an_exported_translator_gives_the_same_logits(tmp_path: Path) -> None:
     assert torch.equal(loaded(*inputs), made.eval()(*inputs))
 
 
+def test_where_newer_ones_took_its_place_the_newest_is_exported(tmp_path: Path) -> None:
+    """Of a trial that was ended on its way from the rung that it is known by."""
+    known, _, newest = (saved(tmp_path / "t001", steps, config=replace(CONFIG, seed=steps)) for steps in (1, 2, 3))
+    assert not known.exists()
+    folder = export(known, tmp_path / "best-nanogpt", TOKENIZER.to_json())
+    assert (folder / "model.safetensors").read_bytes() == (newest / "model.safetensors").read_bytes()
+    assert json.loads((folder / "config.json").read_text())["seed"] == 3
+    with pytest.raises(DamagedCheckpoint):
+        export(tmp_path / "t002" / "step-000001", tmp_path / "best-nanogpt", TOKENIZER.to_json())
+
+
 def test_a_folder_that_is_no_model_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"model: .*best-<family>"):
         load_model(tmp_path)
