@@ -336,7 +336,7 @@ MEASURES = {
 BATCHES = (32, 128, 512)
 """Rows, as the published report's."""
 SECONDS = {"steps": 100.0, "gradients": 15.0, "accumulation": 60.0, "training": 60.0}
-LEAST = {"steps": 10.0, "gradients": 10.0, "accumulation": 10.0, "training": 10.0}
+LEAST = 10.0
 TRAINING_STEPS, CHECKPOINT_STEPS = 200, 50
 
 
@@ -358,10 +358,7 @@ def points_of(count: int) -> list[Point]:
     asked = [*steps, training]
     if count > 1:
         asked = [{"measure": "gradients"}, *steps, {"measure": "accumulation"}, training]
-    return [
-        Point(devices=count, asked=each, seconds=SECONDS[each["measure"]], least=LEAST[each["measure"]])
-        for each in asked
-    ]
+    return [Point(devices=count, asked=each, seconds=SECONDS[each["measure"]], least=LEAST) for each in asked]
 
 
 def line(row: Row) -> str:
