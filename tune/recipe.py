@@ -30,7 +30,7 @@ SMALL_TEXT_TOKENS = 1e6
 """Of that text, for training: of tiny shakespeare by character."""
 CONTEXTS = {128: 3e6, 256: 6e6, 512: 3e8, 1024: 3e9}
 """From so many tokens of that trial's training on a longer context is better at equal device-seconds. Below them it
-sees too few rows a step. 512 and more are a guess: no machine of ours had a GPU."""
+sees too few rows a step. 512 and more are a guess: none was tried at such lengths."""
 WINDOWS = 64
 """Of the validation split, at least: fewer, longer ones leave its end unread and its first tokens without a past."""
 FILLING_TOKENS = {"cpu": 0, "cuda": 16_384}
@@ -270,10 +270,13 @@ def suited_weights(family: str, compute: float) -> float:
 
 def small_text_seconds(kind: str) -> float:
     """Device-seconds of a family up to which the small text serves: its last trial, of the size that suits so much
-    compute, goes through it MOST_EPOCHS times."""
+    compute, goes through it MOST_EPOCHS times in steps that fill the device."""
     tokens = MOST_EPOCHS * SMALL_TEXT_TOKENS / LIFE_SHARE
     weights = layer_weights("nanogpt", CENTRE)  # at CENTRE_COMPUTE; both grow with the square root of the compute
-    return (FLOPS_PER_WEIGHT * weights * tokens) ** 2 / CENTRE_COMPUTE / NOMINAL[kind].flops
+    compute = (FLOPS_PER_WEIGHT * weights * tokens) ** 2 / CENTRE_COMPUTE
+    weights = suited_weights("nanogpt", compute)
+    step = FLOPS_PER_WEIGHT * weights * max(1, FILLING_TOKENS[kind])
+    return compute / NOMINAL[kind].trained("nanogpt", weights, step)
 
 
 def _batch(base: Mapping[str, Any], kind: str, life: float, text_tokens: int) -> tuple[int, str]:

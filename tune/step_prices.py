@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from tune.search_space import ASPECT, PER_LAYER
 
-LAUNCHES = {"nanogpt": (150, 42), "translation": (174, 101)}
-"""Kernels of an eager step by Muon in bf16 beside its layers, and of each layer, as tests/cuda counts them on a device
-that only pretends to be a GPU. Muon has 14 for all matrices of a shape together, of which there are four and five. No
-GPU has counted."""
+LAUNCHES = {"nanogpt": (142, 52), "translation": (152, 119)}
+"""Kernels of an eager step by Muon in bf16 beside its layers, and of each layer, as torch's profiler counts them on an
+H100 (`make gpu PART=1`). Muon has 14 for all matrices of a shape together, of which there are four and five."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +36,7 @@ def launches(family: str, layers: float) -> float:
     return beside + each * layers
 
 
-NOMINAL = {"cpu": StepPrices(flops=2e11), "cuda": StepPrices(flops=1e13, launch_seconds=1e-5)}
+NOMINAL = {"cpu": StepPrices(flops=2e11), "cuda": StepPrices(flops=1.4e14, launch_seconds=4e-6)}
 """By kind of device, for what is decided before any is measured, so that the same command has the same text: of the
-core on which the default size was tuned; of GPUs a guess, which serves too where the search's own process has none, as
-on a cluster whose driver runs elsewhere."""
+core on which the default size was tuned; of an H100, whose steps are graphs. It serves too where the search's own
+process has no GPU, as on a cluster whose driver runs elsewhere."""

@@ -9,9 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import memray
 import torch
-from memray._memray import compute_statistics
 
 from model.nn.precision import prepare
 from model.training.learner import Learner
@@ -68,6 +66,9 @@ def _step_seconds(learner: Learner) -> float:
 @contextmanager
 def _by_memray() -> Iterator[Allocations]:
     """Every call of the system's allocators, in all threads of this process."""
+    import memray  # 50 ms, which no start of a search has to wait for
+    from memray._memray import compute_statistics
+
     found = Allocations()
     with tempfile.TemporaryDirectory(prefix="ration-") as folder:
         file = Path(folder) / "allocations"

@@ -65,7 +65,7 @@ def step_memory_bytes(
 ) -> int:  # fmt: skip
     """The most memory an optimizer step holds at these lengths: state, what forward keeps, and the loss's.
 
-    `fused` says whether attention is, as `precision.set_compute` decides. `smoothed`: a translator's loss is; `whole`:
+    `fused` says whether attention is, its dropout too where there is any, as on a GPU. `smoothed`: a translator's loss is; `whole`:
     it is made of all logits at once, as on a GPU or by a compiler. The peak is at the begin of backward, where the new
     gradients are still missing, or at its end.
     """
@@ -94,14 +94,15 @@ def kept_elements(
         return batch * (layers * (encoder + decoder) + 3 * d * (source + target))
     block = _own_attention(config, target, fused) + target * (10 * d + 2)
     ends = 3 + config.taps if config.architecture == "modern" else 2
-    return batch * (layers * block + ends * target * d) + layers * _attention_masks(config, batch, target)
+    masks = 0 if fused else _attention_masks(config, batch, target)
+    return batch * (layers * block + ends * target * d) + layers * masks
 
 
 def _own_attention(config: GPTConfig | TranslatorConfig, length: int, fused: bool) -> int:
     """Elements that self-attention keeps, for one text; `nanogpt` neither normalises nor turns queries and keys."""
     d, heads = config.d_model, config.heads
     if isinstance(config, GPTConfig) and config.architecture == "nanogpt":
-        products = 0 if fused and config.dropout == 0 else heads * length**2
+        products = 0 if fused else heads * length**2
         return length * (6 * d + 2) + products
     products = length * heads if fused else length * d + heads * length**2
     return length * (8 * d + 2 + 4 * heads) + products

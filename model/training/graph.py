@@ -5,7 +5,8 @@ the host: the rows of its batch and its rates wait in a queue on the device, at 
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -37,6 +38,7 @@ class GraphedLearner(Learner):
         self._told = torch.zeros(QUEUE, 2, device=device)  # loss and norm of each
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
         self._rate = torch.zeros(len(groups), device=device)  # of each group, now
+        self._stream = torch.cuda.Stream(device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._graph_of: object = None  # what it does: it serves as long as that is what a step does
 
@@ -47,22 +49,34 @@ class GraphedLearner(Learner):
 
     def rehearse(self) -> None:
         """As any Learner's; then the step is captured."""
-        super().rehearse()
-        self._capture()
+        with self._aside():
+            super().rehearse()
+            self._capture()
 
     def advance(self, factors: Sequence[float]) -> Step:
         """A step at each of these shares of the peak rates; the host waits for none of them."""
         told, tokens = list[Tensor](), 0
-        while factors:
-            rows, counts = self.batches.take(min(len(factors), QUEUE))
-            self._wait_in_line(rows, factors[: len(counts)])
-            for count in counts:
-                self._once()
-                self._took(count)
-            told.append(self._told[: len(counts)].clone())
-            tokens, factors = tokens + sum(counts), factors[len(counts) :]
-        losses, norms = torch.cat(told).unbind(1)
+        with self._aside():
+            while factors:
+                rows, counts = self.batches.take(min(len(factors), QUEUE))
+                self._wait_in_line(rows, factors[: len(counts)])
+                for count in counts:
+                    self._once()
+                    self._took(count)
+                told.append(self._told[: len(counts)].clone())
+                tokens, factors = tokens + sum(counts), factors[len(counts) :]
+            losses, norms = torch.cat(told).unbind(1)
         return Step(loss=losses, gradient_norm=norms[-1], tokens=tokens)
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """On the stream of the captures: autograd remembers on which one it added up a gradient, and no capture may
+        wait for another's."""
+        now = torch.cuda.current_stream(self.device)
+        self._stream.wait_stream(now)
+        with torch.cuda.stream(self._stream):
+            yield
+        now.wait_stream(self._stream)
 
     def _wait_in_line(self, rows: Tensor, factors: Sequence[float]) -> None:
         peaks = [group["peak_rate"] for group in self.optimizer.param_groups]
@@ -103,7 +117,7 @@ class GraphedLearner(Learner):
         self._take_rates_there()
         graph, scaler = torch.cuda.CUDAGraph(), self.scaler.state_dict()
         try:
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, stream=self._stream):
                 self._body(self._by_parts)
             self._graph = graph
         except RuntimeError as error:  # memory may have run out: a graph has its own beside what steps before it kept

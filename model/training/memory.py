@@ -25,13 +25,16 @@ def prepare_process(threads: int) -> None:
 
 
 class PeakMemory:
-    """The most memory held since it was made or begun again, above what the process held when it was made: bytes."""
+    """The most memory held since it was made or begun again, above what the process held when it was made: bytes.
+
+    Of a GPU what torch keeps from others: what lies in a graph's pool is no tensor's while the graph waits.
+    """
 
     def __init__(self, device: torch.device):
         self.device = device
         self.again()
         cuda = device.type == "cuda"
-        self.before = torch.cuda.memory_allocated(device) if cuda else status_bytes("VmRSS")
+        self.before = torch.cuda.memory_reserved(device) if cuda else status_bytes("VmRSS")
 
     def again(self) -> None:
         """Forget the peak so far."""
@@ -52,7 +55,7 @@ class PeakMemory:
 
     def bytes(self) -> int:
         if self.device.type == "cuda":
-            return max(0, torch.cuda.max_memory_allocated(self.device) - self.before)
+            return max(0, torch.cuda.max_memory_reserved(self.device) - self.before)
         return max(0, status_bytes("VmHWM") - self.before)
 
 

@@ -7,7 +7,7 @@ figures are real ones; an operation on tensors of two devices raises, and launch
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -319,11 +319,14 @@ def fake_cuda() -> Iterator[Seen]:
             "get_rng_state": lambda *_: torch.get_rng_state(),
             "set_rng_state": lambda state, *_: torch.set_rng_state(state),
             "reset_peak_memory_stats": lambda *_: None,
-            "max_memory_allocated": lambda *_: 0,
-            "memory_allocated": lambda *_: 0,
+            "max_memory_reserved": lambda *_: 0,
+            "memory_reserved": lambda *_: 0,
             "empty_cache": lambda: None,
             "CUDAGraph": lambda: Graph(world),
-            "graph": Graph.capturing,
+            "graph": lambda graph, stream: graph.capturing(),
+            "Stream": lambda *_: SimpleNamespace(wait_stream=lambda _: None),
+            "current_stream": lambda *_: SimpleNamespace(wait_stream=lambda _: None),
+            "stream": lambda _: nullcontext(),
         },
         torch.accelerator: {
             "current_accelerator": lambda **_: CUDA,

@@ -5,13 +5,14 @@ it. --dry-run goes through a part on a CPU at tiny sizes, and writes where --out
 """
 
 import argparse
+import gc
 import json
 import multiprocessing
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ from model.training.graph import GraphedLearner, make_learner
 from model.training.learner import Learner
 from model.training.memory import PeakMemory, prepare_process
 from model.training.schedule import warm_up
+from tune.search.memory_model import FACTOR, first_overhead
 from tune.step_prices import launches
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +48,8 @@ Row = dict[str, str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """Where and how much. data: a folder with shakespeare/input.txt, None for the text that comes with Python."""
+    """Where and how much. long: steps of a whole training; filling: a batch that fills the device; tiny: the shape of
+    what is large else; data: a folder with shakespeare/input.txt, None for the text that comes with Python."""
 
     device: torch.device
     shapes: list[tuple[int, int, int]]
@@ -54,6 +57,9 @@ class Bench:
     steps: int
     processes: tuple[int, ...]
     members: tuple[int, ...]
+    long: int
+    filling: dict[str, Any] = field(default_factory=dict)
+    tiny: dict[str, Any] = field(default_factory=dict)
     data: Path | None = None
 
     def configs(self, shape: tuple[int, int, int], **changes: Any) -> Iterator[tuple[Config, Data]]:
@@ -76,16 +82,24 @@ class Bench:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    def step_seconds(self, advance: Callable[[int], object]) -> float:
-        """Of a step where so many are asked for at once."""
-        advance(min(8, self.steps))
+    def step_seconds(self, advance: Callable[[list[float]], object]) -> float:
+        """Of a step at a rate of 0 where so many are asked for at once."""
+        for _ in range(2):
+            advance([0.0] * min(8, self.steps))
         self.wait()
         began, done, some = time.perf_counter(), 0, min(32, self.steps)
         while done == 0 or time.perf_counter() - began < self.seconds:
-            advance(some)
+            advance([0.0] * some)
             done += some
             self.wait()
         return (time.perf_counter() - began) / done
+
+    def upstreams(self) -> Config:
+        """nanoGPT's own for tiny shakespeare on a GPU."""
+        shape = self.tiny or {"d_model": 384, "heads": 6, "layers": 6, "context": 256, "batch_tokens": 64 * 256}
+        return Config(
+            family="nanogpt", architecture="nanogpt", dropout=0.2, learning_rate=1e-3, precision="bf16", **shape
+        )
 
 
 _made = dict[str, Any]()
@@ -107,7 +121,7 @@ def row(claim: str, measured: str, asked: str | None = None, against: str | None
 
 
 def paths(bench: Bench) -> Iterator[Row]:
-    """Does all train, and how many kernels has a step?"""
+    """Does all train, as a graph what it does kernel by kernel, and how many kernels has a step?"""
     for precision in native(bench.device):
         for config, data in bench.configs(bench.shapes[0], precision=precision):
             began = time.perf_counter()
@@ -115,28 +129,36 @@ def paths(bench: Bench) -> Iterator[Row]:
             learner.rehearse()
             bench.wait()
             ready = time.perf_counter() - began
-            first = learner.advance([warm_up(0, 50)]).loss[0].item()
-            last = learner.advance([warm_up(step, 50) for step in range(bench.steps)]).loss[-1].item()
+            factors = [warm_up(step, 50) for step in range(bench.steps)]
+            losses = learner.advance(factors).loss
             valid = evaluate(learner.model, config, data, "valid", tokens=4096, device=bench.device)
             assert valid is not None, "nothing refuses it"
             graph = "a graph" if isinstance(learner, GraphedLearner) and learner.graphed else "no graph"
-            told = f"{first:.3f} to {last:.3f}, validation {valid.loss:.3f}; ready in {ready:.1f} s, {graph}"
+            eager = Learner(config, data, bench.device)
+            eager.rehearse()
+            apart = (eager.advance(factors).loss - losses).abs().max().item()
+            told = (
+                f"{losses[0]:.3f} to {losses[-1]:.3f}, validation {valid.loss:.3f}; ready in {ready:.1f} s, {graph}, "
+                f"whose losses are at most {apart:.1g} from those without one"
+            )
             yield row(f"{named(config)}: {bench.steps} steps", told)
-    for config, data in bench.configs(bench.shapes[0]):
-        learner = Learner(config, data, bench.device)
-        learner.step(0.0)
-        bench.wait()
-        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if bench.device.type == "cuda" else [])]
-        with profile(activities=activities) as seen:
-            learner.step(0.0)
+    width, heads, layers = bench.shapes[0]
+    for depth in (layers, 2 * layers):
+        for config, data in bench.configs((width, heads, depth)):
+            learner = Learner(config, data, bench.device)
+            learner.advance([0.0, 0.0])
             bench.wait()
-        events = {event.key: event.count for event in seen.key_averages()}
-        kernels = sum(events.get(name, 0) for name in LAUNCHING)
-        waits = events.get("cudaStreamSynchronize", 0)
-        attention = ", ".join(sorted(name for name in events if "attention" in name and "backward" not in name))
-        told = f"{kernels} kernels, {waits} waits, {attention}"
-        counted = launches(config.family, config.layers)
-        yield row(f"an eager step of {named(config)}", told, f"{counted:.0f}, 0", "the fake device's count")
+            activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if bench.device.type == "cuda" else [])]
+            with profile(activities=activities) as seen:
+                learner.step(0.0)
+                bench.wait()
+            events = {event.key: event.count for event in seen.key_averages()}
+            kernels = sum(events.get(name, 0) for name in LAUNCHING)
+            copies, waits = events.get("cudaMemcpyAsync", 0), events.get("cudaStreamSynchronize", 0)
+            attention = ", ".join(sorted(name[6:] for name in events if name.startswith("aten::_scaled_dot")))
+            told = f"{kernels} kernels, {copies} copies on the device, {waits} waits; {attention}"
+            counted = launches(config.family, config.layers)
+            yield row(f"an eager step of {named(config)}", told, f"{counted:.0f}, 0", "the fake device's count")
 
 
 def speeds(bench: Bench) -> Iterator[Row]:
@@ -146,78 +168,129 @@ def speeds(bench: Bench) -> Iterator[Row]:
     for shape in bench.shapes:
         for config, data in bench.configs(shape):
             yield _speed(bench, config, data, peak, "3x at d128" if shape[0] == 128 else None)
-    gpt2 = {"context": 1024, "batch_tokens": 16_384, "dropout": 0.0} if len(bench.shapes) > 1 else {}
-    config, data = next(bench.configs((768, 12, 12) if gpt2 else bench.shapes[0], **gpt2))
-    yield _speed(bench, config, data, peak, "50 % of the peak")
+    yield _speed(bench, bench.upstreams(), bench.text(), peak, None, compiled=True)
+    real = bench.device.type == "cuda"
+    shape = {"d_model": 768, "heads": 12, "layers": 12, "context": 1024, "batch_tokens": 16_384} if real else bench.tiny
+    gpt2 = Config(family="nanogpt", architecture="nanogpt", dropout=0.0, precision="bf16", **shape)
+    words = replace(bench.text(), vocabulary=50_304) if real else bench.text()
+    for cudnn in (False, True):
+        yield _speed(bench, gpt2, words, peak, "50 % of the peak", compiled=True, cudnn=cudnn)
+    few, many = bench.configs(bench.shapes[len(bench.shapes) // 4]), bench.configs(bench.shapes[-1], **bench.filling)
+    for config, data in (each for both in zip(few, many, strict=True) for each in both):
+        yield _speed(bench, config, data, peak, None, compiled=True)
 
 
-def _speed(bench: Bench, config: Config, data: Data, peak: float, asked: str | None) -> Row:
+def _speed(
+    bench: Bench,
+    config: Config,
+    data: Data,
+    peak: float,
+    asked: str | None,
+    *,
+    compiled: bool = False,
+    cudnn: bool = False,
+) -> Row:
     learner = Learner(config, data, bench.device)
-    eager = bench.step_seconds(lambda count: [learner.step(0.0) for _ in range(count)])
+    torch.backends.cuda.enable_cudnn_sdp(cudnn)
+    eager = bench.step_seconds(learner.advance)
+    del learner
     graphed = make_learner(config, data, bench.device)
+    torch.backends.cuda.enable_cudnn_sdp(cudnn)
     graphed.rehearse()
-    graph = best = bench.step_seconds(lambda count: graphed.advance([0.0] * count))
-    compiled = ""
-    if bench.device.type == "cuda":
+    graph = best = bench.step_seconds(graphed.advance)
+    after = ""
+    if compiled and bench.device.type == "cuda":
         began = time.perf_counter()
         graphed.compile()
         graphed.advance([0.0])
         bench.wait()
-        after = time.perf_counter() - began
-        best = bench.step_seconds(lambda count: graphed.advance([0.0] * count))
-        compiled = f", compiled {best * 1e3:.3g} ms (in {after:.0f} s)"
+        taken = time.perf_counter() - began
+        best = bench.step_seconds(graphed.advance)
+        after = f", compiled {best * 1e3:.3g} ms = {eager / best:.2f}x, in {taken:.0f} s"
     share = FAMILIES[config.family].step_flops(config, data) / min(graph, best) / peak
-    told = (
-        f"eager {eager * 1e3:.3g} ms, graph {graph * 1e3:.3g} ms = {eager / graph:.2f}x{compiled}; {share:.1%} of peak"
-    )
-    return row(f"a step of {named(config)}, {config.batch_tokens:,} tokens", told, asked, "eager")
+    told = f"eager {eager * 1e3:.3g} ms, graph {graph * 1e3:.3g} ms = {eager / graph:.2f}x{after}; {share:.1%} of peak"
+    by = ", cuDNN's attention" if cudnn else ""
+    claim = f"a step of {named(config)}, context {config.context}, {config.batch_tokens:,} tokens{by}"
+    return row(claim, told, asked, "eager")
 
 
 def others(bench: Bench) -> Iterator[Row]:
     """Memory against its estimate, several trials as one, several processes, and nanoGPT's own configuration."""
-    for config, data in bench.configs(bench.shapes[-1]):
-        peak = PeakMemory(bench.device)
-        learner = make_learner(config, data, bench.device)
-        learner.rehearse()
-        learner.advance([0.0])
-        evaluate(learner.model, config, data, "valid", tokens=16_384, device=bench.device)
-        bench.wait()
-        paper = memory_estimate(config, data, micro_batches=1, device=bench.device)
-        told = f"{peak.bytes() / 1e6:.0f} MB, on paper {paper / 1e6:.0f} MB"
-        yield row(f"memory of {named(config)}", told, "within 10 %", "its estimate")
-        del learner
-    config, data = next(bench.configs(bench.shapes[min(1, len(bench.shapes) - 1)]))
-    learner = _cohort(bench, config, data, 1).leave(0)
-    alone = bench.step_seconds(lambda count: learner.advance([0.0] * count))
-    for members in bench.members:
-        cohort = _cohort(bench, config, data, members)
-        seconds = bench.step_seconds(partial(_steps_of, cohort)) / members
-        told = f"{seconds * 1e3:.3g} ms a trial = {alone / seconds:.2f}x"
-        yield row(
-            f"{members} trials of {named(config)} as one, eager", told, "8x with 8" if members == 8 else None, "one"
-        )
+    for shape in bench.shapes[1:] or bench.shapes:
+        for config, data in bench.configs(shape, **bench.filling):
+            yield _memory(bench, config, data)
+    yield _memory(bench, bench.upstreams(), bench.text())
+    for config, data in bench.configs(bench.shapes[min(1, len(bench.shapes) - 1)]):
+        learner = _cohort(bench, config, data, 1).leave(0)
+        alone = bench.step_seconds(learner.advance)
+        for members in bench.members:
+            cohort = _cohort(bench, config, data, members)
+            seconds = bench.step_seconds(partial(_steps_of, cohort)) / members
+            told = f"{seconds * 1e3:.3g} ms a trial = {alone / seconds:.2f}x"
+            asked = "8x with 8" if members == 8 else None
+            yield row(f"{members} trials of {named(config)} as one, eager", told, asked, "one, eager")
     for count in bench.processes:
-        yield row(f"{count} processes, nanogpt", _side_by_side(bench, count), None, "one process")
-    width, heads, layers = (384, 6, 6) if len(bench.shapes) > 1 else bench.shapes[0]
-    steps, context = (5_000, 256) if len(bench.shapes) > 1 else (bench.steps, 16)
-    config = Config(
-        family="nanogpt", architecture="nanogpt", d_model=width, heads=heads, layers=layers, dropout=0.2,
-        context=context, batch_tokens=64 * context, learning_rate=1e-3, precision="bf16",
-    )  # fmt: skip
-    learner = make_learner(config, bench.text(), bench.device)
+        yield row(f"{count} processes, nanogpt d128, a graph each", _side_by_side(bench, count), None, "one process")
+    upstream = bench.upstreams()
+    for config, steps in (
+        (upstream, bench.long),
+        (Config(
+            family="nanogpt", d_model=upstream.d_model, heads=upstream.heads, layers=upstream.layers, dropout=0.2,
+            context=upstream.context, batch_tokens=upstream.batch_tokens, learning_rate=8.4e-3, betas=(0.9, 0.9),
+            precision="bf16",
+        ), 2 * bench.long // 5),
+    ):  # fmt: skip
+        for seed in range(1):
+            yield _trained(bench, replace(config, seed=seed), steps)
+
+
+def _memory(bench: Bench, config: Config, data: Data) -> Row:
+    gc.collect()
+    peak = PeakMemory(bench.device)
+    learner = make_learner(config, data, bench.device)
     learner.rehearse()
+    learner.advance([0.0])
     bench.wait()
+    step = peak.bytes()
+    evaluate(learner.model, config, data, "valid", tokens=16_384, device=bench.device)
+    bench.wait()
+    paper = memory_estimate(config, data, micro_batches=1, device=bench.device)
+    foretold = first_overhead(config.family, bench.device.type) + FACTOR * paper
+    told = (
+        f"{peak.bytes() / 1e6:.0f} MB, foretold {foretold / 1e6:.0f} MB, on paper {paper / 1e6:.0f} MB; "
+        f"{step / 1e6:.0f} MB before its evaluation"
+    )
+    return row(f"memory of {named(config)}, {config.batch_tokens:,} tokens", told, "within 10 %", "its estimate")
+
+
+def _trained(bench: Bench, config: Config, steps: int) -> Row:
+    """The rate falls over the last 40 %; as upstream does, the best of the validations counts."""
+    data, every = bench.text(), max(1, steps // 20)
+    learner = make_learner(config, data, bench.device)
+    learner.rehearse()
     began = time.perf_counter()
-    for first in range(0, steps, 250):
-        some = range(first, min(first + 250, steps))
-        learner.advance([warm_up(step, 100) * (1 - 0.9 * step / steps) for step in some])
+    if bench.device.type == "cuda":
+        learner.compile()
+        learner.advance([0.0])
     bench.wait()
-    seconds = time.perf_counter() - began
-    valid = evaluate(learner.model, config, bench.text(), "held_out", tokens=100_000, device=bench.device)
-    assert valid is not None, "nothing refuses it"
-    told = f"{seconds:.1f} s, validation {valid.loss:.4f}"
+    compiled = time.perf_counter() - began
+    seconds, losses = 0.0, list[float]()
+    for first in range(0, steps, every):
+        began = time.perf_counter()
+        some = range(first, min(first + every, steps))
+        learner.advance([min(warm_up(step, 100), (steps - step) / (0.4 * steps)) for step in some])
+        bench.wait()
+        seconds += time.perf_counter() - began
+        valid = evaluate(learner.model, config, data, "held_out", tokens=None, device=bench.device)
+        assert valid is not None, "nothing refuses it"
+        losses.append(valid.loss)
+    told = (
+        f"{seconds:.1f} s, and {compiled:.0f} s of torch.compile; validation at best {min(losses):.4f} after "
+        f"{every * (1 + losses.index(min(losses)))} steps, at the end {losses[-1]:.4f}"
+    )
     against = f"upstream: {UPSTREAM['seconds']:.0f} s, {UPSTREAM['loss']}"
-    yield row(f"nanoGPT's shakespeare configuration, {steps:,} steps", told, "25 s, 1.460", against)
+    by = f"{config.architecture} by {config.optimizer}, {steps:,} steps, seed {config.seed}"
+    return row(f"nanoGPT's shakespeare configuration: {by}", told, "25 s, 1.460", against)
 
 
 def _cohort(bench: Bench, config: Config, data: Data, members: int) -> Cohort:
@@ -228,9 +301,9 @@ def _cohort(bench: Bench, config: Config, data: Data, members: int) -> Cohort:
     return cohort
 
 
-def _steps_of(cohort: Cohort, count: int) -> None:
-    for _ in range(count):
-        cohort.step([0.0] * len(cohort.learners))
+def _steps_of(cohort: Cohort, factors: list[float]) -> None:
+    for factor in factors:
+        cohort.step([factor] * len(cohort.learners))
 
 
 def _side_by_side(bench: Bench, count: int) -> str:
@@ -252,7 +325,7 @@ def _steps(bench: Bench, ready: Any, told: Any) -> None:
     learner.rehearse()
     bench.wait()
     ready.wait()
-    told.put(1 / bench.step_seconds(lambda steps: learner.advance([0.0] * steps)))
+    told.put(1 / bench.step_seconds(learner.advance))
 
 
 def searches(bench: Bench) -> Iterator[Row]:
@@ -304,10 +377,21 @@ def _commit() -> str | None:
     return told.stdout.strip() or None
 
 
-DRY = Bench(device=torch.device("cpu"), shapes=[(16, 2, 1)], seconds=0.0, steps=2, processes=(1,), members=(2,))
-REAL = Bench(
-    device=torch.device("cuda"), shapes=SHAPES, seconds=2.0, steps=200, processes=(1, 2, 4, 8, 16), members=(4, 8, 16)
+TINY = {"d_model": 16, "heads": 2, "layers": 1, "context": 16, "batch_tokens": 64}
+DRY = Bench(
+    device=torch.device("cpu"),
+    shapes=[(16, 2, 1)],
+    seconds=0.0,
+    steps=2,
+    processes=(1,),
+    members=(2,),
+    long=5,
+    tiny=TINY,
 )
+REAL = Bench(
+    device=torch.device("cuda"), shapes=SHAPES, seconds=0.5, steps=100, processes=(1, 2, 4, 8, 16), members=(8, 16),
+    long=5_000, filling={"batch_tokens": 16_384},
+)  # fmt: skip
 
 
 def main(arguments: list[str]) -> int:

@@ -162,7 +162,7 @@ def advanced(made: Learner, steps: int = STEPS) -> list[float]:
     return told
 
 
-def no_graph(_: object) -> None:
+def no_graph(_: object, stream: object) -> None:
     raise RuntimeError("no graph here")
 
 

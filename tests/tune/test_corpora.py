@@ -111,7 +111,7 @@ print(json.dumps([chosen(*asked.split()) for asked in sys.argv[1:]]))
 def test_where_no_text_is_named_it_follows_from_the_cap_alone(tmp_path: Path) -> None:
     """A small one for what goes through it some times, a large one for more, the same each time; --resume keeps it."""
     fill(tmp_path / "datasets")
-    asked = ("48m cpu nanogpt", "8h cpu nanogpt", "60s cuda nanogpt", "1h cuda nanogpt", "96m cpu nanogpt,translation")
+    asked = ("48m cpu nanogpt", "8h cpu nanogpt", "4s cuda nanogpt", "1h cuda nanogpt", "96m cpu nanogpt,translation")
     with serving(tmp_path / "datasets") as (endpoint, _):
         found = ask_python(BY_CAP, *asked, endpoint=endpoint, home=tmp_path / "home")
     assert [text for text, *_ in found] == [HUB_TEXT, HUB_LARGE_TEXT, HUB_TEXT, HUB_LARGE_TEXT, HUB_TEXT]
@@ -132,7 +132,8 @@ def test_the_small_text_serves_as_long_as_the_recipes_last_trial_goes_through_it
         base=RECIPES["nanogpt"], given={}, family="nanogpt", kind=device, seconds=small_text_seconds(device),
         prices=NOMINAL[device], text_tokens=1_000_000, windowed_tokens=50_000, sizes=(1.0, 1e12),
     )  # fmt: skip
-    assert LIFE_SHARE * made.tokens == pytest.approx(MOST_EPOCHS * SMALL_TEXT_TOKENS)
+    epochs = LIFE_SHARE * made.tokens / SMALL_TEXT_TOKENS  # on a GPU in steps of nearly as many tokens as fill it
+    assert epochs == pytest.approx(MOST_EPOCHS, rel=1e-6 if device == "cpu" else 0.3)
 
 
 PREPARED = """
