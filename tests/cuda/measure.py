@@ -1,7 +1,7 @@
 """The parts of `make gpu`: what was counted and foretold without a GPU, measured on one.
 
-Parts 1 to 3 need torch alone. Each ends in eight minutes, and writes a row into results/gpu-PART.json as soon as it has
-it. --dry-run goes through a part on a CPU at tiny sizes, and writes where --out says.
+Parts 1 to 3 need torch alone. Each ends in eight minutes, and writes a figure into its rows of results/gpu.json as soon
+as it has it. --dry-run goes through a part on a CPU at tiny sizes, and writes where --out says.
 """
 
 import argparse
@@ -44,6 +44,9 @@ SHAPES = [(64, 4, 4), (128, 4, 4), (128, 8, 8), (256, 8, 4), (512, 8, 4)]
 UPSTREAM = {"seconds": 77.0, "loss": 1.4655}  # nanoGPT's shakespeare configuration, as issue 23 has it
 FAILED = "the part failed"
 Row = dict[str, str | None]
+ABOUT = (
+    "One GPU, borrowed for minutes. nanogpt is ours by Muon where nothing else is said; kernel by kernel means eager."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +116,11 @@ def _once(name: str, make: Callable[[], Any]) -> Any:
 
 def named(config: Config) -> str:
     """In short."""
-    return f"{config.family} d{config.d_model} h{config.heads} l{config.layers} {config.precision}"
+    return f"{config.family} d{config.d_model} h{config.heads} l{config.layers}"
 
 
 def row(claim: str, measured: str, asked: str | None = None, against: str | None = None) -> Row:
+    """Those of one claim become one."""
     return {"claim": claim, "against": against, "asked": asked, "measured": measured, "spread": None, "n": None}
 
 
@@ -137,11 +141,12 @@ def paths(bench: Bench) -> Iterator[Row]:
             eager = Learner(config, data, bench.device)
             eager.rehearse()
             apart = (eager.advance(factors).loss - losses).abs().max().item()
-            told = (
-                f"{losses[0]:.3f} to {losses[-1]:.3f}, validation {valid.loss:.3f}; ready in {ready:.1f} s, {graph}, "
-                f"whose losses are at most {apart:.1g} from those without one"
+            told = f"{losses[0]:.3f}, {losses[-1]:.3f}, {valid.loss:.3f}, {ready:.1f}, {graph}, {apart:.1g}"
+            yield row(
+                f"{bench.steps} steps in each precision: first and last loss, validation; seconds until ready; whether "
+                "it is a graph, and how far at most its losses are from those kernel by kernel",
+                f"{named(config)} {precision}: {told}",
             )
-            yield row(f"{named(config)}: {bench.steps} steps", told)
     width, heads, layers = bench.shapes[0]
     for depth in (layers, 2 * layers):
         for config, data in bench.configs((width, heads, depth)):
@@ -156,15 +161,15 @@ def paths(bench: Bench) -> Iterator[Row]:
             kernels = sum(events.get(name, 0) for name in LAUNCHING)
             copies, waits = events.get("cudaMemcpyAsync", 0), events.get("cudaStreamSynchronize", 0)
             attention = ", ".join(sorted(name[6:] for name in events if name.startswith("aten::_scaled_dot")))
-            told = f"{kernels} kernels, {copies} copies on the device, {waits} waits; {attention}"
-            counted = launches(config.family, config.layers)
-            yield row(f"an eager step of {named(config)}", told, f"{counted:.0f}, 0", "the fake device's count")
+            counted = f"{launches(config.family, config.layers):.0f}"
+            told = f"{named(config)}: {kernels} (foretold {counted}), {copies}, {waits}, {attention}"
+            yield row("a step kernel by kernel: kernels, copies on the device, waits, attention", told, "no wait")
 
 
 def speeds(bench: Bench) -> Iterator[Row]:
     """Kernel by kernel, as a graph, as a compiled graph."""
     peak = peak_flops("bf16" if "bf16" in native(bench.device) else "fp32", bench.device)
-    yield row("peak FLOP/s of products", f"{peak / 1e12:.3g} TFLOP/s")
+    yield row("FLOP/s of products in bf16, at most", f"{peak / 1e12:.3g} T")
     for shape in bench.shapes:
         for config, data in bench.configs(shape):
             yield _speed(bench, config, data, peak, "3x at d128" if shape[0] == 128 else None)
@@ -206,12 +211,16 @@ def _speed(
         bench.wait()
         taken = time.perf_counter() - began
         best = bench.step_seconds(graphed.advance)
-        after = f", compiled {best * 1e3:.3g} ms = {eager / best:.2f}x, in {taken:.0f} s"
+        after = f", {best * 1e3:.3g} = {eager / best:.2f}x, {taken:.0f} s"
     share = FAMILIES[config.family].step_flops(config, data) / min(graph, best) / peak
-    told = f"eager {eager * 1e3:.3g} ms, graph {graph * 1e3:.3g} ms = {eager / graph:.2f}x{after}; {share:.1%} of peak"
-    by = ", cuDNN's attention" if cudnn else ""
-    claim = f"a step of {named(config)}, context {config.context}, {config.batch_tokens:,} tokens{by}"
-    return row(claim, told, asked, "eager")
+    by = ", by cuDNN's attention" if cudnn else ""
+    told = f"{eager * 1e3:.3g}, {graph * 1e3:.3g} = {eager / graph:.2f}x{after}, {share:.1%}"
+    claim = "ms of a step: kernel by kernel; as a graph, times as fast"
+    if compiled:
+        claim += "; compiled, times as fast, after so many seconds"
+    return row(
+        f"{claim}; share of the products' FLOP/s", f"{named(config)}, {config.batch_tokens:,} tokens{by}: {told}", asked
+    )
 
 
 def others(bench: Bench) -> Iterator[Row]:
@@ -226,11 +235,11 @@ def others(bench: Bench) -> Iterator[Row]:
         for members in bench.members:
             cohort = _cohort(bench, config, data, members)
             seconds = bench.step_seconds(partial(_steps_of, cohort)) / members
-            told = f"{seconds * 1e3:.3g} ms a trial = {alone / seconds:.2f}x"
-            asked = "8x with 8" if members == 8 else None
-            yield row(f"{members} trials of {named(config)} as one, eager", told, asked, "one, eager")
+            told = f"{named(config)}, {members}: {seconds * 1e3:.3g} ms = {alone / seconds:.2f}x"
+            yield row("trials of one shape as one, kernel by kernel: a step of each", told, "8: 8x", "one, likewise")
     for count in bench.processes:
-        yield row(f"{count} processes, nanogpt d128, a graph each", _side_by_side(bench, count), None, "one process")
+        claim = "processes that share the GPU without MPS, nanogpt d128 as a graph in each: steps a second together"
+        yield row(claim, f"{count}: {_side_by_side(bench, count):.0f}")
     upstream = bench.upstreams()
     for config, steps in (
         (upstream, bench.long),
@@ -256,11 +265,11 @@ def _memory(bench: Bench, config: Config, data: Data) -> Row:
     bench.wait()
     paper = memory_estimate(config, data, micro_batches=1, device=bench.device)
     foretold = first_overhead(config.family, bench.device.type) + FACTOR * paper
-    told = (
-        f"{peak.bytes() / 1e6:.0f} MB, foretold {foretold / 1e6:.0f} MB, on paper {paper / 1e6:.0f} MB; "
-        f"{step / 1e6:.0f} MB before its evaluation"
-    )
-    return row(f"memory of {named(config)}, {config.batch_tokens:,} tokens", told, "within 10 %", "its estimate")
+    told = f"{peak.bytes() / 1e6:.0f}, {step / 1e6:.0f}, {foretold / 1e6:.0f}, {paper / 1e6:.0f}"
+    return row(
+        f"MB of a trial, {config.batch_tokens:,} tokens a step: at most; before its evaluation; foretold; on paper",
+        f"{named(config)}: {told}", "within 10 %",
+    )  # fmt: skip
 
 
 def _trained(bench: Bench, config: Config, steps: int) -> Row:
@@ -284,13 +293,14 @@ def _trained(bench: Bench, config: Config, steps: int) -> Row:
         valid = evaluate(learner.model, config, data, "held_out", tokens=None, device=bench.device)
         assert valid is not None, "nothing refuses it"
         losses.append(valid.loss)
-    told = (
-        f"{seconds:.1f} s, and {compiled:.0f} s of torch.compile; validation at best {min(losses):.4f} after "
-        f"{every * (1 + losses.index(min(losses)))} steps, at the end {losses[-1]:.4f}"
-    )
-    against = f"upstream: {UPSTREAM['seconds']:.0f} s, {UPSTREAM['loss']}"
-    by = f"{config.architecture} by {config.optimizer}, {steps:,} steps, seed {config.seed}"
-    return row(f"nanoGPT's shakespeare configuration: {by}", told, "25 s, 1.460", against)
+    best = every * (1 + losses.index(min(losses)))
+    told = f"{seconds:.1f} s, {compiled:.0f} s; {min(losses):.4f} after {best}, {losses[-1]:.4f}"
+    return row(
+        "nanoGPT's shakespeare configuration (d384 h6 l6, context 256, 64 rows): seconds of steps, of torch.compile; "
+        "loss of the whole last 10 %, at best after so many steps, and at the end",
+        f"{config.architecture} by {config.optimizer}, {steps:,} steps, seed {config.seed}: {told}", "25 s, 1.460",
+        f"upstream: {UPSTREAM['seconds']:.0f} s, {UPSTREAM['loss']}",
+    )  # fmt: skip
 
 
 def _cohort(bench: Bench, config: Config, data: Data, members: int) -> Cohort:
@@ -306,7 +316,7 @@ def _steps_of(cohort: Cohort, factors: list[float]) -> None:
         cohort.step([factor] * len(cohort.learners))
 
 
-def _side_by_side(bench: Bench, count: int) -> str:
+def _side_by_side(bench: Bench, count: int) -> float:
     context = multiprocessing.get_context("spawn")
     ready, told = context.Barrier(count), context.SimpleQueue()
     running = [context.Process(target=_steps, args=(bench, ready, told), daemon=True) for _ in range(count)]
@@ -315,7 +325,7 @@ def _side_by_side(bench: Bench, count: int) -> str:
     rates = [told.get() for _ in running]
     for process in running:
         process.join()
-    return f"{sum(rates):.0f} steps/s together, {min(rates):.0f} to {max(rates):.0f} each"
+    return float(sum(rates))
 
 
 def _steps(bench: Bench, ready: Any, told: Any) -> None:
@@ -329,44 +339,55 @@ def _steps(bench: Bench, ready: Any, told: Any) -> None:
 
 
 def searches(bench: Bench) -> Iterator[Row]:
-    """What is special to CUDA tested, the kernels, and a search, which needs Ray."""
+    """A search, which needs Ray; what is special to CUDA tested; the kernels."""
+    texts = ["--translation-corpus", "tatoeba/spa.txt", "--text-corpus", "shakespeare/input.txt"]
+    given = [str(bench.data / each) if "/" in each else each for each in texts] if bench.data else []
     for claim, command in (
-        ("tests of the kernels and of the path to the device", "-m pytest -q tests/kernels tests/cuda"),
-        ("kernels checked and timed", "kernels/run.py --sizes full"),
-        ("a search of three minutes", "tune/run.py --budget 3m"),
+        ("a search of three minutes", ["tune/run.py", "--budget", "3m", *given]),
+        ("tests of the kernels and of the path to the device", ["-m", "pytest", "-q", "tests/kernels", "tests/cuda"]),
+        ("kernels checked and timed", ["kernels/run.py", "--sizes", "full"]),
     ):
-        asked = [sys.executable, *command.split()]
+        asked = [sys.executable, *command]
         done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=PART_SECONDS)
         lines = (done.stdout + done.stderr).strip().splitlines()
-        yield row(f"{claim}: {command}", f"exit code {done.returncode}: {' / '.join(lines[-3:])}")
+        yield row(claim, f"exit code {done.returncode}: {' / '.join(lines[-3:])}")
 
 
 PARTS: list[Callable[[Bench], Iterator[Row]]] = [paths, speeds, others, searches]
 
 
 def measure(part: int, bench: Bench, out: Path) -> None:
-    """Rows of a part into out/gpu-PART.json, until its time is over."""
+    """The rows of a part, in the place of those it had in out/gpu.json, until its time is over."""
     about = "No GPU" if bench.device.type == "cpu" else torch.cuda.get_device_name()
     common = {
         "commit": _commit(), "machine": f"{about}, torch {torch.__version__}", "date": date.today().isoformat(),
         "command": f"make gpu PART={part}",
     }  # fmt: skip
-    rows, ends = list[Row](), time.monotonic() + PART_SECONDS
+    file = out / "gpu.json"
+    kept = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
+    of = {number: [each for each in kept if each["command"].endswith(str(number))] for number in range(1, 5)}
+    rows, ends = dict[str | None, Row](), time.monotonic() + PART_SECONDS
     made = PARTS[part - 1](bench)
     while time.monotonic() < ends:
         try:
             found = next(made, None)
         except Exception as error:  # what was measured before it stays
-            found, made = (
-                row(FAILED, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"),
-                iter(()),
-            )
+            found = row(FAILED, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+            made = iter(())
         if found is None:
             break
-        rows.append(found | common)
         print(f"{found['claim']}: {found['measured']}", flush=True)
-        file = {"title": f"On a GPU, part {part}", "about": PARTS[part - 1].__doc__, "rows": rows}
-        (out / f"gpu-{part}.json").write_text(json.dumps(file, indent=1) + "\n", encoding="utf-8")
+        before = rows.get(found["claim"])
+        rows[found["claim"]] = joined(before, found) if before else found | common
+        of[part] = list(rows.values())
+        told = {"title": "On a GPU", "about": ABOUT, "rows": [each for number in of for each in of[number]]}
+        file.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
+def joined(one: Row, other: Row) -> Row:
+    """What both measured of one claim."""
+    asked = [each for each in dict.fromkeys((one["asked"], other["asked"])) if each]
+    return one | {"measured": f"{one['measured']}; {other['measured']}", "asked": "; ".join(asked) or None}
 
 
 def _commit() -> str | None:

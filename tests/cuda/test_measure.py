@@ -17,8 +17,8 @@ def test_a_part_writes_rows_as_results_have_them(
 ) -> None:
     monkeypatch.setattr(measure, "_made", {"text": text_data, "pairs": pair_data})
     measure.measure(part, replace(measure.DRY, processes=()), tmp_path)
-    (file,) = (json.loads(path.read_text()) for path in tmp_path.iterdir())
-    assert len(file["rows"]) >= 3 and file["title"] and file["about"]
+    file = json.loads((tmp_path / "gpu.json").read_text())
+    assert len(file["rows"]) >= 2 and file["title"] and file["about"]
     for row in file["rows"]:
         assert set(row) == set(FIELDS) and row["claim"] != measure.FAILED, row
 
@@ -27,9 +27,13 @@ def test_a_part_that_fails_says_so_and_keeps_what_it_had(tmp_path: Path, monkeyp
     def breaks(bench: measure.Bench):
         """About."""
         yield measure.row("one", "1")
+        yield measure.row("one", "2")
         raise RuntimeError("no more")
 
     monkeypatch.setattr(measure, "PARTS", [breaks])
+    other = measure.row("another part's", "2") | {"command": "make gpu PART=2"}
+    (tmp_path / "gpu.json").write_text(json.dumps({"rows": [other, other | {"command": "make gpu PART=1"}]}))
     measure.measure(1, measure.DRY, tmp_path)
-    rows = json.loads((tmp_path / "gpu-1.json").read_text())["rows"]
-    assert [row["claim"] for row in rows] == ["one", measure.FAILED]
+    rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
+    assert [row["claim"] for row in rows] == ["one", measure.FAILED, "another part's"]
+    assert rows[0]["measured"] == "1; 2"
