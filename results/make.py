@@ -11,7 +11,7 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 PAGE = FOLDER.parent / "RESULTS.md"
 FIELDS = ("claim", "against", "asked", "measured", "spread", "n", "commit", "machine", "date", "command")
-ORDER = ("search", "cap", "gpu", "replay", "models", "devices", "experiments", "kernels")  # other files come after these
+ORDER = ("search", "cap", "gpu", "replay", "models", "devices", "experiments", "kernels")  # other files after these
 SHOWN = (*FIELDS[:6], "when, where", "command")
 INTRODUCTION = """# Results
 
