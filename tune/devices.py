@@ -17,7 +17,7 @@ CONTEXT_BYTES = 600_000_000
 """What a process takes of a GPU beside its tensors, its kernels' code most of all: 300 to 600 MB by GPU and driver."""
 MPS = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control")
 """There while its daemon runs, which who owns the machine starts: nvidia-cuda-mps-control -d. Without it processes take
-turns on a GPU: on an H100 2 to 16 of them, each with its graph of a small model, took no more steps a second than one."""
+turns on a GPU: on an H100 2 to 16 of them, each with a small model's graph, took no more steps a second than one."""
 RAYS_UNIT = 10_000
 """Ray counts a device in so many parts."""
 

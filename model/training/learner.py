@@ -23,7 +23,8 @@ from model.training.muon import AdamW, Muon
 MOMENTUM = 0.9
 """Of SGD."""
 COMPILING = {"cpu": 1, "cuda": 8}
-"""Processes that compile: on a CPU this one, whose core it is; of a GPU's many kernels 12 took 13 s where one took 25."""
+"""Processes that compile: on a CPU this one, whose core it is; of a GPU's many kernels twelve took 13 s where one
+took 25."""
 ADAMW_KEEPS, MOMENTUM_KEEPS = ("step", "exp_avg", "exp_avg_sq"), ("momentum_buffer",)
 """Of each parameter, by the names of torch's optimizers."""
 

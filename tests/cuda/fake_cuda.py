@@ -7,7 +7,7 @@ figures are real ones; an operation on tensors of two devices raises, and launch
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -65,8 +65,16 @@ def tensors_in(tree: Any) -> list[Tensor]:
     return [each for each in tree_leaves(tree) if isinstance(each, Tensor)]
 
 
+class Stream:
+    """One of the device's: here all is done at once."""
+
+    def __init__(self, _device: object = None) -> None: ...
+
+    def wait_stream(self, _other: "Stream") -> None: ...
+
+
 class World:
-    """Which storages lie on the device, and what is made there now."""
+    """Which storages lie on the device, what is made there now, and on which stream."""
 
     def __init__(self, seen: Seen) -> None:
         self.seen = seen
@@ -74,6 +82,15 @@ class World:
         self.pinned: dict[int, StorageWeakRef] = {}
         self.makes_on: torch.device | None = None
         self.quiet = self.captures = False
+        self.stream = Stream()
+
+    @contextmanager
+    def on(self, stream: Stream) -> Iterator[None]:
+        before, self.stream = self.stream, stream
+        try:
+            yield
+        finally:
+            self.stream = before
 
     def on_device(self, tensor: Tensor) -> bool:
         return tensor.untyped_storage()._cdata in self.there
@@ -324,9 +341,9 @@ def fake_cuda() -> Iterator[Seen]:
             "empty_cache": lambda: None,
             "CUDAGraph": lambda: Graph(world),
             "graph": lambda graph, stream: graph.capturing(),
-            "Stream": lambda *_: SimpleNamespace(wait_stream=lambda _: None),
-            "current_stream": lambda *_: SimpleNamespace(wait_stream=lambda _: None),
-            "stream": lambda _: nullcontext(),
+            "Stream": Stream,
+            "current_stream": lambda *_: world.stream,
+            "stream": world.on,
         },
         torch.accelerator: {
             "current_accelerator": lambda **_: CUDA,

@@ -185,6 +185,22 @@ def test_a_graph_learns_what_is_learned_kernel_by_kernel(
 
 
 @BOTH
+def test_gradients_are_added_up_on_the_stream_of_the_captures_alone(
+    family: str, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Autograd has a capture wait for the stream on which it added up before, which no capture may."""
+    added, captured = set[object](), set[object]()
+    with fake_cuda():
+        made = make_learner(config(family, layers=1), data[family], CUDA)
+        for parameter in made.names:
+            parameter.register_post_accumulate_grad_hook(lambda _: added.add(torch.cuda.current_stream()))
+        monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream: captured.add(stream) or no_graph(graph, stream))
+        made.rehearse()
+        made.advance([1.0])
+    assert added == captured and len(captured) == 1
+
+
+@BOTH
 def test_many_steps_at_once_are_those_taken_one_by_one(family: str, data: dict[str, Data]) -> None:
     asked, factors = config(family, precision="fp32", dropout=0.0, layers=1), [0.5, 1.0, 0.7, 0.2]
     with fake_cuda():
