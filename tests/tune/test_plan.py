@@ -15,7 +15,7 @@ from tune.corpora import Corpora, load_corpora
 from tune.devices import Devices
 from tune.dry_run import Plan, make_plan, plan_lines
 from tune.settings import Settings
-from tune.step_prices import StepPrices, launches
+from tune.step_prices import NOMINAL, StepPrices, launches
 
 SMALL = {"d_model": 16, "heads": 4}
 """Steps of a millisecond."""
@@ -119,12 +119,10 @@ def test_a_deadline_is_planned_for(planned: Callable[..., Plan]) -> None:
     assert plan.wall < 200
 
 
-H200 = Devices(
-    kind="cuda", count=1, model="H200", precisions=("fp32", "tf32", "bf16", "fp16"), cores=64,
-    memory_bytes=141_000_000_000, prices=StepPrices(flops=2.5e14, launch_seconds=1e-5),
+H100 = Devices(
+    kind="cuda", count=1, model="H100", precisions=("fp32", "tf32", "bf16", "fp16"), cores=16,
+    memory_bytes=80_000_000_000, prices=NOMINAL["cuda"],
 )  # fmt: skip
-"""No such device was at hand: a quarter of the 989 TFLOP/s of its data sheet (bf16, dense), and ten microseconds for
-each kernel of an eager step, are foretold."""
 
 
 def on_gpus(monkeypatch: pytest.MonkeyPatch, texts: Path, tokens: int, gpus: int, hours: float) -> Plan:
@@ -138,7 +136,7 @@ def on_gpus(monkeypatch: pytest.MonkeyPatch, texts: Path, tokens: int, gpus: int
         return replace(found, data={"text": replace(text, train=train, valid=valid, test=valid)})
 
     monkeypatch.setattr("tune.search_context.load_corpora", loaded)
-    monkeypatch.setattr("tune.dry_run.find_devices", lambda settings: replace(H200, count=gpus))
+    monkeypatch.setattr("tune.dry_run.find_devices", lambda settings: replace(H100, count=gpus))
     return make_plan(Settings(budget=hours * 3600, families="nanogpt", text_corpus=texts / "text.txt"))
 
 
