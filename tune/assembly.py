@@ -193,7 +193,7 @@ def make_place(context: SearchContext, engine: Engine) -> Place:
     engine.accounting.journal.note(evaluation_tokens=tokens)
     here = kind == "cpu" and settings.address is None and context.loop is None
     return Place(
-        folder=study, device=kind, threads=context.devices.cores_each, seed=settings.seed, evaluation_tokens=tokens,
+        folder=study, device=kind, threads=context.devices.threads, seed=settings.seed, evaluation_tokens=tokens,
         recipes={name: each.at for name, each in context.recipes.items()},
         report_every=settings.report_every, driver=heartbeat.Driver.here(),
         memory_limit=context.held_to, listed=context.listed is not None, processor=of_processor() if here else {},

@@ -18,6 +18,8 @@ CONTEXT_BYTES = 600_000_000
 MPS = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control")
 """There while its daemon runs, which who owns the machine starts: nvidia-cuda-mps-control -d. Without it processes take
 turns on a GPU: on an H100 2 to 16 of them, each with a small model's graph, took no more steps a second than one."""
+COMPILING = 8
+"""Processes at most that compile the kernels of a GPU's trial: on an H100 one took 25 s where twelve took 13."""
 RAYS_UNIT = 10_000
 """Ray counts a device in so many parts."""
 
@@ -61,6 +63,11 @@ class Devices:
         if self.cores_each > 1:
             return f"{self.cores_each} {self.model.replace('core', 'cores')}"
         return self.model if self.trials_each == 1 else f"1/{self.trials_each} of {self.model}"
+
+    @property
+    def threads(self) -> int:
+        """Of a trial's process: on a GPU they compile its kernels."""
+        return self.cores_each if self.kind == "cpu" else max(1, min(COMPILING, self.cores // self.slots))
 
     @property
     def gpus(self) -> int:

@@ -199,7 +199,8 @@ class SearchFlags(Flags):
     trials_per_gpu: int | str = field(
         default=1,
         metadata=typed(
-            "trials that share a GPU, each charged its part of it; auto: as many as its memory and the CPU cores hold",
+            "trials that share a GPU, each charged its part of it; auto: as many as its memory and the CPU cores "
+            "hold where CUDA's MPS runs, else one",
             form="N|auto",
             parse=parse_sharing,
         ),

@@ -65,9 +65,9 @@ def step_memory_bytes(
 ) -> int:  # fmt: skip
     """The most memory an optimizer step holds at these lengths: state, what forward keeps, and the loss's.
 
-    `fused` says whether attention is, its dropout too where there is any, as on a GPU. `smoothed`: a translator's loss
-    is; `whole`: it is made of all logits at once, as on a GPU or by a compiler. The peak is at the begin of backward,
-    where the new gradients are still missing, or at its end.
+    `fused`: attention is, with its dropout where it has one, as on a GPU; `smoothed`: a translator's loss is; `whole`:
+    it is made of all logits at once, as on a GPU or by a compiler. The peak is at the begin of backward, where the new
+    gradients are still missing, or at its end.
     """
     size = compute_dtype(precision).itemsize
     weights = parameters(config)

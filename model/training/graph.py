@@ -4,6 +4,7 @@ A graph does again what was done once, on the same memory, with the same Python 
 the host: the rows of its batch and its rates wait in a queue on the device, at a place that each step moves by one.
 """
 
+import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,12 @@ QUEUE = 64
 log = logging.getLogger(__name__)
 
 
+@functools.cache
+def _stream_of(_device: str) -> torch.cuda.Stream:
+    """One for all trials of this process: torch keeps the room of its products for each stream, and for good."""
+    return torch.cuda.Stream(_device)
+
+
 class GraphedLearner(Learner):
     """A Learner whose `advance` replays its step; where a step cannot be captured, it is taken kernel by kernel."""
 
@@ -38,7 +45,7 @@ class GraphedLearner(Learner):
         self._told = torch.zeros(QUEUE, 2, device=device)  # loss and norm of each
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
         self._rate = torch.zeros(len(groups), device=device)  # of each group, now
-        self._stream = torch.cuda.Stream(device)
+        self._stream = _stream_of(str(device))
         self._graph: torch.cuda.CUDAGraph | None = None
         self._graph_of: object = None  # what it does: it serves as long as that is what a step does
 
@@ -74,9 +81,11 @@ class GraphedLearner(Learner):
         wait for another's."""
         now = torch.cuda.current_stream(self.device)
         self._stream.wait_stream(now)
-        with torch.cuda.stream(self._stream):
-            yield
-        now.wait_stream(self._stream)
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            now.wait_stream(self._stream)
 
     def _wait_in_line(self, rows: Tensor, factors: Sequence[float]) -> None:
         peaks = [group["peak_rate"] for group in self.optimizer.param_groups]

@@ -22,9 +22,6 @@ from model.training.muon import AdamW, Muon
 
 MOMENTUM = 0.9
 """Of SGD."""
-COMPILING = {"cpu": 1, "cuda": 8}
-"""Processes that compile: on a CPU this one, whose core it is; of a GPU's many kernels twelve took 13 s where one
-took 25."""
 ADAMW_KEEPS, MOMENTUM_KEEPS = ("step", "exp_avg", "exp_avg_sq"), ("momentum_buffer",)
 """Of each parameter, by the names of torch's optimizers."""
 
@@ -149,9 +146,10 @@ class Learner:
         of which each costs it .4 s to begin, and what only calls kernels is in the file that it does little about;
         recomputing with dropout cannot be written so.
         """
-        torch._inductor.config.compile_threads = min(COMPILING[self.device.type], len(os.sched_getaffinity(0)))
+        on_cpu = self.device.type == "cpu"  # whose core compiles: it starts no processes of its own
+        torch._inductor.config.compile_threads = 1 if on_cpu else torch.get_num_threads()
         torch.compiler.reset()
-        torch._inductor.config.cpp_wrapper = self.device.type == "cpu" and not self.config.checkpointing
+        torch._inductor.config.cpp_wrapper = on_cpu and not self.config.checkpointing
         torch._inductor.config.cpp_wrapper_build_separate = True
         self._loss = torch.compile(self._loss_of, dynamic=False)
 

@@ -365,7 +365,9 @@ def measure(part: int, bench: Bench, out: Path) -> None:
     }  # fmt: skip
     file = out / "gpu.json"
     kept = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
-    of = {number: [each for each in kept if each["command"].endswith(str(number))] for number in range(1, 5)}
+    commands = [f"make gpu PART={number}" for number in range(1, len(PARTS) + 1)]
+    of = {command: [each for each in kept if each["command"] == command] for command in commands}
+    others = [each for each in kept if each["command"] not in of]
     rows, ends = dict[str | None, Row](), time.monotonic() + PART_SECONDS
     made = PARTS[part - 1](bench)
     while time.monotonic() < ends:
@@ -379,8 +381,12 @@ def measure(part: int, bench: Bench, out: Path) -> None:
         print(f"{found['claim']}: {found['measured']}", flush=True)
         before = rows.get(found["claim"])
         rows[found["claim"]] = joined(before, found) if before else found | common
-        of[part] = list(rows.values())
-        told = {"title": "On a GPU", "about": ABOUT, "rows": [each for number in of for each in of[number]]}
+        of[str(common["command"])] = list(rows.values())
+        told = {
+            "title": "On a GPU",
+            "about": ABOUT,
+            "rows": [*(each for rows_of in of.values() for each in rows_of), *others],
+        }
         file.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 

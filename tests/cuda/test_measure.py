@@ -30,10 +30,11 @@ def test_a_part_that_fails_says_so_and_keeps_what_it_had(tmp_path: Path, monkeyp
         yield measure.row("one", "2")
         raise RuntimeError("no more")
 
-    monkeypatch.setattr(measure, "PARTS", [breaks])
+    monkeypatch.setattr(measure, "PARTS", [breaks, breaks])
     other = measure.row("another part's", "2") | {"command": "make gpu PART=2"}
-    (tmp_path / "gpu.json").write_text(json.dumps({"rows": [other, other | {"command": "make gpu PART=1"}]}))
+    search = measure.row("no part's", "3") | {"command": "tune/run.py"}
+    (tmp_path / "gpu.json").write_text(json.dumps({"rows": [search, other, other | {"command": "make gpu PART=1"}]}))
     measure.measure(1, measure.DRY, tmp_path)
     rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
-    assert [row["claim"] for row in rows] == ["one", measure.FAILED, "another part's"]
+    assert [row["claim"] for row in rows] == ["one", measure.FAILED, "another part's", "no part's"]
     assert rows[0]["measured"] == "1; 2"

@@ -59,6 +59,7 @@ def test_without_a_gpu_every_gpu_row_says_so(monkeypatch: pytest.MonkeyPatch) ->
         raise UnavailableError("no CUDA device")
 
     monkeypatch.setattr("kernels.cuda.require_device", none)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     for kernel in KERNELS.values():
         on_gpu = [each.name for each in kernel.implementations if each.device == "gpu"]
         rows = list(benchmark.rows(kernel, (10,), on_gpu, seed=0))
