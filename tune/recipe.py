@@ -34,10 +34,10 @@ sees too few rows a step. 512 and more are a guess: none was tried at such lengt
 WINDOWS = 64
 """Of the validation split, at least: fewer, longer ones leave its end unread and its first tokens without a past."""
 FILLING_TOKENS = {"cpu": 0, "cuda": 16_384}
-"""A step that fills the device: nanoGPT's own on one GPU. At equal seconds of an H100 it is the best of the family's own,
-two or three times as many tokens, and so many (docs/log.md, day 25). A core is filled by any: there a family's own batch
-stands, half of its gradients' noise scale (McCandlish et al. 2018, arXiv:1812.06162), which is 2,000 to 4,000
-tokens until late in a training, for each size and text tried (`tune/experiment.py large_batch` measures it). For
+"""A step that fills the device: nanoGPT's own on one GPU. At equal seconds of an H100 it is the best of the family's
+own, two or three times as many tokens, and so many (docs/log.md, day 25). A core is filled by any: there a family's
+own batch stands, half of its gradients' noise scale (McCandlish et al. 2018, arXiv:1812.06162), which is 2,000 to
+4,000 tokens until late in a training, for each size and text tried (`tune/experiment.py large_batch` measures it). For
 nanoGPT a step of twice as many was worse at equal seconds, and so was one of half as many."""
 LEAST_STEPS = 1_000
 """Of that trial's training: a larger batch than leaves so many is too large."""
