@@ -48,10 +48,14 @@ class Saved:
     state: dict[str, Any]
 
 
-def save(folder: Path, model: nn.Module, tensors: dict[str, Tensor], state: dict[str, Any], name: str = "") -> Path:
+def save(
+    folder: Path, model: nn.Module, tensors: dict[str, Tensor], state: dict[str, Any], name: str = "",
+    late: Callable[[], dict[str, Any]] = dict,
+) -> Path:  # fmt: skip
     """Write `folder`/`name` (step-000123 when none is given), then drop all but the newest step checkpoints.
 
-    `state` is JSON-able and has `steps`. A kill at any moment leaves the checkpoints before untouched.
+    `state` is JSON-able and has `steps`; `late` gives what of it is known once the tensors are written. A kill at any
+    moment leaves the checkpoints before untouched.
     """
     name = name or f"step-{state['steps']:06d}"
 
@@ -62,7 +66,7 @@ def save(folder: Path, model: nn.Module, tensors: dict[str, Tensor], state: dict
         except SafetensorError as error:  # how it tells of a full disk
             raise OSError(errno.EIO, str(error), str(place)) from error
         files = {file: _digest(place / file) for file in (WEIGHTS, OPTIMIZER)}
-        body = json.loads(json.dumps({**state, "files": files}))  # as it will be read
+        body = json.loads(json.dumps({**state, **late(), "files": files}))  # as it will be read
         (place / STATE).write_text(json.dumps({"checksum": _checksum(body), **body}))
 
     path = write_whole(folder / name, fill)

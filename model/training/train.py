@@ -392,8 +392,14 @@ class _Training:
             return
         with self.lease.spent_on("checkpoint"):
             began = self.lease.clock()
-            path = checkpoints.save(self.folder, self.learner.model, self.learner.tensors(), self._state(), name)
-            self.lease.observe("checkpoint", self.lease.clock() - began)
+
+            def measured() -> dict[str, Any]:
+                self.lease.observe("checkpoint", self.lease.clock() - began)
+                return {"measured": self.lease.measured()}
+
+            model, tensors = self.learner.model, self.learner.tensors()
+            path = checkpoints.save(self.folder, model, tensors, self._state(), name, measured)
+            measured()
         self.written = self.written if name == checkpoints.BEFORE_DECAY else path
 
     def _state(self) -> dict[str, Any]:
@@ -403,7 +409,6 @@ class _Training:
             "first_loss": self.recent.first_loss,
             "train_loss": self.recent.train_loss,
             "decay": self.decay.state(self._ahead()),
-            "measured": self.lease.measured(),
         }
 
     # The end

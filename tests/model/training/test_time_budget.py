@@ -96,6 +96,14 @@ def test_an_earlier_segment_keeps_the_rate_and_the_decay_takes_at_most_the_last(
     assert (on.ended, on.steps, on.learning_rate) == ("rung", 105, small_text.learning_rate)
 
 
+def test_what_a_checkpoint_takes_is_known_to_the_segment_that_goes_on_from_it(clock: Script, life: Life) -> None:
+    clock.save = itertools.repeat(3.0)
+    first = life(device_seconds=60.0, steps=30)[-1]
+    opened = clock.now
+    second = life(checkpoint=first.checkpoint, device_seconds=12.0)[-1]
+    assert clock.now - opened <= 12.0 and second.steps > first.steps and second.checkpoint != first.checkpoint
+
+
 def test_training_seconds_become_a_fixed_number_of_steps(clock: Script, life: Life) -> None:
     clock.step = itertools.chain([2.0, 2.0, 1.0], itertools.repeat(0.1, 17), itertools.repeat(0.4))
     last = life(training_seconds=8.0)[-1]
