@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 
 
 @functools.cache
-def _stream_of(_device: str) -> torch.cuda.Stream:
+def _stream_of(device: str) -> torch.cuda.Stream:
     """One for all trials of this process: torch keeps the room of its products for each stream, and for good."""
-    return torch.cuda.Stream(_device)
+    return torch.cuda.Stream(device)
 
 
 class GraphedLearner(Learner):

@@ -101,6 +101,7 @@ def test_as_many_as_are_asked_for_have_room_on_a_gpu_and_in_its_memory_and_no_mo
         shared = replace(GPUS, trials_each=each)
         parts = round(shared.needs["GPU"] * RAYS_UNIT)
         assert each * parts <= RAYS_UNIT < (each + 1) * parts
+        assert shared.threads == 1 or shared.threads * shared.slots <= shared.cores
         assert each == 1 or each * (shared.trial_bytes + CONTEXT_BYTES) <= GPUS.memory_bytes
 
 
