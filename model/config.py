@@ -10,6 +10,7 @@ from model.data.dataset import OwnData, PairData, TextData
 from model.nn.gpt import GPT, GPTConfig
 from model.nn.translator import Translator, TranslatorConfig
 from tune.errors import UserError
+from tune.reports import EPOCHS_AS_NEW
 
 Data = TextData | PairData | OwnData
 
@@ -25,6 +26,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "architecture": "modern",
         "optimizer": "muon",
         "taps": 0,
+        "dropout_after": EPOCHS_AS_NEW,
     },
     "nanogpt": {
         "learning_rate": 4.2e-3,
@@ -37,13 +39,16 @@ RECIPES: dict[str, dict[str, Any]] = {
         "architecture": "modern",
         "optimizer": "muon",
         "taps": 3,
+        "dropout_after": EPOCHS_AS_NEW,
     },
 }
 OF_ARCHITECTURE: dict[str, dict[str, Any]] = {
-    "nanogpt": {"learning_rate": 4e-3, "batch_tokens": 768, "warm_up_steps": 100, "optimizer": "adamw", "taps": 0}
-}
+    "nanogpt": {
+        "learning_rate": 4e-3, "batch_tokens": 768, "warm_up_steps": 100, "optimizer": "adamw", "taps": 0, "dropout_after": 0.0
+    }
+}  # fmt: skip
 """What differs from the recipe of nanogpt."""
-ONCE: dict[str, Any] = {"architecture": "modern", "optimizer": "adamw", "taps": 0}
+ONCE: dict[str, Any] = {"architecture": "modern", "optimizer": "adamw", "taps": 0, "dropout_after": 0.0}
 """What a stored config or recipe had that does not say, as there was no choice then."""
 FAMILIES = tuple(RECIPES)
 
@@ -78,6 +83,7 @@ class Config:
     betas: tuple[float, float] = _FAMILYS_OWN  # of AdamW
     optimizer: str = _FAMILYS_OWN  # of the matrices inside the model: muon or adamw; of all else AdamW; sgd: of all
     taps: int = _FAMILYS_OWN  # nanogpt only: tokens before each, whose embeddings are mixed into its own
+    dropout_after: float = _FAMILYS_OWN  # times the text is seen before dropout begins
     clip: float = 1.0  # norm of all gradients together
     decay_share: float = 0.4  # of the life's training, the part in which the rate falls to zero
     average: float = 0.05  # of the steps so far, in which an average of the weights halves its memory; 0: there is none

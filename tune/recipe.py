@@ -64,12 +64,13 @@ NUMBERS: Mapping[str, tuple[type, float, float, str]] = {
     "weight_decay": (float, 0.0, 100.0, "0.1"),
     "label_smoothing": (float, 0.0, 0.9, "0.1"),
     "taps": (int, 0, 16, "3"),
+    "dropout_after": (float, 0.0, 1e6, "4"),
 }
 """What --set can set: type, least, most, an example. Each is a field of model.config.Config."""
 WORDS: Mapping[str, tuple[str, ...]] = {"architecture": ("modern", "nanogpt"), "optimizer": ("muon", "adamw")}
 """And these, to one of some words."""
 SETTABLE = (*NUMBERS, *WORDS)
-OF_OUR_MODELS = ("architecture", "optimizer", "taps")
+OF_OUR_MODELS = ("architecture", "optimizer", "taps", "dropout_after")
 """Of these, what a family of a user's own has no choice of."""
 
 
@@ -129,6 +130,7 @@ class Recipe:
     architecture: str
     optimizer: str
     taps: int
+    dropout_after: float
     weights: float
     tokens: float
     flops: float

@@ -51,7 +51,7 @@ KEPT_BACK = 1.5
 """Times the longest time between two reports of a user's loop, of a lease: with less than that left it ends at one."""
 EPOCHS_AS_NEW = 4
 """A text that is seen so often is about as good as a new one (Muennighoff et al. 2023, arXiv:2305.16264): a loss turns
-later, if at all."""
+later, if at all, and dropout waits until then."""
 
 _LARGEST_EXPONENT = 700.0  # beyond it exp() is no float any more
 
@@ -155,6 +155,10 @@ class Lowest:
         lower = loss < self.loss
         self.loss = min(self.loss, loss)
         return lower
+
+    def forget(self) -> None:
+        """Those before the last one say nothing about a turn: what was trained was another training."""
+        self.last = self.last[-1:]
 
     @property
     def above(self) -> bool:

@@ -100,6 +100,8 @@ class Cohort:
         losses, norms = self._gradients(batch), self._update()
         for learner, count in zip(self.learners, tokens, strict=True):
             learner._took(count)
+        if self._dropouts.rates != [learner.dropout for learner in self.learners]:
+            self._stack()
         told = zip(losses, norms, tokens, strict=True)
         return [Step(loss=loss, gradient_norm=norm, tokens=count) for loss, norm, count in told]
 
@@ -158,7 +160,7 @@ class Cohort:
             stack.data = torch.stack([parameter.detach() for parameter in own])
             for parameter, part in zip(own, stack.data, strict=True):
                 parameter.data = part
-        rates = [learner.config.dropout for learner in self.learners]
+        rates = [learner.dropout for learner in self.learners]
         self._dropouts = Members(rates, self._generators)
         inside = {id(module.drop) for module in model.modules() if isinstance(module, Attention)}  # which have none
         for module in model.modules():

@@ -105,7 +105,7 @@ class GraphedLearner(Learner):
             self._capture()
 
     def _step_now(self) -> object:
-        return self.micro_batches, self._loss
+        return self.micro_batches, self._loss, self.dropout
 
     def _take_rates_there(self) -> None:
         for group, rate in zip(self.optimizer.param_groups, self._rate.unbind(), strict=True):

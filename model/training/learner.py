@@ -13,6 +13,7 @@ from model.config import Config, Data, pad_of
 from model.data.batches import Batch, EndlessBatches
 from model.families import FAMILIES
 from model.nn import precision
+from model.nn.attention import Dropout
 from model.nn.gpt import recompute
 from model.nn.mup import parameter_groups
 from model.training.averaging import Average
@@ -22,6 +23,8 @@ from model.training.muon import AdamW, Muon
 
 MOMENTUM = 0.9
 """Of SGD."""
+NEW_DROPOUT = 1.5
+"""Times what was trained on when it began: until then a model learns to do with it (docs/log.md, day 26)."""
 ADAMW_KEEPS, MOMENTUM_KEEPS = ("step", "exp_avg", "exp_avg_sq"), ("momentum_buffer",)
 """Of each parameter, by the names of torch's optimizers."""
 
@@ -40,7 +43,8 @@ class Learner:
 
     micro_batches: into how many parts a batch is cut, whose gradients add up to the whole's; doubled where memory runs
     out (`ran_out`), as long as that helps. forward: what the loss calls, which may be more than the model that is kept;
-    rank: of the processes that learn the same together.
+    rank: of the processes that learn the same together. dropout: the rate that there is now, which is the config's once
+    the text was seen `dropout_after` times, and 0 before.
     """
 
     rank = 0
@@ -67,6 +71,10 @@ class Learner:
         self.tokens = 0
         self._loss = self._loss_of
         self._one = torch.ones((), device=device)  # what each backward begins with
+        self.dropout = config.dropout
+        self._dropouts = [each for each in self.model.modules() if isinstance(each, Dropout) and each.rate > 0]
+        self._drops_from = config.dropout_after * data.training_tokens
+        self._drop_when_due()
 
     def step(self, factor: float) -> Step:
         """One optimizer step at `factor` of the peak rates."""
@@ -90,6 +98,23 @@ class Learner:
         self.tokens += tokens
         if self.average is not None:
             self.average.update(self.steps)
+        self._drop_when_due()
+
+    def _drop_when_due(self) -> None:
+        """New text needs no dropout, which only slows it (Liu et al. 2023, arXiv:2303.01500, call it late dropout)."""
+        self._drop(self.config.dropout if self.tokens >= self._drops_from else 0.0)
+
+    @property
+    def dropout_is_new(self) -> bool:
+        """Whether it has begun but now: the loss rises before it falls again."""
+        return self._drops_from <= self.tokens < NEW_DROPOUT * self._drops_from and self.dropout > 0
+
+    def _drop(self, rate: float) -> None:
+        """From now on at this rate; what was compiled has another one in it."""
+        if rate != self.dropout:
+            self.dropout, self._loss = rate, self._loss_of
+            for module in self._dropouts:
+                module.rate = rate
 
     def _update(self) -> Tensor:
         """Move the weights by the gradients there are, whose norm it gives; there are none afterwards."""
@@ -121,7 +146,9 @@ class Learner:
         random_state, scaler = self.random_state(), self.scaler.state_dict()
         for group in self.optimizer.param_groups:
             group["lr"] = 0.0
+        self._drop(self.config.dropout)  # which needs the most memory
         self._gradients(self.batches.some())
+        self._drop_when_due()
         self._update()
         self._begin_moments()
         self.scaler.load_state_dict(scaler)
@@ -232,6 +259,7 @@ class Learner:
         self.batches.load_state(saved.state["batches"])
         self.scaler.load_state_dict(saved.state["scaler"])
         self.set_random_state(saved.tensors)
+        self._drop_when_due()
 
     def random_state(self) -> dict[str, Tensor]:
         """torch's generators, as bytes."""

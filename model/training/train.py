@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.config import Config, Data
+from model.config import ONCE, Config, Data
 from model.training import checkpoint as checkpoints
 from model.training.evaluation import evaluate
 from model.training.graph import make_learner
@@ -135,7 +135,7 @@ class _Training:
         self.config, self.data, self.segment, self.lease, self.folder = config, data, segment, lease, folder
         self.written, self.evaluation_tokens, self.device = checkpoint, evaluation_tokens, device
         self.pace, self.decay = Pace(), Decay(config.decay_share)
-        self.recent, self.compile_settled = Recent(), False
+        self.recent, self.compile_settled = Recent(), math.nan
         self.next_yield = lease.clock() + YIELD_SECONDS
         self.next_save = lease.clock() + CHECKPOINT_SECONDS
         self.next_point, self.points = math.inf, CURVE_POINTS
@@ -189,7 +189,7 @@ class _Training:
         self.written, saved = checkpoints.load_or_older(self.written)
         if saved is None:
             return
-        if saved.state["config"] != checkpoints.config_state(self.config):
+        if {**ONCE, **saved.state["config"]} != checkpoints.config_state(self.config):
             raise UserError(f"checkpoint: {self.written} holds another configuration; start the trial without it")
         self.learner.restore(saved)
         self.pace = Pace(**saved.state["pace"])
@@ -226,10 +226,10 @@ class _Training:
         self.recent.add(self.learner.advance([self._factor(later) for later in range(count)]))
 
     def _compiles_now(self) -> bool:
-        """Asked once a segment, when the step time is known."""
-        if self.compile_settled or self.pace.settled is None:
+        """Asked once a segment, when the step time is known, and again where dropout begins."""
+        if self.compile_settled == self.learner.dropout or self.pace.settled is None:
             return False
-        self.compile_settled = True
+        self.compile_settled = self.learner.dropout
         return self.learner.can_compile() and self.forecast.training_left() >= COMPILE_REPAYS[self.device.type]
 
     def _count(self) -> int:
@@ -312,6 +312,8 @@ class _Training:
         by_average = averaged is not None and averaged.loss < valid.loss
         if self.watching and self.lowest.add(averaged.loss if averaged and by_average else valid.loss):
             self.best = self._kept(by_average)
+        if self.learner.dropout_is_new:
+            self.lowest.forget()
         return {"valid": valid, "averaged": averaged, "trained": self._trained(after)}
 
     def _trained(self, after: float = 0.0) -> Evaluation | None:

@@ -44,6 +44,7 @@ def data(text_data: TextData, pair_data: PairData) -> dict[str, Data]:
 
 def config(family: str, **changes: object) -> Config:
     small = {"d_model": 16, "heads": 2, "layers": 2, "context": 16, "batch_tokens": 128, "precision": "bf16"}
+    small["dropout_after"] = 0
     return Config(family=family, **small | changes)  # type: ignore[arg-type]
 
 
@@ -182,6 +183,25 @@ def test_a_graph_learns_what_is_learned_kernel_by_kernel(
             losses.append(advanced(made))
             assert (seen.launches["graph"] == STEPS) == graphed
     assert losses[0] == losses[1]
+
+
+@BOTH
+def test_where_dropout_begins_the_graph_is_made_anew(
+    family: str, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = dict[object, list[float]]()
+    for dropout, graphed in ((0.5, False), (0.5, True), (0.0, True)):
+        with fake_cuda() as seen, monkeypatch.context() as patch:
+            if not graphed:
+                patch.setattr(torch.cuda, "graph", no_graph)
+            two_steps = 2 * 128 / data[family].training_tokens
+            asked = config(family, layers=1, dropout=dropout, dropout_after=two_steps)
+            made = make_learner(asked, data[family], CUDA)
+            made.rehearse()
+            losses[dropout, graphed] = advanced(made)
+            assert (seen.launches["graph"] > STEPS / 2) == graphed
+    assert losses[0.5, True] == losses[0.5, False] != losses[0.0, True]
+    assert losses[0.5, True][0] == losses[0.0, True][0]
 
 
 @BOTH

@@ -36,14 +36,16 @@ def small_text() -> Config:
         context=16,
         warm_up_steps=5,
         learning_rate=1e-2,
+        dropout_after=0,
     )
 
 
 @pytest.fixture(scope="session")
 def small_pairs() -> Config:
     return Config(
-        family="translation", d_model=16, heads=4, layers=2, batch_tokens=256, warm_up_steps=5, learning_rate=1e-2
-    )
+        family="translation", d_model=16, heads=4, layers=2, batch_tokens=256, warm_up_steps=5, learning_rate=1e-2,
+        dropout_after=0,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from tune.store.journal import Journal
 
 RECIPE = Recipe(
     context=64, batch_tokens=768, learning_rate=2e-3, warm_up_steps=WARM_UP_STEPS, weight_decay=0.1,
-    architecture="modern", optimizer="muon", taps=3, label_smoothing=0.0,
+    architecture="modern", optimizer="muon", taps=3, dropout_after=4.0, label_smoothing=0.0,
     betas=(0.9, 0.99), weights=1e5, tokens=1e6, flops=0.0, why={},
 )  # fmt: skip
 Study = Callable[..., World]

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from model.config import OF_ARCHITECTURE, RECIPES
+from model.config import OF_ARCHITECTURE, RECIPES, Config
 from model.families import FAMILIES
 from tests.tune.test_registry import CORE
 from tune.assembly import make_engine
 from tune.dry_run import make_plan, plan_lines
 from tune.recipe import LEAST_STEPS, ROWS, SETTABLE, WINDOWS, Recipe, parse_set, recipe, set_text
+from tune.reports import EPOCHS_AS_NEW
 from tune.search.engine import Engine
 from tune.search_context import survey
 from tune.search_space import CENTRE, PER_LAYER, layer_weights
@@ -220,6 +221,13 @@ def test_a_plan_tells_it_with_its_reasons(asked: Settings) -> None:
     assert ["context", "128", "given"] in lines
     assert {name for name in SETTABLE if any(line[:1] == [name] for line in lines)} == set(SETTABLE)
     assert plan.families["nanogpt"].recipe.context == 128
+
+
+def test_dropout_waits_while_the_text_is_new_but_for_upstream_and_for_whom_it_is_set() -> None:
+    for family in ("nanogpt", "translation"):
+        assert made(family).config["dropout_after"] == EPOCHS_AS_NEW
+        assert made(family, given={"dropout_after": 0.0}).config["dropout_after"] == 0
+    assert Config(family="nanogpt", architecture="nanogpt").dropout_after == 0
 
 
 def test_upstreams_architecture_has_upstreams_optimizer_and_its_own_batch(asked: Settings) -> None:

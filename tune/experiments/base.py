@@ -198,7 +198,7 @@ def survey(experiment: Experiment, settings: ExperimentSettings) -> ExperimentCo
     winner = [f"on the winner of {settings.of}: {family} {label(fixed)}"] if settings.of else []
     return ExperimentContext(
         settings=replace(settings, **named), devices=devices, data=data, points=points,
-        config=Config.at({"average": 0.0, **own, **fixed}, family=family, seed=settings.seed),
+        config=Config.at({"average": 0.0, "dropout_after": 0.0, **own, **fixed}, family=family, seed=settings.seed),
         notes=[*winner, *texts.notes],
     )  # fmt: skip
 

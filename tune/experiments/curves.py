@@ -14,6 +14,7 @@ from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Ta
 from tune.experiments.lives import ENDS, RATIO, REPORT_SECONDS, SLOW_STEPS, TIMED_STEPS, ends_of, work
 from tune.experiments.prices import EVALUATION_TOKENS, FORWARD, Prices
 from tune.experiments.tables import figure
+from tune.reports import EPOCHS_AS_NEW
 from tune.search_space import FASTEST_FIRST, label
 
 SHAPES = (
@@ -210,4 +211,5 @@ def line(row: Row) -> str:
 CURVES = Experiment(
     name="curves", about="learning curves at a constant rate, and what decays give them: a table for tune/replay.py",
     points=points, work=work, line=line, tables=tables, told=told, further=further, files=files, sets=NAMES,
+    recipe={"dropout_after": EPOCHS_AS_NEW},
 )  # fmt: skip

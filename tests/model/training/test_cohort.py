@@ -77,6 +77,17 @@ def test_members_learn_what_each_learns_alone(small: Small, changed: dict[str, A
         assert losses[place] == known and same(cohort.learners[place], learner)
 
 
+def test_each_has_its_dropout_from_where_its_own_text_is_no_longer_new(small: Small) -> None:
+    config, data = small
+    begins = [(step + 0.5) * config.batch_tokens / data.training_tokens for step in (2, 5, 5)]
+    configs = [replace(config, **change, dropout_after=at) for change, at in zip(CHANGES, begins, strict=True)]
+    cohort = cohort_of(configs, data)
+    losses = together(cohort, range(STEPS))
+    for place, each in enumerate(configs):
+        known, learner = alone(each, data)
+        assert losses[place] == known and same(cohort.learners[place], learner)
+
+
 def test_who_leaves_goes_on_as_alone_and_so_do_those_that_stay(small: Small) -> None:
     config, data = small
     configs = [replace(config, **change) for change in CHANGES]

@@ -91,6 +91,14 @@ def test_noise_ends_none(watched: Watched, loss: Callable[[int], float], final: 
     assert (last.steps, last.ended) == (STEPS, "final" if final else "rung")
 
 
+@pytest.mark.parametrize(("dropout", "steps"), [(0.3, STEPS), (0.0, BEST + 30)])
+def test_a_loss_that_rises_where_dropout_begins_has_not_turned(watched: Watched, dropout: float, steps: int) -> None:
+    watched.config = replace(watched.config, dropout=dropout, dropout_after=BEST / EPOCH)
+    watched.loss = lambda step: 1 - step / 1000 + (0.1 * (step - BEST) / BEST if BEST <= step < 1.45 * BEST else 0)
+    last = watched()
+    assert (last.steps == STEPS) == (dropout > 0) and last.steps <= steps
+
+
 def test_a_text_that_is_not_seen_again_and_again_is_not_looked_at(watched: Watched, text_data: TextData) -> None:
     """Whatever its loss does; nor is a segment that nobody asked to watch."""
     assert watched(watched=False, steps=150).steps == 150
