@@ -44,7 +44,8 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 OF_ARCHITECTURE: dict[str, dict[str, Any]] = {
     "nanogpt": {
-        "learning_rate": 4e-3, "batch_tokens": 768, "warm_up_steps": 100, "optimizer": "adamw", "taps": 0, "dropout_after": 0.0
+        "learning_rate": 4e-3, "batch_tokens": 768, "warm_up_steps": 100, "optimizer": "adamw", "taps": 0,
+        "dropout_after": 0.0,
     }
 }  # fmt: skip
 """What differs from the recipe of nanogpt."""
