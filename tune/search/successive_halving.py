@@ -20,6 +20,9 @@ from tune.search_space import Config
 LEAST_BESIDE = 0.5
 """Of the training that it had, what a last segment beside the leader's must bring, which is a decay: less makes nothing
 of it."""
+CLIMB = 1 / 8
+"""Of a last segment, what the next rung of who leads may take; on four tables .08 to .3 come to the same (docs/log.md,
+day 26)."""
 ENOUGH = 1.01
 """A last segment that adds less than that to a training is none."""
 TOO_LITTLE = "an hour more is expected to bring less than --stop-below-gain asks for"
@@ -338,11 +341,16 @@ class SuccessiveHalving:
         if isinstance(last, HandBack):
             return last
         rung = self.trials[trial].rung + 1
-        if rung <= self.ladder.top and self._price(trial, rung) <= room:
+        if rung <= self.ladder.top and self._price(trial, rung) <= max(room, self._climb(seconds)):
             return Promote(trial, rung, "leads, and its rung's share is used")
         if self._finisher is not None:
             return replace(last, reason="is next, and the deadline leaves the slot nothing else to do")
         return last
+
+    def _climb(self, seconds: float) -> float:
+        """What its next rung may take of a last segment of so many seconds, before it is asked again who leads: little
+        is known of one that was seen on few tokens, and what it trains on its way is not lost."""
+        return CLIMB * seconds if math.isinf(self.ladder.life) else 0.0
 
     def _share(self, left: Left) -> Finish | None:
         """A last segment, of those that points of the front share; None where the loss counts, trials have ends of

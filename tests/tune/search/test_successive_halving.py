@@ -153,6 +153,23 @@ def test_a_trial_that_got_worse_goes_on_once_no_other_can() -> None:
     assert isinstance(move, Promote | Finish) and move.trial == "risen"
 
 
+def test_who_leads_climbs_while_a_rung_is_cheap_beside_its_last_segment_and_may_be_overtaken() -> None:
+    policy = bare(more=False)
+    reach(policy, "a", 2.0)
+    reach(policy, "b", 2.1)
+    spent = [policy.ladder.quotas[rung] for rung in range(policy.ladder.top + 1)]
+    for rung, seconds in enumerate(spent):  # the share of each rung is used
+        policy.promoted(f"gone{rung}", rung, seconds)
+        policy.ended(f"gone{rung}", "memory")
+    move = policy.decide(left(400.0))
+    assert isinstance(move, Promote) and (move.trial, move.rung) == ("a", 1)
+    reach(policy, "a", 2.0, 2.5)
+    move = policy.decide(left(400.0))
+    assert isinstance(move, Promote) and (move.trial, move.rung) == ("b", 1)
+    short = policy.ladder.last / 20
+    assert not isinstance(policy.decide(left(short)), Promote)
+
+
 def test_while_the_leader_has_its_last_segment_nothing_else_is_begun() -> None:
     policy = bare(slots=2)
     reach(policy, "a", 2.0)
