@@ -233,6 +233,8 @@ def recipe(
     times = _rate_times(batch / base["batch_tokens"])
     rate = "the family's own" if times == 1 else f"{times:.2g} times the family's own, as its batch"
     why = {"context": why_context, "batch_tokens": why_batch, "learning_rate": rate, "warm_up_steps": short}
+    if base["dropout_after"]:
+        why["dropout_after"] = "times that the text is seen: new text needs none"
     why |= dict.fromkeys(given, "given")
     return Recipe(
         **{**found, **given}, weights=weights, tokens=tokens, flops=flops,
