@@ -149,6 +149,7 @@ def make_family(
             ),
             outlook=Outlook(partial(parameters, context, name), policy.outlook, speeds, policy.addition),
             first=learned.first, asked=first_configs(settings, space),
+            alike=("dropout",) if recipe.dropout_after else (),
         ),
     )  # fmt: skip
 

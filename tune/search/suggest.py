@@ -3,7 +3,7 @@
 import math
 import random
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -43,13 +43,16 @@ class Suggester:
     search: "random": each that is left is equally likely; "prior": the default one, then the most promising of a few;
     "tpe": so too until there are enough results, then as these tell. prior: how promising a config is before anything
     is known of it, in (0, 1]; outlook: what it is expected to have at its end, as soon as the trials tell; first: what
-    earlier studies found, in the place of the default one; asked: what is tried before all of that.
+    earlier studies found, in the place of the default one; asked: what is tried before all of that; alike: dimensions
+    in which trials are one training at first: of these one is promising as long as there are others.
     """
 
     def __init__(
         self, space: Space | OwnSpace, *, seed: int, search: str, prior: Callable[[Config], float],
         outlook: Outlook | None = None, first: Sequence[Config] = (), asked: Sequence[Config] = (),
+        alike: Collection[str] = (),
     ) -> None:  # fmt: skip
+        self._alike = alike
         self._space, self._prior, self._outlook, self._search = space, prior, outlook or Outlook(), search
         self._asked = list(asked)
         self._first = [config for config in first if space.contains(config)] or [space.default()]
@@ -109,12 +112,18 @@ class Suggester:
         draws = self._by_results(rng) if self._search == "tpe" and self._enough() else self._by_prior(rng)
         told_apart = not isinstance(self._space, OwnSpace)  # of a loop nothing is known but its results
         if new := list(islice(self._new(draws), None if told_apart else 1)):
+            given = {self._apart(config) for config in self._given.values()}
+            new = [config for config in new if self._apart(config) not in given] or new
             return new[most_promising(new, self._prior, self._outlook)]
         return next(config for config in self._space.configs() if _key(config) not in self._keys)
 
     def _new(self, draws: Iterable[Config]) -> Iterator[Config]:
         """Those that are valid and were not tried."""
         return (config for config in draws if self._space.contains(config) and _key(config) not in self._keys)
+
+    def _apart(self, config: Config) -> frozenset[tuple[str, Value]]:
+        """What sets it apart from the first step on."""
+        return _key({name: value for name, value in config.items() if name not in self._alike})
 
     def _rng(self) -> random.Random:
         """Of the suggestion to make now: it follows from the seed and how many were made before."""

@@ -39,6 +39,19 @@ def test_none_comes_twice_or_invalid_and_the_first_is_the_default_but_at_random(
     assert search == "random" or given[0] == space.default()
 
 
+@pytest.mark.parametrize("search", ["prior", "tpe"])
+def test_siblings_that_are_one_training_at_first_wait_for_other_shapes(search: str) -> None:
+    fix = {"d_model": 32, "precision": "fp32"}
+    space = Space(family="nanogpt", precisions=("fp32",), fix=fix)
+    shapes = len({(config["heads"], config["layers"]) for config in space.configs()})
+    found = dict[tuple[str, ...], list[Config]]()
+    for alike in ((), ("dropout",)):
+        suggest = Suggester(space, seed=0, search=search, prior=lambda config: 1 / int(config["layers"]), alike=alike)
+        found[alike] = [suggest.suggest(f"t{number:03d}") for number in range(shapes // 2)]
+    apart = {alike: len({(each["heads"], each["layers"]) for each in configs}) for alike, configs in found.items()}
+    assert apart[()] < apart["dropout",] == shapes // 2
+
+
 def test_random_is_uniform_over_the_valid_points_whatever_the_prior_says() -> None:
     """By Pearson's test, at one in a thousand, of the first four that many seeds draw."""
     space = Space(family="nanogpt", precisions=("fp32",), fix={"layers": 2, "dropout": 0.1})
