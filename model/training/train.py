@@ -135,7 +135,8 @@ class _Training:
         self.config, self.data, self.segment, self.lease, self.folder = config, data, segment, lease, folder
         self.written, self.evaluation_tokens, self.device = checkpoint, evaluation_tokens, device
         self.pace, self.decay = Pace(), Decay(config.decay_share)
-        self.recent, self.compile_settled = Recent(), math.nan
+        self.recent = Recent()
+        self.compile_settled: float | None = None  # the dropout for which it is
         self.next_yield = lease.clock() + YIELD_SECONDS
         self.next_save = lease.clock() + CHECKPOINT_SECONDS
         self.next_point, self.points = math.inf, CURVE_POINTS

@@ -43,8 +43,10 @@ def data(text_data: TextData, pair_data: PairData) -> dict[str, Data]:
 
 
 def config(family: str, **changes: object) -> Config:
-    small = {"d_model": 16, "heads": 2, "layers": 2, "context": 16, "batch_tokens": 128, "precision": "bf16"}
-    small["dropout_after"] = 0
+    small = {
+        "d_model": 16, "heads": 2, "layers": 2, "context": 16, "batch_tokens": 128, "precision": "bf16",
+        "dropout_after": 0,
+    }  # fmt: skip
     return Config(family=family, **small | changes)  # type: ignore[arg-type]
 
 

@@ -60,6 +60,7 @@ class Suggester:
         self._seed = seed
         self._given: dict[str, Config] = {}
         self._keys: set[frozenset[tuple[str, Value]]] = set()
+        self._trainings: set[frozenset[tuple[str, Value]]] = set()
         self._results: dict[int, dict[str, float]] = {}
 
     @property
@@ -90,6 +91,7 @@ class Suggester:
             raise UserError(f"config: {config!r} of {trial} is in no space of its family: do not trust that study")
         self._given[trial] = config
         self._keys.add(_key(config))
+        self._trainings.add(self._apart(config))
 
     def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
         """The loss of a trial at a rung, with so much behind it; None: it failed there."""
@@ -112,8 +114,7 @@ class Suggester:
         draws = self._by_results(rng) if self._search == "tpe" and self._enough() else self._by_prior(rng)
         told_apart = not isinstance(self._space, OwnSpace)  # of a loop nothing is known but its results
         if new := list(islice(self._new(draws), None if told_apart else 1)):
-            given = {self._apart(config) for config in self._given.values()}
-            new = [config for config in new if self._apart(config) not in given] or new
+            new = [config for config in new if self._apart(config) not in self._trainings] or new
             return new[most_promising(new, self._prior, self._outlook)]
         return next(config for config in self._space.configs() if _key(config) not in self._keys)
 
