@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,16 @@ def test_what_is_asked_for_first_is_tried_first_and_the_rest_is_the_defaults(
         default = space.default()
         assert one == {**default, "d_model": 64, "layers": 2} and two == {**default, "d_model": 256, "dropout": 0.3}
         assert search == "random" or three == default
+
+
+@pytest.mark.parametrize("after", [4, 0])
+def test_siblings_in_dropout_wait_for_other_shapes_where_dropout_waits(
+    surveyed: Callable[..., SearchContext], after: int, tmp_path: Path
+) -> None:
+    context = surveyed(families="nanogpt", fix="layers=2", set=f"dropout_after={after}")
+    given = [*islice(suggestions(context, "nanogpt", tmp_path / "study"), 12)]
+    shapes = {(config["d_model"], config["heads"], config["precision"]) for config in given}
+    assert (len(shapes) == len(given)) == (after > 0)
 
 
 def test_what_a_study_was_asked_for_can_be_asked_for_again_from_its_file(here: Path) -> None:

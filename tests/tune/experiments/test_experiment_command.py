@@ -19,6 +19,7 @@ from tune.experiments.catalogue import EXPERIMENTS
 from tune.experiments.experiment_settings import ExperimentSettings
 from tune.experiments.scaling import tables
 from tune.experiments.tables import ending
+from tune.reports import EPOCHS_AS_NEW
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.settings import Settings
 from tune.store.journal import Journal
@@ -163,6 +164,18 @@ def test_scaling_is_of_the_winner_of_a_search(searched, texts, named, family, mo
     corpus = {"nanogpt": "text_corpus", "translation": "translation_corpus"}[family]
     assert {name: getattr(found, name) for name in texts} == dict.fromkeys(texts) | {corpus: texts[corpus]}
     assert ExperimentSettings.from_stored(found.stored(), out=found.out) == replace(found, name="")
+
+
+@pytest.mark.parametrize(("name", "given", "after"), [
+    ("overfitting", [], 0), ("precision", [], 0), ("curves", [], EPOCHS_AS_NEW),
+    ("curves", ["--set", "dropout_after=0"], 0),
+])  # fmt: skip
+def test_reports_are_repeated_with_dropout_at_once_and_curves_are_a_searchs(texts, name, given, after, monkeypatch):
+    asked = list[ExperimentSettings]()
+    monkeypatch.setattr("tune.experiments.catalogue.run_experiment", lambda _, settings: asked.append(settings) or 0)
+    corpora = [part for flag, path in texts.items() for part in (f"--{flag.replace('_', '-')}", str(path))]
+    assert cli.main(ExperimentSettings, [name, "--budget", "100h", *HERE, *corpora, *given]) == 0
+    assert survey(EXPERIMENTS[name], asked[0]).config.dropout_after == after
 
 
 def test_the_tables_of_a_study_are_printed_anew_in_each_form(tmp_path, capsys):
