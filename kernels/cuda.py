@@ -86,14 +86,20 @@ def through_host(launch: Launch) -> Bind:
 def total_of(launch: Launch, dtype: type[np.generic], read: Callable[[Any], Any], *, place: bool) -> Bind:
     """Of a kernel that adds to an array of one number; `place`: the inputs are on the device before."""
 
-    def run(*arguments: Any) -> Any:
-        total = cuda.to_device(np.zeros(1, dtype))
-        launch(*(arguments if place else map(to_device, arguments)), total)
-        return read(total.copy_to_host()[0])
+    def bind(inputs: Inputs, output: Any) -> Call:
+        nothing, kept = np.zeros(1, dtype), cuda.device_array(1, dtype) if place else None
 
-    return lambda inputs, output: Call(
-        function=run, arguments=tuple(map(to_device, inputs)) if place else inputs, read=lambda result: result
-    )
+        def run(*arguments: Any) -> Any:
+            total = cuda.to_device(nothing) if kept is None else kept
+            if kept is not None:  # to take memory of the device takes longer than most kernels
+                kept.copy_to_device(nothing)
+            launch(*(arguments if place else map(to_device, arguments)), total)
+            return read(total.copy_to_host()[0])
+
+        placed = tuple(map(to_device, inputs)) if place else inputs
+        return Call(function=run, arguments=placed, read=lambda result: result)
+
+    return bind
 
 
 def on_gpu(name: str, make: Callable[[], Launch]) -> Implementation:
@@ -147,7 +153,8 @@ def ufunc_launch(formula: Callable[..., Any]) -> Launch:
     """UnavailableError in the simulator, which has no ufuncs."""
     if simulated():
         raise UnavailableError("the CUDA simulator has no ufuncs")
-    made = numba.vectorize([types.float64(types.float64, types.float64)], target="cuda")(formula)
+    named = type(formula)(formula.__code__, formula.__globals__, "formula")  # numba writes a function by this name
+    made = numba.vectorize([types.float64(types.float64, types.float64)], target="cuda")(named)
     return lambda a, b, out: made(a, b, out=out)
 
 

@@ -9,8 +9,8 @@ from tune.units import bytes_text
 OVERHEAD_BYTES = {"translation": 800e6, "nanogpt": 200e6}
 """What a trial takes on a CPU whatever the size of its model: a kernel for each shape of batch and layer, compiled
 code, and what the heap does not use again."""
-GPU_OVERHEAD_BYTES = 170e6
-"""Of a GPU: of these 120 MB are the workspaces of its products."""
+GPU_OVERHEAD_BYTES = 130e6
+"""Of a GPU: the workspaces of its products."""
 FACTOR = 1.1
 """And this many times what its model needs on paper."""
 BEYOND = 1.02
