@@ -24,6 +24,8 @@ TIE = 0.003
 LOOKS = 3
 """So many in a row must each be above the median of as many before by more than that: one look is off by more than
 several of them gain."""
+RISEN = 0.02
+"""Two in a row that are so much above the lowest are enough: of trainings that still fell none was by .012."""
 WATCH_SHARE, WATCH_POINTS = 0.07, 60
 """A loss that may turn is looked at after so much more training, and so often in a lease."""
 
@@ -148,17 +150,19 @@ class Lowest:
 
     loss: float = math.inf
     last: list[float] = field(default_factory=list)
+    lately: float = math.inf  # the lowest since those before were forgotten
 
     def add(self, loss: float) -> bool:
         """Take note of another one. Whether it is the lowest."""
         self.last = [*self.last, loss][-2 * LOOKS :]
         lower = loss < self.loss
-        self.loss = min(self.loss, loss)
+        self.loss, self.lately = min(self.loss, loss), min(self.lately, loss)
         return lower
 
     def forget(self) -> None:
         """Those before the last one say nothing about a turn: what was trained was another training."""
         self.last = self.last[-1:]
+        self.lately = min(self.last, default=math.inf)
 
     @property
     def above(self) -> bool:
@@ -169,7 +173,8 @@ class Lowest:
     def turned(self) -> bool:
         """Whether the trial is past its best, for all that noise may do."""
         before, since = self.last[:LOOKS], self.last[LOOKS:]
-        return len(since) == LOOKS and min(since) > sorted(before)[LOOKS // 2] + TIE
+        rises = len(since) == LOOKS and min(since) > sorted(before)[LOOKS // 2] + TIE
+        return rises or min(self.last[-2:], default=0.0) > self.lately + RISEN
 
 
 def merge(before: Report | None, after: Report) -> Report:
