@@ -26,7 +26,7 @@ _LOGIT_BYTES = 12  # of an evaluation: in the compute dtype, in fp32, and the lo
 _GPU_LOGIT_BYTES = 10  # likewise, without a soft cap: only models of few logits have one
 _GPU_ACTIVATIONS = {"nanogpt": 18, "translation": 26}
 """Of an evaluation, beside its logits: elements a token and channel that torch keeps from others at most. Fitted to 13
-trials on an H200, of d128 to d512, and within 11 % of 33 others, of d64 to d768, in four precisions (docs/log.md)."""
+trials on an H200, of d128 to d512, and within 8 % of 33 others, of d64 to d768, in four precisions (docs/log.md)."""
 
 
 def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: torch.device) -> int:

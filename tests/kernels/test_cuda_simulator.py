@@ -4,6 +4,10 @@ import os
 import subprocess
 import sys
 
+import numba
+import pytest
+
+from kernels import arrays, cuda
 from kernels.registry import KERNELS
 
 PROGRAM = """
@@ -33,3 +37,11 @@ def test_every_cuda_kernel_passes_the_gate(repository):
     for kernel, implementation, outcome in said:
         wanted = "skipped: the CUDA simulator has no ufuncs" if implementation == "cuda-vectorize" else "right"
         assert outcome == wanted, kernel
+
+
+@pytest.mark.parametrize("formula", [arrays.ADD, arrays.COPY, arrays.TRIAD, arrays.HYPOTENUSE], ids=lambda it: it.name)
+def test_a_ufunc_is_made_of_a_function_that_has_a_name(formula, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a GPU numba writes a function by its name, and compiles that: a lambda is none that it can write."""
+    monkeypatch.setattr(numba, "vectorize", lambda signatures, target: lambda made: lambda a, b, out: made)
+    made = cuda.ufunc_launch(formula.scalar)(1.0, 2.0, None)
+    assert made.__name__.isidentifier() and made(1.5, 2.5) == formula.scalar(1.5, 2.5)
