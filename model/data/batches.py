@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from model.data.dataset import OwnData, PairData, PairSplit, TextData, count_words
-from model.data.packing import pack
+from model.data.packing import Shape, pack
 from model.data.resident import IGNORED, Batch, Inputs, LaidRows, ResidentPairs, ResidentText, kept, sent
 from model.data.tokenizer import Tokenizer
 from tune.errors import UserError
@@ -324,12 +324,21 @@ def _pair_evaluation(
     device: torch.device | str,
 ) -> Iterator[Batch]:
     """Packed as in training; what is longer than that has rows of its own."""
-    pairs, some = ResidentPairs(data, split, device), _subset(split, tokens)
-    lengths = split.lengths[some]
-    long = (lengths > data.row).any(axis=1)
-    for chosen, (source, target) in ((~long, data.row), (long, lengths.max(axis=0))):
-        rows = pack(lengths[chosen], (int(source), int(target)))
-        count = max(1, most // int(max(source, target)))
+    pairs = ResidentPairs(data, split, device)
+    for rows, (source, target) in kept(_measured_rows, split, tokens, *data.row):
+        count = max(1, most // max(source, target))
         for first in range(0, len(rows), count):
-            packed = rows.of(np.arange(first, min(first + count, len(rows))))
-            yield pairs.batch([some[chosen][row] for row in packed], int(source), int(target))
+            yield pairs.batch(rows[first : first + count], source, target)
+
+
+def _measured_rows(split: PairSplit, tokens: int | None, *row: int) -> list[tuple[list[np.ndarray], Shape]]:
+    """The pairs of each row of an evaluation, and the shape of the rows; to pack them takes longer than a GPU then
+    takes to evaluate them."""
+    some = _subset(split, tokens)
+    lengths = split.lengths[some]
+    long, found = (lengths > row).any(axis=1), list[tuple[list[np.ndarray], Shape]]()
+    for chosen, (source, target) in ((~long, row), (long, lengths.max(axis=0))):
+        shape = int(source), int(target)
+        rows = pack(lengths[chosen], shape)
+        found.append(([some[chosen][each] for each in rows.of(np.arange(len(rows)))], shape))
+    return found

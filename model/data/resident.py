@@ -2,7 +2,7 @@
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,8 +20,8 @@ OUTSIDE = -1
 ROUND = 8
 LAID_AT_ONCE = 4_096
 """Rows: what laying them out takes beside them is little."""
-KEPT = 8
-"""Things made for devices of GPUs: texts and rows of two families, and what they are measured on."""
+KEPT = 16
+"""Things made once: of two families texts and rows on GPUs, and which pairs are measured beside each other."""
 
 Inputs = tuple[Tensor | None, ...]
 
@@ -154,16 +154,15 @@ def sent(array: np.ndarray, device: torch.device | str) -> Tensor:
     return here.pin_memory().to(there, non_blocking=True) if there.type == "cuda" else here.to(there)
 
 
-Of = TypeVar("Of")
 Made = TypeVar("Made")
-_kept = OrderedDict[tuple[object, int, torch.device], tuple[Any, Any]]()
+_kept = OrderedDict[tuple[Hashable, ...], tuple[Any, Any]]()
 
 
-def kept(make: Callable[[Of, torch.device], Made], of: Of, device: torch.device) -> Made:
-    """What is made of something for a device, but once for all trials of this process; the latest few are kept."""
-    key = make, id(of), device  # what an id is of is kept with it
+def kept(make: Callable[..., Made], of: object, *given: Hashable) -> Made:
+    """What is made of something, for a device say, but once for all trials of this process; the latest few are kept."""
+    key = make, id(of), *given  # what an id is of is kept with it
     if key not in _kept:
-        _kept[key] = of, make(of, device)
+        _kept[key] = of, make(of, *given)
     _kept.move_to_end(key)
     while len(_kept) > KEPT:
         _kept.popitem(last=False)

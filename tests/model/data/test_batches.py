@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from model.data import batches
 from model.data.batches import EVALUATION_TOKENS, IGNORED, Batch, TrainBatches, evaluation_batches, span
 from model.data.corpus import PairCorpus, TextCorpus
 from model.data.dataset import PairData, TextData, prepare_pairs, prepare_text
@@ -224,6 +225,18 @@ def test_a_whole_evaluation_has_every_pair_once(pairs: PairData, split: str) -> 
     first, last = {"train": (0, 1_000), "test": (1_500, 2_000)}[split]
     rows = itertools.chain.from_iterable(pairs_of(pairs, batch) for batch in evaluated(pairs, None, split))
     assert sorted(rows) == sorted(made_pairs(2_000)[first:last])
+
+
+def test_pairs_are_packed_once_for_all_evaluations_on_as_many_tokens(
+    pairs: PairData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {tokens: evaluated(pairs, tokens) for tokens in (None, 500)}
+    monkeypatch.setattr(batches, "pack", None)
+    for tokens, found in before.items():
+        for one, other in zip(found, evaluated(pairs, tokens), strict=True):
+            assert torch.equal(one.targets, other.targets) and one.tokens == other.tokens
+    with pytest.raises(TypeError):
+        evaluated(pairs, 700)
 
 
 def test_no_batch_of_an_evaluation_is_large_on_either_side_however_long_a_few_sources_are(pairs: PairData) -> None:
