@@ -144,8 +144,8 @@ def make_family(
         suggestions=Suggester(
             space, seed=settings.seed, search=settings.search,
             prior=prior(
-                space.default(), family=name, weights=recipe.weights,
-                epochs=recipe.tokens / context.data[name].training_tokens,
+                space.default(), family=name, weights=recipe.weights, tokens=recipe.tokens,
+                text_tokens=context.data[name].training_tokens,
             ),
             outlook=Outlook(partial(parameters, context, name), policy.outlook, speeds, policy.addition),
             first=learned.first, asked=first_configs(settings, space),

@@ -173,10 +173,10 @@ def _prior(curves: Sequence[Curve], cap: float, seed: int) -> Callable[[Config],
     compute = cap * FLOPS_PER_WEIGHT * layer_weights(middle.family, middle.config) * speed
     weights = suited_weights(middle.family, compute)
     weights *= math.exp(random.Random(f"prior {seed}").gauss(0.0, SIZE_SPREAD))
-    epochs = compute / FLOPS_PER_WEIGHT / weights / middle.text_tokens
     return prior(
-        {**CENTRE, "precision": middle.config["precision"]}, family=middle.family, weights=weights, epochs=epochs
-    )
+        {**CENTRE, "precision": middle.config["precision"]}, family=middle.family, weights=weights,
+        tokens=compute / FLOPS_PER_WEIGHT / weights, text_tokens=middle.text_tokens,
+    )  # fmt: skip
 
 
 def _ours(cell: Cell) -> bool:

@@ -11,6 +11,7 @@ import optuna
 
 from tune.errors import UserError
 from tune.own_space import OwnSpace
+from tune.recipe import LIFE_SHARE
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.outlook import Outlook, most_promising
 from tune.search_space import ASPECT, CENTRE, FREED, PER_LAYER, Config, Dimension, Space, Value, layer_weights
@@ -31,6 +32,11 @@ HEAD_WIDTH_SPREAD = math.log(2.5)
 """The same of log head width."""
 DROPOUT_SPREAD = 0.022
 """How much dropout a text is worth that is seen once; it grows with the square root of how often a text is seen."""
+TURNS = {"translation": 15.0}
+"""After so many epochs a model without dropout is past its best that has one weight in its layers for each token of the
+text, and with r weights after the cube root of r fewer; then MORE_DROPOUT is best, and as much more each time that the
+text is seen twice as often. Dropout made no loss of a nanogpt's lower (docs/log.md, day 27)."""
+MORE_DROPOUT = 0.1
 SLOWER_PRECISION = 0.1
 """Promise of a precision that is not the fastest."""
 RECIPE_SPREAD = math.log(4)
@@ -189,24 +195,34 @@ def first_search(search: str) -> str:
     return "prior" if search == "tpe" else search
 
 
-def prior(default: Config, *, family: str, weights: float, epochs: float) -> Callable[[Config], float]:
+def prior(
+    default: Config, *, family: str, weights: float, tokens: float, text_tokens: float
+) -> Callable[[Config], float]:
     """How promising a config is before anything is known: in (0, 1].
 
+    weights, tokens: as Recipe has them, of a text of `text_tokens`.
+
     Its size: how near its layers are to so many weights. Its aspect ratio and its head width, which matter little
-    unless they are extreme. Its dropout, which helps where the text is seen for many `epochs`, and costs where it is
-    not. Its precision: where rungs are equal in device-seconds, a slow one has fewer steps. What varies of the recipe,
+    unless they are extreme. Its dropout, which helps where the text is seen many times, and costs where it is not. Its
+    precision: where rungs are equal in device-seconds, a slow one has fewer steps. What varies of the recipe,
     whose own value is in the `default` config. Of a family of a user's own nothing is known.
     """
     if family not in PER_LAYER:
         return lambda config: 1.0
     freed = [name for name in FREED if name in default]
-    dropout_spread = DROPOUT_SPREAD * math.sqrt(epochs)
+    dropout_spread = DROPOUT_SPREAD * math.sqrt(tokens / text_tokens)
+
+    def dropout_at_best(config: Config) -> float:
+        own = layer_weights(family, config)
+        epochs = LIFE_SHARE * tokens / text_tokens * weights / own  # of a trial that is trained to its end
+        turns = TURNS.get(family, math.inf) / (own / text_tokens) ** (1 / 3)
+        return max(0.0, MORE_DROPOUT * (1 + math.log2(epochs / turns))) if math.isfinite(turns) else 0.0
 
     def promise(config: Config) -> float:
         size = math.log(layer_weights(family, config) / weights) / SIZE_SPREAD
         aspect = math.log(float(config["d_model"]) / float(config["layers"]) / ASPECT) / ASPECT_SPREAD
         width = math.log(_head_width(config) / _head_width(CENTRE)) / HEAD_WIDTH_SPREAD
-        dropout = float(config["dropout"]) / dropout_spread
+        dropout = (float(config["dropout"]) - dropout_at_best(config)) / dropout_spread
         precision = 1.0 if config["precision"] == default["precision"] else SLOWER_PRECISION
         recipe = sum((math.log(float(config[name]) / float(default[name])) / RECIPE_SPREAD) ** 2 for name in freed)
         return precision * math.exp(-(size**2 + aspect**2 + width**2 + dropout**2 + recipe) / 2)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tune.recipe import LIFE_SHARE
 from tune.search.suggest import ENOUGH_RESULTS, Suggester, first_search, prior
 from tune.search_space import Config, Space, layer_weights
 
@@ -76,7 +77,7 @@ def test_a_plan_begins_as_the_search_does() -> None:
 
 
 def test_what_is_freed_is_tried_at_its_recipes_value_first_and_then_elsewhere_too() -> None:
-    promise = prior(VARIED.default(), family="nanogpt", weights=8e5, epochs=10)
+    promise = prior(VARIED.default(), family="nanogpt", weights=8e5, tokens=1e7, text_tokens=1e6)
     suggest = Suggester(VARIED, seed=0, search="prior", prior=promise)
     rates = [config["learning_rate"] for number in range(24) if (config := suggest.suggest(f"t{number:03d}"))]
     assert rates[0] == 2e-3 and set(rates) == {1e-3, 2e-3, 4e-3}
@@ -164,7 +165,9 @@ def test_what_runs_is_not_suggested_nearby() -> None:
 
 def test_what_the_prior_favours_has_about_the_size_that_it_is_centred_at() -> None:
     def favourite(weights: float) -> Config:
-        return max(SPACE.configs(), key=prior(SPACE.default(), family="nanogpt", weights=weights, epochs=10))
+        return max(
+            SPACE.configs(), key=prior(SPACE.default(), family="nanogpt", weights=weights, tokens=1e7, text_tokens=1e6)
+        )
 
     default, sizes = SPACE.default(), [1e5, layer_weights("nanogpt", SPACE.default()), 1e7]
     found = [favourite(weights) for weights in sizes]
@@ -176,10 +179,27 @@ def test_the_more_often_a_text_is_seen_the_more_dropout_is_worth() -> None:
     config = {**SPACE.default(), "dropout": 0.3}
 
     def worth(epochs: float) -> float:
-        promise = prior(SPACE.default(), family="nanogpt", weights=8e5, epochs=epochs)
+        promise = prior(SPACE.default(), family="nanogpt", weights=8e5, tokens=1e6 * epochs, text_tokens=1e6)
         return promise(config) / promise({**config, "dropout": 0.0})
 
     assert worth(1) < worth(100) < worth(10_000) < 1
+
+
+def test_a_translator_that_sees_its_text_too_often_to_do_without_is_given_dropout_the_more_the_smaller_the_text() -> (
+    None
+):
+    """The more, the smaller the text, as ten and thirty thousand pairs said: after 5 epochs none."""
+
+    def favourite(epochs: float, text_tokens: float) -> float:
+        tokens = epochs * text_tokens / LIFE_SHARE
+        promise = prior(SPACE.default(), family="translation", weights=9e5, tokens=tokens, text_tokens=text_tokens)
+        shape = {**SPACE.default(), "d_model": 128, "layers": 2}
+        return max(SPACE.dimensions["dropout"], key=lambda dropout: promise({**shape, "dropout": dropout}))  # type: ignore[return-value]
+
+    found = {size: [favourite(epochs, size) for epochs in (4, 20, 40)] for size in (1e5, 1e6)}
+    assert found[1e5][0] == found[1e6][0] == 0.0
+    assert all(some == sorted(set(some)) for some in found.values())
+    assert found[1e5][1] > found[1e6][1] > 0
 
 
 def test_the_draws_of_one_seed_are_not_those_of_its_neighbour() -> None:
