@@ -78,7 +78,6 @@ class Recent:
 YIELD_SECONDS = 1.0
 CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 0.01  # between checkpoints in a long segment; their share of it, at most
 CURVE_POINTS, CURVE_SHARE = 10, 0.02  # evaluations of a final segment; their share of it, at most
-WATCH_COST = 0.05  # their share of a watched one, at most: what is trained past a best costs more
 LISTED_POINTS = 20  # of one that is there for its learning curve, at equal distances in steps
 COMPILE_REPAYS = {"cpu": 200.0, "cuda": 90.0}
 """Training seconds ahead that make torch.compile worth its time: what takes c, and makes a step r times as fast, is
@@ -289,11 +288,11 @@ class _Training:
         elif self.next_point < math.inf:
             return found
         cost = self.forecast.whole_seconds(self.forecast.evaluation_tokens)
-        interval, share = self.forecast.training_left() / max(1, self.points), CURVE_SHARE
+        interval = self.forecast.training_left() / max(1, self.points)
         if self.watching:
             at_most = self.segment.device_seconds / WATCH_POINTS
-            interval, cost, share = min(at_most, WATCH_SHARE * self.pace.training_seconds), 2 * cost, WATCH_COST
-        self.next_point = self.lease.clock() + max(interval, cost / share)
+            cost, interval = 2 * cost, min(at_most, WATCH_SHARE * self.pace.training_seconds)
+        self.next_point = self.lease.clock() + max(interval, cost / CURVE_SHARE)
         return found
 
     def _watches(self) -> bool:
