@@ -86,20 +86,14 @@ def through_host(launch: Launch) -> Bind:
 def total_of(launch: Launch, dtype: type[np.generic], read: Callable[[Any], Any], *, place: bool) -> Bind:
     """Of a kernel that adds to an array of one number; `place`: the inputs are on the device before."""
 
-    def bind(inputs: Inputs, output: Any) -> Call:
-        nothing, kept = np.zeros(1, dtype), cuda.device_array(1, dtype) if place else None
+    def run(*arguments: Any) -> Any:
+        total = cuda.to_device(np.zeros(1, dtype))
+        launch(*(arguments if place else map(to_device, arguments)), total)
+        return read(total.copy_to_host()[0])
 
-        def run(*arguments: Any) -> Any:
-            total = cuda.to_device(nothing) if kept is None else kept
-            if kept is not None:  # to take memory of the device takes longer than most kernels
-                kept.copy_to_device(nothing)
-            launch(*(arguments if place else map(to_device, arguments)), total)
-            return read(total.copy_to_host()[0])
-
-        placed = tuple(map(to_device, inputs)) if place else inputs
-        return Call(function=run, arguments=placed, read=lambda result: result)
-
-    return bind
+    return lambda inputs, output: Call(
+        function=run, arguments=tuple(map(to_device, inputs)) if place else inputs, read=lambda result: result
+    )
 
 
 def on_gpu(name: str, make: Callable[[], Launch]) -> Implementation:

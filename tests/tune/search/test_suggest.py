@@ -185,9 +185,7 @@ def test_the_more_often_a_text_is_seen_the_more_dropout_is_worth() -> None:
     assert worth(1) < worth(100) < worth(10_000) < 1
 
 
-def test_a_translator_that_sees_its_text_too_often_to_do_without_is_given_dropout_the_more_the_smaller_the_text() -> (
-    None
-):
+def test_a_translator_that_would_turn_without_is_given_dropout() -> None:
     """The more, the smaller the text, as ten and thirty thousand pairs said: after 5 epochs none."""
 
     def favourite(epochs: float, text_tokens: float) -> float:
