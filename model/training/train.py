@@ -328,12 +328,11 @@ class _Training:
             return [parameter.detach().clone() for parameter in self.learner.names]
 
     def _go_back(self) -> None:
-        """To the best that was seen, where the end is worse; its average is then nothing of its own."""
-        if self.lowest.above or self.lowest.turned:
-            for parameter, best in zip(self.learner.names, self.best, strict=True):
-                parameter.detach().copy_(best)
-            if self.learner.average is not None:
-                self.learner.average.load({})
+        """To the best that was seen, as the end is worse; its average is then nothing of its own."""
+        for parameter, best in zip(self.learner.names, self.best, strict=True):
+            parameter.detach().copy_(best)
+        if self.learner.average is not None:
+            self.learner.average.load({})
 
     def _evaluate(self, split: str, tokens: int | None, after: float = 0.0) -> Evaluation | None:
         """None where it does not fit, or not to its end, before what must follow; or not in memory, now or before.
@@ -429,11 +428,12 @@ class _Training:
         if not self.lowest.turned and (self.watching or not at_end):
             seen = self._look(after=MARGIN * self.forecast.checkpoint_seconds())
         if at_end or self.lowest.turned:
-            if seen or self.lowest.turned:  # an end that did not fit may be the best
+            if self.lowest.turned or (seen and self.lowest.above):  # an end that did not fit may be the best
                 self._go_back()
+                seen = {}
             self._save(f"{checkpoints.AFTER_DECAY}-{self.learner.steps:06d}")
-            valid, averaged = self._evaluate_both()
-            trained = self._trained()
+            valid, averaged = (seen["valid"], seen["averaged"]) if seen else self._evaluate_both()
+            trained = seen["trained"] if seen else self._trained()
             average = self.learner.average if averaged and valid and averaged.loss < valid.loss else None
             splits = ("valid", "test") if self.segment.whole else ()
             with nullcontext() if average is None else average.in_place():

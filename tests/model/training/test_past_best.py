@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,7 @@ class Watched:
         self.steps = 0
         self.weights: dict[int, list[torch.Tensor]] = {}
         """At each look those of the first evaluation, by steps."""
+        self.evaluations = Counter[int]()
 
     def __call__(self, **asked: object) -> Report:
         return self.run(self.config, self.data, self.folder, self.clock, **{"watched": True, "steps": STEPS} | asked)[
@@ -41,6 +43,7 @@ class Watched:
     def evaluate(self, model: torch.nn.Module, *_: object, **__: object) -> Evaluation | None:
         """The average is as good as the weights. A loss of NaN: there is no time for it."""
         self.weights.setdefault(self.steps, [each.detach().clone() for each in model.parameters()])
+        self.evaluations[self.steps] += 1
         loss = self.loss(self.steps)
         return None if math.isnan(loss) else Evaluation(loss=loss, tokens=100, seconds=1e-4)
 
@@ -114,6 +117,17 @@ def test_where_the_end_of_a_last_segment_is_worse_than_what_was_seen_that_is_kep
     last = watched(final=True)
     assert (last.steps, last.ended) == (STEPS, "final")
     assert sums(kept(last)) != pytest.approx(sums(watched.weights[STEPS]), abs=1e-6)
+
+
+def test_an_end_that_is_the_best_is_evaluated_once_as_it_is_and_once_by_the_average(watched: Watched) -> None:
+    """And whole, valid and test; where it goes back, what it goes back to is evaluated once more."""
+    watched.loss = lambda step: 1 / step
+    watched(final=True)
+    assert watched.evaluations[STEPS] == 4
+    watched.loss = lambda step: 2.0 if step == STEPS else 1.0 + 1 / step
+    watched.evaluations.clear()
+    watched(final=True)
+    assert watched.evaluations[STEPS] == 6
 
 
 def test_an_end_that_could_not_be_looked_at_is_not_given_up_for_what_was_before(watched: Watched) -> None:
