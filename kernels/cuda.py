@@ -6,6 +6,7 @@ With NUMBA_ENABLE_CUDASIM=1 everything but the ufuncs runs on the CPU, for tests
 import math
 from collections.abc import Callable
 from itertools import pairwise
+from types import FunctionType
 from typing import Any
 
 import numba
@@ -147,7 +148,8 @@ def ufunc_launch(formula: Callable[..., Any]) -> Launch:
     """UnavailableError in the simulator, which has no ufuncs."""
     if simulated():
         raise UnavailableError("the CUDA simulator has no ufuncs")
-    named = type(formula)(formula.__code__, formula.__globals__, "formula")  # numba writes a function by this name
+    assert isinstance(formula, FunctionType), "numba compiles no other"
+    named = FunctionType(formula.__code__, formula.__globals__, "formula")  # by which numba writes a function
     made = numba.vectorize([types.float64(types.float64, types.float64)], target="cuda")(named)
     return lambda a, b, out: made(a, b, out=out)
 
