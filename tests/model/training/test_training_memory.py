@@ -22,6 +22,7 @@ from model.training.learner import Learner
 from model.training.memory import ran_out
 from tests.model.conftest import Script
 from tune.reports import Report
+from tune.search.memory_model import FACTOR, first_overhead
 
 CPU = torch.device("cpu")
 Run = Callable[..., list[Report]]
@@ -233,6 +234,34 @@ def test_on_paper_smaller_parts_need_less_down_to_single_rows(small_text: Config
     assert most >= shape.rows > most // 2
     sizes = [memory_estimate(config, text_data, micro_batches=parts, device=CPU) for parts in (1, 4, 16)]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > 2 * sizes[2]
+
+
+SEEN = [
+    ("nanogpt", (128, 4, 4), {}, 66, None, 453),
+    ("nanogpt", (768, 12, 6), {}, 66, None, 4519),
+    ("nanogpt", (256, 4, 4), {"precision": "fp32"}, 66, None, 1852),
+    ("translation", (64, 2, 2), {}, 4096, (55, 64), 1478),
+    ("translation", (256, 8, 4), {}, 4096, (55, 64), 3238),
+    ("translation", (768, 12, 6), {}, 1790, (59, 64), 10681),
+    ("translation", (256, 4, 4), {"batch_tokens": 4096}, 4096, (55, 64), 1718),
+    ("translation", (256, 4, 4), {"precision": "fp16"}, 1790, (59, 64), 2724),
+]
+"""Of an H200: family, width, heads, layers, what else, vocabulary, a row, and the MB that torch kept for such a trial,
+its evaluation included, beside the 126 MB of the first one's workspaces (docs/log.md, day 27)."""
+
+
+@pytest.mark.parametrize(("family", "shape", "changes", "vocabulary", "row", "megabytes"), SEEN)
+def test_what_a_gpu_keeps_for_a_trial_is_foretold(
+    family: str, shape: tuple[int, int, int], changes: dict[str, Any], vocabulary: int, row: tuple[int, int] | None,
+    megabytes: int, text_data: TextData, pair_data: PairData,
+) -> None:  # fmt: skip
+    sizes = dict(zip(("d_model", "heads", "layers"), shape, strict=True))
+    config = Config(family=family, **{"precision": "bf16", "batch_tokens": 16_384, **sizes, **changes})
+    text, pairs = replace(text_data, vocabulary=vocabulary), replace(pair_data, vocabulary=vocabulary)
+    data = text if row is None else replace(pairs, row=row)
+    paper = memory_estimate(config, data, micro_batches=1, device=torch.device("cuda"))
+    foretold = first_overhead(family, "cuda") + FACTOR * paper
+    assert foretold == pytest.approx(1e6 * (megabytes + 126), rel=0.1)
 
 
 UNDER_A_LIMIT = """
