@@ -214,7 +214,7 @@ def prior(
 
     def dropout_at_best(config: Config) -> float:
         own = layer_weights(family, config)
-        epochs = LIFE_SHARE * tokens / text_tokens * weights / own  # of a trial that is trained to its end
+        epochs = LIFE_SHARE * tokens / text_tokens * math.sqrt(weights / own)  # as a step's seconds grow, about
         turns = TURNS.get(family, math.inf) / (own / text_tokens) ** (1 / 3)
         return max(0.0, MORE_DROPOUT * (1 + math.log2(epochs / turns))) if math.isfinite(turns) else 0.0
 
