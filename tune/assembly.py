@@ -187,7 +187,7 @@ def make_place(context: SearchContext, engine: Engine) -> Place:
     tokens = {
         name: before.get(name)
         or (context.listed.evaluation_tokens if context.listed else 0)
-        or evaluation_tokens(kind, family.policy.rung_seconds(0))
+        or evaluation_tokens(kind, name, family.policy.rung_seconds(0))
         for name, family in engine.families.items()
         if context.loop is None
     }

@@ -53,8 +53,8 @@ WARM_UP_SHARE = 0.05
 """Of that trial's steps, at most; a long one has the family's own warm-up."""
 SMALLEST_EVALUATION_TOKENS = 2_048
 EVALUATION_TOKENS_PER_RUNG_SECOND = {"cpu": 800, "cuda": 50_000}
-"""Size of the fixed validation subset, the same for all trials of a family: its evaluation takes at most about 2 % of
-the shortest segment."""
+"""Size of nanoGPT's fixed validation subset, the same for all its trials, whose evaluation takes at most about 2 % of
+the shortest segment. Another family's has as many fewer as a layer of it has more weights for a token."""
 
 NUMBERS: Mapping[str, tuple[type, float, float, str]] = {
     "context": (int, LEAST_CONTEXT, 8192, "256"),
@@ -299,6 +299,7 @@ def _context(base: Mapping[str, Any], life: float, most: float) -> tuple[int, st
     return max([base["context"], *fitting]), f"the last trial trains on {life / 1e6:.3g}M tokens"
 
 
-def evaluation_tokens(kind: str, rung_seconds: float) -> int:
-    """Target tokens of the validation subset, where rung 0 has so many seconds of training."""
-    return max(SMALLEST_EVALUATION_TOKENS, int(EVALUATION_TOKENS_PER_RUNG_SECOND[kind] * rung_seconds))
+def evaluation_tokens(kind: str, family: str, rung_seconds: float) -> int:
+    """Target tokens of a family's validation subset, where rung 0 has so many seconds of training."""
+    cost = PER_LAYER.get(family, PER_LAYER["nanogpt"]) / PER_LAYER["nanogpt"]
+    return max(SMALLEST_EVALUATION_TOKENS, int(EVALUATION_TOKENS_PER_RUNG_SECOND[kind] * rung_seconds / cost))

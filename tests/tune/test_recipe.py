@@ -10,12 +10,23 @@ from typing import Any
 
 import pytest
 
-from model.config import OF_ARCHITECTURE, RECIPES, Config
+from model.config import OF_ARCHITECTURE, RECIPES, Config, model_config
+from model.cost.estimates import flops_per_token
 from model.families import FAMILIES
 from tests.tune.test_registry import CORE
 from tune.assembly import make_engine
 from tune.dry_run import make_plan, plan_lines
-from tune.recipe import LEAST_STEPS, ROWS, SETTABLE, WINDOWS, Recipe, parse_set, recipe, set_text
+from tune.recipe import (
+    LEAST_STEPS,
+    ROWS,
+    SETTABLE,
+    WINDOWS,
+    Recipe,
+    evaluation_tokens,
+    parse_set,
+    recipe,
+    set_text,
+)
 from tune.reports import EPOCHS_AS_NEW
 from tune.search.engine import Engine
 from tune.search_context import survey
@@ -221,6 +232,16 @@ def test_a_plan_tells_it_with_its_reasons(asked: Settings) -> None:
     assert ["context", "128", "given"] in lines
     assert {name for name in SETTABLE if any(line[:1] == [name] for line in lines)} == set(SETTABLE)
     assert plan.families["nanogpt"].recipe.context == 128
+
+
+@pytest.mark.parametrize("shape", [{"d_model": 128, "layers": 4}, {"d_model": 384, "layers": 2}])
+def test_a_look_takes_as_much_of_a_rung_in_either_family(shape: dict[str, int]) -> None:
+    """By the FLOPs of it, to a quarter: a target token of a pair has a source beside it."""
+    costs = []
+    for family, source, vocabulary in (("nanogpt", 0, 65), ("translation", 64, 2_048)):
+        made = model_config(Config(family=family, **shape), vocabulary=vocabulary, pad=0)
+        costs.append(evaluation_tokens("cpu", family, 30.0) * flops_per_token(made, target=64, source=source))
+    assert max(costs) < 1.25 * min(costs)
 
 
 def test_dropout_waits_while_the_text_is_new_but_for_upstream_and_for_whom_it_is_set() -> None:
