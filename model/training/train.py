@@ -4,88 +4,30 @@ import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from model.config import ONCE, Config, Data
 from model.training import checkpoint as checkpoints
-from model.training.evaluation import evaluate
 from model.training.graph import make_learner
-from model.training.learner import MakeLearner, Step
-from model.training.memory import PeakMemory, give_back_freed, prepare_process, ran_out
+from model.training.learner import MakeLearner
+from model.training.looks import Looks, Recent
+from model.training.memory import PeakMemory, prepare_process
 from model.training.schedule import Decay, warm_up
-from model.training.time_budget import MARGIN, WARM, Forecast, Lease, Pace, Segment
+from model.training.time_budget import MARGIN, Forecast, Lease, Pace, Segment
 from tune.errors import UserError
-from tune.reports import EPOCHS_AS_NEW, WATCH_POINTS, WATCH_SHARE, Ended, Evaluation, Lowest, Report
-
-EXPLODED = 3.0
-"""Nats above the first loss, in two looks one after the other."""
-
-
-@dataclass
-class Recent:
-    """Steps are taken note of at once, and read, which waits for the device, now and then."""
-
-    first_loss: float | None = None
-    """Of a life."""
-    train_loss: float = math.nan
-    """Mean of the steps between the last two looks."""
-    gradient_norm: float = math.nan
-    tokens_per_second: float = 0.0
-    diverged: bool = False
-    _exploding: bool = False
-    _losses: list[Tensor] = field(default_factory=list)
-    _norm: Tensor | None = None
-    _tokens: int = 0
-    _seconds: float = 0.0
-
-    def add(self, step: Step) -> None:
-        """Take note of a step, without waiting for it."""
-        self._losses.append(step.loss.view(-1))
-        self._norm = step.gradient_norm
-        self._tokens += step.tokens
-
-    def took(self, seconds: float) -> None:
-        """Take note of how long steps took."""
-        self._seconds += seconds
-
-    def forget_tokens(self) -> None:
-        """Those of steps that say nothing about the speed."""
-        self._tokens = 0
-
-    def read(self) -> None:
-        """Wait for the steps since the last look, and see whether the trial diverged; nothing where there were none."""
-        if not self._losses:
-            return
-        assert self._norm is not None, "each step has one"
-        told = torch.stack([torch.cat(self._losses).mean(), self._norm]).tolist()  # one wait for both
-        self.train_loss, self.gradient_norm = told
-        if self._seconds:
-            self.tokens_per_second = self._tokens / self._seconds
-        self._losses.clear()
-        self._tokens, self._seconds = 0, 0.0
-        if self.first_loss is None:
-            self.first_loss = self.train_loss
-        exploding = self.train_loss > self.first_loss + EXPLODED
-        self.diverged = not math.isfinite(self.train_loss) or (exploding and self._exploding)
-        self._exploding = exploding
-
+from tune.reports import Ended, Evaluation, Report
 
 YIELD_SECONDS = 1.0
 CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 0.01  # between checkpoints in a long segment; their share of it, at most
-CURVE_POINTS, CURVE_SHARE = 10, 0.02  # evaluations of a final segment; their share of it, at most
-LISTED_POINTS = 20  # of one that is there for its learning curve, at equal distances in steps
 COMPILE_REPAYS = {"cpu": 200.0, "cuda": 90.0}
 """Training seconds ahead that make torch.compile worth its time: what takes c, and makes a step r times as fast, is
 repaid after c r / (r - 1). Of a core: nanogpt of context 256 d128 l4 27 s and 1.28, d256 l3 21 and 1.15; translation
 l2 d128 37 and 1.43, d256 35 and 1.21: 123, 161, 123, 202. The first on a machine takes 10 more. Of an
 H100, one process compiling, nanogpt d128 l4 27 s and 1.45, d512 l4 in steps of 16,384 tokens 18 and 1.93, translation
 d128 l4 49 and 1.61, upstream's nanogpt of d768 l12 16 and 1.37, of d384 l6 21 and 1.13: 87, 37, 129, 59, 184."""
-WARM_UPS_BEFORE_AN_AVERAGE = 2  # it is not measured before: it lags behind while the loss falls steeply
 QUEUED_SECONDS = 0.1  # of work that a GPU is given before it is waited for
 
 
@@ -139,10 +81,6 @@ class _Training:
         self.compile_settled: float | None = None  # the dropout for which it is
         self.next_yield = lease.clock() + YIELD_SECONDS
         self.next_save = lease.clock() + CHECKPOINT_SECONDS
-        self.next_point, self.points = math.inf, CURVE_POINTS
-        self.listed_every = max(WARM, (segment.steps or 0) // LISTED_POINTS)
-        self.watching, self.lowest, self.best = False, Lowest(), list[Tensor]()
-        self.too_large: set[tuple[str, int | None]] = set()  # evaluations for which memory did not suffice
 
     def run(self) -> Generator[Report, None, None]:
         self._start()
@@ -151,10 +89,10 @@ class _Training:
             if self.stopped:
                 break
             self._advance()
-            point = self._curve_point()
+            point = self.looks.due()
             if self.lease.clock() >= self.next_yield or point:
                 self._read()
-                if self.recent.diverged or self.lowest.turned:
+                if self.recent.diverged or self.looks.lowest.turned:
                     break
                 self._keep_safe()
                 yield self._report(None, **point)
@@ -169,8 +107,7 @@ class _Training:
             self.learner.rehearse()
         self._restore()
         self.began, self.micro_batches = self.learner.steps, self.segment.micro_batches
-        self.listed = self.learner.steps // self.listed_every
-        self.sizes = {
+        sizes = {
             split: self.learner.family.span(self.config, self.data, split, None).tokens for split in ("valid", "test")
         }
         self.forecast = Forecast(
@@ -178,10 +115,11 @@ class _Training:
             self.lease,
             self.learner,
             self.pace,
-            evaluation_tokens=min(self.evaluation_tokens, self.sizes["valid"]),
-            whole_tokens=sum(self.sizes.values()),
+            evaluation_tokens=min(self.evaluation_tokens, sizes["valid"]),
+            whole_tokens=sum(sizes.values()),
         )
         self.forecast.looks += self.segment.curve
+        self.looks = Looks(self.forecast, self.data, self.evaluation_tokens, sizes)
         self.lease.enter("steps")
 
     def _restore(self) -> None:
@@ -269,117 +207,7 @@ class _Training:
             self.memory.again()
         self.recent.read()
 
-    # Evaluations and checkpoints
-
-    def _curve_point(self) -> dict[str, Evaluation | None]:
-        """The evaluations that are due now in a final segment, or in a watched one; the first comes early, to learn
-        what they take, and to know what such a segment began with."""
-        if self.segment.curve:
-            before, self.listed = self.listed, self.learner.steps // self.listed_every
-            due = self.listed > before and not self.forecast.reached()
-            return self._look(after=self.forecast.closing_seconds()) if due else {}
-        if self.learner.steps < self.began + WARM or not (self._watches() or self.segment.final):
-            return {}
-        found: dict[str, Evaluation | None] = {}
-        known = "evaluation token" in self.lease.measured()
-        if self.lease.clock() >= self.next_point or not known:
-            found = self._look(after=self.forecast.closing_seconds(), both=self.watching)
-            self.points -= known
-        elif self.next_point < math.inf:
-            return found
-        cost = self.forecast.whole_seconds(self.forecast.evaluation_tokens)
-        interval = self.forecast.training_left() / max(1, self.points)
-        if self.watching:
-            at_most = self.segment.device_seconds / WATCH_POINTS
-            cost, interval = 2 * cost, min(at_most, WATCH_SHARE * self.pace.training_seconds)
-        self.next_point = self.lease.clock() + max(interval, cost / CURVE_SHARE)
-        return found
-
-    def _watches(self) -> bool:
-        """Whether the text was seen so often that the loss may turn."""
-        unseen = self.segment.watched and not self.watching
-        if unseen and self.learner.tokens > EPOCHS_AS_NEW * self.data.training_tokens:
-            self.watching, self.forecast.looks, self.next_point = True, 2, self.lease.clock()
-        return self.watching
-
-    def _look(self, after: float = 0.0, *, both: bool = True) -> dict[str, Evaluation | None]:
-        """The subset, nothing where it does not fit; where the loss may turn the better weights are kept, as long as
-        none are better."""
-        valid, averaged = (
-            self._evaluate_both(after) if both else (self._evaluate("valid", self.evaluation_tokens, after), None)
-        )
-        if valid is None:
-            return {}
-        by_average = averaged is not None and averaged.loss < valid.loss
-        if self.watching and self.lowest.add(averaged.loss if averaged and by_average else valid.loss):
-            self.best = self._kept(by_average)
-        if self.learner.dropout_is_new:
-            self.lowest.forget()
-        return {"valid": valid, "averaged": averaged, "trained": self._trained(after)}
-
-    def _trained(self, after: float = 0.0) -> Evaluation | None:
-        """As much of the training split, where it is asked for."""
-        return self._evaluate("train", self.evaluation_tokens, after) if self.segment.curve else None
-
-    def _kept(self, by_average: bool) -> list[Tensor]:
-        """A copy of the weights, or of their average."""
-        average = self.learner.average
-        with average.in_place() if average and by_average else nullcontext():
-            return [parameter.detach().clone() for parameter in self.learner.names]
-
-    def _go_back(self) -> None:
-        """To the best that was seen, as the end is worse; its average is then nothing of its own."""
-        for parameter, best in zip(self.learner.names, self.best, strict=True):
-            parameter.detach().copy_(best)
-        if self.learner.average is not None:
-            self.learner.average.load({})
-
-    def _evaluate(self, split: str, tokens: int | None, after: float = 0.0) -> Evaluation | None:
-        """None where it does not fit, or not to its end, before what must follow; or not in memory, now or before.
-
-        A whole split needs no margin to begin: nothing is at risk but itself, since each batch of it has one.
-        """
-        if (split, tokens) in self.too_large:
-            return None
-        expected = (
-            self.forecast.whole_seconds(self.sizes[split])
-            if tokens is None
-            else MARGIN * self.forecast.evaluation_seconds(min(tokens, self.sizes.get(split, tokens)))
-        )
-        if self.lease.left() < expected + after:
-            return None
-        before = self.lease.clock()
-
-        def go_on() -> bool:
-            nonlocal before
-            now = self.lease.clock()
-            self.lease.observe("evaluation batch", now - before)
-            before = now
-            return self.lease.left() >= MARGIN * self.lease.expected("evaluation batch", 0.0) + after
-
-        evaluation = None
-        with self.lease.spent_on("evaluation"):
-            try:
-                evaluation = evaluate(
-                    self.learner.model,
-                    self.config,
-                    self.data,
-                    split,
-                    tokens=tokens,
-                    device=self.device,
-                    go_on=go_on,
-                    clock=self.lease.clock,
-                )
-            except Exception as error:
-                if not ran_out(error):
-                    raise
-                self.too_large.add((split, tokens))
-            go_on()  # takes note of the last batch
-            if (split, tokens) in self.too_large:
-                give_back_freed()
-        if evaluation is not None:
-            self.forecast.evaluated(evaluation)
-        return evaluation
+    # Checkpoints
 
     def _keep_safe(self) -> None:
         """Now and then a checkpoint inside a long segment: a kill costs no more than what came after it."""
@@ -423,42 +251,33 @@ class _Training:
         if self.stopped:
             self._save()
             return self._report("stopped")
+        looks, seen = self.looks, dict[str, Evaluation | None]()
         at_end = self.segment.final and (reached or (self.segment.steps is None and took_steps))
-        seen: dict[str, Evaluation | None] = {}
-        if not self.lowest.turned and (self.watching or not at_end):
-            seen = self._look(after=MARGIN * self.forecast.checkpoint_seconds())
-        if at_end or self.lowest.turned:
-            if self.lowest.turned or (seen and self.lowest.above):  # an end that did not fit may be the best
-                self._go_back()
+        if not looks.lowest.turned and (looks.watching or not at_end):
+            seen = looks.look(after=MARGIN * self.forecast.checkpoint_seconds())
+        if at_end or looks.lowest.turned:
+            if looks.lowest.turned or (seen and looks.lowest.above):  # an end that did not fit may be the best
+                looks.go_back()
                 seen = {}
             self._save(f"{checkpoints.AFTER_DECAY}-{self.learner.steps:06d}")
-            valid, averaged = (seen["valid"], seen["averaged"]) if seen else self._evaluate_both()
-            trained = seen["trained"] if seen else self._trained()
+            valid, averaged = (seen["valid"], seen["averaged"]) if seen else looks.both()
+            trained = seen["trained"] if seen else looks.trained()
             average = self.learner.average if averaged and valid and averaged.loss < valid.loss else None
             splits = ("valid", "test") if self.segment.whole else ()
             with nullcontext() if average is None else average.in_place():
-                of_all = {split: self._evaluate(split, None) for split in splits}
+                of_all = {split: looks.evaluate(split, None) for split in splits}
             whole, test = of_all.get("valid"), of_all.get("test")
-            ended: Ended = "turned" if self.lowest.turned else "final"
+            ended: Ended = "turned" if looks.lowest.turned else "final"
             return self._judged(ended, valid=valid, averaged=averaged, whole=whole, test=test, trained=trained)
         if took_steps:
             self._save()
         return self._judged("rung" if reached else "lease", **seen)
 
-    def _evaluate_both(self, after: float = 0.0) -> tuple[Evaluation | None, Evaluation | None]:
-        """The subset by the weights as they are, and by their average, where there is one."""
-        valid = self._evaluate("valid", self.evaluation_tokens, after)
-        early = self.learner.steps < WARM_UPS_BEFORE_AN_AVERAGE * self.config.warm_up_steps
-        if self.learner.average is None or valid is None or early:
-            return valid, None
-        with self.learner.average.in_place():
-            return valid, self._evaluate("valid", self.evaluation_tokens, after)
-
     def _judged(self, ended: Ended, **evaluations: Evaluation | None) -> Report:
         valid = evaluations.get("valid")
         if ended == "diverged" or (valid is not None and not math.isfinite(valid.loss)):
             self.written, ended = None, "diverged"
-        elif valid is None and ("valid", self.evaluation_tokens) in self.too_large:
+        elif valid is None and self.looks.without_subset:
             ended = "unmeasured"
         return self._report(ended, **evaluations)
 

@@ -13,7 +13,7 @@ import torch
 from model.config import Config
 from model.data.dataset import TextData
 from model.training import checkpoint as checkpoints
-from model.training import train as training
+from model.training import looks
 from model.training.learner import Learner
 from tests.model.conftest import Script
 from tune.reports import EPOCHS_AS_NEW, Evaluation, Report
@@ -60,7 +60,7 @@ def watched(
 
     clock.save = itertools.repeat(0.0)
     monkeypatch.setattr(Learner, "step", counted)
-    monkeypatch.setattr(training, "evaluate", made.evaluate)
+    monkeypatch.setattr(looks, "evaluate", made.evaluate)
     return made
 
 

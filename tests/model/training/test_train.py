@@ -15,8 +15,9 @@ from model.data.dataset import TextData
 from model.training import checkpoint as checkpoints
 from model.training import train as training
 from model.training.learner import Step
+from model.training.looks import EXPLODED, Recent
 from model.training.time_budget import Segment
-from model.training.train import EXPLODED, Recent, train
+from model.training.train import train
 from tests.model.conftest import SUBSET, Script
 from tune.reports import Report
 

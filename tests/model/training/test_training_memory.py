@@ -17,7 +17,7 @@ from model.cost.memory_estimate import memory_estimate, most_micro_batches
 from model.data.batches import batch_shape
 from model.data.dataset import PairData, TextData
 from model.training import checkpoint as checkpoints
-from model.training import train as training
+from model.training import looks
 from model.training.learner import Learner
 from model.training.memory import ran_out
 from tests.model.conftest import Script
@@ -184,7 +184,7 @@ def test_a_segment_tells_that_it_ran_out_and_how_it_went_on(life: Run, monkeypat
 
 def short_in_evaluations(monkeypatch: pytest.MonkeyPatch, error: Exception, *, whole: bool) -> list[int | None]:
     """Let those of whole splits fail, or all; returns what was asked for, in target tokens."""
-    evaluate, asked = training.evaluate, []
+    evaluate, asked = looks.evaluate, []
 
     def scarce(*given: Any, tokens: int | None, **named: Any) -> Any:
         asked.append(tokens)
@@ -192,7 +192,7 @@ def short_in_evaluations(monkeypatch: pytest.MonkeyPatch, error: Exception, *, w
             raise error
         return evaluate(*given, tokens=tokens, **named)
 
-    monkeypatch.setattr(training, "evaluate", scarce)
+    monkeypatch.setattr(looks, "evaluate", scarce)
     return asked
 
 

@@ -200,6 +200,15 @@ def test_a_translator_that_would_turn_without_is_given_dropout() -> None:
     assert found[1e5][1] > found[1e6][1] > 0
 
 
+def test_heads_are_few_until_they_are_as_wide_as_gpt2s() -> None:
+    promise = prior(SPACE.default(), family="nanogpt", weights=8e5, tokens=1e7, text_tokens=1e6)
+
+    def best(width: int) -> int:
+        return max((4, 8, 16, 32), key=lambda heads: promise({**SPACE.default(), "d_model": width, "heads": heads}))
+
+    assert [best(width) for width in (96, 128, 256, 512, 1024)] == [4, 4, 4, 8, 16]
+
+
 def test_the_draws_of_one_seed_are_not_those_of_its_neighbour() -> None:
     def drawn(seed: int) -> list[str]:
         suggester = Suggester(SPACE, seed=seed, search="tpe", prior=lambda config: 1.0)

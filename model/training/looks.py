@@ -1,0 +1,213 @@
+"""What a segment of training looks at: the losses of its steps, and evaluations as they fall due and fit."""
+
+import math
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from model.config import Data
+from model.training.evaluation import evaluate
+from model.training.learner import Step
+from model.training.memory import give_back_freed, ran_out
+from model.training.time_budget import MARGIN, WARM, Forecast
+from tune.reports import EPOCHS_AS_NEW, WATCH_POINTS, WATCH_SHARE, Evaluation, Lowest
+
+CURVE_POINTS, CURVE_SHARE = 10, 0.02  # evaluations of a final segment; their share of it, at most
+LISTED_POINTS = 20  # of one that is there for its learning curve, at equal distances in steps
+WARM_UPS_BEFORE_AN_AVERAGE = 2  # it is not measured before: it lags behind while the loss falls steeply
+
+EXPLODED = 3.0
+"""Nats above the first loss, in two looks one after the other."""
+
+
+@dataclass
+class Recent:
+    """Steps are taken note of at once, and read, which waits for the device, now and then."""
+
+    first_loss: float | None = None
+    """Of a life."""
+    train_loss: float = math.nan
+    """Mean of the steps between the last two looks."""
+    gradient_norm: float = math.nan
+    tokens_per_second: float = 0.0
+    diverged: bool = False
+    _exploding: bool = False
+    _losses: list[Tensor] = field(default_factory=list)
+    _norm: Tensor | None = None
+    _tokens: int = 0
+    _seconds: float = 0.0
+
+    def add(self, step: Step) -> None:
+        """Take note of a step, without waiting for it."""
+        self._losses.append(step.loss.view(-1))
+        self._norm = step.gradient_norm
+        self._tokens += step.tokens
+
+    def took(self, seconds: float) -> None:
+        """Take note of how long steps took."""
+        self._seconds += seconds
+
+    def forget_tokens(self) -> None:
+        """Those of steps that say nothing about the speed."""
+        self._tokens = 0
+
+    def read(self) -> None:
+        """Wait for the steps since the last look, and see whether the trial diverged; nothing where there were none."""
+        if not self._losses:
+            return
+        assert self._norm is not None, "each step has one"
+        told = torch.stack([torch.cat(self._losses).mean(), self._norm]).tolist()  # one wait for both
+        self.train_loss, self.gradient_norm = told
+        if self._seconds:
+            self.tokens_per_second = self._tokens / self._seconds
+        self._losses.clear()
+        self._tokens, self._seconds = 0, 0.0
+        if self.first_loss is None:
+            self.first_loss = self.train_loss
+        exploding = self.train_loss > self.first_loss + EXPLODED
+        self.diverged = not math.isfinite(self.train_loss) or (exploding and self._exploding)
+        self._exploding = exploding
+
+
+class Looks:
+    """The evaluations of one segment: which are due, and fit into its lease and the memory; where the loss may turn,
+    the lowest of them and the weights that had it.
+
+    tokens: of the subset of a split; sizes: those of the whole splits. A look that does not fit is none.
+    """
+
+    def __init__(self, forecast: Forecast, data: Data, tokens: int, sizes: Mapping[str, int]):
+        self.forecast, self.data, self.tokens, self.sizes = forecast, data, tokens, sizes
+        self.segment, self.lease = forecast.segment, forecast.lease
+        self.learner, self.pace = forecast.learner, forecast.pace
+        self.began = self.learner.steps
+        self.listed_every = max(WARM, (self.segment.steps or 0) // LISTED_POINTS)
+        self.listed = self.learner.steps // self.listed_every
+        self.next_point, self.points = math.inf, CURVE_POINTS
+        self.watching, self.lowest, self.best = False, Lowest(), list[Tensor]()
+        self.too_large: set[tuple[str, int | None]] = set()  # evaluations for which memory did not suffice
+
+    @property
+    def without_subset(self) -> bool:
+        """Whether memory did not suffice for it."""
+        return ("valid", self.tokens) in self.too_large
+
+    def due(self) -> dict[str, Evaluation | None]:
+        """The evaluations that are due now in a final segment, or in a watched one; the first comes early, to learn
+        what they take, and to know what such a segment began with."""
+        if self.segment.curve:
+            before, self.listed = self.listed, self.learner.steps // self.listed_every
+            due = self.listed > before and not self.forecast.reached()
+            return self.look(after=self.forecast.closing_seconds()) if due else {}
+        if self.learner.steps < self.began + WARM or not (self._watches() or self.segment.final):
+            return {}
+        found: dict[str, Evaluation | None] = {}
+        known = "evaluation token" in self.lease.measured()
+        if self.lease.clock() >= self.next_point or not known:
+            found = self.look(after=self.forecast.closing_seconds(), both=self.watching)
+            self.points -= known
+        elif self.next_point < math.inf:
+            return found
+        cost = self.forecast.whole_seconds(self.forecast.evaluation_tokens)
+        interval = self.forecast.training_left() / max(1, self.points)
+        if self.watching:
+            at_most = self.segment.device_seconds / WATCH_POINTS
+            cost, interval = 2 * cost, min(at_most, WATCH_SHARE * self.pace.training_seconds)
+        self.next_point = self.lease.clock() + max(interval, cost / CURVE_SHARE)
+        return found
+
+    def _watches(self) -> bool:
+        """Whether the text was seen so often that the loss may turn."""
+        unseen = self.segment.watched and not self.watching
+        if unseen and self.learner.tokens > EPOCHS_AS_NEW * self.data.training_tokens:
+            self.watching, self.forecast.looks, self.next_point = True, 2, self.lease.clock()
+        return self.watching
+
+    def look(self, after: float = 0.0, *, both: bool = True) -> dict[str, Evaluation | None]:
+        """The subset, nothing where it does not fit; where the loss may turn the better weights are kept, as long as
+        none are better."""
+        valid, averaged = self.both(after) if both else (self.evaluate("valid", self.tokens, after), None)
+        if valid is None:
+            return {}
+        by_average = averaged is not None and averaged.loss < valid.loss
+        if self.watching and self.lowest.add(averaged.loss if averaged and by_average else valid.loss):
+            self.best = self._kept(by_average)
+        if self.learner.dropout_is_new:
+            self.lowest.forget()
+        return {"valid": valid, "averaged": averaged, "trained": self.trained(after)}
+
+    def trained(self, after: float = 0.0) -> Evaluation | None:
+        """As much of the training split, where it is asked for."""
+        return self.evaluate("train", self.tokens, after) if self.segment.curve else None
+
+    def _kept(self, by_average: bool) -> list[Tensor]:
+        """A copy of the weights, or of their average."""
+        average = self.learner.average
+        with average.in_place() if average and by_average else nullcontext():
+            return [parameter.detach().clone() for parameter in self.learner.names]
+
+    def go_back(self) -> None:
+        """To the best that was seen, as the end is worse; its average is then nothing of its own."""
+        for parameter, best in zip(self.learner.names, self.best, strict=True):
+            parameter.detach().copy_(best)
+        if self.learner.average is not None:
+            self.learner.average.load({})
+
+    def both(self, after: float = 0.0) -> tuple[Evaluation | None, Evaluation | None]:
+        """The subset by the weights as they are, and by their average, where there is one."""
+        valid = self.evaluate("valid", self.tokens, after)
+        early = self.learner.steps < WARM_UPS_BEFORE_AN_AVERAGE * self.learner.config.warm_up_steps
+        if self.learner.average is None or valid is None or early:
+            return valid, None
+        with self.learner.average.in_place():
+            return valid, self.evaluate("valid", self.tokens, after)
+
+    def evaluate(self, split: str, tokens: int | None, after: float = 0.0) -> Evaluation | None:
+        """None where it does not fit, or not to its end, before what must follow; or not in memory, now or before.
+
+        A whole split needs no margin to begin: nothing is at risk but itself, since each batch of it has one.
+        """
+        if (split, tokens) in self.too_large:
+            return None
+        expected = (
+            self.forecast.whole_seconds(self.sizes[split])
+            if tokens is None
+            else MARGIN * self.forecast.evaluation_seconds(min(tokens, self.sizes.get(split, tokens)))
+        )
+        if self.lease.left() < expected + after:
+            return None
+        before = self.lease.clock()
+
+        def go_on() -> bool:
+            nonlocal before
+            now = self.lease.clock()
+            self.lease.observe("evaluation batch", now - before)
+            before = now
+            return self.lease.left() >= MARGIN * self.lease.expected("evaluation batch", 0.0) + after
+
+        evaluation = None
+        with self.lease.spent_on("evaluation"):
+            try:
+                evaluation = evaluate(
+                    self.learner.model,
+                    self.learner.config,
+                    self.data,
+                    split,
+                    tokens=tokens,
+                    device=self.learner.device,
+                    go_on=go_on,
+                    clock=self.lease.clock,
+                )
+            except Exception as error:
+                if not ran_out(error):
+                    raise
+                self.too_large.add((split, tokens))
+            go_on()  # takes note of the last batch
+            if (split, tokens) in self.too_large:
+                give_back_freed()
+        if evaluation is not None:
+            self.forecast.evaluated(evaluation)
+        return evaluation
