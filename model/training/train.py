@@ -106,7 +106,7 @@ class _Training:
         if self.segment.rehearse or self.device.type == "cuda":
             self.learner.rehearse()
         self._restore()
-        self.began, self.micro_batches = self.learner.steps, self.segment.micro_batches
+        self.micro_batches = self.segment.micro_batches
         sizes = {
             split: self.learner.family.span(self.config, self.data, split, None).tokens for split in ("valid", "test")
         }
@@ -247,7 +247,7 @@ class _Training:
         self._read()
         if self.recent.diverged:
             return self._judged("diverged")
-        took_steps, reached = self.learner.steps > self.began, self.forecast.reached()
+        took_steps, reached = self.learner.steps > self.looks.began, self.forecast.reached()
         if self.stopped:
             self._save()
             return self._report("stopped")

@@ -205,8 +205,8 @@ def prior(
 
     weights, tokens: as Recipe has them, of a text of `text_tokens`.
 
-    Its size: how near its layers are to so many weights. Its aspect ratio and its head width, which matter little
-    unless they are extreme. Its dropout, which helps where the text is seen many times, and costs where it is not. Its
+    Its size: how near its layers are to so many weights. Its aspect ratio. Its head width: heads narrower than
+    HEAD_WIDTH take time. Its dropout, which helps where the text is seen many times, and costs where it is not. Its
     precision: where rungs are equal in device-seconds, a slow one has fewer steps. What varies of the recipe,
     whose own value is in the `default` config. Of a family of a user's own nothing is known.
     """
