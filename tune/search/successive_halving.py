@@ -343,9 +343,18 @@ class SuccessiveHalving:
         rung = self.trials[trial].rung + 1
         if rung <= self.ladder.top and self._price(trial, rung) <= max(room, self._climb(seconds)):
             return Promote(trial, rung, "leads, and its rung's share is used")
-        if self._finisher is not None:
-            return replace(last, reason="is next, and the deadline leaves the slot nothing else to do")
-        return last
+        if self._finisher is None:
+            return last
+        if not self._pays_beside(trial, last.seconds):
+            return HandBack(f"{seconds:.0f} s are left: {TOO_LITTLE}")
+        return replace(last, reason="is next, and the deadline leaves the slot nothing else to do")
+
+    def _pays_beside(self, trial: str, seconds: float) -> bool:
+        """Whether a last segment beside the leader's is expected to gain on that what is asked for of so many seconds;
+        where nothing is asked for or no law tells, it may."""
+        leads = self._standings.expected(self._finisher or trial)
+        other = self._standings.after(trial, seconds - self.ladder.overhead)
+        return other is None or expected_gain(leads, other) >= self._rules.least_gain * seconds
 
     def _climb(self, seconds: float) -> float:
         """What its next rung may take of a last segment of so many seconds, before it is asked again who leads: little
