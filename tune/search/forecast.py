@@ -148,7 +148,7 @@ class Standings:
             self._observations += 1
         before = standing.losses.get(rung - 1)
         if before is not None:
-            standing.past_best = self._rises and loss > before + self._tie
+            standing.past_best = self._rises and (loss > before + self._tie or loss == before)
         self.pause(trial)
         if self._observations > (1 + NEW_SHARE) * self._fitted_to:
             self._fit()

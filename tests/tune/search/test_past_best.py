@@ -9,7 +9,7 @@ import pytest
 from tests.tune.search.alone import STEP, Alone, bare
 from tune.search.other_caps import Conditions, other_caps
 from tune.search.simulator import PowerLaw
-from tune.search.successive_halving import FEWEST_TURNED, PAST_BEST, Finish, Left
+from tune.search.successive_halving import FEWEST_TURNED, PAST_BEST, Finish, Left, Promote
 from tune.winners import last_lines
 
 SEEDS = range(4)
@@ -90,6 +90,17 @@ def test_what_is_better_than_all_that_turned_goes_on_though_time_is_short() -> N
     policy.turned("t001", 3.0, 60.0)
     move = policy.decide(Left(seconds=30.0, slots=1, running=0))
     assert isinstance(move, Finish) and move.trial == "t002"
+
+
+def test_of_trials_that_tell_their_best_so_far_one_that_a_rung_made_no_better_waits_behind_the_others() -> None:
+    policy = bare()
+    for trial, losses in (("t001", (2.0, 2.0)), ("t002", (3.0, 2.9))):
+        for rung, loss in enumerate(losses):
+            policy.promoted(trial, rung, policy.ladder.cost(rung))
+            policy.reported(trial, rung, loss)
+    assert {trial: each.past_best for trial, each in policy.trials.items()} == {"t001": True, "t002": False}
+    move = policy.decide(Left(seconds=300.0, slots=1, running=0))
+    assert not isinstance(move, Promote) or move.trial == "t002"
 
 
 def test_trials_past_their_best_stay_at_their_ends_under_a_larger_cap() -> None:
