@@ -47,9 +47,9 @@ NO_PROGRESS = Progress()
 class Standing:
     """One trial: its loss at each rung it reached, the rung it is on its way to, and what it is doing.
 
-    price: planned for that segment, in seconds of a slot. past_best: the last rung made it worse. telling: its drop
-    over the last rung tells how it will go on. progress: at the rung that it reached last; observed: losses that a law
-    is fitted to.
+    price: planned for that segment, in seconds of a slot. past_best: the last rung made it worse, or, where the loss is
+    the best so far, as a user's loop tells it, no better. telling: its drop over the last rung tells how it will go on.
+    progress: at the rung that it reached last; observed: losses that a law is fitted to.
     """
 
     losses: dict[int, float] = field(default_factory=dict)
