@@ -1,14 +1,14 @@
 """A share of the peak is of the products that a model needs, on a peak that products of matrices reach."""
 
 import itertools
-import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from model.config import Config, build_model, pad_of
 from model.cost.estimates import flops_per_token
-from model.cost.peak_flops import PRODUCTS, SIZES, flops_on, peak_flops
+from model.cost.peak_flops import PRODUCTS, SECONDS, SIZES, flops_on, peak_flops
 from model.data.dataset import PairData, TextData
 from model.nn.precision import on_threads, prepare
 
@@ -18,8 +18,9 @@ def test_a_peak_is_of_the_fastest_product_of_some(monkeypatch: pytest.MonkeyPatc
     to it."""
     prepare("fp32", torch.device("cpu"))  # measures, once a process, what pays here
     moments = itertools.accumulate(itertools.cycle((0.004, 0.002, 0.01, 0.005)))
-    monkeypatch.setattr(time, "thread_time", lambda: next(moments))
-    monkeypatch.setattr(time, "perf_counter", lambda: 1 / 0)
+    passed = itertools.count(step=SECONDS / 4)
+    clocks = {"thread_time": lambda: next(moments), "monotonic": lambda: next(passed)}
+    monkeypatch.setattr("model.cost.peak_flops.time", SimpleNamespace(**clocks))
     with on_threads(1):
         assert peak_flops("fp32", "cpu") == pytest.approx(PRODUCTS["cpu"] * 2 * SIZES["cpu"] ** 3 / 0.002)
 

