@@ -99,8 +99,9 @@ def test_of_trials_that_tell_their_best_so_far_one_that_a_rung_made_no_better_wa
             policy.promoted(trial, rung, policy.ladder.cost(rung))
             policy.reported(trial, rung, loss)
     assert {trial: each.past_best for trial, each in policy.trials.items()} == {"t001": True, "t002": False}
+    policy.more = False
     move = policy.decide(Left(seconds=300.0, slots=1, running=0))
-    assert not isinstance(move, Promote) or move.trial == "t002"
+    assert isinstance(move, Promote | Finish) and move.trial == "t002"
 
 
 def test_trials_past_their_best_stay_at_their_ends_under_a_larger_cap() -> None:
