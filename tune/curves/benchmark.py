@@ -11,7 +11,7 @@ from tune.curves.recorded import Curve, Table
 from tune.curves.supply import Supply
 from tune.errors import UserError
 from tune.recipe import FLOPS_PER_WEIGHT, suited_weights
-from tune.reports import Evaluation, Report
+from tune.reports import NATS, Evaluation, Report
 from tune.search.engine import WALLS, Engine
 from tune.search.family import CostModel, Family, Policy
 from tune.search.front import hypervolume
@@ -113,20 +113,22 @@ def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
             [_lived(curve, cell.life * cap) for curve in curves] if cell.table.own_mode and not _ours(cell) else curves
         )
         costs = Costs(start_up=settings.start_up, overhead=0.0, thaw=settings.thaw, memory_limit=settings.memory_limit)
-        simulation = Loops if _ours(cell) and not cell.table.own_mode else Simulation
+        as_loops = _ours(cell) and not cell.table.own_mode and cell.scheduler != OF_FRONT
+        simulation = Loops if as_loops else Simulation
         simulation(engine, clock, costs, lambda trial, family, config: lived[int(config["curve"])]).run()
         return outcome(cell, settings, curves, engine, clock)
 
 
 class Loops(Simulation):
-    """Trials with ends of their own tell what a user's loop does: the best loss so far."""
+    """Trials with ends of their own tell what a user's loop does: the best loss so far, the latest, and no size."""
 
     def segment(self, assignment: Assignment) -> Report | None:
         """How a lease ends."""
         report, curve = super().segment(assignment), self.course_of("", "", assignment.config)
         if report is None or report.valid is None or not isinstance(curve, Curve):
             return report
-        return replace(report, valid=Evaluation(loss=curve.lowest(report.steps)))
+        latest = {NATS.name: report.valid.loss}
+        return replace(report, valid=Evaluation(loss=curve.lowest(report.steps)), numbers=latest, parameters=0)
 
 
 def _family(

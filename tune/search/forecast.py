@@ -47,9 +47,9 @@ NO_PROGRESS = Progress()
 class Standing:
     """One trial: its loss at each rung it reached, the rung it is on its way to, and what it is doing.
 
-    price: planned for that segment, in seconds of a slot. past_best: the last rung made it worse, or, where the loss is
-    the best so far, as a user's loop tells it, no better. telling: its drop over the last rung tells how it will go on.
-    progress: at the rung that it reached last; observed: losses that a law is fitted to.
+    price: planned for that segment, in seconds of a slot. past_best: the last rung made it worse, and no report on it
+    was better. telling: its drop over the last rung tells how it will go on. progress: at the rung that it reached
+    last; observed: losses that a law is fitted to.
     """
 
     losses: dict[int, float] = field(default_factory=dict)
@@ -135,8 +135,11 @@ class Standings:
             if standing.state == "paused":
                 self.pause(trial)
 
-    def record(self, trial: str, rung: int, loss: float, *, telling: bool, progress: Progress) -> None:
-        """A trial's loss at a rung, where it waits. One that is not finite ends it."""
+    def record(
+        self, trial: str, rung: int, loss: float, *, telling: bool, progress: Progress, latest: float | None = None
+    ) -> None:
+        """A trial's loss at a rung, where it waits. One that is not finite ends it. latest: the loss there, where the
+        other is the best so far."""
         if not math.isfinite(loss):
             self.close(trial, "ended")
             return
@@ -148,7 +151,8 @@ class Standings:
             self._observations += 1
         before = standing.losses.get(rung - 1)
         if before is not None:
-            standing.past_best = self._rises and (loss > before + self._tie or loss == before)
+            now = loss if latest is None else latest
+            standing.past_best = self._rises and loss >= before and now > before + self._tie
         self.pause(trial)
         if self._observations > (1 + NEW_SHARE) * self._fitted_to:
             self._fit()

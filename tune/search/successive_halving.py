@@ -6,7 +6,7 @@ Pure: no clock, no randomness. What is decided follows from the events it was to
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
@@ -206,13 +206,17 @@ class SuccessiveHalving:
         self._standings.depart(trial, None)
 
     def reported(
-        self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS
-    ) -> None:
+        self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS,
+        numbers: Mapping[str, float] | None = None,
+    ) -> None:  # fmt: skip
         """A trial reached a rung and waits there, or is at its end. One whose loss is not finite has diverged.
 
-        telling: its drop over the last rung tells how it will go on; not so within a warm-up of the learning rate.
+        telling: its drop over the last rung tells how it will go on; not so within a warm-up of the learning rate;
+        numbers: what a user's loop reported there, whose loss is the best so far.
         """
-        self._standings.record(trial, rung, loss, telling=telling, progress=progress)
+        metric = self._frame.metric
+        latest = metric.own(numbers[metric.name]) if numbers and metric.name in numbers else loss
+        self._standings.record(trial, rung, loss, telling=telling, progress=progress, latest=latest)
         if self.ladder.rung_seconds(rung) >= self.ladder.life:
             self._standings.close(trial, "finished")
 
@@ -345,14 +349,14 @@ class SuccessiveHalving:
             return Promote(trial, rung, "leads, and its rung's share is used")
         if self._finisher is None:
             return last
-        if not self._pays_beside(trial, last.seconds):
+        if not self._pays_beside(self._finisher, trial, last.seconds):
             return HandBack(f"{seconds:.0f} s are left: {TOO_LITTLE}")
         return replace(last, reason="is next, and the deadline leaves the slot nothing else to do")
 
-    def _pays_beside(self, trial: str, seconds: float) -> bool:
+    def _pays_beside(self, leader: str, trial: str, seconds: float) -> bool:
         """Whether a last segment beside the leader's is expected to gain on that what is asked for of so many seconds;
         where nothing is asked for or no law tells, it may."""
-        leads = self._standings.expected(self._finisher or trial)
+        leads = self._standings.expected(leader)
         other = self._standings.after(trial, seconds - self.ladder.overhead)
         return other is None or expected_gain(leads, other) >= self._rules.least_gain * seconds
 

@@ -94,14 +94,16 @@ def test_what_is_better_than_all_that_turned_goes_on_though_time_is_short() -> N
 
 def test_of_trials_that_tell_their_best_so_far_one_that_a_rung_made_no_better_waits_behind_the_others() -> None:
     policy = bare()
-    for trial, losses in (("t001", (2.0, 2.0)), ("t002", (3.0, 2.9))):
-        for rung, loss in enumerate(losses):
+    told = {"turned": (2.0, 2.5), "gains little": (3.0, 3.5), "stays": (4.0, 4.0), "gains": (5.0, 4.9)}
+    for trial, losses in told.items():
+        for rung, latest in enumerate(losses):
+            best = 2.9999 if trial == "gains little" and rung else min(losses[: rung + 1])
             policy.promoted(trial, rung, policy.ladder.cost(rung))
-            policy.reported(trial, rung, loss)
-    assert {trial: each.past_best for trial, each in policy.trials.items()} == {"t001": True, "t002": False}
+            policy.reported(trial, rung, best, numbers={"loss": latest, "seen": 1.0})
+    assert [trial for trial, each in policy.trials.items() if each.past_best] == ["turned"]
     policy.more = False
     move = policy.decide(Left(seconds=300.0, slots=1, running=0))
-    assert isinstance(move, Promote | Finish) and move.trial == "t002"
+    assert isinstance(move, Promote | Finish) and move.trial == "gains little"
 
 
 def test_trials_past_their_best_stay_at_their_ends_under_a_larger_cap() -> None:
