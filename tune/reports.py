@@ -43,6 +43,11 @@ class Metric:
         """As it was reported."""
         return -loss if self.maximize else loss
 
+    def latest(self, numbers: Mapping[str, float] | None) -> float | None:
+        """Of what a loop reported, as the search has it; None: it is no loop, or the metric was no finite number."""
+        value = (numbers or {}).get(self.name)
+        return None if value is None else self.own(value)
+
     def text(self, loss: float, digits: str = ".4g") -> str:
         """With its name: `accuracy 0.91`."""
         return f"{self.name} {self.own(loss):{digits}}"

@@ -9,7 +9,7 @@ again with all configurations, and a longer grace, when these are used up.
 import logging
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import optuna
@@ -76,9 +76,8 @@ class Baseline:
         self.trials[trial].state, self.trials[trial].goal = "running", rung
 
     def reported(
-        self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS,
-        numbers: Mapping[str, float] | None = None,
-    ) -> None:  # fmt: skip
+        self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS
+    ) -> None:
         """A trial came to a time; one on its way to a decision goes on."""
         standing = self._rests(trial, "paused")
         standing.rung = rung

@@ -173,11 +173,9 @@ class Policy(Protocol):
         """A trial trains the configuration of another one anew; told again it changes nothing."""
 
     def reported(
-        self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS,
-        numbers: Mapping[str, float] | None = None,
-    ) -> None:  # fmt: skip
-        """A trial reached a rung, with so much behind it; telling: its drop over the last one tells how it goes on;
-        numbers: what a user's loop reported there, whose loss is the best so far."""
+        self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS
+    ) -> None:
+        """A trial reached a rung, with so much behind it; telling: its drop over the last one tells how it goes on."""
 
     def finished(self, trial: str, training: float = 0.0) -> None:
         """A trial is at its end, after so many seconds of training."""
@@ -308,13 +306,11 @@ class Family:
         """How much of so many seconds a last segment gets, so that its trial, should it win, can decode."""
         return seconds - min(DECODING_SHARE * seconds, self.decoding(record.step_seconds or 0.0))
 
-    def reached(
-        self, trial: str, rung: int, loss: float, progress: Progress, numbers: Mapping[str, float] | None = None
-    ) -> None:
+    def reached(self, trial: str, rung: int, loss: float, progress: Progress) -> None:
         """A trial waits at a rung: tell the policy and the suggestions."""
         warm_up_seconds = self.warm_up_steps * (self.step_seconds or 0.0)
         telling = self.policy.rung_seconds(rung - 1) >= WARM_UPS_BEFORE_A_FALL_TELLS * warm_up_seconds
-        self.policy.reported(trial, rung, loss, telling=telling, progress=progress, numbers=numbers)
+        self.policy.reported(trial, rung, loss, telling=telling, progress=progress)
         self.suggestions.tell(trial, rung, loss, progress)
 
     def decide(self, left: Left) -> Move:

@@ -3,12 +3,12 @@
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Literal
 
-from tune.reports import TIE
+from tune.reports import NATS, Metric
 from tune.search.front import Forecast, Point, addition, front, hypervolume, reference
 from tune.search.scaling_law import Forecaster, Observation, ScalingLaw
 
@@ -29,8 +29,8 @@ class Progress:
     """How far a trial is at a rung. 0: not known.
 
     size: its weights; tokens: target tokens seen (steps, where all see as many in one); seconds: trained; warm: whether
-    the warm-up of its learning rate is over, before which a loss says nothing of the rest; gap: the longest seconds
-    between two reports of a user's loop.
+    the warm-up of its learning rate is over, before which a loss says nothing of the rest; of a user's loop, gap: the
+    longest seconds between two reports, numbers: what it reported there, where its loss is the best so far.
     """
 
     size: float = 0.0
@@ -38,6 +38,11 @@ class Progress:
     seconds: float = 0.0
     warm: bool = True
     gap: float = 0.0
+    numbers: Mapping[str, float] | None = None
+
+    def told(self) -> dict[str, object]:
+        """As plain data, without what is known of the loss."""
+        return {name: value for name, value in vars(self).items() if name != "numbers"}
 
 
 NO_PROGRESS = Progress()
@@ -70,7 +75,7 @@ class Standing:
 
     def told(self) -> dict[str, object]:
         """As plain data."""
-        plain = {"progress": vars(self.progress), "observed": [vars(each) for each in self.observed]}
+        plain = {"progress": self.progress.told(), "observed": [vars(each) for each in self.observed]}
         return {**vars(self), **plain}
 
     def expected(self, falls: float) -> float:
@@ -88,14 +93,14 @@ class Standings:
     falls(rung): how many times its drop over a rung a loss is expected to fall from there to the end, as long as there
     is no law; ahead(rung, seconds): how many times the training that a trial has at a rung, in so many seconds, it has
     at its end; rises: whether a trial that a rung made worse waits behind the others; law, doubt: as of Rules;
-    tie: losses closer than this are the same; of_front: the front of size against loss counts.
+    metric: by which trials are compared; of_front: the front of size against loss counts.
     """
 
     def __init__(
         self, falls: Callable[[int], float], ahead: Callable[[int, float], float], *, rises: bool = True,
-        law: bool = True, doubt: float = 1.0, tie: float = TIE, of_front: bool = False,
+        law: bool = True, doubt: float = 1.0, metric: Metric = NATS, of_front: bool = False,
     ) -> None:  # fmt: skip
-        self._tie, self._of_front = tie, of_front
+        self._metric, self._of_front = metric, of_front
         self._falls, self._ahead, self._rises, self._has_law, self._doubt = falls, ahead, rises, law, doubt
         self._forecaster: Forecaster | None = None
         self._earlier: list[list[Observation]] = []
@@ -135,11 +140,8 @@ class Standings:
             if standing.state == "paused":
                 self.pause(trial)
 
-    def record(
-        self, trial: str, rung: int, loss: float, *, telling: bool, progress: Progress, latest: float | None = None
-    ) -> None:
-        """A trial's loss at a rung, where it waits. One that is not finite ends it. latest: the loss there, where the
-        other is the best so far."""
+    def record(self, trial: str, rung: int, loss: float, *, telling: bool, progress: Progress) -> None:
+        """A trial's loss at a rung, where it waits. One that is not finite ends it."""
         if not math.isfinite(loss):
             self.close(trial, "ended")
             return
@@ -151,8 +153,9 @@ class Standings:
             self._observations += 1
         before = standing.losses.get(rung - 1)
         if before is not None:
-            now = loss if latest is None else latest
-            standing.past_best = self._rises and loss >= before and now > before + self._tie
+            now = self._metric.latest(progress.numbers)
+            worse = (loss if now is None else now) > before + self._metric.tie
+            standing.past_best = self._rises and worse and loss >= before
         self.pause(trial)
         if self._observations > (1 + NEW_SHARE) * self._fitted_to:
             self._fit()

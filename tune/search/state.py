@@ -174,9 +174,10 @@ class State:
             seconds = report.steps * (record.step_seconds or 0.0)
             warm = report.steps >= family.warm_up_steps
             progress = Progress(
-                size=report.parameters, tokens=report.tokens, seconds=seconds, warm=warm, gap=record.gap
-            )
-            family.reached(trial, assignment.rung or 0, valid.loss, progress, report.numbers)
+                size=report.parameters, tokens=report.tokens, seconds=seconds, warm=warm, gap=record.gap,
+                numbers=report.numbers,
+            )  # fmt: skip
+            family.reached(trial, assignment.rung or 0, valid.loss, progress)
         elif report.ended == "final" and valid is not None:
             del self.cut_short[trial]
             family.policy.finished(trial, report.steps * (record.step_seconds or 0.0))
@@ -184,8 +185,7 @@ class State:
             del self.cut_short[trial]
             if assignment.rung is not None:
                 seconds = report.steps * (record.step_seconds or 0.0)
-                progress = Progress(tokens=report.tokens, seconds=seconds)
-                family.reached(trial, assignment.rung, valid.loss, progress, report.numbers)
+                family.reached(trial, assignment.rung, valid.loss, Progress(tokens=report.tokens, seconds=seconds))
             family.policy.returned(trial)
         elif report.ended == "turned" and report.kept is not None:
             del self.cut_short[trial]

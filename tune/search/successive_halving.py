@@ -6,7 +6,7 @@ Pure: no clock, no randomness. What is decided follows from the events it was to
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
@@ -130,7 +130,7 @@ class SuccessiveHalving:
         self._rules = frame.rules
         self._standings = Standings(
             lambda rung: self.ladder.falls(rung), lambda rung, seconds: self.ladder.ahead(rung, seconds),
-            rises=frame.rules.past_best, law=frame.rules.law, doubt=frame.rules.doubt, tie=frame.metric.tie,
+            rises=frame.rules.past_best, law=frame.rules.law, doubt=frame.rules.doubt, metric=frame.metric,
             of_front=frame.rules.front,
         )  # fmt: skip
         self._finisher: str | None = None
@@ -206,17 +206,13 @@ class SuccessiveHalving:
         self._standings.depart(trial, None)
 
     def reported(
-        self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS,
-        numbers: Mapping[str, float] | None = None,
-    ) -> None:  # fmt: skip
+        self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS
+    ) -> None:
         """A trial reached a rung and waits there, or is at its end. One whose loss is not finite has diverged.
 
-        telling: its drop over the last rung tells how it will go on; not so within a warm-up of the learning rate;
-        numbers: what a user's loop reported there, whose loss is the best so far.
+        telling: its drop over the last rung tells how it will go on; not so within a warm-up of the learning rate.
         """
-        metric = self._frame.metric
-        latest = metric.own(numbers[metric.name]) if numbers and metric.name in numbers else loss
-        self._standings.record(trial, rung, loss, telling=telling, progress=progress, latest=latest)
+        self._standings.record(trial, rung, loss, telling=telling, progress=progress)
         if self.ladder.rung_seconds(rung) >= self.ladder.life:
             self._standings.close(trial, "finished")
 

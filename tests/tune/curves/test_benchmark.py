@@ -94,7 +94,12 @@ def test_what_tells_its_best_so_far_and_is_past_that_does_not_keep_others_from_g
         )
         for number in range(30)
     )
-    found = search(Table(name="some turn", curves=curves), "ration", share=0.05, seed=seed)
+    some = Table(name="some turn", curves=curves)
+    for scheduler, best in (("ration", True), ("promotion-asha", False)):
+        trials = played(some, scheduler, share=0.2, seed=seed).families["replay"].policy.trials.values()
+        told = [[loss for _, loss in sorted(each.losses.items())] for each in trials]
+        assert all(losses == sorted(losses, reverse=True) for losses in told) is best
+    found = search(some, "ration", share=0.05, seed=seed)
     assert found.regret < 0.1, "the best that turns is 65 % above the lowest of all"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.tune.search.lawful import Search
+from tune.reports import TIE
 from tune.search.ladder import Rules
 from tune.search.other_caps import TIMES, Behind, End, OtherCaps
 from tune.search.successive_halving import TOO_LITTLE
@@ -179,14 +180,14 @@ def test_a_last_segment_that_is_cut_short_goes_on_to_the_same_end(uncut: Search)
 
 
 def test_beside_the_leaders_last_segment_no_other_is_trained_that_is_not_expected_to_gain_on_it() -> None:
-    saved, lost = 0.0, 0.0
+    saved = 0.0
     for seed in range(8):
         less, all_of_it = (asking(gain, seed=seed, seconds=4800.0, slots=8, deadline=1200.0) for gain in (1e-6, 0.0))
-        assert less.spent <= all_of_it.spent
-        saved, lost = saved + all_of_it.spent - less.spent, lost + less.best - all_of_it.best
+        assert less.spent <= all_of_it.spent and less.best <= all_of_it.best + TIE
+        saved += all_of_it.spent - less.spent
         if less.spent < 0.9 * all_of_it.spent:
             assert any(row["reason"].endswith(TOO_LITTLE) for row in less.decided("hand back"))
-    assert saved / 8 > 0.15 * 4800.0 and lost / 8 < 0.002
+    assert saved / 8 > 0.15 * 4800.0
 
 
 @pytest.mark.parametrize("seed", range(4))

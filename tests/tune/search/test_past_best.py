@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.tune.search.alone import STEP, Alone, bare
+from tune.search.forecast import Progress
 from tune.search.other_caps import Conditions, other_caps
 from tune.search.simulator import PowerLaw
 from tune.search.successive_halving import FEWEST_TURNED, PAST_BEST, Finish, Left, Promote
@@ -99,7 +100,7 @@ def test_of_trials_that_tell_their_best_so_far_one_that_a_rung_made_no_better_wa
         for rung, latest in enumerate(losses):
             best = 2.9999 if trial == "gains little" and rung else min(losses[: rung + 1])
             policy.promoted(trial, rung, policy.ladder.cost(rung))
-            policy.reported(trial, rung, best, numbers={"loss": latest, "seen": 1.0})
+            policy.reported(trial, rung, best, progress=Progress(numbers={"loss": latest, "seen": 1.0}))
     assert [trial for trial, each in policy.trials.items() if each.past_best] == ["turned"]
     policy.more = False
     move = policy.decide(Left(seconds=300.0, slots=1, running=0))
