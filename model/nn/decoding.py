@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 LENGTH_PENALTY = 1.0
 """Exponent of ((5 + length) / 6), by which a text's log probability is divided (Wu et al. 2016, arXiv:1609.08144). Of
-five models .6 was .2 BLEU worse in the mean, on the validation split, and 1.4 no better (docs/log.md, day 30)."""
+six models .6 was .15 BLEU and chrF worse in the mean, on the validation split, 1.4 no better (docs/log.md, day 30)."""
 
 
 class Past:
