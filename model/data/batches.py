@@ -155,6 +155,15 @@ class TrainBatches(EndlessBatches):
         return self._resident.gather(there)
 
     @staticmethod
+    def taken(several: "Sequence[TrainBatches]", most: int) -> tuple[Tensor, list[tuple[int, ...]]]:
+        """As `take`, of each of them (N, K, rows), and the tokens of each batch; all of the same data and shape."""
+        for each in several:
+            each._go_on()
+        most = min(most, *(len(each._plan) - each._batch for each in several))
+        rows, tokens = zip(*(each.take(most) for each in several), strict=True)
+        return torch.stack(rows, 1), list(zip(*tokens, strict=True))
+
+    @staticmethod
     def joined(several: "Sequence[TrainBatches]") -> tuple[Batch, list[int]]:
         """The next batch of each, all of the same data and shape, as one; and the target tokens of each."""
         for each in several:

@@ -88,11 +88,16 @@ class Members:
     def begin(self, rows: int) -> None:
         """Of a step with so many rows."""
         self._rows = rows
-        if shares := self._shares.pop(rows, None):
-            self._known[rows] = torch.cat(shares), [len(each) for each in shares]
+        self.settle()
         if rows in self._known:
             whole, sizes = self._known[rows]
             self._masks = iter(torch.bernoulli(whole).div_(whole).split(sizes))
+
+    def settle(self) -> None:
+        """What was seen since the last batch began was all of it."""
+        for rows, shares in self._shares.items():
+            self._known[rows] = torch.cat(shares), [len(each) for each in shares]
+        self._shares.clear()
 
     def mask(self, x: Tensor) -> Tensor:
         """A mask like x (K B, ...), each member's rows by its rate."""

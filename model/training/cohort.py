@@ -2,16 +2,18 @@
 
 Norms have no gains and maps no biases, so that only maps, tables, taps, dropout and the loss know of members. Each
 member is a Learner whose weights are a part of the model's: it keeps its rates, decays, dropout, clip, seed, batches,
-moments and count of steps, and takes the steps that it would take alone, on a CPU bit by bit. Where memory runs out no
-batch is cut: that is for those who step alone.
+moments and count of steps, and takes the steps that it would take alone, on a CPU bit by bit. On a GPU
+`advance` replays one graph for all. Where memory runs out no batch is cut: that is for those who step alone.
 
 # Shapes: K members.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +25,7 @@ from model.nn import precision
 from model.nn.attention import Attention, Dropout, Members
 from model.nn.gpt import GPT
 from model.training import checkpoint as checkpoints
+from model.training.graph import QUEUE, Steps
 from model.training.learner import Learner, Step
 from model.training.muon import AdamW, step_together
 
@@ -53,6 +56,8 @@ class Cohort:
         self._stacks: list[nn.Parameter] = []
         self._dropouts = Members([], [])
         self._clips = torch.empty(0)
+        self._line: Steps | None = None
+        self._shared: tuple[int, ...] = ()  # of each, the first whose rates are always its own
 
     def join(self, learner: Learner) -> None:
         """From now on it steps with the others. torch's generator of the CPU is as it left it, and is now its own."""
@@ -61,6 +66,7 @@ class Cohort:
         assert first.data is learner.data and first.micro_batches == learner.micro_batches, "members have like batches"
         alike = (getattr(first.config, name) == getattr(learner.config, name) for name in SHAPE)
         assert all(alike), "members have one shape"
+        self._line = None
         generator = torch.Generator()
         generator.set_state(torch.get_rng_state())
         self.learners.append(learner)
@@ -73,7 +79,7 @@ class Cohort:
         torch.set_rng_state(self._generators.pop(place).get_state())
         for parameter in learner.names:
             parameter.data = parameter.detach().clone()
-        self._model, self._stacks = None, []
+        self._model, self._stacks, self._line = None, [], None
         if self.learners:
             self._stack()
         return learner
@@ -92,18 +98,84 @@ class Cohort:
                 parameter.data = part
 
     def step(self, factors: Sequence[float]) -> list[Step]:
-        """A step of each at its factor of its peak rates."""
+        """A step of each at its factor of its peak rates, kernel by kernel."""
         for learner, factor in zip(self.learners, factors, strict=True):
             for group in learner.optimizer.param_groups:
                 group["lr"] = group["peak_rate"] * factor
-        batch, tokens = TrainBatches.joined([_resident(learner) for learner in self.learners])
-        losses, norms = self._gradients(batch), self._update()
+        batch, tokens = TrainBatches.joined(self._batches())
+        with nullcontext() if self._line is None else self._line.aside():
+            losses, norms = self._gradients(batch), self._update()
+            self._took(tokens)
+        told = zip(losses, norms, tokens, strict=True)
+        return [Step(loss=loss, gradient_norm=norm, tokens=count) for loss, norm, count in told]
+
+    def advance(self, factors: Sequence[Sequence[float]]) -> list[Step]:
+        """Steps of each at these factors (N, K) of its peak rates; on a GPU the host waits for none of them."""
+        if self.learners[0].device.type != "cuda":
+            taken = zip(*(self.step(each) for each in factors), strict=True)
+            return [
+                Step(torch.stack([step.loss for step in of]), of[-1].gradient_norm, sum(step.tokens for step in of))
+                for of in taken
+            ]
+        told, counts, line = list[Tensor](), list[tuple[int, ...]](), self._steps()
+        with line.aside():
+            while len(counts) < len(factors):
+                rows, tokens = TrainBatches.taken(self._batches(), min(QUEUE, len(factors) - len(counts)))
+                some = np.array(factors[len(counts) : len(counts) + len(tokens)])
+                told.append(line.take(rows, self._rates(some), lambda place, of=tokens: self._took(of[place])))  # type: ignore[misc]
+                counts += tokens
+            losses, norms = torch.cat(told).unbind(-1)  # (N, K) each
+        each = zip(losses.unbind(1), norms[-1], zip(*counts, strict=True), strict=True)
+        return [Step(loss=loss, gradient_norm=norm, tokens=sum(of)) for loss, norm, of in each]
+
+    def _batches(self) -> list[TrainBatches]:
+        return [_resident(learner) for learner in self.learners]
+
+    def _steps(self) -> Steps:
+        if self._line is None:
+            members, first = len(self.learners), self.learners[0]
+            rows = TrainBatches.taken(self._batches(), 0)[0].shape[1:]
+            rates = members * len(first.optimizer.param_groups)
+            self._line = Steps(
+                first.device, rows=rows, rates=rates, told=(members, 2), body=self._body,
+                now=lambda: (self._model, self._shared), guard=self._guard,
+            )  # fmt: skip
+        return self._line
+
+    def _rates(self, factors: np.ndarray) -> np.ndarray:
+        """Of each group of each member (N, K groups), and who shares them from now on."""
+        peaks = [[group["peak_rate"] for group in learner.optimizer.param_groups] for learner in self.learners]
+        rates = (factors[:, :, None] * np.array(peaks)).astype(np.float32)  # (N, K, groups)
+        same = (rates[:, :, None] == rates[:, None]).all((0, 3))
+        self._shared = tuple(int(first) for first in same.argmax(1))
+        return rates.reshape(len(rates), -1)
+
+    def _body(self, rows: Tensor, captured: bool) -> Tensor:
+        """Loss and norm of each (K, 2)."""
+        line, batches = self._steps(), _resident(self.learners[0])
+        groups = len(line.rate) // len(self.learners)
+        for learner, first in zip(self.learners, self._shared, strict=True):
+            of = line.rate[first * groups : (first + 1) * groups]
+            for group, rate in zip(learner.optimizer.param_groups, of, strict=True):
+                group["lr"] = rate
+        inputs, targets = batches.gather(rows.flatten())
+        losses = self._gradients(Batch(inputs, targets, targets.numel()))
+        return torch.stack([losses, torch.stack(self._update())], -1)
+
+    def _guard(self) -> Callable[[], None]:
+        self._dropouts.settle()
+
+        def undo() -> None:
+            for parameter in (*self._stacks, *(each for learner in self.learners for each in learner.names)):
+                parameter.grad = None
+
+        return undo
+
+    def _took(self, tokens: Sequence[int]) -> None:
         for learner, count in zip(self.learners, tokens, strict=True):
             learner._took(count)
         if self._dropouts.rates != [learner.dropout for learner in self.learners]:
             self._stack()
-        told = zip(losses, norms, tokens, strict=True)
-        return [Step(loss=loss, gradient_norm=norm, tokens=count) for loss, norm, count in told]
 
     def _gradients(self, batch: Batch) -> Tensor:
         """Of all; each one's un-smoothed loss (K,)."""

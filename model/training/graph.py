@@ -32,54 +32,47 @@ def _stream_of(device: str) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-class GraphedLearner(Learner):
-    """A Learner whose `advance` replays its step; where a step cannot be captured, it is taken kernel by kernel."""
+class Steps:
+    """Steps on a GPU: what each reads waits in a queue there, and they are replays of one where that can be captured.
 
-    batches: TrainBatches
+    rows, told: the shapes of what a step reads and tells; rates: how many it reads. body: takes a step, whose rates are
+    `rate`, captured or not; a number of the host's in there would be every step's. now: what a step does, and a graph
+    serves as long as that stays; guard: called before a capture, and what it gives where that fails: steps are then
+    taken kernel by kernel.
+    """
 
-    def __init__(self, config: Config, data: Data, device: torch.device, micro_batches: int = 1):
-        super().__init__(config, data, device, micro_batches)
-        groups = self.optimizer.param_groups
-        self._rows = torch.zeros(QUEUE, *self.batches.take(0)[0].shape[1:], dtype=torch.int64, device=device)
-        self._rates = torch.zeros(QUEUE, len(groups), device=device)
-        self._told = torch.zeros(QUEUE, 2, device=device)  # loss and norm of each
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        rows: Sequence[int],
+        rates: int,
+        told: Sequence[int],
+        body: Callable[[Tensor, bool], Tensor],
+        now: Callable[[], object],
+        guard: Callable[[], Callable[[], None]],
+    ) -> None:
+        self._device, self._body, self._now, self._guard = device, body, now, guard
+        self._rows = torch.zeros(QUEUE, *rows, dtype=torch.int64, device=device)
+        self._rates = torch.zeros(QUEUE, rates, device=device)
+        self._told = torch.zeros(QUEUE, *told, device=device)
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
-        self._rate = torch.zeros(len(groups), device=device)  # of each group, now
+        self._rate = torch.zeros(rates, device=device)
+        self.rate = self._rate.unbind()
         self._stream = _stream_of(str(device))
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._graph_of: object = None  # what it does: it serves as long as that is what a step does
+        self._graph_of: object = None
 
     @property
     def graphed(self) -> bool:
         """Whether the next step is replayed."""
-        return self._graph is not None and self._graph_of == self._step_now()
-
-    def rehearse(self) -> None:
-        """As any Learner's; then the step is captured."""
-        with self._aside():
-            super().rehearse()
-            self._capture()
-
-    def advance(self, factors: Sequence[float]) -> Step:
-        """A step at each of these shares of the peak rates; the host waits for none of them."""
-        told, tokens = list[Tensor](), 0
-        with self._aside():
-            while factors:
-                rows, counts = self.batches.take(min(len(factors), QUEUE))
-                self._wait_in_line(rows, factors[: len(counts)])
-                for count in counts:
-                    self._once()
-                    self._took(count)
-                told.append(self._told[: len(counts)].clone())
-                tokens, factors = tokens + sum(counts), factors[len(counts) :]
-            losses, norms = torch.cat(told).unbind(1)
-        return Step(loss=losses, gradient_norm=norms[-1], tokens=tokens)
+        return self._graph is not None and self._graph_of == self._now()
 
     @contextmanager
-    def _aside(self) -> Iterator[None]:
+    def aside(self) -> Iterator[None]:
         """On the stream of the captures: autograd remembers on which one it added up a gradient, and no capture may
         wait for another's."""
-        now = torch.cuda.current_stream(self.device)
+        now = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(now)
         try:
             with torch.cuda.stream(self._stream):
@@ -87,53 +80,96 @@ class GraphedLearner(Learner):
         finally:
             now.wait_stream(self._stream)
 
-    def _wait_in_line(self, rows: Tensor, factors: Sequence[float]) -> None:
-        peaks = [group["peak_rate"] for group in self.optimizer.param_groups]
-        rates = np.outer(factors, peaks).astype(np.float32)
+    def take(self, rows: Tensor, rates: np.ndarray, took: Callable[[int], None]) -> Tensor:
+        """A step of each of these rows (N, ...), at most QUEUE, at these rates (N, R), inside `aside`; what they told
+        (N, ...). took: called after each, with its place; the host waits for none."""
         self._rows[: len(rows)].copy_(rows)
-        self._rates[: len(rows)].copy_(sent(rates, self.device))
+        self._rates[: len(rows)].copy_(sent(rates.astype(np.float32), self._device))
         self._place.zero_()
+        for place in range(len(rows)):
+            if self._graph is not None and self.graphed:
+                self._graph.replay()
+            else:
+                self._step(captured=False)
+                if self._graph_of != self._now():
+                    self.capture()
+            took(place)
+        return self._told[: len(rows)].clone()
 
-    def _once(self) -> None:
-        """A step, by its graph where there is one."""
-        if self._graph is not None and self.graphed:
-            self._graph.replay()
-            return
-        self._take_rates_there()
-        self._body(self._gradients)
-        if self._graph_of != self._step_now():
-            self._capture()
-
-    def _step_now(self) -> object:
-        return self.micro_batches, self._loss, self.dropout
-
-    def _take_rates_there(self) -> None:
-        for group, rate in zip(self.optimizer.param_groups, self._rate.unbind(), strict=True):
-            group["lr"] = rate
-
-    def _body(self, gradients: Callable[[Batch], Tensor]) -> None:
-        """The next step in line. A number of the host's in here would be every step's."""
-        inputs, targets = self.batches.gather(self._rows.index_select(0, self._place)[0])
-        self._rate.copy_(self._rates.index_select(0, self._place)[0])
-        counted = (targets != IGNORED).sum()
-        loss = gradients(Batch(inputs, targets, counted))  # type: ignore[arg-type]
-        self._told.index_copy_(0, self._place, torch.stack([loss, self._update()])[None])
-        self._place.add_(1)
-
-    def _capture(self) -> None:
+    def capture(self) -> None:
         """Make the graph of the next steps, which takes none; no graph where that fails."""
-        self._graph, self._graph_of = None, self._step_now()
-        self._take_rates_there()
-        graph, scaler = torch.cuda.CUDAGraph(), self.scaler.state_dict()
+        self._graph, self._graph_of = None, self._now()
+        graph, undo = torch.cuda.CUDAGraph(), self._guard()
         try:
             with torch.cuda.graph(graph, stream=self._stream):
-                self._body(self._by_parts)
+                self._step(captured=True)
             self._graph = graph
         except RuntimeError as error:  # memory may have run out: a graph has its own beside what steps before it kept
             log.warning("a step is no CUDA graph: %s", str(error).partition("\n")[0])
+            undo()
+
+    def _step(self, *, captured: bool) -> None:
+        """The next in line."""
+        self._rate.copy_(self._rates.index_select(0, self._place)[0])
+        told = self._body(self._rows.index_select(0, self._place)[0], captured)
+        self._told.index_copy_(0, self._place, told[None])
+        self._place.add_(1)
+
+
+class GraphedLearner(Learner):
+    """A Learner whose `advance` replays its step; where a step cannot be captured, it is taken kernel by kernel."""
+
+    batches: TrainBatches
+
+    def __init__(self, config: Config, data: Data, device: torch.device, micro_batches: int = 1):
+        super().__init__(config, data, device, micro_batches)
+        self._line = Steps(
+            device, rows=self.batches.take(0)[0].shape[1:], rates=len(self.optimizer.param_groups), told=(2,),
+            body=self._body, now=lambda: (self.micro_batches, self._loss, self.dropout), guard=self._guard,
+        )  # fmt: skip
+
+    @property
+    def graphed(self) -> bool:
+        """Whether the next step is replayed."""
+        return self._line.graphed
+
+    def rehearse(self) -> None:
+        """As any Learner's; then the step is captured."""
+        with self._line.aside():
+            super().rehearse()
+            self._line.capture()
+
+    def advance(self, factors: Sequence[float]) -> Step:
+        """A step at each of these shares of the peak rates; the host waits for none of them."""
+        peaks = [group["peak_rate"] for group in self.optimizer.param_groups]
+        told, tokens = list[Tensor](), 0
+        with self._line.aside():
+            while factors:
+                rows, counts = self.batches.take(min(len(factors), QUEUE))
+                rates = np.outer(factors[: len(counts)], peaks)
+                told.append(self._line.take(rows, rates, lambda place, of=counts: self._took(of[place])))  # type: ignore[misc]
+                tokens, factors = tokens + sum(counts), factors[len(counts) :]
+            losses, norms = torch.cat(told).unbind(1)
+        return Step(loss=losses, gradient_norm=norms[-1], tokens=tokens)
+
+    def _body(self, rows: Tensor, captured: bool) -> Tensor:
+        """Loss and norm (2,) of a step."""
+        for group, rate in zip(self.optimizer.param_groups, self._line.rate, strict=True):
+            group["lr"] = rate
+        inputs, targets = self.batches.gather(rows)
+        batch = Batch(inputs, targets, (targets != IGNORED).sum())  # type: ignore[arg-type]
+        loss = self._by_parts(batch) if captured else self._gradients(batch)
+        return torch.stack([loss, self._update()])
+
+    def _guard(self) -> Callable[[], None]:
+        scaler = self.scaler.state_dict()
+
+        def undo() -> None:
             self.optimizer.zero_grad(set_to_none=True)
             self.scaler = precision.scaler(self.config.precision, self.device)
             self.scaler.load_state_dict(scaler)
+
+        return undo
 
 
 def make_learner(config: Config, data: Data, device: torch.device, micro_batches: int = 1) -> Learner:

@@ -61,6 +61,7 @@ class Bench:
     steps: int
     processes: tuple[int, ...]
     members: tuple[int, ...]
+    cohort_tokens: tuple[int, ...]
     seeds: int
     long: int
     filling: dict[str, Any] = field(default_factory=dict)
@@ -233,14 +234,9 @@ def others(bench: Bench) -> Iterator[Row]:
     yield _memory(bench, bench.upstreams(), bench.text())
     for seed in range(bench.seeds):
         yield _trained(bench, replace(bench.upstreams(), seed=seed))
-    for config, data in bench.configs(bench.shapes[min(1, len(bench.shapes) - 1)]):
-        learner = _cohort(bench, config, data, 1).leave(0)
-        alone = bench.step_seconds(learner.advance)
-        for members in bench.members:
-            cohort = _cohort(bench, config, data, members)
-            seconds = bench.step_seconds(partial(_steps_of, cohort)) / members
-            told = f"{named(config)}, {members}: {seconds * 1e3:.3g} ms = {alone / seconds:.2f}x"
-            yield row("trials of one shape as one, kernel by kernel: a step of each", told, "8: 8x", "one, likewise")
+    for tokens in bench.cohort_tokens:
+        for config, data in bench.configs(bench.shapes[min(1, len(bench.shapes) - 1)], batch_tokens=tokens):
+            yield _as_one(bench, config, data)
     for count in bench.processes:
         claim = "processes that share the GPU without MPS, nanogpt d128 as a graph in each: steps a second together"
         yield row(claim, f"{count}: {_side_by_side(bench, count):.0f}")
@@ -302,9 +298,33 @@ def _cohort(bench: Bench, config: Config, data: Data, members: int) -> Cohort:
     return cohort
 
 
-def _steps_of(cohort: Cohort, factors: list[float]) -> None:
+def _as_one(bench: Bench, config: Config, data: Data) -> Row:
+    config = replace(config, dropout=0.1, dropout_after=0.0)
+    eager = bench.step_seconds(_cohort(bench, config, data, 1).leave(0).advance)
+    learner = make_learner(config, data, bench.device)
+    learner.rehearse()
+    graph, told = bench.step_seconds(learner.advance), list[str]()
+    for members in bench.members:
+        cohort = _cohort(bench, config, data, members)
+        each = [bench.step_seconds(partial(take, cohort)) / members for take in (_kernel_by_kernel, _as_a_graph)]
+        ms = ", ".join(f"{seconds * 1e3:.3g} = {eager / seconds:.2f}x" for seconds in each)
+        told.append(f"{members}: {ms}, {graph / each[-1]:.2f}x")
+        del cohort
+    return row(
+        "trials of one shape as one, with dropout: ms of a step of one kernel by kernel, as a graph; of each of so "
+        "many kernel by kernel = times the first, as a graph = times the first, times the second",
+        f"{named(config)}, {config.batch_tokens:,} tokens: {eager * 1e3:.3g}, {graph * 1e3:.3g}; {'; '.join(told)}",
+        "8 as a graph: 8x one kernel by kernel",
+    )  # fmt: skip
+
+
+def _kernel_by_kernel(cohort: Cohort, factors: list[float]) -> None:
     for factor in factors:
         cohort.step([factor] * len(cohort.learners))
+
+
+def _as_a_graph(cohort: Cohort, factors: list[float]) -> None:
+    cohort.advance([[factor] * len(cohort.learners) for factor in factors])
 
 
 def _side_by_side(bench: Bench, count: int) -> float:
@@ -403,13 +423,14 @@ DRY = Bench(
     steps=2,
     processes=(1,),
     members=(2,),
+    cohort_tokens=(64, 128),
     seeds=2,
     long=5,
     tiny=TINY,
 )
 REAL = Bench(
     device=torch.device("cuda"), shapes=SHAPES, seconds=0.5, steps=100, processes=(1, 2, 4, 8, 16), members=(8, 16),
-    seeds=5, long=3_000, filling={"batch_tokens": 16_384},
+    cohort_tokens=(768, 12_288), seeds=5, long=3_500, filling={"batch_tokens": 16_384},
 )  # fmt: skip
 
 
