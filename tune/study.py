@@ -134,7 +134,9 @@ def run_study(settings: Settings, callbacks: Sequence[Listener] = (), stand: Sta
 
 def own_ray(context: SearchContext) -> AbstractContextManager[None]:
     """A Ray for this search alone."""
-    return local_ray(context.devices.slots * context.devices.cores_each, context.devices.gpus)
+    devices = context.devices
+    preload = devices.kind == "cuda" and context.loop is None  # a core would import at its own price
+    return local_ray(devices.slots * devices.cores_each, devices.gpus, preload=preload)
 
 
 def slots_there(devices: Devices) -> int:

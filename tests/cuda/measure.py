@@ -237,6 +237,8 @@ def others(bench: Bench) -> Iterator[Row]:
     for tokens in bench.cohort_tokens:
         for config, data in bench.configs(bench.shapes[min(1, len(bench.shapes) - 1)], batch_tokens=tokens):
             yield _as_one(bench, config, data)
+    for config, data in bench.configs(bench.shapes[0]):
+        yield _alike(bench, config, data)
     for count in bench.processes:
         claim = "processes that share the GPU without MPS, nanogpt d128 as a graph in each: steps a second together"
         yield row(claim, f"{count}: {_side_by_side(bench, count):.0f}")
@@ -315,6 +317,21 @@ def _as_one(bench: Bench, config: Config, data: Data) -> Row:
         "many kernel by kernel = times the first, as a graph = times the first, times the second",
         f"{named(config)}, {config.batch_tokens:,} tokens: {eager * 1e3:.3g}, {graph * 1e3:.3g}; {'; '.join(told)}",
         "8 as a graph: 8x one kernel by kernel",
+    )  # fmt: skip
+
+
+def _alike(bench: Bench, config: Config, data: Data) -> Row:
+    configs = [replace(config, dropout=0.0, seed=seed) for seed in range(bench.members[0])]
+    cohort, factors = Cohort(), [warm_up(step, bench.steps // 2) for step in range(bench.steps)]
+    for each in configs:
+        cohort.join(Learner(each, data, bench.device))
+    found = cohort.advance([[factor] * len(configs) for factor in factors])
+    alone = [Learner(each, data, bench.device).advance(factors) for each in configs]
+    far = max((one.loss - other.loss).abs().max().item() for one, other in zip(found, alone, strict=True))
+    return row(
+        "steps of several as one graph: first and last loss of the first, and how far all are at most from those alone",
+        f"{named(config)}, {len(configs)}, {bench.steps} steps: {found[0].loss[0].item():.3f}, "
+        f"{found[0].loss[-1].item():.3f}, {far:.2g}",
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from model.nn.precision import native
+from tune.backend.preloaded import READY
 from tune.backend.scheduler import AdmittingSearcher, BudgetScheduler, Desk, SlotKeeper
 from tune.devices import Devices, cores_of_trial
 from tune.errors import ROOT
@@ -43,9 +45,9 @@ def keep_fewer_kernels() -> None:
 
 
 @contextmanager
-def local_ray(cpus: int, gpus: int | None) -> Iterator[None]:
+def local_ray(cpus: int, gpus: int | None, *, preload: bool = False) -> Iterator[None]:
     """A Ray of this process's own, whatever else may be up, with so many CPUs and GPUs (None: those that there are).
-    It is gone afterwards, with its files.
+    It is gone afterwards, with its files. preload: each worker has imported what trials need before it is given any.
 
     Who has no token is refused. It is new for each process and in its environment only, unless one is set there. Ray
     lets everyone write in its folder, so that lies in one that only this user can enter.
@@ -53,7 +55,7 @@ def local_ray(cpus: int, gpus: int | None) -> Iterator[None]:
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     with private_folder() as folder:
         try:
-            with sigterm_left_alone(), without_helpers():
+            with sigterm_left_alone(), without_helpers(), preloading(folder / "ready", cpus if preload else 0):
                 ray.init(
                     address="local", num_cpus=cpus, num_gpus=gpus, include_dashboard=False, log_to_driver=False,
                     configure_logging=False, logging_level=logging.WARNING, _temp_dir=str(folder / "ray"),
@@ -92,6 +94,32 @@ def without_helpers() -> Iterator[None]:
     finally:
         for name, start in kept.items():
             setattr(node, name, start)
+
+
+PRELOAD_SECONDS, LOOK_SECONDS = 30.0, 0.05
+"""Workers that are not ready by then import it later; between two looks for them."""
+
+
+@contextmanager
+def preloading(ready: Path, workers: int) -> Iterator[None]:
+    """Inside, a Ray is started of which so many workers import `tune.backend.preloaded` at once; it is waited for them,
+    and each leaves a file in the folder `ready`. Importing torch takes seconds, in which no GPU is used."""
+    if not workers:
+        yield
+        return
+    ready.mkdir()
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    told = {"RAY_preload_python_modules": "tune.backend.preloaded", READY: str(ready), "PYTHONPATH": paths}
+    before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+    ends = time.monotonic() + PRELOAD_SECONDS
+    while len(list(ready.iterdir())) < workers and time.monotonic() < ends:
+        time.sleep(LOOK_SECONDS)
 
 
 class Silent(ray.tune.ProgressReporter):

@@ -12,7 +12,9 @@ import psutil
 import pytest
 import ray
 
+from tune.backend.preloaded import READY
 from tune.backend.session import local_ray
+from tune.errors import ROOT
 
 JOIN = "import sys, ray; ray.init(address=sys.argv[1], logging_level=50); print(ray.cluster_resources()['CPU'])"
 
@@ -52,6 +54,32 @@ def joined() -> dict[str, subprocess.CompletedProcess[str]]:
             for name, (mode, token) in tokens.items()
         }
         return {name: each.result() for name, each in tries.items()}
+
+
+class Begun:
+    """Had torch before it was given a GPU."""
+
+    def __init__(self) -> None:
+        self.had = "torch" in sys.modules
+
+    def told(self) -> tuple[bool, str]:
+        return self.had, os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def test_a_worker_that_is_given_a_gpu_has_imported_what_trials_need_and_the_environment_is_as_it_was() -> None:
+    before = dict(os.environ)
+    with local_ray(cpus=1, gpus=1, preload=True):
+        after = dict(os.environ)
+        assert ray.get(ray.remote(num_cpus=1, num_gpus=1)(Begun).remote().told.remote()) == (True, "0")
+    assert {name: after.get(name) for name in before} == before
+    assert not {"RAY_preload_python_modules", READY} & after.keys()
+
+
+def test_what_trials_need_is_imported_without_a_question_to_cuda_which_would_hold_all_gpus_for_good() -> None:
+    asked = "torch.cuda.is_available = torch.cuda.device_count = torch.cuda._lazy_init = None"
+    told = f"import torch; {asked}; import tune.backend.preloaded"
+    done = subprocess.run([sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
 
 
 def test_who_has_the_token_may_join(joined: dict[str, subprocess.CompletedProcess[str]]) -> None:
