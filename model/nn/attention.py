@@ -198,9 +198,9 @@ def causal_bias(length: int) -> Tensor:
     return torch.full((length, length), float("-inf")).triu(1)
 
 
-def apart(of: Tensor, others: Tensor) -> Tensor:
-    """of (B, T), others (B, S), numbers of sentences -> (B, 1, T, S): 0 where they are equal, UNSEEN elsewhere"""
-    return torch.where(of[:, None, :, None] == others[:, None, None], 0.0, UNSEEN)
+def apart(of: Tensor, others: Tensor, bias: Tensor | float = 0.0) -> Tensor:
+    """of (B, T), others (B, S), numbers of sentences -> (B, 1, T, S): bias where they are equal, else UNSEEN"""
+    return torch.where(of[:, None, :, None] == others[:, None, None], bias, UNSEEN)
 
 
 def rotary_tables(length: int, width: int) -> tuple[Tensor, Tensor]:

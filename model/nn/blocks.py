@@ -63,10 +63,9 @@ class EarlierTokens(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, D) -> like it; before the first token there is nothing"""
-        mixed = x
+        mixed, nothing = x, x.new_zeros(x.shape[0], len(self.gains), x.shape[2])
         for back, each in enumerate(self.gains, 1):
-            nothing = x.new_zeros(x.shape[0], back, x.shape[2])
-            earlier = torch.cat([nothing, x], 1)[:, : x.shape[1]]
+            earlier = torch.cat([nothing[:, :back], x], 1)[:, : x.shape[1]]
             gain = each.to(x.dtype)
             if gain.ndim == 1:
                 mixed = torch.addcmul(mixed, earlier, gain)

@@ -85,7 +85,7 @@ class Translator(nn.Module):
         """
         dtype = self.embedding.compute_dtype
         within, across = apart(source_of, source_of).to(dtype), apart(target_of, source_of).to(dtype)
-        own = (apart(target_of, target_of) + self._causal(target_in.shape[1])).to(dtype)
+        own = apart(target_of, target_of, self._causal(target_in.shape[1])).to(dtype)
         return self._write(target_in, own, self._read(source, within, across), None)
 
     def encode(self, source: Tensor, unpadded: Tensor | None) -> Memory:

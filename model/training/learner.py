@@ -70,7 +70,6 @@ class Learner:
         self.steps = 0
         self.tokens = 0
         self._loss = self._loss_of
-        self._one = torch.ones((), device=device)  # what each backward begins with
         self.dropout = config.dropout
         self._dropouts = [each for each in self.model.modules() if isinstance(each, Dropout) and each.rate > 0]
         self._drops_from = config.dropout_after * data.training_tokens
@@ -207,8 +206,7 @@ class Learner:
 
     def _backward(self, batch: Batch, share: Tensor | None = None) -> Tensor:
         loss, unsmoothed = self._loss(batch.inputs, batch.targets)
-        scaled = self.scaler.scale(loss if share is None else loss * share)
-        scaled.backward(self._one.expand_as(scaled))
+        self.scaler.scale(loss if share is None else loss * share).backward()  # told what to begin with, it loads SymPy
         return unsmoothed if share is None else unsmoothed * share
 
     def _loss_of(self, inputs: tuple[Tensor | None, ...], targets: Tensor) -> tuple[Tensor, Tensor]:

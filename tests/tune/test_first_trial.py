@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 LATER = {
-    *("matplotlib", "datasets", "huggingface_hub", "sacrebleu", "jinja2", "numba", "torch._dynamo", "torch._inductor"),
+    *("matplotlib", "datasets", "huggingface_hub", "sacrebleu", "jinja2", "numba", "sympy"),
+    *("torch._dynamo", "torch._inductor"),
     *("analysis", "kernels", "tune.curves", "tune.experiments"),
 }
 DRIVER = """
