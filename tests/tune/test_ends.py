@@ -35,7 +35,7 @@ def searches(folder: Path, where: str, words: Sequence[str], line: Connection, s
             line.recv()
 
     @contextmanager
-    def local_ray(cpus: int, gpus: int) -> Iterator[None]:
+    def local_ray(cpus: int, gpus: int, *, preload: bool) -> Iterator[None]:
         comes_to("starts")
         comes_to("is told twice")
         yield

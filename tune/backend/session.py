@@ -20,6 +20,7 @@ import ray
 import ray._private.node
 import ray._private.utils
 import ray.tune
+import ray.tune.execution.class_cache
 import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -60,7 +61,8 @@ def local_ray(cpus: int, gpus: int | None, *, preload: bool = False) -> Iterator
                     address="local", num_cpus=cpus, num_gpus=gpus, include_dashboard=False, log_to_driver=False,
                     configure_logging=False, logging_level=logging.WARNING, _temp_dir=str(folder / "ray"),
                 )  # fmt: skip
-            yield
+            with without_environment_of_tunes():
+                yield
         finally:
             ray.shutdown()
 
@@ -94,6 +96,19 @@ def without_helpers() -> Iterator[None]:
     finally:
         for name, start in kept.items():
             setattr(node, name, start)
+
+
+@contextmanager
+def without_environment_of_tunes() -> Iterator[None]:
+    """Ray begins workers beforehand, which have this process's environment. Tune gives trials the same with a variable
+    or two told apart, which none of these workers serves: another would be begun, at the price of the first lease."""
+    cache = ray.tune.execution.class_cache
+    kept = cache.DEFAULT_ENV_VARS, cache.ENV_VARS_TO_PROPAGATE
+    cache.DEFAULT_ENV_VARS, cache.ENV_VARS_TO_PROPAGATE = {}, set()
+    try:
+        yield
+    finally:
+        cache.DEFAULT_ENV_VARS, cache.ENV_VARS_TO_PROPAGATE = kept
 
 
 PRELOAD_SECONDS, LOOK_SECONDS = 30.0, 0.05

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 import ray
+from ray.tune.execution.class_cache import _ActorClassCache
 
 from tune.backend.preloaded import READY
 from tune.backend.session import local_ray
@@ -57,20 +58,24 @@ def joined() -> dict[str, subprocess.CompletedProcess[str]]:
 
 
 class Begun:
-    """Had torch before it was given a GPU."""
+    """A trial, which tells where it began and whether torch was there before it."""
 
     def __init__(self) -> None:
         self.had = "torch" in sys.modules
 
-    def told(self) -> tuple[bool, str]:
-        return self.had, os.environ["CUDA_VISIBLE_DEVICES"]
+    def told(self) -> tuple[int, bool, str]:
+        return os.getpid(), self.had, os.environ["CUDA_VISIBLE_DEVICES"]
 
 
-def test_a_worker_that_is_given_a_gpu_has_imported_what_trials_need_and_the_environment_is_as_it_was() -> None:
+def test_a_trial_begins_in_a_worker_that_was_begun_beforehand_and_has_imported_what_it_needs_before_it_has_a_gpu() -> (
+    None
+):
     before = dict(os.environ)
     with local_ray(cpus=1, gpus=1, preload=True):
-        after = dict(os.environ)
-        assert ray.get(ray.remote(num_cpus=1, num_gpus=1)(Begun).remote().told.remote()) == (True, "0")
+        after, there = dict(os.environ), {each.pid for each in psutil.Process().children(recursive=True)}
+        as_tune_begins_it = _ActorClassCache().get(Begun).options(num_cpus=1, num_gpus=1)
+        pid, *told = ray.get(as_tune_begins_it.remote().told.remote())
+        assert pid in there and told == [True, "0"]
     assert {name: after.get(name) for name in before} == before
     assert not {"RAY_preload_python_modules", READY} & after.keys()
 
