@@ -24,6 +24,7 @@ from tune.search.resume import agreed, last_moment, spent, spent_beside
 from tune.search.state import Terms
 from tune.search.suggest import Suggester, prior
 from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, first_configs, processor, within
+from tune.step_prices import StepPrices, launches
 from tune.store import heartbeat
 from tune.store.accounting import Accounting, Ledger
 from tune.store.journal import Journal, named
@@ -171,12 +172,13 @@ def closing_seconds(context: SearchContext, name: str) -> Callable[[float], floa
 def shortest_rung(context: SearchContext, name: str) -> float:
     """Seconds of training at rung 0 that tell anything: the default configuration is past its warm-up, of which a loss
     tells little but who steps the fastest."""
-    recipe, data = context.recipes[name], context.data[name]
+    recipe = context.recipes[name]
     if not recipe.flops:
         return SHORTEST_RUNG_SECONDS
+    prices = context.prices.get(name, StepPrices(flops=recipe.flops))
     default = context.config(name, context.spaces[name].default())
-    warm_up = recipe.warm_up_steps * FAMILIES[name].step_flops(default, data) / recipe.flops
-    return max(SHORTEST_RUNG_SECONDS, WARM_UPS_AT_FIRST * warm_up)
+    step = prices.step(launches(name, default.layers), FAMILIES[name].step_flops(default, context.data[name]))
+    return max(SHORTEST_RUNG_SECONDS, WARM_UPS_AT_FIRST * recipe.warm_up_steps * step)
 
 
 def make_place(context: SearchContext, engine: Engine) -> Place:

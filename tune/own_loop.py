@@ -45,8 +45,8 @@ def survey_loop(settings: Settings, devices: Devices) -> SearchContext:
     varying = {name: each for name, each in settings.own_space.given.items() if name not in loop.fixed}
     return SearchContext(
         settings=settings, devices=devices.shared(settings, 0.0), spaces={LOOP: OwnSpace(given=varying)},
-        recipes={}, data={}, learned={}, probed=0.0, memories={LOOP: Memory()}, held_to=None, notes=[], begun=begun,
-        loop=loop,
+        recipes={}, prices={}, data={}, learned={}, probed=0.0, memories={LOOP: Memory()}, held_to=None, notes=[],
+        begun=begun, loop=loop,
     )  # fmt: skip
 
 

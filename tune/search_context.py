@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import repeat
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from model.config import ONCE, Config, Data, family_recipe, pad_of
-from model.cost.probe import MEASURED_SECONDS, step_seconds
+from model.cost.probe import step_seconds
 from model.data.dataset import TextData
 from model.families import BUILT_IN, FAMILIES
 from model.training.learner import dry_batch
@@ -65,7 +65,8 @@ class ListedStudy:
 class SearchContext:
     """What a search stands on; each mapping is by family.
 
-    recipes: what of a trial's Config is not searched; probed: seconds for which a device was measured for that.
+    recipes: what of a trial's Config is not searched; prices: of steps as they were measured for that, none in a study
+    that goes on; probed: seconds of a device that it took.
     settings: each corpus is named. devices: shared as the settings ask for. held_to: bytes that a trial is held to.
     learned: from earlier studies. notes: lines for the user: which texts serve and why, what the memory limit comes to;
     begun: when it was asked for, on the monotonic clock; loop: a user's own, in the place of all families; listed: a
@@ -76,6 +77,7 @@ class SearchContext:
     devices: Devices
     spaces: Mapping[str, Space | OwnSpace]
     recipes: Mapping[str, Recipe]
+    prices: Mapping[str, StepPrices]
     probed: float
     data: Mapping[str, Data]
     memories: Mapping[str, Memory]
@@ -134,7 +136,7 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     }  # fmt: skip
     of = {name: [each[name] for each in earlier if name in each] for name in spaces}
     recipes = kept or {
-        name: make_recipe(settings, devices, space, data[name], measured[name][0], of[name])
+        name: make_recipe(settings, devices, space, data[name], rounded(*measured[name]), of[name])
         for name, space in spaces.items()
     }
     for name, space in spaces.items():
@@ -165,6 +167,7 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     told = [line(name, each, here[name]) for name in spaces for each in of[name]]
     return SearchContext(
         settings=texts.settings, devices=devices, spaces=spaces, recipes=recipes, data=data, learned=learned,
+        prices={name: prices for name, (prices, _) in measured.items()},
         probed=sum(seconds for _, seconds in measured.values()), memories=memories,
         held_to=asked if devices.trials_each == 1 else min(limits),
         notes=[*texts.notes, *notes, *told], begun=begun,
@@ -263,14 +266,13 @@ def within(settings: Settings, devices: Devices) -> float:
 
 def measured_prices(settings: Settings, devices: Devices, space: Space, data: Data) -> tuple[StepPrices, float]:
     """Of a family's steps, and the seconds of a device that measuring took: of its default configuration, on a GPU of
-    that for a small step's kernels, and of its widest one in a batch that fills it. To powers of two: so the same
-    command mostly has the same recipe.
+    that for a small step's kernels, and of its widest one in a batch that fills it.
     """
     here = devices.kind != "cuda" or torch.cuda.is_available()
     if devices.prices is not None or not here or space.family not in PER_LAYER:
         return devices.prices or NOMINAL[devices.kind], 0.0
     family, default, taken = FAMILIES[space.family], space.default(), list[float]()
-    seconds = min(MEASURED_SECONDS, MEASURED_SHARE * settings.budget * settings.families[space.family])
+    seconds = min(PRICED_SECONDS, MEASURED_SHARE * settings.budget * settings.families[space.family])
     filling = min(FILLING_TOKENS[devices.kind], data.training_tokens // LEAST_EPOCH_STEPS)
 
     def least(config: Config) -> float:
@@ -280,13 +282,19 @@ def measured_prices(settings: Settings, devices: Devices, space: Space, data: Da
     launch = 0.0
     if devices.kind == "cuda":
         small = least(Config.at(default, family=space.family))
-        launch = 2.0 ** round(math.log2(small / launches(space.family, float(default["layers"]))))
+        launch = small / launches(space.family, float(default["layers"]))
         widest = [{**default, "d_model": width} for width in space.dimensions["d_model"]]
         default = [each for each in widest if space.contains(each)][-1]
     config = Config.at(default, family=space.family)
     config = replace(config, batch_tokens=max(config.batch_tokens, filling))
     flops = family.step_flops(config, data) / least(config)
-    return StepPrices(flops=2.0 ** round(math.log2(flops)), launch_seconds=launch), sum(taken)
+    return StepPrices(flops=flops, launch_seconds=launch), sum(taken)
+
+
+def rounded(prices: StepPrices, seconds: float) -> StepPrices:
+    """To powers of two what was measured, in so many seconds: so the same command mostly has the same recipe."""
+    known = {name: value for name, value in asdict(prices).items() if value and seconds}
+    return replace(prices, **{name: 2.0 ** round(math.log2(value)) for name, value in known.items()})
 
 
 def kept_recipes(study: Path, families: Collection[str]) -> dict[str, Recipe]:
@@ -379,8 +387,8 @@ def check_same_kind(devices: Devices, facts: Mapping[str, Any]) -> None:
         raise UserError(f"--resume: the study {rule}; go on with it where it began, or begin anew")
 
 
-MEASURED_SHARE = 0.005
-"""Of a family's device-seconds, what measuring a device may take."""
+PRICED_SECONDS, MEASURED_SHARE = 0.25, 0.005
+"""Measuring a device may take so long for a shape, and such a share of a family's device-seconds."""
 LAST_WITHOUT = "c1f4dc5"
 """The last commit whose studies have no recipe of their own."""
 

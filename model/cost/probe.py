@@ -37,8 +37,9 @@ SLOWER = 1.3
 """Times its first steps a step may take later, on a busy machine."""
 CLOSING_SECONDS = 1.0
 """Of those that a process has, kept for its end."""
-MEASURED_STEPS, MEASURED_SECONDS = 20, 0.5
-"""Steps of a shape are measured in this process until they are so many, or so many seconds are over."""
+LEAST_STEPS, MEASURED_STEPS, MEASURED_SECONDS = 2, 20, 0.5
+"""Steps of a shape are measured in this process until they are so many, or so many seconds are over: the first one is
+slow, and a search waits for them."""
 
 Outcome = dict[str, Any]
 """JSON-able. ended: one of the four above; why: the signal that killed it; seconds: of the process, from its start on;
@@ -160,7 +161,7 @@ def _second_epoch(learner: Learner, share: float, step: float, ends: float) -> O
 def step_seconds(
     config: Config, data: Data, device: torch.device, *, micro_batches: int = 1, seconds: float = MEASURED_SECONDS
 ) -> list[float]:  # fmt: skip
-    """Those of a few steps in so many parts, here in this process, in about so many seconds; the first ones are slow.
+    """Those of a few steps in so many parts, here in this process, in about so many seconds; the first is slow.
 
     On a CPU they are seconds of its time: what else runs there now does not count.
     """
@@ -168,7 +169,7 @@ def step_seconds(
     taken: list[float] = []
     with torch.random.fork_rng(devices=[0] if device.type == "cuda" else []), on_threads(1):
         learner = make_learner(config, data, device, micro_batches)
-        while len(taken) < FIRST_STEPS or (len(taken) < MEASURED_STEPS and sum(taken) < seconds):
+        while len(taken) < LEAST_STEPS or (len(taken) < MEASURED_STEPS and sum(taken) < seconds):
             began = clock()
             learner.advance([1.0])
             learner.wait()

@@ -14,7 +14,7 @@ from model.config import OF_ARCHITECTURE, RECIPES, Config, model_config
 from model.cost.estimates import flops_per_token
 from model.families import FAMILIES
 from tests.tune.test_registry import CORE
-from tune.assembly import make_engine
+from tune.assembly import make_engine, shortest_rung
 from tune.dry_run import make_plan, plan_lines
 from tune.recipe import (
     LEAST_STEPS,
@@ -192,6 +192,20 @@ def test_a_study_keeps_its_recipe_on_whatever_machine_and_under_whatever_cap(
         (study / "study.json").write_text(json.dumps({**before, "recipes": damage}))
         with pytest.raises(ValueError, match=f"^--resume: [^\n]*{said}[^\n]*$"):
             survey(Settings.of_study(study), CORE)
+
+
+def test_the_default_is_past_its_warm_up_after_rung_0_by_what_was_measured_where_the_recipe_goes_by_powers_of_two(
+    asked: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipes = []
+    for flops in (0.75 * 2.0**34, 1.4 * 2.0**34):
+        monkeypatch.setattr("tune.search_context.measured_prices", lambda *_, of=flops: (StepPrices(flops=of), 1.0))
+        context = survey(asked, CORE)
+        default = context.config("nanogpt", context.spaces["nanogpt"].default())
+        step = FAMILIES["nanogpt"].step_flops(default, context.data["nanogpt"]) / flops
+        assert shortest_rung(context, "nanogpt") == pytest.approx(default.warm_up_steps * step)
+        recipes.append(context.recipes)
+    assert recipes[0] == recipes[1]
 
 
 def test_contexts_that_vary_divide_the_window_on_which_all_are_judged(asked: Settings) -> None:

@@ -88,8 +88,8 @@ def stand(experiment: Experiment, settings: ExperimentSettings, devices: Devices
     ]
     told = f"{seen:,} target tokens or more each, {seen / data.training_tokens:.3g} epochs of this text"
     return SearchContext(
-        settings=context.settings, devices=devices, spaces={}, recipes={name: recipe}, probed=0.0, data={name: data},
-        memories={name: memory}, held_to=limit, learned={}, begun=begun,
+        settings=context.settings, devices=devices, spaces={}, recipes={name: recipe}, prices={}, probed=0.0,
+        data={name: data}, memories={name: memory}, held_to=limit, learned={}, begun=begun,
         notes=[*context.notes, *notes, f"{len(listed)} trainings, {told}"],
         listed=ListedStudy(
             experiment=experiment.name, listed=listed, lines=partial(lines, experiment),
