@@ -17,7 +17,8 @@ CONTEXT_BYTES = 600_000_000
 """What a process takes of a GPU beside its tensors, its kernels' code most of all: 300 to 600 MB by GPU and driver."""
 MPS = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control")
 """There while its daemon runs, which who owns the machine starts: nvidia-cuda-mps-control -d. Without it processes take
-turns on a GPU: on an H100 2 to 16 of them, each with a small model's graph, took no more steps a second than one."""
+turns on a GPU: on an H100 2 to 16 of them, each with a small model's graph, took no more steps a second than one, with
+it 4 took 2.0 times as many and 16 2.3 times."""
 COMPILING = 8
 """Processes at most that compile the kernels of a GPU's trial: on an H100 one took 25 s where twelve took 13."""
 RAYS_UNIT = 10_000
