@@ -2,8 +2,8 @@
 
 Norms have no gains and maps no biases, so that only maps, tables, taps, dropout and the loss know of members. Each
 member is a Learner whose weights are a part of the model's: it keeps its rates, decays, dropout, clip, seed, batches,
-moments and count of steps, and takes the steps that it would take alone, on a CPU bit by bit. On a GPU
-`advance` replays one graph for all. Where memory runs out no batch is cut: that is for those who step alone.
+moments and count of steps, and takes the steps that it would take alone, on a CPU bit by bit. On a GPU `advance`
+replays one graph for all. Where memory runs out no batch is cut: that is for those who step alone.
 
 # Shapes: K members.
 """
@@ -122,7 +122,9 @@ class Cohort:
             while len(counts) < len(factors):
                 rows, tokens = TrainBatches.taken(self._batches(), min(QUEUE, len(factors) - len(counts)))
                 some = np.array(factors[len(counts) : len(counts) + len(tokens)])
-                told.append(line.take(rows, self._rates(some), lambda place, of=tokens: self._took(of[place])))  # type: ignore[misc]
+                for place in line.take(rows, self._rates(some)):
+                    self._took(tokens[place])
+                told.append(line.told(len(tokens)))
                 counts += tokens
             losses, norms = torch.cat(told).unbind(-1)  # (N, K) each
         each = zip(losses.unbind(1), norms[-1], zip(*counts, strict=True), strict=True)

@@ -80,9 +80,9 @@ class Steps:
         finally:
             now.wait_stream(self._stream)
 
-    def take(self, rows: Tensor, rates: np.ndarray, took: Callable[[int], None]) -> Tensor:
-        """A step of each of these rows (N, ...), at most QUEUE, at these rates (N, R), inside `aside`; what they told
-        (N, ...). took: called after each, with its place; the host waits for none."""
+    def take(self, rows: Tensor, rates: np.ndarray) -> Iterator[int]:
+        """A step of each of these rows (N, ...), at most QUEUE, at these rates (N, R), inside `aside`; yields the place
+        of each that was given out. The host waits for none."""
         self._rows[: len(rows)].copy_(rows)
         self._rates[: len(rows)].copy_(sent(rates.astype(np.float32), self._device))
         self._place.zero_()
@@ -93,8 +93,11 @@ class Steps:
                 self._step(captured=False)
                 if self._graph_of != self._now():
                     self.capture()
-            took(place)
-        return self._told[: len(rows)].clone()
+            yield place
+
+    def told(self, count: int) -> Tensor:
+        """What the first so many of the last that were taken told (N, ...)."""
+        return self._told[:count].clone()
 
     def capture(self) -> None:
         """Make the graph of the next steps, which takes none; no graph where that fails."""
@@ -147,7 +150,9 @@ class GraphedLearner(Learner):
             while factors:
                 rows, counts = self.batches.take(min(len(factors), QUEUE))
                 rates = np.outer(factors[: len(counts)], peaks)
-                told.append(self._line.take(rows, rates, lambda place, of=counts: self._took(of[place])))  # type: ignore[misc]
+                for place in self._line.take(rows, rates):
+                    self._took(counts[place])
+                told.append(self._line.told(len(counts)))
                 tokens, factors = tokens + sum(counts), factors[len(counts) :]
             losses, norms = torch.cat(told).unbind(1)
         return Step(loss=losses, gradient_norm=norms[-1], tokens=tokens)
