@@ -13,6 +13,11 @@ from model.training.learner import Learner
 from tune.errors import UserError
 from tune.reports import Evaluation
 
+CHECKPOINT_BYTES = 16
+"""Of a parameter: itself, two moments and the average, of 4 bytes each."""
+DISK_BYTES = 1e8
+"""That a disk takes in a second, where no checkpoint was written to it yet: few take less."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
@@ -28,6 +33,7 @@ class Segment:
     watched: bool = False  # it ends where its loss has turned, and what is kept is its best
     curve: bool = False  # of one with steps: looked at at equal distances, and on the training split too
     peak_flops: float | None = None  # of the device a second, where known: the price of a first step
+    disk_bytes: float = DISK_BYTES  # a second: the price of a first checkpoint
 
     def __post_init__(self) -> None:
         if self.final and self.training_seconds is not None:
@@ -132,7 +138,6 @@ WHOLE_SHARE = 0.5  # of a final segment for them, at most: else the small subset
 FIRST_SHARE = 0.1  # of the device's peak
 FIRST_FLOPS = {"cpu": 4e10, "cuda": 4e12}  # where no peak is known
 FIRST_SECONDS = 0.2
-DISK_BYTES = 1e8  # a second
 
 
 class Forecast:
@@ -202,8 +207,8 @@ class Forecast:
         return tokens * statistics.median(self.paces) if self.paces else self.evaluation_seconds(tokens)
 
     def checkpoint_seconds(self) -> float:
-        """Weights, two moments and the average of 4 bytes each."""
-        return self.lease.expected("checkpoint", FIRST_SECONDS + 16 * self.learner.parameters / DISK_BYTES)
+        written = CHECKPOINT_BYTES * self.learner.parameters
+        return self.lease.expected("checkpoint", FIRST_SECONDS + written / self.segment.disk_bytes)
 
     def closing_seconds(self) -> float:
         """What must follow the last step: the evaluations, the last by the averaged weights, and the checkpoint."""

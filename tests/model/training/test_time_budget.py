@@ -53,6 +53,12 @@ def test_the_lease_is_never_overrun(seed: int, clock: Script, life: Life) -> Non
     assert [report.ended is None for report in reports] == [True] * (len(reports) - 1) + [False]
 
 
+def test_a_lease_pays_for_steps_where_the_disk_is_known_to_take_the_checkpoint_in_time(life: Life) -> None:
+    for disk_bytes, steps in ((1e3, 0), (1e9, 3)):
+        last = life(steps=3, device_seconds=20.0, disk_bytes=disk_bytes)[-1]
+        assert (last.ended, last.steps) == ("rung" if steps else "lease", steps)
+
+
 def test_a_lease_too_short_begins_nothing(life: Life) -> None:
     last = life(steps=100, device_seconds=1.01)[-1]
     assert (last.ended, last.steps, last.valid, last.checkpoint) == ("lease", 0, None, None)
