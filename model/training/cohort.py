@@ -25,7 +25,7 @@ from model.nn import precision
 from model.nn.attention import Attention, Dropout, Members
 from model.nn.gpt import GPT
 from model.training import checkpoint as checkpoints
-from model.training.graph import QUEUE, Steps
+from model.training.graph import QUEUE, CapturedSteps
 from model.training.learner import Learner, Step
 from model.training.muon import AdamW, step_together
 
@@ -56,7 +56,7 @@ class Cohort:
         self._stacks: list[nn.Parameter] = []
         self._dropouts = Members([], [])
         self._clips = torch.empty(0)
-        self._line: Steps | None = None
+        self._captured: CapturedSteps | None = None
         self._shared: tuple[int, ...] = ()  # of each, the first whose rates are always its own
 
     def join(self, learner: Learner) -> None:
@@ -66,7 +66,7 @@ class Cohort:
         assert first.data is learner.data and first.micro_batches == learner.micro_batches, "members have like batches"
         alike = (getattr(first.config, name) == getattr(learner.config, name) for name in SHAPE)
         assert all(alike), "members have one shape"
-        self._line = None
+        self._captured = None
         generator = torch.Generator()
         generator.set_state(torch.get_rng_state())
         self.learners.append(learner)
@@ -79,7 +79,7 @@ class Cohort:
         torch.set_rng_state(self._generators.pop(place).get_state())
         for parameter in learner.names:
             parameter.data = parameter.detach().clone()
-        self._model, self._stacks, self._line = None, [], None
+        self._model, self._stacks, self._captured = None, [], None
         if self.learners:
             self._stack()
         return learner
@@ -103,7 +103,7 @@ class Cohort:
             for group in learner.optimizer.param_groups:
                 group["lr"] = group["peak_rate"] * factor
         batch, tokens = TrainBatches.joined(self._batches())
-        with nullcontext() if self._line is None else self._line.aside():
+        with nullcontext() if self._captured is None else self._captured.aside():
             losses, norms = self._gradients(batch), self._update()
             self._took(tokens)
         told = zip(losses, norms, tokens, strict=True)
@@ -117,14 +117,14 @@ class Cohort:
                 Step(torch.stack([step.loss for step in of]), of[-1].gradient_norm, sum(step.tokens for step in of))
                 for of in taken
             ]
-        told, counts, line = list[Tensor](), list[tuple[int, ...]](), self._steps()
-        with line.aside():
+        told, counts, captured = list[Tensor](), list[tuple[int, ...]](), self._steps()
+        with captured.aside():
             while len(counts) < len(factors):
                 rows, tokens = TrainBatches.taken(self._batches(), min(QUEUE, len(factors) - len(counts)))
                 some = np.array(factors[len(counts) : len(counts) + len(tokens)])
-                for place in line.take(rows, self._rates(some)):
+                for place in captured.take(rows, self._rates(some)):
                     self._took(tokens[place])
-                told.append(line.told(len(tokens)))
+                told.append(captured.told(len(tokens)))
                 counts += tokens
             losses, norms = torch.cat(told).unbind(-1)  # (N, K) each
         each = zip(losses.unbind(1), norms[-1], zip(*counts, strict=True), strict=True)
@@ -133,16 +133,16 @@ class Cohort:
     def _batches(self) -> list[TrainBatches]:
         return [_resident(learner) for learner in self.learners]
 
-    def _steps(self) -> Steps:
-        if self._line is None:
+    def _steps(self) -> CapturedSteps:
+        if self._captured is None:
             members, first = len(self.learners), self.learners[0]
             rows = TrainBatches.taken(self._batches(), 0)[0].shape[1:]
             rates = members * len(first.optimizer.param_groups)
-            self._line = Steps(
+            self._captured = CapturedSteps(
                 first.device, rows=rows, rates=rates, told=(members, 2), body=self._body,
                 now=lambda: (self._model, self._shared), guard=self._guard,
             )  # fmt: skip
-        return self._line
+        return self._captured
 
     def _rates(self, factors: np.ndarray) -> np.ndarray:
         """Of each group of each member (N, K groups), and who shares them from now on."""
@@ -154,10 +154,10 @@ class Cohort:
 
     def _body(self, rows: Tensor, captured: bool) -> Tensor:
         """Loss and norm of each (K, 2)."""
-        line, batches = self._steps(), _resident(self.learners[0])
-        groups = len(line.rate) // len(self.learners)
+        steps, batches = self._steps(), _resident(self.learners[0])
+        groups = len(steps.rate) // len(self.learners)
         for learner, first in zip(self.learners, self._shared, strict=True):
-            of = line.rate[first * groups : (first + 1) * groups]
+            of = steps.rate[first * groups : (first + 1) * groups]
             for group, rate in zip(learner.optimizer.param_groups, of, strict=True):
                 group["lr"] = rate
         inputs, targets = batches.gather(rows.flatten())

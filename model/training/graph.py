@@ -32,7 +32,7 @@ def _stream_of(device: str) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-class Steps:
+class CapturedSteps:
     """Steps on a GPU: what each reads waits in a queue there, and they are replays of one where that can be captured.
 
     rows, told: the shapes of what a step reads and tells; rates: how many it reads. body: takes a step, whose rates are
@@ -126,7 +126,7 @@ class GraphedLearner(Learner):
 
     def __init__(self, config: Config, data: Data, device: torch.device, micro_batches: int = 1):
         super().__init__(config, data, device, micro_batches)
-        self._line = Steps(
+        self._captured = CapturedSteps(
             device, rows=self.batches.take(0)[0].shape[1:], rates=len(self.optimizer.param_groups), told=(2,),
             body=self._body, now=lambda: (self.micro_batches, self._loss, self.dropout), guard=self._guard,
         )  # fmt: skip
@@ -134,32 +134,32 @@ class GraphedLearner(Learner):
     @property
     def graphed(self) -> bool:
         """Whether the next step is replayed."""
-        return self._line.graphed
+        return self._captured.graphed
 
     def rehearse(self) -> None:
         """As any Learner's; then the step is captured."""
-        with self._line.aside():
+        with self._captured.aside():
             super().rehearse()
-            self._line.capture()
+            self._captured.capture()
 
     def advance(self, factors: Sequence[float]) -> Step:
         """A step at each of these shares of the peak rates; the host waits for none of them."""
         peaks = [group["peak_rate"] for group in self.optimizer.param_groups]
         told, tokens = list[Tensor](), 0
-        with self._line.aside():
+        with self._captured.aside():
             while factors:
                 rows, counts = self.batches.take(min(len(factors), QUEUE))
                 rates = np.outer(factors[: len(counts)], peaks)
-                for place in self._line.take(rows, rates):
+                for place in self._captured.take(rows, rates):
                     self._took(counts[place])
-                told.append(self._line.told(len(counts)))
+                told.append(self._captured.told(len(counts)))
                 tokens, factors = tokens + sum(counts), factors[len(counts) :]
             losses, norms = torch.cat(told).unbind(1)
         return Step(loss=losses, gradient_norm=norms[-1], tokens=tokens)
 
     def _body(self, rows: Tensor, captured: bool) -> Tensor:
         """Loss and norm (2,) of a step."""
-        for group, rate in zip(self.optimizer.param_groups, self._line.rate, strict=True):
+        for group, rate in zip(self.optimizer.param_groups, self._captured.rate, strict=True):
             group["lr"] = rate
         inputs, targets = self.batches.gather(rows)
         batch = Batch(inputs, targets, (targets != IGNORED).sum())  # type: ignore[arg-type]
