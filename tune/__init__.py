@@ -16,6 +16,8 @@ RAY_SETTINGS = {
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     # an experiment's Ray is its own: none of its nodes is about to be taken away, which a process would watch for
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    # as Tune would have it in trials' own environment, which is this one (tune/backend/session.py)
+    "PL_DISABLE_FORK": "1",
     # Ray gives its workers niceness 15: a trial that pays by the second must not yield to whatever else runs
     "RAY_worker_niceness": "0",
 }
