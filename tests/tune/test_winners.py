@@ -191,7 +191,7 @@ def test_the_driver_gives_signs_of_life_until_the_last_winner_has_written(
 
     beats: list[float] = []
     (tmp_path / "text.txt").write_text("To be, or not to be. " * 1000)
-    monkeypatch.setattr("tune.study.local_ray", lambda slots, gpus: nullcontext())
+    monkeypatch.setattr("tune.study.local_ray", lambda slots, gpus, preload: nullcontext())
     monkeypatch.setattr("tune.study.run_trials", lambda *given, **named: None)
     monkeypatch.setattr("tune.study.write_samples", write)
     settings = Settings(

@@ -208,7 +208,7 @@ def test_of_a_list_no_checkpoint_of_an_end_is_kept_and_it_is_told_what_came_to_n
 
     clock, out = Clock(), tmp_path / "study"
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    monkeypatch.setattr("tune.study.local_ray", lambda cpus, gpus: nullcontext())
+    monkeypatch.setattr("tune.study.local_ray", lambda cpus, gpus, preload: nullcontext())
     monkeypatch.setattr("tune.study.make_engine", partial(make_engine, now=clock, elapsed=0.0))
     monkeypatch.setattr("tune.study.run_trials", run_trials)
     asked = settings(fix={"d_model": 64}, translation_corpus=pairs, scale=0.001, name="ablation", out=out)
@@ -231,7 +231,7 @@ def test_a_trial_of_two_cores_has_two_threads_and_two_of_rays_cpus(
     pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    monkeypatch.setattr("tune.study.local_ray", lambda cpus, gpus: nullcontext((cpus, gpus)))
+    monkeypatch.setattr("tune.study.local_ray", lambda cpus, gpus, preload: nullcontext((cpus, gpus)))
     asked = settings(devices=5, cores_per_trial=2, translation_corpus=pairs)
     context = stand(ABLATION, asked, find_devices(asked))
     with closing(Journal(tmp_path, new=True)) as journal, own_ray(context) as ray:

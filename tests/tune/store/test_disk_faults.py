@@ -37,7 +37,7 @@ def fail_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def run_trials(*given: object, **named: object) -> None:
         raise error
 
-    monkeypatch.setattr("tune.study.local_ray", lambda slots, gpus: nullcontext())
+    monkeypatch.setattr("tune.study.local_ray", lambda slots, gpus, preload: nullcontext())
     monkeypatch.setattr("tune.study.run_trials", run_trials)
 
 
