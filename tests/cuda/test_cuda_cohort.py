@@ -1,5 +1,6 @@
 """Trials of one shape on a GPU that is none: few more kernels than one has, and one graph for all."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -51,19 +52,26 @@ def steps_of(cohort: Cohort) -> list[list[float]]:
     ]
 
 
+def both_ways(
+    take: Callable[[], list[list[float]]], monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[list[list[float]], int]]:
+    """What steps tell, and how many were replayed: kernel by kernel, and as they are taken on a GPU."""
+    told = []
+    for ways in ({"graph": no_graph}, {}):
+        with fake_cuda() as seen, monkeypatch.context() as patch:
+            for name, way in ways.items():
+                patch.setattr(torch.cuda, name, way)
+            told.append((take(), seen.launches["graph"]))
+    return told
+
+
 @BOTH
 @pytest.mark.parametrize("changes", [{}, {"precision": "fp32"}, {"optimizer": "adamw"}, {"micro_batches": 2}], ids=str)
 def test_a_graph_of_a_cohort_learns_what_is_learned_kernel_by_kernel(
     family: str, changes: dict[str, Any], data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = []
-    for graphed in (False, True):
-        with fake_cuda() as seen, monkeypatch.context() as patch:
-            if not graphed:
-                patch.setattr(torch.cuda, "graph", no_graph)
-            told.append(steps_of(cohort_of(family, data, **changes)))
-            assert seen.launches["graph"] == (4 if graphed else 0)
-    assert told[0] == told[1]
+    eager, graphed = both_ways(lambda: steps_of(cohort_of(family, data, **changes)), monkeypatch)
+    assert eager == (graphed[0], 0) and graphed[1] == 4
 
 
 @BOTH
@@ -90,16 +98,14 @@ def test_members_learn_in_a_graph_what_each_learns_alone_until_one_leaves_and_be
 def test_where_dropout_begins_for_one_the_graph_of_all_is_made_anew(
     family: str, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = []
-    for graphed in (False, True):
-        with fake_cuda() as seen, monkeypatch.context() as patch:
-            if not graphed:
-                patch.setattr(torch.cuda, "graph", no_graph)
-            cohort = cohort_of(family, data, dropout_after=2 * 128 / data[family].training_tokens, dropout=0.5)
-            cohort.join(Learner(config(family, layers=1, dropout=0.0), data[family], CUDA))
-            told.append([step.loss.tolist() for step in cohort.advance([[1.0] * 4] * 8)])
-            assert (seen.launches["graph"] == 6) == graphed
-    assert told[0] == told[1]
+
+    def losses() -> list[list[float]]:
+        cohort = cohort_of(family, data, dropout_after=2 * 128 / data[family].training_tokens, dropout=0.5)
+        cohort.join(Learner(config(family, layers=1, dropout=0.0), data[family], CUDA))
+        return [step.loss.tolist() for step in cohort.advance([[1.0] * 4] * 8)]
+
+    eager, graphed = both_ways(losses, monkeypatch)
+    assert eager == (graphed[0], 0) and graphed[1] == 6
 
 
 @BOTH
