@@ -57,7 +57,7 @@ class Cohort:
         self._dropouts = Members([], [])
         self._clips = torch.empty(0)
         self._captured: CapturedSteps | None = None
-        self._shared: tuple[int, ...] = ()  # of each, the first whose rates are always its own
+        self._shared: tuple[int, ...] = ()  # of each, the first whose rates are its own in all steps in the queue
 
     def join(self, learner: Learner) -> None:
         """From now on it steps with the others. torch's generator of the CPU is as it left it, and is now its own."""
@@ -145,7 +145,7 @@ class Cohort:
         return self._captured
 
     def _rates(self, factors: np.ndarray) -> np.ndarray:
-        """Of each group of each member (N, K groups), and who shares them from now on."""
+        """Of each group of each member (N, K groups), and who shares them: a graph has that in it."""
         peaks = [[group["peak_rate"] for group in learner.optimizer.param_groups] for learner in self.learners]
         rates = (factors[:, :, None] * np.array(peaks)).astype(np.float32)  # (N, K, groups)
         same = (rates[:, :, None] == rates[:, None]).all((0, 3))

@@ -5,6 +5,7 @@ import os
 import platform
 import secrets
 import signal
+import site
 import socket
 import subprocess
 import sys
@@ -20,7 +21,6 @@ import ray
 import ray._private.node
 import ray._private.utils
 import ray.tune
-import ray.tune.execution.class_cache
 import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -35,6 +35,8 @@ from tune.search.engine import Engine
 from tune.search.resume import Newest
 from tune.settings import Settings
 
+log = logging.getLogger(__name__)
+
 KERNELS_KEPT = "512"
 """By oneDNN, and as many by torch, where memory is limited; each keeps 1,024 otherwise, of 1 MB or more in bf16."""
 
@@ -48,7 +50,8 @@ def keep_fewer_kernels() -> None:
 @contextmanager
 def local_ray(cpus: int, gpus: int | None, *, preload: bool = False) -> Iterator[None]:
     """A Ray of this process's own, whatever else may be up, with so many CPUs and GPUs (None: those that there are).
-    It is gone afterwards, with its files. preload: each worker has imported what trials need before it is given any.
+    It is gone afterwards, with its files. preload: workers import what trials need before they are given any, if that
+    takes no longer than PRELOAD_SECONDS.
 
     Who has no token is refused. It is new for each process and in its environment only, unless one is set there. Ray
     lets everyone write in its folder, so that lies in one that only this user can enter.
@@ -98,20 +101,26 @@ def without_helpers() -> Iterator[None]:
             setattr(node, name, start)
 
 
+ENVIRONMENT = ("DEFAULT_ENV_VARS", "ENV_VARS_TO_PROPAGATE")
+"""What Tune tells each trial of; a later one may have it otherwise, and trials then begin later."""
+
+
 @contextmanager
 def without_environment_of_tunes() -> Iterator[None]:
     """Ray begins workers beforehand, which have this process's environment. Tune gives trials the same with a variable
     or two told apart, which none of these workers serves: another would be begun, at the price of the first lease."""
-    cache = ray.tune.execution.class_cache
-    kept = cache.DEFAULT_ENV_VARS, cache.ENV_VARS_TO_PROPAGATE
-    cache.DEFAULT_ENV_VARS, cache.ENV_VARS_TO_PROPAGATE = {}, set()
+    cache = sys.modules.get("ray.tune.execution.class_cache")
+    kept = {name: getattr(cache, name) for name in ENVIRONMENT if hasattr(cache, name)}
+    for name, told in kept.items():
+        setattr(cache, name, type(told)())
     try:
         yield
     finally:
-        cache.DEFAULT_ENV_VARS, cache.ENV_VARS_TO_PROPAGATE = kept
+        for name, told in kept.items():
+            setattr(cache, name, told)
 
 
-PRELOAD_SECONDS, LOOK_SECONDS = 30.0, 0.05
+PRELOAD_SECONDS, LOOK_SECONDS = 15.0, 0.05
 """Workers that are not ready by then import it later; between two looks for them."""
 
 
@@ -123,8 +132,9 @@ def preloading(ready: Path, workers: int) -> Iterator[None]:
         yield
         return
     ready.mkdir()
-    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    told = {"RAY_preload_python_modules": "tune.backend.preloaded", READY: str(ready), "PYTHONPATH": paths}
+    told = {"RAY_preload_python_modules": "tune.backend.preloaded", READY: str(ready)}
+    if str(ROOT) not in site.getsitepackages():  # where it is found anyway, and would hide the standard library
+        told["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     before = {name: os.environ.get(name) for name in told}
     os.environ.update(told)
     try:
@@ -133,8 +143,15 @@ def preloading(ready: Path, workers: int) -> Iterator[None]:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
     ends = time.monotonic() + PRELOAD_SECONDS
-    while len(list(ready.iterdir())) < workers and time.monotonic() < ends:
+    while (there := len(list(ready.iterdir()))) < workers and time.monotonic() < ends:
         time.sleep(LOOK_SECONDS)
+    if there < workers:
+        log.warning(
+            "%d of %d workers are not ready after %.0f s: their first leases pay",
+            workers - there,
+            workers,
+            PRELOAD_SECONDS,
+        )
 
 
 class Silent(ray.tune.ProgressReporter):

@@ -24,7 +24,7 @@ from model.training.checkpoint import trained_model
 from model.training.evaluation import score, translated_of
 from model.training.learner import Learner
 from model.training.memory import MemoryLimit, prepare_process, ran_out
-from model.training.time_budget import CHECKPOINT_BYTES, DISK_BYTES, Segment
+from model.training.time_budget import CHECKPOINT_BYTES, DISK_BYTES, FIRST_SECONDS, Segment
 from model.training.train import train
 from tune.backend.leased import LeasedTrial, Place
 from tune.errors import refused
@@ -46,7 +46,7 @@ class TrainingTrial(LeasedTrial):
         self, config: dict[str, Any], data: Mapping[str, Data], place: Place, families: Mapping[str, Family]
     ) -> None:
         """Once a process. `data` by family comes out of the object store, shared and read-only; families: a user's."""
-        self._data, self._disk = data, DISK_BYTES
+        self._data, self._disk = data, DISK_BYTES  # a second
         opened = self.hold(config, place)
         for name, family in families.items():
             add(name, family)
@@ -99,10 +99,12 @@ class TrainingTrial(LeasedTrial):
         return merged
 
     def _measured(self, report: Report) -> Report:
-        """With what this process knows of its device and of its memory limit; and what it told of the disk is known."""
+        """With what this process knows of its device and of its memory limit."""
         rate, writing = report.tokens_per_second, report.seconds.get("checkpoint")
-        if report.ended and report.checkpoint and writing:  # the larger ones tell more: each has its own beginning
-            self._disk = max(self._disk, CHECKPOINT_BYTES * report.parameters / writing)
+        if report.ended and report.checkpoint and writing:
+            written = CHECKPOINT_BYTES * report.parameters / writing
+            if written > self._disk or writing > FIRST_SECONDS:  # else it was little, and its beginning took the time
+                self._disk = written
         return dataclasses.replace(
             report,
             limited_bytes=max(report.memory_bytes, self._limit.counted()),

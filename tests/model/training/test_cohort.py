@@ -77,6 +77,14 @@ def test_members_learn_what_each_learns_alone(small: Small, changed: dict[str, A
         assert losses[place] == known and same(cohort.learners[place], learner)
 
 
+def test_many_steps_at_once_are_those_taken_one_by_one(small: Small) -> None:
+    config, data = small
+    configs = [replace(config, **change) for change in CHANGES]
+    losses = together(cohort_of(configs, data), range(STEPS))
+    at_once = cohort_of(configs, data).advance([[factor(step)] * len(configs) for step in range(STEPS)])
+    assert [step.loss.tolist() for step in at_once] == losses
+
+
 def test_each_has_its_dropout_from_where_its_own_text_is_no_longer_new(small: Small) -> None:
     config, data = small
     begins = [(step + 0.5) * config.batch_tokens / data.training_tokens for step in (2, 5, 5)]

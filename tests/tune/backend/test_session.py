@@ -57,19 +57,16 @@ def joined() -> dict[str, subprocess.CompletedProcess[str]]:
         return {name: each.result() for name, each in tries.items()}
 
 
-class Begun:
-    """A trial, which tells where it began and whether torch was there before it."""
-
-    def __init__(self) -> None:
-        self.had = "torch" in sys.modules
-
-    def told(self) -> tuple[int, bool, str]:
-        return os.getpid(), self.had, os.environ["CUDA_VISIBLE_DEVICES"]
-
-
 def test_a_trial_begins_in_a_worker_that_was_begun_beforehand_and_has_imported_what_it_needs_before_it_has_a_gpu() -> (
     None
 ):
+    class Begun:  # a trial; a class of a module would come with the imports of that
+        def __init__(self) -> None:
+            self.had = "torch" in sys.modules
+
+        def told(self) -> tuple[int, bool, str]:
+            return os.getpid(), self.had, os.environ["CUDA_VISIBLE_DEVICES"]
+
     before = dict(os.environ)
     with local_ray(cpus=1, gpus=1, preload=True):
         after, there = dict(os.environ), {each.pid for each in psutil.Process().children(recursive=True)}

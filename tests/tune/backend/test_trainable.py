@@ -85,17 +85,19 @@ def test_a_peak_is_measured_where_none_is_told(begin: Begin, data: TextData) -> 
     assert (measured.steps, known.steps) == (2, 3) and measured.tokens_per_second > 0
 
 
+@pytest.mark.parametrize("guess", [1e4, 1e12])
 def test_what_a_checkpoint_took_is_the_price_of_the_first_of_the_next_trial(
-    begin: Begin, data: TextData, monkeypatch: pytest.MonkeyPatch
+    guess: float, begin: Begin, data: TextData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, real = [], trainable.train
     monkeypatch.setattr(trainable, "train", lambda *of, **how: asked.append(of[2].disk_bytes) or real(*of, **how))
-    monkeypatch.setattr(trainable, "DISK_BYTES", 1e4)
+    monkeypatch.setattr(trainable, "DISK_BYTES", guess)
+    monkeypatch.setattr(trainable, "FIRST_SECONDS", 0.0)
     process = begin(data, told(1e9, steps=2))
     (*_, first) = reports(process)
     process.reset_config(told(1e9, steps=3, trial="t002"))
     written = sum(file.stat().st_size for file in Path(first.checkpoint or "").iterdir())
-    assert asked[0] == 1e4 and asked[1] == pytest.approx(written / first.seconds["checkpoint"], rel=0.5)
+    assert asked[0] == guess and asked[1] == pytest.approx(written / first.seconds["checkpoint"], rel=0.5)
 
 
 def test_a_trial_of_a_list_is_judged_on_both_splits_to_its_end_and_leaves_nothing_on_disk(
