@@ -23,6 +23,10 @@ LONGEST = 107 - len("/12345678/ray/session_2026-01-01_00-00-00_000000_1234567/so
 """Bytes of a path in which Ray may put its sockets: Linux takes 107 for a socket's name."""
 
 
+READY = "RATION_READY"
+"""The environment's name for a folder: a worker that has imported what trials need leaves a file there."""
+
+
 def cpu_name() -> str:
     """The processor's model, where the system tells."""
     try:

@@ -103,7 +103,7 @@ class Cohort:
             for group in learner.optimizer.param_groups:
                 group["lr"] = group["peak_rate"] * factor
         batch, tokens = TrainBatches.joined(self._batches())
-        with nullcontext() if self._captured is None else self._captured.aside():
+        with self._steps().aside() if self.learners[0].device.type == "cuda" else nullcontext():
             losses, norms = self._gradients(batch), self._update()
             self._took(tokens)
         told = zip(losses, norms, tokens, strict=True)
@@ -147,7 +147,7 @@ class Cohort:
     def _rates(self, factors: np.ndarray) -> np.ndarray:
         """Of each group of each member (N, K groups), and who shares them: a graph has that in it."""
         peaks = [[group["peak_rate"] for group in learner.optimizer.param_groups] for learner in self.learners]
-        rates = (factors[:, :, None] * np.array(peaks)).astype(np.float32)  # (N, K, groups)
+        rates = factors[:, :, None] * np.array(peaks)  # (N, K, groups)
         same = (rates[:, :, None] == rates[:, None]).all((0, 3))
         self._shared = tuple(int(first) for first in same.argmax(1))
         return rates.reshape(len(rates), -1)

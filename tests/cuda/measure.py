@@ -315,7 +315,7 @@ def _as_one(bench: Bench, config: Config, data: Data) -> Row:
         del cohort
     return row(
         "trials of one shape as one, with dropout: ms of a step of one kernel by kernel, as a graph; of each of so "
-        f"many kernel by kernel = times the first, as a graph = times the first, times the second; how far losses of "
+        "many kernel by kernel = times the first, as a graph = times the first, times the second; how far losses of "
         f"{SEEDS} as one graph are at most from each's alone in {bench.steps} steps",
         f"{named(config)}, {config.batch_tokens:,} tokens: {eager * 1e3:.3g}, {graph * 1e3:.3g}; {'; '.join(told)}; "
         f"{_farthest(bench, config, data):.2g}",

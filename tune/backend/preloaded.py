@@ -5,9 +5,7 @@ import os
 from pathlib import Path
 
 import tune.backend.trainable  # noqa: F401
-
-READY = "RATION_READY"
-"""The environment's name for the folder of these files."""
+from tune.machine import READY
 
 if READY in os.environ:
     Path(os.environ[READY], str(os.getpid())).touch()

@@ -25,12 +25,11 @@ import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from model.nn.precision import native
-from tune.backend.preloaded import READY
 from tune.backend.scheduler import AdmittingSearcher, BudgetScheduler, Desk, SlotKeeper
 from tune.devices import Devices, cores_of_trial
 from tune.errors import ROOT
 from tune.flags import invalid
-from tune.machine import private_folder
+from tune.machine import READY, private_folder
 from tune.search.engine import Engine
 from tune.search.resume import Newest
 from tune.settings import Settings

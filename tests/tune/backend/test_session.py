@@ -13,9 +13,9 @@ import pytest
 import ray
 from ray.tune.execution.class_cache import _ActorClassCache
 
-from tune.backend.preloaded import READY
 from tune.backend.session import local_ray
 from tune.errors import ROOT
+from tune.machine import READY
 
 JOIN = "import sys, ray; ray.init(address=sys.argv[1], logging_level=50); print(ray.cluster_resources()['CPU'])"
 
