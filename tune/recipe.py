@@ -20,8 +20,10 @@ Compute-optimal size grows with the square root of the compute (Hoffmann et al. 
 LEAST_TOKENS_A_WEIGHT, MOST_TOKENS_A_WEIGHT = 5, 100
 """Of a model's layers, what it should see: compute-optimal are 20 (Hoffmann et al. 2022); a text with fewer is learned
 by heart, and more would train a better, larger model."""
-LIFE_SHARE = 0.7
-"""Of what a family's device-seconds train, the part of the one trial that is trained to its end."""
+LIFE_SHARE, LIFE_SHARES = 0.7, {"translation": 0.85}
+"""Of what a family's device-seconds train, the part of the one trial that is trained to its end; and of families whose
+loss falls so steeply there still that time is worth more than a choice: a third more of ten minutes of a core brings a
+translator .08 nats, nanogpt .01 (docs/log.md, days 30, 32)."""
 MOST_EPOCHS = 40
 """Of the small text that serves where none is named, and of any before --plan says that it is too small: to train on
 what was seen so often already is worth nothing, and on what was seen up to 4 times about as much as on new text
@@ -208,7 +210,7 @@ def recipe(
         flops = prices.trained(family, weights, FLOPS_PER_WEIGHT * weights * given.get("batch_tokens", batch))
         weights = min(max(suited_weights(family, seconds * flops), sizes[0]), sizes[1])
         tokens = seconds * flops / (FLOPS_PER_WEIGHT * weights)
-        life = LIFE_SHARE * tokens
+        life = life_share(family) * tokens
         batch, why_batch = _batch(base, kind, life, text_tokens)
     context, why_context = base["context"], "rows are sentences"
     if windowed_tokens is None:
@@ -268,6 +270,11 @@ def _rate_times(times: float) -> float:
     return min(max(math.sqrt(times), 1 / RATE_TIMES), RATE_TIMES)
 
 
+def life_share(family: str) -> float:
+    """Of LIFE_SHARE and LIFE_SHARES, a family's."""
+    return LIFE_SHARES.get(family, LIFE_SHARE)
+
+
 def suited_weights(family: str, compute: float) -> float:
     """Those of the layers of a model that suits so many FLOPs of training, as far as is known before any."""
     return layer_weights(family, CENTRE) * math.sqrt(compute / CENTRE_COMPUTE)
@@ -276,7 +283,7 @@ def suited_weights(family: str, compute: float) -> float:
 def small_text_seconds(kind: str) -> float:
     """Device-seconds of a family up to which the small text serves: its last trial, of the size that suits so much
     compute, goes through it MOST_EPOCHS times in steps that fill the device."""
-    tokens = MOST_EPOCHS * SMALL_TEXT_TOKENS / LIFE_SHARE
+    tokens = MOST_EPOCHS * SMALL_TEXT_TOKENS / life_share("nanogpt")
     weights = layer_weights("nanogpt", CENTRE)  # at CENTRE_COMPUTE; both grow with the square root of the compute
     compute = (FLOPS_PER_WEIGHT * weights * tokens) ** 2 / CENTRE_COMPUTE
     weights = suited_weights("nanogpt", compute)

@@ -125,14 +125,14 @@ def test_where_no_text_is_named_it_follows_from_the_cap_alone(tmp_path: Path) ->
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_small_text_serves_as_long_as_the_recipes_last_trial_goes_through_it_so_many_times(device: str) -> None:
     from model.config import RECIPES
-    from tune.recipe import LIFE_SHARE, MOST_EPOCHS, SMALL_TEXT_TOKENS, recipe, small_text_seconds
+    from tune.recipe import MOST_EPOCHS, SMALL_TEXT_TOKENS, life_share, recipe, small_text_seconds
     from tune.step_prices import NOMINAL
 
     made = recipe(
         base=RECIPES["nanogpt"], given={}, family="nanogpt", kind=device, seconds=small_text_seconds(device),
         prices=NOMINAL[device], text_tokens=1_000_000, windowed_tokens=50_000, sizes=(1.0, 1e12),
     )  # fmt: skip
-    epochs = LIFE_SHARE * made.tokens / SMALL_TEXT_TOKENS  # on a GPU in steps of nearly as many tokens as fill it
+    epochs = life_share("nanogpt") * made.tokens / SMALL_TEXT_TOKENS  # on a GPU in steps of nearly as many as fill it
     assert epochs == pytest.approx(MOST_EPOCHS, rel=1e-6 if device == "cpu" else 0.3)
 
 

@@ -198,6 +198,14 @@ def test_it_tells_what_patience_costs_and_brings(planned: Callable[..., Plan]) -
     assert planned(devices=1).patient is None
 
 
+@pytest.mark.parametrize(("search", "steeper_has_more"), [("prior", True), ("random", False)])
+def test_where_shapes_are_suggested_a_leader_whose_loss_falls_steeply_has_more(
+    planned: Callable[..., Plan], search: str, steeper_has_more: bool
+) -> None:
+    families = planned(families="translation,nanogpt", search=search).families
+    assert (families["translation"].kept > families["nanogpt"].kept) is steeper_has_more
+
+
 def test_the_first_rung_passes_a_warm_up(planned: Callable[..., Plan]) -> None:
     """Before its end a loss tells who steps the fastest."""
     short, long = (planned(set={"warm_up_steps": steps}).families["nanogpt"].rungs[0].training for steps in (1, 20_000))

@@ -10,7 +10,7 @@ from tune.curves.asked import Amount, ReplaySettings
 from tune.curves.recorded import Curve, Table
 from tune.curves.supply import Supply
 from tune.errors import UserError
-from tune.recipe import FLOPS_PER_WEIGHT, suited_weights
+from tune.recipe import FLOPS_PER_WEIGHT, LIFE_SHARE, life_share, suited_weights
 from tune.reports import NATS, Evaluation, Report
 from tune.search.engine import WALLS, Engine
 from tune.search.family import CostModel, Family, Policy
@@ -145,9 +145,11 @@ def _family(
     idea, price = cell.scheduler.removeprefix(WITHOUT), engine.price_of("replay")
     if _ours(cell):
         first = unit * step_seconds if math.isfinite(life) else None  # reports are as close as they are
+        share = life_share(curves[0].family) if settings.suggest == "prior" else LIFE_SHARE
+        asked = {"last_share": share, **IDEAS.get(idea, {})}
         frame = Frame(
             slots=cell.workers, shortest=shortest, overhead=settings.thaw, start_up=settings.start_up,
-            life=life * step_seconds, rules=Rules(**IDEAS.get(idea, {}), front=idea == OF_FRONT),
+            life=life * step_seconds, rules=Rules(**asked, front=idea == OF_FRONT),
         )  # fmt: skip
         policy = SuccessiveHalving(frame, frame.fit(cell.cap, wall, first), price)
         supply.steps_at = lambda rung: policy.rung_seconds(rung) / step_seconds

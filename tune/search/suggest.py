@@ -5,13 +5,14 @@ import random
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 
 import optuna
 
 from tune.errors import UserError
 from tune.own_space import OwnSpace
-from tune.recipe import LIFE_SHARE
+from tune.recipe import life_share
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.outlook import Outlook, most_promising
 from tune.search_space import ASPECT, FREED, PER_LAYER, Config, Dimension, Space, Value, layer_weights
@@ -20,8 +21,10 @@ ENOUGH_RESULTS = 20
 """The sampler learns from the highest rung that has at least this many; from fewer, five dimensions teach it noise."""
 AS_PROMISING = 0.9
 """Of the prior at its most promising, what its favourites have at least."""
-PRIOR_DRAWS, MODEL_DRAWS = 200, 32
-"""For one suggestion, of which the prior takes one: the more, the nearer it stays to the prior's favourites."""
+MOST_CONFIGS, DRAWS = 5_000, 1_000
+"""Of a space that is looked through whole for each suggestion; of a larger one so many are drawn."""
+FAVOURED, MODEL_DRAWS = 200, 32
+"""For one suggestion, of which what the trials tell takes one: those that the prior favours, and draws of the model."""
 WORST_LOSS = 1e3
 
 SIZE_SPREAD = math.log(3)
@@ -124,12 +127,13 @@ class Suggester:
         told_apart = not isinstance(self._space, OwnSpace)  # of a loop nothing is known but its results
         if new := list(islice(self._new(draws), None if told_apart else 1)):
             new = [config for config in new if self._apart(config) not in self._trainings] or new
-            return new[most_promising(new, self._prior, self._outlook)]
+            favoured = new[:FAVOURED]
+            return favoured[most_promising(favoured, self._prior, self._outlook)]
         return next(config for config in self._space.configs() if _key(config) not in self._keys)
 
     def _new(self, draws: Iterable[Config]) -> Iterator[Config]:
         """Those that are valid and were not tried."""
-        return (config for config in draws if self._space.contains(config) and _key(config) not in self._keys)
+        return (config for config in draws if _key(config) not in self._keys and self._space.contains(config))
 
     def _apart(self, config: Config) -> frozenset[tuple[str, Value]]:
         """What sets it apart from the first step on."""
@@ -139,8 +143,24 @@ class Suggester:
         """Of the suggestion to make now: it follows from the seed and how many were made before."""
         return random.Random(f"{self._seed} {len(self._given)}")
 
-    def _by_prior(self, rng: random.Random) -> Iterator[Config]:
-        return (self._space.sample(rng) for _ in range(PRIOR_DRAWS))
+    def _by_prior(self, rng: random.Random) -> Iterable[Config]:
+        """All of a small space, or as many draws; those of a loop, of which nothing is known, as they come."""
+        if isinstance(self._space, OwnSpace):
+            return (self._space.sample(rng) for _ in range(FAVOURED))
+        if self._space.count <= MOST_CONFIGS:
+            return self._whole
+        return self._favoured(self._space.sample(rng) for _ in range(DRAWS))
+
+    @cached_property
+    def _whole(self) -> list[Config]:
+        """All that the space has."""
+        configs = list(self._space.configs())
+        random.Random(f"{self._seed}").shuffle(configs)
+        return self._favoured(configs)
+
+    def _favoured(self, configs: Iterable[Config]) -> list[Config]:
+        """Those that the prior favours first, equals as they come."""
+        return sorted(configs, key=self._prior, reverse=True)
 
     def _by_results(self, rng: random.Random) -> Iterator[Config]:
         """Draws of Optuna's sampler, which knows the results of the highest rung with enough of them, and what runs."""
@@ -219,7 +239,7 @@ def prior(
         if family not in TURNS:
             return 0.0
         own = layer_weights(family, config)
-        epochs = LIFE_SHARE * tokens / text_tokens * math.sqrt(weights / own)  # as a step's seconds grow, about
+        epochs = life_share(family) * tokens / text_tokens * math.sqrt(weights / own)  # as a step's seconds grow, about
         turns = TURNS[family] / (own / text_tokens) ** (1 / 3)
         return max(0.0, MORE_DROPOUT * (1 + math.log2(epochs / turns)))
 

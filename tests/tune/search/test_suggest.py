@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tune.recipe import LIFE_SHARE
+from tune.recipe import life_share
 from tune.search.suggest import ENOUGH_RESULTS, Suggester, first_search, prior
 from tune.search_space import Config, Space, layer_weights
 
@@ -51,6 +51,15 @@ def test_siblings_that_are_one_training_at_first_wait_for_other_shapes(search: s
         found[alike] = [suggest.suggest(f"t{number:03d}") for number in range(shapes // 2)]
     apart = {alike: len({(each["heads"], each["layers"]) for each in configs}) for alike, configs in found.items()}
     assert apart[()] < apart["dropout",] == shapes // 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_until_trials_tell_the_most_promising_of_all_that_are_left_comes_next(seed: int) -> None:
+    promise = prior(SPACE.default(), family="nanogpt", weights=6e5, tokens=2e7, text_tokens=1e6)
+    suggest = Suggester(SPACE, seed=seed, search="prior", prior=promise)
+    given = [suggest.suggest(f"t{number:03d}") for number in range(12)]
+    best = sorted((promise(config) for config in SPACE.configs() if config != given[0]), reverse=True)
+    assert given[0] == SPACE.default() and [promise(config) for config in given[1:]] == best[: len(given) - 1]
 
 
 def test_random_is_uniform_over_the_valid_points_whatever_the_prior_says() -> None:
@@ -189,7 +198,7 @@ def test_a_translator_that_would_turn_without_is_given_dropout() -> None:
     """The more, the smaller the text, as ten and thirty thousand pairs said: after 5 epochs none."""
 
     def favourite(epochs: float, text_tokens: float) -> float:
-        tokens = epochs * text_tokens / LIFE_SHARE
+        tokens = epochs * text_tokens / life_share("translation")
         promise = prior(SPACE.default(), family="translation", weights=9e5, tokens=tokens, text_tokens=text_tokens)
         shape = {**SPACE.default(), "d_model": 128, "layers": 2}
         return max(SPACE.dimensions["dropout"], key=lambda dropout: promise({**shape, "dropout": dropout}))  # type: ignore[return-value]
