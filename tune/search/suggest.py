@@ -143,24 +143,21 @@ class Suggester:
         """Of the suggestion to make now: it follows from the seed and how many were made before."""
         return random.Random(f"{self._seed} {len(self._given)}")
 
-    def _by_prior(self, rng: random.Random) -> Iterable[Config]:
-        """All of a small space, or as many draws; those of a loop, of which nothing is known, as they come."""
+    def _by_prior(self, rng: random.Random) -> Iterator[Config]:
+        """All of a small space, or many draws, those first that the prior favours; of a loop draws as they come, as
+        nothing is known of it."""
         if isinstance(self._space, OwnSpace):
             return (self._space.sample(rng) for _ in range(FAVOURED))
-        if self._space.count <= MOST_CONFIGS:
-            return self._whole
-        return self._favoured(self._space.sample(rng) for _ in range(DRAWS))
+        drawn = self._whole if self._space.count <= MOST_CONFIGS else self._told(map(self._space.sample, [rng] * DRAWS))
+        return (config for _, config in sorted(drawn, key=lambda each: (each[0], rng.random()), reverse=True))
 
     @cached_property
-    def _whole(self) -> list[Config]:
-        """All that the space has."""
-        configs = list(self._space.configs())
-        random.Random(f"{self._seed}").shuffle(configs)
-        return self._favoured(configs)
+    def _whole(self) -> list[tuple[float, Config]]:
+        return self._told(self._space.configs())
 
-    def _favoured(self, configs: Iterable[Config]) -> list[Config]:
-        """Those that the prior favours first, equals as they come."""
-        return sorted(configs, key=self._prior, reverse=True)
+    def _told(self, configs: Iterable[Config]) -> list[tuple[float, Config]]:
+        """What the prior says of each."""
+        return [(self._prior(config), config) for config in configs]
 
     def _by_results(self, rng: random.Random) -> Iterator[Config]:
         """Draws of Optuna's sampler, which knows the results of the highest rung with enough of them, and what runs."""
