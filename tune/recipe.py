@@ -22,8 +22,8 @@ LEAST_TOKENS_A_WEIGHT, MOST_TOKENS_A_WEIGHT = 5, 100
 by heart, and more would train a better, larger model."""
 LIFE_SHARE, LIFE_SHARES = 0.7, {"translation": 0.85}
 """Of what a family's device-seconds train, the part of the one trial that is trained to its end; and of families whose
-loss falls so steeply there still that time is worth more than a choice: a third more of ten minutes of a core brings a
-translator .08 nats, nanogpt .01 (docs/log.md, days 30, 32)."""
+loss falls so steeply there still that time is worth more than a choice: by the power .28 of ten minutes of a core for a
+translator, .03 for nanogpt (docs/log.md, days 30, 32)."""
 MOST_EPOCHS = 40
 """Of the small text that serves where none is named, and of any before --plan says that it is too small: to train on
 what was seen so often already is worth nothing, and on what was seen up to 4 times about as much as on new text

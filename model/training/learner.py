@@ -1,6 +1,5 @@
 """A model with its optimizer and batches: what one optimizer step changes and a checkpoint keeps."""
 
-import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -26,9 +25,6 @@ MOMENTUM = 0.9
 """Of SGD."""
 NEW_DROPOUT = 1.5
 """Times what was trained on when it began: until then a model learns to do with it (docs/log.md, day 26)."""
-WORTH_DROPOUT = 2.0
-"""Times what was trained on where it is due, that a training must go on to: one that ended after 1.7 times as much was
-.02 nats better without (docs/log.md, day 32)."""
 ADAMW_KEEPS, MOMENTUM_KEEPS = ("step", "exp_avg", "exp_avg_sq"), ("momentum_buffer",)
 """Of each parameter, by the names of torch's optimizers."""
 
@@ -48,7 +44,7 @@ class Learner:
     micro_batches: into how many parts a batch is cut, whose gradients add up to the whole's; doubled where memory runs
     out (`ran_out`), as long as that helps. forward: what the loss calls, which may be more than the model that is kept;
     rank: of the processes that learn the same together. dropout: the rate that there is now, which is the config's once
-    the text was seen `dropout_after` times, and 0 before, and in a training that ends soon after that.
+    the text was seen `dropout_after` times, and 0 before.
     """
 
     rank = 0
@@ -76,7 +72,7 @@ class Learner:
         self._loss = self._loss_of
         self.dropout = config.dropout
         self._dropouts = [each for each in self.model.modules() if isinstance(each, Dropout) and each.rate > 0]
-        self._drops_from = self._due = config.dropout_after * data.training_tokens
+        self._drops_from = config.dropout_after * data.training_tokens
         self._drop_when_due()
 
     def step(self, factor: float) -> Step:
@@ -102,12 +98,6 @@ class Learner:
         if self.average is not None:
             self.average.update(self.steps)
         self._drop_when_due()
-
-    def ends_after(self, tokens: float) -> None:
-        """The training ends after about so many in all: dropout that has not begun does not where it would not pay."""
-        if not self.dropout:
-            self._drops_from = self._due if tokens >= WORTH_DROPOUT * self._due else math.inf
-            self._drop_when_due()
 
     def _drop_when_due(self) -> None:
         """New text needs no dropout, which only slows it (Liu et al. 2023, arXiv:2303.01500, call it late dropout)."""
@@ -249,7 +239,6 @@ class Learner:
         return {
             "steps": self.steps,
             "tokens": self.tokens,
-            "dropout": self.dropout,
             "batches": self.batches.state(),
             "scaler": self.scaler.state_dict(),
         }
@@ -268,8 +257,6 @@ class Learner:
         self.batches.load_state(saved.state["batches"])
         self.scaler.load_state_dict(saved.state["scaler"])
         self.set_random_state(saved.tensors)
-        left_out = self.tokens >= self._due and not saved.state.get("dropout", self.config.dropout)
-        self._drops_from = math.inf if left_out else self._due
         self._drop_when_due()
 
     def random_state(self) -> dict[str, Tensor]:

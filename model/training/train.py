@@ -142,7 +142,6 @@ class _Training:
     def _advance(self) -> None:
         """Take a step; on a GPU, as many as it can be given at once."""
         self._begin_decay_when_due()
-        self._tell_the_end()
         if self._compiles_now():
             with self.lease.spent_on("compile"):
                 with self.memory.aside():  # it loads the compiler
@@ -200,12 +199,6 @@ class _Training:
             if self.decay.fraction == 1.0:
                 self._save(checkpoints.BEFORE_DECAY, after=self.forecast.closing_seconds())
             self.decay.begin(self._ahead())
-
-    def _tell_the_end(self) -> None:
-        """In a final segment, after how many tokens it ends, as soon as steps tell that."""
-        learner, step = self.learner, 1.0 if self.segment.steps is not None else self.pace.median()
-        if self.segment.final and learner.steps and step:
-            learner.ends_after(learner.tokens * (1 + self._ahead() / step / learner.steps))
 
     def _read(self) -> None:
         """Look at the steps since the last time; where a batch had to be cut, memory counts from there on."""

@@ -24,7 +24,7 @@ AS_PROMISING = 0.9
 MOST_CONFIGS, DRAWS = 5_000, 1_000
 """Of a space that is looked through whole for each suggestion; of a larger one so many are drawn."""
 FAVOURED, MODEL_DRAWS = 200, 32
-"""For one suggestion, of which what the trials tell takes one: those that the prior favours, and draws of the model."""
+"""For one suggestion, of which what the trials tell takes one: trainings that the prior favours; draws of the model."""
 WORST_LOSS = 1e3
 
 SIZE_SPREAD = math.log(3)
@@ -52,7 +52,7 @@ RECIPE_SPREAD = math.log(4)
 class Suggester:
     """Configurations of one family, none twice.
 
-    search: "random": each that is left is equally likely; "prior": the default one, then the most promising of a few;
+    search: "random": each that is left is equally likely; "prior": the default one, then the most promising of all;
     "tpe": so too until there are enough results, then as these tell. prior: how promising a config is before anything
     is known of it, in (0, 1]; outlook: what it is expected to have at its end, as soon as the trials tell; first: what
     earlier studies found, in the place of the default one; asked: what is tried before all of that; alike: dimensions
@@ -118,7 +118,7 @@ class Suggester:
         return config
 
     def _promising(self) -> Config:
-        """The default one first, or what earlier studies found; then the most promising of a few new ones."""
+        """The default one first, or what earlier studies found; then the most promising of those that are left."""
         for config in self._first:
             if _key(config) not in self._keys:
                 return config
@@ -126,8 +126,11 @@ class Suggester:
         draws = self._by_results(rng) if self._search == "tpe" and self._enough() else self._by_prior(rng)
         told_apart = not isinstance(self._space, OwnSpace)  # of a loop nothing is known but its results
         if new := list(islice(self._new(draws), None if told_apart else 1)):
-            new = [config for config in new if self._apart(config) not in self._trainings] or new
-            favoured = new[:FAVOURED]
+            apart = dict[frozenset[tuple[str, Value]], Config]()
+            for config in new:
+                apart.setdefault(self._apart(config), config)
+            favoured = [config for key, config in apart.items() if key not in self._trainings] or new
+            favoured = favoured[:FAVOURED]
             return favoured[most_promising(favoured, self._prior, self._outlook)]
         return next(config for config in self._space.configs() if _key(config) not in self._keys)
 

@@ -10,8 +10,7 @@ import torch
 from model.config import Config
 from model.data.dataset import TextData
 from model.training import train as training
-from model.training.learner import Learner, Step
-from model.training.time_budget import Segment
+from model.training.learner import Learner
 from tests.model.conftest import Script
 from tune.reports import Report
 
@@ -51,33 +50,6 @@ def test_what_goes_on_from_a_checkpoint_knows_whether_it_has_begun(
             path = Path(str(last.checkpoint))
         assert last.valid is not None and through.valid is not None
         assert last.valid.loss == through.valid.loss
-
-
-@pytest.mark.parametrize(("steps", "left_out"), [(2 * BEGINS - 1, True), (2 * BEGINS, False)])
-def test_it_does_not_begin_in_a_training_that_ends_soon_after_nor_where_that_goes_on_from_a_checkpoint(
-    late: Config, text_data: TextData, tmp_path: Path, run: Callable[..., list[Report]], eager: None,
-    monkeypatch: pytest.MonkeyPatch, steps: int, left_out: bool,
-) -> None:  # fmt: skip
-    """And it does where the training is to end later than it was."""
-    rates, plain, asked = dict[int, float](), Learner.step, list[bool]()
-
-    def step(self: Learner, factor: float) -> Step:
-        rates[self.steps] = self.dropout
-        return plain(self, factor)
-
-    def stop() -> bool:
-        asked.append(True)
-        return len(asked) > BEGINS + 1
-
-    monkeypatch.setattr(Learner, "step", step)
-    segment = Segment(device_seconds=1e6, steps=steps, final=True)
-    *_, first = training.train(late, text_data, segment, folder=tmp_path, evaluation_tokens=64, stop=stop)
-    checkpoint = Path(str(first.checkpoint))
-    run(late, text_data, tmp_path / "on", checkpoint=checkpoint, steps=steps, final=True)
-    assert [rates[at] for at in range(steps)] == [0.0 if left_out or at < BEGINS else 0.5 for at in range(steps)]
-    rates.clear()
-    run(late, text_data, tmp_path / "longer", checkpoint=checkpoint, steps=3 * BEGINS, final=True)
-    assert set(rates.values()) == {0.5}
 
 
 def test_what_needs_memory_is_rehearsed_with_it(late: Config, text_data: TextData) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.tune.search.alone import Alone, bare
+from tests.tune.search.alone import Alone, bare, framed
+from tune.recipe import LIFE_SHARE
 from tune.search.confirm import Confirming
 from tune.search.ladder import Rules
 from tune.search.successive_halving import Finish, HandBack, Left, Promote, Start, SuccessiveHalving, Wait
@@ -59,6 +60,17 @@ def test_the_cap_and_the_deadline_hold_and_something_starts(scenario: dict[str, 
     search = played(**scenario)
     assert search.decided("start") and search.spent <= search.seconds
     assert search.clock.now <= scenario.get("deadline", math.inf)
+
+
+@pytest.mark.parametrize(("slots", "alike"), [(1, False), (4, True), (8, True)])
+def test_a_steeper_familys_leader_has_more_of_the_seconds_and_never_more_of_the_wall_clock(
+    slots: int, alike: bool
+) -> None:
+    """On many slots more of that would leave the others less to explore than any leader is worth."""
+    ladders = [
+        framed(slots=slots, rules=Rules(last_share=share)).fit(600.0 * slots, 2 * 600.0) for share in (LIFE_SHARE, 0.85)
+    ]
+    assert (ladders[0] == ladders[1]) is alike and ladders[0].kept <= ladders[1].kept
 
 
 @pytest.mark.parametrize("scenario", KEPT)

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tune.recipe import life_share
+from tune.search.forecast import Progress
+from tune.search.outlook import Outlook
 from tune.search.suggest import ENOUGH_RESULTS, Suggester, first_search, prior
 from tune.search_space import Config, Space, layer_weights
 
@@ -60,6 +62,20 @@ def test_until_trials_tell_the_most_promising_of_all_that_are_left_comes_next(se
     given = [suggest.suggest(f"t{number:03d}") for number in range(12)]
     best = sorted((promise(config) for config in SPACE.configs() if config != given[0]), reverse=True)
     assert given[0] == SPACE.default() and [promise(config) for config in given[1:]] == best[: len(given) - 1]
+
+
+def test_trials_tell_of_trainings_that_are_apart_so_that_none_is_lost_among_siblings() -> None:
+    space = Space(family="nanogpt", precisions=("fp32",), fix={"heads": 4})
+    wide = Outlook(
+        lambda config: float(config["d_model"]), lambda size, speed: (1 / size, 0.0),
+        earlier=[(space.default(), Progress(size=128.0, tokens=1.0, seconds=1.0))],
+    )  # fmt: skip
+    suggest = Suggester(
+        space, seed=0, search="prior", prior=lambda config: 1 / float(config["d_model"]), outlook=wide,
+        alike=("dropout",),
+    )  # fmt: skip
+    given = [suggest.suggest(f"t{number:03d}")["d_model"] for number in range(4)]
+    assert given == [space.default()["d_model"], *[max(space.dimensions["d_model"])] * 3]
 
 
 def test_random_is_uniform_over_the_valid_points_whatever_the_prior_says() -> None:
