@@ -30,12 +30,12 @@ class Rules:
     """The ideas of the policy; the replay leaves each out to see what it is worth.
 
     eta: a rung is so many times the training of the one below, and takes one in so many of those below it. last_share:
-    kept from the start for the leader's last segment, of the wall clock LIFE_SHARE at most; own_life_share: likewise,
-    where trials have a life of their own, of which none takes more. law: what trials would have at their ends is
-    foretold by a law of all of them; doubt: and counts with so many standard deviations on top: one of which little is
-    known waits. fall_kept: before there is one, a loss falls over a rung by so much of what it fell over the one below,
-    as on a power law (0: nothing is extrapolated). past_best: trials that got worse wait behind the others. narrow:
-    slots without use are handed back. rush: where a deadline leaves money idle, others than the leader go on.
+    kept from the start for the leader's last segment, LIFE_SHARE at most where the wall clock binds; own_life_share:
+    likewise, where trials have a life of their own, of which none takes more. law: what trials would have at their ends
+    is foretold by a law of all of them; doubt: and counts with so many standard deviations on top: one of which little
+    is known waits. fall_kept: before there is one, a loss falls over a rung by so much of what it fell over the one
+    below, as on a power law (0: nothing is extrapolated). past_best: trials that got worse wait behind the others.
+    narrow: slots without use are handed back. rush: where a deadline leaves money idle, others than the leader go on.
     least_gain: nats that the last second of a last segment must be expected to bring, by the law (0: none is cut
     short). front: trials are worth what they add to the front of size against loss, and points of it share what is kept
     for a last segment.
@@ -155,7 +155,8 @@ class Frame:
             anew = 2 * self.seeds * confirm
             seconds, wall = seconds - anew, wall - anew / (self.part * self.slots)
         share = self.rules.last_share if math.isinf(self.life) else self.rules.own_life_share
-        kept = min(share * seconds, min(share, LIFE_SHARE) * wall, self.life + self.overhead)
+        share = share if wall >= seconds else min(share, LIFE_SHARE)
+        kept = min(share * min(seconds, wall), self.life + self.overhead)
         coming_up = max(self.start_up, min(self.start_up * self.slots, START_UP_SHARE * seconds))
         explore = max(0.0, min(seconds - kept - coming_up, self.part * self.slots * (wall - kept) - coming_up))
         least = min(
