@@ -42,7 +42,7 @@ TURNS = {"translation": 15.0, "nanogpt": 30.0}
 """After so many epochs a model without dropout is past its best that has one weight in its layers for each token of the
 text, and with r weights after the cube root of r fewer; then MORE_DROPOUT is best, and as much more each time that the
 text is seen twice as often. nanogpt was better without after 7 epochs, level after 14, and better with it after an hour
-(docs/log.md, days 28, 32); epochs are counted as a recipe foretells them, which is half as many again."""
+(docs/log.md, days 28, 32). Epochs are those that a recipe foretells, about one and a half times what a leader has."""
 MORE_DROPOUT = 0.1
 SLOWER_PRECISION = 0.1
 """Promise of a precision that is not the fastest."""
