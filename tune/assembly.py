@@ -12,7 +12,7 @@ from model.nn.precision import of_processor
 from model.training.time_budget import WHOLE_MARGIN
 from tune.backend.leased import Place
 from tune.own_loop import make_loop_family
-from tune.recipe import LIFE_SHARE, evaluation_tokens, life_share
+from tune.recipe import evaluation_tokens, life_share
 from tune.search.confirm import Confirming
 from tune.search.earlier import Learned
 from tune.search.engine import Engine, Listener
@@ -127,7 +127,7 @@ def make_family(
         slots=context.devices.slots, shortest=shortest_rung(context, name), part=settings.families[name],
         overhead=learned.overhead, start_up=learned.start_up, seeds=settings.confirm,
         rules=Rules(
-            last_share=LIFE_SHARE if settings.search == "random" else life_share(name),
+            last_share=life_share(name, suggested=settings.search != "random"),
             least_gain=(settings.stop_below_gain or 0.0) * share / 3600, front=settings.objective == "front"
         ),
     )  # fmt: skip

@@ -22,8 +22,8 @@ LEAST_TOKENS_A_WEIGHT, MOST_TOKENS_A_WEIGHT = 5, 100
 by heart, and more would train a better, larger model."""
 LIFE_SHARE, LIFE_SHARES = 0.7, {"translation": 0.85}
 """Of what a family's device-seconds train, the part of the one trial that is trained to its end; and of families whose
-loss falls so steeply there still that time is worth more than a choice: by the power .28 of ten minutes of a core for a
-translator, .03 for nanogpt (docs/log.md, days 30, 32)."""
+loss falls so steeply there still that time is worth more than a choice: from ten minutes of a core to an hour by the
+power .09 for a translator, .02 for nanogpt (docs/log.md, days 25, 28, 32)."""
 MOST_EPOCHS = 40
 """Of the small text that serves where none is named, and of any before --plan says that it is too small: to train on
 what was seen so often already is worth nothing, and on what was seen up to 4 times about as much as on new text
@@ -270,9 +270,9 @@ def _rate_times(times: float) -> float:
     return min(max(math.sqrt(times), 1 / RATE_TIMES), RATE_TIMES)
 
 
-def life_share(family: str) -> float:
-    """Of LIFE_SHARE and LIFE_SHARES, a family's."""
-    return LIFE_SHARES.get(family, LIFE_SHARE)
+def life_share(family: str, *, suggested: bool = True) -> float:
+    """A family's, where shapes that suit it are suggested; else there is more to choose, and it is LIFE_SHARE."""
+    return LIFE_SHARES.get(family, LIFE_SHARE) if suggested else LIFE_SHARE
 
 
 def suited_weights(family: str, compute: float) -> float:

@@ -10,7 +10,7 @@ from tune.curves.asked import Amount, ReplaySettings
 from tune.curves.recorded import Curve, Table
 from tune.curves.supply import Supply
 from tune.errors import UserError
-from tune.recipe import FLOPS_PER_WEIGHT, LIFE_SHARE, life_share, suited_weights
+from tune.recipe import FLOPS_PER_WEIGHT, life_share, suited_weights
 from tune.reports import NATS, Evaluation, Report
 from tune.search.engine import WALLS, Engine
 from tune.search.family import CostModel, Family, Policy
@@ -145,7 +145,7 @@ def _family(
     idea, price = cell.scheduler.removeprefix(WITHOUT), engine.price_of("replay")
     if _ours(cell):
         first = unit * step_seconds if math.isfinite(life) else None  # reports are as close as they are
-        share = life_share(curves[0].family) if settings.suggest == "prior" else LIFE_SHARE
+        share = life_share(curves[0].family, suggested=settings.suggest == "prior")
         asked = {"last_share": share, **IDEAS.get(idea, {})}
         frame = Frame(
             slots=cell.workers, shortest=shortest, overhead=settings.thaw, start_up=settings.start_up,
