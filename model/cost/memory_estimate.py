@@ -19,14 +19,16 @@ from torch.utils.flop_counter import FlopCounterMode
 from model.config import Config, Data, model_config, pad_of
 from model.cost.estimates import AVERAGE_BYTES, STATE_BYTES, parameters, step_memory_bytes
 from model.data.batches import batch_shape, most_evaluation_tokens
+from model.nn.loss import EVALUATED_AT_ONCE
 from model.nn.precision import compute_dtype
 from tune.errors import UserError
 
 _LOGIT_BYTES = 12  # of an evaluation: in the compute dtype, in fp32, and the logarithms or a soft cap
-_GPU_LOGIT_BYTES = 10  # likewise, without a soft cap: only models of few logits have one
+_GPU_LOGIT_BYTES = 8  # of those that are looked at together, in fp32, and their logarithms
 _GPU_ACTIVATIONS = {"nanogpt": 18, "translation": 26}
 """Of an evaluation, beside its logits: elements a token and channel that torch keeps from others at most. Fitted to 13
-trials on an H200, of d128 to d512, and within 8 % of 33 others, of d64 to d768, in four precisions (docs/log.md)."""
+trials on an H200, of d128 to d512, and within 8 % of 33 others, of d64 to d768, in four precisions; within 4.5 % of
+seven with the logits as they are since (docs/log.md)."""
 
 
 def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: torch.device) -> int:
@@ -48,8 +50,9 @@ def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: t
         whole=True,  # on a CPU where it is compiled
     )
     if device.type == "cuda":  # where the step's graph keeps what it needs
-        each = _GPU_LOGIT_BYTES * data.vocabulary + _GPU_ACTIVATIONS[config.family] * config.d_model * size
-        evaluation = step + tokens * each
+        each = size * data.vocabulary + _GPU_ACTIVATIONS[config.family] * config.d_model * size
+        together = min(tokens * data.vocabulary, EVALUATED_AT_ONCE)
+        evaluation = step + tokens * each + _GPU_LOGIT_BYTES * together
     else:
         each = size if config.family == "translation" and device.type == "cpu" else _LOGIT_BYTES
         evaluation = STATE_BYTES * parameters(made) + tokens * each * data.vocabulary

@@ -11,6 +11,8 @@ from model.data.batches import IGNORED
 
 AT_ONCE = 2**17
 """Logits: on a CPU what is made of them stays in its cache, which is a twentieth of a translator's step."""
+EVALUATED_AT_ONCE = 2**24
+"""Logits on a GPU, of an evaluation: so that it needs little memory beside a step's."""
 
 
 def training_loss(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -30,17 +32,19 @@ def training_loss(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Te
 def sums(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """logits (N, V), targets (N,) -> over those that count: nats, and how many were predicted first"""
     nats, right = list[Tensor](), list[Tensor]()
-    for some, of in _at_once(logits, targets):
+    for some, of in _at_once(logits, targets, on_gpu=EVALUATED_AT_ONCE):
         x = _wide(some)
         nats.append(F.cross_entropy(x, of, ignore_index=IGNORED, reduction="sum"))
         right.append((x.argmax(-1) == of).sum())  # IGNORED is no token's number
     return _joined([each[None] for each in nats]).sum(), _joined([each[None] for each in right]).sum()
 
 
-def _at_once(*rows: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Of logits (N, V), and what else has rows (N, ...), some, or all but on a CPU where no compiler sees to it."""
-    whole = torch.compiler.is_compiling() or rows[0].device.type != "cpu"
-    count = max(1, len(rows[0]) if whole else AT_ONCE // rows[0].shape[1])
+def _at_once(*rows: Tensor, on_gpu: int | None = None) -> Iterator[tuple[Tensor, ...]]:
+    """Of logits (N, V), and what else has rows (N, ...), some; all where a compiler sees to it, or a GPU has room."""
+    most = AT_ONCE if rows[0].device.type == "cpu" else on_gpu
+    if most is None or torch.compiler.is_compiling():
+        most = rows[0].numel()
+    count = max(1, most // max(1, rows[0].shape[1]))
     return zip(*(each.split(count) for each in rows), strict=True)
 
 

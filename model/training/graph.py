@@ -90,6 +90,7 @@ class CapturedSteps:
             if self._graph is not None and self.graphed:
                 self._graph.replay()
             else:
+                self._forget()
                 self._step(captured=False)
                 if self._graph_of != self._now():
                     self.capture()
@@ -98,6 +99,12 @@ class CapturedSteps:
     def told(self, count: int) -> Tensor:
         """What the first so many of the last that were taken told (N, ...)."""
         return self._told[:count].clone()
+
+    def _forget(self) -> None:
+        """The graph that there is serves no longer: its memory is for what follows, not kept beside it."""
+        if self._graph is not None:
+            self._graph = None
+            torch.cuda.empty_cache()
 
     def capture(self) -> None:
         """Make the graph of the next steps, which takes none; no graph where that fails."""
@@ -141,6 +148,11 @@ class GraphedLearner(Learner):
         with self._captured.aside():
             super().rehearse()
             self._captured.capture()
+
+    def compile(self) -> None:
+        """As any Learner's."""
+        with self._captured.aside():
+            super().compile()
 
     def advance(self, factors: Sequence[float]) -> Step:
         """A step at each of these shares of the peak rates; the host waits for none of them."""

@@ -1,5 +1,6 @@
 """A model with its optimizer and batches: what one optimizer step changes and a checkpoint keeps."""
 
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -25,8 +26,18 @@ MOMENTUM = 0.9
 """Of SGD."""
 NEW_DROPOUT = 1.5
 """Times what was trained on when it began: until then a model learns to do with it (docs/log.md, day 26)."""
+MASKS = 16
+"""Gradients of one batch, added up, where dropout makes each another."""
+LEAST_LIKE = 0.02
+"""By how much less alike than two of what is not compiled a gradient of what is compiled may be. On an H200 with torch
+2.11 one of the modern models was .05 less (docs/log.md, day 33)."""
 ADAMW_KEEPS, MOMENTUM_KEEPS = ("step", "exp_avg", "exp_avg_sq"), ("momentum_buffer",)
 """Of each parameter, by the names of torch's optimizers."""
+
+
+log = logging.getLogger(__name__)
+MISCOMPILED = set[str]()
+"""Families of which a compiler's gradients were found wrong in this process."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +171,7 @@ class Learner:
 
     def can_compile(self) -> bool:
         """Whether it serves, and there is a compiler to be found."""
-        if not self.family.compiles:
+        if not self.family.compiles or self.config.family in MISCOMPILED:
             return False
         return shutil.which(os.environ.get("CXX", "g++")) is not None or self.device.type == "cuda"
 
@@ -170,7 +181,8 @@ class Learner:
         What was compiled for other trials of this process is forgotten: torch keeps no more than a few versions of a
         function, and beyond these it runs eagerly without a word. On a CPU g++ gets two files a graph for one a kernel,
         of which each costs it .4 s to begin, and what only calls kernels is in the file that it does little about;
-        recomputing with dropout cannot be written so.
+        recomputing with dropout cannot be written so. On a GPU, of which no test of ours has a compiler, it is taken
+        only where its gradients are those of what is not compiled.
         """
         on_cpu = self.device.type == "cpu"  # whose core compiles: it starts no processes of its own
         torch._inductor.config.compile_threads = 1 if on_cpu else torch.get_num_threads()
@@ -178,6 +190,27 @@ class Learner:
         torch._inductor.config.cpp_wrapper = on_cpu and not self.config.checkpointing
         torch._inductor.config.cpp_wrapper_build_separate = True
         self._loss = torch.compile(self._loss_of, dynamic=False)
+        if not on_cpu and not self._alike():
+            MISCOMPILED.add(self.config.family)
+            self._loss = self._loss_of
+            log.warning("torch.compile gives %s other gradients here: it is not compiled", self.config.family)
+
+    def _alike(self) -> bool:
+        """Whether the gradients of what is compiled are those of what is not, as far as dropout lets that be seen."""
+        random_state, compiled = self.random_state(), self._loss
+        batch = self.batches.some()
+        first = self._gradients_by(self._loss_of, batch)
+        again, other = (cosine(first, self._gradients_by(loss, batch)) for loss in (self._loss_of, compiled))
+        self.set_random_state(random_state)
+        return other > again - LEAST_LIKE
+
+    def _gradients_by(self, loss: Callable[..., tuple[Tensor, Tensor]], batch: Batch) -> list[Tensor]:
+        self._loss = loss
+        for _ in range(MASKS if self.dropout else 1):
+            self._gradients(batch)
+        found = [parameter.grad for parameter in self.names if parameter.grad is not None]
+        self.optimizer.zero_grad(set_to_none=True)
+        return found
 
     def _gradients(self, batch: Batch) -> Tensor:
         """Add the batch's gradients; its un-smoothed loss. Where memory runs out, in smaller and smaller parts."""
@@ -270,6 +303,15 @@ class Learner:
         torch.set_rng_state(state["random.cpu"])
         if self.device.type == "cuda" and "random.cuda" in state:
             torch.cuda.set_rng_state(state["random.cuda"], self.device)
+
+
+def cosine(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
+    """Of the angle between two vectors, each in parts of any shape."""
+    across, own, others = (
+        sum(torch.sum(a * b).item() for a, b in zip(*both, strict=True))
+        for both in ((one, other), (one, one), (other, other))
+    )
+    return across / max(own * others, 1e-60) ** 0.5
 
 
 def dry_batch(config: Config, data: Data) -> Iterator[str]:

@@ -248,7 +248,6 @@ def others(bench: Bench) -> Iterator[Row]:
 def _memory(bench: Bench, config: Config, data: Data) -> Row:
     gc.collect()
     peak = PeakMemory(bench.device)
-    peak.before = 0  # the first trial of a process takes the workspaces of the products too
     learner = make_learner(config, data, bench.device)
     learner.rehearse()
     learner.advance([0.0])

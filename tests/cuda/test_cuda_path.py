@@ -1,6 +1,7 @@
 """What training does on a GPU, on one that is none: all lies on the device, no step waits for it, kernels are few."""
 
 import itertools
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from model.data.batches import Batch
 from model.data.tokenizer import Tokenizer
 from model.inference import continuation, translations
 from model.nn.gpt import GPT
+from model.nn.loss import sums
 from model.nn.precision import PRECISIONS
 from model.nn.translator import Translator
 from model.training.evaluation import IN_FLIGHT, evaluate
@@ -176,6 +178,75 @@ def test_where_dropout_begins_the_graph_is_made_anew(
 
 
 @BOTH
+def test_no_graph_is_kept_beside_a_step_that_is_taken_anew(
+    family: str, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory would be kept too."""
+    made_so_far, kept = list[weakref.ref[Any]](), list[int]()
+    with fake_cuda():
+        make = torch.cuda.CUDAGraph
+        made = make_learner(config(family, layers=1, dropout=0.5, dropout_after=0.01), data[family], CUDA)
+        real = made.family.losses
+
+        def a_graph() -> Any:
+            graph = make()
+            made_so_far.append(weakref.ref(graph))
+            return graph
+
+        def losses(*given: Any) -> Any:
+            kept.append(sum(each() is not None for each in made_so_far))
+            return real(*given)
+
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", a_graph)
+        monkeypatch.setattr(made.family, "losses", losses)
+        made.rehearse()
+        assert not made.dropout
+        made.advance([1.0] * STEPS)
+        assert made.dropout and made.graphed
+    assert kept == [0, 1, 0, 1]  # a step, its capture; and both again where dropout begins
+
+
+@BOTH
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_what_is_compiled_is_taken_only_with_the_gradients_of_what_is_not(
+    family: str, dropout: float, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used, told = [], []
+    monkeypatch.setattr("model.training.learner.MISCOMPILED", set())
+
+    def compiled(function: Callable[..., Any], **_: object) -> Callable[..., Any]:
+        def run(inputs: Any, targets: torch.Tensor) -> Any:
+            used.append(len(targets))
+            return function(inputs, targets)
+
+        return run
+
+    def miscompiled(function: Callable[..., Any], **_: object) -> Callable[..., Any]:
+        """With the loss of the whole, and the gradients of half of it."""
+
+        def run(inputs: Any, targets: torch.Tensor) -> Any:
+            used.append(len(targets))
+            half = torch.where(torch.arange(len(targets), device=CUDA)[:, None] % 2 == 0, targets, batches.IGNORED)
+            (loss, plain), (part, _) = function(inputs, targets), function(inputs, half)
+            return part + (loss - part).detach(), plain
+
+        return run
+
+    for how in (None, compiled, miscompiled):
+        with fake_cuda(), monkeypatch.context() as patch:
+            made = make_learner(config(family, layers=1, dropout=dropout, precision="fp32"), data[family], CUDA)
+            made.rehearse()
+            made.advance([1.0, 1.0])
+            if how is not None:
+                patch.setattr(torch, "compile", how)
+                made.compile()
+                used.clear()
+            told.append(made.advance([1.0, 1.0]).loss.tolist())
+            assert bool(used) == (how is compiled) and made.can_compile() == (how is not miscompiled)
+    assert told[0] == told[1] == told[2]
+
+
+@BOTH
 def test_gradients_are_added_up_on_the_stream_of_the_captures_alone(
     family: str, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +316,16 @@ def test_where_memory_runs_out_the_parts_get_a_graph(
         assert made.micro_batches == 2 and made.ran_out and made.graphed
         losses.append(advanced(made))
     assert losses[0] == losses[1]
+
+
+def test_an_evaluation_makes_fp32_of_a_few_logits_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, targets = torch.randn(40, 10, dtype=torch.bfloat16), torch.arange(40) % 10
+    nats, right = sums(logits, targets)
+    monkeypatch.setattr("model.nn.loss.EVALUATED_AT_ONCE", 100)
+    with fake_cuda() as seen:
+        found = sums(logits.to(CUDA), targets.to(CUDA))
+        assert [each.item() for each in found] == pytest.approx([nats.item(), right.item()])
+        assert seen.launches["_log_softmax"] == 4
 
 
 class Baked(GraphedLearner):

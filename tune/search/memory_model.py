@@ -8,9 +8,7 @@ from tune.units import bytes_text
 
 OVERHEAD_BYTES = {"translation": 800e6, "nanogpt": 200e6}
 """What a trial takes on a CPU whatever the size of its model: a kernel for each shape of batch and layer, compiled
-code, and what the heap does not use again."""
-GPU_OVERHEAD_BYTES = 130e6
-"""Of a GPU: the workspaces of its products."""
+code, and what the heap does not use again. Of a GPU none."""
 FACTOR = 1.1
 """And this many times what its model needs on paper."""
 BEYOND = 1.02
@@ -19,7 +17,7 @@ BEYOND = 1.02
 
 def first_overhead(family: str, kind: str) -> float:
     """Before any trial on such a device was measured; of a family of a user's own the largest counts."""
-    return GPU_OVERHEAD_BYTES if kind == "cuda" else OVERHEAD_BYTES.get(family, max(OVERHEAD_BYTES.values()))
+    return 0.0 if kind == "cuda" else OVERHEAD_BYTES.get(family, max(OVERHEAD_BYTES.values()))
 
 
 class Memory:
