@@ -31,7 +31,7 @@ from model.nn.precision import native
 from model.training.cohort import Cohort
 from model.training.evaluation import evaluate
 from model.training.graph import GraphedLearner, make_learner
-from model.training.learner import Learner
+from model.training.learner import Learner, cosine
 from model.training.memory import PeakMemory, prepare_process
 from model.training.schedule import warm_up
 from tune.devices import MPS
@@ -43,6 +43,12 @@ PART_SECONDS = 480.0
 LAUNCHING = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx")
 SHAPES = [(64, 4, 4), (128, 4, 4), (128, 8, 8), (256, 8, 4), (512, 8, 4)]
 UPSTREAM = {"seconds": 77.0, "loss": 1.4655}  # nanoGPT's shakespeare configuration, as issue 23 has it
+COMPILERS: dict[str, dict[str, Any]] = {
+    "inductor": {},
+    "without mix_order_reduction": {"options": {"triton.mix_order_reduction": False}},
+    "aot_eager": {"backend": "aot_eager"},
+}
+"""What may be wrong: all of it, a part that was known to be (PyTorch's issue 193061), or none of the inductor."""
 FAILED = "the part failed"
 SEEDS = 3
 Row = dict[str, str | None]
@@ -169,6 +175,32 @@ def paths(bench: Bench) -> Iterator[Row]:
             counted = f"{launches(config.family, config.layers):.0f}"
             told = f"{named(config)}: {kernels} (foretold {counted}), {copies}, {waits}, {attention}"
             yield row("a step kernel by kernel: kernels, copies on the device, waits, attention", told, "no wait")
+    for config, data in (*bench.configs(bench.shapes[0]), (bench.upstreams(), bench.text())):
+        yield _compiled_gradients(bench, replace(config, dropout=0.0), data)
+
+
+def _compiled_gradients(bench: Bench, config: Config, data: Data) -> Row:
+    learner, found = Learner(config, data, bench.device), list[str]()
+    learner.advance([warm_up(step, 50) for step in range(bench.steps)])
+    batch = learner.batches.some()
+
+    def gradients(function: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
+        learner.optimizer.zero_grad(set_to_none=True)
+        function(learner.model, config, batch.inputs, batch.targets)[0].backward()
+        return [parameter.grad.clone() for parameter in learner.names if parameter.grad is not None]
+
+    right = gradients(learner.family.losses)
+    for how, options in COMPILERS.items():
+        if how == "aot_eager" or bench.device.type == "cuda":
+            torch.compiler.reset()
+            other = gradients(torch.compile(learner.family.losses, dynamic=False, **options))
+            each = sorted(zip(map(cosine, zip(right), zip(other)), learner.names.values(), strict=True))
+            worst = ", ".join(f"{name} {like:.3f}" for like, name in each[:3])
+            found.append(f"{how} {cosine(right, other):.4f} ({worst})")
+    return row(
+        "what is compiled, without dropout: cosine of its gradients and of those kernel by kernel, the three least",
+        f"{named(config)} of {config.architecture}: {'; '.join(found)}", "1",
+    )  # fmt: skip
 
 
 def speeds(bench: Bench) -> Iterator[Row]:
