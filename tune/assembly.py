@@ -131,8 +131,20 @@ def make_family(
             least_gain=(settings.stop_below_gain or 0.0) * share / 3600, front=settings.objective == "front"
         ),
     )  # fmt: skip
-    policy = Confirming(frame, ladder or frame.fit(seconds / share, wall), price_of)
+    policy = Confirming(
+        frame, ladder or frame.fit(seconds / share, wall), price_of, lambda trial: suggestions.favour(trial)
+    )
     policy.learn(learned.trials)
+    suggestions = Suggester(
+        space, seed=settings.seed, search=settings.search,
+        prior=prior(
+            space.default(), family=name, weights=recipe.weights, tokens=recipe.tokens,
+            text_tokens=context.data[name].training_tokens,
+        ),
+        outlook=Outlook(partial(parameters, context, name), policy.outlook, speeds, policy.addition),
+        first=learned.first, asked=first_configs(settings, space),
+        alike=("dropout",) if recipe.dropout_after else (),
+    )  # fmt: skip
     return Family(
         seconds=settings.families[name] * by_now / share,
         policy=policy,
@@ -143,17 +155,8 @@ def make_family(
         decoding=decoding_seconds if context.devices.kind == "cpu" else lambda step_seconds: 0.0,
         closing=closing_seconds(context, name) if settings.confirm else lambda step_seconds: 0.0,
         seed=settings.seed,
-        suggestions=Suggester(
-            space, seed=settings.seed, search=settings.search,
-            prior=prior(
-                space.default(), family=name, weights=recipe.weights, tokens=recipe.tokens,
-                text_tokens=context.data[name].training_tokens,
-            ),
-            outlook=Outlook(partial(parameters, context, name), policy.outlook, speeds, policy.addition),
-            first=learned.first, asked=first_configs(settings, space),
-            alike=("dropout",) if recipe.dropout_after else (),
-        ),
-    )  # fmt: skip
+        suggestions=suggestions,
+    )
 
 
 def parameters(context: SearchContext, name: str, point: Mapping[str, Any]) -> int:

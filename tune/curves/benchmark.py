@@ -151,7 +151,7 @@ def _family(
             slots=cell.workers, shortest=shortest, overhead=settings.thaw, start_up=settings.start_up,
             life=life * step_seconds, rules=Rules(**asked, front=idea == OF_FRONT),
         )  # fmt: skip
-        policy = SuccessiveHalving(frame, frame.fit(cell.cap, wall, first), price)
+        policy = SuccessiveHalving(frame, frame.fit(cell.cap, wall, first), price, supply.favour)
         supply.steps_at = lambda rung: policy.rung_seconds(rung) / step_seconds
         sizes = {label(curve.config): float(curve.parameters) for curve in curves}
         if idea != OUTLOOK:

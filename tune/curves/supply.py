@@ -125,6 +125,10 @@ class Supply:
         del self._left[index]
         return {"curve": index}
 
+    def favour(self, trial: str) -> float:
+        """How promising it was before anything was known: all alike without a prior."""
+        return self._prior(self._curves[self._given[trial]].config) if self._prior else 1.0
+
     def tried(self, trial: str, config: dict[str, Value]) -> None:
         """Nothing goes on from an earlier run here."""
 

@@ -15,8 +15,11 @@ from tune.search.successive_halving import Confirm, Finish, HandBack, Left, Move
 class Confirming(SuccessiveHalving):
     """Successive halving that keeps what these trainings take, `Ladder.confirm` seconds of a slot for each."""
 
-    def __init__(self, frame: Frame, ladder: Ladder, price: Callable[[str | None, int], float]) -> None:
-        super().__init__(frame, ladder, price)
+    def __init__(
+        self, frame: Frame, ladder: Ladder, price: Callable[[str | None, int], float],
+        favour: Callable[[str], float] = lambda trial: 1.0,
+    ) -> None:  # fmt: skip
+        super().__init__(frame, ladder, price, favour)
         self._begun: list[str] = []
         """Whose configurations were begun anew on this ladder, in turns: the leader's, the other's, ..."""
         self._times: Counter[str] = Counter()

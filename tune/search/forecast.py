@@ -19,6 +19,11 @@ MOST_TRIALS = 200
 """That it is fitted to: those that were observed the most."""
 NEW_SHARE = 0.1
 """It is fitted again when there are so many more observations, as a share of those before."""
+DOUBT = 0.02
+"""Of an expected loss, as a share of it: what is so far above another is as much less promising as by a factor of e
+before anything was known."""
+LEAST_PROMISE = 1e-300
+"""Of a prior: one that rules out all says nothing; and of what adds nothing to the front."""
 NEXT = 1.001
 """How many times as long a training is for which it is asked what more of it brings."""
 Entry = tuple[bool, float, str]
@@ -93,14 +98,16 @@ class Standings:
     falls(rung): how many times its drop over a rung a loss is expected to fall from there to the end, as long as there
     is no law; ahead(rung, seconds): how many times the training that a trial has at a rung, in so many seconds, it has
     at its end; rises: whether a trial that a rung made worse waits behind the others; law, doubt: as of Rules;
-    metric: by which trials are compared; of_front: the front of size against loss counts.
+    metric: by which trials are compared; of_front: the front of size against loss counts; favour(trial): how promising
+    it was before anything was known, in (0, 1], which counts beside its loss as it does in suggestions.
     """
 
     def __init__(
         self, falls: Callable[[int], float], ahead: Callable[[int, float], float], *, rises: bool = True,
         law: bool = True, doubt: float = 1.0, metric: Metric = NATS, of_front: bool = False,
+        favour: Callable[[str], float] = lambda trial: 1.0,
     ) -> None:  # fmt: skip
-        self._metric, self._of_front = metric, of_front
+        self._metric, self._of_front, self._favour = metric, of_front, favour
         self._falls, self._ahead, self._rises, self._has_law, self._doubt = falls, ahead, rises, law, doubt
         self._forecaster: Forecaster | None = None
         self._earlier: list[list[Observation]] = []
@@ -355,7 +362,8 @@ class Standings:
 
     def _entry(self, trial: str) -> Entry:
         loss, doubt = self.expected(trial)
-        return self.trials[trial].past_best, loss * math.exp(self._doubt * doubt), trial
+        unlikely = DOUBT * -math.log(max(self._favour(trial), LEAST_PROMISE))
+        return self.trials[trial].past_best, loss * math.exp(self._doubt * doubt + unlikely), trial
 
     def _arrive(self, standing: Standing) -> None:
         if standing.state == "running" and standing.goal is not None:

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from tune.search.forecast import MOST_TRIALS, NEW_SHARE, Progress
+from tune.search.forecast import DOUBT, LEAST_PROMISE, MOST_TRIALS, NEW_SHARE, Progress
 from tune.search.front import Forecast
 from tune.search_space import Config
 
@@ -25,10 +25,6 @@ EARLIER_SPREAD = 0.3
 """Of how much faster all was in earlier studies, in logs: with another recipe, beside other work on the machine."""
 VAGUE = 1e-6
 """Precision of the mean speed, of which nothing is known before."""
-DOUBT = 0.02
-"""Of an expected loss, as a share of it: what is further above the lowest is less promising in proportion."""
-LEAST_PROMISE = 1e-300
-"""Of a prior: one that rules out all says nothing; and of what adds nothing to the front."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,17 +121,20 @@ class SuccessiveHalving:
     """One family's trials, and which of them its device-seconds go to.
 
     price(trial, rung): expected seconds of a slot, overhead included, to bring a trial (None: a new one) from where it
-    is to a rung; more: whether there are configurations left to start.
+    is to a rung; favour(trial): as of Standings; more: whether there are configurations left to start.
     """
 
-    def __init__(self, frame: Frame, ladder: Ladder, price: Callable[[str | None, int], float]) -> None:
+    def __init__(
+        self, frame: Frame, ladder: Ladder, price: Callable[[str | None, int], float],
+        favour: Callable[[str], float] = lambda trial: 1.0,
+    ) -> None:  # fmt: skip
         self._frame, self.ladder, self._price, self.more = frame, ladder, price, True
         self._used = [0.0] * (ladder.top + 1)
         self._rules = frame.rules
         self._standings = Standings(
             lambda rung: self.ladder.falls(rung), lambda rung, seconds: self.ladder.ahead(rung, seconds),
             rises=frame.rules.past_best, law=frame.rules.law, doubt=frame.rules.doubt, metric=frame.metric,
-            of_front=frame.rules.front,
+            of_front=frame.rules.front, favour=favour,
         )  # fmt: skip
         self._finisher: str | None = None
         self._ends: dict[str, float] = {}

@@ -89,6 +89,10 @@ class Suggester:
         self.tried(trial, config)
         return config
 
+    def favour(self, trial: str) -> float:
+        """How promising its config was before anything was known, in (0, 1]: of none more where draws are uniform."""
+        return 1.0 if self._search == "random" else self._prior(self._given[trial])
+
     def favourites(self) -> list[Config]:
         """What the prior finds about as promising as it finds anything, with the recipe's own values of what varies."""
         own = {name: value for name, value in self._space.default().items() if name in FREED}
