@@ -175,3 +175,14 @@ def test_no_law_is_asked_before_one_trial_was_seen_to_fall() -> None:
     standings.depart("medium", 1)
     standings.record("medium", 1, 3.6, telling=True, progress=Progress(size=2e5, tokens=2e5, seconds=20.0))
     assert standings.outlook(2e7, 1e6) is not None and standings.expected("small")[0] < 3.6
+
+
+@pytest.mark.parametrize(("loss", "leader"), [(2.0, "likely"), (1.96, "likely"), (1.85, "odd")])
+def test_of_trials_about_level_the_one_leads_that_was_promising_before(loss: float, leader: str) -> None:
+    """Of thirty trials the lowest forecast is mostly that of the luckiest; a prior tells which ones have to be more."""
+    favour = {"likely": 0.9, "odd": 0.1}
+    standings = Standings(lambda rung: 0.0, lambda rung, seconds: 2.0, favour=favour.__getitem__)
+    for trial, reached in (("likely", 2.0), ("odd", loss)):
+        standings.depart(trial, 0)
+        standings.record(trial, 0, reached, telling=True, progress=Progress(size=1e5, tokens=1e5, seconds=10.0))
+    assert standings.leader() == standings.first(0) == leader
