@@ -90,7 +90,7 @@ class CapturedSteps:
             if self._graph is not None and self.graphed:
                 self._graph.replay()
             else:
-                self._forget()
+                self.forget()
                 self._step(captured=False)
                 if self._graph_of != self._now():
                     self.capture()
@@ -100,10 +100,10 @@ class CapturedSteps:
         """What the first so many of the last that were taken told (N, ...)."""
         return self._told[:count].clone()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """The graph that there is serves no longer: its memory is for what follows, not kept beside it."""
         if self._graph is not None:
-            self._graph = None
+            self._graph = self._graph_of = None
             torch.cuda.empty_cache()
 
     def capture(self) -> None:
@@ -152,6 +152,7 @@ class GraphedLearner(Learner):
     def compile(self) -> None:
         """As any Learner's."""
         with self._captured.aside():
+            self._captured.forget()
             super().compile()
 
     def advance(self, factors: Sequence[float]) -> Step:

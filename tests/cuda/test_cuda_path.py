@@ -203,7 +203,12 @@ def test_no_graph_is_kept_beside_a_step_that_is_taken_anew(
         assert not made.dropout
         made.advance([1.0] * STEPS)
         assert made.dropout and made.graphed
-    assert kept == [0, 1, 0, 1]  # a step, its capture; and both again where dropout begins
+        monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+        made.compile()
+        made.advance([1.0])
+    first, again, *checks = kept[:2], kept[2:4], *kept[4:-1]
+    assert first == again == [0, 1]  # a step, its capture; and both again where dropout begins
+    assert not any(checks) and kept[-1] == 1  # what is compiled is looked at, taken, captured
 
 
 @BOTH
@@ -243,6 +248,7 @@ def test_what_is_compiled_is_taken_only_with_the_gradients_of_what_is_not(
                 used.clear()
             told.append(made.advance([1.0, 1.0]).loss.tolist())
             assert bool(used) == (how is compiled) and made.can_compile() == (how is not miscompiled)
+            assert made.graphed
     assert told[0] == told[1] == told[2]
 
 
