@@ -247,8 +247,8 @@ class _Rotate(torch.autograd.Function):
 
 
 def _turned(x: Tensor, cosines: Tensor, sines: Tensor, way: int) -> Tensor:
-    first, second = x.chunk(2, -1)
-    return (x * cosines).addcmul_(torch.cat([second, first], -1), sines, value=way)
+    first, second = x.chunk(2, -1)  # not in place: torch 2.11 compiles no gradient of that (its issue 180642)
+    return torch.addcmul(x * cosines, torch.cat([second, first], -1), sines, value=way)
 
 
 class _SquaredReLU(torch.autograd.Function):
