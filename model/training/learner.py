@@ -29,8 +29,8 @@ NEW_DROPOUT = 1.5
 MASKS = 16
 """Gradients of one batch, added up, where dropout makes each another."""
 LEAST_LIKE = 0.02
-"""By how much less alike than two of what is not compiled a gradient of what is compiled may be. By a fault of torch 2.11
-those of the modern models were .05 less, and learned much worse (docs/log.md, day 33)."""
+"""By how much less alike than two of what is not compiled a gradient of what is compiled may be. Those of the modern
+models were .05 less by a fault of torch 2.11, and learned much worse (docs/log.md, day 33)."""
 ADAMW_KEEPS, MOMENTUM_KEEPS = ("step", "exp_avg", "exp_avg_sq"), ("momentum_buffer",)
 """Of each parameter, by the names of torch's optimizers."""
 
