@@ -9,12 +9,15 @@ from pathlib import Path
 import torch
 
 from model.nn.precision import native
+from model.training.memory import GPU_BYTES
 from tune.flags import AUTO, invalid
 from tune.settings import Settings
 from tune.step_prices import StepPrices
 
 CONTEXT_BYTES = 600_000_000
 """What a process takes of a GPU beside its tensors, its kernels' code most of all: 300 to 600 MB by GPU and driver."""
+BESIDE_BYTES = CONTEXT_BYTES + GPU_BYTES
+"""And beside a trial's own tensors."""
 MPS = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control")
 """There while its daemon runs, which who owns the machine starts: nvidia-cuda-mps-control -d. Without it processes take
 turns on a GPU: on an H100 2 to 16 of them, each with a small model's graph, took no more steps a second than one, with
@@ -86,7 +89,7 @@ class Devices:
         """Memory of a GPU that a trial may take."""
         if self.memory_bytes is None or self.trials_each == 1:
             return self.memory_bytes
-        return max(0, self.memory_bytes // self.trials_each - CONTEXT_BYTES)
+        return max(0, self.memory_bytes // self.trials_each - BESIDE_BYTES)
 
     def shared(self, settings: Settings, needed: float) -> "Devices":
         """As many trials on each as the settings ask for; `needed` bytes, of the largest default trial, count for auto.
@@ -97,7 +100,7 @@ class Devices:
         if self.memory_bytes is None:
             return self
         if not isinstance(wanted, int):
-            held = int(self.memory_bytes / (needed + CONTEXT_BYTES))
+            held = int(self.memory_bytes / (needed + BESIDE_BYTES))
             return replace(self, trials_each=max(1, min(cores, held)) if MPS.exists() else 1)
         if wanted > cores and not settings.oversubscribe:
             rule = f"is more than the {cores} CPU cores that there are for each GPU, and a trial wants one"

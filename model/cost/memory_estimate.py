@@ -28,7 +28,7 @@ _GPU_LOGIT_BYTES = 8  # of those that are looked at together, in fp32, and their
 _GPU_ACTIVATIONS = {"nanogpt": 18, "translation": 26}
 """Of an evaluation, beside its logits: elements a token and channel that torch keeps from others at most. Fitted to 13
 trials on an H200, of d128 to d512, and within 8 % of 33 others, of d64 to d768, in four precisions; within 4.5 % of
-seven with the logits as they are since (docs/log.md)."""
+ten with the logits as they are since (docs/log.md)."""
 
 
 def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: torch.device) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 _CLEAR_REFS = Path("/proc/self/clear_refs")
-_GPU_BYTES = 200e6
+GPU_BYTES = 200_000_000
 """Of a GPU, that a process keeps from its first trial on: workspaces of products, on two streams. Seen on an H200."""
 
 
@@ -108,13 +108,13 @@ class MemoryLimit:
         """The next trial begins."""
         if self._limit is None:
             return
+        give_back_freed()  # what the last trial had is no part of what is held now
         if self._device.type == "cuda":
             total = torch.cuda.get_device_properties(self._device).total_memory
             most = self._limit + _kept_on_gpu(self._device)
             torch.cuda.set_per_process_memory_fraction(min(1.0, most / total), self._device)
             return
         importlib.import_module("torch._inductor.config")  # else the trial itself loads that, where it is compiled
-        give_back_freed()
         self._before = status_bytes("VmData")
         self._set(self._before + self._limit)
 
@@ -136,7 +136,7 @@ class MemoryLimit:
 
 def _kept_on_gpu(device: torch.device) -> int:
     """Bytes that this process has of a GPU without a trial, now or once it has had one."""
-    return max(torch.cuda.memory_reserved(device), int(_GPU_BYTES))
+    return max(torch.cuda.memory_reserved(device), GPU_BYTES)
 
 
 def give_back_freed() -> None:

@@ -244,7 +244,8 @@ def _speed(
         bench.wait()
         taken = time.perf_counter() - began
         best = bench.step_seconds(graphed.advance)
-        after = f", {best * 1e3:.3g} = {eager / best:.2f}x, {taken:.0f} s"
+        how = "" if graphed.can_compile() else " (not compiled: with other gradients)"
+        after = f", {best * 1e3:.3g} = {eager / best:.2f}x{how}, {taken:.0f} s"
     share = FAMILIES[config.family].step_flops(config, data) / min(graph, best) / peak
     by = ", by cuDNN's attention" if cudnn else ""
     told = f"{eager * 1e3:.3g}, {graph * 1e3:.3g} = {eager / graph:.2f}x{after}, {share:.1%}"

@@ -4,6 +4,7 @@ import itertools
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from model.nn.translator import Translator
 from model.training.evaluation import IN_FLIGHT, evaluate
 from model.training.graph import GraphedLearner, make_learner
 from model.training.learner import Learner
+from model.training.memory import MemoryLimit
 from model.training.time_budget import Segment
 from model.training.train import train
 from tests.cuda.fake_cuda import CUDA, Misplaced, Seen, fake_cuda
@@ -212,9 +214,9 @@ def test_no_graph_is_kept_beside_a_step_that_is_taken_anew(
 
 
 @BOTH
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize(("dropout", "precision"), [(0.0, "fp32"), (0.5, "fp32"), (0.5, "fp16")])
 def test_what_is_compiled_is_taken_only_with_the_gradients_of_what_is_not(
-    family: str, dropout: float, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
+    family: str, dropout: float, precision: str, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used, told = [], []
     monkeypatch.setattr("model.training.learner.MISCOMPILED", set())
@@ -237,11 +239,17 @@ def test_what_is_compiled_is_taken_only_with_the_gradients_of_what_is_not(
 
         return run
 
-    for how in (None, compiled, miscompiled):
+    def broken(function: Callable[..., Any], **_: object) -> Callable[..., Any]:
+        def run(*_: object) -> Any:
+            raise RuntimeError("no kernel")
+
+        return run
+
+    for how in (None, compiled, broken, miscompiled):
         with fake_cuda(), monkeypatch.context() as patch:
-            made = make_learner(config(family, layers=1, dropout=dropout, precision="fp32"), data[family], CUDA)
+            made = make_learner(config(family, layers=1, dropout=dropout, precision=precision), data[family], CUDA)
             made.rehearse()
-            made.advance([1.0, 1.0])
+            made.advance([1.0] * 8)  # so that a scaler has found its scale
             if how is not None:
                 patch.setattr(torch, "compile", how)
                 made.compile()
@@ -249,7 +257,7 @@ def test_what_is_compiled_is_taken_only_with_the_gradients_of_what_is_not(
             told.append(made.advance([1.0, 1.0]).loss.tolist())
             assert bool(used) == (how is compiled) and made.can_compile() == (how is not miscompiled)
             assert made.graphed
-    assert told[0] == told[1] == told[2]
+    assert told[0] == told[1] == told[2] == told[3]
 
 
 @BOTH
@@ -322,6 +330,20 @@ def test_where_memory_runs_out_the_parts_get_a_graph(
         assert made.micro_batches == 2 and made.ran_out and made.graphed
         losses.append(advanced(made))
     assert losses[0] == losses[1]
+
+
+def test_a_limit_is_the_same_for_each_trial_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the last one left."""
+    held, told = [5e9], list[float]()
+    with fake_cuda():
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda *_: held[0])
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: held.__setitem__(0, 3e8))
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(total_memory=10**11))
+        monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, *_: told.append(share))
+        limit = MemoryLimit(2 * 10**9, CUDA)
+        for held[0] in (0.0, 5e9, 7e9):
+            limit.begin()
+    assert told == pytest.approx([0.023] * 3)
 
 
 def test_an_evaluation_makes_fp32_of_a_few_logits_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from analysis.study import open_study
 from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import SHARES, World
 from tune import cli
-from tune.devices import CONTEXT_BYTES, RAYS_UNIT, Devices, cores_of_trial, find_devices
+from tune.devices import BESIDE_BYTES, RAYS_UNIT, Devices, cores_of_trial, find_devices
 from tune.display.panel import look
 from tune.flags import AUTO
 from tune.search_context import survey
@@ -102,7 +102,7 @@ def test_as_many_as_are_asked_for_have_room_on_a_gpu_and_in_its_memory_and_no_mo
         parts = round(shared.needs["GPU"] * RAYS_UNIT)
         assert each * parts <= RAYS_UNIT < (each + 1) * parts
         assert shared.threads == 1 or shared.threads * shared.slots <= shared.cores
-        assert each == 1 or each * (shared.trial_bytes + CONTEXT_BYTES) <= GPUS.memory_bytes
+        assert each == 1 or each * (shared.trial_bytes + BESIDE_BYTES) <= GPUS.memory_bytes
 
 
 @pytest.mark.parametrize("mps", [True, False])
@@ -114,7 +114,7 @@ def test_auto_is_as_many_as_memory_and_cores_hold_and_at_least_one_and_without_m
     for cores, needed in itertools.product((1, 4, 64), (1e8, 2e9, 7e9, 30e9, 79e9, 300e9)):
         each = replace(GPUS, cores=cores).shared(asked, needed).trials_each
         fits, one_more_fits = (
-            n * (needed + CONTEXT_BYTES) <= GPUS.memory_bytes and 2 * n <= cores for n in (each, each + 1)
+            n * (needed + BESIDE_BYTES) <= GPUS.memory_bytes and 2 * n <= cores for n in (each, each + 1)
         )
         assert each == 1 if not mps else (fits or each == 1) and not one_more_fits
 

@@ -10,7 +10,8 @@ import optuna
 from tune.curves.recorded import Curve
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.outlook import Outlook, most_promising
-from tune.search_space import Config, Value
+from tune.search.suggest import of_training
+from tune.search_space import DIMENSIONS, Config, Value
 
 T = TypeVar("T")
 
@@ -127,7 +128,9 @@ class Supply:
 
     def favour(self, trial: str) -> float:
         """How promising it was before anything was known: all alike without a prior."""
-        return self._prior(self._curves[self._given[trial]].config) if self._prior else 1.0
+        if self._prior is None:
+            return 1.0
+        return of_training(self._prior, self._curves[self._given[trial]].config, {"dropout": DIMENSIONS["dropout"]})
 
     def tried(self, trial: str, config: dict[str, Value]) -> None:
         """Nothing goes on from an earlier run here."""

@@ -19,9 +19,8 @@ MOST_TRIALS = 200
 """That it is fitted to: those that were observed the most."""
 NEW_SHARE = 0.1
 """It is fitted again when there are so many more observations, as a share of those before."""
-DOUBT = 0.02
-"""Of an expected loss, as a share of it: what is so far above another is as much less promising as by a factor of e
-before anything was known."""
+LEVEL = 0.02
+"""Share of an expected loss by which one that is further above another is less promising, by a factor of e."""
 LEAST_PROMISE = 1e-300
 """Of a prior: one that rules out all says nothing; and of what adds nothing to the front."""
 NEXT = 1.001
@@ -99,7 +98,7 @@ class Standings:
     is no law; ahead(rung, seconds): how many times the training that a trial has at a rung, in so many seconds, it has
     at its end; rises: whether a trial that a rung made worse waits behind the others; law, doubt: as of Rules;
     metric: by which trials are compared; of_front: the front of size against loss counts; favour(trial): how promising
-    it was before anything was known, in (0, 1], which counts beside its loss as it does in suggestions.
+    it was before anything was known, in (0, 1], which counts as far as its forecast is in doubt, but not in a front.
     """
 
     def __init__(
@@ -362,7 +361,7 @@ class Standings:
 
     def _entry(self, trial: str) -> Entry:
         loss, doubt = self.expected(trial)
-        unlikely = DOUBT * -math.log(max(self._favour(trial), LEAST_PROMISE))
+        unlikely = min(doubt, LEVEL) * -math.log(max(self._favour(trial), LEAST_PROMISE))
         return self.trials[trial].past_best, loss * math.exp(self._doubt * doubt + unlikely), trial
 
     def _arrive(self, standing: Standing) -> None:

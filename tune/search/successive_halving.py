@@ -427,7 +427,7 @@ class SuccessiveHalving:
         loss, (expected, _) = standing.losses[standing.rung], self._standings.expected(trial)
         metric = self._frame.metric
         at_its_end = f", {metric.text(expected, '.3f').split()[-1]} expected at its end" if expected != loss else ""
-        how = "adds the most to the front" if self._rules.front else "best"
+        how = "adds the most to the front" if self._rules.front else "most promising"
         return f"{how} of those that wait at rung {standing.rung}: {metric.text(loss, '.3f')}{at_its_end}"
 
     def _use(self, rung: int, seconds: float) -> None:

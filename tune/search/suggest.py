@@ -3,10 +3,10 @@
 import math
 import random
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, product
 
 import optuna
 
@@ -90,8 +90,11 @@ class Suggester:
         return config
 
     def favour(self, trial: str) -> float:
-        """How promising its config was before anything was known, in (0, 1]: of none more where draws are uniform."""
-        return 1.0 if self._search == "random" else self._prior(self._given[trial])
+        """How promising its training was before anything was known, in (0, 1]: all alike where draws are uniform."""
+        if self._search == "random" or isinstance(self._space, OwnSpace):
+            return 1.0
+        alike = {name: values for name, values in self._space.dimensions.items() if name in self._alike}
+        return of_training(self._prior, self._given[trial], alike)
 
     def favourites(self) -> list[Config]:
         """What the prior finds about as promising as it finds anything, with the recipe's own values of what varies."""
@@ -257,6 +260,12 @@ def prior(
         return precision * math.exp(-(size**2 + aspect**2 + width**2 + dropout**2 + recipe) / 2)
 
     return promise
+
+
+def of_training(prior: Callable[[Config], float], config: Config, alike: Mapping[str, Sequence[Value]]) -> float:
+    """What a prior says of the most promising of those that are one training at first, as `alike` sets none apart."""
+    twins = (dict(zip(alike, values, strict=True)) for values in product(*alike.values()))
+    return max(prior({**config, **twin}) for twin in twins)
 
 
 def _key(config: Config) -> frozenset[tuple[str, Value]]:

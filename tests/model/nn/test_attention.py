@@ -1,8 +1,11 @@
 """Attention equals its plain form, rotary positions are relative, and cheap dropout has the right distribution."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from model.nn.attention import (
     POOL,
@@ -125,3 +128,19 @@ def test_norm_makes_rows_of_unit_variance():
     x = norm(7 * torch.randn(4, 300) + 2)
     torch.testing.assert_close(x.var(-1, unbiased=False), torch.ones(4), rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(x, F.layer_norm(x, (300,)), rtol=1e-3, atol=1e-3)
+
+
+def test_turning_writes_into_nothing() -> None:
+    """Of what a Function's forward made in place torch 2.11 compiles no gradient."""
+    written = list[str]()
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func._schema.is_mutable:
+                written.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    x = torch.randn(2, 6, 3, 8, requires_grad=True)
+    with Watch():
+        rotate(x, *rotary_tables(6, 8))
+    assert not written

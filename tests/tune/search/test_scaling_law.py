@@ -177,12 +177,18 @@ def test_no_law_is_asked_before_one_trial_was_seen_to_fall() -> None:
     assert standings.outlook(2e7, 1e6) is not None and standings.expected("small")[0] < 3.6
 
 
-@pytest.mark.parametrize(("loss", "leader"), [(2.0, "likely"), (1.96, "likely"), (1.85, "odd")])
-def test_of_trials_about_level_the_one_leads_that_was_promising_before(loss: float, leader: str) -> None:
-    """Of thirty trials the lowest forecast is mostly that of the luckiest; a prior tells which ones have to be more."""
-    favour = {"likely": 0.9, "odd": 0.1}
-    standings = Standings(lambda rung: 0.0, lambda rung, seconds: 2.0, favour=favour.__getitem__)
-    for trial, reached in (("likely", 2.0), ("odd", loss)):
-        standings.depart(trial, 0)
-        standings.record(trial, 0, reached, telling=True, progress=Progress(size=1e5, tokens=1e5, seconds=10.0))
-    assert standings.leader() == standings.first(0) == leader
+@pytest.mark.parametrize(("better", "favour", "leader"), [
+    (0.0, 1.0, "odd"), (0.0, 1e-2, "likely"), (0.2, 1e-2, "odd"), (0.0, 0.0, "likely"),
+])  # fmt: skip
+def test_where_forecasts_are_level_who_was_promising_before_leads(better: float, favour: float, leader: str) -> None:
+    """The less, the surer a forecast is: of thirty trials the lowest is mostly that of the luckiest."""
+    standings = Standings(
+        lambda rung: 0.0, lambda rung, seconds: 4.0, favour=lambda trial: favour if trial == "odd" else 1.0
+    )
+    for rung in (0, 1):
+        for trial, weights in (("likely", 2e5), ("odd", 2e5), ("small", 1e5)):
+            loss = 3.0 - 0.5 * rung + (0.4 if trial == "small" else 0.0) - (0.01 + better if trial == "odd" else 0.0)
+            standings.depart(trial, rung)
+            progress = Progress(size=weights, tokens=1e6 * 2**rung, seconds=10.0 * 2**rung)
+            standings.record(trial, rung, loss, telling=True, progress=progress)
+    assert standings.leader() == standings.first(1) == leader
