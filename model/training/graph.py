@@ -150,7 +150,7 @@ class GraphedLearner(Learner):
             self._captured.capture()
 
     def compile(self) -> None:
-        """As any Learner's."""
+        """As any Learner's; the next step is captured anew."""
         with self._captured.aside():
             self._captured.forget()
             super().compile()

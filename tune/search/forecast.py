@@ -20,7 +20,7 @@ MOST_TRIALS = 200
 NEW_SHARE = 0.1
 """It is fitted again when there are so many more observations, as a share of those before."""
 LEVEL = 0.02
-"""Share of an expected loss by which one that is further above another is less promising, by a factor of e."""
+"""What is expected to lose more by this share is less promising by a factor of e."""
 LEAST_PROMISE = 1e-300
 """Of a prior: one that rules out all says nothing; and of what adds nothing to the front."""
 NEXT = 1.001
