@@ -185,7 +185,7 @@ def test_no_graph_is_kept_beside_a_step_that_is_taken_anew(
 ) -> None:
     """Its memory would be kept too."""
     made_so_far, kept = list[weakref.ref[Any]](), list[int]()
-    with fake_cuda():
+    with fake_cuda(), monkeypatch.context() as patch:  # undone before the fake is
         make = torch.cuda.CUDAGraph
         made = make_learner(config(family, layers=1, dropout=0.5, dropout_after=0.01), data[family], CUDA)
         real = made.family.losses
@@ -199,13 +199,13 @@ def test_no_graph_is_kept_beside_a_step_that_is_taken_anew(
             kept.append(sum(each() is not None for each in made_so_far))
             return real(*given)
 
-        monkeypatch.setattr(torch.cuda, "CUDAGraph", a_graph)
-        monkeypatch.setattr(made.family, "losses", losses)
+        patch.setattr(torch.cuda, "CUDAGraph", a_graph)
+        patch.setattr(made.family, "losses", losses)
         made.rehearse()
         assert not made.dropout
         made.advance([1.0] * STEPS)
         assert made.dropout and made.graphed
-        monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+        patch.setattr(torch, "compile", lambda function, **_: function)
         made.compile()
         made.advance([1.0])
     first, again, *checks = kept[:2], kept[2:4], *kept[4:-1]
@@ -266,11 +266,11 @@ def test_gradients_are_added_up_on_the_stream_of_the_captures_alone(
 ) -> None:
     """Autograd has a capture wait for the stream on which it added up before, which no capture may."""
     added, captured = set[object](), set[object]()
-    with fake_cuda():
+    with fake_cuda(), monkeypatch.context() as patch:  # undone before the fake is
         made = make_learner(config(family, layers=1), data[family], CUDA)
         for parameter in made.names:
             parameter.register_post_accumulate_grad_hook(lambda _: added.add(torch.cuda.current_stream()))
-        monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream: captured.add(stream) or no_graph(graph, stream))
+        patch.setattr(torch.cuda, "graph", lambda graph, stream: captured.add(stream) or no_graph(graph, stream))
         made.rehearse()
         made.advance([1.0])
     assert added == captured and len(captured) == 1
@@ -335,11 +335,11 @@ def test_where_memory_runs_out_the_parts_get_a_graph(
 def test_a_limit_is_the_same_for_each_trial_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the last one left."""
     held, told = [5e9], list[float]()
-    with fake_cuda():
-        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda *_: held[0])
-        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: held.__setitem__(0, 3e8))
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(total_memory=10**11))
-        monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, *_: told.append(share))
+    with fake_cuda(), monkeypatch.context() as patch:  # undone before the fake is
+        patch.setattr(torch.cuda, "memory_reserved", lambda *_: held[0])
+        patch.setattr(torch.cuda, "empty_cache", lambda: held.__setitem__(0, 3e8))
+        patch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(total_memory=10**11))
+        patch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, *_: told.append(share))
         limit = MemoryLimit(2 * 10**9, CUDA)
         for held[0] in (0.0, 5e9, 7e9):
             limit.begin()
