@@ -31,7 +31,7 @@ from model.nn.precision import native
 from model.training.cohort import Cohort
 from model.training.evaluation import evaluate
 from model.training.graph import GraphedLearner, make_learner
-from model.training.learner import Learner, cosine
+from model.training.learner import Learner, cosines
 from model.training.memory import PeakMemory, prepare_process
 from model.training.schedule import warm_up
 from tune.devices import MPS
@@ -190,9 +190,11 @@ def _compiled_gradients(bench: Bench, config: Config, data: Data) -> Row:
         if how != "inductor" or bench.device.type == "cuda":
             torch.compiler.reset()
             other = gradients(torch.compile(learner.family.losses, dynamic=False, backend=how))
-            each = sorted(zip(map(cosine, zip(right), zip(other)), learner.names.values(), strict=True))
-            worst = ", ".join(f"{name} {like:.3f}" for like, name in each[:3])
-            found.append(f"{how} {cosine(right, other):.4f} ({worst})")
+            whole, *each = cosines(right, other)
+            worst = ", ".join(
+                f"{name} {like:.3f}" for like, name in sorted(zip(each, learner.names.values(), strict=True))[:3]
+            )
+            found.append(f"{how} {whole:.4f} ({worst})")
     return row(
         "what is compiled, without dropout: cosine of its gradients and of those kernel by kernel, the three least",
         f"{named(config)} of {config.architecture}: {'; '.join(found)}", "1",

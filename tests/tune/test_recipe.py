@@ -29,6 +29,8 @@ from tune.recipe import (
 )
 from tune.reports import EPOCHS_AS_NEW
 from tune.search.engine import Engine
+from tune.search.forecast import Progress
+from tune.search.successive_halving import Finish, Left, Promote, SuccessiveHalving
 from tune.search_context import survey
 from tune.search_space import CENTRE, PER_LAYER, layer_weights
 from tune.settings import Settings
@@ -173,6 +175,28 @@ def started(settings: Settings, folder: Path) -> tuple[Engine, Journal]:
     (folder / "study.json").write_text(json.dumps(context.facts()))
     journal = Journal(folder, new=settings.resume is None)
     return make_engine(context, journal, []), journal
+
+
+@pytest.mark.parametrize(("search", "leader"), [("tpe", "default"), ("prior", "default"), ("random", "odd")])
+def test_of_a_search_that_suggests_who_leads_is_the_priors_too(
+    asked: Settings, tmp_path: Path, search: str, leader: str
+) -> None:
+    engine, journal = started(replace(asked, search=search), tmp_path / "study")
+    family = engine.families["nanogpt"]
+    assert isinstance(family.policy, SuccessiveHalving)
+    default = {**CENTRE, "precision": "fp32"}
+    configs = {"default": default, "odd": default | {"d_model": 512}, "small": default | {"d_model": 64}}
+    for trial, config in configs.items():
+        family.suggestions.tried(trial, config)
+    for rung in (0, 1):
+        for trial, above in {"default": 0.0, "odd": -0.001, "small": 0.4}.items():
+            family.policy.promoted(trial, rung, 1.0)
+            at = Progress(size=1e5 if trial == "small" else 2e5, tokens=1e6 * 2**rung, seconds=10.0 * 2**rung)
+            family.policy.reported(trial, rung, 3.0 + above - 0.5 * rung, progress=at)
+    family.policy.more = False
+    move = family.policy.decide(Left(seconds=500.0, slots=1, running=0))
+    assert isinstance(move, Promote | Finish) and move.trial == leader
+    journal.close()
 
 
 def test_a_study_keeps_its_recipe_on_whatever_machine_and_under_whatever_cap(

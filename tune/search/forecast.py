@@ -1,5 +1,6 @@
 """The standings of one family's trials: what each reached, who leads a rung, and what a rung is worth."""
 
+import functools
 import heapq
 import itertools
 import math
@@ -106,7 +107,7 @@ class Standings:
         law: bool = True, doubt: float = 1.0, metric: Metric = NATS, of_front: bool = False,
         favour: Callable[[str], float] = lambda trial: 1.0,
     ) -> None:  # fmt: skip
-        self._metric, self._of_front, self._favour = metric, of_front, favour
+        self._metric, self._of_front, self._favour = metric, of_front, functools.cache(favour)
         self._falls, self._ahead, self._rises, self._has_law, self._doubt = falls, ahead, rises, law, doubt
         self._forecaster: Forecaster | None = None
         self._earlier: list[list[Observation]] = []
