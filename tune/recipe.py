@@ -208,7 +208,7 @@ def recipe(
     weights, batch, why_batch = sizes[1], max(FILLING_TOKENS[kind], int(base["batch_tokens"])), ""
     for _ in range(ROUNDS):  # small models and small steps do not fill a device, which then trains smaller models
         flops = prices.trained(family, weights, FLOPS_PER_WEIGHT * weights * given.get("batch_tokens", batch))
-        weights = min(max(suited_weights(family, seconds * flops), sizes[0]), sizes[1])
+        weights = min(max(suited_weights(family, seconds * flops, text_tokens), sizes[0]), sizes[1])
         tokens = seconds * flops / (FLOPS_PER_WEIGHT * weights)
         life = life_share(family) * tokens
         batch, why_batch = _batch(base, kind, life, text_tokens)
@@ -275,20 +275,25 @@ def life_share(family: str, *, suggested: bool = True) -> float:
     return LIFE_SHARES.get(family, LIFE_SHARE) if suggested else LIFE_SHARE
 
 
-def suited_weights(family: str, compute: float) -> float:
-    """Those of the layers of a model that suits so many FLOPs of training, as far as is known before any."""
-    return layer_weights(family, CENTRE) * math.sqrt(compute / CENTRE_COMPUTE)
+def suited_weights(family: str, compute: float, text_tokens: float) -> float:
+    """Those of the layers of a model that suits so many FLOPs of training on a text, as far as is known before any: no
+    more than suit a last trial that goes through the text MOST_EPOCHS times, since more teach a larger one nothing."""
+    tokens = MOST_EPOCHS / life_share(family) * text_tokens
+    return min(layer_weights(family, CENTRE) * math.sqrt(compute / CENTRE_COMPUTE), _suited_to(family, tokens))
+
+
+def _suited_to(family: str, tokens: float) -> float:
+    """Those that suit so many tokens of training: both grow with the square root of the compute."""
+    return FLOPS_PER_WEIGHT * layer_weights(family, CENTRE) ** 2 * tokens / CENTRE_COMPUTE
 
 
 def small_text_seconds(kind: str) -> float:
     """Device-seconds of a family up to which the small text serves: its last trial, of the size that suits so much
     compute, goes through it MOST_EPOCHS times in steps that fill the device."""
-    tokens = MOST_EPOCHS * SMALL_TEXT_TOKENS / life_share("nanogpt")
-    weights = layer_weights("nanogpt", CENTRE)  # at CENTRE_COMPUTE; both grow with the square root of the compute
-    compute = (FLOPS_PER_WEIGHT * weights * tokens) ** 2 / CENTRE_COMPUTE
-    weights = suited_weights("nanogpt", compute)
+    tokens = MOST_EPOCHS / life_share("nanogpt") * SMALL_TEXT_TOKENS
+    weights = _suited_to("nanogpt", tokens)
     step = FLOPS_PER_WEIGHT * weights * max(1, FILLING_TOKENS[kind])
-    return compute / NOMINAL[kind].trained("nanogpt", weights, step)
+    return FLOPS_PER_WEIGHT * weights * tokens / NOMINAL[kind].trained("nanogpt", weights, step)
 
 
 def _batch(base: Mapping[str, Any], kind: str, life: float, text_tokens: int) -> tuple[int, str]:

@@ -25,10 +25,10 @@ CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 0.01  # between checkpoints in a lo
 COMPILE_REPAYS = {"cpu": 200.0, "cuda": 90.0}
 """Training seconds ahead that make torch.compile worth its time: what takes c, and makes a step r times as fast, is
 repaid after c r / (r - 1). Of a core: nanogpt of context 256 d128 l4 27 s and 1.28, d256 l3 21 and 1.15; translation
-l2 d128 37 and 1.43, d256 35 and 1.21: 123, 161, 123, 202. The first on a machine takes 10 more. Of an
-H100, one process compiling, nanogpt d128 l4 27 s and 1.45, d512 l4 in steps of 16,384 tokens 18 and 1.93, translation
-d128 l4 49 and 1.61, upstream's nanogpt of d768 l12 16 and 1.37, of d384 l6 21 and 1.13: 87, 37, 129, 59, 184; but torch
-2.11 left out a part of the backward of all but upstream's."""
+l2 d128 37 and 1.43, d256 35 and 1.21: 123, 161, 123, 202. The first on a machine takes 10 more. Of an H200, six
+processes compiling, with the look at the gradients, nanogpt d128 l4 38 s and 1.49, d512 l4 in steps of 16,384 tokens 34
+and 2.0, translation d128 l4 61 and 1.48, d512 l4 54 and 1.78, upstream's nanogpt of d768 l12 37 and 1.30: 116, 67, 188,
+123, 160; one process alone takes two thirds of it."""
 QUEUED_SECONDS = 0.1  # of work that a GPU is given before it is waited for
 
 

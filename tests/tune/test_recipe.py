@@ -87,6 +87,16 @@ def test_ten_minutes_of_a_core_have_the_familys_own_recipe_but_for_the_context(f
     assert 1 / 2 < made(family, seconds=600.0).weights / layer_weights(family, CENTRE) < 2
 
 
+@pytest.mark.parametrize("family", PER_LAYER)
+def test_what_suits_a_text_that_is_seen_again_and_again_grows_with_the_text_not_with_the_cap(family: str) -> None:
+    def weights(seconds: float, text_tokens: int) -> float:
+        return made(family, seconds=seconds, text_tokens=text_tokens).weights
+
+    assert weights(300.0, 10**6) == weights(300.0, 10**9)
+    assert weights(30 * DAY, 10**6) == weights(60 * DAY, 10**6) < weights(30 * DAY, 10**9)
+    assert weights(60 * DAY, 2 * 10**6) == pytest.approx(2 * weights(60 * DAY, 10**6))
+
+
 def test_a_small_text_or_a_small_step_has_no_long_context() -> None:
     for changes in ({"windowed_tokens": 10_000}, {"given": {"batch_tokens": 600}}):
         found = made(seconds=DAY, **changes)

@@ -188,7 +188,7 @@ def _prior(curves: Sequence[Curve], cap: float, seed: int) -> Callable[[Config],
         raise UserError("--suggest prior: needs a table that tune/experiment.py curves measured: write order")
     speed = middle.tokens_per_step / middle.step_seconds
     compute = cap * FLOPS_PER_WEIGHT * layer_weights(middle.family, middle.config) * speed
-    weights = suited_weights(middle.family, compute)
+    weights = suited_weights(middle.family, compute, middle.text_tokens)
     weights *= math.exp(random.Random(f"prior {seed}").gauss(0.0, SIZE_SPREAD))
     return prior(
         {**CENTRE, "precision": middle.config["precision"]}, family=middle.family, weights=weights,
