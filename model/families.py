@@ -26,16 +26,15 @@ from model.data.batches import (
     span,
     spread,
 )
-from model.data.batches import span as span_of
 from model.data.corpus import CORPORA
 from model.data.dataset import OwnData, PairData, TextData
+from model.data.resident import Inputs
 from model.nn.loss import sums, training_loss
 from tune.errors import UserError
 
 FLOPS_PER_WEIGHT = 6
 """Of training, for each token: what is known of a model of which nothing is known."""
 WRITTEN = ("space", "build", "batches", "loss")
-Inputs = tuple[Tensor | None, ...]
 
 
 class Family:
@@ -153,7 +152,7 @@ def _spelled(data: Data, split: str) -> Span:
     """What a whole split spells, counted once a process."""
     key = data.name, data.sha256, split
     if key not in _SPELLED:
-        _SPELLED[key] = span_of(_text(data), split, None, context=len(data.train))
+        _SPELLED[key] = span(_text(data), split, None, context=len(data.train))
     return _SPELLED[key]
 
 

@@ -81,9 +81,7 @@ def load_corpora(settings: Settings, device: str | None = None) -> Corpora:
         seconds = settings.budget * max(settings.families[name] for name in learners["text"])
         from_hub["text"], line = default_text(device, seconds)
     because = {kind: "no other corpus was named" for kind, value in named.items() if value == BUILTIN}
-    if settings.resume:  # a study that names no text is older than this choice, and took the builtin one
-        because |= dict.fromkeys(unnamed, "the study began with it")
-    elif unnamed:
+    if unnamed:
         found, why_not = load_from_hub({kind: from_hub[kind] for kind in unnamed})
         data |= found
         because |= why_not

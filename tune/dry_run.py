@@ -32,7 +32,7 @@ from tune.settings import Settings
 from tune.step_prices import StepPrices, launches
 from tune.store.journal import Journal
 from tune.store.queries import ANEW, best_so_far
-from tune.units import bytes_text, duration_text, money_text
+from tune.units import bytes_text, duration_text, money_text, whole_text
 
 
 class Speeds:
@@ -331,15 +331,15 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     cap, spent = settings.budget, settings.budget - spending["left over"]
     started = sum(family.started for family in plan.families.values())
     end = datetime.now() + timedelta(seconds=plan.wall)
-    yield f"A plan of {duration_text(cap)} on {plan.slots} x {plan.device}. Nothing was started or written."
+    yield f"A plan of {duration_text(cap)} on {plan.slots} x {plan.device}. No trial was started, no study written."
     yield f"started      {started} trials, with seed {settings.seed}"
     money = money_text(spent, settings.price_per_hour)
-    yield f"spent        {_whole(spent)} of {duration_text(cap)} ({100 * spent / cap:.1f} %){money}"
-    yield "  of that    " + ", ".join(f"{what} {_whole(seconds)}" for what, seconds in spending.items())
-    yield f"wall time    {_whole(plan.wall)}; begun now it ends at {end:%H:%M}"
+    yield f"spent        {whole_text(spent)} of {duration_text(cap)} ({100 * spent / cap:.1f} %){money}"
+    yield "  of that    " + ", ".join(f"{what} {whole_text(seconds)}" for what, seconds in spending.items())
+    yield f"wall time    {whole_text(plan.wall)}; begun now it ends at {end:%H:%M}"
     if plan.patient is not None:
         longer, nats = plan.patient
-        yield f"--patient    {_whole(longer)}, for winners that are expected to be {nats:.3f} nats better"
+        yield f"--patient    {whole_text(longer)}, for winners that are expected to be {nats:.3f} nats better"
     yield from plan.notes
     for name, family in plan.families.items():
         yield ""
@@ -357,19 +357,20 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 
 def _family_lines(name: str, family: FamilyPlan, *, by_price: bool) -> Iterator[str]:
     share = family.explore + family.kept + family.anew + family.start_up + family.beside
-    parts = f"{_whole(family.explore)} for rungs, {_whole(family.kept)} kept for the last segment"
-    parts += f", {_whole(family.anew)} to train the last two anew" if family.anew else ""
-    beside = f", {_whole(family.beside)} beside them by the deadline" if family.beside >= 1 else ""
-    yield f"{name}: {_whole(share)} = {parts}, {_whole(family.start_up)} for start-up{beside}; {family.started} trials"
+    parts = f"{whole_text(family.explore)} for rungs, {whole_text(family.kept)} kept for the last segment"
+    parts += f", {whole_text(family.anew)} to train the last two anew" if family.anew else ""
+    beside = f", {whole_text(family.beside)} beside them by the deadline" if family.beside >= 1 else ""
+    parts += f", {whole_text(family.start_up)} for start-up{beside}"
+    yield f"{name}: {whole_text(share)} = {parts}; {family.started} trials"
     yield f"  {'rung':<12} {'training':>10} {'price':>10} {'pays for':>10} {'trials':>10} {'in all':>10}"
     for number, rung in enumerate(family.rungs):
         yield (
             f"  {number:<12} {_tenths(rung.training):>10} {_tenths(rung.price):>10} {rung.pays_for:>10.1f} "
-            f"{rung.trials:>10} {_whole(rung.seconds):>10}"
+            f"{rung.trials:>10} {whole_text(rung.seconds):>10}"
         )
-    yield f"  {'last segment':<12} {'':>10} {'':>10} {'':>10} {family.finishers:>10} {_whole(family.finish):>10}"
+    yield f"  {'last segment':<12} {'':>10} {'':>10} {'':>10} {family.finishers:>10} {whole_text(family.finish):>10}"
     if family.anew:
-        count, seconds = family.trained_anew, _whole(family.anew_seconds)
+        count, seconds = family.trained_anew, whole_text(family.anew_seconds)
         yield f"  {'last two anew':<13}{'':>10} {'':>10} {'':>10} {count:>10} {seconds:>10}"
     what = "price" if by_price else "steps"
     titles = "".join(f"{f'{what} {number}':>10}" for number in range(len(family.rungs)))
@@ -422,10 +423,6 @@ def _memory_text(memory: MemoryPlan) -> str:
         return f"{largest}; all {memory.configs:,} configurations fit in {bytes_text(memory.limit)}"
     unfit = f"{len(memory.unfit):,} of {memory.configs:,} configurations do not fit in {bytes_text(memory.limit)}"
     return f"{largest}; {unfit}, such as {label(memory.unfit[0])} and {label(memory.unfit[-1])}"
-
-
-def _whole(seconds: float) -> str:
-    return duration_text(round(seconds))
 
 
 def _tenths(seconds: float) -> str:

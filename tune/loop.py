@@ -36,9 +36,6 @@ def output_of(trial: str) -> str:
     return f"output/{trial}.txt"
 
 
-_NO_SAVE: Save | None = None
-
-
 class Over(BaseException):
     """The lease is over, and the loop asked for more: it ends here."""
 
@@ -114,7 +111,8 @@ class Lease:
         self._begun, self.over, self.saving = False, False, False
         self._sent = -math.inf
         self._seconds = {"start": 0.0, "steps": 0.0, "checkpoint": 0.0}
-        self._save_seconds, self._unsaved = FIRST_SAVE_SECONDS, _NO_SAVE
+        self._save_seconds = FIRST_SAVE_SECONDS
+        self._unsaved: Save | None = None
         self._numbers: dict[str, float] = {}
         self.checkpoint = newest(Path(terms.folder))
         known = read(self.checkpoint) if self.checkpoint else Record()

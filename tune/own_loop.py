@@ -21,7 +21,7 @@ from tune.loop import RECORD, best, newest, read
 from tune.own_space import LOOP, OwnSpace, held
 from tune.reports import Metric
 from tune.search.family import CostModel, Family
-from tune.search.ladder import Frame, Ladder, Rules
+from tune.search.ladder import Frame, Ladder
 from tune.search.memory_model import Memory
 from tune.search.successive_halving import SuccessiveHalving
 from tune.search.suggest import Suggester
@@ -90,7 +90,7 @@ def make_loop_family(
     costs = CostModel()
     frame = Frame(
         slots=context.devices.slots, shortest=SHORTEST_RUNG_SECONDS, overhead=costs.segment(None, 0.0),
-        start_up=costs.start_up, rules=Rules(), metric=loop.metric,
+        start_up=costs.start_up, metric=loop.metric,
     )  # fmt: skip
     return Family(
         seconds=by_now / share, policy=SuccessiveHalving(frame, ladder or frame.fit(first / share, wall), price_of),

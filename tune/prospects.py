@@ -26,7 +26,7 @@ from tune.search_space import label
 from tune.settings import Settings
 from tune.store.journal import SHARE, Journal, named, spent_at_its_end
 from tune.store.queries import best_so_far, level_text, measured_text
-from tune.units import duration_text, money_text
+from tune.units import duration_text, money_text, whole_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +109,6 @@ def standing(
     policies: dict[str, SuccessiveHalving] = {}
     for name, part in settings.families.items():
         seconds, ladder = terms[0].families[name]
-        if ladder is None:
-            raise UserError(f"--resume: {str(folder)!r} is of an earlier version, whose ladder is not known")
         frame = Frame(
             slots=slots, shortest=SHORTEST_RUNG_SECONDS, overhead=FIRST_OVERHEAD_SECONDS,
             start_up=FIRST_START_UP_SECONDS, part=part, seeds=settings.confirm,
@@ -130,8 +128,8 @@ def prospect_lines(found: Prospects) -> Iterator[str]:
     settings = found.settings
     left = max(0.0, settings.budget - found.spent)
     yield f"{settings.resume}"
-    spent, money = _whole(found.spent), money_text(found.spent, settings.price_per_hour)
-    yield f"spent {spent} of {duration_text(settings.budget)}{money}, left {_whole(left)}. Nothing was written."
+    spent, money = whole_text(found.spent), money_text(found.spent, settings.price_per_hour)
+    yield f"spent {spent} of {duration_text(settings.budget)}{money}, left {whole_text(left)}. Nothing was written."
     for name in settings.families:
         yield ""
         yield from _family_lines(name, found)
@@ -155,17 +153,11 @@ def _family_lines(name: str, found: Prospects) -> Iterator[str]:
         return
     yield f"  {'cap':<10} {'':<15} {'loss':>7} {'80 % interval':>18} {'perplexity':>11}   trial"
     for row in foretold.rows:
-        yield (
-            f"  {_whole(row.cap):<10} {row.how:<15} {row.loss:>7.3f} {_between(row):>18} {math.exp(row.loss):>11.4g}   "
-            f"{row.trial} {found.configs[row.trial]}"
-        )
+        losses = f"{row.loss:>7.3f} {_between(row):>18} {math.exp(row.loss):>11.4g}"
+        yield f"  {whole_text(row.cap):<10} {row.how:<15} {losses}   {row.trial} {found.configs[row.trial]}"
     if not foretold.decayed:
         yield "  at a constant learning rate: no trial had its decay yet, which takes more off"
 
 
 def _between(row: Expected) -> str:
     return "" if row.how == "found" else f"{row.low:.3f} to {row.high:.3f}"
-
-
-def _whole(seconds: float) -> str:
-    return duration_text(round(seconds))

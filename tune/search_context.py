@@ -298,11 +298,8 @@ def rounded(prices: StepPrices, seconds: float) -> StepPrices:
 
 
 def kept_recipes(study: Path, families: Collection[str]) -> dict[str, Recipe]:
-    """Those of a study that goes on. UserError: it was begun before there were any, or they are damaged."""
+    """Those of a study that goes on. UserError: there are none, or they are damaged."""
     stored = json.loads((study / "study.json").read_text(encoding="utf-8")).get("recipes")
-    if stored is None:
-        remedy = f"go on with it at the project's commit {LAST_WITHOUT}; analysis reads it as it is"
-        raise invalid("resume", f"'{study}' is of an earlier version, and has no recipe: {remedy}")
     try:
         return {name: Recipe.from_stored({**ONCE, **stored[name]}) for name in families}
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -389,8 +386,6 @@ def check_same_kind(devices: Devices, facts: Mapping[str, Any]) -> None:
 
 PRICED_SECONDS, MEASURED_SHARE = 0.25, 0.005
 """Measuring a device may take so long for a shape, and such a share of a family's device-seconds."""
-LAST_WITHOUT = "c1f4dc5"
-"""The last commit whose studies have no recipe of their own."""
 
 
 PACKAGES = ("ray", "torch", "numpy", "optuna", "tokenizers", "tensorboard")

@@ -334,7 +334,7 @@ class SearchFlags(Flags):
             form="PRICE", parse=parse_price, on_resume=True,
         ),
     )  # fmt: skip
-    skip_bad_lines: bool = field(default=False, metadata=typed("leave out and count pairs without a tab"))
+    skip_bad_lines: bool = field(default=False, metadata=typed("leave out lines of pairs without a tab"))
     plan: bool = field(
         default=False,
         metadata=typed(

@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-from model.training.checkpoint import DamagedCheckpoint, newest
+from model.training.checkpoint import DamagedCheckpoint, export, newest
 from model.training.evaluation import Score
 from tune.assembly import make_engine, make_place, make_terms
 from tune.backend.leased import STOP_FILE
@@ -44,7 +44,7 @@ from tune.prospects import Prospects, note_prospects, prospect_lines, prospects
 from tune.ranking import ranking
 from tune.registry import travelling
 from tune.search.engine import Engine, Listener
-from tune.search.listed import left_out
+from tune.search.listed import Listing
 from tune.search.resume import check_plain, close_what_a_kill_left_open, restore, spent, undamaged
 from tune.search.successive_halving import TOO_LITTLE
 from tune.search_context import (
@@ -65,7 +65,7 @@ from tune.store.mirror import mirrored
 from tune.store.queries import FAILED, best_so_far
 from tune.system import energy_noted
 from tune.units import duration_text
-from tune.winners import export, last_lines, spending_lines, winners, write_samples
+from tune.winners import last_lines, spending_lines, winners, write_samples
 
 SILENT_END = "ended without a word, killed from outside or as Ray died under it (log.txt has what Ray said)"
 
@@ -279,7 +279,8 @@ def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
     journal, settings, listed = engine.accounting.journal, context.settings, context.listed
     assert listed is not None
     yield from listed.lines(journal)
-    left = [each for family in engine.families.values() for each in left_out(family)]
+    policies = [family.policy for family in engine.families.values() if isinstance(family.policy, Listing)]
+    left = [each for policy in policies for each in policy.left_out]
     failed = journal.rows(f"SELECT trial, config, reason FROM trials WHERE {FAILED} ORDER BY trial")
     if failed:
         first = "; ".join(f"{label(json.loads(row['config']))}: {row['reason']}" for row in failed[:TOLD])
@@ -303,7 +304,8 @@ def conclude_families(context: SearchContext, engine: Engine, tensorboard: Tenso
     study, found, kept = journal.folder, winners(journal), {}
     for family, winner in found.items():
         try:
-            export(winner, study, data[family])
+            into, tokenizer = study / f"best-{family}", data[family].tokenizer
+            export(winner.checkpoint, into, tokenizer, averaged=winner.averaged)
             kept[family] = winner
         except DamagedCheckpoint as error:
             yield f"{family}: the best trial cannot be kept in best-{family}: {error}"

@@ -35,6 +35,11 @@ def duration_text(seconds: float) -> str:
     return "".join(parts) or "0s"
 
 
+def whole_text(seconds: float) -> str:
+    """As duration_text, rounded."""
+    return duration_text(round(seconds))
+
+
 def parse_price(text: str) -> float:
     """`2.50` -> 2.5. UserError: not a sum of money."""
     if not re.fullmatch(NUMBER, text) or not math.isfinite(float(text)):

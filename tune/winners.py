@@ -19,7 +19,6 @@ from model.data.dataset import PairData
 from model.data.tokenizer import Tokenizer
 from model.inference import SAMPLE_TOKENS, Sample, samples
 from model.nn.translator import Translator
-from model.training import checkpoint as checkpoints
 from model.training.checkpoint import load_model
 from model.training.evaluation import CHUNK, Score, chunks, score, translated
 from model.training.time_budget import MARGIN, Lease
@@ -40,7 +39,6 @@ class Winner:
     """The first of a family's ranking, of those that left a checkpoint. measured: on what of the validation split."""
 
     trial: str
-    family: str
     config: dict[str, Any]
     parameters: int
     perplexity: float
@@ -58,7 +56,7 @@ def winners(journal: Journal) -> dict[str, Winner]:
     first = {row["family"]: row for row in reversed(kept)}
     return {
         family: Winner(
-            trial=row["trial"], family=family, config=json.loads(row["config"]), parameters=row["parameters"],
+            trial=row["trial"], config=json.loads(row["config"]), parameters=row["parameters"],
             perplexity=row["perplexity"], measured=measured_text(row), bits_per_character=row["bits_per_character"],
             test_perplexity=row["test_perplexity"], decayed=bool(row["final"]), averaged=bool(row["averaged"]),
             checkpoint=inside(journal.folder, row["checkpoint"]),
@@ -73,11 +71,6 @@ def inside(folder: Path, path: str) -> Path:
     if not found.is_relative_to(folder.resolve()):
         raise UserError(f"journal: {path!r} leads out of the study {str(folder)!r}: do not trust it")
     return found
-
-
-def export(winner: Winner, study: Path, data: Data) -> None:
-    """Put the winner's weights, or their average where that is better, config and tokenizer into `best-<family>/`."""
-    checkpoints.export(winner.checkpoint, study / f"best-{winner.family}", data.tokenizer, averaged=winner.averaged)
 
 
 def why_none(journal: Journal, family: str) -> str:

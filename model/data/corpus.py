@@ -61,7 +61,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class PairCorpus:
-    """Pairs (English, Spanish) of each split; left out were so many bad lines (`skipped`) and pairs `too_long`."""
+    """Pairs (English, Spanish) of each split; so many were left out as `too_long`."""
 
     name: str
     sha256: str
@@ -69,7 +69,6 @@ class PairCorpus:
     train: list[Pair]
     valid: list[Pair]
     test: list[Pair]
-    skipped: int = 0
     too_long: int = 0
 
 
@@ -152,7 +151,6 @@ def load_pairs(
     path: Path | None,
     *,
     skip_bad_lines: bool = False,
-    seed: int = 0,
     track: Track = untracked,
 ) -> PairCorpus:
     """Read `source<TAB>target[<TAB>ignored]` lines (None: the builtin grammar); UserError says what is wrong where.
@@ -160,16 +158,16 @@ def load_pairs(
     What is too long is left out of the splits: they are those of the whole file, less that.
     """
     if path is None:
-        pairs, skipped = toy_corpus.pairs(), 0
+        pairs = toy_corpus.pairs()
         name, text = "builtin English-Spanish grammar", "\n".join(map("\t".join, pairs))
         digest = hashlib.sha256(text.encode()).hexdigest()
     else:
         digest, text = _digest(path, PAIRS_FLAG), "".join(piece for _, piece in _pieces(path, PAIRS_FLAG))
         if not text.strip():
             raise _empty(path, PAIRS_FLAG)
-        pairs, skipped = _parse(text, path, skip_bad_lines)
+        pairs = _parse(text, path, skip_bad_lines)
         name = path.name
-    train, valid, test = map(short_pairs, split_pairs(pairs, seed, track=track))
+    train, valid, test = map(short_pairs, split_pairs(pairs, track=track))
     left = len(train) + len(valid) + len(test)
     if left < LEAST_PAIRS:
         short = f" of at most {LONGEST_CHARACTERS:,} characters a side" if left < len(pairs) else ""
@@ -186,7 +184,6 @@ def load_pairs(
         name=name,
         sha256=digest,
         builtin=path is None,
-        skipped=skipped,
         too_long=len(pairs) - left,
         train=train,
         valid=valid,
@@ -232,7 +229,7 @@ def normalised(sentence: str) -> str:
     return text[first:last] or text
 
 
-def split_pairs(pairs: list[Pair], seed: int, held_out: int = 2, *, track: Track = untracked) -> list[list[Pair]]:
+def split_pairs(pairs: list[Pair], *, seed: int = 0, held_out: int = 2, track: Track = untracked) -> list[list[Pair]]:
     """Train and so many held-out splits, such that no normalised sentence of either language stands in two of them.
 
     Pairs that share a sentence, directly or through others, form a component; components are shuffled and dealt whole.
@@ -334,21 +331,18 @@ def _empty(path: Path, flag: str) -> UserError:
     return UserError(f"{flag}: {str(path)!r} is empty; give a file with text in it")
 
 
-def _parse(text: str, path: Path, skip_bad_lines: bool) -> tuple[list[Pair], int]:
-    """Pairs of the good lines and the number of bad ones."""
+def _parse(text: str, path: Path, skip_bad_lines: bool) -> list[Pair]:
+    """Pairs of the good lines."""
     pairs: list[Pair] = []
-    skipped = 0
     for number, line in enumerate(text.rstrip("\n").split("\n"), start=1):
         source, tab, rest = line.partition("\t")
         target = rest.split("\t")[0].strip()
         if tab and source.strip() and target:
             pairs.append((source.strip(), target))
-        elif skip_bad_lines:
-            skipped += 1
-        else:
+        elif not skip_bad_lines:
             rule = "has nothing on one side of its tab" if tab else "has no tab between source and target"
             raise UserError(f"{PAIRS_FLAG}: {str(path)!r}: line {number} {rule}; correct it or pass --skip-bad-lines")
-    return pairs, skipped
+    return pairs
 
 
 def _standard_library() -> str:

@@ -241,10 +241,8 @@ Field = tuple[str, ...]
 """The name of a column; or the names of a column of structs and of one of its members."""
 
 
-def pairs_from(
-    name: HubName, splits: Mapping[str, "Dataset"], *, seed: int = 0, track: Track = untracked
-) -> PairCorpus:
-    """The pairs of each split; a row with nothing on one side is left out and counted, and so is a pair too long.
+def pairs_from(name: HubName, splits: Mapping[str, "Dataset"], *, track: Track = untracked) -> PairCorpus:
+    """The pairs of each split; a row with nothing on one side is left out, and so is a pair too long.
 
     No sentence, on either side, stays in two splits: test keeps all pairs, valid those that share none with test, train
     those that share none with either. A split that is missing is cut from train. UserError: fields that are not there,
@@ -253,7 +251,7 @@ def pairs_from(
     fields = find_pair_fields(name, splits["train"].features.arrow_schema)
     whole = {part: _pairs(split, fields, track, part) for part, split in splits.items()}
     kept = {part: short_pairs(pairs) for part, pairs in whole.items()}
-    rows, two_sided, short = (sum(map(len, parts.values())) for parts in (splits, whole, kept))
+    two_sided, short = (sum(map(len, parts.values())) for parts in (whole, kept))
     held_out: set[str] = set()
     for part in [part for part in ("test", "valid", "train") if part in kept]:
         kept[part] = [pair for pair in kept[part] if held_out.isdisjoint(map(normalised, pair))]
@@ -263,7 +261,7 @@ def pairs_from(
         rule = f"has {len(train)} pairs that can be trained on, fewer than a batch"
         raise name.refused(f"{rule}: name a dataset with at least {LEAST_PAIRS}")
     if missing := [part for part in HELD_OUT if part not in kept]:
-        train, *cut = split_pairs(train, seed, len(missing), track=track)
+        train, *cut = split_pairs(train, held_out=len(missing), track=track)
         kept |= dict(zip(missing, cut, strict=True))
     if empty := [part for part in HELD_OUT if not kept[part]]:
         raise name.refused(f"leaves no pair for the split {empty[0]!r}: name a dataset with more distinct sentences")
@@ -274,7 +272,6 @@ def pairs_from(
         sha256=_digest(lines),
         builtin=False,
         **kept,
-        skipped=rows - two_sided,
         too_long=two_sided - short,
     )
 

@@ -73,12 +73,10 @@ class ResidentText:
         self._tokens = resident(tokens, device)
         self._reach = torch.arange(0, device=device)
 
-    def batch(self, begins: np.ndarray | Tensor, context: int) -> Batch:
-        """Windows of `context` tokens and what follows each token; begins (B,), best where the text is."""
+    def batch(self, begins: Tensor, context: int) -> Batch:
+        """Windows of `context` tokens and what follows each token; begins (B,), where the text is."""
         if len(self._reach) != context + 1:
             self._reach = torch.arange(context + 1, device=self._tokens.device)
-        if isinstance(begins, np.ndarray):
-            begins = sent(begins, self._tokens.device)
         places = (begins[:, None] + self._reach).clamp_(max=len(self._tokens) - 1)
         windows = self._tokens[places].long()
         return Batch((windows[:, :-1].contiguous(),), windows[:, 1:].contiguous(), len(begins) * context)

@@ -11,7 +11,6 @@ from tests.bench.paper import estimates
 from tests.bench.quality import loss_at_equal_tokens, loss_of_core_minutes, loss_of_defaults, time_to_upstream_loss
 from tests.bench.rates import rates
 from tests.bench.scaling import ray_train_against_torchrun
-from tests.bench.shapes import shapes
 from tests.bench.slots import slots
 from tests.bench.speed import cohorts, gpt, translation
 from tests.bench.start import start
@@ -20,7 +19,7 @@ from tests.bench.translated import bleu
 
 MEASURES = {
     "gpt": gpt, "translation": translation, "decoding": decoding, "loss": loss_at_equal_tokens,
-    "time": time_to_upstream_loss, "estimates": estimates, "rates": rates, "shapes": shapes, "bleu": bleu,
+    "time": time_to_upstream_loss, "estimates": estimates, "rates": rates, "bleu": bleu,
     "core": loss_of_core_minutes, "defaults": loss_of_defaults, "scaling": ray_train_against_torchrun, "slots": slots,
     "intervals": intervals, "start": start, "text": text, "cohorts": cohorts,
 }  # fmt: skip

@@ -41,8 +41,11 @@ def text(data: Path, *, short: bool) -> Iterator[Row]:
         write_text(folder / "text", data, size)
         with (folder / "text").open("rb") as file:
             (folder / "part").write_bytes(file.read(size // PART).rpartition(b"\n")[0])
-        part = _spent("ours", folder / "part", folder, {})
-        turns = [(_spent("ours", folder / "text", folder, {}), _plain(folder)) for _ in range(TURNS)]
+        part = _spent("ours", folder / "part", folder)
+        turns = [
+            (_spent("ours", folder / "text", folder), _spent("plain", folder / "part", folder, **ONE_THREAD))
+            for _ in range(TURNS)
+        ]
     whole = f"a text of {size / 1e6:.0f} MB from its file to mapped tokens"
     for clock, kind in enumerate(("wall", "CPU")):
         learning = sorted(ours["learning"][clock] for ours, _ in turns)[TURNS // 2]
@@ -83,18 +86,14 @@ def write_text(path: Path, data: Path, size: int) -> None:
                     break
 
 
-def _spent(who: str, path: Path, folder: Path, environment: dict[str, str]) -> Spent:
+def _spent(who: str, path: Path, folder: Path, **environment: str) -> Spent:
     """Of a process of its own."""
     code = f"import sys; from tests.bench.long_text import {who}; {who}(*sys.argv[1:])"
     command = [sys.executable, "-c", code, str(path), str(folder)]
-    environment = os.environ | environment | {"PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment, text=True)
+    given = os.environ | environment | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=given, text=True)
     spent: Spent = json.loads(done.stdout)
     return spent
-
-
-def _plain(folder: Path) -> Spent:
-    return _spent("plain", folder / "part", folder, ONE_THREAD)
 
 
 def ours(path: str, folder: str) -> None:

@@ -53,13 +53,14 @@ class Search:
             self.ended = time.monotonic()
             self._changed.notify_all()
 
-    def wait_for(self, text: str, times: int = 1) -> bool:
-        """Until it has printed `text` in so many lines; False where it ended before."""
+    def wait_for(self, text: str) -> bool:
+        """Until it has printed `text`; False where it ended before."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: sum(text in line for line in self.lines) >= times or self.ended is not None, LONGEST_SECONDS
-            )
-            return sum(text in line for line in self.lines) >= times
+            self._changed.wait_for(lambda: self._printed(text) or self.ended is not None, LONGEST_SECONDS)
+            return self._printed(text)
+
+    def _printed(self, text: str) -> bool:
+        return any(text in line for line in self.lines)
 
     def ends_within(self, seconds: float) -> bool:
         """Whether it ends by itself within so many seconds from now."""

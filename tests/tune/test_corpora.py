@@ -82,7 +82,6 @@ def test_the_hub_is_asked_for_three_seconds_at_most_and_only_for_what_is_not_nam
     assert asked == [(["karpathy/tiny_shakespeare"], ASK_SECONDS)] and ASK_SECONDS <= 3
     assert found.settings.translation_corpus == path and found.data["text"].builtin
     load_corpora(Settings(budget=60.0, families={"nanogpt": 1.0}, text_corpus=BUILTIN))
-    load_corpora(Settings(budget=60.0, families={"nanogpt": 1.0}, resume=tmp_path))
     assert len(asked) == 1
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.tune.search.world import LIMIT, World
 from tune.reports import LOOKS, SPLITS, Evaluation, Lowest, Report, from_row, journal_row, merge, to_row
 from tune.search.engine import Engine
-from tune.search.resume import events, report_of
+from tune.search.resume import events
 from tune.search.state import Agreed
 from tune.store.journal import SCHEMA, Journal
 
@@ -122,7 +122,7 @@ def test_a_study_that_goes_on_hears_the_same_reports(tmp_path: Path, seed: int) 
     world.diverging, world.dying = {1: 1.0}, {"t003": 1}
     world.run()
     again = [
-        (event["trial"], report_of(event))
+        (event["trial"], from_row(dict(event)))
         for event in events(world.journal)
         if not isinstance(event, Agreed) and event["action"] is None
     ]

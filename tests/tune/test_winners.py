@@ -16,7 +16,7 @@ from model.data.corpus import PairCorpus
 from model.data.dataset import prepare_pairs
 from model.inference import Sample
 from model.nn.translator import Translator
-from model.training.checkpoint import config_state, save
+from model.training.checkpoint import config_state, export, save
 from model.training.evaluation import Score
 from model.training.time_budget import Lease
 from tests.cuda.fake_cuda import fake_cuda
@@ -26,7 +26,7 @@ from tune.search.engine import Engine
 from tune.settings import Settings
 from tune.store.heartbeat import DRIVER, FOLDER, beat, last_beat
 from tune.study import run_study
-from tune.winners import UNCHARGED_SECONDS, Winner, export, last_lines, taken, winners, write_samples
+from tune.winners import UNCHARGED_SECONDS, Winner, last_lines, taken, winners, write_samples
 
 
 def rows(world: World, seconds: float) -> Iterator[Sample]:
@@ -100,10 +100,10 @@ class Slow:
         row = {"trial": "t001", "family": "translation", "config": "{}", "state": "paused", "created": 0.0}
         self.world.journal.insert("trials", row)
         self.winner = Winner(
-            trial="t001", family="translation", config={}, parameters=1, perplexity=1.0, measured="",
+            trial="t001", config={}, parameters=1, perplexity=1.0, measured="",
             bits_per_character=1.0, test_perplexity=1.0, decayed=True, averaged=False, checkpoint=saved,
         )  # fmt: skip
-        export(self.winner, folder, self.data)
+        export(saved, folder / "best-translation", self.data.tokenizer, averaged=False)
         decode = Translator.decode
 
         def slow(*given: Any) -> torch.Tensor:

@@ -111,10 +111,6 @@ class BudgetScheduler(FIFOScheduler):
         self._desk = desk
         self.controller: Any = None
 
-    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """The engine judges by what the report says, not by a metric of Ray's."""
-        return True
-
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Ray made the trial that the searcher handed out."""
         self._desk.known[self._desk.new.pop(trial.trial_id)] = trial
@@ -175,10 +171,6 @@ class BudgetScheduler(FIFOScheduler):
                 if trial.status == Trial.PAUSED:
                     self.controller.stop_trial(trial)
         return None
-
-    def debug_string(self) -> str:
-        """For Ray's own tables, which are not shown."""
-        return "planned under a cap"
 
 
 class SlotKeeper(Callback):

@@ -16,7 +16,7 @@ SCHEDULERS = (
     *("ration", "ration-front", "ray-asha", "ray-hyperband", "optuna-hyperband", "optuna-halving"),
     *("promotion-asha", "one-report", "random", "oracle"),
 )
-SUGGESTIONS = ("order", "cheap", "tpe", "prior")
+SUGGESTIONS = ("order", "prior")
 ALL = "all"
 """Of the ideas that our own scheduler may do without."""
 MOST_WORKERS, MOST_SEEDS = 10_000, 1_000_000

@@ -98,7 +98,7 @@ def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
     within = WALLS * cap / cell.workers if _ours(cell) and not settings.patient else math.inf
     best = min(range(len(curves)), key=lambda index: _alone(curves[index], cell, settings))
     supply = Supply(
-        curves, suggest=settings.suggest, seed=seed, only=[best] if cell.scheduler == "oracle" else None,
+        curves, seed=seed, only=[best] if cell.scheduler == "oracle" else None,
         prior=_prior(curves, cap, seed) if settings.suggest == "prior" else None,
     )  # fmt: skip
     with Journal(None, new=True) as journal:
@@ -152,7 +152,6 @@ def _family(
             life=life * step_seconds, rules=Rules(**asked, front=idea == OF_FRONT),
         )  # fmt: skip
         policy = SuccessiveHalving(frame, frame.fit(cell.cap, wall, first), price, supply.favour)
-        supply.steps_at = lambda rung: policy.rung_seconds(rung) / step_seconds
         sizes = {label(curve.config): float(curve.parameters) for curve in curves}
         if idea != OUTLOOK:
             supply.outlook = Outlook(
@@ -162,7 +161,6 @@ def _family(
         from tune.curves.baselines import made  # Ray and Optuna come only with those of theirs
 
         policy = made(cell.scheduler, supply=supply, price=price, unit=unit, steps=steps, step_seconds=step_seconds)
-        supply.steps_at = lambda rung: policy.rung_seconds(rung) / step_seconds
     return Family(
         seconds=cell.cap, policy=policy, cost_model=CostModel(), suggestions=supply,
         equal_tokens=math.isfinite(life) != (idea == RESOURCE),

@@ -16,7 +16,7 @@ from typing import TextIO
 from tune.reports import Metric, Report
 from tune.search.engine import Engine, Listener
 from tune.search_space import label
-from tune.units import duration_text
+from tune.units import duration_text, whole_text
 
 log = logging.getLogger(__name__)
 
@@ -196,8 +196,8 @@ class Screen(Listener):
 def budget_line(engine: Engine) -> str:
     """What is spent, reserved and left, how many slots are held, and by whom; one of nobody is between two leases."""
     ledger, held = engine.accounting.ledger, engine.accounting.idle_slots + len(engine.running)
-    money = f"spent {_whole(ledger.spent)} of {duration_text(ledger.cap)} ({100 * ledger.spent / ledger.cap:.0f} %)"
-    rest = f"reserved {_whole(ledger.reserved)}, left {_whole(max(0.0, ledger.left))}"
+    money = f"spent {whole_text(ledger.spent)} of {duration_text(ledger.cap)} ({100 * ledger.spent / ledger.cap:.0f} %)"
+    rest = f"reserved {whole_text(ledger.reserved)}, left {whole_text(max(0.0, ledger.left))}"
     names = ", ".join(engine.running)
     holds = f"{held} {'slot' if held == 1 else 'slots'} held{f', by {names}' if names else ''}"
     return f"{_clock(engine.accounting.clock())} budget: {money}, {rest}; {holds}"
@@ -206,7 +206,3 @@ def budget_line(engine: Engine) -> str:
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     return f"[{minutes // 60}:{minutes % 60:02d}:{rest:02d}]"
-
-
-def _whole(seconds: float) -> str:
-    return duration_text(round(seconds))

@@ -60,24 +60,15 @@ def took(found: dict[str, list[Row]]) -> Table:
     cells = [
         [
             precision, spread(rows, "training_seconds", "{:.1f}"), spread(rows, "step_seconds", "{:.1f}", 1e3),
-            spread(with_rate(rows), "rate", "{:,.0f}"), spread(rows, "device_seconds", "{:.1f}"),
-            spread(with_memory(rows), "memory", "{:,.0f}", 1 / MIB), spread(rows, "mfu", "{:.1f}", 100),
+            over_seeds((row["tokens"] / row["training_seconds"] for row in rows), "{:,.0f}"),
+            spread(rows, "device_seconds", "{:.1f}"),
+            over_seeds(map(memory, rows), "{:,.0f}", 1 / MIB), spread(rows, "mfu", "{:.1f}", 100),
         ]
         for precision, rows in found.items()
     ]  # fmt: skip
     columns = "", "s in steps", "ms a step", "tokens a second", "device-seconds", "memory, MiB", "MFU, %"
     note = f"Memory: {MEMORY}. MFU: of what products of matrices reach here in that precision."
     return Table(title="What each precision took", columns=columns, rows=cells, note=note)
-
-
-def with_rate(rows: Sequence[Row]) -> list[Row]:
-    """With tokens a second of steps."""
-    return [{**row, "rate": row["tokens"] / row["training_seconds"]} for row in rows]
-
-
-def with_memory(rows: Sequence[Row]) -> list[Row]:
-    """With the bytes that MEMORY names."""
-    return [{**row, "memory": memory(row)} for row in rows]
 
 
 MEMORY = "of text what a step held at most, else what the process took more, less where it had worked before"

@@ -253,17 +253,12 @@ def run_experiment(experiment: Experiment, settings: ExperimentSettings) -> int:
     facts = facts_of(context.settings, context.devices, text, experiment=experiment.name)
     with ended_in_order() as told:
         study = context.settings.resume or context.settings.make_folder()
-        how = go_on(experiment, study)
+        how = f"go on with: {settings.to_go_on(study)}"
         last = last_word(f"{study}: {SILENT_END}; {how}")
         with told_in_one_line(f"--resume {study}"), interrupted_at_once(how), last:
             if not context.settings.resume:
                 write_facts(facts, study)
             return conduct(experiment, context, study, told)
-
-
-def go_on(experiment: Experiment, study: Path) -> str:
-    """How to."""
-    return f"go on with: {called('tune/experiment.py')} {experiment.name} --resume {study}"
 
 
 def conduct(experiment: Experiment, context: ExperimentContext, study: Path, told: Told) -> int:
@@ -293,7 +288,7 @@ def conduct(experiment: Experiment, context: ExperimentContext, study: Path, tol
         write(f"draw it: {called('analysis/plot.py')} experiment {study}")
         write(f"its tables for a report: {called('tune/experiment.py')} --tables {study} --latex")
         if ended != "done":
-            write(f"{ended}; {go_on(experiment, study)}")
+            write(f"{ended}; go on with: {settings.to_go_on(study)}")
     return {"done": 0, "interrupted": INTERRUPTED}.get(ended, 1)
 
 

@@ -19,7 +19,7 @@ from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
 from tune.search.forecast import MOST_TRIALS, Progress
 from tune.search.resume import DAMAGED, LONGEST_REASON
 from tune.search.scaling_law import Observation
-from tune.search.state import agreed_in
+from tune.search.state import agreed_in, number
 from tune.search_space import PER_LAYER, Config, Space, layer_weights, precision_of, seedless
 from tune.store.journal import SHARE, Fact, connect, named
 from tune.store.queries import ranking
@@ -126,14 +126,14 @@ class Learned:
         """The inverse. LookupError, TypeError, ValueError: something that stored() did not write."""
         told = named(stored)
         return cls(
-            overhead=_number(told["overhead"]), start_up=_number(told["start_up"]), beyond=_number(told["beyond"]),
+            overhead=number(told["overhead"]), start_up=number(told["start_up"]), beyond=number(told["beyond"]),
             speeds=tuple(
-                (_config(config), Progress(size=_number(size), tokens=_number(tokens), seconds=_number(seconds)))
+                (_config(config), Progress(size=number(size), tokens=number(tokens), seconds=number(seconds)))
                 for config, size, tokens, seconds in map(_several, _several(told["speeds"]))
             ),
             trials=tuple(
                 tuple(
-                    Observation(size=_number(size), tokens=_number(tokens), loss=_number(loss))
+                    Observation(size=number(size), tokens=number(tokens), loss=number(loss))
                     for size, tokens, loss in map(_several, _several(trial))
                 )
                 for trial in _several(told["trials"])
@@ -180,13 +180,13 @@ def _earlier(folder: Path, journal: sqlite3.Connection, facts: Mapping[str, Fact
             processor=str(processors.pop()) if len(processors) == 1 else "",
             share=shares.pop() if len(shares) == 1 else 0.0,
             text=(text.get("sha256"), text.get("vocabulary")), context=recipe["context"],
-            compute=_number(recipe["weights"]) * _number(recipe["tokens"]) * used,
+            compute=number(recipe["weights"]) * number(recipe["tokens"]) * used,
         ),
-        trials=_trials(journal, family, _number(recipe["warm_up_steps"])),
+        trials=_trials(journal, family, number(recipe["warm_up_steps"])),
         best=best, winner=layer_weights(family, best[0]) if best and family in PER_LAYER else 0.0,
-        overheads=tuple({row["trial"]: max(0.0, _number(row["overhead"])) for row in segments}.values()),
-        start_ups=tuple(_number(row["start_up"]) for row in segments if row["fresh"]),
-        beyond=_number(beyond) + _number(before.get("beyond", 0.0)),
+        overheads=tuple({row["trial"]: max(0.0, number(row["overhead"])) for row in segments}.values()),
+        start_ups=tuple(number(row["start_up"]) for row in segments if row["fresh"]),
+        beyond=number(beyond) + number(before.get("beyond", 0.0)),
     )  # fmt: skip
 
 
@@ -195,11 +195,11 @@ def _trials(journal: sqlite3.Connection, family: str, warm_up_steps: float) -> t
     found: dict[str, Tried] = {}
     for row in journal.execute(TRIALS, (family,)):
         config, seconds = seedless(json.loads(row["config"])), row["steps"] * row["step_seconds"]
-        size, tokens = _number(row["parameters"]), _number(row["tokens"])
+        size, tokens = number(row["parameters"]), number(row["tokens"])
         observed = found[row["trial"]].observed if row["trial"] in found else ()
         if row["steps"] >= warm_up_steps:
-            observed += (Observation(size=size, tokens=tokens, loss=_number(row["valid_loss"])),)
-        progress = Progress(size=size, tokens=tokens, seconds=_number(seconds))
+            observed += (Observation(size=size, tokens=tokens, loss=number(row["valid_loss"])),)
+        progress = Progress(size=size, tokens=tokens, seconds=number(seconds))
         found[row["trial"]] = Tried(config=config, progress=progress, observed=observed)
     return tuple(sorted(found.values(), key=lambda each: -each.progress.tokens))
 
@@ -278,11 +278,4 @@ def _several(fact: Fact) -> Sequence[Fact]:
     """TypeError: it is not."""
     if not isinstance(fact, Sequence) or isinstance(fact, str):
         raise TypeError(f"{fact!r} is no list")
-    return fact
-
-
-def _number(fact: Fact) -> float:
-    """ValueError: it is none that can be measured."""
-    if not isinstance(fact, int | float) or not 0 <= fact < math.inf:
-        raise ValueError(f"{fact!r} cannot be")
     return fact

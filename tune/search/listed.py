@@ -163,11 +163,6 @@ def listed_family(
     )  # fmt: skip
 
 
-def left_out(family: Family) -> list[Listed]:
-    """Those of its list that were not begun, or wait half-way."""
-    return family.policy.left_out if isinstance(family.policy, Listing) else []
-
-
 def dimensions(listed: Sequence[Listed]) -> Dimensions:
     """What the configurations of a list have, each with its values."""
     names = dict.fromkeys(name for each in listed for name in each.config)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tune.errors import UserError
-from tune.reports import Report, from_row
+from tune.reports import from_row
 from tune.search.engine import CONFIRM, GO_ON, Engine
 from tune.search.family import TrialRecord
 from tune.search.state import Agreed, State, Terms, agreed_in
@@ -229,13 +229,12 @@ def agreed(journal: Journal) -> list[Agreed]:
         return agreed_in(journal.facts())
 
 
-def note_cap(journal: Journal, seconds: float) -> float:
-    """Write down the cap from now on, where it is another than before. Returns the first that the study had."""
+def note_cap(journal: Journal, seconds: float) -> None:
+    """Write down the cap from now on, where it is another than before."""
     caps = agreed(journal)
     if not caps or caps[-1].seconds != seconds:
         caps.append(Agreed(at=last_moment(journal), seconds=seconds))
         journal.note(caps=[each.told() for each in caps])
-    return caps[0].seconds
 
 
 def replay(state: State, journal: Journal) -> None:
@@ -270,7 +269,7 @@ def replay(state: State, journal: Journal) -> None:
         if action is None:
             run = close(trial)
             run.charged = charges.get(run.assignment.lease, {})
-            state.ended(run, report_of(event))
+            state.ended(run, from_row(dict(event)))
         elif trial in state.running:
             close(trial)
         if action in LEASES:
@@ -289,30 +288,18 @@ def events(journal: Journal) -> list[sqlite3.Row | Agreed]:
     """Decisions, reports that ended a lease (rows without an `action`), and new terms, in the order in which they came
     about.
 
-    A decision and new terms know the last report before them. What an earlier version wrote tells only when it was.
+    A decision and new terms know the last report before them.
     """
     reports = journal.rows("""
         SELECT reports.*, parameters, report AS after, -1 AS place, NULL AS action
         FROM reports JOIN trials USING (trial)
-        WHERE ended IS NOT NULL OR rung IS NOT NULL OR final ORDER BY report""")
-    before = "(SELECT IFNULL(MAX(report), 0) FROM reports WHERE reports.at <= decisions.at)"
-    decisions = journal.rows(
-        f"SELECT trial, action, reason, at, IFNULL(report, {before}) AS after, decision AS place FROM decisions"
-    )
-    rows = [*reports, *decisions]
-    found: list[tuple[float, float, sqlite3.Row | Agreed]] = [(row["after"], row["place"], row) for row in rows]
-    for terms in agreed(journal)[1:]:
-        after, place = terms.report, terms.decision
-        if after is None or place is None:
-            earlier = [row for row in rows if row["at"] <= terms.at]
-            after, place = (max((row[key] for row in earlier), default=0) for key in ("after", "place"))
-        found.append((after, place + 0.5, terms))
+        WHERE ended IS NOT NULL ORDER BY report""")
+    decisions = journal.rows("SELECT trial, action, reason, at, report AS after, decision AS place FROM decisions")
+    found: list[tuple[float, float, sqlite3.Row | Agreed]] = [
+        (row["after"], row["place"], row) for row in (*reports, *decisions)
+    ]
+    found += [(terms.report, terms.decision + 0.5, terms) for terms in agreed(journal)[1:]]
     return [event for _, _, event in sorted(found, key=lambda each: each[:2])]
-
-
-def report_of(row: sqlite3.Row) -> Report:
-    """A report that ended a lease, of which an earlier version did not write how."""
-    return from_row({**dict(row), "ended": row["ended"] or ("final" if row["final"] else "rung")})
 
 
 def remember_memory(engine: Engine, trial: str, micro_batches: int, measured: int | None) -> None:

@@ -43,23 +43,23 @@ class Agreed:
     """The terms of a study from a moment on, as `caps` of its journal has them.
 
     seconds: the cap; families: where cap or deadline are others than before, what each may use, in seconds of a slot,
-    and its ladder; decision, report: the last ones before. None: not known, of what an earlier version wrote.
+    and its ladder; decision, report: the last ones before.
     """
 
     at: float
     seconds: float
     deadline: float | None = None
     processor: str | None = None
-    families: Mapping[str, tuple[float, Ladder | None]] = field(default_factory=dict)
-    decision: float | None = None
-    report: float | None = None
+    families: Mapping[str, tuple[float, Ladder]] = field(default_factory=dict)
+    decision: float = 0
+    report: float = 0
 
     @classmethod
     def read(cls, fact: Fact) -> Self:
         """The inverse of `told`. LookupError, TypeError, ValueError: it says what cannot be."""
         terms = named(fact)
         numbers = ("at", "seconds", "deadline", "decision", "report")
-        known = {name: _number(terms[name]) for name in numbers if terms.get(name) is not None}
+        known = {name: number(terms[name]) for name in numbers if terms.get(name) is not None}
         if not known["seconds"]:
             raise ValueError(f"a cap of {terms}")
         processor = terms.get("processor")
@@ -67,17 +67,17 @@ class Agreed:
             at=known["at"], seconds=known["seconds"], deadline=known.get("deadline"),
             processor=None if processor is None else str(processor),
             families={
-                name: (_number(named(each)["seconds"]), ladder_of(named(each)))
+                name: (number(named(each)["seconds"]), ladder_of(named(each)))
                 for name, each in named(terms.get("families")).items()
             },
-            decision=known.get("decision"), report=known.get("report"),
+            decision=known.get("decision", 0), report=known.get("report", 0),
         )  # fmt: skip
 
     def told(self) -> dict[str, Fact]:
         """As plain data; what is not known is left out."""
-        families: dict[str, Fact] = {}
-        for name, (seconds, ladder) in self.families.items():
-            families[name] = {"seconds": seconds, "ladder": ladder.told()} if ladder else {"seconds": seconds}
+        families = {
+            name: {"seconds": seconds, "ladder": ladder.told()} for name, (seconds, ladder) in self.families.items()
+        }
         known = {name: value for name, value in vars(self).items() if value is not None}
         return known | {"families": families}
 
@@ -227,8 +227,7 @@ class State:
         """From now on the study has another cap or deadline (in `families`: what that makes of each; one of a `new`
         study was made so), or another processor, of which no price is known."""
         for name, (_, ladder) in now.families.items() if not new else ():
-            if ladder is not None:
-                self.families[name].policy.refit(ladder)
+            self.families[name].policy.refit(ladder)
         if now.processor != self._processor and self._processor is not None:
             for family in self.families.values():
                 family.cost_model.forget()
@@ -250,12 +249,10 @@ class State:
         return {part: _hash(value) for part, value in parts.items()}
 
 
-def ladder_of(terms: Mapping[str, Fact]) -> Ladder | None:
-    """Of what was agreed for a family; None where an earlier version left the ladder out. UserError: it is none."""
-    if "ladder" not in terms:
-        return None
+def ladder_of(terms: Mapping[str, Fact]) -> Ladder:
+    """Of what was agreed for a family. UserError: it is none."""
     told = named(terms["ladder"])
-    known = {name: _number(value) for name, value in told.items() if name != "top"}
+    known = {name: number(value) for name, value in told.items() if name != "top"}
     top, whole = told.get("top"), {*told, "life", "confirm"} == {each.name for each in fields(Ladder)}
     sound = whole and isinstance(top, int) and 0 <= top <= MOST_RUNGS and known["first"] > 0
     if not sound or not (1 < known["eta"] <= MOST_ETA and known["fall_kept"] < 1 and known.get("life", 1.0) > 0):
@@ -264,7 +261,7 @@ def ladder_of(terms: Mapping[str, Fact]) -> Ladder | None:
     return Ladder(top=top, **known)
 
 
-def _number(fact: Fact) -> float:
+def number(fact: Fact) -> float:
     """ValueError: it is none, or none that a study can have."""
     if not isinstance(fact, int | float) or not 0 <= fact < math.inf:
         raise ValueError(f"{fact!r} cannot be")

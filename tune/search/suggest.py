@@ -44,6 +44,9 @@ text, and with r weights after the cube root of r fewer; then MORE_DROPOUT is be
 text is seen twice as often. nanogpt was better without after 7 epochs, level after 14, and better with it after an hour
 (docs/log.md, days 28, 32). Epochs are those that a recipe foretells, about one and a half times what a leader has."""
 MORE_DROPOUT = 0.1
+MOST_DROPOUT = {"nanogpt": 0.1}
+"""Of a family of which more was no better on any text, of 50,000 to 1,000,000 tokens, seen 10 to 300 times: there
+d384 l4 ended lower without any after 28 epochs than d384 l6 with .5 after 110 (docs/log.md, days 27, 33, 34)."""
 SLOWER_PRECISION = 0.1
 """Promise of a precision that is not the fastest."""
 RECIPE_SPREAD = math.log(4)
@@ -247,7 +250,7 @@ def prior(
         own = layer_weights(family, config)
         epochs = life_share(family) * tokens / text_tokens * math.sqrt(weights / own)  # as a step's seconds grow, about
         turns = TURNS[family] / (own / text_tokens) ** (1 / 3)
-        return max(0.0, MORE_DROPOUT * (1 + math.log2(epochs / turns)))
+        return min(MOST_DROPOUT.get(family, 1.0), max(0.0, MORE_DROPOUT * (1 + math.log2(epochs / turns))))
 
     def promise(config: Config) -> float:
         size = math.log(layer_weights(family, config) / weights) / SIZE_SPREAD

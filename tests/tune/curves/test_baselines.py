@@ -71,7 +71,7 @@ def loss(trial: str, time: float) -> float:
 
 
 def rule(scheduler: str, configs: int) -> Policy:
-    supply = Supply(table(configs).curves, suggest="order", seed=0)
+    supply = Supply(table(configs).curves, seed=0)
     return made(scheduler, supply=supply, price=lambda trial, rung: 1.0, unit=1.0, steps=LONGEST, step_seconds=1.0)
 
 

@@ -217,7 +217,7 @@ def test_the_more_often_a_text_is_seen_the_more_dropout_is_worth() -> None:
     config = {**SPACE.default(), "dropout": 0.3}
 
     def worth(epochs: float) -> float:
-        promise = prior(SPACE.default(), family="nanogpt", weights=8e5, tokens=1e6 * epochs, text_tokens=1e6)
+        promise = prior(SPACE.default(), family="translation", weights=8e5, tokens=1e6 * epochs, text_tokens=1e6)
         return promise(config) / promise({**config, "dropout": 0.0})
 
     assert worth(1) < worth(10) < 1 < worth(1_000)
@@ -225,7 +225,8 @@ def test_the_more_often_a_text_is_seen_the_more_dropout_is_worth() -> None:
 
 @pytest.mark.parametrize(("family", "times"), [("translation", 1), ("nanogpt", 2)])
 def test_a_model_that_would_turn_without_is_given_dropout(family: str, times: int) -> None:
-    """The more, the smaller the text, as ten and thirty thousand pairs said: after 5 epochs none, nanogpt after 10."""
+    """The more, the smaller the text, as ten and thirty thousand pairs said: after 5 epochs none, nanogpt after 10, and
+    never more than .1."""
 
     def favourite(epochs: float, text_tokens: float) -> float:
         tokens = times * epochs * text_tokens / life_share(family)
@@ -236,8 +237,11 @@ def test_a_model_that_would_turn_without_is_given_dropout(family: str, times: in
 
     found = {size: [favourite(epochs, size) for epochs in (4, 20, 40)] for size in (1e5, 1e6)}
     assert found[1e5][0] == found[1e6][0] == 0.0
-    assert all(some == sorted(set(some)) for some in found.values())
-    assert found[1e5][1] > found[1e6][1] > 0
+    assert all(some == sorted(some) and some[-1] > 0 for some in found.values())
+    if family == "translation":
+        assert all(some == sorted(set(some)) for some in found.values()) and found[1e5][1] > found[1e6][1] > 0
+    else:
+        assert favourite(1_000, 1e5) == favourite(1_000, 1e6) == 0.1
 
 
 def test_heads_are_few_until_they_are_as_wide_as_gpt2s() -> None:
