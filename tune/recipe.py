@@ -25,9 +25,9 @@ LIFE_SHARE, LIFE_SHARES = 0.7, {"translation": 0.85}
 loss falls so steeply there still that time is worth more than a choice: from ten minutes of a core to an hour by the
 power .09 for a translator, .02 for nanogpt (docs/log.md, days 25, 28, 32)."""
 MOST_EPOCHS = 40
-"""Of the small text that serves where none is named, and of any before --plan says that it is too small: to train on
-what was seen so often already is worth nothing, and on what was seen up to 4 times about as much as on new text
-(Muennighoff et al. 2023, arXiv:2305.16264)."""
+"""Of the small text that serves where none is named, of any before --plan says that it is too small, and of the size
+around which a search begins: to train on what was seen so often already is worth next to nothing, and on what was seen
+up to 4 times about as much as on new text (Muennighoff et al. 2023, arXiv:2305.16264)."""
 SMALL_TEXT_TOKENS = 1e6
 """Of that text, for training: of tiny shakespeare by character."""
 CONTEXTS = {128: 3e6, 256: 6e6, 512: 3e8, 1024: 3e9}
@@ -208,7 +208,7 @@ def recipe(
     weights, batch, why_batch = sizes[1], max(FILLING_TOKENS[kind], int(base["batch_tokens"])), ""
     for _ in range(ROUNDS):  # small models and small steps do not fill a device, which then trains smaller models
         flops = prices.trained(family, weights, FLOPS_PER_WEIGHT * weights * given.get("batch_tokens", batch))
-        weights = min(max(suited_weights(family, seconds * flops, text_tokens), sizes[0]), sizes[1])
+        weights = min(max(suited_weights(family, seconds * flops), sizes[0]), sizes[1])
         tokens = seconds * flops / (FLOPS_PER_WEIGHT * weights)
         life = life_share(family) * tokens
         batch, why_batch = _batch(base, kind, life, text_tokens)
@@ -221,6 +221,9 @@ def recipe(
         if ROWS * given.get("context", 0) > batch:
             batch, why_batch = ROWS * int(given["context"]), f"{ROWS} rows"
     batch = int(given.get("batch_tokens", batch))
+    weights = min(weights, max(most_weights(family, text_tokens), sizes[0]))
+    flops = prices.trained(family, weights, FLOPS_PER_WEIGHT * weights * batch)
+    tokens = seconds * flops / (FLOPS_PER_WEIGHT * weights)
     own = {"life": life, "beta1": base["betas"][0], "beta2": base["betas"][1]}
     own |= {name: base[name] for name in ("batch_tokens", "learning_rate", "warm_up_steps")}
     found = {
@@ -275,15 +278,19 @@ def life_share(family: str, *, suggested: bool = True) -> float:
     return LIFE_SHARES.get(family, LIFE_SHARE) if suggested else LIFE_SHARE
 
 
-def suited_weights(family: str, compute: float, text_tokens: float) -> float:
-    """Those of the layers of a model that suits so many FLOPs of training on a text, as far as is known before any: no
-    more than suit a last trial that goes through the text MOST_EPOCHS times, since more teach a larger one nothing."""
-    tokens = MOST_EPOCHS / life_share(family) * text_tokens
-    return min(layer_weights(family, CENTRE) * math.sqrt(compute / CENTRE_COMPUTE), _suited_to(family, tokens))
+def suited_weights(family: str, compute: float) -> float:
+    """Those of the layers of a model that suits so many FLOPs of training, as far as is known before any."""
+    return layer_weights(family, CENTRE) * math.sqrt(compute / CENTRE_COMPUTE)
+
+
+def most_weights(family: str, text_tokens: float) -> float:
+    """Those around which a search on a text begins at most, whatever its cap: that suit a last trial which goes through
+    the text MOST_EPOCHS times. The default's at least: on 60 KB smaller ones did not win."""
+    return max(layer_weights(family, CENTRE), _suited_to(family, MOST_EPOCHS / life_share(family) * text_tokens))
 
 
 def _suited_to(family: str, tokens: float) -> float:
-    """Those that suit so many tokens of training: both grow with the square root of the compute."""
+    """Those whose training on so many tokens is the compute that they suit."""
     return FLOPS_PER_WEIGHT * layer_weights(family, CENTRE) ** 2 * tokens / CENTRE_COMPUTE
 
 

@@ -32,7 +32,15 @@ from tune.flags import invalid
 from tune.load import Loop
 from tune.machine import cpu_name, write_whole
 from tune.own_space import OwnSpace
-from tune.recipe import FILLING_TOKENS, LEAST_EPOCH_STEPS, LEAST_TOKENS_A_WEIGHT, WINDOWS, Recipe, recipe
+from tune.recipe import (
+    FILLING_TOKENS,
+    LEAST_EPOCH_STEPS,
+    LEAST_TOKENS_A_WEIGHT,
+    WINDOWS,
+    Recipe,
+    most_weights,
+    recipe,
+)
 from tune.reports import Metric
 from tune.search.earlier import Earlier, Ground, Learned, beyond, learn, line, read, suited
 from tune.search.engine import WALLS
@@ -242,7 +250,9 @@ def make_recipe(
         windowed_tokens=len(data.valid) if isinstance(data, TextData) else None, sizes=(min(sizes), max(sizes)),
     )  # fmt: skip
     weights = suited(earlier, found.weights, found.weights * found.tokens)
-    return found if weights == found.weights else found.around(min(max(weights, min(sizes)), max(sizes)))
+    if weights == found.weights:
+        return found
+    return found.around(min(max(min(weights, most_weights(name, data.training_tokens)), min(sizes)), max(sizes)))
 
 
 def ground(settings: Settings, devices: Devices, recipe: Recipe, data: Data) -> Ground:
@@ -300,6 +310,8 @@ def rounded(prices: StepPrices, seconds: float) -> StepPrices:
 def kept_recipes(study: Path, families: Collection[str]) -> dict[str, Recipe]:
     """Those of a study that goes on. UserError: there are none, or they are damaged."""
     stored = json.loads((study / "study.json").read_text(encoding="utf-8")).get("recipes")
+    if not isinstance(stored, dict):
+        raise invalid("resume", f"'{study}' has a damaged study.json, without recipes: name another study")
     try:
         return {name: Recipe.from_stored({**ONCE, **stored[name]}) for name in families}
     except (LookupError, TypeError, ValueError, AttributeError) as error:

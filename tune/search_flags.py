@@ -194,7 +194,7 @@ class SearchFlags(Flags):
     )
     devices: int | None = field(
         default=None,
-        metadata=typed("GPUs to use, or CPU cores where Ray sees no GPU (default: all there are)", **NUMBER_OF),
+        metadata=typed("GPUs to use, or CPU cores where torch sees no GPU (default: all there are)", **NUMBER_OF),
     )
     trials_per_gpu: int | str = field(
         default=1,
@@ -207,7 +207,7 @@ class SearchFlags(Flags):
     )
     cores_per_trial: int = field(
         default=1,
-        metadata=typed("CPU cores of each trial where Ray sees no GPU, all of them charged", **NUMBER_OF),
+        metadata=typed("CPU cores of each trial where torch sees no GPU, all of them charged", **NUMBER_OF),
     )
     address: str | None = field(
         default=None,
@@ -339,7 +339,7 @@ class SearchFlags(Flags):
         default=False,
         metadata=typed(
             "print what the search would do and cost, with --resume what is left and what other caps would buy, and "
-            "end: nothing is spent or written",
+            "end: nothing is spent, no study written",
             stored=False,
             on_resume=True,
         ),

@@ -27,8 +27,8 @@ COMPILE_REPAYS = {"cpu": 200.0, "cuda": 90.0}
 repaid after c r / (r - 1). Of a core: nanogpt of context 256 d128 l4 27 s and 1.28, d256 l3 21 and 1.15; translation
 l2 d128 37 and 1.43, d256 35 and 1.21: 123, 161, 123, 202. The first on a machine takes 10 more. Of an H200, six
 processes compiling, with the look at the gradients, nanogpt d128 l4 38 s and 1.49, d512 l4 in steps of 16,384 tokens 34
-and 2.0, translation d128 l4 61 and 1.48, d512 l4 54 and 1.78, upstream's nanogpt of d768 l12 37 and 1.30: 116, 67, 188,
-123, 160; one process alone takes two thirds of it."""
+and 2.0, translation d128 l4 61 and 1.48, d512 l4 54 and 1.78, upstream's nanogpt of d768 l12 37 and 1.30, of d384 l6
+32 and 1.09: 116, 67, 188, 123, 160, 390; one alone takes two thirds of it, as the first three do in 80, 45 and 125."""
 QUEUED_SECONDS = 0.1  # of work that a GPU is given before it is waited for
 
 

@@ -95,6 +95,9 @@ def test_what_suits_a_text_that_is_seen_again_and_again_grows_with_the_text_not_
     assert weights(300.0, 10**6) == weights(300.0, 10**9)
     assert weights(30 * DAY, 10**6) == weights(60 * DAY, 10**6) < weights(30 * DAY, 10**9)
     assert weights(60 * DAY, 2 * 10**6) == pytest.approx(2 * weights(60 * DAY, 10**6))
+    assert weights(60 * DAY, 50_000) == layer_weights(family, CENTRE)  # of a small text the default's at least
+    small, large = (made(family, seconds=60 * DAY, text_tokens=text) for text in (10**6, 10**9))
+    assert (small.context, small.batch_tokens) == (large.context, large.batch_tokens) and small.tokens > large.tokens
 
 
 def test_a_small_text_or_a_small_step_has_no_long_context() -> None:

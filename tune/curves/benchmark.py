@@ -10,7 +10,7 @@ from tune.curves.asked import Amount, ReplaySettings
 from tune.curves.recorded import Curve, Table
 from tune.curves.supply import Supply
 from tune.errors import UserError
-from tune.recipe import FLOPS_PER_WEIGHT, life_share, suited_weights
+from tune.recipe import FLOPS_PER_WEIGHT, life_share, most_weights, suited_weights
 from tune.reports import NATS, Evaluation, Report
 from tune.search.engine import WALLS, Engine
 from tune.search.family import CostModel, Family, Policy
@@ -186,7 +186,7 @@ def _prior(curves: Sequence[Curve], cap: float, seed: int) -> Callable[[Config],
         raise UserError("--suggest prior: needs a table that tune/experiment.py curves measured: write order")
     speed = middle.tokens_per_step / middle.step_seconds
     compute = cap * FLOPS_PER_WEIGHT * layer_weights(middle.family, middle.config) * speed
-    weights = suited_weights(middle.family, compute, middle.text_tokens)
+    weights = min(suited_weights(middle.family, compute), most_weights(middle.family, middle.text_tokens))
     weights *= math.exp(random.Random(f"prior {seed}").gauss(0.0, SIZE_SPREAD))
     return prior(
         {**CENTRE, "precision": middle.config["precision"]}, family=middle.family, weights=weights,

@@ -12,7 +12,7 @@ import optuna
 
 from tune.errors import UserError
 from tune.own_space import OwnSpace
-from tune.recipe import life_share
+from tune.recipe import SMALL_TEXT_TOKENS, life_share
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.outlook import Outlook, most_promising
 from tune.search_space import ASPECT, FREED, PER_LAYER, Config, Dimension, Space, Value, layer_weights
@@ -45,8 +45,9 @@ text is seen twice as often. nanogpt was better without after 7 epochs, level af
 (docs/log.md, days 28, 32). Epochs are those that a recipe foretells, about one and a half times what a leader has."""
 MORE_DROPOUT = 0.1
 MOST_DROPOUT = {"nanogpt": 0.1}
-"""Of a family of which more was no better on any text, of 50,000 to 1,000,000 tokens, seen 10 to 300 times: there
-d384 l4 ended lower without any after 28 epochs than d384 l6 with .5 after 110 (docs/log.md, days 27, 33, 34)."""
+"""Of a family of which more was no better on a megabyte: d384 l4 ended lower without any after 28 epochs than d384 l6
+with .5 after 110. Of smaller texts as much more as the cube root of how much smaller they are: on 60 KB .2 and .3 won,
+on 100 to 250 KB none of .1 to .5 was better than none (docs/log.md, days 25, 27, 33, 34)."""
 SLOWER_PRECISION = 0.1
 """Promise of a precision that is not the fastest."""
 RECIPE_SPREAD = math.log(4)
@@ -245,12 +246,13 @@ def prior(
         return lambda config: 1.0
     freed = [name for name in FREED if name in default]
     dropout_spread = DROPOUT_SPREAD * math.sqrt(tokens / text_tokens)
+    most_dropout = MOST_DROPOUT.get(family, 1.0) * math.cbrt(max(1.0, SMALL_TEXT_TOKENS / text_tokens))
 
     def dropout_at_best(config: Config) -> float:
         own = layer_weights(family, config)
         epochs = life_share(family) * tokens / text_tokens * math.sqrt(weights / own)  # as a step's seconds grow, about
         turns = TURNS[family] / (own / text_tokens) ** (1 / 3)
-        return min(MOST_DROPOUT.get(family, 1.0), max(0.0, MORE_DROPOUT * (1 + math.log2(epochs / turns))))
+        return min(most_dropout, max(0.0, MORE_DROPOUT * (1 + math.log2(epochs / turns))))
 
     def promise(config: Config) -> float:
         size = math.log(layer_weights(family, config) / weights) / SIZE_SPREAD

@@ -115,7 +115,7 @@ def test_lines_are_read_literally(tmp_path: Path) -> None:
         ("", "line 3 has no tab"),
     ],
 )
-def test_bad_lines_are_named_or_counted(tmp_path: Path, bad: str, said: str) -> None:
+def test_bad_lines_are_named_or_left_out(tmp_path: Path, bad: str, said: str) -> None:
     lines = [f"hello {i}\thola {i}" for i in range(400)]
     lines[2:2] = [bad]
     lines[300:300] = [bad]

@@ -70,7 +70,7 @@ def test_a_missing_split_is_cut_from_train(tmp_path: Path, there: tuple[str, ...
     assert len(corpus.train) + sum(map(len, cut)) == (1000 if len(there) == 1 else 990)
 
 
-def test_rows_without_two_sides_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_rows_without_two_sides_are_left_out(tmp_path: Path) -> None:
     rows = [("", "nada"), ("nothing", " "), (None, "nada"), ("  cafe\u0301 ", "café")]
     corpus = pairs_from(NAME, splits_of(tmp_path, {"train": translations(rows + pairs(0, 400))}))
     everything = corpus.train + corpus.valid + corpus.test
