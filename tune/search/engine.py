@@ -22,7 +22,7 @@ from tune.search.family import (  # fmt: skip
     with_start_up,
 )
 from tune.search.ladder import Ladder
-from tune.search.state import Agreed, State, Terms, agreed_in
+from tune.search.state import Agreed, State, Terms, agreed_in, last_events
 from tune.search.successive_halving import ALIKE, Confirm, Finish, HandBack, Promote, Start, Train, Wait
 from tune.search_space import Config
 from tune.store.accounting import Accounting, Assignment, Running
@@ -132,16 +132,14 @@ class Engine:
         other = before is not None and before.processor not in (None, terms.processor)
         if not refitted and not other:
             return []
-        (last,) = journal.rows("""
-            SELECT (SELECT IFNULL(MAX(decision), 0) FROM decisions) AS decision,
-                   (SELECT IFNULL(MAX(report), 0) FROM reports) AS report""")
+        decision, report = last_events(journal)
         now = Agreed(
             at=self.accounting.clock(), seconds=terms.cap, deadline=terms.deadline, processor=terms.processor,
             families={
                 name: (seconds, self._ladder(name, seconds, terms.deadline, new=before is None))
                 for name, seconds in (terms.families.items() if refitted else ())
             },
-            decision=last["decision"], report=last["report"],
+            decision=decision, report=report,
         )  # fmt: skip
         with self.event():
             self.state.agreed(now, new=before is None)

@@ -18,7 +18,7 @@ from tune.errors import UserError
 from tune.reports import from_row
 from tune.search.engine import CONFIRM, GO_ON, Engine
 from tune.search.family import TrialRecord
-from tune.search.state import Agreed, State, Terms, agreed_in
+from tune.search.state import Agreed, State, Terms, agreed_in, last_events
 from tune.search_space import seedless
 from tune.store.accounting import DECODING, Running
 from tune.store.heartbeat import DRIVER, GRACE_SECONDS, last_beat, still_there
@@ -233,7 +233,8 @@ def note_cap(journal: Journal, seconds: float) -> None:
     """Write down the cap from now on, where it is another than before."""
     caps = agreed(journal)
     if not caps or caps[-1].seconds != seconds:
-        caps.append(Agreed(at=last_moment(journal), seconds=seconds))
+        decision, report = last_events(journal)
+        caps.append(Agreed(at=last_moment(journal), seconds=seconds, decision=decision, report=report))
         journal.note(caps=[each.told() for each in caps])
 
 

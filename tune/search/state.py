@@ -19,7 +19,7 @@ from tune.search.family import Family, TrialRecord
 from tune.search.forecast import Progress
 from tune.search.ladder import Ladder
 from tune.store.accounting import Assignment, Running
-from tune.store.journal import Fact, named
+from tune.store.journal import Fact, Journal, named
 
 MOST_ETA = 16.0
 """Of a ladder."""
@@ -88,6 +88,14 @@ def agreed_in(facts: Mapping[str, Fact]) -> list[Agreed]:
     if not isinstance(caps, Sequence):
         raise TypeError(f"caps of {caps!r}")
     return [Agreed.read(each) for each in caps]
+
+
+def last_events(journal: Journal) -> tuple[int, int]:
+    """The last decision and the last report of a study so far."""
+    (last,) = journal.rows("""
+        SELECT (SELECT IFNULL(MAX(decision), 0) FROM decisions) AS decision,
+               (SELECT IFNULL(MAX(report), 0) FROM reports) AS report""")
+    return last["decision"], last["report"]
 
 
 class State:
