@@ -23,6 +23,7 @@ from tune.recipe import (
     WINDOWS,
     Recipe,
     evaluation_tokens,
+    most_weights,
     parse_set,
     recipe,
     set_text,
@@ -229,6 +230,15 @@ def test_a_study_keeps_its_recipe_on_whatever_machine_and_under_whatever_cap(
         (study / "study.json").write_text(json.dumps({**before, "recipes": damage}))
         with pytest.raises(ValueError, match=r"^--resume: [^\n]*damaged[^\n]*$"):
             survey(Settings.of_study(study), CORE)
+
+
+def test_what_earlier_studies_suggest_is_no_larger_than_the_text_allows(
+    asked: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tune.search_context.suited", lambda *_: 1e12)
+    context = survey(asked, CORE)
+    tokens = context.data["nanogpt"].training_tokens
+    assert context.recipes["nanogpt"].weights == most_weights("nanogpt", tokens)
 
 
 def test_the_default_is_past_its_warm_up_after_rung_0_by_what_was_measured_where_the_recipe_goes_by_powers_of_two(
