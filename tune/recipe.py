@@ -221,6 +221,7 @@ def recipe(
         if ROWS * given.get("context", 0) > batch:
             batch, why_batch = ROWS * int(given["context"]), f"{ROWS} rows"
     batch = int(given.get("batch_tokens", batch))
+    # what is above follows from the size that suits the compute, whatever the text
     weights = min(weights, max(most_weights(family, text_tokens), sizes[0]))
     flops = prices.trained(family, weights, FLOPS_PER_WEIGHT * weights * batch)
     tokens = seconds * flops / (FLOPS_PER_WEIGHT * weights)
