@@ -360,10 +360,15 @@ class Standings:
         standing = self.trials[trial]
         return standing.state == "paused" and (standing.rung >= 0 if rung is None else standing.rung == rung)
 
-    def _entry(self, trial: str) -> Entry:
-        loss, doubt = self.expected(trial)
+    def promise(self, trial: str, forecast: Forecast) -> float:
+        """What a trial that is expected to have that is ranked by, low is good: its loss with the doubt, and with what
+        the prior says against it."""
+        loss, doubt = forecast
         unlikely = min(doubt, LEVEL) * -math.log(max(self._favour(trial), LEAST_PROMISE))
-        return self.trials[trial].past_best, loss * math.exp(self._doubt * doubt + unlikely), trial
+        return loss * math.exp(self._doubt * doubt + unlikely)
+
+    def _entry(self, trial: str) -> Entry:
+        return self.trials[trial].past_best, self.promise(trial, self.expected(trial)), trial
 
     def _arrive(self, standing: Standing) -> None:
         if standing.state == "running" and standing.goal is not None:

@@ -18,7 +18,6 @@ from typing import Literal
 from tune.search.engine import WALLS
 from tune.search.forecast import FEWEST_SIZES, Standing
 from tune.search.front import Forecast
-from tune.search.ladder import Rules
 from tune.search.resume import last_moment
 from tune.search.successive_halving import SuccessiveHalving
 from tune.store.journal import Journal
@@ -234,8 +233,7 @@ class OtherCaps:
         """Trials, and their tokens after so many seconds of training, the one first that leads by what it has then."""
 
         def entry(end: tuple[str, float]) -> tuple[float, str]:
-            loss, doubt = self.expected(*end)
-            return loss * math.exp(Rules.doubt * doubt), end[0]
+            return self._policy.promise(end[0], self.expected(*end)), end[0]
 
         return sorted(((trial, self._rate(trial) * seconds) for trial in trials), key=entry)
 

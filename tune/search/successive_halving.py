@@ -179,6 +179,10 @@ class SuccessiveHalving:
         """As Standings has it."""
         return self._standings.foretold(trial, tokens)
 
+    def promise(self, trial: str, forecast: Forecast) -> float:
+        """As Standings has it."""
+        return self._standings.promise(trial, forecast)
+
     def enough(self, trial: str, seconds: float = math.inf) -> float | None:
         """The training in all from which on a second more brings a trial too little; None where a last segment of so
         many seconds does not get there, no gain is asked for, or there is no law."""

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.tune.search.world import Numbered
@@ -64,6 +64,7 @@ class Alone(Simulation):
         deadline: float | None = None, configs: int = 10_000, costs: Costs | None = None, step: float = STEP,
         rules: Rules = Rules(), seeds: int = 0, rungs: str = "seconds",  # noqa: B008 - it is frozen
         journal: Journal | None = None, turning: tuple[float, float] = (math.inf, math.inf),
+        favour: Callable[[str], float] = lambda trial: 1.0,
     ) -> None:  # fmt: skip
         self.turning = turning
         clock, self.seed, self.diverging, self.seconds, self.step = Clock(), seed, diverging, seconds, step
@@ -79,7 +80,7 @@ class Alone(Simulation):
         )  # fmt: skip
         first = [terms.families["alone"][1] for terms in agreed(before)[:1]]
         self.ladder: Ladder = (first and first[0]) or self.frame.fit(seconds, deadline or math.inf)
-        self.policy = Told(self.frame, self.ladder, engine.price_of("alone"))
+        self.policy = Told(self.frame, self.ladder, engine.price_of("alone"), favour)
         self.families["alone"] = Family(
             seconds=seconds,
             policy=self.policy,

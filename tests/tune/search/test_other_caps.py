@@ -86,6 +86,15 @@ def test_before_the_first_decay_losses_are_at_a_constant_rate_and_all_is_still_t
     assert foretold.rows[1].loss < reached
 
 
+def test_whom_the_prior_speaks_against_is_not_foretold_to_have_the_cap() -> None:
+    search = Search()
+    search.run(15)
+    leader = search.foretold(over=False).rows[1].trial
+    unlikely = Search(favour=lambda trial: 1e-9 if trial == leader else 1.0)
+    unlikely.run(15)
+    assert {leader} < unlikely.policy.trials.keys() and unlikely.foretold(over=False).rows[1].trial != leader
+
+
 def test_of_too_few_sizes_nothing_is_foretold() -> None:
     foretold = searched(sizes=False).foretold()
     assert not foretold.rows and foretold.why == "too few sizes for a law of losses: 1 of at least 2 were seen " \
