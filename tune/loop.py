@@ -70,8 +70,8 @@ def report(*, step: int | None = None, save: Save | None = None, **numbers: Any)
     """How good the trial is now: the metric of the search among `numbers`, and others that are kept beside it.
 
     step: of its whole life, never less than before (default: one more a report); save: fills an empty folder, from
-    which `checkpoint` lets it go on; called where it is worth its time. ValueError: a metric that is missing or no
-    number, a step that goes back.
+    which `checkpoint` lets it go on; called where it is worth its time, that of the last report also when the loop
+    has returned. ValueError: a metric that is missing or no number, a step that goes back.
     """
     if _lease is not None:
         _lease.report(numbers, step, save)
@@ -148,7 +148,7 @@ class Lease:
         known = {name: number(value) for name, value in numbers.items()}
         self._numbers = {name: value for name, value in known.items() if value is not None and math.isfinite(value)}
         ended = self._ends(now, loss)
-        if save is not None and (always or (sound and ended is not None) or self._is_worth_saving(improved)):
+        if save is not None and sound and (always or ended is not None or self._is_worth_saving(improved)):
             self._save(save)
         else:
             self._unsaved = save
@@ -162,7 +162,8 @@ class Lease:
         if not math.isfinite(self._loss):
             raise ValueError("the loop returned without a report: call ration.report(...) in it")
         if self._unsaved is not None:
-            self._save(self._unsaved)
+            with suppress(FileNotFoundError):  # what it copies from went with the loop: the last checkpoint stays
+                self._save(self._unsaved)
         self._tell(self._clock(), "returned")
 
     def _metric(self, numbers: Mapping[str, Any]) -> float:
@@ -220,7 +221,7 @@ class Lease:
         for other in folder.glob("step-*"):
             if other not in kept:
                 shutil.rmtree(other, ignore_errors=True)
-        self.saving, self._unsaved = False, None
+        self.saving, self._unsaved, self.checkpoint = False, None, place
         self._saved_steps, self._saved_at = self._steps, self._training
         self._save_seconds = self._clock() - began
         self._seconds["checkpoint"] += self._save_seconds

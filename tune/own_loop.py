@@ -2,6 +2,7 @@
 decides, and what a user leaves with. This process reads the loop's file, and never executes it.
 """
 
+import functools
 import json
 import math
 import shutil
@@ -65,7 +66,10 @@ def loop_of(settings: Settings) -> Loop:
         file, function = loop_in(settings.train)
         return Loop(folder=file.parent, file=file, function=function, **asked)
     assert settings.train is not None
-    module = sys.modules.get(settings.train.__module__)
+    inner = settings.train
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    module = sys.modules.get(inner.__module__)
     file = Path(getattr(module, "__file__", None) or Path.cwd() / "here")
     if module is not None and module.__name__ != "__main__" and is_a_users(file):
         ray.cloudpickle.register_pickle_by_value(module)

@@ -35,19 +35,20 @@ def hugging_face() -> Any:
         """One of a trainer's."""
 
         def __init__(self) -> None:
-            self.found: dict[str, Any] | None = None
+            self.found = dict[str, Any]()
 
         def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
-            """The trainer saves next."""
+            """Of one of its evaluation sets; the trainer saves after the last."""
             if ration.held() is not None:
-                self.found, control.should_save = more["metrics"], True
+                self.found |= more["metrics"]
+                control.should_save = True
             return control
 
         def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
             """Its checkpoint is there."""
-            if self.found is not None:
+            if self.found:
                 place = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-                found, self.found = self.found, None
+                found, self.found = self.found, {}
                 ration.report(
                     **found, step=state.global_step, save=lambda to: shutil.copytree(place, to, dirs_exist_ok=True)
                 )

@@ -1,8 +1,12 @@
 """Every wrong loop, space or metric ends with one clear line and exit code 2, and nothing is written."""
 
+import functools
+import importlib
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +166,21 @@ def test_a_function_that_holds_what_cannot_travel(tmp_path: Path) -> None:
     settings = Settings(budget="1h", train=train, space={"width": (1, 2)}, metric="loss")
     with pytest.raises(UserError, match=r"^--train: 'train' cannot go to another process \([^\n]*\): keep such things"):
         loop_of(settings)
+
+
+def test_a_function_with_some_arguments_given_is_of_its_own_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tune.own_loop import loop_of
+
+    (tmp_path / "given_some.py").write_text("def train(config, data): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    partial = functools.partial(importlib.import_module("given_some").train, data=3)
+    loop = loop_of(Settings(budget="1h", train=functools.partial(partial), space={"width": (1, 2)}, metric="loss"))
+    assert loop.folder == tmp_path
+    elsewhere = "import pickle, sys; pickle.loads(bytes.fromhex(sys.stdin.read()))({})"
+    assert loop.pickled
+    subprocess.run([sys.executable, "-c", elsewhere], input=loop.pickled.hex(), text=True, check=True)
 
 
 @pytest.mark.parametrize("space", [{}, {"width": 3}, {1: [2]}, [1, 2], {"width": object()}])

@@ -134,6 +134,29 @@ def test_what_it_had_before_counts_and_is_not_saved_over(world: World, loss: flo
     assert world.lease.done() and (said["ended"], said["best"], said["checkpoint"]) == ("returned", 3.0, None)
 
 
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_never_the_best_that_is_kept(world: World, loss: float) -> None:
+    world.report(3.0)
+    world.lease.report({"loss": loss}, None, saving(0), always=True)
+    assert world.heard[-1]["best"] == 3.0 and best(Path(world.terms["folder"])) is None
+
+
+def test_within_a_lease_too_it_can_go_back_to_what_was_saved_last(world: World) -> None:
+    for step in range(1, 6):
+        world.lease.report({"loss": 6.0 - step}, step, saving(step), always=True)
+        assert world.lease.checkpoint is not None
+        assert json.loads((world.lease.checkpoint / "state.json").read_text()) == step
+
+
+def test_where_what_it_would_save_is_gone_when_it_returned_the_last_checkpoint_stays(world: World) -> None:
+    world.report(2.0, after=100.0, save=saving(1))
+    world.report(3.0, after=0.1, save=lambda folder: (folder / "gone").rename(folder / "state.json"))
+    world.lease.returned()
+    said = world.heard[-1]
+    assert (said["ended"], said["best"], said["lost"]) == ("returned", 2.0, 1)
+    assert read(Path(said["checkpoint"])).steps == 1
+
+
 def test_numbers_of_any_library_count_and_what_else_is_told_is_left_out(world: World) -> None:
     world.report(torch.tensor(2.0), accuracy=np.float32(0.5), name="x", rate=None, often=True, bad=math.nan)
     assert world.heard[-1]["best"] == 2.0

@@ -65,6 +65,20 @@ def test_hugging_faces_trainer_ends_with_its_lease_and_goes_on(leases: Leases, t
         leases.check(steps)
 
 
+def test_of_several_evaluation_sets_all_are_reported(leases: Leases, tmp_path: Path) -> None:
+    import transformers
+
+    leases.to(4, "eval_a_loss")
+    args = transformers.TrainingArguments(output_dir=str(tmp_path), report_to=[], use_cpu=True)
+    (tmp_path / "checkpoint-4").mkdir()
+    state, control = transformers.TrainerState(global_step=4), transformers.TrainerControl()
+    callback = hugging_face()
+    for name, value in {"a": 1.0, "b": 2.0}.items():
+        callback.on_evaluate(args, state, control, metrics={f"eval_{name}_loss": value})
+    assert callback.on_save(args, state, control).should_training_stop
+    assert leases.heard[-1]["numbers"] == {"eval_a_loss": 1.0, "eval_b_loss": 2.0}
+
+
 def test_lightnings_trainer_ends_with_its_lease_and_goes_on(leases: Leases, tmp_path: Path) -> None:
     import pytorch_lightning as pl
 

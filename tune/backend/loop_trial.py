@@ -84,7 +84,10 @@ class LoopTrial(LeasedTrial):
             metric=self._loop.metric.name, maximize=self._loop.metric.maximize, steps=assignment["steps"],
             training_seconds=assignment["training_seconds"], life=self._loop.life, last=assignment["rung"] is None,
         )  # fmt: skip
-        if self._process is None:
+        if (
+            self._process is None or self._process.poll() is not None
+        ):  # dead since its last lease: not this trial's fault
+            self._end_process()
             self._start_process()
             self._say(self._loop.told())
         self._say(dataclasses.asdict(terms))
@@ -105,13 +108,18 @@ class LoopTrial(LeasedTrial):
     def _next(self) -> Report | Mapping[str, Any]:
         """The next report; where the lease is over before, one that says so; an error of the loop's as it is told."""
         while (left := self._until - time.monotonic()) > 0:
-            message = self._hear(min(left, LOOK_SECONDS))
+            try:
+                message = self._hear(min(left, LOOK_SECONDS))
+            except ConnectionError:  # as any that trains
+                self._end_process()
+                os._exit(1)
             if message is None:
                 if not self._stopping and self._should_stop():
                     self._stopping = True
                     self._say({"stop": True})
             elif "steps" in message:
                 self._told, self._heard = message, time.monotonic()
+                self._stopping = False  # to be said again: what was said while a process starts may be lost
                 report = report_of(message)
                 if report.ended:
                     self._close()
@@ -123,7 +131,7 @@ class LoopTrial(LeasedTrial):
         return forced(self._folder, self._told, time.monotonic() - heard)
 
     def _hear(self, seconds: float) -> Mapping[str, Any] | None:
-        """What the loop's process says within so many seconds. Where it died this one does too, as any that trains."""
+        """What the loop's process says within so many seconds. ConnectionError: it died."""
         assert self._line is not None
         ends = time.monotonic() + seconds
         while b"\n" not in self._unread:
@@ -132,24 +140,25 @@ class LoopTrial(LeasedTrial):
                 return None
             more = self._line.recv(1 << 16)
             if not more:
-                self._end_process()
-                os._exit(1)
+                raise ConnectionResetError("the loop's process is gone")
             self._unread += more
         line, _, self._unread = self._unread.partition(b"\n")
         message: Mapping[str, Any] = json.loads(line)
         return message
 
     def _close(self) -> None:
-        """Wait for the loop to return, so that its process serves again; what does not in time is ended."""
+        """Wait for the loop to return, so that its process serves again; what does not in time is ended. What dies now
+        has said all."""
         assert self._told is not None
         patience = max(CLOSING_SECONDS, KEPT_BACK * self._told["gap"])
         until = min(self._until, time.monotonic() + patience)
-        while (left := until - time.monotonic()) > 0:
-            message = self._hear(left)
-            if message is not None and "idle" in message:
-                return
-            if message is not None:
-                break
+        with suppress(ConnectionError):
+            while (left := until - time.monotonic()) > 0:
+                message = self._hear(left)
+                if message is not None and "idle" in message:
+                    return
+                if message is not None:
+                    break
         self._end_process()
 
     def _end_process(self) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import select
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -217,6 +218,25 @@ def test_a_loop_whose_process_dies_ends_its_worker_which_the_engine_knows_as_a_d
     with pytest.raises(SystemExit):
         worker.ends()
     assert ended == [1]
+
+
+def test_a_loop_that_dies_after_its_last_report_ended_as_any_and_the_next_lease_has_its_own(worker: Worker) -> None:
+    worker.trial.setup(worker.told(steps=30), worker.place, worker.loop(COUNTS + "    os._exit(0)\n"))
+    first = worker.ends()
+    assert (first.ended, first.steps) == ("rung", 30) and first.checkpoint
+    worker.trial.reset_config(worker.told(steps=50))
+    assert worker.ends().steps == 50
+
+
+def test_a_process_that_died_between_two_leases_is_no_fault_of_the_next_trial(worker: Worker) -> None:
+    dies = "pid = os.getpid()\n" + COUNTS + "    open('pid', 'w').write(str(pid))\n"
+    worker.trial.setup(worker.told(steps=3), worker.place, worker.loop(dies))
+    assert worker.ends().ended == "rung"
+    pid = int((worker.code / "pid").read_text())
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    worker.trial.reset_config(worker.told("t002", steps=10))
+    assert worker.ends().steps == 10
 
 
 def test_told_to_end_it_ends_at_a_report_and_keeps_what_it_has(worker: Worker) -> None:
