@@ -7,7 +7,7 @@ import math
 import random
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -209,7 +209,10 @@ def _check_when(space: Mapping[str, Dimension], name: str) -> None:
 
 
 def parse_range(text: str) -> dict[str, Dimension]:
-    """`d_model=64..256 layers=2,4,6` -> both. UserError: no values, or a dimension twice."""
+    """`d_model=64..256 layers=2,4,6` -> both; or from what `range_text` wrote. UserError: no values, or a dimension
+    twice."""
+    if text.startswith("{"):
+        return parse_space(text)
     found: dict[str, Dimension] = {}
     for part in text.split():
         name, equals, typed = part.partition("=")
@@ -248,11 +251,12 @@ def in_place_of(own: Dimension, given: Dimension) -> Dimension:
 
 
 def range_text(ranges: Mapping[str, Dimension]) -> str:
-    """The inverse of parse_range."""
-    return " ".join(
+    """The inverse of parse_range: as it is typed, or as JSON, where it has words that cannot be typed."""
+    text = " ".join(
         f"{name}={','.join(map(value_text, each.values)) or f'{each.low!r}..{each.high!r}'}"
         for name, each in ranges.items()
     )
+    return text if _typed(parse_range, text) == ranges else space_text(ranges)
 
 
 def parse_value(text: str) -> Value:
@@ -269,8 +273,12 @@ def value_text(value: Value) -> str:
 
 
 def parse_first(text: str) -> tuple[Config, ...]:
-    """`d_model=128,layers=4 d_model=64` -> two configurations, as far as they are told."""
-    return tuple(_one_first(part) for part in text.split())
+    """`d_model=128,layers=4 d_model=64` -> two configurations, as far as they are told; or from what `first_text`
+    wrote."""
+    if not text.startswith("["):
+        return tuple(_one_first(part) for part in text.split())
+    spaces = [made_space({name: [value] for name, value in config.items()}) for config in json.loads(text)]
+    return tuple({name: each.values[0] for name, each in space.items()} for space in spaces)
 
 
 def _one_first(text: str) -> Config:
@@ -286,8 +294,16 @@ def _one_first(text: str) -> Config:
 
 
 def first_text(first: Sequence[Config]) -> str:
-    """The inverse of parse_first."""
-    return " ".join(",".join(f"{name}={value_text(value)}" for name, value in config.items()) for config in first)
+    """The inverse of parse_first: as it is typed, or as JSON, where it has words that cannot be typed."""
+    text = " ".join(",".join(f"{name}={value_text(value)}" for name, value in config.items()) for config in first)
+    return text if _typed(parse_first, text) == tuple(first) else json.dumps(first)
+
+
+def _typed(parse: Callable[[str], object], text: str) -> object:
+    """What that is when it is typed; None: nothing."""
+    with suppress(UserError):
+        return parse(text)
+    return None
 
 
 def held(space: Mapping[str, Dimension]) -> dict[str, Value]:

@@ -4,6 +4,7 @@ standard library only.
 
 import json
 import math
+import re
 import shlex
 import tempfile
 from collections.abc import Collection, Mapping
@@ -62,7 +63,7 @@ def as_typed(name: str, value: object) -> str:
     """What a file of settings has, as its flag is typed once: `{heads: 4}` as `heads=4`, `[a, b]` as `a,b`."""
     if isinstance(value, dict):
         if name == "space":
-            return json.dumps(value)
+            return json.dumps(value, default=str)
         between = " " if name == "range" else ","
         return between.join(f"{key}={as_typed(name, each)}" for key, each in value.items())
     if isinstance(value, list):
@@ -389,8 +390,14 @@ class Settings(SearchFlags):
         which must be typed `beside` it. UserError: it cannot be read, or has what is no setting."""
         import yaml  # not for --help
 
+        class Loader(yaml.SafeLoader):
+            """1e-4 is a number, as in YAML 1.2 and TOML."""
+
+        Loader.add_implicit_resolver(
+            "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+"), list("-+0123456789")
+        )
         try:
-            found = yaml.safe_load(file.read_text(encoding="utf-8"))
+            found = yaml.load(file.read_text(encoding="utf-8"), Loader)
         except OSError as error:
             raise invalid("config", f"'{file}' cannot be read ({error.strerror}): name a YAML file") from None
         except (yaml.YAMLError, ValueError, RecursionError) as error:

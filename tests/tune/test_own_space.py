@@ -10,7 +10,20 @@ import ray.tune
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from tune.errors import UserError
-from tune.own_space import OwnSpace, choice, floats, integers, loguniform, made_space, parse_space, space_text
+from tune.own_space import (
+    OwnSpace,
+    choice,
+    first_text,
+    floats,
+    integers,
+    loguniform,
+    made_space,
+    parse_first,
+    parse_range,
+    parse_space,
+    range_text,
+    space_text,
+)
 from tune.search.suggest import Suggester
 from tune.search_space import Config, label
 
@@ -92,6 +105,17 @@ layers = { low = 2, high = 8 }
 width = { low = 8, high = 512, log = true }
 """)
     assert parse_space(str(tmp_path / "space.toml")) == SPACE.given
+
+
+@pytest.mark.parametrize(
+    "word", ["cosine annealing", "a,b", "1", "true", "1e-3", "x=1", "{", "[1]", "..", "1..2", "nan"]
+)
+def test_words_that_cannot_be_typed_are_written_down_all_the_same(word: str) -> None:
+    given = {"rate": 0.5, "how": word}
+    assert parse_first(first_text((given, {"on": True}))) == (given, {"on": True})
+    ranges = {"how": choice("plain", word), "rate": floats(1.0, 2.0)}
+    assert parse_range(range_text(ranges)) == ranges
+    assert parse_first(first_text(({"how": "plain"},))) == ({"how": "plain"},)
 
 
 def test_ray_tunes_domains_are_taken_as_they_are_or_refused_in_one_line() -> None:
