@@ -24,6 +24,7 @@ from tune.search.resume import agreed, last_moment, spent, spent_beside
 from tune.search.state import Terms
 from tune.search.suggest import Suggester, prior
 from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, first_configs, processor, within
+from tune.settings import Settings
 from tune.step_prices import StepPrices, launches
 from tune.store import heartbeat
 from tune.store.accounting import Accounting, Ledger
@@ -123,14 +124,9 @@ def make_family(
     speeds = [(config, at) for config, at in learned.speeds if whole.contains(config)]
     wall = min(within(settings, context.devices), settings.deadline or math.inf)
     seconds, share = settings.families[name] * first, context.devices.share
-    frame = Frame(
-        slots=context.devices.slots, shortest=shortest_rung(context, name), part=settings.families[name],
-        overhead=learned.overhead, start_up=learned.start_up, seeds=settings.confirm,
-        rules=Rules(
-            last_share=life_share(name, suggested=settings.search != "random"),
-            least_gain=(settings.stop_below_gain or 0.0) * share / 3600, front=settings.objective == "front"
-        ),
-    )  # fmt: skip
+    frame = frame_of(
+        settings, name, learned, slots=context.devices.slots, share=share, shortest=shortest_rung(context, name)
+    )
     policy = Confirming(
         frame, ladder or frame.fit(seconds / share, wall), price_of, lambda trial: suggestions.favour(trial)
     )
@@ -157,6 +153,18 @@ def make_family(
         seed=settings.seed,
         suggestions=suggestions,
     )
+
+
+def frame_of(settings: Settings, family: str, learned: Learned, *, slots: int, share: float, shortest: float) -> Frame:
+    """What the ladder of a family of ours is fitted to. share: the device-seconds in a second of a slot."""
+    return Frame(
+        slots=slots, shortest=shortest, part=settings.families[family], overhead=learned.overhead,
+        start_up=learned.start_up, seeds=settings.confirm,
+        rules=Rules(
+            last_share=life_share(family, suggested=settings.search != "random"),
+            least_gain=(settings.stop_below_gain or 0.0) * share / 3600, front=settings.objective == "front",
+        ),
+    )  # fmt: skip
 
 
 def parameters(context: SearchContext, name: str, point: Mapping[str, Any]) -> int:

@@ -5,24 +5,27 @@ read, also while it runs: nothing is started, measured or written.
 import json
 import math
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from model.config import Config
+from tune.assembly import frame_of
 from tune.errors import UserError
+from tune.recipe import Recipe
 from tune.search.confirm import Confirming
+from tune.search.earlier import Learned
 from tune.search.engine import Engine
-from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS, CostModel, Family
+from tune.search.family import CostModel, Family
 from tune.search.forecast import NO_PROGRESS, Progress
-from tune.search.ladder import Frame
 from tune.search.other_caps import Conditions, Expected, Foretold, other_caps
 from tune.search.resume import agreed, replay, undamaged
 from tune.search.state import State
 from tune.search.successive_halving import SuccessiveHalving
-from tune.search_context import SHORTEST_RUNG_SECONDS, kept_learned, kept_recipes
-from tune.search_space import label
+from tune.search.suggest import of_training, prior
+from tune.search_context import SHORTEST_RUNG_SECONDS, kept
+from tune.search_space import FREED, PRECISIONS, label
 from tune.settings import Settings
 from tune.store.journal import SHARE, Journal, named, spent_at_its_end
 from tune.store.queries import best_so_far, level_text, measured_text
@@ -101,26 +104,41 @@ def standing(
     journal: Journal, settings: Settings, folder: Path, *, slots: int, share: float
 ) -> dict[str, SuccessiveHalving]:
     """Each family's policy, told all that the journal says happened."""
-    terms, recipes = agreed(journal), kept_recipes(folder, settings.families)
-    learned = kept_learned(folder, settings.families)
+    terms, (recipes, learned) = agreed(journal), kept(folder, settings.families)
     if not terms:
         raise UserError(f"--resume: {str(folder)!r} has no trial yet: leave --plan out to go on with it")
     families: dict[str, Family] = {}
     policies: dict[str, SuccessiveHalving] = {}
-    for name, part in settings.families.items():
+    for name in settings.families:
         seconds, ladder = terms[0].families[name]
-        frame = Frame(
-            slots=slots, shortest=SHORTEST_RUNG_SECONDS, overhead=FIRST_OVERHEAD_SECONDS,
-            start_up=FIRST_START_UP_SECONDS, part=part, seeds=settings.confirm,
-        )  # fmt: skip
-        policies[name] = Confirming(frame, ladder, lambda trial, rung: math.inf)
-        policies[name].learn(learned[name].trials if name in learned else ())
+        known = learned.get(name, Learned())
+        frame = frame_of(settings, name, known, slots=slots, share=share, shortest=SHORTEST_RUNG_SECONDS)
+        favour = favour_of(settings, name, recipes[name], journal)
+        policies[name] = Confirming(frame, ladder, lambda trial, rung: math.inf, favour)
+        policies[name].learn(known.trials)
         families[name] = Family(
             seconds=seconds, policy=policies[name], cost_model=CostModel(), suggestions=Unasked(),
             equal_tokens=settings.rungs == "tokens", warm_up_steps=recipes[name].warm_up_steps,
         )  # fmt: skip
     replay(State(families, folder, share), journal)
     return policies
+
+
+def favour_of(settings: Settings, family: str, recipe: Recipe, journal: Journal) -> Callable[[str], float]:
+    """What the prior said of trials, as Suggester has it: the first of them has the default one's precision."""
+    rows = journal.rows("SELECT trial, config FROM trials WHERE family = ? ORDER BY trial", family)
+    configs = {row["trial"]: json.loads(row["config"]) for row in rows}
+    if settings.search == "random" or not configs:
+        return lambda trial: 1.0
+    first = next(iter(configs.values()))
+    promise = prior(
+        first | {name: recipe.config[name] for name in FREED if name in first}, family=family,
+        weights=recipe.weights, tokens=recipe.tokens,
+        text_tokens=float(str(named(named(journal.facts()["corpora"])[family])["training_tokens"])),
+    )  # fmt: skip
+    dropouts = settings.space_of(family, PRECISIONS).dimensions.get("dropout", ())
+    alike = {"dropout": dropouts} if recipe.dropout_after and dropouts else {}
+    return lambda trial: of_training(promise, configs[trial], alike)
 
 
 def prospect_lines(found: Prospects) -> Iterator[str]:

@@ -132,18 +132,18 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     begun = time.monotonic()
     spaces = {name: settings.space_of(name, devices.precisions) for name in settings.families}
     check_cap(settings)
-    kept = None if settings.resume is None else kept_recipes(settings.resume, spaces)
-    earlier = [] if kept else [read(folder, spaces) for folder in settings.learn_from]
+    recipes, learned = ({}, {}) if settings.resume is None else kept(settings.resume, spaces)
+    earlier = [] if recipes else [read(folder, spaces) for folder in settings.learn_from]
     texts = load_corpora(settings, devices.kind)
     of_kind = texts.data if settings.address is None else {kind: replace(each) for kind, each in texts.data.items()}
     data = {name: of_kind[FAMILIES[name].corpus] for name in settings.families}  # other machines lack this one's cache
     spaces = {name: bounded(space, settings, data[name], settings.set) for name, space in spaces.items()}
     measured = {
         name: measured_prices(settings, devices, space, data[name])
-        for name, space in spaces.items() if kept is None
+        for name, space in spaces.items() if not recipes
     }  # fmt: skip
     of = {name: [each[name] for each in earlier if name in each] for name in spaces}
-    recipes = kept or {
+    recipes = recipes or {
         name: make_recipe(settings, devices, space, data[name], rounded(*measured[name]), of[name])
         for name, space in spaces.items()
     }
@@ -152,7 +152,6 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
         spaces[name] = bounded(spaces[name], settings, data[name], recipes[name].config)
         first_configs(settings, spaces[name])
         check_learns(whole_config(recipes[name], name, spaces[name].default(), settings.seed), data[name])
-    learned = kept_learned(settings.resume, spaces) if settings.resume else {}
     memories = {
         name: make_memory(
             name, recipes[name], each, devices.kind,
@@ -204,7 +203,11 @@ def bounded(space: Space, settings: Settings, data: Data, recipe: Mapping[str, A
         raise invalid(
             "at_most", f"{at_most_text(most)!r} holds no {name}, of which the smallest has {least:,}: write more"
         )
-    return replace(space, small_enough=lambda d_model, layers: known(d_model, layers) <= most)
+    try:
+        return replace(space, small_enough=lambda d_model, layers: known(d_model, layers) <= most)
+    except UserError:
+        what = f"{at_most_text(most)!r} holds no {name} of those that --fix and --range leave"
+        raise invalid("at_most", f"{what}: write more, or leave more of them") from None
 
 
 def first_configs(settings: Settings, space: Space | OwnSpace) -> list[dict[str, Value]]:
@@ -243,9 +246,11 @@ def make_recipe(
     if larger and built_in and not space.held("d_model"):
         widest = max(larger)
         sizes.append(max(*sizes, min(widest, data.training_tokens / LEAST_TOKENS_A_WEIGHT)))
+    each = settings.trials_per_gpu if devices.kind == "cuda" and isinstance(settings.trials_per_gpu, int) else 1
+    share = devices.cores_each / max(each, devices.trials_each)
     found = recipe(
         base=family_recipe(name, settings.set.get("architecture")), given=settings.set, family=name, kind=devices.kind,
-        seconds=min(settings.families[name] * settings.budget, within(settings, devices)), prices=prices,
+        seconds=min(settings.families[name] * settings.budget, share * within(settings, devices)), prices=prices,
         text_tokens=data.training_tokens,
         windowed_tokens=len(data.valid) if isinstance(data, TextData) else None, sizes=(min(sizes), max(sizes)),
     )  # fmt: skip
@@ -307,22 +312,16 @@ def rounded(prices: StepPrices, seconds: float) -> StepPrices:
     return replace(prices, **{name: 2.0 ** round(math.log2(value)) for name, value in known.items()})
 
 
-def kept_recipes(study: Path, families: Collection[str]) -> dict[str, Recipe]:
-    """Those of a study that goes on. UserError: there are none, or they are damaged."""
-    stored = json.loads((study / "study.json").read_text(encoding="utf-8")).get("recipes")
-    if not isinstance(stored, dict):
+def kept(study: Path, families: Collection[str]) -> tuple[dict[str, Recipe], dict[str, Learned]]:
+    """The recipes of a study that goes on, and what it learned from others when it began. UserError: there are none,
+    or they are damaged."""
+    stored = json.loads((study / "study.json").read_text(encoding="utf-8"))
+    learned = stored.get("learned") or {}
+    if not isinstance(stored.get("recipes"), dict):
         raise invalid("resume", f"'{study}' has a damaged study.json, without recipes: name another study")
     try:
-        return {name: Recipe.from_stored({**ONCE, **stored[name]}) for name in families}
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise invalid("resume", f"'{study}' has a damaged study.json ({error}): name another study") from None
-
-
-def kept_learned(study: Path, families: Collection[str]) -> dict[str, Learned]:
-    """What a study that goes on learned from others when it began. UserError: it is damaged."""
-    stored = json.loads((study / "study.json").read_text(encoding="utf-8")).get("learned") or {}
-    try:
-        return {name: Learned.from_stored(stored[name]) for name in families if stored}
+        recipes = {name: Recipe.from_stored({**ONCE, **stored["recipes"][name]}) for name in families}
+        return recipes, {name: Learned.from_stored(learned[name]) for name in families if learned}
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise invalid("resume", f"'{study}' has a damaged study.json ({error}): name another study") from None
 
@@ -341,10 +340,10 @@ def check_learns(config: Config, data: Data) -> None:
 
 
 def check_cap(settings: Settings) -> None:
-    """UserError: a cap that pays for no rung and last segment of one trial of each family."""
+    """UserError: a cap that pays for no rung and last segment of one trial of each family, on all cores of its."""
     segment = FIRST_OVERHEAD_SECONDS + SHORTEST_RUNG_SECONDS
     least = max(FIRST_START_UP_SECONDS + 2 * segment, 2 * settings.confirm * segment / CONFIRM_SHARE)
-    smallest = max(least / share for share in settings.families.values())
+    smallest = max(settings.cores_per_trial * least / share for share in settings.families.values())
     if settings.budget < smallest:
         raise settings.too_small(smallest)
 

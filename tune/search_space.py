@@ -217,7 +217,9 @@ def freed(names: tuple[str, ...], recipe: Mapping[str, Any], longest: float = ma
     A context is its own times a power of two, at most `longest` unless that is its own; of contexts and batches those
     are left out that fit none of the others.
     """
-    values = {name: tuple(type(recipe[name])(times * recipe[name]) for times in FREED_TIMES) for name in names}
+    values: dict[str, tuple[Value, ...]] = {
+        name: tuple(dict.fromkeys(type(recipe[name])(times * recipe[name]) for times in FREED_TIMES)) for name in names
+    }  # of none at all there is no other
     contexts, batches = (values.get(name, (recipe.get(name, 0),)) for name in ("context", "batch_tokens"))
     rows = least_rows(recipe)
     if "context" in values:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tune.search.suggest import Suggester
 from tune.search_context import SearchContext, survey
 from tune.search_space import CENTRE, Config
 from tune.settings import Settings
+from tune.step_prices import NOMINAL
 from tune.store.journal import Journal
 
 CPU = ("fp32", "bf16")
@@ -154,6 +156,24 @@ def test_siblings_in_dropout_wait_for_other_shapes_where_dropout_waits(
     assert (len(shapes) == len(given)) == (after > 0)
 
 
+@pytest.mark.parametrize(("cores", "each"), [(4, 1), (2, 1), (1, 8), (1, 2)])
+def test_a_recipe_counts_the_device_seconds_that_one_trial_can_have(here: Path, cores: int, each: int) -> None:
+    """As long as no trial has the cap to itself: by what it holds of the devices."""
+
+    def compute(**asked: Any) -> float:
+        share, kind = asked.get("cores_per_trial", 1), "cuda" if asked else "cpu"
+        devices = replace(CORE, count=8, cores=64, cores_each=share, prices=NOMINAL[kind])
+        devices = replace(devices, kind="cuda", memory_bytes=10**11) if "trials_per_gpu" in asked else devices
+        settings = Settings(budget="8h", families="nanogpt", text_corpus=here / "text.txt", **asked)
+        (found,) = survey(settings, devices).recipes.values()
+        return found.weights * found.tokens / found.flops
+
+    of_one = {"devices": 8, "oversubscribe": True}
+    alone = compute(**of_one, cores_per_trial=1) if cores > 1 else compute(**of_one, trials_per_gpu=1)
+    shared = compute(**of_one, cores_per_trial=cores) if cores > 1 else compute(**of_one, trials_per_gpu=each)
+    assert shared == pytest.approx(alone * cores / each, rel=0.01)
+
+
 def test_what_a_study_was_asked_for_can_be_asked_for_again_from_its_file(here: Path) -> None:
     texts = {"text_corpus": here / "text.txt", "translation_corpus": here / "pairs.txt"}
     settings = Settings(
@@ -206,6 +226,14 @@ def test_in_a_file_a_list_is_what_is_typed_several_times(
     assert not layers or settings.range["layers"].values == layers
 
 
+def test_in_a_file_numbers_are_those_of_toml(here: Path) -> None:
+    space = "{rate: [1e-4, 1E+2, '1e-4'], low: {low: 1e-4, high: 1e-2}, day: [2020-01-01, 2021-01-01]}"
+    (here / "study.yaml").write_text(f"budget: 1h\nmetric: loss\nspace: {space}\n")
+    given = cli.parse(Settings, ["--config", str(here / "study.yaml"), "--train", "../train.py:train"]).own_space.given
+    assert given["rate"].values == (1e-4, 100.0, "1e-4") and given["day"].values == ("2020-01-01", "2021-01-01")
+    assert (given["low"].low, given["low"].high) == (1e-4, 1e-2)
+
+
 def test_flags_that_repeat_are_read_as_one() -> None:
     words = "--budget 1h --range d_model=64..128 --range layers=2,4 --first d_model=64 --first layers=4"
     settings = cli.parse(Settings, words.split())
@@ -233,6 +261,8 @@ WRONG = {
     "--at-most 5M": "--at-most: '5M' is no bound: write parameters=5M",
     "--at-most parameters=0": "--at-most: 'parameters=0' is no bound",
     "--at-most parameters=9": "--at-most: 'parameters=9' holds no translation, of which the smallest has",
+    "--at-most parameters=200K --range heads=64": "--at-most: 'parameters=200K' holds no translation of those that",
+    "--budget 40s --cores-per-trial 8 --devices 8 --oversubscribe": "--budget: .40s. does not pay for one rung of one trial: write at least",
     "--first d_model": "--first: 'd_model' is no value of a dimension: write NAME=VALUE,NAME=VALUE",
     "--first width=8": "--first: 'width' is no dimension: there are d_model",
     "--first d_model=100": "--first: 'd_model=100' is not in the space of translation: choose of 16, 32",

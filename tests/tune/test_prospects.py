@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 
 from tests.tune.search.world import WARM_UP_STEPS, Numbered, World
+from tests.tune.test_registry import CORE
 from tune import cli
+from tune.assembly import make_engine
 from tune.experiments.experiment_settings import ExperimentSettings
-from tune.prospects import note_prospects, prospects, standing
+from tune.prospects import favour_of, note_prospects, prospects, standing
 from tune.recipe import Recipe
+from tune.search.suggest import Suggester
+from tune.search_context import survey
 from tune.settings import Settings
 from tune.store.journal import Journal
 
@@ -41,7 +45,7 @@ def study(tmp_path: Path) -> Study:
         folder.mkdir()
         world = World(folder, **{"cap": 1200.0, "slots": 2} | about)
         facts = {
-            "settings": Settings(budget=1200.0, seed=3, patient=True).stored(),
+            "settings": Settings(budget=1200.0, seed=3, patient=True, search="random").stored(),
             "recipes": dict.fromkeys(world.families, RECIPE.stored()), "devices": {"slots": 2, "name": "CPU core"},
         }  # fmt: skip
         (folder / "study.json").write_text(json.dumps(facts))
@@ -65,6 +69,24 @@ def test_it_knows_what_the_search_knew_whether_that_is_over_runs_or_was_killed(s
         found = standing(journal, asked(world), world.journal.folder, slots=2, share=1.0)
     for name, family in world.families.items():
         assert found[name].state() == family.policy.state()
+
+
+def test_who_is_promising_before_anything_is_known_is_so_in_a_plan_too(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the cat sat on a mat\n" * 30_000)
+    settings = Settings(budget="4h", families="nanogpt", vary="weight_decay", text_corpus=tmp_path / "text.txt")
+    context = survey(settings, CORE)
+    (tmp_path / "study").mkdir()
+    with Journal(tmp_path / "study", new=True) as journal:
+        journal.note(**context.facts())
+        suggestions = make_engine(context, journal, []).families["nanogpt"].suggestions
+        assert isinstance(suggestions, Suggester)
+        trials = [f"t{number:03d}" for number in range(1, 30)]
+        for trial in trials:
+            row = {"trial": trial, "family": "nanogpt", "config": json.dumps(suggestions.suggest(trial))}
+            journal.insert("trials", {**row, "state": "paused", "created": 0.0})
+        found = favour_of(settings, "nanogpt", context.recipes["nanogpt"], journal)
+        assert [found(trial) for trial in trials] == [suggestions.favour(trial) for trial in trials]
+        assert len({found(trial) for trial in trials}) > 3
 
 
 @pytest.mark.parametrize("trials_each", [2, 0.5])

@@ -56,8 +56,9 @@ class Confirming(SuccessiveHalving):
             return super().decide(left)
         if due and (anew := self._anew(leader, left)):
             return anew
+        seconds, least = min(left.seconds, left.wall), self.ladder.overhead
         if left.running == 0 or left.seconds > left.wall:
-            return self._last(leader, min(left.seconds, left.wall), self.ladder.overhead)
+            return self._last(leader, seconds, least) if seconds > least else HandBack("nothing is left")
         return HandBack("the last two are trained anew, and the leader gets what they leave over")
 
     def _anew(self, leader: str, left: Left) -> Confirm | None:

@@ -184,7 +184,7 @@ def _earlier(folder: Path, journal: sqlite3.Connection, facts: Mapping[str, Fact
         ),
         trials=_trials(journal, family, number(recipe["warm_up_steps"])),
         best=best, winner=layer_weights(family, best[0]) if best and family in PER_LAYER else 0.0,
-        overheads=tuple({row["trial"]: max(0.0, number(row["overhead"])) for row in segments}.values()),
+        overheads=tuple({row["trial"]: number(max(0.0, row["overhead"])) for row in segments}.values()),
         start_ups=tuple(number(row["start_up"]) for row in segments if row["fresh"]),
         beyond=number(beyond) + number(before.get("beyond", 0.0)),
     )  # fmt: skip

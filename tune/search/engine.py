@@ -166,10 +166,10 @@ class Engine:
                 self.stopping = self.stopping or "deadline"
             if self.stopping:
                 self._hand_back(self.stopping)
-            elif assignment := self._go_on_with_cut_short():
+            elif assignment := self._go_on_with_cut_short(planned := self._planned_wall(wall)):
                 return assignment
             else:
-                answer = self._ask_families(self._planned_wall(wall))
+                answer = self._ask_families(planned)
                 if isinstance(answer, Wait) and not self._can_wait():
                     answer = HandBack("what is left does not pay for a slot that waits")
                 if isinstance(answer, HandBack):
@@ -245,12 +245,13 @@ class Engine:
             if not self.stopping:
                 self.accounting.journal.note(slots_kept=self.slots.kept)
 
-    def _go_on_with_cut_short(self) -> Assignment | None:
+    def _go_on_with_cut_short(self, wall: float | None) -> Assignment | None:
         """Another lease for a trial whose last one ended before its goal; to its policy it is still on its way."""
         for trial, rung in sorted(self.cut_short.items()):
             name = self.trials[trial].family
             family = self.families[name]
-            left = self._shares.left(name, self.slots.free, None).seconds
+            left = self._shares.left(name, self.slots.free, wall).seconds
+            left = left if rung is not None else min(left, self._part(trial), math.inf if wall is None else wall)
             price = self._rest(trial, left) if rung is None else self.price_of(name)(trial, rung)
             least = max(LEAST_LEASE_SECONDS, family.least(trial, self.trials[trial]))
             with self.event():
@@ -259,6 +260,15 @@ class Engine:
                 self.state.waits(trial)
                 self._decide(trial, "wait", "what is left does not pay for the rest of its segment", rung)
         return None
+
+    def _part(self, trial: str) -> float:
+        """Of what is left, a last segment that was cut short has what its lease had; under other terms since then all,
+        which it may share with others."""
+        journal = self.accounting.journal
+        (lease,) = journal.rows("SELECT * FROM leases WHERE trial = ? ORDER BY lease DESC LIMIT 1", trial)
+        if self.trials[trial].confirms is not None or agreed_in(journal.facts())[-1].at > lease["opened"]:
+            return math.inf
+        return float(lease["reserved"] - lease["charged"]) / self.accounting.ledger.share
 
     def _rest(self, trial: str, left: float) -> float:
         """The price of the rest of a last segment, of so much that is left."""

@@ -108,7 +108,7 @@ class Ladder:
         """How many times the training that it has at a rung, in so many seconds, a trial has at its end."""
         if math.isfinite(self.life) or not seconds:
             return self.end / self.rung_seconds(rung)
-        return 1 + (self.end - self.rung_seconds(rung)) / seconds
+        return 1 + max(0.0, self.end - self.rung_seconds(rung)) / seconds
 
     def falls(self, rung: int) -> float:
         """How many times its drop over a rung a loss is expected to fall still, to its end."""

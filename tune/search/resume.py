@@ -187,16 +187,18 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
     """
     with undamaged(journal):
         _replay(engine, journal)
-    notes = [*astray(engine.state, journal), *engine.agree(terms)]
-    kept = journal.facts().get("slots_kept")
-    if isinstance(kept, int) and kept:
-        engine.slots.most = min(engine.slots.most, kept)
+    notes = [*astray(engine.state, journal)]
     for row in journal.rows(f"SELECT trial, MAX(lease), closed, charged FROM leases WHERE {SEGMENTS} GROUP BY trial"):
         if row["trial"] in engine.running and row["closed"] is not None:
             engine.killed(row["trial"], row["charged"])
-    finished = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'finished'")}
+    at_end = {row["trial"] for row in journal.rows("SELECT trial FROM trials WHERE state = 'finished'")}
+    at_end |= {trial for trial, rung in engine.cut_short.items() if rung is None}
+    notes += engine.agree(terms)
+    kept = journal.facts().get("slots_kept")
+    if isinstance(kept, int) and kept:
+        engine.slots.most = min(engine.slots.most, kept)
     for trial, record in engine.trials.items():
-        thawed = trial in finished and engine.families[record.family].policy.trials[trial].state == "paused"
+        thawed = trial in at_end and engine.families[record.family].policy.trials[trial].state == "paused"
         record.take_up(newest(journal.folder / "checkpoints" / trial, undecayed=thawed))
     return notes
 

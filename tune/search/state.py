@@ -204,15 +204,15 @@ class State:
             return "diverged"
         elif report.ended == "unmeasured":
             return "memory: ran out of it in the evaluation at its end"
-        elif report.ended != "stopped" and record.steps <= run.steps_before:
-            if report.numbers is None:
-                return "price: its lease paid for no step"
-            if valid is None and record.gap:  # it needs longer than it ever did, and waits for a lease that has it
-                record.gap = max(record.gap, assignment.seconds)
-                return None
-            if valid is None:
+        elif report.ended != "stopped" and report.numbers is not None and valid is None:
+            if not record.gap:
                 return f"error: no report within its lease of {assignment.seconds:.0f} s: report more often"
-            return "price: its lease ended before its goal, and nothing new was saved"
+            record.gap = max(
+                record.gap, assignment.seconds
+            )  # longer than it ever needed: it waits for a lease that has it
+        elif report.ended != "stopped" and record.steps <= run.steps_before:
+            of_a_loop = "its lease ended before its goal, and nothing new was saved"
+            return f"price: {'its lease paid for no step' if report.numbers is None else of_a_loop}"
         return None
 
     def waits(self, trial: str) -> None:
@@ -224,18 +224,27 @@ class State:
         """A trial is over for good, also one that was never begun because it does not fit in memory."""
         family = self.families[self.trials[trial].family]
         self.cut_short.pop(trial, None)
+        reached = family.policy.trials[trial].rung if trial in family.policy.trials else -1
         if trial in family.policy.trials:
             family.policy.ended(trial, reason)
         else:
             family.refusals += 1
         if self.trials[trial].confirms is None:
-            family.suggestions.tell(trial, 0, None)
+            family.suggestions.tell(trial, reached + 1, None)
 
     def agreed(self, now: Agreed, *, new: bool) -> None:
         """From now on the study has another cap or deadline (in `families`: what that makes of each; one of a `new`
-        study was made so), or another processor, of which no price is known."""
+        study was made so), or another processor, of which no price is known.
+
+        Where there is more to explore, whose last segment was cut short waits as one that had its own does.
+        """
         for name, (_, ladder) in now.families.items() if not new else ():
-            self.families[name].policy.refit(ladder)
+            policy = self.families[name].policy
+            if ladder.explore > policy.ladder.explore:
+                for trial in [trial for trial, rung in self.cut_short.items() if rung is None]:
+                    if self.trials[trial].family == name and self.trials[trial].confirms is None:
+                        self.waits(trial)
+            policy.refit(ladder)
         if now.processor != self._processor and self._processor is not None:
             for family in self.families.values():
                 family.cost_model.forget()

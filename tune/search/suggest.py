@@ -50,8 +50,9 @@ with .5 after 110. Of smaller texts as much more as the cube root of how much sm
 on 100 to 250 KB none of .1 to .5 was better than none (docs/log.md, days 25, 27, 33, 34)."""
 SLOWER_PRECISION = 0.1
 """Promise of a precision that is not the fastest."""
-RECIPE_SPREAD = math.log(4)
-"""The same of the log of what of the recipe varies: its own value was tuned, on other texts and devices."""
+RECIPE_SPREAD, BELOW_ALL = math.log(4), 16.0
+"""The same of the log of what of the recipe varies: its own value was tuned, on other texts and devices; and how many
+times a value is less than any that is not 0, if it is."""
 
 
 class Suggester:
@@ -204,6 +205,8 @@ class Suggester:
         complete, running = optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.RUNNING
 
         def add(config: Config, state: optuna.trial.TrialState, loss: float | None) -> None:
+            if not self._space.contains(config):  # what this processor trains no more
+                return
             there = {name: each for name, each in distributions.items() if name in config}
             params = {name: config[name] for name in there}
             study.add_trial(optuna.trial.create_trial(state=state, params=params, distributions=there, value=loss))
@@ -261,10 +264,17 @@ def prior(
         width = math.log(float(config["d_model"]) / float(config["heads"]) / suited) / HEAD_WIDTH_SPREAD
         dropout = (float(config["dropout"]) - dropout_at_best(config)) / dropout_spread
         precision = 1.0 if config["precision"] == default["precision"] else SLOWER_PRECISION
-        recipe = sum((math.log(float(config[name]) / float(default[name])) / RECIPE_SPREAD) ** 2 for name in freed)
+        recipe = sum((_apart(float(config[name]), float(default[name])) / RECIPE_SPREAD) ** 2 for name in freed)
         return precision * math.exp(-(size**2 + aspect**2 + width**2 + dropout**2 + recipe) / 2)
 
     return promise
+
+
+def _apart(value: float, own: float) -> float:
+    """How far by the logarithm; none at all is below all others."""
+    if value == own:
+        return 0.0
+    return math.log(value / own) if min(value, own) > 0 else math.log(BELOW_ALL)
 
 
 def of_training(prior: Callable[[Config], float], config: Config, alike: Mapping[str, Sequence[Value]]) -> float:

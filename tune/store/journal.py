@@ -105,7 +105,7 @@ UPGRADES = (
         )
     ),
 )
-"""What came to the schema since, in order: a study that was begun before gets it when it goes on."""
+"""What came to the schema since, in order."""
 STEPS = (SCHEMA, *UPGRADES)
 LAST_BEFORE = "bbf7e48"
 """The last commit that goes on with studies whose journals had fewer of these."""

@@ -1,6 +1,7 @@
 """The laws of going on: a study that was killed stands where its journal says; no device-second is lost or found."""
 
 import json
+import math
 import os
 import random
 import subprocess
@@ -12,7 +13,9 @@ import torch
 
 from model.data.corpus import TextCorpus
 from model.training.checkpoint import AFTER_DECAY, BEFORE_DECAY, save
+from tests.tune.search.lawful import Search
 from tests.tune.search.world import World
+from tune.search.ladder import Rules
 from tune.search.resume import LIVES_ON_SECONDS, close_what_a_kill_left_open
 from tune.search_context import check_same_text
 from tune.store.accounting import DECODING, Hold
@@ -98,6 +101,46 @@ def test_a_trial_goes_on_from_its_newest_checkpoint_and_after_its_decay_from_bef
     later = World(tmp_path, cap=1800, slots=1, shares={"nanogpt": 1.0})
     assert later.engine.trials[winner].steps == 130
     assert (folder / f"{AFTER_DECAY}-000200").is_dir()
+
+
+def killed_in_its_last_segments(search: Search) -> None:
+    """When all that can run at once have begun."""
+    while search.begin():
+        pass
+    while any(run.assignment.rung is not None for run in search.engine.running.values()):
+        search.go_on()
+        while search.begin():
+            pass
+
+
+@pytest.mark.parametrize(("front", "slots", "within"), [(False, 8, 2400.0), (True, 1, math.inf), (True, 8, 2400.0)])
+def test_cut_short_in_its_last_segments_it_ends_as_if_it_had_not_been(front: bool, slots: int, within: float) -> None:
+    about: dict[str, Any] = {"seconds": 9600.0, "slots": slots, "within": within, "rules": Rules(front=front)}
+    whole, cut = Search(**about), Search(**about)
+    whole.run()
+    killed_in_its_last_segments(cut)
+    after = Search(**about, journal=cut.accounting.journal)
+    after.run()
+
+    def ends(search: Search) -> dict[str, float]:
+        rows = search.rows("SELECT trial, MAX(training_seconds) AS training FROM reports WHERE final GROUP BY trial")
+        return {row["trial"]: row["training"] for row in rows}
+
+    assert len(ends(whole)) > 1 and ends(after) == pytest.approx(ends(whole), rel=0.05)
+    assert after.clock.now == pytest.approx(whole.clock.now, rel=0.02)
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_cut_short_in_its_last_segment_it_explores_a_larger_cap_as_one_that_ended(slots: int) -> None:
+    ended, cut = Search(slots=slots), Search(slots=slots)
+    ended.run()
+    killed_in_its_last_segments(cut)
+    begun = len(cut.policy.trials)
+    found = [Search(seconds=4800.0, slots=slots, journal=each.accounting.journal) for each in (ended, cut)]
+    for each in found:
+        each.run()
+    trials = [len(each.policy.trials) for each in found]
+    assert trials[1] > 2 * begun and trials[1] == pytest.approx(trials[0], rel=0.1)
 
 
 def test_a_heartbeat_tells_what_was_used_after_the_last_report(tmp_path: Path) -> None:

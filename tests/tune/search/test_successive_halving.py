@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.tune.search.alone import Alone, bare, framed
+from tests.tune.search.world import Numbered
 from tune.recipe import LIFE_SHARE
 from tune.search.confirm import Confirming
 from tune.search.ladder import Rules
@@ -101,6 +102,15 @@ def test_with_a_life_trials_climb_to_its_end_and_all_is_used_as_long_as_one_can_
 
 
 # --- whom it serves
+
+
+def test_a_trial_that_fails_is_told_of_as_failed_on_its_way_there_and_not_below() -> None:
+    search = Alone(seconds=3000.0, diverging=0.5)
+    search.run()
+    ended = {trial: each.rung for trial, each in search.policy.trials.items() if each.state == "ended"}
+    suggestions = search.families["alone"].suggestions
+    assert isinstance(suggestions, Numbered) and max(ended.values()) > 0
+    assert suggestions.failed == {trial: rung + 1 for trial, rung in ended.items()}
 
 
 @everywhere
@@ -255,6 +265,14 @@ def test_a_share_that_grows_lets_the_finished_trial_go_on_at_the_same_rungs() ->
 
 
 # --- its ladder
+
+
+@pytest.mark.parametrize("deadline", [60.0, 600.0])
+def test_what_is_beyond_the_end_of_a_ladder_is_at_its_end_whatever_its_training_took(deadline: float) -> None:
+    ladder = bare(seconds=3000.0).refitted(3000.0, deadline)
+    for rung in range(20):
+        ahead = [ladder.ahead(rung, seconds) for seconds in (0.1, 10.0, 1e4)]
+        assert min(ahead) >= 1.0 and (ladder.rung_seconds(rung) < ladder.end or max(ahead) == 1.0)
 
 
 def test_the_further_the_end_the_more_of_a_fall_is_still_to_come() -> None:

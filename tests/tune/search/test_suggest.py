@@ -153,6 +153,24 @@ def test_a_strangers_config_outside_of_the_space_is_refused() -> None:
             suggester().tried("t001", SPACE.default() | change)
 
 
+def test_results_of_a_precision_that_is_there_no_more_are_no_fault() -> None:
+    suggest = suggester(replace(SPACE, precisions=("fp32",)))
+    draws = iter(SPACE.configs())
+    for number in range(ENOUGH_RESULTS + 4):
+        suggest.tried(name := f"t{number:03d}", config := next(draws) | {"precision": ("fp32", "bf16")[number % 2]})
+        suggest.tell(name, 0, loss_of(config))
+    assert suggest.suggest("t100")["precision"] == "fp32"
+
+
+@pytest.mark.parametrize(("own", "values"), [(0.1, (0.0, 0.05, 0.1, 0.4)), (0.0, (0.0, 0.1)), (0.0, (0.0,))])
+def test_a_weight_decay_of_none_is_one_like_others(own: float, values: tuple[float, ...]) -> None:
+    space = Space(family="nanogpt", precisions=("fp32",), vary={"weight_decay": values}, own={"weight_decay": own})
+    promise = prior(space.default(), family="nanogpt", weights=6e5, tokens=2e7, text_tokens=1e6)
+    of_each = [promise({**space.default(), "weight_decay": value}) for value in values]
+    assert max(of_each) == of_each[values.index(own)] and all(each > 0 for each in of_each)
+    assert len(set(of_each)) == len(values) and (own == 0.0 or min(of_each) == of_each[0])
+
+
 def test_what_it_learns_beats_chance() -> None:
     def mean_loss(search: str) -> float:
         losses = []

@@ -54,6 +54,8 @@ class Numbered:
     def __init__(self, most: int = 10_000) -> None:
         self.given = 0
         self.most = most
+        self.failed: dict[str, int] = {}
+        """Trials that failed, and the rung that they were on their way to."""
 
     @property
     def more(self) -> bool:
@@ -67,7 +69,7 @@ class Numbered:
         self.given += 1
 
     def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
-        pass
+        self.failed |= {trial: rung} if loss is None else {}
 
 
 def on_paper(config: Mapping[str, Any], micro_batches: int) -> float:
