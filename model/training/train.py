@@ -177,6 +177,8 @@ class _Training:
         if self.device.type == "cpu" or self.pace.settled is None or step_seconds is None:
             return 1
         count = max(1, int(QUEUED_SECONDS / max(step_seconds, 1e-6)))
+        if self.segment.curve:
+            count = min(count, self.looks.listed_every - self.learner.steps % self.looks.listed_every)
         steps = self.forecast.steps_left()
         return count if steps is None else min(count, steps)
 

@@ -438,6 +438,20 @@ def test_segments_run_there_and_one_that_goes_on_ends_as_if_it_had_never_stopped
     assert losses[0] == losses[1]
 
 
+def test_a_curve_is_seen_at_equal_distances_however_many_steps_are_given_at_once(
+    data: dict[str, Data], tmp_path: Path
+) -> None:
+    ticks = itertools.count()
+    segment = Segment(device_seconds=1e6, steps=200, final=True, curve=True)
+    with fake_cuda():
+        reports = train(
+            config("nanogpt", warm_up_steps=5), data["nanogpt"], segment, device=CUDA, folder=tmp_path,
+            evaluation_tokens=64, clock=lambda: 0.016 * next(ticks),
+        )  # fmt: skip
+        seen = [report.steps for report in reports if report.valid is not None]
+    assert len(seen) > 5 and len({after - before for before, after in itertools.pairwise(seen)}) == 1
+
+
 def table_on_the_host(made: Learner, patch: pytest.MonkeyPatch) -> None:
     model = made.model
     holder = model.transformer if isinstance(model, GPT) else model
