@@ -15,7 +15,7 @@ import numpy as np
 from kernels import cuda, timing, verify
 from kernels.arrays import COPY, numba_loop, numba_streaming
 from kernels.kernel import THREADS, Bind, Call, Implementation, Inputs, Kernel, UnavailableError, on_line
-from kernels.registry import KERNELS
+from kernels.registry import KERNELS, asked
 from kernels.settings import MEMORY_SHARE, last_cache_bytes, memory_bytes
 from kernels.timing import Values, Watch
 from tune.machine import cpu_name
@@ -106,8 +106,7 @@ def measure(name: str, sizes: Sequence[int], implementations: Sequence[str] | No
 def rows(kernel: Kernel, sizes: Sequence[int], implementations: Sequence[str] | None, seed: int) -> Iterator[Row]:
     """A row for each size and each implementation that is asked for; None: for all."""
     numba.set_num_threads(THREADS)
-    asked = [each for each in kernel.implementations if implementations is None or each.name in implementations]
-    contenders = [built(kernel, implementation, seed) for implementation in asked]
+    contenders = [built(kernel, implementation, seed) for implementation in asked(kernel, implementations)]
     for size in sizes if kernel.sized else (1,):
         yield from timed(kernel, size, contenders, seed)
 
@@ -190,7 +189,7 @@ def _fixed(kernel: Kernel, size: int, inputs: Inputs, contender: Contender) -> R
         "size": size,
         "shape": [list(each.shape) for each in inputs if isinstance(each, np.ndarray)],
         "dtype": kernel.dtype,
-        "device": ("no GPU" if contender.fault else cuda.device_name()) if on_gpu else cpu_name(),
+        "device": ("no GPU" if contender.fault and not failed else cuda.device_name()) if on_gpu else cpu_name(),
         "threads": None if on_gpu else THREADS if implementation.parallel else 1,
         "correct": correct,
         "status": contender.fault or "timed",

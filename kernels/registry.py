@@ -1,7 +1,9 @@
 """All kernels, by name, and what is asked of each."""
 
+from collections.abc import Sequence
+
 from kernels import arrays, cuda, monte_carlo_pi, row_kernels, scalars
-from kernels.kernel import Implementation
+from kernels.kernel import Implementation, Kernel
 from kernels.settings import Settings, check_known
 from tune.errors import UserError
 from tune.flags import invalid
@@ -10,10 +12,9 @@ FAMILIES = (scalars, arrays, monte_carlo_pi, row_kernels, cuda)
 KERNELS = {kernel.name: kernel for family in FAMILIES for kernel in family.KERNELS}
 
 
-def asked(settings: Settings, name: str) -> list[Implementation]:
-    """The implementations of a kernel that are asked for."""
-    wanted = settings.implementations
-    return [each for each in KERNELS[name].implementations if wanted is None or each.name in wanted]
+def asked(kernel: Kernel, implementations: Sequence[str] | None) -> list[Implementation]:
+    """The implementations of a kernel that are asked for; None: all."""
+    return [each for each in kernel.implementations if implementations is None or each.name in implementations]
 
 
 def check_implementations(settings: Settings) -> None:

@@ -20,6 +20,7 @@ from model.training.evaluation import evaluate
 from model.training.learner import Learner
 from tests.model.conftest import assert_parts_add_up
 from tests.readme import REPOSITORY
+from tests.tune.search.world import World
 from tune import corpora, load
 from tune.devices import Devices
 from tune.dry_run import make_plan
@@ -29,6 +30,7 @@ from tune.experiments.experiment_settings import ExperimentSettings
 from tune.registry import travelling
 from tune.search_space import SPACES
 from tune.settings import Settings
+from tune.winners import winners
 
 FILE, CPU = REPOSITORY / "examples" / "classifier.py", torch.device("cpu")
 CORE = Devices(kind="cpu", count=1, model="core", precisions=("fp32",), cores=1)
@@ -153,6 +155,23 @@ def test_an_experiment_on_it_has_the_middle_of_its_space_and_another_is_refused(
     assert found.data.builtin and "classifier: no other corpus was named" in " ".join(found.notes)
     with pytest.raises(ValueError, match=r"^--families: 'classifier' is not what stages is about"):
         survey(EXPERIMENTS["stages"], ExperimentSettings(**asked))
+
+
+def test_scaling_is_of_the_winner_of_a_search_of_it_whose_file_alone_is_named(
+    module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for known in (FAMILIES, RECIPES, SPACES):
+        monkeypatch.delitem(known, "classifier")
+    monkeypatch.delitem(load._LOADED, FILE)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    world = World(tmp_path, cap=600, slots=2, shares={"classifier": 1.0})
+    world.journal.note(settings={"budget": "10m", "seed": 7}, families={"classifier": 1.0})
+    world.run()
+    world.journal.update("trials", winners(world.journal)["classifier"].trial, {"config": '{"width": 32, "blocks": 1}'})
+    of = {"name": "scaling", "of": str(tmp_path), "load": str(FILE), "budget": "2h", "devices": "1"}
+    found = survey(EXPERIMENTS["scaling"], ExperimentSettings.from_flags(of))
+    assert (found.config.family, found.config.seed) == ("classifier", 7)
+    assert found.config.own == {"width": 32, "blocks": 1}
 
 
 def test_a_search_of_it_is_planned_and_its_images_are_kept_as_they_were_read(module: ModuleType, data: OwnData) -> None:

@@ -42,7 +42,8 @@ class Expression:
     def of(self, columns: Columns) -> list[float | None]:
         """Its value in each row; None where a figure is missing or there is none. UserError: no such column."""
         tree = ast.parse(self.text, mode="eval").body
-        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - OF_ROW.keys() - OF_COLUMN.keys()
+        called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in called}
         if unknown := sorted(used - columns.keys()):
             raise UserError(f"{self.text!r}: {unknown[0]!r} is no column: there are {', '.join(columns)}")
         rows = range(len(next(iter(columns.values()), ())))
@@ -79,7 +80,7 @@ def _value(node: ast.AST, columns: Columns, row: int) -> float | None:
     """None where it has none: a figure is missing, a division by zero, a number too large."""
     match node:
         case ast.Constant(value=value):
-            return float(value)  # type: ignore[arg-type]
+            return _done(float, value)  # type: ignore[arg-type]
         case ast.Name(id=name):
             return columns[name][row]
         case ast.UnaryOp(operand=one):

@@ -20,6 +20,8 @@ from tune.table_text import Table
 PUBLISHED = ROOT / "analysis" / "published"
 CLAIMS = "claims.toml"
 """What the reports tell beside each table there."""
+OUR_STAGES = {"data loading": "data", "other": "rest"}
+"""Of a training, by the report's names, where they are others than ours; it has the optimizer under other."""
 
 
 def column_name(text: str) -> str:

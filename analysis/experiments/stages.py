@@ -7,12 +7,12 @@ import pandas as pd
 
 from analysis.study import Study, experiment_rows, published
 from analysis.style import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, Picture, axes, legend_above
+from tune.published import OUR_STAGES
 
 COLORS = {
     "data": SKY, "forward": GREEN, "loss and backward": BLUE, "optimizer": ORANGE, "evaluation": VERMILION,
     "rest": GREY,
 }  # fmt: skip
-THEIRS = {"data loading": "data", "other": "rest"}
 LEAST_LABEL = 0.05
 """A smaller share has no number of its own on a pie."""
 
@@ -50,7 +50,7 @@ def stage_bars(study: Study) -> Picture:
 
 def stage_pies(study: Study) -> Picture:
     """A pie of shares for each way, and the report's."""
-    theirs = published("stages").set_index("stage")["seconds"].rename(index=THEIRS)
+    theirs = published("stages").set_index("stage")["seconds"].rename(index=OUR_STAGES)
     table = stages_table(study)
     table.loc["published, RoBERTa"] = theirs.reindex(table.columns).fillna(0.0)
     figure, plots = axes(columns=len(table), height=2.15)

@@ -126,6 +126,19 @@ def test_what_cannot_run_is_skipped_with_its_reason():
     assert row["status"] == "skipped: no such device" and row["correct"] is None
 
 
+@pytest.mark.parametrize(("function", "device"), [(np.add, "it"), (misses_the_last, "it"), (None, "no GPU")])
+def test_a_row_tells_the_gpu_it_ran_on_also_where_it_was_wrong(function, device, monkeypatch):
+    monkeypatch.setattr("kernels.cuda.device_name", lambda: "it")
+
+    def build():
+        if function is None:
+            raise UnavailableError("no CUDA device")
+        return into_output(function)
+
+    implementation = Implementation(name="it", build=build, device="gpu")
+    assert row_of(replace(ADD, implementations=[implementation]))["device"] == device
+
+
 def test_what_would_take_minutes_is_skipped():
     assert row_of(with_one(ADD, np.add, largest=99))["status"] == "skipped: too slow above 99 elements"
 

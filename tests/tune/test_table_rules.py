@@ -233,5 +233,11 @@ def test_a_formula_without_a_value_is_none() -> None:
     assert parse_expression("b / a").of(columns) == [2, None, None]
     assert parse_expression("9 ** 9 ** 9 ** 9").of(columns) == [None] * 3
     assert parse_expression("-sum(a) + max(b) - log(exp(b))").of(columns) == pytest.approx([1, 0, -1])
-    with pytest.raises(UserError, match="'c' is no column: there are a, b"):
-        parse_expression("a + c").of(columns)
+    assert parse_expression("a + " + "9" * 390).of(columns) == [None] * 3
+
+
+@pytest.mark.parametrize(("text", "name"), [("a + c", "c"), ("log", "log"), ("max", "max"), ("max(max)", "max")])
+def test_a_name_that_is_no_column_is_told_also_where_a_function_has_it(text: str, name: str) -> None:
+    with pytest.raises(UserError, match=f"{name!r} is no column: there are a, b"):
+        parse_expression(text).of({"a": [1.0], "b": [2.0]})
+    assert parse_expression(text).of({"a": [1.0], name: [2.0]}) == ([3] if text == "a + c" else [2])

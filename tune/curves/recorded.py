@@ -143,8 +143,13 @@ class Table:
         """Whether its trials have no end of their own, and what a decay gives is known."""
         return any(curve.decayed for curve in self.curves)
 
+    @cached_property
+    def content(self) -> str:
+        """A digest of the curves."""
+        return hashlib.sha256(repr(self.curves).encode()).hexdigest()[:12]
 
-TRIALS = """SELECT trial, family, config, parameters, state = 'finished' OR IFNULL(reason, '') LIKE 'diverged%'
+
+TRIALS = """SELECT trial, family, config, parameters, state = 'finished', IFNULL(reason, '') LIKE 'diverged%'
     FROM trials WHERE trial NOT IN (SELECT trial FROM decisions WHERE action = 'confirm') ORDER BY trial"""
 REPORTS = """SELECT trial, training_seconds, valid_loss, memory_bytes FROM reports
     WHERE valid_loss IS NOT NULL AND training_seconds > 0 ORDER BY report"""
@@ -174,8 +179,8 @@ def from_journal(path: Path) -> list[Table]:
     """The trials of a study that measured a loss. UserError where there are none, or no journal.
 
     A curve reports as often as its trial first did, as many times as its trial lasted; a step is a training
-    millisecond. It is cut short where its trial neither finished nor diverged: what more training would have made of it
-    is not known.
+    millisecond. One that diverged did so by the report after its last loss. It is cut short where its trial neither
+    finished nor diverged: what more training would have made of it is not known.
     """
     try:
         with sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True) as connection:
@@ -192,15 +197,16 @@ def from_journal(path: Path) -> list[Table]:
         memory[trial] = max(memory.get(trial, 0.0), used or 0.0)
     families: dict[str, list[Curve]] = {}
     cut_short: Counter[str] = Counter()
-    for trial, family, config, parameters, whole in trials:
+    for trial, family, config, parameters, finished, diverged in trials:
         if trial in points:
             every = points[trial][0][0]
             curve = Curve(
                 config=json.loads(config), parameters=parameters or 0, seconds_per_report=every,
-                losses=evenly(points[trial], every), steps_per_report=MILLISECONDS * every, memory_bytes=memory[trial],
+                losses=evenly(points[trial], every) + (math.nan,) * diverged, steps_per_report=MILLISECONDS * every,
+                memory_bytes=memory[trial],
             )  # fmt: skip
             families.setdefault(family, []).append(curve)
-            cut_short[family] += not whole
+            cut_short[family] += not (finished or diverged)
     if not families:
         raise UserError(
             f"table: '{path}' has no trial with a validation loss; replay needs a study that has measured some"
@@ -367,4 +373,4 @@ def code() -> str:
 
 
 def _key(asked: Mapping[str, Any]) -> Hashable:
-    return tuple(asked[name] for name in ASKED)
+    return *(asked[name] for name in ASKED), asked.get("content")  # which rows of an earlier version do not tell

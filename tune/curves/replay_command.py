@@ -4,7 +4,9 @@ import json
 import math
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 
 from tune.curves.asked import ALL, ReplaySettings
@@ -34,9 +36,9 @@ def replay(tables: Sequence[Table], settings: ReplaySettings) -> list[Row]:
 def asked(cell: Cell, settings: ReplaySettings) -> Row:
     """What a cell was asked for."""
     return {
-        "table": cell.table.name, "scheduler": cell.scheduler, "budget": cell.budget.text, "cap_seconds": cell.cap,
-        "workers": cell.workers, "deadline": settings.deadline and settings.deadline.text,
-        "patient": settings.patient, "seeds": settings.seeds,
+        "table": cell.table.name, "content": cell.table.content, "scheduler": cell.scheduler,
+        "budget": cell.budget.text, "cap_seconds": cell.cap, "workers": cell.workers,
+        "deadline": settings.deadline and settings.deadline.text, "patient": settings.patient, "seeds": settings.seeds,
         "suggest": settings.suggest, "start_up": settings.start_up, "thaw": settings.thaw, "diverge": settings.diverge,
         "code": code(),
         "memory_limit": settings.memory_limit if math.isfinite(settings.memory_limit) else None,
@@ -177,7 +179,11 @@ def run(settings: ReplaySettings) -> int:
     """Replay, and print what came out. UserError: a table that does not serve, an idea that nobody had."""
     if unknown := [idea for idea in settings.ablations if idea not in (*IDEAS, ALL)]:
         raise invalid("ablations", f"{unknown[0]!r} is not known: choose from {', '.join(IDEAS)}, or {ALL}")
-    tables = [table for path in settings.tables for table in load(path)]
+    loaded = [(path, table) for path in settings.tables for table in load(path)]
+    named = Counter(table.name for _, table in loaded)
+    tables = [
+        replace(table, name=str(path.parent / table.name)) if named[table.name] > 1 else table for path, table in loaded
+    ]
     for table in tables:
         if table.cut_short:
             print(CUT_SHORT.format(table=table, curves=len(table.curves)), file=sys.stderr)

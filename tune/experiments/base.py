@@ -21,6 +21,7 @@ from tune.devices import Devices, find_devices
 from tune.errors import UserError
 from tune.experiments.experiment_settings import ExperimentSettings
 from tune.flags import invalid
+from tune.own_space import LOOP
 from tune.recipe import SETTABLE, followed
 from tune.search_space import DIMENSIONS, Dimensions, Space, Value, fix_text, label
 from tune.store.journal import Journal, connect
@@ -204,21 +205,30 @@ def survey(experiment: Experiment, settings: ExperimentSettings) -> ExperimentCo
 
 
 def winner_of(study: Path, families: Sequence[str]) -> dict[str, Any]:
-    """The settings of an experiment on the winner of a search's study, in one of these families.
+    """The settings of an experiment on the winner of a search's study, in one of these families; of none named, in any.
 
-    UserError: there is no such study, or it has no winner of these.
+    UserError: there is no such study, or it has no winner of these that an experiment can train.
     """
     try:
         with closing(connect(study)) as journal:
             facts = {row["key"]: json.loads(row["value"]) for row in journal.execute("SELECT key, value FROM study")}
             best, asked, shares = best_so_far(journal), facts["settings"], facts["families"]
-        found = {name: json.loads(best[name]["config"]) for name in shares if name in families and name in best}
+        named = [name for name in shares if name in families or not families]
+        found = {name: json.loads(best[name]["config"]) for name in named if name in best}
     except (sqlite3.Error, LookupError, TypeError, ValueError):
         raise invalid("of", f"'{study}' is no study of a search: name one, such as runs/NAME") from None
+    if LOOP in shares:
+        rule = "is of a training loop of yours, and an experiment is on a family of models"
+        raise invalid("of", f"'{study}' {rule}: name another study")
+    if not named:
+        rule = f"is of {' and '.join(shares)}, not of {' or '.join(families)}"
+        raise invalid("of", f"'{study}' {rule}: leave --families out, or name another study")
     if not found:
-        rule = f"has no winner of {' or '.join(families)}, as no trial reached a rung"
+        rule = f"has no winner of {' or '.join(named)}, as no trial reached a rung"
         raise invalid("of", f"'{study}' {rule}: go on with it, or name another study")
     family = max(found, key=lambda name: shares[name])
+    if family not in FAMILIES:
+        raise invalid("of", f"'{study}' has a winner of {family!r}, which is not known here: add --load FILE")
     of_study, own = facts.get("recipes", {}).get(family, {}), RECIPES[family]
     whole = {**ONCE, **of_study, **followed(of_study.get("own", {}), found[family]), **found[family]}
     recipe = {k: whole[k] for k in SETTABLE if k in whole and (k in found[family] or whole[k] != own[k])}

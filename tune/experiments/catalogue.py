@@ -27,6 +27,7 @@ from tune.experiments.stages import STAGES_OF_A_TRAINING
 from tune.experiments.tables import ending, show
 from tune.experiments.transfer import TRANSFER
 from tune.flags import invalid, parse_families, parse_path
+from tune.load import load
 from tune.store.journal import connect
 from tune.table_text import Table
 from tune.units import duration_text
@@ -85,7 +86,9 @@ def of_winner(name: str, typed: dict[str, Any]) -> dict[str, Any]:
         raise invalid("of", f"{typed['of']!r} is for {SCALING.name}: leave it out of {name}")
     if "fix" in typed:
         raise invalid("fix", f"{typed['fix']!r} is not for --of, whose winner has its configuration: leave one out")
-    families = parse_families(typed["families"]) if "families" in typed else SCALING.families
+    if "load" in typed:
+        load(parse_path(typed["load"]))
+    families = parse_families(typed["families"]) if "families" in typed else {}
     winner = winner_of(parse_path(typed["of"]), tuple(families))
     return winner | typed | {"families": winner["families"]}
 

@@ -146,6 +146,12 @@ def decays(row: Row) -> list[tuple[int, float]]:
     return [(at, loss) for at, loss in enumerate(row["decayed_loss"], 1) if loss is not None]
 
 
+def end_of(row: Row, at: int) -> float:
+    """Of ENDS the one that is nearest to the time of a report, at full scale."""
+    seconds = lived_seconds(row) * at / len(row["valid_loss"]) * REPORT_SECONDS / row["asked"]["report_every"]
+    return min(ENDS, key=lambda end: abs(math.log(seconds / end)))
+
+
 TABLE = "curves.jsonl"
 COPIED = (
     *("family", "parameters", "steps_per_report", "tokens_per_report", "text_tokens", "valid_loss", "averaged_loss"),
@@ -176,19 +182,20 @@ def _rounded(value: Any) -> Any:
 def tables(rows: Sequence[Row]) -> list[Table]:
     """Losses after the longest life at the constant rate, and after each decay."""
     known, found = step_seconds(rows), sorted(lives(rows), key=lambda row: row["parameters"])
-    ends = sorted({place for row in found for place, _ in enumerate(decays(row))})
+    decayed = [{end_of(row, at): loss for at, loss in decays(row)} for row in found]
+    ends = sorted(set[float]().union(*decayed))
     cells = [
         [
             label(row["config"]), f"{row['parameters']:,}", f"{1e3 * known[label(row['config'])]:.1f}",
             figure(last(row["valid_loss"]), "{:.4f}"), figure(last(row.get("averaged_loss", ())), "{:.4f}"),
-            *(figure(dict(enumerate(loss for _, loss in decays(row))).get(place), "{:.4f}") for place in ends),
+            *(figure(losses.get(end), "{:.4f}") for end in ends),
         ]
-        for row in found
+        for row, losses in zip(found, decayed, strict=True)
     ]  # fmt: skip
     scale = found[0]["asked"]["report_every"] / REPORT_SECONDS if found else 1.0
     columns = (
         "", "parameters", "ms a step", "at the constant rate", "average",
-        *(f"decayed at {scale * ENDS[place]:g} s" for place in ends),
+        *(f"decayed at {scale * end:g} s" for end in ends),
     )  # fmt: skip
     note = f"Validation loss, nats a token, on a fixed {EVALUATION_TOKENS:,}. {TABLE} has all of it, for tune/replay.py"
     return [Table(title="Lives", columns=columns, rows=cells, note=note)] if cells else []

@@ -121,13 +121,13 @@ def rows_of(up: Cluster, settings: Settings, name: str, seconds: float | None = 
 
 def takes_gpu(settings: Settings, name: str) -> bool:
     """Whether a kernel is to run on a GPU too."""
-    return any(each.device == "gpu" for each in asked(settings, name))
+    return any(each.device == "gpu" for each in asked(KERNELS[name], settings.implementations))
 
 
 def expected(settings: Settings, name: str) -> float:
     """Seconds of a kernel's task."""
-    implementations, sizes = len(asked(settings, name)), len(settings.sizes) if KERNELS[name].sized else 1
-    return TASK_SECONDS + implementations * (BUILD_SECONDS + sizes * ROW_SECONDS)
+    sizes = len(settings.sizes) if KERNELS[name].sized else 1
+    return TASK_SECONDS + len(asked(KERNELS[name], settings.implementations)) * (BUILD_SECONDS + sizes * ROW_SECONDS)
 
 
 def devices_of(up: Cluster, *, on_gpu: bool) -> int:

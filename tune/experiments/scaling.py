@@ -280,7 +280,7 @@ def communication_row(size: int, rounds: Rounds) -> Row:
 
 
 def measure_gradients(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Whether they agree on all ranks, and with those of the whole batch on one."""
+    """Whether they agree on all ranks, and in several parts with those in one."""
     learner = make_learner(place.config, place.data, place.device)
     assert isinstance(learner, ParallelLearner), "one device has nobody to agree with"
     yield Said(what="start")
@@ -288,7 +288,7 @@ def measure_gradients(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
         learner.step(1.0)
     found = agreement(learner)
     yield Said(what="steps", row={
-        "parameters": learner.parameters, "bit_equal": found.across_ranks, "against_whole_batch": found.whole_batch,
+        "parameters": learner.parameters, "bit_equal": found.across_ranks,
         "accumulated": list(found.accumulated.items()),
     })  # fmt: skip
 

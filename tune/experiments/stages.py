@@ -27,7 +27,7 @@ from tune.experiments.methods import REPORT
 from tune.experiments.prices import EVALUATION_TOKENS
 from tune.experiments.tables import figure
 from tune.experiments.upstream import EVALUATION_EVERY, UpstreamTraining
-from tune.published import published
+from tune.published import OUR_STAGES, published
 
 STAGES = ("data", "forward", "loss and backward", "optimizer", "evaluation", "rest")
 
@@ -143,10 +143,6 @@ def own(place: Place, steps: int, clock: StageClock) -> Iterator[int]:
         yield progress.steps
 
 
-THEIRS = {"data loading": "data", "other": "rest"}
-"""The report's names, where they are others; it has the optimizer under other."""
-
-
 def tables(rows: Sequence[Row]) -> list[Table]:
     """Seconds and shares, the median over the seeds; ours and the report's."""
     found: dict[str, list[Row]] = {}
@@ -155,7 +151,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     if not found:
         return []
     ways = {way: {stage: median(each[stage] for each in some) for stage in STAGES} for way, some in found.items()}
-    ways["published"] = {THEIRS.get(row["stage"], row["stage"]): row["seconds"] for row in published("stages")}
+    ways["published"] = {OUR_STAGES.get(row["stage"], row["stage"]): row["seconds"] for row in published("stages")}
     columns, lines = ["stage"], [[stage] for stage in (*STAGES, "all")]
     for way, seconds in ways.items():
         columns, whole = [*columns, f"{way}, s", "share"], sum(seconds.values())

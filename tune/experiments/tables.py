@@ -22,9 +22,9 @@ def with_interval(value: Interval | None, form: str = "{:.3g}", factor: float = 
 
 
 def signed(value: Interval, form: str = "{:+.3f}", factor: float = 1.0) -> str:
-    """-0.12 (-0.15 to -0.09)"""
+    """-0.12 (-0.15 to -0.09); one seed has no interval"""
     middle, low, high = (form.format(factor * each) for each in value)
-    return f"{middle} ({low} to {high})"
+    return middle if value[1] == value[2] else f"{middle} ({low} to {high})"
 
 
 def figure(value: float | None, form: str = "{:.4g}", factor: float = 1.0) -> str:

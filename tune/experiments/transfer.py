@@ -16,7 +16,7 @@ from tune.arithmetic import Interval
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.lists import trainings
-from tune.experiments.tables import NOTHING
+from tune.experiments.tables import NOTHING, signed
 from tune.store.queries import ENDED
 
 BASE = {"d_model": BASE_D_MODEL, "layers": BASE_LAYERS}
@@ -173,12 +173,6 @@ def beyond(of: Descent) -> str:
     if of.mean.bracketed:
         return ""
     return "> " if of.mean.best == max(of.mean.losses) else "< "
-
-
-def signed(value: Interval, form: str) -> str:
-    """-1.42 (-1.5 to -1.3); one seed has no interval."""
-    figure, low, high = (form.format(each) for each in value)
-    return figure if low == high else f"{figure} ({low} to {high})"
 
 
 def note(found: Sequence[Descent], base: Descent, axis: str, steps: int) -> str:

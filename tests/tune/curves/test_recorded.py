@@ -55,6 +55,15 @@ def test_a_journal_is_a_table_for_each_family(tmp_path):
     assert curve.seconds == pytest.approx(16.0) and curve.memory_bytes == 16000
 
 
+def test_a_trial_that_diverged_is_a_curve_that_does_after_its_last_loss(tmp_path):
+    trials = {"t001": ("nanogpt", "finished", "decayed"), "t002": ("nanogpt", "stopped", "diverged: loss is nan")}
+    (table,) = load(journal(tmp_path / "study" / "journal.db", trials))
+    sound, broken = table.curves
+    assert sound.diverges == math.inf and sound.sound == len(sound.losses)
+    assert broken.losses[: broken.sound] == sound.losses, "what it had measured it has"
+    assert sound.most < broken.diverges <= broken.most and table.cut_short == 0
+
+
 def test_a_replay_says_which_share_of_the_trials_could_have_gone_on(tmp_path, capsys):
     whole = {"t001": ("nanogpt", "finished", "decayed"), "t002": ("nanogpt", "stopped", "diverged")}
     cut_short = {"t003": ("nanogpt", "paused", "rung 0"), "t004": ("nanogpt", "stopped", "price")}

@@ -1,6 +1,7 @@
 """The command: rows come out, and what is wrong with flags and tables is one line."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,37 @@ def test_a_replay_goes_on_from_the_rows_it_kept(tmp_path, capsys):
     assert resumed[0]["mean_regret"] >= 7 and resumed[1:] == whole[1:]
     assert main(ReplaySettings, [*flags, "--seeds", "3"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["mean_regret"] < 7
+
+
+def test_a_replay_of_a_table_is_of_its_content_whatever_others_are_called(tmp_path, capsys):
+    paths = [tmp_path / name / "curves.jsonl" for name in ("a", "b")]
+    for seed, path in enumerate(paths):
+        path.parent.mkdir()
+        write(path, table(seed=seed))
+
+    def regrets(*tables: Path, more: str = "") -> list[float]:
+        flags = f"--budget 10% --seeds 2 --schedulers random --json {more}".split()
+        assert main(ReplaySettings, [*map(str, tables), *flags]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        assert len({row["table"] for row in rows}) == len(rows), "each has a column of its own"
+        return [row["mean_regret"] for row in rows]
+
+    alone = [regret for path in paths for regret in regrets(path)]
+    assert alone[0] != alone[1]
+    assert regrets(*paths) == alone and regrets(*reversed(paths)) == alone[::-1]
+    kept = f"--rows {tmp_path / 'rows'}"
+    assert regrets(paths[0], more=kept) == alone[:1]
+    write(paths[0], table(seed=1))
+    assert regrets(paths[0], more=kept) == alone[1:], "the table was written anew"
+
+
+def test_kept_rows_of_an_earlier_version_are_no_fault(tmp_path):
+    path, rows = write(tmp_path / "made.jsonl", table()), tmp_path / "rows"
+    flags = f"{path} --budget 10% --seeds 1 --schedulers random --rows {rows}".split()
+    assert main(ReplaySettings, flags) == 0
+    (row,) = map(json.loads, rows.read_text().splitlines())
+    rows.write_text(json.dumps({name: value for name, value in row.items() if name != "content"}) + "\n")
+    assert main(ReplaySettings, flags) == 0 and len(rows.read_text().splitlines()) == 2
 
 
 BAD_FLAGS = [

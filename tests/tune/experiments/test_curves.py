@@ -245,6 +245,29 @@ def test_the_table_has_the_longest_life_of_each_and_the_fastest_step_time(known_
     assert CURVES.files(rows[: len(SHAPES)]) == {} and CURVES.tables([]) == []
 
 
+@pytest.mark.parametrize("step", [0.001, 0.5])
+@pytest.mark.parametrize("lost", [None, 0, 1])
+def test_a_decay_stands_under_the_time_that_is_nearest_to_its_own(step: float, lost: int | None) -> None:
+    """Also where a step is longer than the shortest life, and where an earlier decay diverged."""
+    scale = 0.01
+    asked = {"measure": "curve", "seconds": scale * curves.LIFE, "report_every": scale * lives.REPORT_SECONDS}
+    life = lives.Life(step_seconds=step, every=max(1, int(asked["report_every"] / step)), memory_bytes=1)
+    ends = sorted({life.report_at(end) for end in lives.ends_of(asked["seconds"], asked["report_every"])})
+    taken = {at: at * life.every * step for at in ends}
+    losses = {at: None if place == lost else taken[at] for place, at in enumerate(ends)}
+    row: Row = {
+        "asked": asked, "config": {"d_model": 32}, "parameters": 1, "steps_per_report": life.every,
+        "valid_loss": [5.0] * ends[-1], "decayed_loss": [losses.get(at) for at in range(1, ends[-1] + 1)],
+    }  # fmt: skip
+    (drawn,) = CURVES.tables([{"config": row["config"], "step_seconds": step}, row])
+    headed = {float(name.split()[-2]): cell for name, cell in zip(drawn.columns, drawn.rows[0], strict=True)
+              if name.startswith("decayed")}  # fmt: skip
+    assert sorted(headed.values()) == sorted(f"{loss:.4f}" for loss in losses.values() if loss is not None)
+    for end, cell in headed.items():
+        others = [scale * other for other in lives.ends_of(curves.LIFE, lives.REPORT_SECONDS)]
+        assert end == min(others, key=lambda other: abs(math.log(other / float(cell))))
+
+
 class OfThisProcess:
     """A group that is this process. Each life is interrupted once, as soon as there is a checkpoint of it."""
 

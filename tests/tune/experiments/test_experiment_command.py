@@ -209,8 +209,18 @@ def test_what_has_no_tables_is_one_line(tmp_path, capsys):
 def test_what_has_no_winner_is_one_line(tmp_path, capsys):
     settings = Settings(budget=600, families="nanogpt")
     World(tmp_path, cap=600, slots=2).journal.note(settings=settings.stored(), families={"nanogpt": 1.0})
-    (tmp_path / "empty").mkdir()
-    for folder, said in ((tmp_path, "has no winner of "), (tmp_path / "empty", "is no study of a search")):
-        assert cli.main(ExperimentSettings, ["scaling", "--of", str(folder), "--budget", "1h"]) == 2
+    for name in ("made", "loop", "empty"):
+        (tmp_path / name).mkdir()
+    for family in ("made", "loop"):
+        world = World(tmp_path / family, cap=600, slots=2, shares={family: 1.0})
+        world.journal.note(settings={"budget": "10m"}, families={family: 1.0})
+        world.run()
+    for folder, named, said in (
+        (tmp_path, [], "has no winner of nanogpt, as no trial reached a rung: go on with it"),
+        (tmp_path, ["--families", "translation"], "is of nanogpt, not of translation: leave --families out"),
+        (tmp_path / "made", [], "has a winner of 'made', which is not known here: add --load FILE"),
+        (tmp_path / "loop", [], "is of a training loop of yours"), (tmp_path / "empty", [], "is no study of a search"),
+    ):  # fmt: skip
+        assert cli.main(ExperimentSettings, ["scaling", "--of", str(folder), "--budget", "1h", *named]) == 2
         told = capsys.readouterr().err
         assert told.startswith(f"--of: '{folder}' {said}") and told.count("\n") == 1
