@@ -15,6 +15,7 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from analysis.settings import ExportSettings
@@ -53,19 +54,21 @@ def sampled(study: Study, clone: Path) -> str:
 
 
 def storage(study: Study, file: Path) -> str:
-    """A new SQLite file with an Optuna study for each family, whose perplexities compare; what opens it.
+    """A new SQLite file with an Optuna study for each family, whose values compare; what opens it.
 
     UserError: the file is there, or cannot be written.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    measure = study.measure
+    direction = StudyDirection.MINIMIZE if measure.low_first else StudyDirection.MAXIMIZE
     try:
         with file.open("xb"):  # not through a link, and not over what is there
             pass
         url = f"sqlite:///{file.absolute()}"
         kept = optuna.storages.RDBStorage(url)
         for family, trials in families(study).items():
-            made = optuna.create_study(storage=kept, study_name=f"{study.name} {family}", direction="minimize")
-            told = {"value": "validation perplexity", "cap_seconds": spending(study).cap, "device": study.device}
+            made = optuna.create_study(storage=kept, study_name=f"{study.name} {family}", direction=direction)
+            told = {"value": measure.label, "cap_seconds": spending(study).cap, "device": study.device}
             for name, value in told.items():
                 made.set_user_attr(name, value)
             made.add_trials(trials)
@@ -80,14 +83,20 @@ def families(study: Study) -> dict[str, list[FrozenTrial]]:
     """The trials of each family, as Optuna has them, in the order in which they began.
 
     Complete is what had its decay, failed what is broken; what waits or was stopped is pruned. Values are perplexities
-    of the furthest level that a trial completed, intermediate ones those of its reports, by steps.
+    of the furthest level that a trial completed, intermediate ones those of its reports, by steps. Of a user's loop all
+    that have a place compare, and so are complete: by their best metric.
     """
     rows = study.read(f"SELECT * FROM ({in_order()}) ORDER BY created, trial", study.until)
     rows["config"] = rows["config"].map(json.loads)
     reports = study.read(
-        """SELECT trial, steps, at, perplexity FROM reports
-           WHERE perplexity < 9e999 AND steps IS NOT NULL ORDER BY report"""
+        """SELECT trial, steps, at, perplexity AS value, numbers FROM reports
+           WHERE (perplexity < 9e999 OR numbers IS NOT NULL) AND steps IS NOT NULL ORDER BY report"""
     )
+    rows["value"] = rows["perplexity"].astype(float)
+    if metric := study.measure.metric:
+        rows["value"] = rows["loss"].astype(float).map(metric.own)
+        reports["value"] = [json.loads(numbers).get(metric.name) for numbers in reports["numbers"]]
+        reports = reports.dropna(subset="value")
     looks = {str(trial): group for trial, group in reports.groupby("trial")}
     return {
         str(family): [
@@ -106,7 +115,7 @@ def frozen(
     config, state = row["config"], state_of(row)
     began = float(study.facts.get("created") or 0.0)
     ended = float(looks["at"].max()) if len(looks) else float(row["created"])
-    value = None if pd.isna(row["perplexity"]) else float(row["perplexity"])
+    value = None if pd.isna(row["value"]) else float(row["value"])
     told = {name: row[name] for name in TOLD if not pd.isna(row[name])}
     return FrozenTrial(
         number=number, trial_id=number, state=state, params=config, intermediate_values=looked(looks),
@@ -123,12 +132,13 @@ def state_of(row: Mapping[Any, Any]) -> TrialState:
         return TrialState.FAIL
     if row["state"] == "running":
         return TrialState.RUNNING
-    return TrialState.COMPLETE if row["section"] == "decayed" else TrialState.PRUNED
+    counts = row["section"] == "decayed" or (row["own"] and row["section"] == "rung")
+    return TrialState.COMPLETE if counts else TrialState.PRUNED
 
 
 def looked(looks: pd.DataFrame) -> dict[int, float]:
     """Of two reports after as many steps the later one."""
-    return {int(steps): float(value) for steps, value in zip(looks["steps"], looks["perplexity"], strict=True)}
+    return {int(steps): float(value) for steps, value in zip(looks["steps"], looks["value"], strict=True)}
 
 
 def moment(seconds: float) -> datetime:

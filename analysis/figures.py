@@ -32,7 +32,7 @@ from analysis.study import RUNS, Results, Study, families, newest, open_kernels,
 from analysis.style import Picture
 from tune.errors import UserError, called
 from tune.search_space import label
-from tune.store.queries import TRAINED
+from tune.store.queries import TRAINED, measured_text
 from tune.table_text import Table
 
 OF_A_FAMILY: Mapping[str, Sequence[Callable[[Results, str], Picture]]] = {
@@ -152,6 +152,7 @@ def lines(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
         yield f"{family}: text", *(text(study, family) for study in both)
         pools = [table[table["family"] == family] for table in rankings]
         best = [None if pool.empty else winner(each, pool) for each, pool in zip(results, pools, strict=True)]
+        on = [None if row is None or "on_whole" not in row else measured_text(row) for row in best]
         yield f"{family}: reached", *(tables.NOTHING if row is None else where(row) for row in best)
         yield f"{family}: winner", *(tables.NOTHING if row is None else row["config"] for row in best)
         kinds = {
@@ -161,8 +162,11 @@ def lines(first: Study, second: Study) -> Iterator[tuple[str, ...]]:
         }
         for column, write in kinds.items():
             if any(row is not None and column in row for row in best):
+                name = column.replace("_", " ")
+                if column in ("perplexity", "bits_per_character") and None not in on and on[0] != on[1]:
+                    name = f"{name}, not of the same tokens"
                 cells = (write(row[column]) if row is not None and column in row else tables.NOTHING for row in best)
-                yield f"{family}: {column.replace('_', ' ')}", *cells
+                yield f"{family}: {name}", *cells
 
 
 def trainings(first: Study, second: Study) -> Iterator[Table]:

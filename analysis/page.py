@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from time import monotonic, sleep, time
+from time import monotonic, sleep
 from typing import Any
 
 import pandas as pd
@@ -22,14 +22,12 @@ from analysis.plots.dimensions import effects, precision
 from analysis.plots.search import curve, curves, front, parallel
 from analysis.ranking import answer_lines, columns, head_of, ranking, section, where, winner
 from analysis.settings import ReportSettings
-from analysis.spending import WHATS, Spending, spending
-from analysis.stability import ABOUT, stability
+from analysis.spending import WHATS, Spending, ending, spending
+from analysis.stability import ABOUT, TOO_FEW, stability
 from analysis.stability import columns as stability_columns
-from analysis.study import POOL, RUNS, Results, Study, newest, open_study
+from analysis.study import POOL, RUNS, Results, Study, alive, newest, open_study, written
 from analysis.style import Picture
 from tune.errors import UserError, called
-from tune.store.heartbeat import DRIVER, FOLDER, SILENCE_SECONDS
-from tune.store.journal import FILE
 
 WORDS = ("#", "trial", "config", "state", "what", "family", "measure")
 """Columns that are set to the left."""
@@ -64,10 +62,9 @@ def watch(folder: Path, draw: Callable[[Study, float], Path], wait: Callable[[fl
 
     draw: of the study, and for how many seconds the page is good; at most WATCH_SHARE of the time is spent on it.
     """
-    drawn: tuple[int, ...] = ()
-    pause = WATCH_SECONDS
+    drawn, pause = 0, WATCH_SECONDS
     while alive(folder):
-        began, changed = monotonic(), tuple(path.stat().st_mtime_ns for path in sorted(folder.glob(f"{FILE}*")))
+        began, changed = monotonic(), written(folder)
         if changed != drawn and (study := begun(folder)):
             page = draw(study, pause)
             if not drawn:
@@ -81,13 +78,6 @@ def begun(folder: Path) -> Study | None:
     with suppress(UserError):
         return open_study(folder)
     return None
-
-
-def alive(folder: Path) -> bool:
-    """Whether some driver gave a sign of life of late: for who knows nothing of it but the study's folder."""
-    with suppress(OSError):
-        return time() - (folder / FOLDER / DRIVER).stat().st_mtime < SILENCE_SECONDS
-    return False
 
 
 def draw(out: Path | None, study: Study, good_for: float = 0.0) -> Path:
@@ -125,7 +115,8 @@ def contents(study: Study, figures: Path | None) -> dict[str, Any]:
         ],
         "families": {
             family: {
-                "pictures": pictures[family][1:], **samples(study, family), **prospects(study, results, family),
+                "pictures": sorted(pictures[family][1:], key=lambda drawn: isinstance(drawn, UserError)),
+                **samples(study, family), **prospects(study, results, family),
             }
             for family in names
         },
@@ -145,12 +136,9 @@ def head(study: Study) -> str:
     """What study this is, and whether it is over."""
     created = study.facts.get("created")
     when = "" if created is None else f"{datetime.fromtimestamp(float(created), UTC):%Y-%m-%d %H:%M} UTC. "
-    ended = study.facts.get("ended")
-    how = "It has not ended: it was killed. " if ended is None else f"It ended: {ended.get('reason', 'in order')}. "
-    how = "It runs. " if alive(study.folder) else how
     devices = study.facts.get("devices", {})
     where = f"{devices.get('slots', '?')} x {study.device}. " if study.device else ""
-    return f"{when}{where}{how}"
+    return f"{when}{where}It {ending(study)}."
 
 
 def answer(results: Results, pool: pd.DataFrame, spent: Spending) -> dict[str, Any]:
@@ -219,9 +207,10 @@ def _of_a_family(results: Results, pool: pd.DataFrame, best: pd.Series, others: 
 def stability_rows(study: Study) -> pd.DataFrame | UserError:
     """How well the ranking at half of the spending foretold the end."""
     try:
-        return stability_columns(stability(study))
+        found = stability(study)
     except UserError as reason:
         return reason
+    return stability_columns(found) if found["trials"].any() else UserError(TOO_FEW)
 
 
 def spending_table(spent: Spending) -> pd.DataFrame:

@@ -18,10 +18,12 @@ from analysis import efficiency as sizes
 from analysis import tables
 from analysis.confirm import told_apart
 from analysis.settings import ORDERS, RankSettings
+from analysis.spending import HOW, ending
 from analysis.study import EFFICIENCY, LEVEL, POOL, TRIAL, Measure, Results, families, open_studies
 from tune.errors import UserError
 from tune.flags import invalid
 from tune.ranking import OWN_COLUMNS
+from tune.store.journal import CAP
 from tune.store.queries import DECAY, SECTIONS, level_text, measured_text
 
 MEASURED = [
@@ -124,7 +126,6 @@ class Answers:
 def answers(results: Results, pool: pd.DataFrame) -> Answers | None:
     """Of rows of a ranking that compare; None where no trial completed a rung yet."""
     reached = results.reached.merge(pool[TRIAL], on=TRIAL)
-    reached = reached[~reached["anew"]]
     if reached.empty:
         return None
     keys = _levels(reached, reached["final"].map({True: "decayed", False: "rung"}), results.measure)
@@ -241,8 +242,11 @@ def show(console: Console, results: Results, table: pd.DataFrame, shown: pd.Data
         console.print()
     if shown.empty:
         console.print("no trial fits these flags\n")
-    order = by_metric(results.measure) if results.measure.own else REWARDS.get(by, f"{by}, low first")
-    console.print(f"Order: {order}.", soft_wrap=True)
+    for study in results.studies:
+        if (how := ending(study)) != HOW[CAP]:
+            console.print(f"{study.name} {how}.", soft_wrap=True)
+    within = f"the furthest level first; in each {REWARDS.get(by, f'{by}, low first')}"
+    console.print(f"Order: {by_metric(results.measure) if results.measure.own else within}.", soft_wrap=True)
     for _, pool in table[table["family"].isin(shown["family"])].groupby(POOL, sort=False, dropna=False):
         for line in answer_lines(results, pool):
             console.print(line, soft_wrap=True)
@@ -339,8 +343,10 @@ def _of_a_family(group: pd.DataFrame) -> Columns:
 
 
 def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:
-    """Of one family and text the winner, and the three answers, all of one level."""
-    best, family, measure = winner(results, pool), pool["family"].iloc[0], results.measure
+    """Of one family and text the winner, and the three answers, all of one level; whether that is an earlier one."""
+    family, measure = pool["family"].iloc[0], results.measure
+    found = None if measure.own else answers(results, pool)
+    best = winner(results, pool) if found is None else found.winner
     if best is None:
         return [f"{family}: no trial has completed a rung yet."]
 
@@ -350,20 +356,20 @@ def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:
 
     value = f"{measure.name} {tables.number(best[measure.column])}"
     lines = [f"{family}: the winner is {name(best)}, {value} {where(best)}."]
-    found = None if measure.own else answers(results, pool)
     if found is None:
         return lines
     level = found.perplexity
+    stage = "" if where(level) == where(best) else " of an earlier stage"
     quotient = found.quotient["perplexity"] / (found.quotient["parameters"] / 1e6)
     efficiency = (
-        f"unknown, as its curve takes {sizes.FEWEST} trials" if found.efficiency is None
+        f"unknown, as its curve takes {sizes.FEWEST} configurations" if found.efficiency is None
         else f"{name(found.efficiency)} with {found.efficiency['efficiency']:+.3f}"
     )  # fmt: skip
     among = "the 1 trial" if found.among == 1 else f"the {found.among:,} trials"
     return [
         *lines,
-        f"{family}: three answers, all {where(level).replace('its', 'the')}, of {among} that got there: best by the "
-        f"quotient {name(found.quotient)} with {tables.number(quotient)}; best by efficiency {efficiency}; lowest "
+        f"{family}: three answers{stage}, all {where(level).replace('its', 'the')}, of {among} that got there: best by "
+        f"the quotient {name(found.quotient)} with {tables.number(quotient)}; best by efficiency {efficiency}; lowest "
         f"perplexity {name(found.perplexity)} with {tables.number(found.perplexity['perplexity'])}.",
         *(f"{family}: {line}" for study in results.studies for line in told_apart(study, family)),
     ]

@@ -73,6 +73,11 @@ class RankSettings(Formed):
             raise invalid("stability", f"{self.stability:g} {rule}")
         if self.stability is not None and len(self.studies) > 1:
             raise invalid("stability", f"{len(self.studies)} studies: it is of one: name one study")
+        for name in ("by", "front", "where", "top") if self.stability is not None else ():
+            if (value := getattr(self, name)) != getattr(RankSettings, name):
+                raise invalid(
+                    name, f"{value!r} beside --stability, which is of all trials by three measures: leave it out"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,28 +1,36 @@
 """Where each device-second of a study went."""
 
 import json
+import math
 from dataclasses import dataclass
 
 import pandas as pd
 
 from analysis import tables
 from analysis.settings import SpendSettings
-from analysis.study import RUNS, Study, newest, open_study
+from analysis.study import RUNS, Study, alive, newest, open_study
 from tune.reports import TIE
-from tune.store.journal import ENERGY, SHARE
+from tune.store.journal import CAP, ENERGY, SHARE
 from tune.units import energy_text, money_text, parse_price
 
 TRAINED_ON = f"""
     WITH looks AS (
-             SELECT trial, training_seconds, MIN(valid_loss, IFNULL(averaged_loss, valid_loss)) AS loss FROM reports
+             SELECT trial, training_seconds, IIF(numbers IS NULL, MIN(valid_loss, IFNULL(averaged_loss, valid_loss)),
+                 ?2 * (SELECT value FROM json_each(numbers) WHERE key = ?1)) AS loss FROM reports
              WHERE valid_loss IS NOT NULL AND IFNULL(ended, '') != 'turned'),
          lowest AS (SELECT trial, MIN(loss) AS loss FROM looks GROUP BY trial),
          best AS (
              SELECT trial, MAX(training_seconds) AS seconds FROM looks JOIN lowest USING (trial)
-             WHERE looks.loss <= lowest.loss + {TIE} GROUP BY trial)
+             WHERE looks.loss <= lowest.loss + IIF(?1 = '', {TIE}, 0) GROUP BY trial)
     SELECT MAX(reports.training_seconds) - best.seconds AS past FROM reports JOIN best USING (trial) GROUP BY trial"""
 """Of each trial the seconds of its training after it was last as good as it ever was, as far as was looked. What is
-told of one that has turned is its best, not its end."""
+told of one that has turned is its best, not its end. ?1: of a user's loop its metric, of others nothing; ?2: -1 where
+more of it is better."""
+HOW = {
+    **dict.fromkeys((CAP, "done"), "ended by itself: what it could use of its cap was spent"),
+    "deadline": "ended at its deadline, and may have left some of its cap unspent",
+}
+"""A study ended, by the reason that its journal has."""
 WHATS = ("steps", "start", "compile", "evaluation", "checkpoint", "idle", "lost")
 NO_FAMILY = "-"
 
@@ -95,10 +103,12 @@ def spending(study: Study) -> Spending:
     slots = held(study)
     seconds = float(((slots["until"] - slots["opened"]) * slots["share"]).sum())
     price, joules = study.facts.get("settings", {}).get("price_per_hour"), study.facts.get(ENERGY)
+    metric = study.measure.metric
+    past_best = study.read(TRAINED_ON, metric.name if metric else "", -1 if metric and metric.maximize else 1)["past"]
     table.loc[NO_FAMILY, "idle"] += max(0.0, seconds - float(table.to_numpy().sum()))
     return Spending(
         cap=float(study.facts["cap_seconds"]), table=table, overhead=study.facts.get("overhead", {}),
-        past_best=[float(each) for each in study.read(TRAINED_ON)["past"]],
+        past_best=[float(each) for each in past_best],
         price=None if price is None else parse_price(str(price)),
         joules=None if joules is None else float(joules),
     )  # fmt: skip
@@ -117,6 +127,25 @@ def held(study: Study) -> pd.DataFrame:
                   {SHARE} AS share
            FROM slots JOIN now LEFT JOIN told USING (slot)"""
     ).astype({"opened": float, "until": float, "share": float})
+
+
+def ending(study: Study) -> str:
+    """runs, or how its last run ended, as far as the journal tells: after the end that it knows of nothing was held,
+    and no other cap agreed on."""
+    if alive(study.folder):
+        return "runs"
+    sums = f"TOTAL(closed IS NULL) AS open, TOTAL((closed - opened) * {SHARE}) AS spent"
+    slots, cap = study.read(f"SELECT {sums} FROM slots").iloc[0], study.facts.get("cap_seconds")
+    ended = study.facts.get("ended")
+    if (
+        ended is None
+        or slots["open"]
+        or slots["spent"] > ended.get("spent", math.inf) + 1
+        or ended.get("cap", cap) != cap
+    ):
+        return "has not ended: it was killed, and --resume goes on with it"
+    reason = str(ended.get("reason", "done"))
+    return HOW.get(reason, f"was cut short ({reason}) before it was done, and --resume goes on with it")
 
 
 def spend(settings: SpendSettings) -> int:

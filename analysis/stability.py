@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from analysis import tables
 from analysis.ranking import ranking
 from analysis.settings import RankSettings
-from analysis.study import LEVEL, Results, Study
+from analysis.study import LEVEL, Results, Study, families
 from tune.errors import UserError
 from tune.store.queries import DECAY
 
@@ -84,6 +84,7 @@ def tau(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
     return agreed / (untied * untied_too) ** 0.5 if len(first) >= FEWEST and untied * untied_too else float("nan")
 
 
+TOO_FEW = f"nothing to compare: it takes {FEWEST} trials that completed a rung by then and a further one since"
 ABOUT = (
     "The same trials at one rung then and at a further one that they reached since, as far as three of them or more "
     "got. Tau of size: how far the order at the end is that by size alone, the largest first."
@@ -94,6 +95,7 @@ def show_stability(study: Study, settings: RankSettings) -> int:
     """Print the table, in the form that is asked for. UserError for a study that does not serve."""
     assert settings.stability is not None
     found = stability(study, settings.stability)
+    found = found[found["family"].isin(families(Results(studies=[study]), settings.family))]
     title = f"{study.name}: after {settings.stability:.0%} of its spending, against its end"
     if settings.json:
         print(json.dumps(json.loads(found.to_json(orient="records", double_precision=15)), indent=1))
@@ -102,6 +104,9 @@ def show_stability(study: Study, settings: RankSettings) -> int:
         print(settings.written([tables.as_text(title, columns(found), ABOUT)]))
         return 0
     console = tables.console()
+    if not found["trials"].any():
+        console.print(f"{title}: {TOO_FEW}", soft_wrap=True)
+        return 0
     tables.draw(console, tables.as_text(title, columns(found)))
     console.print(ABOUT, soft_wrap=True, style="dim")
     return 0

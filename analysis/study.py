@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from time import time
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from tune.published import PUBLISHED
 from tune.ranking import TAKEN, compared, configurations, reported
 from tune.reports import Metric
 from tune.search_space import DIMENSIONS, label
+from tune.store.heartbeat import DRIVER, FOLDER, SILENCE_SECONDS
 from tune.store.journal import FILE, connect
 from tune.store.queries import ANEW, PLACES, TRAINED, in_order
 
@@ -168,11 +170,30 @@ def _opened(folder: Path) -> Study:
 
 def newest(runs: Path, *, kernels: bool = False) -> Path:
     """The study in `runs` whose journal was written last, of trials or of kernels. UserError when there is none."""
-    folders = [path.parent for path in runs.glob(f"*/{FILE}") if _of_kernels(path.parent) == kernels]
+    at = {path.parent: written(path.parent) for path in runs.glob(f"*/{FILE}")}  # before any is opened
+    folders = [folder for folder in at if _of_kernels(folder) == kernels]
     if not folders:
         command = f"{called('kernels/run.py')} --budget 10m" if kernels else f"{called('tune/run.py')} --budget 4m"
         raise UserError(f"study: no study in {str(runs)!r}; name its folder, or make one: {command}")
-    return max(folders, key=lambda folder: max(path.stat().st_mtime for path in folder.glob(f"{FILE}*")))
+    return max(folders, key=at.__getitem__)
+
+
+def written(folder: Path) -> int:
+    """When its journal was written last, in ns: the log beside it counts where something is in it, as to read a
+    journal makes an empty one."""
+    at = 0
+    for path in (folder / FILE, folder / f"{FILE}-wal"):
+        with suppress(FileNotFoundError):
+            found = path.stat()
+            at = max(at, found.st_mtime_ns if found.st_size or path.name == FILE else 0)
+    return at
+
+
+def alive(folder: Path) -> bool:
+    """Whether some driver gave a sign of life of late: for who knows nothing of it but the study's folder."""
+    with suppress(OSError):
+        return time() - (folder / FOLDER / DRIVER).stat().st_mtime < SILENCE_SECONDS
+    return False
 
 
 def _of_kernels(folder: Path) -> bool:
@@ -315,11 +336,12 @@ def measurements(studies: Sequence[Study], everyone: pd.DataFrame) -> pd.DataFra
     decay (`final`), as tune.store.queries has it.
 
     `level` is `rung 2` or DECAY, `rung_seconds` the training seconds of that rung; the columns of `everyone`, their
-    trials, are there too.
+    trials, are there too; `device` is that of a rung, as what had its decay compares across devices.
     """
     names = dimensions(studies)
     found = pd.concat([_measurements(study, names) for study in studies], ignore_index=True)
-    return found.merge(everyone, on=TRIAL)
+    found = found.merge(everyone, on=TRIAL)
+    return found.assign(device=found["device"].mask(found["final"]))
 
 
 def _measurements(study: Study, dimensions: Sequence[str]) -> pd.DataFrame:
@@ -402,21 +424,21 @@ class Results:
 
     @cached_property
     def reached(self) -> pd.DataFrame:
-        """What sound trials reached, the furthest last; front and efficiency are those among the trials of a level,
-        each configuration once."""
+        """What sound trials reached, the furthest last; front and efficiency are those among the trials of a level; on
+        the curve of efficiency each configuration is once."""
         table = measurements(self.studies, self.trials).assign(front=False, **dict.fromkeys(EFFICIENCY, float("nan")))
-        sized = ~table["anew"] & (not self.measure.own)
-        for _, group in table[sized].groupby([*POOL, *LEVEL], dropna=False):
+        for _, group in () if self.measure.own else table.groupby([*POOL, *LEVEL], dropna=False):
+            curved = group[~group["anew"]]
             size, perplexity = (group[column].to_numpy(float) for column in ("parameters", "perplexity"))
             table.loc[group.index, "front"] = sizes.front(size, perplexity)
-            table.loc[group.index, EFFICIENCY] = sizes.efficiency(size, perplexity)
+            size, perplexity = (curved[column].to_numpy(float) for column in ("parameters", "perplexity"))
+            table.loc[curved.index, EFFICIENCY] = sizes.efficiency(size, perplexity)
         return table.sort_values("place", ascending=False, kind="stable")
 
     def of(self, family: str) -> pd.DataFrame:
-        """`reached` of one family, each configuration once, the furthest last. UserError when there is none, or of
-        several texts."""
-        table = self.reached[(self.reached["family"] == family) & ~self.reached["anew"]]
-        if table.empty:
+        """`reached` of one family, the furthest last. UserError when there is none, or of several texts."""
+        table = self.reached[self.reached["family"] == family]
+        if table["anew"].all():
             raise UserError(f"family: {family!r} has no trial that completed a rung; wait for one, or name another")
         if len(table.drop_duplicates(POOL)) > 1:
             what = "loops" if self.measure.own else "perplexities of several texts or vocabularies"

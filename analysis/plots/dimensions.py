@@ -91,6 +91,7 @@ def one_level(results: Results, family: str) -> pd.DataFrame:
     """Measurements that compare, at the highest rung that ENOUGH trials completed, else at the one that most did; the
     end of a user's loop counts as a rung, and that of all where there are none, as in a list."""
     table = results.of(family)
+    table = table[~table["anew"]]
     rungs = table[table["level"] != DECAY]
     counts = (table if rungs.empty else rungs)["level"].value_counts().reindex(levels(table["level"].unique()))
     enough = counts[counts >= ENOUGH]

@@ -15,7 +15,8 @@ from matplotlib.transforms import BboxBase
 from analysis import efficiency
 from analysis import tables as formats
 from analysis.plots.dimensions import one_level, scale
-from analysis.study import TRIAL, Results, Study
+from analysis.ranking import answers, ranking, winner
+from analysis.study import LEVEL, TRIAL, Results, Study, alive
 from analysis.style import (
     BLACK,
     BLUE,
@@ -47,13 +48,16 @@ def front(results: Results, family: str) -> Picture:
     figure, (plot,) = axes(height=4.2)
     for level, style in styles.items():
         _scatter(plot, last[last["level"] == level], level, style, 110 if style[1] == "*" else 34, 0.9)
-    furthest = table[(table["level"] == list(styles)[-1]) & table["front"]].sort_values("parameters")
+    ranked = ranking(results)
+    first = winner(results, ranked[ranked["family"] == family])
+    assert first is not None
+    best = last[(last[TRIAL] == first[TRIAL]).all(axis=1)].iloc[0]
+    furthest = _alike(table[table["front"]], best).sort_values("parameters")
     corners = (
         [*furthest["parameters"], last["parameters"].max()],
         [*furthest["perplexity"], furthest["perplexity"].min()],
     )
-    plot.step(*corners, where="post", c=BLACK, lw=1.2, label=f"front {level_text(list(styles)[-1])}")
-    best = last.loc[last[last["level"] == list(styles)[-1]]["perplexity"].idxmin()]
+    plot.step(*corners, where="post", c=BLACK, lw=1.2, label=f"front {level_text(best['level'])}")
     plot.scatter(best["parameters"], best["perplexity"], s=300, facecolors="none", edgecolors=BLACK, lw=1.4)
     scales(plot, last)
     legend_above(plot, columns=2)
@@ -80,11 +84,24 @@ def front(results: Results, family: str) -> Picture:
         name=f"front-{family}",
         title=f"{family}: size against perplexity",
         text="Each trial where it got to last; ringed: the lowest perplexity of the furthest level."
-        + (" Stars are of the whole validation split, the others of its subset." if last["on_whole"].any() else ""),
+        + (" Stars are of the whole validation split, the others of its subset." if last["on_whole"].any() else "")
+        + _unlike(last),
         figure=figure,
         data=last[[*TRIAL, "level", "parameters", "perplexity", "front"]],
         hover=_told(plot, last),
     )
+
+
+def _alike(table: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
+    """The rows that compare with this one."""
+    same = (table[LEVEL] == row[LEVEL]) | (table[LEVEL].isna() & row[LEVEL].isna())
+    return table[same.all(axis=1)]
+
+
+def _unlike(rows: pd.DataFrame) -> str:
+    """What is to be said where not all of one level's name compare."""
+    alike = len(rows.drop_duplicates(LEVEL)) == rows["level"].nunique()
+    return "" if alike else " Not all of one level compare: their device, length or validation text is another."
 
 
 def _told(plot: Axes, rows: pd.DataFrame) -> tuple[Axes, pd.Series, pd.Series, list[str]]:
@@ -105,28 +122,30 @@ def curve(results: Results, family: str) -> Picture:
     UserError when no level has enough.
     """
     table = results.of(family)
-    counts = table["level"].value_counts()
-    styles = levels(table["level"].unique())
-    fitted = [level for level in styles if counts[level] >= efficiency.FEWEST]
-    if not fitted:
+    styles, pool = levels(table["level"].unique()), ranking(results)
+    found = answers(results, pool[pool["family"] == family])
+    if found is None or found.efficiency is None:
         few = f"no level with the {efficiency.FEWEST} trials a curve takes"
-        raise UserError(f"family: {family!r} has {few}; wait for them")
+        remedy = "wait for them" if any(alive(study.folder) for study in results.studies) else "a larger cap has more"
+        raise UserError(f"family: {family!r} has {few}; {remedy}")
+    rows = _alike(table[table["efficiency"].notna()], found.efficiency)
+    fitted = str(found.efficiency["level"])
     figure, (plot,) = axes(height=4.2)
     for level, style in styles.items():
-        size, alpha = (40, 0.95) if level == fitted[-1] else (18, 0.45)
+        size, alpha = (40, 0.95) if level == fitted else (18, 0.45)
         _scatter(plot, table[table["level"] == level], level, style, size, alpha)
-    rows = table[table["level"] == fitted[-1]]
     at = np.geomspace(rows["parameters"].min(), rows["parameters"].max(), 60)
     middle, resampled = efficiency.expected(rows["parameters"].to_numpy(float), rows["perplexity"].to_numpy(float), at)
     low, high = np.exp(np.percentile(resampled, efficiency.INTERVAL, axis=0))
-    plot.plot(at, np.exp(middle), c=BLACK, lw=1.5, label=f"fitted to {level_text(fitted[-1])}")
+    plot.plot(at, np.exp(middle), c=BLACK, lw=1.5, label=f"fitted to {level_text(fitted)}")
     plot.fill_between(at, low, high, color=GREY, alpha=0.25, lw=0, label="its 90 % interval")
     scales(plot, table)
     legend_above(plot, columns=3)
     return Picture(
         name=f"sizes-{family}",
         title=f"{family}: the size-perplexity curve",
-        text="Each trial at each level that it reached. Efficiency: how far log perplexity lies below the curve.",
+        text="Each trial at each level that it reached. Efficiency: how far log perplexity lies below the curve."
+        + _unlike(table),
         figure=figure,
         data=table[[*TRIAL, "level", "parameters", "perplexity", "efficiency", "efficiency_low", "efficiency_high"]],
         hover=_told(plot, table),

@@ -31,6 +31,14 @@ def test_only_settings_that_differ_are_shown(write: Callable[..., Written]) -> N
     assert shown["nanogpt: perplexity"] == ["7.000", "5.000"]
 
 
+def test_perplexities_of_other_tokens_are_marked(write: Callable[..., Written]) -> None:
+    studies = two(write)
+    for alike in (True, False):
+        shown = {name for name, *_ in lines(*open_studies([study.folder for study in studies]))}
+        assert ("nanogpt: perplexity" in shown) == ("nanogpt: perplexity, not of the same tokens" not in shown) == alike
+        studies[1].report("t1", 5.0, rung=None, final=1, whole_perplexity=5.0)
+
+
 def test_the_best_so_far_is_what_leads_the_ranking_and_ends_with_what_was_spent(write: Callable[..., Written]) -> None:
     table = progress(Results(studies=open_studies([study.folder for study in two(write)])), "nanogpt").data
     rows = table[table["study"] == "b"]

@@ -8,6 +8,7 @@ from analysis.settings import RankSettings
 from analysis.stability import moment, stability, tau
 from analysis.study import open_study
 from tests.analysis.conftest import Printed, Written, do
+from tune.errors import UserError
 
 
 def test_tau_by_hand() -> None:
@@ -75,6 +76,16 @@ def test_what_failed_has_no_order(turned: Written) -> None:
 def test_the_command_says_it_in_a_table_and_as_json(turned: Written, printed: Printed) -> None:
     for form, said in ((), "-1.00"), (["--json"], '"tau": -1.0'):
         assert said in printed(RankSettings, turned.folder, "--stability", "0.5", *form)
+
+
+def test_one_family_of_several_and_few_trials_are_a_line(turned: Written, printed: Printed) -> None:
+    turned.trial("t9", family="translation")
+    for family, said in (("nanogpt", "Kendall's tau"), ("translation", "nothing to compare: it takes 3 trials")):
+        text = printed(RankSettings, turned.folder, "--stability", "0.5", "--family", family)
+        other = {"nanogpt": "translation", "translation": "Kendall"}[family]
+        assert said in text and other not in text.replace(said, "")
+    with pytest.raises(UserError, match=r"^--family: 'none'"):
+        do(RankSettings, [str(turned.folder), "--stability", "0.5", "--family", "none"])
 
 
 def test_a_study_that_was_charged_nothing_is_one_line(write: Callable[..., Written]) -> None:

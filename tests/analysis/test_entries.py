@@ -78,6 +78,24 @@ def test_the_table_says_what_the_order_rewards_and_three_answers(six: Written, p
     assert all(answer in lines[-1] for answer in answers)
 
 
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        ({"reason": "cap"}, None), ({"reason": "SIGINT"}, "six was cut short (SIGINT) before it was done"),
+        ({"reason": "deadline"}, "six ended at its deadline"), (None, "six has not ended: it was killed"),
+    ],
+)  # fmt: skip
+def test_of_a_study_that_was_cut_short_the_table_says_so(
+    six: Written, printed: Printed, ended: dict[str, str] | None, said: str | None
+) -> None:
+    six.journal.update("slots", 0, {"closed": 100.0})
+    if ended is not None:
+        six.journal.note(ended=ended)
+    text = printed(RankSettings, six.folder)
+    assert text.count("\nsix ") == (said is not None) and (said or "") in text
+    assert "the furthest level first" in text and "three answers of an earlier stage, all at rung 0" in text
+
+
 def test_selected_rows_keep_their_places(six: Written, printed: Printed) -> None:
     rows = json.loads(printed(RankSettings, six.folder, "--json", "--front"))
     assert [(row["trial"], row["place"]) for row in rows] == [("t2", 2), ("t4", 2)]
@@ -150,6 +168,7 @@ NO_FLAGS = (
     *(
         "six --stability 0",
         "six --stability 1",
+        *(f"six --stability .5 {words}" for words in ("--by memory", "--front", "--where layers>2", "--top 3")),
         "plot art",
         "plot front six --family x",
         "plot compare six",

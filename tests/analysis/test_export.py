@@ -17,7 +17,9 @@ from model.config import Config, build_model
 from model.data.tokenizer import CharacterTokenizer, SubwordTokenizer, Tokenizer
 from model.training import checkpoint as checkpoints
 from tests.analysis.conftest import Printed, Written, do, search
+from tests.analysis.test_loop_report import written
 from tune.errors import UserError
+from tune.own_space import LOOP
 
 
 def loaded(file: Path, name: str) -> optuna.Study:
@@ -55,6 +57,17 @@ def test_each_family_is_a_study_of_its_own(write: Callable[..., Written], tmp_pa
     (first,), (second,) = (loaded(tmp_path / "new.db", f"two {name}").trials for name in ("nanogpt", "translation"))
     assert (first.params["width"], first.intermediate_values) == (3, {10: 5.0}) and "width" not in second.params
     assert second.state == TrialState.RUNNING and second.value is None
+
+
+@pytest.mark.parametrize(("asked", "best"), [("maximize", "t2"), ("metric", "t0")])
+def test_of_a_users_loop_it_is_the_metric_and_the_best_is_the_rankings(tmp_path: Path, asked: str, best: str) -> None:
+    study, file = written(tmp_path / "loop", asked, "accuracy", [0.5, 0.7, 0.9]), tmp_path / "new.db"
+    do(ExportSettings, [str(study.folder), "--optuna", str(file)])
+    found = loaded(file, f"loop {LOOP}")
+    assert found.direction.name == asked.upper().replace("METRIC", "MINIMIZE")
+    assert found.user_attrs["value"] == "accuracy" and found.best_trial.user_attrs["trial"] == best
+    assert [trial.value for trial in found.trials] == [0.5, 0.7, 0.9]
+    assert [trial.intermediate_values for trial in found.trials] == [{1: 0.5}, {2: 0.7}, {3: 0.9}]
 
 
 @pytest.mark.parametrize(

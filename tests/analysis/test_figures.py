@@ -10,13 +10,14 @@ from analysis.page import OF_A_FAMILY
 from analysis.plots import dimensions as effects_file
 from analysis.plots.budget import bills, burn_down, memory, prices
 from analysis.plots.dimensions import effects, importances, one_level, precision
-from analysis.plots.search import front, parallel
+from analysis.plots.search import curve, front, parallel
 from analysis.spending import spending
 from analysis.study import Results, open_studies
 from analysis.style import WHAT_COLORS, Picture, byte_ticks, levels
 from analysis.tables import GIB, MIB, short_memory
 from tests.analysis.conftest import Written, search
 from tune.search_space import DIMENSIONS
+from tune.store.heartbeat import DRIVER, FOLDER, beat
 
 
 def results(*studies: Written) -> Results:
@@ -43,6 +44,37 @@ def test_several_texts_are_never_in_one_picture(write: Callable[..., Written]) -
         study.report("t1", 5.0)
     with pytest.raises(ValueError, match="do not compare"):
         front(results(*studies), "nanogpt")
+
+
+def test_rungs_of_another_length_share_no_curve_and_no_front(write: Callable[..., Written]) -> None:
+    """What compares at the furthest has both: the efficiencies are how far its trials lie below the curve."""
+    short, long = write("short"), write("long", rung_seconds={"nanogpt": [20.0]})
+    for study, name, low in ((short, "s", 2.0), (long, "l", 5.0)):
+        for number in range(5):
+            study.trial(f"{name}{number}", parameters=10 ** (5 + number))
+            study.report(f"{name}{number}", low + (3 - number) ** 2 / 9)
+    both = results(short, long)
+    drawn = curve(both, "nanogpt")
+    rows = drawn.data[drawn.data["study"] == "long"]
+    x, y = np.log(drawn.figure.axes[0].lines[0].get_xydata()).T
+    below = np.interp(np.log(rows["parameters"]), x, y) - np.log(rows["perplexity"])
+    assert below.to_numpy() == pytest.approx(rows["efficiency"].to_numpy())
+    drawn = front(both, "nanogpt")
+    assert any(text.get_text().startswith("winner: l3 ") for text in drawn.figure.axes[0].texts)
+    assert min(drawn.figure.axes[0].lines[0].get_ydata()) == 5.0
+    assert "Not all of one level compare" in drawn.text
+
+
+def test_a_curve_that_nobody_goes_on_with_is_not_waited_for(write: Callable[..., Written]) -> None:
+    study = write()
+    study.trial("t1")
+    study.report("t1", 5.0)
+    for lives in (False, True):
+        if lives:
+            (study.folder / FOLDER).mkdir()
+            beat(study.folder, DRIVER, 0, 0.0)
+        with pytest.raises(ValueError, match="wait for them" if lives else "a larger cap has more"):
+            curve(results(study), "nanogpt")
 
 
 def test_the_front_shows_each_trial_once_and_where_it_got_to_last(found: Results) -> None:

@@ -147,6 +147,21 @@ def test_studies_share_a_section_only_where_they_compare(
     assert ranked["front"].tolist() == ([True, False] if mixed else [True, True])
 
 
+def test_after_the_decay_devices_are_no_matter(write: Callable[..., Written]) -> None:
+    """One section, one front, one level of the answers."""
+    rows = {"a": [(1_000_000, 9.0), (2_000_000, 8.0)], "b": [(500_000, 5.0), (3_000_000, 4.0)]}
+    studies = [write(name, devices=FACTS["devices"] | {"name": name}) for name in rows]
+    for study, ends in zip(studies, rows.values(), strict=True):
+        for number, (parameters, perplexity) in enumerate(ends):
+            study.trial(f"t{number}", parameters=parameters)
+            study.report(f"t{number}", perplexity + 1, rung=0)
+            study.report(f"t{number}", perplexity, rung=None, final=1, whole_perplexity=perplexity)
+    results, found = answered(*studies)
+    ranked = ranking(results).sort_values(["study", "trial"])
+    assert ranked["group"].nunique() == 1 and ranked["front"].tolist() == [False, False, True, True]
+    assert found.among == 4 and found.perplexity["perplexity"] == found.winner["perplexity"] == 4.0
+
+
 def test_rungs_are_ordered_without_a_written_ladder(write: Callable[..., Written]) -> None:
     study = write(rung_seconds={})
     for rung in (0, 2, 1):

@@ -65,6 +65,7 @@ def test_the_page_stands_alone_and_is_whole(html: str) -> None:
     assert {link[1:] for link in links if link.startswith("#")} <= {part.get("id") for part in parts}
     assert html.count("<script") == 1 and not re.search(r"url\(|https?:|fetch\(|import\(|XMLHttp", html)
     assert "Not shown" not in html
+    assert len(re.findall(r"[Ss]pent \S+ of 16m40s", html)) == 1 and "It ended by itself" in html
 
 
 def test_the_answer_comes_first_then_samples_and_how_to_repeat_it(html: str) -> None:
@@ -142,6 +143,7 @@ def test_a_strangers_names_are_neither_html_nor_paths(write: Callable[..., Writt
     html = written(study)
     assert html.count("<script") == 1 and "&lt;script&gt;alert" in html
     assert "a smoke test, not a result" in html
+    assert html.index("all configurations at once") < html.index("Not shown. family"), "below what is shown"
     assert not list(tmp_path.glob("**/outside*"))
     drawn = {path.name.partition("-")[0] for path in study.folder.glob("report/figures/*outside*.csv")}
     assert {"front", "curves", "effects", "parallel"} <= drawn

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from analysis.settings import SpendSettings
-from analysis.spending import spending
+from analysis.spending import ending, spending
 from analysis.study import open_study
 from tests.analysis.conftest import Printed, Written
 
@@ -70,3 +70,30 @@ def test_training_past_the_best_is_told_as_far_as_it_was_looked_at(spent: Writte
     found = spending(open_study(spent.folder))
     assert sorted(found.past_best) == [0, 40]
     assert found.past_best_text.startswith("trained past their best: 40")
+
+
+@pytest.mark.parametrize(("asked", "sign"), [("metric", 1), ("maximize", -1)])
+def test_of_a_users_loop_its_best_is_of_what_it_reported(write: Callable[..., Written], asked: str, sign: int) -> None:
+    """Not of the best so far, which is never passed."""
+    study = write(settings={asked: "score"})
+    study.trial("t1", family="loop")
+    for place, (value, best) in enumerate(((3.0, 3.0), (1.0, 1.0), (2.0, 1.0), (3.0, 1.0), (4.0, 1.0)), 1):
+        told = {"training_seconds": 10.0 * place, "numbers": json.dumps({"score": sign * value, "other": 0.0})}
+        study.report("t1", None, valid_loss=best, **told)
+    assert spending(open_study(study.folder)).past_best == [30]
+
+
+def test_how_a_study_ended_is_of_its_last_run(write: Callable[..., Written]) -> None:
+    """One that ended, went on and was killed has what its end did not know of."""
+    went_on: dict[str, Callable[[Written], None]] = {
+        "no": lambda study: None,
+        "open": lambda study: study.slot(1, opened=100.0),
+        "closed": lambda study: study.slot(1, opened=100.0, closed=150.0),
+        "early": lambda study: study.journal.note(cap_seconds=2000.0),
+    }
+    for name, later in went_on.items():
+        study = write(name, ended={"reason": "cap", "spent": 100.0, "cap": 1000.0})
+        study.slot(0, closed=100.0)
+        study.trial("t1")
+        later(study)
+        assert ("it was killed" in ending(open_study(study.folder))) == (name != "no"), name

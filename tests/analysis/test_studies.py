@@ -2,6 +2,7 @@ import math
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from analysis.study import mean_curves, newest, open_kernels, open_studies, open_study, over_seeds
 from tests.analysis.conftest import Written
 from tune.arithmetic import mean_interval
+from tune.store.journal import Journal, connect
 
 
 def test_a_study_is_read_while_it_is_written(six: Written) -> None:
@@ -36,6 +38,22 @@ def test_the_newest_is_the_one_of_its_kind_that_was_written_last(write: Callable
         open_kernels(old.folder)
     with pytest.raises(ValueError, match=r"is of kernels; draw it: .*plot\.py roofline"):
         open_study(kernels.folder)
+
+
+def test_what_is_only_read_is_no_newer_for_it(write: Callable[..., Written]) -> None:
+    """Though SQLite lays an empty log beside a journal that is opened; one with something in it counts."""
+    old, new = write("b"), write("a")
+    for study, age in ((old, 0), (new, 60)):
+        study.trial("t1")
+        study.journal.close()
+        os.utime(study.folder / "journal.db", (age, age))
+    with closing(connect(old.folder)) as reader:
+        reader.execute("SELECT * FROM trials").fetchall()
+        assert (old.folder / "journal.db-wal").exists() and newest(old.folder.parent) == new.folder
+    with Journal(old.folder, new=False) as journal:
+        journal.update("trials", "t1", {"state": "stopped"})
+        os.utime(old.folder / "journal.db", (0, 0))
+        assert newest(old.folder.parent) == old.folder
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no database at all" * 100])

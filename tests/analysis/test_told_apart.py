@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from analysis.confirm import difference, told_apart
-from analysis.ranking import answers, ranking
+from analysis.page import contents
+from analysis.plots.search import front, progress
+from analysis.ranking import answers, ranking, winner
 from analysis.study import Results, open_study
 from tests.analysis.conftest import Written
 from tune.arithmetic import student
@@ -113,13 +115,29 @@ def test_after_a_larger_cap_the_last_comparison_counts(write: Callable[..., Writ
 def test_who_was_trained_anew_has_a_place_but_is_on_no_curve(write: Callable[..., Written]) -> None:
     """One that was not measured on all that the others were has none: it would take it from them."""
     study = write()
-    compared(study, {"t1": [1.5, 1.502, 1.6], "t2": [2.0, 2.002]})
+    compared(study, {"t1": [1.5, 1.502, 1.6, 1.7], "t2": [2.0, 2.002]})
     for trial in ("t11", "t22"):
         study.journal.rows("UPDATE reports SET whole_perplexity = NULL WHERE trial = ?", trial)
     results = Results(studies=[open_study(study.folder)])
     ranked = ranking(results)
     decayed = ranked[ranked["section"] == "decayed"]
-    assert set(decayed["trial"]) == {"t1", "t12", "t13", "t21"} and decayed["on_whole"].all()
+    assert set(decayed["trial"]) == {"t1", "t12", "t13", "t14", "t21"} and decayed["on_whole"].all()
     found = answers(results, ranked)
-    assert found is not None and found.winner["trial"] == "t1" and found.among == 1
-    assert not results.reached.loc[results.reached["anew"], "front"].any()
+    assert found is not None and found.winner["trial"] == "t1" and found.among == 5
+    assert found.efficiency is None and results.reached["efficiency"].isna().all(), "two configurations make no curve"
+
+
+def test_wherever_a_winner_is_told_it_may_be_one_that_was_trained_anew(write: Callable[..., Written]) -> None:
+    study = write()
+    compared(study, {"t1": [1.30, 1.302], "t2": [2.0, 2.002]})
+    study.charge("steps", 100.0, trial="t1")
+    results = Results(studies=[open_study(study.folder)])
+    ranked = ranking(results)
+    first, found = winner(results, ranked), answers(results, ranked)
+    assert first is not None and found is not None and first["trial"] == found.perplexity["trial"] == "t11"
+    assert ranked.loc[ranked["front"] & (ranked["section"] == "decayed"), "trial"].tolist() == ["t11"]
+    named = [text.get_text() for text in front(results, "nanogpt").figure.axes[0].texts]
+    assert [text.split()[:2] for text in named] == [["winner:", "t11"]]
+    assert progress(results, "nanogpt").data["trial"].iloc[-1] == "t11"
+    (answer,) = contents(results.studies[0], None)["answers"]
+    assert "(t11)" in answer["lead"] and "it is on the front" in answer["why"]

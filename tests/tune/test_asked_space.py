@@ -262,7 +262,7 @@ WRONG = {
     "--at-most parameters=0": "--at-most: 'parameters=0' is no bound",
     "--at-most parameters=9": "--at-most: 'parameters=9' holds no translation, of which the smallest has",
     "--at-most parameters=200K --range heads=64": "--at-most: 'parameters=200K' holds no translation of those that",
-    "--budget 40s --cores-per-trial 8 --devices 8 --oversubscribe": "--budget: .40s. does not pay for one rung of one trial: write at least",
+    "--budget 40s --cores-per-trial 8 --devices 8 --oversubscribe": "--budget: .40s. does not pay for one rung",
     "--first d_model": "--first: 'd_model' is no value of a dimension: write NAME=VALUE,NAME=VALUE",
     "--first width=8": "--first: 'width' is no dimension: there are d_model",
     "--first d_model=100": "--first: 'd_model=100' is not in the space of translation: choose of 16, 32",

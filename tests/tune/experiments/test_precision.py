@@ -41,7 +41,7 @@ def test_every_table_has_a_cell_for_each_column_and_says_what_is_saved():
         assert {len(cells) for cells in table.rows} == {len(table.columns)}, table.title
     saved, lighter = "+50.0", "+25.0"
     name, seconds, loss, _, memory = made[2].rows[0]
-    assert (name, seconds, loss, memory) == ("bf16", saved, "+0.0050 (+0.0050 to +0.0050)", lighter)
+    assert (name, seconds, loss, memory) == ("bf16", saved, "+0.0050", lighter)
     assert made[2].rows[1][1] == f"{100 * 14 / report_seconds():+.1f}" and tables([]) == []
 
 
