@@ -28,7 +28,7 @@ from tune.corpora import flag_of_corpus, load_corpora
 from tune.devices import Devices
 from tune.display.tensorboard import TensorBoard
 from tune.errors import UserError, told_of
-from tune.flags import invalid
+from tune.flags import AUTO, invalid
 from tune.load import Loop
 from tune.machine import cpu_name, write_whole
 from tune.own_space import OwnSpace
@@ -160,6 +160,8 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
         for name, each in data.items()
     }  # fmt: skip
     devices = devices.shared(settings, max(memories[name].predicted(spaces[name].default(), 1) for name in spaces))
+    if settings.trials_per_gpu == AUTO:  # as many as now, whenever it goes on: its seconds of a slot are of these
+        texts = replace(texts, settings=replace(texts.settings, trials_per_gpu=devices.trials_each))
     asked, notes = memory_limit(settings, devices)
     limits = [limit for limit in (asked, devices.trial_bytes) if limit is not None]
     for memory in memories.values():

@@ -21,6 +21,7 @@ from tune.display.panel import look
 from tune.flags import AUTO
 from tune.search_context import survey
 from tune.settings import Settings
+from tune.step_prices import NOMINAL
 from tune.store.journal import connect
 
 GPUS = Devices(kind="cuda", count=2, model="GPU", precisions=("fp32",), cores=16, memory_bytes=80_000_000_000)
@@ -117,6 +118,15 @@ def test_auto_is_as_many_as_memory_and_cores_hold_and_at_least_one_and_without_m
             n * (needed + BESIDE_BYTES) <= GPUS.memory_bytes and 2 * n <= cores for n in (each, each + 1)
         )
         assert each == 1 if not mps else (fits or each == 1) and not one_more_fits
+
+
+def test_a_study_that_goes_on_has_as_many_on_a_gpu_as_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text.txt").write_text("the cat sat on a mat\n" * 30_000)
+    settings = Settings(budget="8h", families="nanogpt", trials_per_gpu=AUTO, text_corpus=tmp_path / "text.txt")
+    monkeypatch.setattr("tune.devices.MPS", tmp_path)
+    found = survey(settings, replace(GPUS, precisions=("fp32",), prices=NOMINAL["cuda"]))
+    assert found.devices.trials_each > 1
+    assert found.facts()["settings"]["trials_per_gpu"] == str(found.devices.trials_each)
 
 
 def test_without_a_gpu_it_is_refused_in_one_line_and_auto_is_one(
