@@ -251,7 +251,7 @@ class Engine:
             name = self.trials[trial].family
             family = self.families[name]
             left = self._shares.left(name, self.slots.free, wall).seconds
-            left = left if rung is not None else min(left, self._part(trial), math.inf if wall is None else wall)
+            left = left if rung is not None else min(left, self._part(trial, wall))
             price = self._rest(trial, left) if rung is None else self.price_of(name)(trial, rung)
             least = max(LEAST_LEASE_SECONDS, family.least(trial, self.trials[trial]))
             with self.event():
@@ -261,14 +261,22 @@ class Engine:
                 self._decide(trial, "wait", "what is left does not pay for the rest of its segment", rung)
         return None
 
-    def _part(self, trial: str) -> float:
-        """Of what is left, a last segment that was cut short has what its lease had; under other terms since then all,
-        which it may share with others."""
+    def _part(self, trial: str, wall: float | None) -> float:
+        """Seconds at most of the rest of a last segment: what its lease had, within so many of the wall clock; without
+        that lease's where the cap or the deadline is another since then. inf: it leads to so many steps."""
+        if self._goal(trial) is not None or self.trials[trial].confirms is not None:
+            return math.inf
         journal = self.accounting.journal
         (lease,) = journal.rows("SELECT * FROM leases WHERE trial = ? ORDER BY lease DESC LIMIT 1", trial)
-        if self.trials[trial].confirms is not None or agreed_in(journal.facts())[-1].at > lease["opened"]:
-            return math.inf
-        return float(lease["reserved"] - lease["charged"]) / self.accounting.ledger.share
+        refitted = max(terms.at for terms in agreed_in(journal.facts()) if terms.families) > lease["opened"]
+        had = math.inf if refitted else (lease["reserved"] - lease["charged"]) / self.accounting.ledger.share
+        return min(had, math.inf if wall is None else wall)
+
+    def _goal(self, trial: str) -> int | None:
+        """Steps to which a last segment leads that was cut short; None: as far as it can."""
+        record = self.trials[trial]
+        family = self.families[record.family]
+        return record.goal or family.goal(record, None, family.policy.enough(trial))
 
     def _rest(self, trial: str, left: float) -> float:
         """The price of the rest of a last segment, of so much that is left."""
@@ -276,7 +284,7 @@ class Engine:
         family = self.families[record.family]
         if record.confirms is not None:
             return min(left, family.policy.ladder.confirm)
-        goal = record.goal or family.goal(record, None, family.policy.enough(trial))
+        goal = self._goal(trial)
         price = left if goal is None else self.price_to(trial, goal)
         return price if family.whole else min(left, price)
 
