@@ -132,8 +132,6 @@ def held(study: Study) -> pd.DataFrame:
 def ending(study: Study) -> str:
     """runs, or how its last run ended, as far as the journal tells: after the end that it knows of nothing was held,
     and no other cap agreed on."""
-    if alive(study.folder):
-        return "runs"
     sums = f"TOTAL(closed IS NULL) AS open, TOTAL((closed - opened) * {SHARE}) AS spent"
     slots, cap = study.read(f"SELECT {sums} FROM slots").iloc[0], study.facts.get("cap_seconds")
     ended = study.facts.get("ended")
@@ -143,7 +141,7 @@ def ending(study: Study) -> str:
         or slots["spent"] > ended.get("spent", math.inf) + 1
         or ended.get("cap", cap) != cap
     ):
-        return "has not ended: it was killed, and --resume goes on with it"
+        return "runs" if alive(study.folder) else "has not ended: it was killed, and --resume goes on with it"
     reason = str(ended.get("reason", "done"))
     return HOW.get(reason, f"was cut short ({reason}) before it was done, and --resume goes on with it")
 

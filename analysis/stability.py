@@ -84,7 +84,7 @@ def tau(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
     return agreed / (untied * untied_too) ** 0.5 if len(first) >= FEWEST and untied * untied_too else float("nan")
 
 
-TOO_FEW = f"nothing to compare: it takes {FEWEST} trials that completed a rung by then and a further one since"
+TOO_FEW = f"too few trials: it takes {FEWEST} that completed a rung by then and a further one since"
 ABOUT = (
     "The same trials at one rung then and at a further one that they reached since, as far as three of them or more "
     "got. Tau of size: how far the order at the end is that by size alone, the largest first."

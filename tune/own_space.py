@@ -277,7 +277,10 @@ def parse_first(text: str) -> tuple[Config, ...]:
     wrote."""
     if not text.startswith("["):
         return tuple(_one_first(part) for part in text.split())
-    spaces = [made_space({name: [value] for name, value in config.items()}) for config in json.loads(text)]
+    try:
+        spaces = [made_space({name: [value] for name, value in config.items()}) for config in json.loads(text)]
+    except (ValueError, AttributeError, RecursionError):
+        raise UserError(f"{text!r:.60} is no list of configurations: write NAME=VALUE,NAME=VALUE") from None
     return tuple({name: each.values[0] for name, each in space.items()} for space in spaces)
 
 

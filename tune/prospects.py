@@ -125,19 +125,19 @@ def standing(
 
 
 def favour_of(settings: Settings, family: str, recipe: Recipe, journal: Journal) -> Callable[[str], float]:
-    """What the prior said of trials, as Suggester has it: the first of them has the default one's precision."""
-    rows = journal.rows("SELECT trial, config FROM trials WHERE family = ? ORDER BY trial", family)
-    configs = {row["trial"]: json.loads(row["config"]) for row in rows}
-    if settings.search == "random" or not configs:
+    """What the prior said of trials, as Suggester has it."""
+    if settings.search == "random":
         return lambda trial: 1.0
-    first = next(iter(configs.values()))
+    rows, facts = journal.rows("SELECT trial, config FROM trials WHERE family = ?", family), journal.facts()
+    configs = {row["trial"]: json.loads(row["config"]) for row in rows}
+    native = str(named(facts["devices"]).get("precisions", PRECISIONS))
+    space = settings.space_of(family, tuple(name for name in PRECISIONS if name in native))
     promise = prior(
-        first | {name: recipe.config[name] for name in FREED if name in first}, family=family,
+        space.default() | {name: recipe.config[name] for name in FREED if name in settings.vary}, family=family,
         weights=recipe.weights, tokens=recipe.tokens,
-        text_tokens=float(str(named(named(journal.facts()["corpora"])[family])["training_tokens"])),
+        text_tokens=float(str(named(named(facts["corpora"])[family])["training_tokens"])),
     )  # fmt: skip
-    dropouts = settings.space_of(family, PRECISIONS).dimensions.get("dropout", ())
-    alike = {"dropout": dropouts} if recipe.dropout_after and dropouts else {}
+    alike = {name: values for name, values in space.dimensions.items() if name == "dropout" and recipe.dropout_after}
     return lambda trial: of_training(promise, configs[trial], alike)
 
 

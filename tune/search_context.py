@@ -159,9 +159,12 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
         )
         for name, each in data.items()
     }  # fmt: skip
-    devices = devices.shared(settings, max(memories[name].predicted(spaces[name].default(), 1) for name in spaces))
-    if settings.trials_per_gpu == AUTO:  # as many as now, whenever it goes on: its seconds of a slot are of these
-        texts = replace(texts, settings=replace(texts.settings, trials_per_gpu=devices.trials_each))
+    shared = devices.shared(settings, max(memories[name].predicted(spaces[name].default(), 1) for name in spaces))
+    if settings.trials_per_gpu == AUTO:
+        # what a trial can have of the cap follows from their number, which the study keeps, and the recipe from that
+        found = survey(replace(settings, trials_per_gpu=shared.trials_each), devices)
+        return replace(found, probed=found.probed + sum(seconds for _, seconds in measured.values()), begun=begun)
+    devices = shared
     asked, notes = memory_limit(settings, devices)
     limits = [limit for limit in (asked, devices.trial_bytes) if limit is not None]
     for memory in memories.values():
@@ -249,7 +252,7 @@ def make_recipe(
         widest = max(larger)
         sizes.append(max(*sizes, min(widest, data.training_tokens / LEAST_TOKENS_A_WEIGHT)))
     each = settings.trials_per_gpu if devices.kind == "cuda" and isinstance(settings.trials_per_gpu, int) else 1
-    share = devices.cores_each / max(each, devices.trials_each)
+    share = devices.cores_each / each
     found = recipe(
         base=family_recipe(name, settings.set.get("architecture")), given=settings.set, family=name, kind=devices.kind,
         seconds=min(settings.families[name] * settings.budget, share * within(settings, devices)), prices=prices,
@@ -342,7 +345,7 @@ def check_learns(config: Config, data: Data) -> None:
 
 
 def check_cap(settings: Settings) -> None:
-    """UserError: a cap that pays for no rung and last segment of one trial of each family, on all cores of its."""
+    """UserError: a cap that pays for no rung and last segment of one trial of each family, on all cores of a trial."""
     segment = FIRST_OVERHEAD_SECONDS + SHORTEST_RUNG_SECONDS
     least = max(FIRST_START_UP_SECONDS + 2 * segment, 2 * settings.confirm * segment / CONFIRM_SHARE)
     smallest = max(settings.cores_per_trial * least / share for share in settings.families.values())
@@ -423,7 +426,12 @@ def facts_of(settings: Settings, devices: Devices, data: Mapping[str, Data], **m
         "created": time.time(),
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in PACKAGES},
-        "devices": {"kind": devices.kind, "slots": devices.slots, "name": devices.name},
+        "devices": {
+            "kind": devices.kind,
+            "slots": devices.slots,
+            "name": devices.name,
+            "precisions": list(devices.precisions),
+        },
         "corpora": corpora,
         "commit": git_commit(),
     } | more

@@ -34,7 +34,7 @@ from tune.search_flags import SearchFlags, train_text
 from tune.search_space import FAMILIES, FREED, PRECISIONS, SPACES, Space, check_range, fix_text, parse_fix
 from tune.store.journal import spent_at_its_end
 from tune.store.mirror import bring_back
-from tune.units import DURATIONS, bytes_text, duration_text
+from tune.units import DURATIONS, NUMBER, bytes_text, duration_text
 from tune.units import SIZES as MEMORY_FORMS
 
 LARGEST_SEED = 2**32 - 1  # NumPy's
@@ -63,7 +63,7 @@ def as_typed(name: str, value: object) -> str:
     """What a file of settings has, as its flag is typed once: `{heads: 4}` as `heads=4`, `[a, b]` as `a,b`."""
     if isinstance(value, dict):
         if name == "space":
-            return json.dumps(value, default=str)
+            return json.dumps({str(key): each for key, each in value.items()}, default=str)
         between = " " if name == "range" else ","
         return between.join(f"{key}={as_typed(name, each)}" for key, each in value.items())
     if isinstance(value, list):
@@ -394,7 +394,7 @@ class Settings(SearchFlags):
             """1e-4 is a number, as in YAML 1.2 and TOML."""
 
         Loader.add_implicit_resolver(
-            "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+"), list("-+0123456789")
+            "tag:yaml.org,2002:float", re.compile(rf"[-+]?{NUMBER}[eE][-+]?[0-9]+"), list("-+.0123456789")
         )
         try:
             found = yaml.load(file.read_text(encoding="utf-8"), Loader)

@@ -80,7 +80,7 @@ def test_the_command_says_it_in_a_table_and_as_json(turned: Written, printed: Pr
 
 def test_one_family_of_several_and_few_trials_are_a_line(turned: Written, printed: Printed) -> None:
     turned.trial("t9", family="translation")
-    for family, said in (("nanogpt", "Kendall's tau"), ("translation", "nothing to compare: it takes 3 trials")):
+    for family, said in (("nanogpt", "Kendall's tau"), ("translation", "too few trials: it takes 3")):
         text = printed(RankSettings, turned.folder, "--stability", "0.5", "--family", family)
         other = {"nanogpt": "translation", "translation": "Kendall"}[family]
         assert said in text and other not in text.replace(said, "")

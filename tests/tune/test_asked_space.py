@@ -227,10 +227,12 @@ def test_in_a_file_a_list_is_what_is_typed_several_times(
 
 
 def test_in_a_file_numbers_are_those_of_toml(here: Path) -> None:
-    space = "{rate: [1e-4, 1E+2, '1e-4'], low: {low: 1e-4, high: 1e-2}, day: [2020-01-01, 2021-01-01]}"
+    space = (
+        "{rate: [1e-4, 1.5E+2, .5e1, '1e-4'], low: {low: 1e-4, high: 1e-2}, day: [2020-01-01, 2021-01-01], on: [1, 2]}"
+    )
     (here / "study.yaml").write_text(f"budget: 1h\nmetric: loss\nspace: {space}\n")
     given = cli.parse(Settings, ["--config", str(here / "study.yaml"), "--train", "../train.py:train"]).own_space.given
-    assert given["rate"].values == (1e-4, 100.0, "1e-4") and given["day"].values == ("2020-01-01", "2021-01-01")
+    assert given["rate"].values == (1e-4, 150.0, 5.0, "1e-4") and given["day"].values == ("2020-01-01", "2021-01-01")
     assert (given["low"].low, given["low"].high) == (1e-4, 1e-2)
 
 
@@ -264,6 +266,8 @@ WRONG = {
     "--at-most parameters=200K --range heads=64": "--at-most: 'parameters=200K' holds no translation of those that",
     "--budget 40s --cores-per-trial 8 --devices 8 --oversubscribe": "--budget: .40s. does not pay for one rung",
     "--first d_model": "--first: 'd_model' is no value of a dimension: write NAME=VALUE,NAME=VALUE",
+    "--first [1]": "--first: '\\[1\\]' is no list of configurations: write NAME=VALUE,NAME=VALUE",
+    "--first [": "--first: '\\[' is no list of configurations",
     "--first width=8": "--first: 'width' is no dimension: there are d_model",
     "--first d_model=100": "--first: 'd_model=100' is not in the space of translation: choose of 16, 32",
     "--first heads=32,d_model=64": "--first: .* is no configuration of translation: heads must divide",

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +71,11 @@ def test_it_knows_what_the_search_knew_whether_that_is_over_runs_or_was_killed(s
         assert found[name].state() == family.policy.state()
 
 
-def test_who_is_promising_before_anything_is_known_is_so_in_a_plan_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [{"vary": "weight_decay"}, {"first": "precision=fp32"}, {"fix": "dropout=0.1"}])
+def test_who_is_promising_before_anything_is_known_is_so_in_a_plan_too(tmp_path: Path, more: dict[str, str]) -> None:
     (tmp_path / "text.txt").write_text("the cat sat on a mat\n" * 30_000)
-    settings = Settings(budget="4h", families="nanogpt", vary="weight_decay", text_corpus=tmp_path / "text.txt")
-    context = survey(settings, CORE)
+    settings = Settings(budget="4h", families="nanogpt", **more, text_corpus=tmp_path / "text.txt")
+    context = survey(settings, replace(CORE, precisions=("fp32", "bf16")))
     (tmp_path / "study").mkdir()
     with Journal(tmp_path / "study", new=True) as journal:
         journal.note(**context.facts())

@@ -84,9 +84,8 @@ class LoopTrial(LeasedTrial):
             metric=self._loop.metric.name, maximize=self._loop.metric.maximize, steps=assignment["steps"],
             training_seconds=assignment["training_seconds"], life=self._loop.life, last=assignment["rung"] is None,
         )  # fmt: skip
-        if (
-            self._process is None or self._process.poll() is not None
-        ):  # dead since its last lease: not this trial's fault
+        if self._process is None or self._process.poll() is not None:
+            # one that died since its last lease is no fault of this trial's
             self._end_process()
             self._start_process()
             self._say(self._loop.told())

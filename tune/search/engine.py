@@ -262,8 +262,8 @@ class Engine:
         return None
 
     def _part(self, trial: str, wall: float | None) -> float:
-        """Seconds at most of the rest of a last segment: what its lease had, within so many of the wall clock; without
-        that lease's where the cap or the deadline is another since then. inf: it leads to so many steps."""
+        """Seconds at most of the rest of a last segment, within so many of the wall clock: what its lease had, unless
+        the cap or the deadline is another since then. inf: it leads to so many steps."""
         if self._goal(trial) is not None or self.trials[trial].confirms is not None:
             return math.inf
         journal = self.accounting.journal

@@ -361,8 +361,8 @@ class Standings:
         return standing.state == "paused" and (standing.rung >= 0 if rung is None else standing.rung == rung)
 
     def promise(self, trial: str, forecast: Forecast) -> float:
-        """What a trial that is expected to have that is ranked by, low is good: its loss with the doubt, and with what
-        the prior says against it."""
+        """By what a trial with this forecast is ranked, low is good: its loss with the doubt, and with what the prior
+        says against it."""
         loss, doubt = forecast
         unlikely = min(doubt, LEVEL) * -math.log(max(self._favour(trial), LEAST_PROMISE))
         return loss * math.exp(self._doubt * doubt + unlikely)

@@ -207,12 +207,12 @@ class State:
         elif report.ended != "stopped" and report.numbers is not None and valid is None:
             if not record.gap:
                 return f"error: no report within its lease of {assignment.seconds:.0f} s: report more often"
-            record.gap = max(
-                record.gap, assignment.seconds
-            )  # longer than it ever needed: it waits for a lease that has it
+            # longer than it ever needed: it waits for a lease that has as much
+            record.gap = max(record.gap, assignment.seconds)
         elif report.ended != "stopped" and record.steps <= run.steps_before:
-            of_a_loop = "its lease ended before its goal, and nothing new was saved"
-            return f"price: {'its lease paid for no step' if report.numbers is None else of_a_loop}"
+            if report.numbers is None:
+                return "price: its lease paid for no step"
+            return "price: its lease ended before its goal, and nothing new was saved"
         return None
 
     def waits(self, trial: str) -> None:
@@ -236,7 +236,7 @@ class State:
         """From now on the study has another cap or deadline (in `families`: what that makes of each; one of a `new`
         study was made so), or another processor, of which no price is known.
 
-        Where there is more to explore, whose last segment was cut short waits as one that had its own does.
+        Where there is more to explore, a trial whose last segment was cut short waits, as one that had its decay does.
         """
         for name, (_, ladder) in now.families.items() if not new else ():
             policy = self.families[name].policy

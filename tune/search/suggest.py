@@ -50,9 +50,10 @@ with .5 after 110. Of smaller texts as much more as the cube root of how much sm
 on 100 to 250 KB none of .1 to .5 was better than none (docs/log.md, days 25, 27, 33, 34)."""
 SLOWER_PRECISION = 0.1
 """Promise of a precision that is not the fastest."""
-RECIPE_SPREAD, BELOW_ALL = math.log(4), 16.0
-"""The same of the log of what of the recipe varies: its own value was tuned, on other texts and devices; and how many
-times a value is less than any that is not 0, if it is."""
+RECIPE_SPREAD = math.log(4)
+"""The same of the log of what of the recipe varies: its own value was tuned, on other texts and devices."""
+BELOW_ALL = 16.0
+"""How many times below every other value 0 counts."""
 
 
 class Suggester:

@@ -5,6 +5,7 @@ import math
 import os
 import random
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from model.data.corpus import TextCorpus
 from model.training.checkpoint import AFTER_DECAY, BEFORE_DECAY, save
 from tests.tune.search.lawful import Search
 from tests.tune.search.world import World
+from tune.reports import Report
 from tune.search.ladder import Rules
 from tune.search.resume import LIVES_ON_SECONDS, close_what_a_kill_left_open
+from tune.search.simulator import Simulation
 from tune.search_context import check_same_text
-from tune.store.accounting import DECODING, Hold
+from tune.store.accounting import DECODING, Assignment, Hold
 from tune.store.heartbeat import DRIVER, FOLDER, GRACE_SECONDS, IDLE, beat, last_beat, started, still_there
 
 
@@ -103,7 +106,7 @@ def test_a_trial_goes_on_from_its_newest_checkpoint_and_after_its_decay_from_bef
     assert (folder / f"{AFTER_DECAY}-000200").is_dir()
 
 
-def killed_in_its_last_segments(search: Search) -> None:
+def killed_in_its_last_segments(search: Simulation) -> None:
     """When all that can run at once have begun."""
     while search.begin():
         pass
@@ -128,6 +131,42 @@ def test_cut_short_in_its_last_segments_it_ends_as_if_it_had_not_been(front: boo
 
     assert len(ends(whole)) > 1 and ends(after) == pytest.approx(ends(whole), rel=0.05)
     assert after.clock.now == pytest.approx(whole.clock.now, rel=0.02)
+
+
+def test_cut_short_in_its_decay_a_trial_goes_on_in_it_or_with_a_larger_cap_from_before_it(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    killed_in_its_last_segments(world)
+    (trial,) = world.engine.running
+    for name, steps in (("", 100), (BEFORE_DECAY, 120), ("", 150)):
+        save(
+            tmp_path / "checkpoints" / trial, torch.nn.Linear(1, 1), {"random": torch.zeros(1)}, {"steps": steps}, name
+        )
+    for cap, steps in ((600, 150), (600, 150), (4800, 120)):
+        world.journal.close()
+        world = World(tmp_path, cap=cap, slots=1, shares={"nanogpt": 1.0})
+        assert world.engine.trials[trial].steps == steps
+
+
+class Slow(Search):
+    """The first lease of its last segment runs out half way."""
+
+    slow = False
+
+    def segment(self, assignment: Assignment) -> Report | None:
+        report = super().segment(assignment)
+        if assignment.rung is not None or self.slow or report is None:
+            return report
+        self.slow, before = True, self.engine.running[assignment.trial].steps_before
+        seconds = {"steps": assignment.seconds}
+        return replace(report, ended="lease", steps=(before + report.steps) // 2, valid=None, seconds=seconds)
+
+
+def test_a_last_segment_to_so_many_steps_whose_lease_ran_out_goes_on_to_them() -> None:
+    search = Slow(seconds=1500.0, rules=Rules(least_gain=3e-4))
+    search.run()
+    (end,) = search.rows("SELECT * FROM reports WHERE final")
+    first, again = search.rows("SELECT * FROM leases WHERE rung IS NULL")
+    assert first["goal"] == again["goal"] == end["steps"] and not search.decided("wait")
 
 
 @pytest.mark.parametrize("slots", [1, 4])
