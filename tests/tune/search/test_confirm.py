@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from model.config import Config
-from tests.tune.search.alone import OVERHEAD, START_UP, Alone
+from tests.tune.search.alone import OVERHEAD, START_UP, Alone, framed
 from tests.tune.search.world import World
+from tune.search.confirm import Confirming
 from tune.search.simulator import PowerLaw
+from tune.search.successive_halving import Finish, HandBack, Left
 
 SCENARIOS: list[dict[str, Any]] = [
     {},
@@ -92,6 +94,20 @@ def test_without_seeds_nothing_is_kept_and_nothing_is_trained_anew() -> None:
     assert plain.ladder.confirm == 0 and plain.ladder.kept > search.ladder.kept
     plain.run()
     assert not anew(plain)
+
+
+@pytest.mark.parametrize(("times", "move"), [(0.9, HandBack), (1.1, Finish)])
+def test_what_pays_for_no_step_of_the_last_segment_is_handed_back(times: float, move: type) -> None:
+    frame = framed(seeds=1)
+    policy = Confirming(frame, frame.fit(600.0), lambda trial, rung: 10.0)
+    for trial, loss in (("a", 3.0), ("b", 4.0)):
+        policy.promoted(trial, 0, 1.0)
+        policy.reported(trial, 0, loss)
+    for anew, of in (("c", "a"), ("d", "b")):
+        policy.confirming(anew, of)
+        policy.finished(anew)
+    left = Left(seconds=times * policy.ladder.overhead, slots=1, running=0)
+    assert isinstance(policy.decide(left), move)
 
 
 def test_no_training_lasts_longer_than_the_last_segment_however_many_slots_there_are() -> None:
