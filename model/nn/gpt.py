@@ -4,10 +4,9 @@ modern form.
 # Shapes: B batch, T length, D d_model, H heads, K head width, V vocabulary.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -169,28 +168,8 @@ class GPT(nn.Module):
             return logits
         return SOFT_CAP * torch.tanh(logits.float() * (self.scaling.logits / SOFT_CAP))
 
-    @classmethod
-    def from_upstream(cls, checkpoint: Mapping[str, Any]) -> Self:
-        """The model in nanoGPT's own checkpoint: `model_args` and `model` of its ckpt.pt, compiled or not."""
-        shape = checkpoint["model_args"]
-        config = GPTConfig(
-            vocabulary=shape["vocab_size"],
-            context=shape["block_size"],
-            d_model=shape["n_embd"],
-            heads=shape["n_head"],
-            layers=shape["n_layer"],
-            dropout=shape.get("dropout", 0.0),
-            architecture="nanogpt",
-            bias=shape["bias"],
-        )
-        weights = {name.removeprefix("_orig_mod."): tensor for name, tensor in checkpoint["model"].items()}
-        masks = {name for name in weights if name.endswith(".attn.bias")}  # kept where upstream has no fused attention
-        model = cls(config)
-        model.load_state_dict({name: tensor for name, tensor in weights.items() if name not in masks})
-        return model
-
     def to_upstream(self) -> dict[str, Any]:
-        """The inverse, in fp32. UserError: the model is not upstream's."""
+        """`model_args` and `model` of nanoGPT's own checkpoint, in fp32. UserError: the network is another."""
         shape = self.config
         if shape.architecture != "nanogpt":
             rule = "nanoGPT has another network: search with --set architecture=nanogpt"
