@@ -58,7 +58,7 @@ def step(devices: int, rows: int) -> dict[str, Any]:
 def gradients(devices: int) -> dict[str, Any]:
     """All alike; how far accumulated ones are off."""
     accumulated = [[2, 1e-8], [4, 2e-8], [8, 3e-8]]
-    return row(devices, {"measure": "gradients"}, bit_equal=True, accumulated=accumulated)
+    return row(devices, {"measure": "gradients"}, bit_equal=True, against_whole_batch=1e-8, accumulated=accumulated)
 
 
 def accumulation(devices: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ read, also while it runs: nothing is started, measured or written.
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -130,8 +130,9 @@ def favour_of(settings: Settings, family: str, recipe: Recipe, journal: Journal)
         return lambda trial: 1.0
     rows, facts = journal.rows("SELECT trial, config FROM trials WHERE family = ?", family), journal.facts()
     configs = {row["trial"]: json.loads(row["config"]) for row in rows}
-    native = str(named(facts["devices"]).get("precisions", PRECISIONS))
-    space = settings.space_of(family, tuple(name for name in PRECISIONS if name in native))
+    native = named(facts["devices"]).get("precisions")  # an older study does not tell
+    known = native if isinstance(native, Sequence) else PRECISIONS
+    space = settings.space_of(family, tuple(name for name in PRECISIONS if name in known))
     promise = prior(
         space.default() | {name: recipe.config[name] for name in FREED if name in settings.vary}, family=family,
         weights=recipe.weights, tokens=recipe.tokens,

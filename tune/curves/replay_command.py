@@ -179,8 +179,8 @@ def run(settings: ReplaySettings) -> int:
     """Replay, and print what came out. UserError: a table that does not serve, an idea that nobody had."""
     if unknown := [idea for idea in settings.ablations if idea not in (*IDEAS, ALL)]:
         raise invalid("ablations", f"{unknown[0]!r} is not known: choose from {', '.join(IDEAS)}, or {ALL}")
-    paths = dict.fromkeys(path.resolve() for path in settings.tables)
-    loaded = [(path, table) for path in paths for table in load(path)]
+    once = {path.resolve(): path for path in settings.tables}
+    loaded = [(path, table) for path in once.values() for table in load(path)]
     named = Counter(table.name for _, table in loaded)
     tables = [
         replace(table, name=str(path.parent / table.name)) if named[table.name] > 1 else table for path, table in loaded

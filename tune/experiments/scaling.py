@@ -280,7 +280,7 @@ def communication_row(size: int, rounds: Rounds) -> Row:
 
 
 def measure_gradients(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Whether they agree on all ranks, and in several parts with those in one."""
+    """Whether they agree on all ranks, and with those of the whole batch on one."""
     learner = make_learner(place.config, place.data, place.device)
     assert isinstance(learner, ParallelLearner), "one device has nobody to agree with"
     yield Said(what="start")
@@ -288,7 +288,7 @@ def measure_gradients(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
         learner.step(1.0)
     found = agreement(learner)
     yield Said(what="steps", row={
-        "parameters": learner.parameters, "bit_equal": found.across_ranks,
+        "parameters": learner.parameters, "bit_equal": found.across_ranks, "against_whole_batch": found.whole_batch,
         "accumulated": list(found.accumulated.items()),
     })  # fmt: skip
 
@@ -370,7 +370,8 @@ def line(row: Row) -> str:
         return f"4 at a time take a row {with_interval(dict(row['gain'])[4], '{:.2f}')} times as fast as 1"
     if "valid_loss" in row:
         return f"validation loss {figure(row['valid_loss'], '{:.4f}')} after {row['steps']} steps"
-    return "gradients are " + ("bit-equal" if row["bit_equal"] else "NOT equal") + " on all ranks"
+    equal = "bit-equal" if row["bit_equal"] else "NOT equal"
+    return f"gradients are {equal} on all ranks, {row['against_whole_batch']:.1e} from the whole batch's on one"
 
 
 SCALING = Experiment(

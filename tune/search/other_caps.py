@@ -247,9 +247,13 @@ class OtherCaps:
         sizes = {each.observed[0].size for each in self._policy.trials.values() if each.observed}
         if self._policy.past_best:
             return Foretold(why="trials are past their best on this text, of which no law of losses that fall tells")
-        if not self.trials:
+        if len(sizes) < FEWEST_SIZES:
             rule = f"{len(sizes)} of at least {FEWEST_SIZES} were seen after their warm-up"
             return Foretold(why=f"too few sizes for a law of losses: {rule}")
+        if not self.trials:
+            return Foretold(
+                why="no law of losses: it takes a trial seen at two rungs after its warm-up, and one to go on"
+            )
         if self._behind.ends and not self._doubt:
             return Foretold(
                 why="no trial that had its decay was seen after its warm-up, so what a decay gives is not known"

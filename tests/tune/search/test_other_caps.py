@@ -101,6 +101,17 @@ def test_of_too_few_sizes_nothing_is_foretold() -> None:
         "after their warm-up"  # fmt: skip
 
 
+def test_before_any_trial_was_seen_twice_nothing_is_foretold() -> None:
+    search = Search()
+    search.run(4)
+    foretold = search.foretold(over=False)
+    assert (
+        not foretold.rows
+        and foretold.why
+        and foretold.why.startswith("no law of losses: it takes a trial seen at two rungs")
+    )
+
+
 @pytest.mark.parametrize("slots", [1, 3])
 def test_where_much_is_asked_of_an_hour_nothing_is_spent_after_the_rungs(slots: int) -> None:
     search = asking(1e9, slots=slots)
