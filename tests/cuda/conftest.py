@@ -4,9 +4,9 @@ import pytest
 
 from model.config import Data
 from model.data.dataset import PairData, TextData
-from tests.model.conftest import pair_data, text_data
+from tests.model.conftest import pair_data, text_data, warm
 
-__all__ = ["data", "pair_data", "text_data"]
+__all__ = ["data", "pair_data", "text_data", "warm"]
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ Inside `fake_cuda()` torch.device("cuda") works on any build of torch. What lies
 figures are real ones; an operation on tensors of two devices raises, and launches, copies and waits are noted.
 """
 
+import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,8 +19,8 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_map_only
 
 from model.data import resident
 from model.nn.precision import native
@@ -62,7 +63,28 @@ def place_in_code() -> str:
 
 def tensors_in(tree: Any) -> list[Tensor]:
     """All tensors in nested lists and the like."""
-    return [each for each in tree_leaves(tree) if isinstance(each, Tensor)]
+    found = list[Tensor]()
+    for each in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, (tuple, list)) else [tree]:
+        if isinstance(each, Tensor):
+            found.append(each)
+        elif isinstance(each, (tuple, list, dict)):
+            found += tensors_in(each)
+    return found
+
+
+@functools.cache
+def traits(func: Any) -> tuple[str, bool, bool, bool]:
+    """Of an operation: its name, whether it is made of others, gives a view, writes into what it is given."""
+    made_of_others = func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+    return func._schema.name.partition("::")[2], made_of_others, func.is_view, func._schema.is_mutable
+
+
+class Mode(TorchDispatchMode):
+    """One under which nothing is compiled: to guard each call against a compiler takes as long as the call."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
 
 class Stream:
@@ -130,7 +152,7 @@ class World:
             self.makes_on, self.quiet = before
 
 
-class Kernels(TorchDispatchMode):
+class Kernels(Mode):
     """Sees each operation, those of autograd too."""
 
     def __init__(self, world: World) -> None:
@@ -138,8 +160,8 @@ class Kernels(TorchDispatchMode):
         self.world = world
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        world, name = self.world, func._schema.name.partition("::")[2]
-        if func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+        world, (name, made_of_others, view, mutable) = self.world, traits(func)
+        if made_of_others:
             with self:  # in inference mode torch leaves it to us to take what is made of others apart
                 return func.decompose(*args, **(kwargs or {}))
         given = tensors_in((args, kwargs))
@@ -152,13 +174,12 @@ class Kernels(TorchDispatchMode):
         if name == "copy_" and there[0] != there[1]:
             world.copy("to the device" if there[0] else "to the host", given[1], bool((*args, False)[2]))
         made = func(*args, **(kwargs or {}))
-        mutable = func._schema.is_mutable
         on = there[0] if name == "copy_" else any(there)
         device = world.makes_on or (CUDA if on else CPU)
         if not mutable:
-            for each in [] if func.is_view else tensors_in(made):
+            for each in [] if view else tensors_in(made):
                 world.put(each, device)
-        launches = not (func.is_view or name in NO_KERNEL or name in WAITING)
+        launches = not (view or name in NO_KERNEL or name in WAITING)
         if launches and (device if not mutable else CUDA if on else CPU).type == "cuda":
             world.launch(name)
         return made
@@ -271,7 +292,7 @@ class _Fused(torch.autograd.Function):
         return None, *found, None, None
 
 
-class Graph(TorchDispatchMode):
+class Graph(Mode):
     """A CUDA graph: what is done while it captures has not been done afterwards; a replay does it operation by
     operation on the same memory, with the same numbers of Python's."""
 
@@ -282,15 +303,15 @@ class Graph(TorchDispatchMode):
         self.before: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func._schema.is_mutable:
+        kwargs, (name, _, view, mutable) = kwargs or {}, traits(func)
+        if mutable:
             for each in tensors_in((args, kwargs)):
                 whole = each.detach().as_strided((each.untyped_storage().nbytes() // each.itemsize,), (1,), 0)
                 self.before.setdefault(each.untyped_storage()._cdata, (whole, whole.clone()))
         made = func(*args, **kwargs)
         there = any(map(self.world.on_device, tensors_in((args, kwargs, made))))
-        if there and not func.is_view and func._schema.name.partition("::")[2] not in NO_KERNEL:
-            outs = [] if func._schema.is_mutable else tensors_in(made)
+        if there and not view and name not in NO_KERNEL:
+            outs = [] if mutable else tensors_in(made)
             self.done.append((func, *tree_map_only(Tensor, Tensor.detach, (args, kwargs, outs))))
         return made
 
@@ -310,9 +331,10 @@ class Graph(TorchDispatchMode):
 
     def replay(self) -> None:
         self.world.launch("graph")
-        with self.world.making(CUDA, quiet=True), torch.no_grad(), torch._C.DisableTorchFunction():
+        with _disable_current_modes(), torch.no_grad():  # where each lies was seen when it was captured
             for func, args, kwargs, outs in self.done:
-                for old, new in zip(outs, tensors_in(func(*args, **kwargs)), strict=bool(outs)):
+                made = func(*args, **kwargs)
+                for old, new in zip(outs, tensors_in(made) if outs else (), strict=True):
                     old.copy_(new)
 
 

@@ -11,7 +11,7 @@ from model.training.cohort import Cohort, can_join
 from model.training.graph import GraphedLearner
 from model.training.learner import Learner
 from tests.cuda.fake_cuda import CUDA, fake_cuda
-from tests.cuda.test_cuda_path import BOTH, LAUNCHES, LAYERS, config, no_graph
+from tests.cuda.test_cuda_path import BOTH, FAMILIES, LAUNCHES, LAYERS, config, no_graph
 
 MEMBERS, MORE_LAUNCHES = 8, 1.3
 """Of a cohort, and times a learner's kernels that it may have."""
@@ -38,7 +38,7 @@ def cohort_of(family: str, data: dict[str, Data], count: int = 3, **changes: obj
     cohort = Cohort()
     for place in range(count):
         own = {"dropout": 0.1 * place, "seed": place, "learning_rate": 1e-2 if place < count - 1 else 3e-3}
-        cohort.join(Learner(config(family, layers=1, **own | changes), data[family], CUDA))
+        cohort.join(Learner(config(family, **own | changes), data[family], CUDA))
     return cohort
 
 
@@ -65,8 +65,10 @@ def both_ways(
     return told
 
 
-@BOTH
-@pytest.mark.parametrize("changes", [{}, {"precision": "fp32"}, {"optimizer": "adamw"}, {"micro_batches": 2}], ids=str)
+@pytest.mark.parametrize(("family", "changes"), [
+    *((each, {}) for each in FAMILIES),
+    ("nanogpt", {"precision": "fp32"}), ("nanogpt", {"optimizer": "adamw"}), ("translation", {"micro_batches": 2}),
+], ids=str)  # fmt: skip
 def test_a_graph_of_a_cohort_learns_what_is_learned_kernel_by_kernel(
     family: str, changes: dict[str, Any], data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,7 +103,7 @@ def test_where_dropout_begins_for_one_the_graph_of_all_is_made_anew(
 
     def losses() -> list[list[float]]:
         cohort = cohort_of(family, data, dropout_after=2 * 128 / data[family].training_tokens, dropout=0.5)
-        cohort.join(Learner(config(family, layers=1, dropout=0.0), data[family], CUDA))
+        cohort.join(Learner(config(family, dropout=0.0), data[family], CUDA))
         return [step.loss.tolist() for step in cohort.advance([[1.0] * 4] * 8)]
 
     eager, graphed = both_ways(losses, monkeypatch)

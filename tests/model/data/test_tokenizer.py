@@ -158,7 +158,7 @@ def test_tokens_are_the_same_wherever_the_pieces_of_a_text_are_cut(
     assert tokenizer.decode(one.train) == text
 
 
-@pytest.mark.parametrize(("alphabet", "new"), [(100, False), (400, False), (400, True)])
+@pytest.mark.parametrize(("alphabet", "new"), [(100, False), (400, True)])
 def test_no_more_memory_is_taken_of_a_longer_text(
     alphabet: int, new: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +171,7 @@ def test_no_more_memory_is_taken_of_a_longer_text(
     signs = [chr(0x4E00 + i) for i in range(alphabet)]
     lines = ["".join(signs[first : first + 3]) + "abc\n" for first in range(alphabet)]
     path, peaks = tmp_path / "text.txt", []
-    for times in (20_000, 20_000, 120_000):  # the first: what the libraries keep
+    for times in (8_000, 8_000, 48_000):  # the first: what the libraries keep
         text = random.Random(0).choices(lines, k=times)
         path.write_text("".join(f"{i}{line}" if new else line for i, line in enumerate(text)), encoding="utf-8")
         del text
@@ -180,7 +180,7 @@ def test_no_more_memory_is_taken_of_a_longer_text(
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     longer = path.stat().st_size * 5 / 6
-    assert longer > 1_000_000 and peaks[2] - peaks[1] < longer / 8
+    assert longer > 500_000 and peaks[2] - peaks[1] < longer / 8
 
 
 @pytest.mark.parametrize(

@@ -154,12 +154,10 @@ def test_a_compiler_that_fails_costs_nothing_but_time(
     assert sum(report.seconds["compile"] for report in reports) == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize(
-    ("family", "precision"), [("text", "fp32"), ("pairs", "fp32"), ("pairs", "bf16"), ("text", "fp16")]
-)
+@pytest.mark.parametrize(("family", "precision"), [("text", "fp32"), ("pairs", "bf16"), ("text", "fp16")])
 def test_it_learns(family: str, precision: str, small: dict[str, tuple], tmp_path: Path, run: Life) -> None:
     config, data = small[family]
-    last = run(replace(config, precision=precision), data, tmp_path, steps=60, final=True)[-1]
+    last = run(replace(config, layers=1, precision=precision), data, tmp_path, steps=30, final=True)[-1]
     assert last.valid.loss < 0.75 * np.log(data.vocabulary)
     assert last.valid.loss == pytest.approx(last.test.loss, abs=0.3)
     assert last.memory_bytes >= 0 and last.parameters > 0 and last.tokens > 0
