@@ -84,7 +84,7 @@ class Picture:
 
     def __post_init__(self) -> None:
         """Lay it out once, not again for each format."""
-        self.figure.draw_without_rendering()
+        lay_out(self.figure)
         self.figure.set_layout_engine("none")
 
     def save(self, folder: Path) -> list[Path]:
@@ -123,6 +123,12 @@ def axes(rows: int = 1, columns: int = 1, *, height: float = 3.8) -> tuple[Figur
     return figure, plots
 
 
+def lay_out(figure: Figure) -> None:
+    """Place its axes, as drawing it would."""
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
+
+
 def levels(found: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Colour and marker of each level, `rung 0` first and the decay, or a loop's end, last: darker is further."""
     rungs = sorted((level for level in found if level not in LAST), key=lambda level: int(level.split()[1]))
@@ -151,7 +157,7 @@ def legend_above(plot: Axes, handles: Sequence[Artist] | None = None, *, columns
     shown = plot.get_legend_handles_labels()[0] if handles is None else list(handles)
     spec, figure = plot.get_subplotspec(), plot.get_figure(root=True)
     assert spec is not None and figure is not None
-    figure.draw_without_rendering()  # only then it is known where the axes begin
+    lay_out(figure)  # only then it is known where the axes begin
     column = figure.bbox.width / spec.get_gridspec().ncols
     end = column * (plot.bbox.x0 // column + 1)
     for count in range(columns, 0, -1):

@@ -5,7 +5,6 @@ import io
 import re
 import runpy
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -39,16 +38,9 @@ def of(start: str) -> list[str]:
     return [command for command in commands() if command.startswith(start)]
 
 
-def run(command: str, folder: Path, budget: str = SMALL_BUDGET) -> str:
-    """Run one of these commands as a user would in their folder, with this repository's scripts and Python."""
-    words = [sys.executable, *words_of(command, budget)]
-    ran = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
-    assert ran.returncode == 0, f"{command}\n{ran.stdout}{ran.stderr}"
-    return ran.stdout
-
-
 def run_here(command: str, folder: Path, budget: str = SMALL_BUDGET) -> str:
-    """The same in this process, which has imported already what each of them needs."""
+    """What one of these prints that a user runs in their folder, with this repository's scripts: in this process, which
+    has imported already what each of them needs."""
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
         patch.chdir(folder)
         patch.setattr("sys.argv", words_of(command, budget))

@@ -23,9 +23,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from model.data.corpus import load_pairs, load_text
 
     folder = tmp_path_factory.mktemp("user")
-    (folder / "pairs.tsv").write_text(
-        "".join(f"{a}\t{b}\n" for a, b in load_pairs(None).train[:5000]), encoding="utf-8"
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("model.data.toy_corpus.PAIRS", 6000)
+        pairs = load_pairs(None).train[:5000]
+    (folder / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
     (folder / "study.yaml").write_text("budget: 8h\nfamilies: nanogpt\nset: {context: 64}\n")
     (folder / "text.txt").write_text("".join(load_text(None).train)[:200_000], encoding="utf-8")
     return folder

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from analysis import style
 from analysis.study import Study, open_study
 from tune.cli import parse
 from tune.flags import Flags
@@ -23,6 +24,12 @@ FACTS: dict[str, Any] = {
     "corpora": {"nanogpt": {"name": "shakespeare", "sha256": "a" * 64, "builtin": False, "vocabulary": 65}},
     "rung_seconds": {"nanogpt": [10.0, 20.0, 40.0]},
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_pixels() -> None:
+    """Of a picture: no law asks how fine it is."""
+    style.DPI = 30
 
 
 def do(kind: type[Flags], words: Sequence[str]) -> None:

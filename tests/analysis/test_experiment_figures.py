@@ -57,7 +57,7 @@ CURVES = [
 """A life, and one that went on."""
 DRAWN: dict[str, tuple[list[dict[str, Any]], set[str]]] = {
     "ablation": (ABLATED, {"main-effects", "perplexity-parameters", "minutes-parameters", *LEARNING}),
-    "overfitting": (ABLATED, {"overfitting", *LEARNING}),
+    "overfitting": (ABLATED[:2], {"overfitting", *LEARNING}),
     "batch_size": (batch_size_rows.all_rows(), {"batch-size"}),
     "curves": (CURVES, {"curves"}),
     "estimates": (estimates_rows.all_rows(), {"estimates"}),

@@ -18,6 +18,7 @@ from analysis.plots.search import curves, parallel
 from analysis.ranking import ranking, winner
 from analysis.settings import PlotSettings, RankSettings, ReportSettings
 from analysis.study import Results, open_study
+from analysis.style import Picture
 from tests.analysis.conftest import Printed, Written, do
 from tests.tune.search.loops import Loops
 from tune.errors import UserError
@@ -54,6 +55,12 @@ def results(loop: Loops) -> Results:
 
 
 @pytest.fixture(scope="module")
+def pictures(results: Results) -> dict[str, Picture]:
+    """Each drawn once."""
+    return {draw.__name__: draw(results, LOOP) for draw in (curves, effects, parallel)}
+
+
+@pytest.fixture(scope="module")
 def page(loop: Loops) -> str:
     do(ReportSettings, [str(loop.folder)])
     return (loop.folder / "report" / "report.html").read_text(encoding="utf-8")
@@ -83,8 +90,8 @@ def test_nothing_on_it_is_of_perplexities_or_sizes_and_nothing_is_missing(page: 
     assert page.count("<figure>") == page.count('<div class="plot"') > 5
 
 
-def test_curves_are_of_what_was_reported_then(results: Results, loop: Loops) -> None:
-    data = curves(results, LOOP).data
+def test_curves_are_of_what_was_reported_then(pictures: dict[str, Picture], loop: Loops) -> None:
+    data = pictures["curves"].data
     told = {
         (row["trial"], row["steps"], json.loads(row["numbers"])[loop.metric.name])
         for row in loop.journal.rows("SELECT trial, steps, numbers FROM reports WHERE numbers <> '{}'")
@@ -97,13 +104,12 @@ def test_curves_are_of_what_was_reported_then(results: Results, loop: Loops) -> 
     assert dict(map(tuple, furthest)).items() <= dict(zip(data["trial"], data["level"], strict=True)).items()
 
 
-def test_high_is_up_and_nothing_that_was_reported_is_cut_off(results: Results, loop: Loops) -> None:
+def test_high_is_up_and_nothing_that_was_reported_is_cut_off(pictures: dict[str, Picture], loop: Loops) -> None:
     """Of a metric to be made large as of one to be made small."""
-    for picture in (curves(results, LOOP), effects(results, LOOP)):
-        low, high = picture.figure.axes[0].get_ylim()
-        assert low < high
-    data = curves(results, LOOP).data[f"reported_{loop.metric.name}"]
-    low, high = curves(results, LOOP).figure.axes[0].get_ylim()
+    low, high = pictures["effects"].figure.axes[0].get_ylim()
+    assert low < high
+    data = pictures["curves"].data[f"reported_{loop.metric.name}"]
+    low, high = pictures["curves"].figure.axes[0].get_ylim()
     assert low < data.min() and data.max() < high
 
 
@@ -127,12 +133,12 @@ def test_of_outliers_the_good_one_is_seen(tmp_path: Path, asked: str, sign: int)
     assert low < sign * 1000 < high and not low < -sign * 1000 < high
 
 
-def test_every_kind_of_dimension_is_judged_and_drawn(results: Results) -> None:
+def test_every_kind_of_dimension_is_judged_and_drawn(results: Results, pictures: dict[str, Picture]) -> None:
     level = one_level(results, LOOP)
     names = ["width", "rate", "kind", "bias", "momentum", "config_steps", "worth"]
     assert set(results.dimensions) == set(names)
     assert level["momentum"].isna().tolist() == (level["kind"] != "sgd").tolist()
-    for picture in (effects(results, LOOP), parallel(results, LOOP)):
+    for picture in (pictures["effects"], pictures["parallel"]):
         assert set(names) <= set(picture.data) and len(picture.data) == len(level)
     shares = importances(results, level, names)
     assert set(shares.index) == set(names) and shares["share"].sum() == pytest.approx(1)
@@ -184,7 +190,7 @@ def test_no_column_of_ours_can_be_taken_by_a_dimension_or_a_number(results: Resu
 
 def test_pictures_are_drawn_one_by_one_and_two_studies_compared(loop: Loops, tmp_path: Path, printed: Printed) -> None:
     asked = {"maximize" if loop.metric.maximize else "metric": loop.metric.name}
-    searched(tmp_path / "other", seed=1, cap=300.0, **asked).journal.close()
+    searched(tmp_path / "other", seed=1, cap=200.0, **asked).journal.close()
     for what, names in (("curves", ["curves-loop"]), ("effects", ["effects-loop", "parallel-loop"])):
         printed(PlotSettings, what, loop.folder, "--out", tmp_path / what)
         assert sorted(path.stem for path in (tmp_path / what).glob("*.png")) == names

@@ -20,7 +20,7 @@ from tune.search.suggest import Suggester
 from tune.search_context import SearchContext, survey
 from tune.search_space import CENTRE, Config
 from tune.settings import Settings
-from tune.step_prices import NOMINAL
+from tune.step_prices import NOMINAL, StepPrices
 from tune.store.journal import Journal
 
 CPU = ("fp32", "bf16")
@@ -30,7 +30,8 @@ TRAIN, SPACE = "def train(config): ...\n", "width = [64, 128, 256]\nrate = { low
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty present folder, with a loop and texts beside it."""
+    """An empty present folder, with a loop and texts beside it, on a machine whose prices nobody measures."""
+    monkeypatch.setattr("tune.search_context.measured_prices", lambda *_: (StepPrices(flops=2e10), 1.0))
     (tmp_path / "here").mkdir()
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "space.toml").write_text(SPACE)

@@ -1,7 +1,10 @@
 """Which text serves a search: the one that was named, else the hub's where it can be had, else the builtin one."""
 
+import json
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +16,10 @@ from tune.flags import BUILTIN
 from tune.search_flags import HUB_LARGE_TEXT, HUB_PAIRS, HUB_TEXT
 from tune.settings import Settings
 
-CHOOSE = """
+ASK = """
 import contextlib, io, json, sys
+import tune.corpora
 from tune import cli
-from tune.corpora import load_corpora
 from tune.settings import Settings
 
 def answer(flags):
@@ -25,10 +28,22 @@ def answer(flags):
         code = cli.main(Settings, ["--budget", "8h", *flags.split()])
     return code, out.getvalue(), error.getvalue()
 
-found = load_corpora(Settings(budget=60.0))
-stored = {name: value for name, value in found.settings.stored().items() if name.endswith("corpus")}
-hashes = [each.sha256 for each in found.data.values()]
-print(json.dumps([[stored, hashes, found.notes], [answer(flags) for flags in sys.argv[1:]]]))
+def content():
+    found = tune.corpora.load_corpora(Settings(budget=60.0))
+    stored = {name: value for name, value in found.settings.stored().items() if name.endswith("corpus")}
+    return stored, [[each.sha256, each.tokenizer, str(each.folder)] for each in found.data.values()], found.notes
+
+def chosen(budget, device, families):
+    found = tune.corpora.load_corpora(Settings(budget=budget, families=families), device)
+    return found.settings.text_corpus, found.data["text"].sha256, found.notes
+
+def refuse(*_, **__):
+    raise AssertionError("opened again")
+
+flags, caps = map(json.loads, sys.argv[1:])
+found = {"content": content(), "answers": [*map(answer, flags)], "by cap": [chosen(*cap.split()) for cap in caps]}
+tune.corpora.open_splits = tune.corpora.load_pairs = refuse
+print(json.dumps(found | {"again": content()}))
 """
 CANNOT_SERVE = {
     "--translation-corpus hub:no/such": "is not on the hub",
@@ -39,25 +54,52 @@ CANNOT_SERVE = {
 }
 
 
-def test_the_hub_is_asked_once_and_then_its_cache_and_a_dataset_that_cannot_serve_is_one_line(tmp_path: Path) -> None:
+BY_CAP = ("48m cpu nanogpt", "8h cpu nanogpt", "4s cuda nanogpt", "1h cuda nanogpt", "96m cpu nanogpt,translation")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is found with the hub, then without it; the lines that it was asked; and what lies where it was asked."""
+
+    online: dict[str, Any]
+    offline: dict[str, Any]
+    lines: list[str]
+    beside: list[Path]
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    folder, here, home = map(tmp_path_factory.mktemp, ("datasets", "here", "home"))
+    fill(folder)
+    caps = json.dumps(BY_CAP)
+    with serving(folder) as (endpoint, lines):
+        online = ask_python(ASK, json.dumps([*CANNOT_SERVE]), caps, endpoint=endpoint, home=home, cwd=here)
+    offline = ask_python(ASK, "[]", caps, endpoint=NOWHERE, home=home, cwd=here)
+    return Asked(online, offline, lines, list(here.iterdir()))
+
+
+def test_the_hub_is_asked_once_and_then_its_cache_and_a_dataset_that_cannot_serve_is_one_line(hub: Asked) -> None:
     """Where nothing is named its texts serve; nothing is written beside its cache."""
-    fill(tmp_path / "datasets")
-    (here := tmp_path / "here").mkdir()
-    with serving(tmp_path / "datasets") as (endpoint, asked):
-        online, answers = ask_python(CHOOSE, *CANNOT_SERVE, endpoint=endpoint, home=tmp_path / "home", cwd=here)
-    assert online[0] == {"translation_corpus": HUB_PAIRS, "text_corpus": HUB_TEXT} and online[2] == []
-    first = asked[: next(number for number, line in enumerate(asked) if "no/such" in line)]
+    stored, _, notes = hub.online["content"]
+    assert stored == {"translation_corpus": HUB_PAIRS, "text_corpus": HUB_TEXT} and notes == []
+    first = hub.lines[: next(number for number, line in enumerate(hub.lines) if "no/such" in line)]
     for name in ("Helsinki-NLP/opus-100", "karpathy/tiny_shakespeare"):
         assert first.count(f"GET /api/datasets/{name}") == 1
-    for (flags, sentence), (code, out, error) in zip(CANNOT_SERVE.items(), answers, strict=True):
+    for (flags, sentence), (code, out, error) in zip(CANNOT_SERVE.items(), hub.online["answers"], strict=True):
         flag, name = flags.split()[:2]
         assert (code, out) == (2, "") and error.count("\n") == 1
         assert error.startswith(f"{flag}: {name!r} {sentence}"), error
-    assert ask_python(CHOOSE, endpoint=NOWHERE, home=tmp_path / "home", cwd=here) == [online, []]
-    assert list(here.iterdir()) == []
+    assert hub.offline["content"] == hub.online["content"] and hub.beside == []
 
 
-def test_where_the_hub_cannot_be_reached_the_builtin_texts_serve_and_one_line_says_so() -> None:
+def test_a_dataset_that_was_prepared_is_not_opened_again(hub: Asked) -> None:
+    assert hub.online["again"] == hub.online["content"]
+
+
+def test_where_the_hub_cannot_be_reached_the_builtin_texts_serve_and_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("model.data.toy_corpus.PAIRS", 6000)
     found = load_corpora(Settings(budget=60.0))
     assert all(corpus.builtin for corpus in found.data.values()) and set(found.data) == {"pairs", "text"}
     (note,) = found.notes
@@ -94,31 +136,15 @@ def test_one_line_says_how_many_pairs_were_too_long(tmp_path: Path) -> None:
     assert note.startswith("translation: pairs left out as longer than") and note.endswith(": 1")
 
 
-BY_CAP = """
-import json, sys
-from tune.corpora import load_corpora
-from tune.settings import Settings
-
-def chosen(budget, device, families):
-    found = load_corpora(Settings(budget=budget, families=families), device)
-    return found.settings.text_corpus, found.data["text"].sha256, found.notes
-
-print(json.dumps([chosen(*asked.split()) for asked in sys.argv[1:]]))
-"""
-
-
-def test_where_no_text_is_named_it_follows_from_the_cap_alone(tmp_path: Path) -> None:
+def test_where_no_text_is_named_it_follows_from_the_cap_alone(hub: Asked) -> None:
     """A small one for what goes through it some times, a large one for more, the same each time; --resume keeps it."""
-    fill(tmp_path / "datasets")
-    asked = ("48m cpu nanogpt", "8h cpu nanogpt", "4s cuda nanogpt", "1h cuda nanogpt", "96m cpu nanogpt,translation")
-    with serving(tmp_path / "datasets") as (endpoint, _):
-        found = ask_python(BY_CAP, *asked, endpoint=endpoint, home=tmp_path / "home")
+    found = hub.online["by cap"]
     assert [text for text, *_ in found] == [HUB_TEXT, HUB_LARGE_TEXT, HUB_TEXT, HUB_LARGE_TEXT, HUB_TEXT]
     small, large = {text: sha256 for text, sha256, _ in found}.values()
     assert small != large
     for text, _, notes in found:
         assert any(note.startswith(f"nanogpt: {text} serves, as ") for note in notes)
-    assert ask_python(BY_CAP, *asked, endpoint=NOWHERE, home=tmp_path / "home") == found
+    assert hub.offline["by cap"] == found
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -133,31 +159,6 @@ def test_the_small_text_serves_as_long_as_the_recipes_last_trial_goes_through_it
     )  # fmt: skip
     epochs = life_share("nanogpt") * made.tokens / SMALL_TEXT_TOKENS  # on a GPU in steps of nearly as many as fill it
     assert epochs == pytest.approx(MOST_EPOCHS, rel=1e-6 if device == "cpu" else 0.3)
-
-
-PREPARED = """
-import json
-from tune.corpora import load_corpora
-from tune.settings import Settings
-
-def refuse(*_, **__):
-    raise AssertionError("opened again")
-
-def content(settings):
-    return [[each.sha256, each.tokenizer, str(each.folder)] for each in load_corpora(settings).data.values()]
-
-first = content(Settings(budget=60.0))
-import tune.corpora
-tune.corpora.open_splits = tune.corpora.load_pairs = refuse
-print(json.dumps([first, content(Settings(budget=60.0))]))
-"""
-
-
-def test_a_dataset_that_was_prepared_is_not_opened_again(tmp_path: Path) -> None:
-    fill(tmp_path / "datasets")
-    with serving(tmp_path / "datasets") as (endpoint, _):
-        first, again = ask_python(PREPARED, endpoint=endpoint, home=tmp_path / "home")
-    assert first == again
 
 
 class Terminal(StringIO):

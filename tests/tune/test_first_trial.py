@@ -15,10 +15,12 @@ import json, sys
 from contextlib import nullcontext
 from pathlib import Path
 
+import model.data.toy_corpus
 import tune.study
 from tune.settings import Settings
 
 loaded = []
+model.data.toy_corpus.PAIRS = 6000
 tune.study.own_ray = lambda context: nullcontext()
 tune.study.run_trials = lambda *given, **named: loaded.extend(sys.modules)
 tune.study.run(Settings(budget=240.0, translation_corpus="builtin", text_corpus="builtin", out=Path(sys.argv[1])))

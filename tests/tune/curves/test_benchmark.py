@@ -213,7 +213,7 @@ def test_a_search_for_the_front_finds_more_of_it_at_the_same_cap() -> None:
     volumes = {
         scheduler: fmean(
             search(table(30, seed=seed), scheduler, share=share, seed=seed).hypervolume
-            for seed in range(8)
+            for seed in range(4)
             for share in (0.1, 0.3)
         )
         for scheduler in ("ration", "ration-front", "random")

@@ -309,7 +309,7 @@ def test_a_study_that_is_interrupted_goes_on_and_its_table_is_whole(
     monkeypatch.setattr(runner, "WorkerGroup", OfThisProcess)
     monkeypatch.setattr(runner, "local_ray", lambda *_: nullcontext())
     (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 1000)
-    asked = {"budget": "3h", "devices": 1, "scale": 0.005, "fix": "precision=fp32", "set": "batch_tokens=256"}
+    asked = {"budget": "3h", "devices": 1, "scale": 0.002, "fix": "precision=fp32", "set": "batch_tokens=256"}
     found, study = [], tmp_path / "study"
     for resumed in (None, study, study, study):
         more = asked | {"text_corpus": tmp_path / "text.txt", "out": study, "resume": resumed}

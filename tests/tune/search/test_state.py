@@ -25,7 +25,7 @@ from tune.store.journal import Journal
 
 AHEAD = 7
 """Decisions and events that both play after a cut."""
-CASES = [(0, 60), (1, 400), (2, 400), (3, 60), (4, 400), (7, 400), (8, 400), (11, 400)]
+CASES = [(0, 60), (1, 400), (2, 200), (3, 60), (4, 400), (7, 400), (8, 400), (11, 400)]
 """Seeds and caps; in these all of it occurs: refusals, what cannot be paid any more, deadlines, thirds of a device,
 last comparisons, lists."""
 LISTED = [Listed(config={"number": number}, steps=90 * number % 200 + 25, seconds=9.0) for number in range(40, 0, -1)]
