@@ -380,10 +380,11 @@ class Space:
             for name, values in every.items()
         }
 
-    def _choices(self, name: str, config: Config) -> tuple[Value, ...]:
+    def _choices(self, name: str, config: Mapping[str, Value]) -> tuple[Value, ...]:
         """What a dimension has to offer once some others are chosen."""
-        partners = [partner for partner in PARTNERS.get(name, ()) if partner in self.dimensions]
-        chosen = (name, *(config.get(partner) for partner in partners))
+        if not (partners := self._partners.get(name)):
+            return self.dimensions[name]
+        chosen = (name, *map(config.get, partners))
         if chosen not in self._offered:
             values = self.dimensions[name]
             for partner in partners:
@@ -392,6 +393,11 @@ class Space:
                 values = tuple(value for value in values if any(map(self._fit, pairs[value])))
             self._offered[chosen] = values
         return self._offered[chosen]
+
+    @cached_property
+    def _partners(self) -> dict[str, list[str]]:
+        """Those of PARTNERS that are dimensions here."""
+        return {name: [each for each in PARTNERS[name] if each in self.dimensions] for name in PARTNERS}
 
     @cached_property
     def _offered(self) -> dict[tuple[Value | None, ...], tuple[Value, ...]]:
@@ -445,9 +451,9 @@ class Space:
     def contains(self, config: Mapping[str, Value]) -> bool:
         """Is this one of configs()?"""
         left = self.dimensions
-        if set(config) != set(left) or any(config[name] not in values for name, values in left.items()):
+        if config.keys() != left.keys() or any(config[name] not in values for name, values in left.items()):
             return False
-        return all(config[name] in self._choices(name, dict(config)) for name in PARTNERS if name in left)
+        return all(config[name] in self._choices(name, config) for name in PARTNERS if name in left)
 
     def drawn(self, chosen: Mapping[str, Value]) -> Config:
         """What a sampler chose of each dimension that is not fixed, with the others."""

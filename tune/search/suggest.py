@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice, product
+from itertools import product
 
 import optuna
 
@@ -138,19 +138,23 @@ class Suggester:
                 return config
         rng = self._rng()
         draws = self._by_results(rng) if self._search == "tpe" and self._enough() else self._by_prior(rng)
-        told_apart = not isinstance(self._space, OwnSpace)  # of a loop nothing is known but its results
-        if new := list(islice(self._new(draws), None if told_apart else 1)):
-            apart = dict[frozenset[tuple[str, Value]], Config]()
-            for config in new:
-                apart.setdefault(self._apart(config), config)
-            favoured = [config for key, config in apart.items() if key not in self._trainings] or new
-            favoured = favoured[:FAVOURED]
+        most = 1 if isinstance(self._space, OwnSpace) else FAVOURED  # of a loop nothing is known but its results
+        if favoured := self._favoured(draws, most):
             return favoured[most_promising(favoured, self._prior, self._outlook)]
         return next(config for config in self._space.configs() if _key(config) not in self._keys)
 
-    def _new(self, draws: Iterable[Config]) -> Iterator[Config]:
-        """Those that are valid and were not tried."""
-        return (config for config in draws if _key(config) not in self._keys and self._space.contains(config))
+    def _favoured(self, draws: Iterable[Config], most: int) -> list[Config]:
+        """The first so many that are valid and were not tried: one of each new training; without any, of all."""
+        new, apart = list[Config](), dict[frozenset[tuple[str, Value]], Config]()
+        for config in draws:
+            if _key(config) in self._keys or not self._space.contains(config):
+                continue
+            new.append(config)
+            if (training := self._apart(config)) not in self._trainings:
+                apart.setdefault(training, config)
+            if len(apart) == most:
+                break
+        return [*apart.values()] or new[:most]
 
     def _apart(self, config: Config) -> frozenset[tuple[str, Value]]:
         """What sets it apart from the first step on."""

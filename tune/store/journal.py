@@ -10,6 +10,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from time import perf_counter
 from typing import Self
@@ -107,6 +108,7 @@ UPGRADES = (
 )
 """What came to the schema since, in order."""
 STEPS = (SCHEMA, *UPGRADES)
+TABLES = "SELECT type, name, sql FROM sqlite_master ORDER BY type, name"
 LAST_BEFORE = "bbf7e48"
 """The last commit that goes on with studies whose journals had fewer of these."""
 
@@ -167,14 +169,41 @@ def connect(folder: Path, *, briefly: bool = False) -> sqlite3.Connection:
 
 def _with_columns_of_now(connection: sqlite3.Connection) -> None:
     """Of a journal that an earlier version wrote, what its tables lack is read as NULL."""
-    with suppress(sqlite3.Error), closing(sqlite3.connect(":memory:")) as now:  # who reads a damaged one, says so
-        for statement in (*SCHEMA.split(";"), *UPGRADES):
-            now.execute(statement)
-        for (table,) in now.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-            theirs, ours = ([row[1] for row in db.execute(f"PRAGMA table_info({table})")] for db in (connection, now))
+    with suppress(sqlite3.Error):  # who reads a damaged one, says so
+        for table, ours in _columns_of_now().items():
+            theirs = _columns(connection, table)
             if theirs and (lacking := [column for column in ours if column not in theirs]):
                 nothing = ", ".join(f"NULL AS {column}" for column in lacking)
                 connection.execute(f"CREATE TEMP VIEW {table} AS SELECT *, {nothing} FROM main.{table}")
+
+
+@cache
+def _columns_of_now() -> dict[str, list[str]]:
+    """Of each table as this version writes it."""
+    with closing(sqlite3.connect(":memory:")) as now:
+        now.executescript(";".join(STEPS))
+        tables = now.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        return {table: _columns(now, table) for (table,) in tables}
+
+
+@cache
+def _schemas() -> list[list[tuple[str, ...]]]:
+    """What TABLES finds after none, one, two and so on of the steps."""
+    with closing(sqlite3.connect(":memory:")) as ours:
+        found = [ours.execute(TABLES).fetchall()]
+        for step in STEPS:
+            ours.executescript(step)
+            found.append(ours.execute(TABLES).fetchall())
+        return found
+
+
+def _kinds(column: str) -> str:
+    """Of the values that a column of ours may have, by its type."""
+    return "'text', 'null'" if column == "TEXT" else "'integer', 'real', 'null'"
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    return [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
 
 
 def _locked(folder: Path) -> int:
@@ -269,22 +298,18 @@ class Journal:
 
     def _version(self) -> int | None:
         """How many of the steps it had; None where its schema is none of ours."""
-        schema = "SELECT type, name, sql FROM sqlite_master ORDER BY type, name"
-        found = [tuple(row) for row in self.rows(schema)]
-        with closing(sqlite3.connect(":memory:")) as ours:
-            for version, step in enumerate((*STEPS, "")):
-                if found == ours.execute(schema).fetchall():
-                    return version
-                ours.executescript(step)
-        return None
+        found = [tuple(row) for row in self.rows(TABLES)]
+        return next((version for version, ours in enumerate(_schemas()) if found == ours), None)
 
     def _has_our_types(self) -> bool:
         """SQLite itself takes any value in any column."""
         for table in [row["name"] for row in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")]:
-            for column in self.rows(f"PRAGMA table_info({table})"):
-                kinds = "'text', 'null'" if column["type"] == "TEXT" else "'integer', 'real', 'null'"
-                if self.rows(f"SELECT 1 FROM {table} WHERE typeof({column['name']}) NOT IN ({kinds}) LIMIT 1"):
-                    return False
+            others = " OR ".join(
+                f"typeof({column['name']}) NOT IN ({_kinds(column['type'])})"
+                for column in self.rows(f"PRAGMA table_info({table})")
+            )
+            if self.rows(f"SELECT 1 FROM {table} WHERE {others} LIMIT 1"):
+                return False
         return True
 
     @contextmanager
