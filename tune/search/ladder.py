@@ -61,7 +61,7 @@ class Ladder:
     first: training at rung 0; explore: for the rungs; kept: for the leader's way to its end, of which `last` is for a
     last segment alone; start_up: for slots to come up; overhead: of a segment beside its training; life: training of
     a trial's own life (inf: it has none); eta, fall_kept: as of Rules; confirm: kept for each training of the last two
-    with another seed.
+    with another seed; wall: in which all of it is to be used.
     """
 
     seconds: float
@@ -76,9 +76,10 @@ class Ladder:
     eta: float = Rules.eta
     fall_kept: float = Rules.fall_kept
     confirm: float = 0.0
+    wall: float = math.inf
 
     def told(self) -> dict[str, float]:
-        """As plain data; a life without end is left out."""
+        """As plain data; a life and a wall without end are left out."""
         return {name: value for name, value in asdict(self).items() if math.isfinite(value)}
 
     def rung_seconds(self, rung: int) -> float:
@@ -89,16 +90,6 @@ class Ladder:
     def end(self) -> float:
         """Training of a trial's life at its end."""
         return min(self.life, self.rung_seconds(self.top) + self.kept)
-
-    def known(self, life: float, gap: float) -> "Ladder":
-        """The ladder once it is known how long a life lasts (inf: as long as it may), and in how many seconds of
-        training a trial reports: below that nothing is told apart."""
-        kept = min(self.kept, life + self.overhead)
-        bare = replace(
-            self, top=0, first=max(self.first, min(gap, life)), life=life, kept=kept,
-            last=self.last if math.isinf(life) else 0.0, explore=self.explore + self.kept - kept,
-        )  # fmt: skip
-        return _grow(bare)
 
     def cost(self, rung: int) -> float:
         """Planned for a segment from the rung below."""
@@ -148,24 +139,24 @@ class Frame:
 
     def fit(self, seconds: float, wall: float = math.inf, first: float | None = None) -> Ladder:
         """The ladder for so many seconds of the cap, to be used in `wall` seconds. first: rung 0 is fixed already."""
-        whole, confirm = seconds, 0.0
+        whole, within, confirm, slots = seconds, wall, 0.0, self.part * self.slots
         if self.seeds:
-            usable = min(seconds, self.part * self.slots * wall)
+            usable = min(seconds, slots * wall)
             confirm = min(CONFIRM_SHARE * usable / (2 * self.seeds), CONFIRM_WALL * wall)
             anew = 2 * self.seeds * confirm
-            seconds, wall = seconds - anew, wall - anew / (self.part * self.slots)
+            seconds, wall = seconds - anew, wall - anew / slots
         share = self.rules.last_share if math.isinf(self.life) else self.rules.own_life_share
         share = share if wall >= seconds else min(share, LIFE_SHARE)
         kept = min(share * min(seconds, wall), self.life + self.overhead)
         coming_up = max(self.start_up, min(self.start_up * self.slots, START_UP_SHARE * seconds))
-        explore = max(0.0, min(seconds - kept - coming_up, self.part * self.slots * (wall - kept) - coming_up))
+        explore = max(0.0, min(seconds - kept, slots * (wall - kept)) - coming_up)
         least = min(
             self.shortest, max(self.overhead, SHORTEST_SHARE * self.shortest, explore / FEWEST_TRIALS - self.overhead)
         )
         bare = Ladder(
             seconds=whole, first=first or least, top=0, explore=explore, kept=kept,
             last=kept if math.isinf(self.life) else 0.0, start_up=coming_up, overhead=self.overhead, life=self.life,
-            eta=self.rules.eta, fall_kept=self.rules.fall_kept, confirm=confirm,
+            eta=self.rules.eta, fall_kept=self.rules.fall_kept, confirm=confirm, wall=within,
         )  # fmt: skip
         ladder = _grow(bare)
         most = TRIALS_AT_600_SECONDS * math.sqrt(seconds / 600.0)

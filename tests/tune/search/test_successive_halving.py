@@ -101,6 +101,14 @@ def test_with_a_life_trials_climb_to_its_end_and_all_is_used_as_long_as_one_can_
     assert {standing.state for standing in few.policy.trials.values()} == {"finished"}
 
 
+def test_a_life_that_the_first_report_tells_makes_the_ladder_of_one_that_was_known() -> None:
+    frame = framed(slots=2)
+    later = SuccessiveHalving(frame, frame.fit(4000.0, 2500.0), lambda trial, rung: 10.0)
+    first = later.ladder.first
+    later.known(300.0, 0.0)
+    assert later.ladder == replace(frame, life=300.0).fit(4000.0, 2500.0, first)
+
+
 # --- whom it serves
 
 
