@@ -4,6 +4,7 @@ import io
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,7 +127,8 @@ def axes(rows: int = 1, columns: int = 1, *, height: float = 3.8) -> tuple[Figur
 def lay_out(figure: Figure) -> None:
     """Place its axes, as drawing it would."""
     if engine := figure.get_layout_engine():
-        engine.execute(figure)
+        with suppress(ValueError):  # as where it is drawn: what cannot be laid out stays where it is
+            engine.execute(figure)
 
 
 def levels(found: Sequence[str]) -> dict[str, tuple[str, str]]:

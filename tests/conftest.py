@@ -60,16 +60,8 @@ def few_steps() -> None:
 
 
 ONE_AFTER_THE_OTHER = (
-    {"test_search", "test_readme", "test_readme_kernels"},
-    {
-        "test_examples",
-        "test_cluster",
-        "test_runner",
-        "test_worker_group",
-        "test_session",
-        "test_scheduler",
-        "test_own_search",
-    },
+    {"test_search", "test_readme", "test_readme_kernels", "test_cluster", "test_examples"},
+    {"test_runner", "test_worker_group", "test_session", "test_scheduler", "test_own_search"},
 )
 """Files whose tests start a Ray, which wait for long: two workers have them, and take about the same time. Of the first
 some look at the same search.

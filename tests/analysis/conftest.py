@@ -27,9 +27,11 @@ FACTS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="session", autouse=True)
-def few_pixels() -> None:
+def few_pixels() -> Iterator[None]:
     """Of a picture: no law asks how fine it is."""
-    style.DPI = 30
+    before, style.DPI = style.DPI, 30
+    yield
+    style.DPI = before
 
 
 def do(kind: type[Flags], words: Sequence[str]) -> None:

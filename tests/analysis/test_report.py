@@ -126,7 +126,7 @@ def test_a_picture_is_equal_for_equal_data_and_its_legend_inside_of_it(
 
 
 @pytest.fixture
-def young(bare: None, write: Callable[..., Written]) -> Written:
+def young(write: Callable[..., Written]) -> Written:
     """A study of which nothing can be drawn yet."""
     study = write("young")
     study.trial("t1", state="running")
@@ -156,14 +156,16 @@ def test_a_strangers_names_are_neither_html_nor_paths(write: Callable[..., Writt
     assert {"front", "curves", "effects", "parallel"} <= drawn
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(young: Written, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_one_line(bare: None, young: Written, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"^--out: "):
         written(young, "--out", str(tmp_path / "file" / "folder"))
 
 
 @pytest.mark.parametrize("link", ["report", "report/figures", "report/report.html", "report/figures/front-nanogpt.csv"])
-def test_nothing_is_written_through_a_link_in_a_strangers_study(young: Written, tmp_path: Path, link: str) -> None:
+def test_nothing_is_written_through_a_link_in_a_strangers_study(
+    bare: None, young: Written, tmp_path: Path, link: str
+) -> None:
     if "front" in link:
         young.report("t1", 5.0)
     outside = tmp_path / "outside"
@@ -179,13 +181,13 @@ def test_nothing_is_written_through_a_link_in_a_strangers_study(young: Written, 
     assert outside.read_text() == "mine" if is_file else not any(outside.iterdir())
 
 
-def test_a_strangers_study_with_links_is_reported_elsewhere(young: Written, tmp_path: Path) -> None:
+def test_a_strangers_study_with_links_is_reported_elsewhere(bare: None, young: Written, tmp_path: Path) -> None:
     (young.folder / "report").symlink_to(tmp_path)
     do(ReportSettings, [str(young.folder), "--out", str(tmp_path / "elsewhere")])
     assert (tmp_path / "elsewhere" / "report.html").exists()
 
 
-def test_a_file_that_is_elsewhere_too_keeps_what_it_says_there(young: Written, tmp_path: Path) -> None:
+def test_a_file_that_is_elsewhere_too_keeps_what_it_says_there(bare: None, young: Written, tmp_path: Path) -> None:
     (young.folder / "report").mkdir()
     (tmp_path / "outside").write_text("mine")
     (young.folder / "report" / "report.html").hardlink_to(tmp_path / "outside")
@@ -193,7 +195,7 @@ def test_a_file_that_is_elsewhere_too_keeps_what_it_says_there(young: Written, t
     assert (tmp_path / "outside").read_text() == "mine"
 
 
-def test_a_page_is_drawn_anew_when_the_journal_has_changed_until_the_study_is_over(young: Written) -> None:
+def test_a_page_is_drawn_anew_when_the_journal_has_changed_until_the_study_is_over(bare: None, young: Written) -> None:
     """The driver's signs of life say whether it goes on; before its first trial there is nothing to draw."""
     events, drawn = ["", "trial", "", "over"], []
     early = Written(young.folder.parent / "early")
@@ -215,7 +217,7 @@ def test_a_page_is_drawn_anew_when_the_journal_has_changed_until_the_study_is_ov
     assert drawn == [("early", True, 2)] and not events
 
 
-def test_a_page_that_is_kept_fresh_reads_itself_again(young: Written) -> None:
+def test_a_page_that_is_kept_fresh_reads_itself_again(bare: None, young: Written) -> None:
     page = draw(None, open_study(young.folder), 7.0).read_text(encoding="utf-8")
     assert "location.reload(), 7000" in page and "location.reload" not in written(young)
     (young.folder / FOLDER).mkdir()

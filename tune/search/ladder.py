@@ -61,7 +61,8 @@ class Ladder:
     first: training at rung 0; explore: for the rungs; kept: for the leader's way to its end, of which `last` is for a
     last segment alone; start_up: for slots to come up; overhead: of a segment beside its training; life: training of
     a trial's own life (inf: it has none); eta, fall_kept: as of Rules; confirm: kept for each training of the last two
-    with another seed; wall: in which all of it is to be used.
+    with another seed; own: kept at most where trials turn out to have lives of their own; slots: that may explore at
+    once. inf: an earlier version's journal, which tells neither.
     """
 
     seconds: float
@@ -76,10 +77,11 @@ class Ladder:
     eta: float = Rules.eta
     fall_kept: float = Rules.fall_kept
     confirm: float = 0.0
-    wall: float = math.inf
+    own: float = math.inf
+    slots: float = math.inf
 
     def told(self) -> dict[str, float]:
-        """As plain data; a life and a wall without end are left out."""
+        """As plain data; what has no end is left out."""
         return {name: value for name, value in asdict(self).items() if math.isfinite(value)}
 
     def rung_seconds(self, rung: int) -> float:
@@ -90,6 +92,20 @@ class Ladder:
     def end(self) -> float:
         """Training of a trial's life at its end."""
         return min(self.life, self.rung_seconds(self.top) + self.kept)
+
+    def known(self, life: float, gap: float) -> "Ladder":
+        """The ladder once it is known how long a life lasts (inf: as long as it may), and in how many seconds of
+        training a trial reports: below that nothing is told apart."""
+        kept = self.kept if math.isinf(life) else min(self.kept, self.own, life + self.overhead)
+        less = self.kept - kept
+        explore = self.explore + less
+        if math.isfinite(self.slots):
+            explore = max(0.0, min(self.seconds - kept - self.start_up, self.explore + self.slots * less))
+        bare = replace(
+            self, top=0, first=max(self.first, min(gap, life)), life=life, kept=kept,
+            last=self.last if math.isinf(life) else 0.0, explore=explore,
+        )  # fmt: skip
+        return _grow(bare)
 
     def cost(self, rung: int) -> float:
         """Planned for a segment from the rung below."""
@@ -139,7 +155,7 @@ class Frame:
 
     def fit(self, seconds: float, wall: float = math.inf, first: float | None = None) -> Ladder:
         """The ladder for so many seconds of the cap, to be used in `wall` seconds. first: rung 0 is fixed already."""
-        whole, within, confirm, slots = seconds, wall, 0.0, self.part * self.slots
+        whole, confirm, slots = seconds, 0.0, self.part * self.slots
         if self.seeds:
             usable = min(seconds, slots * wall)
             confirm = min(CONFIRM_SHARE * usable / (2 * self.seeds), CONFIRM_WALL * wall)
@@ -156,7 +172,8 @@ class Frame:
         bare = Ladder(
             seconds=whole, first=first or least, top=0, explore=explore, kept=kept,
             last=kept if math.isinf(self.life) else 0.0, start_up=coming_up, overhead=self.overhead, life=self.life,
-            eta=self.rules.eta, fall_kept=self.rules.fall_kept, confirm=confirm, wall=within,
+            eta=self.rules.eta, fall_kept=self.rules.fall_kept, confirm=confirm,
+            own=self.rules.own_life_share * min(seconds, wall), slots=slots,
         )  # fmt: skip
         ladder = _grow(bare)
         most = TRIALS_AT_600_SECONDS * math.sqrt(seconds / 600.0)

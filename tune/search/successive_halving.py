@@ -246,8 +246,7 @@ class SuccessiveHalving:
 
     def known(self, life: float, gap: float) -> None:
         """How long a trial's own life lasts in training seconds (inf: it has none), and in how many it reports."""
-        first = max(self.ladder.first, min(gap, life))
-        self.ladder = self._framed(life).fit(self.ladder.seconds, self.ladder.wall, first)
+        self.ladder = self.ladder.known(life, gap)
         self._use(self.ladder.top, 0.0)
 
     def turned(self, trial: str, loss: float, training: float) -> None:
@@ -266,12 +265,8 @@ class SuccessiveHalving:
 
     def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
         """The ladder on which the rungs stay as they are, for another share of the cap or another deadline."""
-        return self._framed(self.ladder.life).fit(seconds, wall, self.ladder.first)
-
-    def _framed(self, life: float) -> Frame:
-        """What a ladder is fitted to, once it is known how long a life lasts. Its rungs stay where they are."""
         rules = replace(self._frame.rules, eta=self.ladder.eta, fall_kept=self.ladder.fall_kept)
-        return replace(self._frame, rules=rules, life=life)
+        return replace(self._frame, rules=rules, life=self.ladder.life).fit(seconds, wall, self.ladder.first)
 
     def refit(self, ladder: Ladder) -> None:
         """The family's share or the deadline changed, and with it the ladder.

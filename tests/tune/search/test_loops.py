@@ -98,6 +98,19 @@ def test_killed_anywhere_it_goes_on_as_what_it_was(tmp_path: Path, cut: int) -> 
     check(again, 300.0)
 
 
+@pytest.mark.parametrize(("before", "after"), [(8, 1), (1, 8)])
+@pytest.mark.parametrize("life", [None, 400])
+def test_with_other_slots_a_study_goes_on_on_its_own_ladder(
+    tmp_path: Path, before: int, after: int, life: int | None
+) -> None:
+    search = Loops(tmp_path / "study", cap=2000.0, slots=before, gap=0.5, life=life)
+    search.run(12)
+    ladder = search.engine.families["loop"].policy.ladder
+    search.journal.close()
+    again = Loops(tmp_path / "study", cap=2000.0, slots=after, gap=0.5, life=life)
+    assert again.told == [] and again.engine.families["loop"].policy.ladder == ladder
+
+
 def test_a_trial_that_hung_does_not_make_the_others_dear(tmp_path: Path) -> None:
     """What it took until it was ended is no price of a segment."""
     search = Loops(tmp_path / "study", cap=60.0, slots=1, gap=0.2, space={**SPACE, "fault": choice("hangs", "none")})

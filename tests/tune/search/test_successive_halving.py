@@ -101,12 +101,16 @@ def test_with_a_life_trials_climb_to_its_end_and_all_is_used_as_long_as_one_can_
     assert {standing.state for standing in few.policy.trials.values()} == {"finished"}
 
 
-def test_a_life_that_the_first_report_tells_makes_the_ladder_of_one_that_was_known() -> None:
-    frame = framed(slots=2)
-    later = SuccessiveHalving(frame, frame.fit(4000.0, 2500.0), lambda trial, rung: 10.0)
-    first = later.ladder.first
-    later.known(300.0, 0.0)
-    assert later.ladder == replace(frame, life=300.0).fit(4000.0, 2500.0, first)
+@pytest.mark.parametrize("slots", [1, 2, 8])
+@pytest.mark.parametrize("life", [300.0, 5000.0, math.inf])
+@pytest.mark.parametrize("gap", [0.0, 60.0])
+def test_a_life_that_the_first_report_tells_makes_the_ladder_of_one_that_was_known(
+    slots: int, life: float, gap: float
+) -> None:
+    frame, wall = framed(slots=slots), 8000.0 / slots
+    later = frame.fit(4000.0, wall).known(life, gap)
+    known = replace(frame, life=life).fit(4000.0, wall, later.first)
+    assert later.first >= gap and later.told() == pytest.approx(known.told())
 
 
 # --- whom it serves
