@@ -215,10 +215,11 @@ class Family:
 
     charged: of its leases that are closed; leases: seconds of those in use, by trial; rungs_until: when those of them
     that are for a rung end; equal_tokens: rungs are equal in tokens, not in device-seconds; step_seconds: the step time
-    that then turns their seconds into steps for all trials; life_steps: of a trial's own life (inf: it has none);
-    refusals: configurations in a row that do not fit in memory; warm_up_steps: those over which the learning rate of
-    its trials rises; whole: a training goes on only where what is left pays for its end; margin: of its
-    leases over their prices; guess(trial): seconds of a step of one that made none, 0 where nothing tells;
+    that then turns their seconds into steps for all trials; timed: those of its trials; life_steps: of a trial's own
+    life (inf: it has none); refusals: configurations in a row that do not fit in memory; warm_up_steps: those over
+    which the learning rate of its trials rises; whole: a training goes on only where what is left pays for its end;
+    margin: of its leases over their prices; guess(trial): seconds of a step of one that made none, 0 where nothing
+    tells;
     decoding(step_seconds): what its winner needs to decode for a start, in seconds of a slot;
     closing(step_seconds): what measuring a trial at its end takes, in the same; seed: of its trials. Of a user's
     loop, first_lease: seconds in which a trial is to report once, until one did; gap: the longest between two
@@ -236,6 +237,7 @@ class Family:
     refusals: int = 0
     equal_tokens: bool = False
     step_seconds: float | None = None
+    timed: list[float] = field(default_factory=list)
     life_steps: float = math.inf
     warm_up_steps: int = 0
     whole: bool = False
@@ -252,9 +254,10 @@ class Family:
         """Device-seconds that it was charged, and those that its leases may still use."""
         return self.charged + self.leases.beyond(0.0) / UNIT
 
-    def steps_at(self, record: TrialRecord, rung: int) -> int | None:
-        """Steps of a trial's life at a rung; None while no step time is known."""
-        step_seconds = self.step_seconds if self.equal_tokens else record.step_seconds
+    def steps_at(self, record: TrialRecord | None, rung: int) -> int | None:
+        """Steps of a trial's life (None: of a new one's) at a rung; None while no step time is known."""
+        own = record.step_seconds if record else None
+        step_seconds = self.step_seconds if self.equal_tokens else own
         if step_seconds is None:
             return None
         steps = self.policy.rung_seconds(rung) / step_seconds
@@ -285,11 +288,19 @@ class Family:
         return max(1, int(max(training, CONFIRM_LEAST * seconds) / step))
 
     def price(self, trial: str | None, record: TrialRecord | None, rung: int) -> float:
-        """Expected device-seconds to bring a trial (None: a new one) from where it is to a rung."""
+        """Expected device-seconds to bring a trial (None: a new one) from where it is to a rung.
+
+        Where rungs are equal in tokens, one that made no step is expected to make them as the others do in the mean.
+        """
         seconds = self.policy.rung_seconds(rung)
-        if record is not None and (steps := self.steps_at(record, rung)) is not None:
-            seconds = max(1, steps - record.steps) * (record.step_seconds or self.step_seconds or 0.0)
+        if (steps := self.steps_at(record, rung)) is not None:
+            made, step_seconds = (record.steps, record.step_seconds) if record else (0, None)
+            seconds = max(1, steps - made) * (step_seconds or self._mean_step_seconds)
         return max(self.cost_model.segment(trial, max(0.0, seconds)), self.least(trial, record))
+
+    @property
+    def _mean_step_seconds(self) -> float:
+        return statistics.fmean(self.timed) if self.timed else self.step_seconds or 0.0
 
     def least(self, trial: str | None, record: TrialRecord | None) -> float:
         """Device-seconds in which a trial comes to a report; a lease of less would be lost. 0: it reports steadily."""

@@ -163,7 +163,9 @@ class State:
         trial, family, record = assignment.trial, self.families[assignment.family], self.trials[assignment.trial]
         record.steps = report.steps - report.lost
         record.checkpoint = str(self._folder / report.checkpoint) if report.checkpoint else record.checkpoint
-        record.step_seconds = record.step_seconds or report.step_seconds
+        if report.step_seconds and not record.step_seconds:
+            record.step_seconds = report.step_seconds
+            family.timed.append(report.step_seconds)
         record.gap = max(record.gap, report.gap or 0.0)
         family.gap = max(family.gap, record.gap)
         if report.gap is not None and family.step_seconds is None and report.step_seconds:
@@ -248,6 +250,7 @@ class State:
         if now.processor != self._processor and self._processor is not None:
             for family in self.families.values():
                 family.cost_model.forget()
+                family.timed.clear()
         self._processor = now.processor
 
     def digest(self) -> dict[str, str]:

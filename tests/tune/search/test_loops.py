@@ -4,6 +4,7 @@ import json
 import math
 import random
 from pathlib import Path
+from statistics import fmean
 
 import pandas as pd
 import pytest
@@ -109,6 +110,22 @@ def test_with_other_slots_a_study_goes_on_on_its_own_ladder(
     search.journal.close()
     again = Loops(tmp_path / "study", cap=2000.0, slots=after, gap=0.5, life=life)
     assert again.told == [] and again.engine.families["loop"].policy.ladder == ladder
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_new_trial_is_expected_to_take_what_the_others_took(tmp_path: Path, slots: int) -> None:
+    """Their widths make their steps up to nine times as long; and after a kill it costs the same."""
+    search = Loops(tmp_path / "study", cap=2000.0, slots=slots, gap=0.5, life=100)
+    search.run(24)
+    family, price = search.engine.families["loop"], search.engine.price_of("loop")(None, 0)
+    query = "SELECT step_seconds, MIN(report) FROM reports WHERE step_seconds IS NOT NULL GROUP BY trial"
+    first = [row["step_seconds"] for row in search.journal.rows(query)]
+    steps = family.steps_at(None, 0)
+    assert steps is not None and len(first) > 3 and max(first) > 2 * min(first)
+    assert price == pytest.approx(family.cost_model.segment(None, steps * fmean(first)))
+    search.journal.close()
+    again = Loops(tmp_path / "study", cap=2000.0, slots=slots, gap=0.5, life=100)
+    assert again.engine.price_of("loop")(None, 0) == pytest.approx(price)
 
 
 def test_a_trial_that_hung_does_not_make_the_others_dear(tmp_path: Path) -> None:

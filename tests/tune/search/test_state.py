@@ -205,6 +205,7 @@ def test_on_another_machine_rungs_stay_and_prices_are_learned_anew_and_kept(tmp_
         before = first.families[name]
         assert family.policy.ladder == before.policy.ladder
         assert family.step_seconds == before.step_seconds
+        assert before.timed and not family.timed
         assert before.cost_model.start_up != family.cost_model.start_up == CostModel().start_up
     second.run(6)
     second.journal.close()
