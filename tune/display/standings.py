@@ -12,6 +12,7 @@ from tune.errors import called
 from tune.reports import Metric
 from tune.search_space import label
 from tune.store.queries import level_text, measured_text
+from tune.table_text import Table, markdown
 
 TOP = 20
 """Rows of a table; analysis/rank.py has all."""
@@ -44,7 +45,7 @@ def table(rows: Sequence[Row]) -> str:
         for level, found in levels(rows).items() for number, row in enumerate(found, 1)
     ]  # fmt: skip
     columns = "level", "#", "trial", "config", "perplexity /M", "perplexity", "parameters", "bits/char", "test"
-    return "\n\n".join([_markdown(columns, ranked), *_broken(rows)])
+    return "\n\n".join([_top(columns, ranked), *_broken(rows)])
 
 
 def own_table(rows: Sequence[Row], metric: Metric) -> str:
@@ -58,23 +59,20 @@ def own_table(rows: Sequence[Row], metric: Metric) -> str:
         first = str(place), row["trial"], label(json.loads(row["config"])), f"{metric.own(row['loss']):.4g}"
         cells.append((*first, f"{row['steps']:,}", *others))
     heads = "#", "trial", "config", f"best {metric.name}", "steps", *names
-    return "\n\n".join([_markdown(heads, cells), *_broken(rows)])
+    return "\n\n".join([_top(heads, cells), *_broken(rows)])
 
 
 def _broken(rows: Sequence[Row]) -> list[str]:
     """What failed, in a table of its own, if anything did."""
     failed = [row for row in rows if row["section"] == "failed"]
     broken = [(row["trial"], label(json.loads(row["config"])), row["reason"] or row["state"]) for row in failed]
-    return [_markdown(("failed or diverged", "config", "why"), broken)] if broken else []
+    return [_top(("failed or diverged", "config", "why"), broken)] if broken else []
 
 
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The first TOP rows, and how many more there are."""
-    shown = ([cell.replace("|", "\\|") for cell in cells] for cells in (columns, ["---"] * len(columns), *rows[:TOP]))
-    lines = [f"| {' | '.join(cells)} |" for cells in shown]
-    if len(rows) > TOP:
-        lines.append(f"\n{len(rows) - TOP} more: `{called('analysis/rank.py')} --top 0`")
-    return "\n".join(lines)
+def _top(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """As Markdown the first TOP rows, and how many more there are."""
+    more = f"{len(rows) - TOP} more: `{called('analysis/rank.py')} --top 0`" if len(rows) > TOP else ""
+    return markdown(Table(title="", columns=columns, rows=rows[:TOP], note=more))
 
 
 def picture(family: str, rows: Sequence[Row]) -> Summary.Value:
