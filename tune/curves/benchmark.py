@@ -164,7 +164,8 @@ def _family(
     return Family(
         seconds=cell.cap, policy=policy, cost_model=CostModel(), suggestions=supply,
         equal_tokens=math.isfinite(life) != (idea == RESOURCE),
-        step_seconds=step_seconds, life_steps=life, warm_up_steps=max(curve.warm_up_steps for curve in curves),
+        step_seconds=supply.first().step_seconds, life_steps=life,
+        warm_up_steps=max(curve.warm_up_steps for curve in curves),
     )  # fmt: skip
 
 

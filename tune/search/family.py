@@ -215,11 +215,11 @@ class Family:
 
     charged: of its leases that are closed; leases: seconds of those in use, by trial; rungs_until: when those of them
     that are for a rung end; equal_tokens: rungs are equal in tokens, not in device-seconds; step_seconds: the step time
-    that then turns their seconds into steps for all trials; timed: those of its trials; life_steps: of a trial's own
-    life (inf: it has none); refusals: configurations in a row that do not fit in memory; warm_up_steps: those over
-    which the learning rate of its trials rises; whole: a training goes on only where what is left pays for its end;
-    margin: of its leases over their prices; guess(trial): seconds of a step of one that made none, 0 where nothing
-    tells;
+    that then turns their seconds into steps for all trials; timed: the step times of its trials, one each, of those
+    before on another processor the mean; life_steps: of a trial's own life (inf: it has none); refusals: configurations
+    in a row that do not fit in memory; warm_up_steps: those over which the learning rate of its trials rises; whole: a
+    training goes on only where what is left pays for its end; margin: of its leases over their prices; guess(trial):
+    seconds of a step of one that made none, 0 where nothing tells;
     decoding(step_seconds): what its winner needs to decode for a start, in seconds of a slot;
     closing(step_seconds): what measuring a trial at its end takes, in the same; seed: of its trials. Of a user's
     loop, first_lease: seconds in which a trial is to report once, until one did; gap: the longest between two
@@ -255,7 +255,8 @@ class Family:
         return self.charged + self.leases.beyond(0.0) / UNIT
 
     def steps_at(self, record: TrialRecord | None, rung: int) -> int | None:
-        """Steps of a trial's life (None: of a new one's) at a rung; None while no step time is known."""
+        """Steps of a trial's life (None: of a new one's) at a rung; None while no step time is known, and of a new one
+        where rungs are equal in device-seconds."""
         own = record.step_seconds if record else None
         step_seconds = self.step_seconds if self.equal_tokens else own
         if step_seconds is None:
@@ -290,7 +291,7 @@ class Family:
     def price(self, trial: str | None, record: TrialRecord | None, rung: int) -> float:
         """Expected device-seconds to bring a trial (None: a new one) from where it is to a rung.
 
-        Where rungs are equal in tokens, one that made no step is expected to make them as the others do in the mean.
+        Where rungs are equal in tokens, one whose step time is not known is expected to have the mean of the others.
         """
         seconds = self.policy.rung_seconds(rung)
         if (steps := self.steps_at(record, rung)) is not None:
