@@ -215,11 +215,11 @@ class Family:
 
     charged: of its leases that are closed; leases: seconds of those in use, by trial; rungs_until: when those of them
     that are for a rung end; equal_tokens: rungs are equal in tokens, not in device-seconds; step_seconds: the step time
-    that then turns their seconds into steps for all trials; timed: the step times of its trials, one each, of those
-    before on another processor the mean; life_steps: of a trial's own life (inf: it has none); refusals: configurations
-    in a row that do not fit in memory; warm_up_steps: those over which the learning rate of its trials rises; whole: a
-    training goes on only where what is left pays for its end; margin: of its leases over their prices; guess(trial):
-    seconds of a step of one that made none, 0 where nothing tells;
+    that then turns their seconds into steps for all trials; mean_step_seconds: of its trials, of which `timed` count;
+    life_steps: of a trial's own life (inf: it has none); refusals: configurations in a row that do not fit in memory;
+    warm_up_steps: those over which the learning rate of its trials rises; whole: a training goes on only where what is
+    left pays for its end; margin: of its leases over their prices; guess(trial): seconds of a step of one that made
+    none, 0 where nothing tells;
     decoding(step_seconds): what its winner needs to decode for a start, in seconds of a slot;
     closing(step_seconds): what measuring a trial at its end takes, in the same; seed: of its trials. Of a user's
     loop, first_lease: seconds in which a trial is to report once, until one did; gap: the longest between two
@@ -237,7 +237,8 @@ class Family:
     refusals: int = 0
     equal_tokens: bool = False
     step_seconds: float | None = None
-    timed: list[float] = field(default_factory=list)
+    timed: int = 0
+    mean_step_seconds: float = 0.0
     life_steps: float = math.inf
     warm_up_steps: int = 0
     whole: bool = False
@@ -296,12 +297,13 @@ class Family:
         seconds = self.policy.rung_seconds(rung)
         if (steps := self.steps_at(record, rung)) is not None:
             made, step_seconds = (record.steps, record.step_seconds) if record else (0, None)
-            seconds = max(1, steps - made) * (step_seconds or self._mean_step_seconds)
+            seconds = max(1, steps - made) * (step_seconds or self.mean_step_seconds or self.step_seconds or 0.0)
         return max(self.cost_model.segment(trial, max(0.0, seconds)), self.least(trial, record))
 
-    @property
-    def _mean_step_seconds(self) -> float:
-        return statistics.fmean(self.timed) if self.timed else self.step_seconds or 0.0
+    def time(self, step_seconds: float) -> None:
+        """A trial's step time is known."""
+        self.timed += 1
+        self.mean_step_seconds += (step_seconds - self.mean_step_seconds) / self.timed
 
     def least(self, trial: str | None, record: TrialRecord | None) -> float:
         """Device-seconds in which a trial comes to a report; a lease of less would be lost. 0: it reports steadily."""

@@ -11,7 +11,6 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from statistics import fmean
 from typing import Self
 
 from tune.errors import UserError
@@ -167,7 +166,7 @@ class State:
         if report.step_seconds and not record.step_seconds:
             record.step_seconds = report.step_seconds
             if record.confirms is None:
-                family.timed.append(report.step_seconds)
+                family.time(report.step_seconds)
         record.gap = max(record.gap, report.gap or 0.0)
         family.gap = max(family.gap, record.gap)
         if report.gap is not None and family.step_seconds is None and report.step_seconds:
@@ -252,7 +251,7 @@ class State:
         if now.processor != self._processor and self._processor is not None:
             for family in self.families.values():
                 family.cost_model.forget()
-                family.timed = [fmean(family.timed)] if family.timed else []
+                family.timed = min(1, family.timed)  # their mean counts as one trial of the new processor
         self._processor = now.processor
 
     def digest(self) -> dict[str, str]:

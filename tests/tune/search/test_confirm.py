@@ -53,6 +53,8 @@ def test_two_are_trained_alike_with_seeds_of_their_own_and_one_of_them_has_the_l
         assert [records[name].config for name in names] == [
             records[of].config | {"seed": number} for number in range(1, seeds + 1)
         ]
+    (family,) = search.engine.families.values()
+    assert family.timed == sum(each.confirms is None and each.step_seconds is not None for each in records.values())
     steps = {of: {records[name].steps for name in names} for of, names in pairs.items()}
     assert all(len(each) == 1 for each in steps.values()), "each seed of one as long"
     ends = {
