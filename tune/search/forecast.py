@@ -26,6 +26,10 @@ LEAST_PROMISE = 1e-300
 """Of a prior: one that rules out all says nothing; and of what adds nothing to the front."""
 NEXT = 1.001
 """How many times as long a training is for which it is asked what more of it brings."""
+FEWEST_SECOND = 12
+"""Trials go to rung 1, whatever it makes of them."""
+SECOND = 2.0
+"""Times as many as it is expected to make better of all that began go there at most."""
 Entry = tuple[bool, float, str]
 
 
@@ -119,6 +123,8 @@ class Standings:
         self._points: dict[str, tuple[float, Forecast]] = {}
         self._bests: dict[str, float] = {}
         """Of trials that are past theirs."""
+        self._began, self._second, self._worse = 0, 0, 0
+        """Trials that reached rung 0, that reached rung 1, and that it made worse."""
 
     def depart(self, trial: str, goal: int | None) -> bool:
         """A trial is on its way to a rung (None: on its last segment). False where it already was."""
@@ -154,6 +160,7 @@ class Standings:
             return
         standing = self.trials[trial]
         self._points.pop(trial, None)
+        new = rung not in standing.losses
         standing.losses[rung], standing.rung, standing.telling, standing.progress = loss, rung, telling, progress
         if self._has_law and progress.warm and min(progress.size, progress.tokens, loss) > 0:
             standing.observed.append(Observation(size=progress.size, tokens=progress.tokens, loss=loss))
@@ -163,6 +170,9 @@ class Standings:
             now = self._metric.latest(progress.numbers)
             worse = (loss if now is None else now) > before + self._metric.tie
             standing.past_best = self._rises and worse and loss >= before
+        self._began += new and rung == 0
+        self._second += new and rung == 1
+        self._worse += new and rung == 1 and standing.past_best
         self.pause(trial)
         if self._observations > (1 + NEW_SHARE) * self._fitted_to:
             self._fit()
@@ -260,6 +270,12 @@ class Standings:
     def climbing(self) -> int:
         """How many trials are on their way to a rung, whichever."""
         return sum(self._flying.values())
+
+    def enough_second(self) -> bool:
+        """Whether as many trials went to rung 1 as should, by how many it made worse: where losses are at their lowest
+        so early, another configuration is worth more. Above rung 1 a trial's own last fall tells."""
+        better = 1 - self._worse / max(1, self._second)
+        return self._second + self.flying(1) >= max(FEWEST_SECOND, SECOND * better * self._began)
 
     def flying(self, rung: int) -> int:
         """How many trials are on their way to a rung."""

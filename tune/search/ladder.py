@@ -34,11 +34,11 @@ class Rules:
     likewise, where trials have a life of their own, of which none takes more. law: what trials would have at their ends
     is foretold by a law of all of them; doubt: and counts with so many standard deviations on top: one of which little
     is known waits. fall_kept: before there is one, a loss falls over a rung by so much of what it fell over the one
-    below, as on a power law (0: nothing is extrapolated). past_best: trials that got worse wait behind the others.
-    narrow: slots without use are handed back. rush: where a deadline leaves money idle, others than the leader go on.
-    least_gain: nats that the last second of a last segment must be expected to bring, by the law (0: none is cut
-    short). front: trials are worth what they add to the front of size against loss, and points of it share what is kept
-    for a last segment.
+    below, as on a power law (0: nothing is extrapolated). past_best: trials that got worse wait behind the others,
+    and new ones begin where rung 1 makes most of them worse. narrow: slots without use are handed back. rush: where a
+    deadline leaves money idle, others than the leader go on. least_gain: nats that the last second of a last segment
+    must be expected to bring, by the law (0: none is cut short). front: trials are worth what they add to the front of
+    size against loss, and points of it share what is kept for a last segment.
     """
 
     eta: float = 2.0

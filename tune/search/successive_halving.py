@@ -314,6 +314,8 @@ class SuccessiveHalving:
                     return Start(f"of {quota:.0f} s for rung 0, {used:.0f} are used")
                 continue
             trial, flying = self._standings.first(rung - 1), self._standings.flying(rung - 1)
+            if trial is not None and self._rather_new(trial, free):
+                return Start(f"rung {rung} made most of those that reached it worse")
             places = math.ceil(room / (self.ladder.cost(rung) if trial is None else self._price(trial, rung)))
             if trial is not None and places > flying:
                 if self._price(trial, rung) <= free:
@@ -337,6 +339,8 @@ class SuccessiveHalving:
                 return HandBack(f"{left.seconds:.0f} s are left: {PAST_BEST}")
         if trial is None and self._affords_another(room if beside or risen else seconds):
             return Start("no other trial can go on")
+        if trial is not None and self._rather_new(trial, room):
+            return Start("the next rung made most of those that reached it worse")
         trial = trial or risen
         least = self.ladder.overhead + (self.ladder.first if beside else 0.0)
         if beside and trial is not None and math.isinf(self.ladder.life):
@@ -422,6 +426,10 @@ class SuccessiveHalving:
             and math.isfinite(left.wall)
             and left.seconds + left.reserved > self._standings.climbing * left.wall
         )
+
+    def _rather_new(self, trial: str, seconds: float) -> bool:
+        """Whether a new trial goes before this one, which is next."""
+        return self.trials[trial].rung == 0 and self._standings.enough_second() and self._affords_another(seconds)
 
     def _affords_another(self, seconds: float) -> bool:
         return self.more and self._price(None, 0) <= seconds

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.tune.search.alone import STEP, Alone, bare
-from tune.search.forecast import Progress
+from tests.tune.search.alone import STEP, Alone, bare, framed
+from tune.search.forecast import FEWEST_SECOND, Progress
 from tune.search.other_caps import Conditions, other_caps
 from tune.search.simulator import PowerLaw
-from tune.search.successive_halving import FEWEST_TURNED, PAST_BEST, Finish, Left, Promote
+from tune.search.successive_halving import FEWEST_TURNED, PAST_BEST, Finish, Left, Promote, Start
 from tune.winners import last_lines
 
 SEEDS = range(4)
@@ -103,6 +103,30 @@ def test_of_trials_that_tell_their_best_so_far_one_that_a_rung_made_no_better_wa
     policy.more = False
     move = policy.decide(Left(seconds=300.0, slots=1, running=0))
     assert isinstance(move, Promote | Finish) and move.trial == "gains little"
+
+
+def moves_where_rung_1_makes_worse(one_in: float, configs: int) -> list[Start | Promote]:
+    """One trial in so many gets worse there, the others better; until the cap is used or a trial has its end."""
+    policy, left, moves = bare(life=200.0), 3000.0, list[Start | Promote]()
+    policy.refit(framed(life=200.0).fit(left, first=10.0))
+    while isinstance(move := policy.decide(Left(seconds=left, slots=1, running=0)), Start | Promote):
+        trial, rung = (move.trial, move.rung) if isinstance(move, Promote) else (f"t{len(policy.trials):03}", 0)
+        number, price = int(trial[1:]), policy.ladder.cost(rung)
+        policy.promoted(trial, rung, price)
+        policy.reported(trial, rung, 5 + number % 7 + (1 if number % one_in == 0 else -1) * min(rung, 1))
+        left, policy.more = left - price, len(policy.trials) < configs
+        moves.append(move)
+    return moves
+
+
+@pytest.mark.parametrize("one_in", [1, 3, math.inf])
+def test_where_rung_1_makes_nearly_all_worse_new_trials_go_before_it_as_long_as_there_are_any(one_in: float) -> None:
+    for configs in (30, 10_000):
+        moves = moves_where_rung_1_makes_worse(one_in, configs)
+        begun = sum(isinstance(move, Start) for move in moves)
+        second = sum(isinstance(move, Promote) and move.rung == 1 for move in moves)
+        left_out = one_in == 1 and begun < configs
+        assert begun > 2 * FEWEST_SECOND and (second == FEWEST_SECOND if left_out else second >= begun // 2)
 
 
 def test_trials_past_their_best_stay_at_their_ends_under_a_larger_cap() -> None:
