@@ -4,6 +4,7 @@ import functools
 import heapq
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -123,8 +124,9 @@ class Standings:
         self._points: dict[str, tuple[float, Forecast]] = {}
         self._bests: dict[str, float] = {}
         """Of trials that are past theirs."""
-        self._began, self._second, self._worse = 0, 0, 0
-        """Trials that reached rung 0, that reached rung 1, and that it made worse."""
+        self._reached = Counter[int]()
+        self._worse = 0
+        """Trials that rung 1 made worse."""
 
     def depart(self, trial: str, goal: int | None) -> bool:
         """A trial is on its way to a rung (None: on its last segment). False where it already was."""
@@ -170,8 +172,7 @@ class Standings:
             now = self._metric.latest(progress.numbers)
             worse = (loss if now is None else now) > before + self._metric.tie
             standing.past_best = self._rises and worse and loss >= before
-        self._began += new and rung == 0
-        self._second += new and rung == 1
+        self._reached[rung] += new
         self._worse += new and rung == 1 and standing.past_best
         self.pause(trial)
         if self._observations > (1 + NEW_SHARE) * self._fitted_to:
@@ -274,8 +275,12 @@ class Standings:
     def enough_second(self) -> bool:
         """Whether as many trials went to rung 1 as should, by how many it made worse: where losses are at their lowest
         so early, another configuration is worth more. Above rung 1 a trial's own last fall tells."""
-        better = 1 - self._worse / max(1, self._second)
-        return self._second + self.flying(1) >= max(FEWEST_SECOND, SECOND * better * self._began)
+        better = 1 - self._worse / max(1, self._reached[1])
+        return self._reached[1] + self.flying(1) >= max(FEWEST_SECOND, SECOND * better * self._reached[0])
+
+    def share(self, rung: int) -> float:
+        """Of the trials that reached the rung below, those that reached this one or are on their way."""
+        return (self._reached[rung] + self.flying(rung)) / max(1, self._reached[rung - 1])
 
     def flying(self, rung: int) -> int:
         """How many trials are on their way to a rung."""
@@ -296,6 +301,11 @@ class Standings:
             return self._adds_most(None, past_best)
         firsts = [self.first(rung, past_best=past_best) for rung in self._waiting]
         return min((trial for trial in firsts if trial is not None), key=self._entry, default=None)
+
+    def leaders(self, most: int) -> list[str]:
+        """The most promising of all that wait or run and are not past their best."""
+        live = (name for name, each in self.trials.items() if each.state in ("running", "paused") and each.rung >= 0)
+        return heapq.nsmallest(most, (name for name in live if not self.trials[name].past_best), key=self._entry)
 
     def _adds_most(self, rung: int | None, past_best: bool) -> str | None:
         """Of those that wait at a rung (None: at any) the one that is expected to add the most to the front of those

@@ -20,6 +20,8 @@ from tune.search_space import Config
 LEAST_BESIDE = 0.5
 """Of the training that it had, what a last segment beside the leader's must bring, which is a decay: less makes nothing
 of it."""
+LEADERS = 2
+"""Have a slot each before others explore on, where a deadline leaves money idle."""
 CLIMB = 1 / 8
 """Of a last segment, what the next rung of who leads may take; on four tables .08 to .3 come to the same (docs/log.md,
 day 26)."""
@@ -299,7 +301,7 @@ class SuccessiveHalving:
             if not isinstance(move, HandBack | Wait):
                 return move
         if left.running == 0 or self._money_lies_idle(left):
-            return self._lead(left)
+            return self._explore_beside(left) or self._lead(left)
         return move if self._rules.narrow else Wait(move.reason)
 
     def _explore(self, left: Left) -> Move:
@@ -325,6 +327,22 @@ class SuccessiveHalving:
                     return Wait(f"rung {rung - 1} is not complete")
                 return HandBack(f"rung {rung} has room for {places} more, and {left.running} run")
         return HandBack("what runs needs no other slot")
+
+    def _explore_beside(self, left: Left) -> Move | None:
+        """Where a deadline leaves more than the leaders can use, and these have a slot each: from the top rung down one
+        trial in eta of those below goes up, else a new one begins (ASHA, Li et al. 2020, arXiv:1810.05934)."""
+        if not left.running or math.isinf(self.ladder.life):
+            return None
+        if any(self.trials[trial].state == "paused" for trial in self._standings.leaders(LEADERS)):
+            return None
+        seconds = min(left.seconds, left.wall)
+        for rung in range(self.ladder.top, 0, -1):
+            trial = self._standings.first(rung - 1)
+            if trial is None or self._standings.share(rung) * self.ladder.eta >= 1 or self._rather_new(trial, seconds):
+                continue
+            if self._price(trial, rung) <= seconds:
+                return Promote(trial, rung, f"{self._place(trial)}; the leaders have their slots")
+        return Start("the leaders have their slots") if self._affords_another(seconds) else None
 
     def _lead(self, left: Left) -> Move:
         """Nothing is left to explore: the leader goes on, or beside trials that run the best of those that wait."""

@@ -13,7 +13,7 @@ from tests.tune.search.world import Numbered
 from tune.recipe import LIFE_SHARE
 from tune.search.confirm import Confirming
 from tune.search.ladder import Rules
-from tune.search.successive_halving import Finish, HandBack, Left, Promote, Start, SuccessiveHalving, Wait
+from tune.search.successive_halving import LEADERS, Finish, HandBack, Left, Promote, Start, SuccessiveHalving, Wait
 
 SCENARIOS: list[dict[str, Any]] = [
     {},
@@ -114,6 +114,18 @@ def test_a_life_that_the_first_report_tells_makes_the_ladder_of_one_that_was_kno
 
 
 # --- whom it serves
+
+
+@pytest.mark.parametrize("slots", [8, 12])
+@pytest.mark.parametrize("seed", range(3))
+def test_before_a_deadline_that_no_life_fits_in_half_of_each_rung_go_on_beside_the_leaders(
+    slots: int, seed: int
+) -> None:
+    search = played(seconds=300.0 * slots, slots=slots, life=1000.0, deadline=300.0, seed=seed)
+    rows = search.rows("SELECT rung, COUNT(DISTINCT trial) AS trials FROM leases WHERE rung IS NOT NULL GROUP BY rung")
+    reached = [row["trials"] for row in rows]
+    assert len(reached) > 4 and search.spent >= 0.97 * search.seconds
+    assert all(above <= below / 2 + LEADERS for below, above in itertools.pairwise(reached))
 
 
 def test_a_trial_that_fails_is_told_of_as_failed_on_its_way_there_and_not_below() -> None:
