@@ -186,7 +186,7 @@ class Engine:
         answer: HandBack | Wait = HandBack("there is no family")
         idle = [name for name in self.families if self._is_idle(name, wall)] if len(self.families) > 1 else []
         for name in sorted(self.families, key=self._shares.used_share):
-            left = self._shares.left(name, self.slots.free, wall, idle)
+            left = self._shares.left(name, self.slots.free, wall, idle, over=self.wall_left() is not None)
             enough = left.seconds >= LEAST_LEASE_SECONDS
             move = self.families[name].decide(left) if enough else HandBack("nothing is left")
             if not isinstance(move, HandBack | Wait):

@@ -302,10 +302,15 @@ class Standings:
         firsts = [self.first(rung, past_best=past_best) for rung in self._waiting]
         return min((trial for trial in firsts if trial is not None), key=self._entry, default=None)
 
-    def leaders(self, most: int) -> list[str]:
-        """The most promising of all that wait or run and are not past their best."""
-        live = (name for name, each in self.trials.items() if each.state in ("running", "paused") and each.rung >= 0)
-        return heapq.nsmallest(most, (name for name in live if not self.trials[name].past_best), key=self._entry)
+    def led_by(self, count: int) -> bool:
+        """Whether so many of the trials that run, and are not past their best, are more promising than all that
+        wait."""
+        best = self.leader()
+        if best is None:
+            return True
+        wait, run = self._entry(best), (name for name, each in self.trials.items() if each.state == "running")
+        ahead = (name for name in run if self.trials[name].rung >= 0 and self._entry(name) < wait)
+        return sum(1 for _ in itertools.islice(ahead, count)) == count
 
     def _adds_most(self, rung: int | None, past_best: bool) -> str | None:
         """Of those that wait at a rung (None: at any) the one that is expected to add the most to the front of those

@@ -39,14 +39,15 @@ VARYING = re.compile(r"0x[0-9a-f]+|\d+")
 
 @dataclass(frozen=True, kw_only=True)
 class Left:
-    """What a free slot finds: device-seconds neither spent nor reserved, slots, trials, seconds to the deadline, and
-    those that trials on their way to a rung have reserved."""
+    """What a free slot finds: device-seconds neither spent nor reserved, slots, trials, seconds to the deadline or in
+    which the cap should be used, those that trials on their way to a rung have reserved; over: all ends then."""
 
     seconds: float
     slots: int
     running: int
     wall: float = math.inf
     reserved: float = 0.0
+    over: bool = False
 
 
 @dataclass(frozen=True)
@@ -331,9 +332,7 @@ class SuccessiveHalving:
     def _explore_beside(self, left: Left) -> Move | None:
         """Where a deadline leaves more than the leaders can use, and these have a slot each: from the top rung down one
         trial in eta of those below goes up, else a new one begins (ASHA, Li et al. 2020, arXiv:1810.05934)."""
-        if not left.running or math.isinf(self.ladder.life):
-            return None
-        if any(self.trials[trial].state == "paused" for trial in self._standings.leaders(LEADERS)):
+        if not (left.over and left.running and math.isfinite(self.ladder.life) and self._standings.led_by(LEADERS)):
             return None
         seconds = min(left.seconds, left.wall)
         for rung in range(self.ladder.top, 0, -1):
