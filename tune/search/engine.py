@@ -184,9 +184,10 @@ class Engine:
         What those leave over that have nothing more to do, others may use.
         """
         answer: HandBack | Wait = HandBack("there is no family")
+        ends = self.wall_left()
         idle = [name for name in self.families if self._is_idle(name, wall)] if len(self.families) > 1 else []
         for name in sorted(self.families, key=self._shares.used_share):
-            left = self._shares.left(name, self.slots.free, wall, idle, over=self.wall_left() is not None)
+            left = self._shares.left(name, self.slots.free, wall, idle, binding=wall is not None and wall == ends)
             enough = left.seconds >= LEAST_LEASE_SECONDS
             move = self.families[name].decide(left) if enough else HandBack("nothing is left")
             if not isinstance(move, HandBack | Wait):

@@ -449,7 +449,7 @@ class Shares:
         return self._families[name].used / max(self._families[name].seconds, 1e-9)
 
     def left(
-        self, name: str, slots: int, wall: float | None, idle: Collection[str] = (), *, over: bool = False
+        self, name: str, slots: int, wall: float | None, idle: Collection[str] = (), *, binding: bool = False
     ) -> Left:
         """What a family may still use: its own share, and what the `idle` ones of the others left over."""
         family, now = self._families[name], self._accounting.clock()
@@ -462,5 +462,5 @@ class Shares:
             running=len(family.leases),
             wall=math.inf if wall is None else wall,
             reserved=family.rungs_until.beyond(now) / UNIT,
-            over=over,
+            binding=binding,
         )

@@ -27,10 +27,12 @@ LEAST_PROMISE = 1e-300
 """Of a prior: one that rules out all says nothing; and of what adds nothing to the front."""
 NEXT = 1.001
 """How many times as long a training is for which it is asked what more of it brings."""
-FEWEST_SECOND = 12
-"""Trials go to rung 1, whatever it makes of them."""
-SECOND = 2.0
-"""Times as many as it is expected to make better of all that began go there at most."""
+RUNG_1_LEAST = 12
+"""Trials go there, whatever it makes of them."""
+RUNG_1_APART = 4
+"""Of these come from the middle of those that wait, where it made all others worse: who learns fast turns first."""
+RUNG_1_TIMES = 2.0
+"""As many as it is expected to make better, of all that reached rung 0, are enough."""
 Entry = tuple[bool, float, str]
 
 
@@ -125,8 +127,8 @@ class Standings:
         self._bests: dict[str, float] = {}
         """Of trials that are past theirs."""
         self._reached = Counter[int]()
-        self._worse = 0
-        """Trials that rung 1 made worse."""
+        self._worse, self._apart = 0, 0
+        """Trials that rung 1 made worse, and those that went there since it had made all worse."""
 
     def depart(self, trial: str, goal: int | None) -> bool:
         """A trial is on its way to a rung (None: on its last segment). False where it already was."""
@@ -134,6 +136,7 @@ class Standings:
         if standing.state == "running" and standing.goal == goal:
             return False
         self._arrive(standing)
+        self._apart += goal == 1 and standing.rung == 0 and self._all_worse
         standing.goal, standing.state = goal, "running"
         if goal is not None:
             self._flying[goal] = self._flying.get(goal, 0) + 1
@@ -272,11 +275,19 @@ class Standings:
         """How many trials are on their way to a rung, whichever."""
         return sum(self._flying.values())
 
-    def enough_second(self) -> bool:
-        """Whether as many trials went to rung 1 as should, by how many it made worse: where losses are at their lowest
-        so early, another configuration is worth more. Above rung 1 a trial's own last fall tells."""
-        better = 1 - self._worse / max(1, self._reached[1])
-        return self._reached[1] + self.flying(1) >= max(FEWEST_SECOND, SECOND * better * self._reached[0])
+    def enough_at_rung_1(self) -> bool:
+        """Whether as many trials went there as should, by how many of those that reported there it made worse: where
+        losses are at their lowest so early, another configuration is worth more. Above, a trial's own last fall
+        tells."""
+        if self._all_worse and self._apart < RUNG_1_APART:
+            return False
+        better = (1 + self._reached[1] - self._worse) / (2 + self._reached[1])
+        return self._reached[1] + self.flying(1) >= max(RUNG_1_LEAST, RUNG_1_TIMES * better * self._reached[0])
+
+    @property
+    def _all_worse(self) -> bool:
+        """Whether rung 1 made all worse that came from the front, as far as they are enough to tell."""
+        return self._worse == self._reached[1] >= RUNG_1_LEAST - RUNG_1_APART
 
     def share(self, rung: int) -> float:
         """Of the trials that reached the rung below, those that reached this one or are on their way."""
@@ -293,6 +304,9 @@ class Standings:
         waiting = self._waiting.get(rung, [])
         while waiting and not self._waits(waiting[0][-1], rung):
             heapq.heappop(waiting)
+        if rung == 0 and self._all_worse and self._apart < RUNG_1_APART:
+            there = [entry for entry in waiting if self._waits(entry[-1], 0)]
+            return sorted(there)[len(there) // 2][-1] if there else None
         return waiting[0][-1] if waiting and (past_best or not waiting[0][0]) else None
 
     def leader(self, *, past_best: bool = False) -> str | None:
@@ -303,8 +317,8 @@ class Standings:
         return min((trial for trial in firsts if trial is not None), key=self._entry, default=None)
 
     def led_by(self, count: int) -> bool:
-        """Whether so many of the trials that run, and are not past their best, are more promising than all that
-        wait."""
+        """Whether so many of the trials that run are more promising than all that wait and are not past their best;
+        where none such waits, they are."""
         best = self.leader()
         if best is None:
             return True

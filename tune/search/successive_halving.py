@@ -40,14 +40,14 @@ VARYING = re.compile(r"0x[0-9a-f]+|\d+")
 @dataclass(frozen=True, kw_only=True)
 class Left:
     """What a free slot finds: device-seconds neither spent nor reserved, slots, trials, seconds to the deadline or in
-    which the cap should be used, those that trials on their way to a rung have reserved; over: all ends then."""
+    which the cap should be used, those that trials on their way to a rung have reserved; binding: it is a deadline."""
 
     seconds: float
     slots: int
     running: int
     wall: float = math.inf
     reserved: float = 0.0
-    over: bool = False
+    binding: bool = False
 
 
 @dataclass(frozen=True)
@@ -307,7 +307,7 @@ class SuccessiveHalving:
 
     def _explore(self, left: Left) -> Move:
         """Serve the lowest rung below its quota that has someone to serve."""
-        free = self._free(left)
+        free, anew = self._free(left), None
         for rung, (quota, used) in enumerate(zip(self.ladder.quotas, self._used, strict=False)):
             room = quota - used
             if room <= 0:
@@ -317,27 +317,31 @@ class SuccessiveHalving:
                     return Start(f"of {quota:.0f} s for rung 0, {used:.0f} are used")
                 continue
             trial, flying = self._standings.first(rung - 1), self._standings.flying(rung - 1)
-            if trial is not None and self._rather_new(trial, free):
-                return Start(f"rung {rung} made most of those that reached it worse")
+            if trial is not None and rung == 1 and self._standings.enough_at_rung_1() and self.more:
+                anew = self._new_before_rung_1(min(free, left.seconds - self.ladder.kept))
+                continue
             places = math.ceil(room / (self.ladder.cost(rung) if trial is None else self._price(trial, rung)))
             if trial is not None and places > flying:
                 if self._price(trial, rung) <= free:
                     return Promote(trial, rung, self._place(trial))
-            elif flying and left.running:
+            elif flying and left.running and anew is None:
                 if left.running < places:
                     return Wait(f"rung {rung - 1} is not complete")
                 return HandBack(f"rung {rung} has room for {places} more, and {left.running} run")
-        return HandBack("what runs needs no other slot")
+        return anew or HandBack("what runs needs no other slot")
 
     def _explore_beside(self, left: Left) -> Move | None:
         """Where a deadline leaves more than the leaders can use, and these have a slot each: from the top rung down one
         trial in eta of those below goes up, else a new one begins (ASHA, Li et al. 2020, arXiv:1810.05934)."""
-        if not (left.over and left.running and math.isfinite(self.ladder.life) and self._standings.led_by(LEADERS)):
+        climbs = left.binding and left.running and math.isfinite(self.ladder.life) and not self._rules.front
+        if not climbs or not self._standings.led_by(LEADERS):
             return None
         seconds = min(left.seconds, left.wall)
         for rung in range(self.ladder.top, 0, -1):
             trial = self._standings.first(rung - 1)
-            if trial is None or self._standings.share(rung) * self.ladder.eta >= 1 or self._rather_new(trial, seconds):
+            if trial is None or self._standings.share(rung) * self.ladder.eta >= 1:
+                continue
+            if rung == 1 and self._standings.enough_at_rung_1() and self.more:
                 continue
             if self._price(trial, rung) <= seconds:
                 return Promote(trial, rung, f"{self._place(trial)}; the leaders have their slots")
@@ -356,8 +360,9 @@ class SuccessiveHalving:
                 return HandBack(f"{left.seconds:.0f} s are left: {PAST_BEST}")
         if trial is None and self._affords_another(room if beside or risen else seconds):
             return Start("no other trial can go on")
-        if trial is not None and self._rather_new(trial, room):
-            return Start("the next rung made most of those that reached it worse")
+        rather_new = trial is not None and self.trials[trial].rung == 0 and not self.past_best
+        if rather_new and (start := self._new_before_rung_1(room)):
+            return start
         trial = trial or risen
         least = self.ladder.overhead + (self.ladder.first if beside else 0.0)
         if beside and trial is not None and math.isinf(self.ladder.life):
@@ -444,9 +449,10 @@ class SuccessiveHalving:
             and left.seconds + left.reserved > self._standings.climbing * left.wall
         )
 
-    def _rather_new(self, trial: str, seconds: float) -> bool:
-        """Whether a new trial goes before this one, which is next."""
-        return self.trials[trial].rung == 0 and self._standings.enough_second() and self._affords_another(seconds)
+    def _new_before_rung_1(self, seconds: float) -> Start | None:
+        """A new trial, where enough went to rung 1 and so many seconds pay for it."""
+        enough = self._standings.enough_at_rung_1() and self._affords_another(seconds)
+        return Start("rung 1 made most that reached it worse") if enough else None
 
     def _affords_another(self, seconds: float) -> bool:
         return self.more and self._price(None, 0) <= seconds

@@ -2,12 +2,14 @@
 none is expected to gain by is handed back, and said."""
 
 import math
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.tune.search.alone import STEP, Alone, bare, framed
-from tune.search.forecast import FEWEST_SECOND, Progress
+from tune.search.forecast import RUNG_1_LEAST, Progress
 from tune.search.other_caps import Conditions, other_caps
 from tune.search.simulator import PowerLaw
 from tune.search.successive_halving import FEWEST_TURNED, PAST_BEST, Finish, Left, Promote, Start
@@ -105,28 +107,65 @@ def test_of_trials_that_tell_their_best_so_far_one_that_a_rung_made_no_better_wa
     assert isinstance(move, Promote | Finish) and move.trial == "gains little"
 
 
-def moves_where_rung_1_makes_worse(one_in: float, configs: int) -> list[Start | Promote]:
-    """One trial in so many gets worse there, the others better; until the cap is used or a trial has its end."""
-    policy, left, moves = bare(life=200.0), 3000.0, list[Start | Promote]()
-    policy.refit(framed(life=200.0).fit(left, first=10.0))
-    while isinstance(move := policy.decide(Left(seconds=left, slots=1, running=0)), Start | Promote):
-        trial, rung = (move.trial, move.rung) if isinstance(move, Promote) else (f"t{len(policy.trials):03}", 0)
-        number, price = int(trial[1:]), policy.ladder.cost(rung)
-        policy.promoted(trial, rung, price)
-        policy.reported(trial, rung, 5 + number % 7 + (1 if number % one_in == 0 else -1) * min(rung, 1))
-        left, policy.more = left - price, len(policy.trials) < configs
-        moves.append(move)
-    return moves
+def moved(loss: Callable[[int, int], float], configs: int = 10_000, slots: int = 1) -> list[tuple[str, int]]:
+    """Who was taken to which rung, where a trial has a loss there; until the cap is used or a trial has its end. Trials
+    report when all slots are taken."""
+    policy, left, moves, running = bare(life=200.0), 3000.0, list[tuple[str, int]](), list[tuple[str, int]]()
+    policy.refit(framed(life=200.0, slots=slots).fit(left, first=10.0))
+    while True:
+        move = policy.decide(Left(seconds=left, slots=slots - len(running), running=len(running)))
+        if isinstance(move, Start | Promote):
+            taken = (move.trial, move.rung) if isinstance(move, Promote) else (f"t{len(policy.trials):03}", 0)
+            price = policy.ladder.cost(taken[1])
+            policy.promoted(*taken, price)
+            running.append(taken)
+            moves.append(taken)
+            left, policy.more = left - price, len(policy.trials) < configs
+        elif not running:
+            return moves
+        if len(running) == slots or not isinstance(move, Start | Promote):
+            for trial, rung in running:
+                policy.reported(trial, rung, loss(int(trial[1:]), rung))
+            running.clear()
+
+
+def counts(moves: list[tuple[str, int]]) -> Counter[int]:
+    return Counter(rung for _, rung in moves)
 
 
 @pytest.mark.parametrize("one_in", [1, 3, math.inf])
-def test_where_rung_1_makes_nearly_all_worse_new_trials_go_before_it_as_long_as_there_are_any(one_in: float) -> None:
+@pytest.mark.parametrize("slots", [1, 4])
+def test_where_rung_1_makes_nearly_all_worse_new_trials_go_before_it_as_long_as_there_are_any(
+    one_in: float, slots: int
+) -> None:
+    """One in so many is worse there, the others better."""
+
+    def loss(number: int, rung: int) -> float:
+        return 5 + number % 7 + (1 if number % one_in == 0 else -1) * min(rung, 1)
+
     for configs in (30, 10_000):
-        moves = moves_where_rung_1_makes_worse(one_in, configs)
-        begun = sum(isinstance(move, Start) for move in moves)
-        second = sum(isinstance(move, Promote) and move.rung == 1 for move in moves)
-        left_out = one_in == 1 and begun < configs
-        assert begun > 2 * FEWEST_SECOND and (second == FEWEST_SECOND if left_out else second >= begun // 2)
+        taken = counts(moved(loss, configs, slots))
+        left_out = one_in == 1 and taken[0] < configs
+        assert taken[0] > 2 * RUNG_1_LEAST
+        assert RUNG_1_LEAST <= taken[1] < taken[0] / 6 if left_out else taken[1] >= taken[0] // 2 - slots
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize("behind", [0.0, 1.0])
+def test_a_few_that_rung_1_makes_better_reach_their_ends_though_it_made_all_worse_that_led(
+    slots: int, behind: float
+) -> None:
+    """Those that fall are as good as the others at rung 0, and one in ten; or behind all of them, and two in three."""
+
+    def falls(number: int) -> bool:
+        return number % 3 > 0 if behind else number % 10 == 3
+
+    def loss(number: int, rung: int) -> float:
+        start = 5 + (number * 0.618) % 1
+        return start + behind - 0.5 * rung if falls(number) else start + rung
+
+    *_, top = sorted(counts(moved(loss, slots=slots)))
+    assert top >= 4
 
 
 def test_trials_past_their_best_stay_at_their_ends_under_a_larger_cap() -> None:

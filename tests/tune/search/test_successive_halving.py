@@ -122,10 +122,31 @@ def test_before_a_deadline_that_no_life_fits_in_half_of_each_rung_go_on_beside_t
     slots: int, seed: int
 ) -> None:
     search = played(seconds=300.0 * slots, slots=slots, life=1000.0, deadline=300.0, seed=seed)
-    rows = search.rows("SELECT rung, COUNT(DISTINCT trial) AS trials FROM leases WHERE rung IS NOT NULL GROUP BY rung")
+    rows = search.rows(
+        "SELECT COUNT(DISTINCT trial) AS trials FROM leases WHERE rung IS NOT NULL GROUP BY rung ORDER BY rung"
+    )
     reached = [row["trials"] for row in rows]
     assert len(reached) > 4 and search.spent >= 0.97 * search.seconds
     assert all(above <= below / 2 + LEADERS for below, above in itertools.pairwise(reached))
+
+
+def test_a_deadline_that_does_not_bind_changes_nothing() -> None:
+    about = {"seconds": 2400.0, "slots": 8, "life": 1000.0, "within": 600.0}
+    free, bound = (played(**about, deadline=deadline) for deadline in (None, 1e7))
+    assert [dict(row) for row in free.decided()] == [dict(row) for row in bound.decided()]
+
+
+@pytest.mark.parametrize("second", [2.1, 4.0])
+def test_before_a_deadline_the_two_that_lead_go_on_before_others_begin(second: float) -> None:
+    policy = bare(life=200.0)
+    for trial, *losses in (("t001", 3.0, 2.0), ("t002", 3.0, second), ("t003", 3.0, 3.2), ("t004", 4.0)):
+        reach(policy, trial, *losses)
+    for trial, goal in (("t001", 2), ("t003", 3)):
+        policy.promoted(trial, goal, 1e6)
+    for rung in range(policy.ladder.top + 1):
+        policy.promoted("t005", rung, 1e6)
+    move = policy.decide(Left(seconds=900.0, slots=1, running=3, wall=100.0, binding=True))
+    assert isinstance(move, Promote) and move.trial == "t002" if second == 2.1 else not isinstance(move, HandBack)
 
 
 def test_a_trial_that_fails_is_told_of_as_failed_on_its_way_there_and_not_below() -> None:
