@@ -109,7 +109,7 @@ def test_of_trials_that_tell_their_best_so_far_one_that_a_rung_made_no_better_wa
 
 def moved(loss: Callable[[int, int], float], configs: int = 10_000, slots: int = 1) -> list[tuple[str, int]]:
     """Who was taken to which rung, where a trial has a loss there; until the cap is used or a trial has its end. Trials
-    report when all slots are taken."""
+    report when all slots are taken. No slot is of no use before only what is kept for the leader is left."""
     policy, left, moves, running = bare(life=200.0), 3000.0, list[tuple[str, int]](), list[tuple[str, int]]()
     policy.refit(framed(life=200.0, slots=slots).fit(left, first=10.0))
     while True:
@@ -123,6 +123,8 @@ def moved(loss: Callable[[int, int], float], configs: int = 10_000, slots: int =
             left, policy.more = left - price, len(policy.trials) < configs
         elif not running:
             return moves
+        else:
+            assert policy.more is False or left < policy.ladder.kept + policy.ladder.cost(0)
         if len(running) == slots or not isinstance(move, Start | Promote):
             for trial, rung in running:
                 policy.reported(trial, rung, loss(int(trial[1:]), rung))

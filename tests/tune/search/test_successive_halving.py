@@ -136,17 +136,20 @@ def test_a_deadline_that_does_not_bind_changes_nothing() -> None:
     assert [dict(row) for row in free.decided()] == [dict(row) for row in bound.decided()]
 
 
-@pytest.mark.parametrize("second", [2.1, 4.0])
-def test_before_a_deadline_the_two_that_lead_go_on_before_others_begin(second: float) -> None:
+@pytest.mark.parametrize(("waits", "binding", "begins"), [(2.1, True, False), (3.5, True, True), (3.5, False, False)])
+def test_before_a_deadline_the_two_that_lead_go_on_before_others_begin(
+    waits: float, binding: bool, begins: bool
+) -> None:
     policy = bare(life=200.0)
-    for trial, *losses in (("t001", 3.0, 2.0), ("t002", 3.0, second), ("t003", 3.0, 3.2), ("t004", 4.0)):
+    policy.refit(framed(life=200.0).fit(3000.0, first=10.0))
+    for trial, *losses in (("t001", 3.9, 2.0), ("t002", 3.9, waits), ("t003", 3.9, 3.2), ("t004", 4.5)):
         reach(policy, trial, *losses)
-    for trial, goal in (("t001", 2), ("t003", 3)):
-        policy.promoted(trial, goal, 1e6)
+    for trial in ("t001", "t003"):
+        policy.promoted(trial, 2, 1e6)
     for rung in range(policy.ladder.top + 1):
         policy.promoted("t005", rung, 1e6)
-    move = policy.decide(Left(seconds=900.0, slots=1, running=3, wall=100.0, binding=True))
-    assert isinstance(move, Promote) and move.trial == "t002" if second == 2.1 else not isinstance(move, HandBack)
+    move = policy.decide(Left(seconds=900.0, slots=1, running=3, wall=100.0, binding=binding))
+    assert isinstance(move, Start) if begins else isinstance(move, Promote) and move.trial == "t002"
 
 
 def test_a_trial_that_fails_is_told_of_as_failed_on_its_way_there_and_not_below() -> None:
