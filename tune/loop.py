@@ -111,7 +111,6 @@ class Lease:
         self._begun, self.over, self.saving = False, False, False
         self._sent = -math.inf
         self._seconds = {"start": 0.0, "steps": 0.0, "checkpoint": 0.0}
-        self._save_seconds = FIRST_SAVE_SECONDS
         self._unsaved: Save | None = None
         self._numbers: dict[str, float] = {}
         self.checkpoint = newest(Path(terms.folder))
@@ -119,7 +118,7 @@ class Lease:
         self._steps = self._saved_steps = self._steps_before = known.steps
         self._training = self._saved_at = known.training_seconds
         self._gap, self._best = known.gap, known.best
-        self._loss = known.loss
+        self._loss, self._save_seconds = known.loss, known.save_seconds
 
     def begins(self) -> None:
         """It is set up from here on, if it trains; until then the seconds are those of its start."""
@@ -213,8 +212,9 @@ class Lease:
         new.mkdir(parents=True)
         save(new)
         record = Record(
-            steps=self._steps, training_seconds=self._training, gap=self._gap, best=self._best, loss=self._loss
-        )
+            steps=self._steps, training_seconds=self._training, gap=self._gap, best=self._best, loss=self._loss,
+            save_seconds=self._clock() - began,
+        )  # fmt: skip
         (new / RECORD).write_text(json.dumps(vars(record)), encoding="utf-8")
         shutil.rmtree(place, ignore_errors=True)
         new.replace(place)
@@ -270,13 +270,14 @@ def number(value: object) -> float | None:
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """Where a trial was when it was saved: seconds of its training, the longest time between two reports, its best
-    metric so far and the one of then, as the search has them: low is good."""
+    metric so far and the one of then, as the search has them: low is good; seconds in which it was saved."""
 
     steps: int = 0
     training_seconds: float = 0.0
     gap: float = 0.0
     best: float = math.inf
     loss: float = math.inf
+    save_seconds: float = FIRST_SAVE_SECONDS
 
 
 def read(checkpoint: Path) -> Record:

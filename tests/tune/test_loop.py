@@ -221,6 +221,18 @@ def test_checkpoints_are_few_cheap_and_whole_and_the_best_one_stays(world: World
     assert newest(folder) == before
 
 
+def test_on_its_next_lease_what_a_checkpoint_takes_is_known(world: World) -> None:
+    """So a new best is saved at once where that is cheap."""
+    for steps in (1, 3):
+        world.again(steps=steps)
+        world.report(1 / steps, step=steps, save=saving(steps))
+    world.again()
+    world.report(0.1, step=4, save=saving(4))
+    world.report(0.2, step=5, save=saving(5))
+    place = best(Path(world.terms["folder"]))
+    assert place is not None and read(place).steps == 4
+
+
 def test_a_strangers_damaged_record_is_no_checkpoint(world: World) -> None:
     world.again(steps=1)
     world.report(1.0, step=1, save=saving(1))

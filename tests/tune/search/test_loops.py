@@ -54,6 +54,15 @@ def test_good_loops_use_the_cap_and_the_best_value_reported_wins(tmp_path: Path,
     assert {row["perplexity"] for row in found} == {None}
 
 
+def test_a_slot_waits_for_the_first_report_of_the_first_trial(tmp_path: Path) -> None:
+    """Whose lease holds half of what is there, as its loop never reported."""
+    search = Loops(tmp_path / "study", cap=100.0, slots=2, gap=0.5, deadline=60.0)
+    search.run()
+    check(search, 100.0)
+    assert len(search.journal.rows("SELECT slot FROM slots")) == 2
+    assert search.engine.accounting.ledger.spent > 0.9 * 100.0
+
+
 def test_a_printed_ranking_shows_the_trial_its_metric_and_its_configuration(tmp_path: Path) -> None:
     search = Loops(tmp_path / "study", cap=120.0, slots=1, gap=0.5, maximize="accuracy")
     search.run()
