@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tests.bench.table import Row
@@ -18,26 +18,43 @@ RUNGS = (1 / 8, 1 / 4, 1 / 2, 1)
 TRIALS, SEEDS = 10, 20
 LEAST, MOST = 0.7, 0.9
 
+Inside = tuple[int, int]
+"""How many ends are inside, and of how many."""
+
 
 def intervals(data: Path, *, short: bool) -> Iterator[Row]:
-    """The published tables, and recorded ones (.jsonl) that lie in the folder."""
+    """The published tables, and recorded ones (.jsonl) that lie in the folder; then all of a kind as one."""
+    kinds: dict[str, list[list[Inside]]] = {}
     for path in (*sorted(PUBLISHED.glob("*.jsonl")), *sorted(data.glob("*.jsonl"))):
         for table in load(path):
             curves = table.curves
             seconds = min(curve.seconds for curve in curves) if table.own_mode else None
             found = [inside(curves, share, seconds, seeds=2 if short else SEEDS) for share in SHARES]
-            told = [hits / count for hits, count in found if count]
-            yield Row(
-                what=f"{table.name}: ends inside the interval of 80 %, by what is known of the life",
-                against=", ".join(f"1/{1 / each:.0f}" for each, (_, count) in zip(SHARES, found, strict=True) if count),
-                asked=f"{LEAST:g} to {MOST:g}",
-                measured=", ".join(f"{share:.2f}" for share in told),
-                reached=all(LEAST <= share <= MOST for share in told),
-            )  # fmt: skip
+            yield _row(table.name, found)
+            kinds.setdefault("own mode" if table.own_mode else "recorded", []).append(found)
+    for kind, tables in kinds.items():
+        yield _row(f"all {len(tables)} of {kind}", [pooled(share) for share in zip(*tables, strict=True)])
 
 
-def inside(curves: tuple[Curve, ...], share: float, seconds: float | None, *, seeds: int) -> tuple[int, int]:
-    """How many ends are inside, and of how many. seconds: of the lives; None: each has its own."""
+def pooled(found: Iterable[Inside]) -> Inside:
+    """Of several, as one."""
+    hits, counts = zip(*found, strict=True)
+    return sum(hits), sum(counts)
+
+
+def _row(what: str, found: list[Inside]) -> Row:
+    shares = [(f"1/{1 / share:.0f}", *each) for share, each in zip(SHARES, found, strict=True) if each[1]]
+    told = {name: hits / count for name, hits, count in [*shares, ("all", *pooled(found))]}
+    return Row(
+        what=f"{what}: ends inside the interval of 80 %, by what is known of the life",
+        against=", ".join(told), asked=f"{LEAST:g} to {MOST:g}",
+        measured=", ".join(f"{share:.2f}" for share in told.values()),
+        reached=all(LEAST <= share <= MOST for share in told.values()),
+    )  # fmt: skip
+
+
+def inside(curves: tuple[Curve, ...], share: float, seconds: float | None, *, seeds: int) -> Inside:
+    """Of the ends of curves, foretold at a share of their lives. seconds: of the lives; None: each has its own."""
     hits = count = 0
     for seed in range(seeds):
         tried = random.Random(seed).sample(curves, min(TRIALS, 2 * len(curves) // 3))

@@ -37,7 +37,7 @@ LIKELY_DEVIATIONS, DEVIATION_SPREAD = (0.02, 0.02, 0.004), math.log(3)
 
 UNCORRECTED = 4
 """So many falls that came true as foretold are counted beside those that were seen."""
-LIKELY_STRAY, AS_MANY, LEAST_FALL = 2.0, 0.5, 0.01
+LIKELY_STRAY, AS_MANY, LEAST_FALL = 2.0, 0.35, 0.01
 """Standard deviation of how far a fall of the log loss comes out beside the one foretold, as a share of that, before
 anything is known; it counts as so many falls that were seen, of this size at least."""
 
