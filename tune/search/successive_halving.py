@@ -317,7 +317,7 @@ class SuccessiveHalving:
                     return Start(f"of {quota:.0f} s for rung 0, {used:.0f} are used")
                 continue
             trial, flying = self._standings.first(rung - 1), self._standings.flying(rung - 1)
-            if trial is not None and rung == 1 and self._standings.enough_at_rung_1() and self.more:
+            if trial is not None and self._rather_new(rung):
                 anew = self._new_before_rung_1(min(free, left.seconds - self.ladder.kept))
                 continue
             places = math.ceil(room / (self.ladder.cost(rung) if trial is None else self._price(trial, rung)))
@@ -341,7 +341,7 @@ class SuccessiveHalving:
             trial = self._standings.first(rung - 1)
             if trial is None or self._standings.share(rung) * self.ladder.eta >= 1:
                 continue
-            if rung == 1 and self._standings.enough_at_rung_1() and self.more:
+            if self._rather_new(rung):
                 continue
             if self._price(trial, rung) <= seconds:
                 return Promote(trial, rung, f"{self._place(trial)}; the leaders have their slots")
@@ -451,8 +451,12 @@ class SuccessiveHalving:
 
     def _new_before_rung_1(self, seconds: float) -> Start | None:
         """A new trial, where enough went to rung 1 and so many seconds pay for it."""
-        enough = self._standings.enough_at_rung_1() and self._affords_another(seconds)
-        return Start("rung 1 made most that reached it worse") if enough else None
+        begins = self._rather_new(1) and self._affords_another(seconds)
+        return Start("rung 1 made most that reached it worse") if begins else None
+
+    def _rather_new(self, rung: int) -> bool:
+        """Whether a new trial is worth more than one on its way to this rung."""
+        return rung == 1 and self.more and self._standings.enough_at_rung_1()
 
     def _affords_another(self, seconds: float) -> bool:
         return self.more and self._price(None, 0) <= seconds
