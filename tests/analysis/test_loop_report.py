@@ -37,8 +37,7 @@ METRICS = ({"metric": "loss"}, {"maximize": "accuracy"})
 
 def searched(folder: Path, **asked: object) -> Loops:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    search = Loops(folder, **{"cap": 500.0, "slots": 2, "gap": 0.5, "space": SPACE, **asked})
-    search.run()
+    search = Loops(folder, **{"cap": 500.0, "slots": 2, "gap": 0.5, "space": SPACE, **asked}).run()
     return search
 
 

@@ -80,8 +80,7 @@ def test_the_live_view_knows_the_account(tmp_path: Path) -> None:
 def test_a_study_that_was_killed_goes_on_with_what_it_has_left_however_many_share_a_gpu_then(
     tmp_path: Path, after: int
 ) -> None:
-    killed = world(tmp_path, 3)
-    killed.run(reports=25)
+    killed = world(tmp_path, 3).run(reports=25)
     spent = killed.accounting.ledger.spent
     killed.journal.close()
     again = world(tmp_path, after)
@@ -147,8 +146,7 @@ def test_without_a_gpu_it_is_refused_in_one_line_and_auto_is_one(
 
 def test_a_trial_on_many_cores_may_be_charged_for_more_than_the_study_is_old(tmp_path: Path) -> None:
     cores = 1 / 64
-    search = World(tmp_path, cap=64 * 40_000, slots=1, trials_each=cores, shares={"nanogpt": 1.0})
-    search.run()
+    search = World(tmp_path, cap=64 * 40_000, slots=1, trials_each=cores, shares={"nanogpt": 1.0}).run()
     search.journal.note(created=time.time() - 45_000)
     assert search.total("SELECT MAX(charged) FROM leases") > 86_400 + 45_000
     search.journal.close()

@@ -38,8 +38,7 @@ def rows(world: World, seconds: float) -> Iterator[Sample]:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    made = World(tmp_path, cap=1200, slots=2)
-    made.run()
+    made = World(tmp_path, cap=1200, slots=2).run()
     return made
 
 

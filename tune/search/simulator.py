@@ -8,7 +8,7 @@ import heapq
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, Self
 
 from tune.reports import ENDS, LOOKS, WATCH_POINTS, WATCH_SHARE, Ended, Evaluation, Report
 from tune.search.engine import Engine
@@ -122,15 +122,16 @@ class Simulation:
         self._on_slot: dict[int, str] = {}
         self._outcomes: dict[int, Report | None] = {}
 
-    def run(self, reports: float = math.inf) -> None:
-        """To the end of the search, or until so many leases ended; called again it goes on."""
+    def run(self, reports: float = math.inf) -> Self:
+        """To the end of the search, or until so many leases ended; called again it goes on. Returns itself."""
         while reports > 0:
             while self.begin():
                 pass
             if self.engine.done:
-                return
+                return self
             self.go_on()
             reports -= 1
+        return self
 
     def begin(self) -> bool:
         """Begin what the engine decides for a free slot, if anything."""

@@ -60,8 +60,7 @@ def test_it_sees_what_the_engine_knows_and_at_the_end_the_winners_and_why_others
 
 
 def test_of_what_runs_it_tells_what_was_reported_last(tmp_path: Path) -> None:
-    world = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled)
-    world.run(9)
+    world = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled).run(9)
     (who,) = world.engine.running
     assert [each.loss for family in view_of(world).families.values() for each in family.running] == [None]
     for loss in (3.0, 2.0, None):
@@ -160,8 +159,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    made = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled)
-    made.run(9)
+    made = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled).run(9)
     return made
 
 
@@ -225,8 +223,7 @@ class Counting(Listener):
 def test_a_callback_hears_of_everything_and_its_error_ends_it_alone(tmp_path: Path) -> None:
     faulty, counting, said = Faulty(), Counting(), list[str]()
     callbacks = [Callback(each, said.append) for each in (faulty, counting)]
-    world = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled, listen=lambda _: [*callbacks])
-    world.run(10_000)
+    world = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled, listen=lambda _: [*callbacks]).run(10_000)
     for callback in callbacks:
         callback.closed(world.engine)
     assert said == ["callback Faulty: RuntimeError: no network: it is told nothing more; log.txt has where"]

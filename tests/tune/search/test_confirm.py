@@ -45,8 +45,7 @@ def anew(search: Alone | World) -> dict[str, list[str]]:
 def test_two_are_trained_alike_with_seeds_of_their_own_and_one_of_them_has_the_last_segment(
     scenario: dict[str, Any],
 ) -> None:
-    search = Uneven(**{"seeds": 2} | scenario)
-    search.run()
+    search = Uneven(**{"seeds": 2} | scenario).run()
     pairs, records, seeds = anew(search), search.engine.trials, scenario.get("seeds", 2)
     assert len(pairs) == 2 and {len(names) for names in pairs.values()} == {seeds}
     for of, names in pairs.items():
@@ -67,8 +66,7 @@ def test_two_are_trained_alike_with_seeds_of_their_own_and_one_of_them_has_the_l
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_they_keep_to_what_was_kept_and_what_they_leave_over_is_used(scenario: dict[str, Any]) -> None:
-    search = Uneven(**{"seeds": 2} | scenario)
-    search.run()
+    search = Uneven(**{"seeds": 2} | scenario).run()
     for names in anew(search).values():
         for name in names:
             (lease,) = search.rows(f"SELECT * FROM leases WHERE trial = '{name}'")
@@ -79,8 +77,7 @@ def test_they_keep_to_what_was_kept_and_what_they_leave_over_is_used(scenario: d
 
 
 def test_where_there_is_nobody_to_compare_with_the_leader_has_it_all() -> None:
-    search = Alone(seeds=2, configs=1)
-    search.run()
+    search = Alone(seeds=2, configs=1).run()
     assert not anew(search) and search.spent >= 0.95 * search.seconds
 
 

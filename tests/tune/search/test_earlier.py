@@ -102,8 +102,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 def old(asked: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A search that came to its end; a trial took a little more memory than was foretold."""
     folder = tmp_path_factory.mktemp("studies") / "old"
-    made = Made(folder, asked)
-    made.run()
+    Made(folder, asked).run()
     with Journal(folder, new=False) as journal:
         (row,) = journal.rows("SELECT trial, lease, predicted FROM memory WHERE event = 1")
         taken = {"predicted": row["predicted"], "measured": row["predicted"] + 50_000_000}
@@ -176,8 +175,7 @@ def test_killed_and_resumed_without_the_earlier_study_it_decides_the_same(
     there = shutil.copytree(old, tmp_path / "old")
     for reports in (1, 6):
         study = tmp_path / f"new-{reports}"
-        lives = Made(study, replace(asked, learn_from=(there,), out=study))
-        lives.run(reports)
+        lives = Made(study, replace(asked, learn_from=(there,), out=study)).run(reports)
         gone = there.rename(tmp_path / "gone")
         killed = Made(study, Settings.of_study(study))
         gone.rename(there)
@@ -277,8 +275,7 @@ def test_where_more_varies_today_other_configurations_count_for_nothing(asked: S
 
 
 def test_several_are_told_together(asked: Settings, old: Path, new: SearchContext, tmp_path: Path) -> None:
-    again = Made(tmp_path / "again", replace(asked, seed=7))
-    again.run()
+    Made(tmp_path / "again", replace(asked, seed=7)).run()
     both = survey(replace(asked, learn_from=(old, tmp_path / "again")), CORE).learned["nanogpt"]
     alone = new.learned["nanogpt"]
     assert len(both.trials) > len(alone.trials) and len(both.speeds) > len(alone.speeds)

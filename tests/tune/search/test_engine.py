@@ -22,8 +22,7 @@ STOPPED = Report(steps=0, tokens=0, training_seconds=0.0, parameters=1000, secon
 def test_the_cap_holds_and_is_used_every_device_second_is_charged_once_and_each_family_has_a_winner(
     tmp_path: Path, cap: float, slots: int
 ) -> None:
-    world = World(tmp_path, cap=cap, slots=slots, seed=slots)
-    world.run()
+    world = World(tmp_path, cap=cap, slots=slots, seed=slots).run()
     spent = world.accounting.ledger.spent
     assert (0.97 if cap >= 120 else 0.85) * cap <= spent <= cap
     assert world.total("SELECT SUM(closed - opened) FROM slots") == pytest.approx(spent)
@@ -90,8 +89,7 @@ def test_where_the_deadline_binds_runners_up_finish_on_the_free_slots(
 ) -> None:
     """times: of the deadline, the cap over the slots. What cannot be spent before it is no fault of the search's."""
     deadline = times * cap / slots
-    world = World(tmp_path, cap=cap, slots=slots, shares={"nanogpt": 1.0}, deadline=deadline)
-    world.run()
+    world = World(tmp_path, cap=cap, slots=slots, shares={"nanogpt": 1.0}, deadline=deadline).run()
     assert world.now <= deadline
     assert world.accounting.ledger.spent >= 0.85 * min(cap, slots * deadline)
     ends = "SELECT COUNT(*) FROM reports WHERE final"
@@ -114,8 +112,7 @@ def test_a_deadline_ends_no_trial_that_had_no_time_for_a_step(
     query = "SELECT state, reason FROM trials WHERE trial = ?"
     assert tuple(world.journal.rows(query, assignment.trial)[0]) == states
     world.journal.close()
-    later = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, deadline=500)
-    later.run()
+    later = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, deadline=500).run()
     assert (assignment.trial in {each.trial for each in later.assignments}) == (deadline is not None)
 
 

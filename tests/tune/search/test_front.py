@@ -55,18 +55,6 @@ def test_what_is_known_of_a_point_it_adds_and_the_less_is_known_the_more_it_is_e
 # --- a search for it
 
 
-def played(**scenario: Any) -> Alone:
-    search = Alone(**scenario)
-    search.run()
-    return search
-
-
-def searched(seed: int, **about: Any) -> Search:
-    search = Search(seed=seed, **about)
-    search.run()
-    return search
-
-
 def ends(search: Alone) -> list[Point]:
     """Of all trials that came to an end."""
     rows = search.rows("SELECT parameters, valid_loss FROM reports JOIN trials USING (trial) WHERE final")
@@ -86,8 +74,7 @@ class OneSize(Alone):
 def test_among_models_of_one_size_it_is_a_search_for_the_lowest_loss(scenario: dict[str, Any]) -> None:
     found = []
     for rules in (Rules(law=False), Rules(law=False, front=True)):
-        search = OneSize(rules=rules, **scenario)
-        search.run()
+        search = OneSize(rules=rules, **scenario).run()
         found.append([[row[name] for name in ("trial", "action", "rung")] for row in search.decided()])
     assert found[0] == found[1]
 
@@ -96,8 +83,7 @@ def test_among_models_of_one_size_it_is_a_search_for_the_lowest_loss(scenario: d
 def test_where_the_loss_counts_nothing_depends_on_sizes_but_by_the_law(scenario: dict[str, Any]) -> None:
     found = []
     for kind in (Alone, OneSize):
-        search = kind(rules=Rules(law=False), **scenario)
-        search.run()
+        search = kind(rules=Rules(law=False), **scenario).run()
         found.append([[tuple(row) for row in search.decided()], search.spent])
     assert found[0] == found[1]
 
@@ -106,7 +92,7 @@ def test_where_the_loss_counts_nothing_depends_on_sizes_but_by_the_law(scenario:
 def test_without_ends_of_their_own_several_sizes_are_trained_to_one_and_the_cap_is_used(slots: int) -> None:
     volumes, sizes = dict[bool, list[float]](), list[int]()
     for seed in range(4):
-        both = {of: searched(seed, seconds=3000.0, slots=slots, rules=Rules(front=of)) for of in (False, True)}
+        both = {of: Search(seed=seed, seconds=3000.0, slots=slots, rules=Rules(front=of)).run() for of in (False, True)}
         bound = reference([*ends(both[False]), *ends(both[True])])
         for of, search in both.items():
             assert 0.95 * search.seconds <= search.spent <= search.seconds
@@ -119,7 +105,7 @@ def test_without_ends_of_their_own_several_sizes_are_trained_to_one_and_the_cap_
 def test_with_ends_of_their_own_more_of_the_front_is_found(slots: int) -> None:
     volumes = dict[bool, list[float]]()
     for seed in range(6):
-        both = {of: played(seed=seed, slots=slots, life=150.0, rules=Rules(front=of)) for of in (False, True)}
+        both = {of: Alone(seed=seed, slots=slots, life=150.0, rules=Rules(front=of)).run() for of in (False, True)}
         bound = reference([*ends(both[False]), *ends(both[True])])
         for of, search in both.items():
             assert search.spent <= search.seconds

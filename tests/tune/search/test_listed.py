@@ -49,8 +49,7 @@ def test_each_is_trained_to_its_own_end_in_order_and_side_by_side(tmp_path: Path
 
 
 def test_what_the_cap_does_not_pay_for_is_not_begun_and_a_larger_one_goes_on(tmp_path: Path) -> None:
-    search = world(tmp_path, cap=75.0)
-    search.run()
+    search = world(tmp_path, cap=75.0).run()
     listing: Any = search.families["nanogpt"].policy
     assert search.accounting.ledger.spent <= 75
     done, left = ends(search), {each.config["number"] for each in listing.left_out}
@@ -72,16 +71,14 @@ def test_guesses_far_off_are_corrected_by_what_the_first_took(tmp_path: Path) ->
     looks, and nothing but what runs is ever in want of more."""
     for times in (0.1, 4.0):
         guessed = [replace(each, seconds=times * each.seconds) for each in LISTED]
-        search = world(tmp_path / str(times), guessed, cap=240.0)
-        search.run()
+        search = world(tmp_path / str(times), guessed, cap=240.0).run()
         assert ends(search) == {each.config["number"]: each.steps for each in LISTED}, times
         assert search.accounting.ledger.spent <= 240
 
 
 def test_two_alike_but_for_their_steps_are_two_and_what_is_not_in_the_list_is_refused(tmp_path: Path) -> None:
     twice = [LISTED[0], replace(LISTED[0], steps=100)]
-    search = world(tmp_path, twice)
-    search.run()
+    search = world(tmp_path, twice).run()
     assert [row["steps"] for row in search.journal.rows("SELECT steps FROM reports WHERE final ORDER BY trial")] == [
         400,
         100,
@@ -97,13 +94,11 @@ def test_of_two_alike_the_shorter_may_be_begun_first_and_the_longer_stays_to_be_
 ) -> None:
     """As where the cap pays for the shorter one alone."""
     twice = [LISTED[0], replace(LISTED[0], steps=100, seconds=100 * STEP_SECONDS)]
-    search = world(tmp_path, twice, cap=30.0)
-    search.run()
+    search = world(tmp_path, twice, cap=30.0).run()
     listing: Any = search.families["nanogpt"].policy
     assert ends(search) == {1: 100} and [each.steps for each in listing.left_out] == [400]
     search.journal.close()
-    again = world(tmp_path, twice, cap=cap)
-    again.run()
+    again = world(tmp_path, twice, cap=cap).run()
     finals = [row["steps"] for row in again.journal.rows("SELECT steps FROM reports WHERE final ORDER BY trial")]
     assert finals == ([100] if cap == 30.0 else [100, 400])
 
@@ -121,8 +116,7 @@ def test_what_does_not_fit_in_memory_or_diverges_stops_none_of_the_others(tmp_pa
 
 def test_the_last_one_needs_its_price_and_no_margin(tmp_path: Path) -> None:
     """A lease is no longer than what is left, and what is cut short goes on."""
-    search = world(tmp_path, [LISTED[0]], cap=LISTED[0].seconds + 11.0, slots=1)
-    search.run()
+    search = world(tmp_path, [LISTED[0]], cap=LISTED[0].seconds + 11.0, slots=1).run()
     assert ends(search) == {1: LISTED[0].steps}
 
 

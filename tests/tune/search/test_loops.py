@@ -43,8 +43,7 @@ def test_the_cap_holds_whatever_loops_do_and_nothing_of_the_others_is_lost(tmp_p
 
 @pytest.mark.parametrize(("gap", "slots"), [(0.1, 1), (0.5, 4), (4.0, 2)])
 def test_good_loops_use_the_cap_and_the_best_value_reported_wins(tmp_path: Path, gap: float, slots: int) -> None:
-    search = Loops(tmp_path / "study", cap=400.0, slots=slots, gap=gap)
-    search.run()
+    search = Loops(tmp_path / "study", cap=400.0, slots=slots, gap=gap).run()
     check(search, 400.0)
     assert search.engine.accounting.ledger.spent > 0.9 * 400.0
     found = search.values()
@@ -56,16 +55,14 @@ def test_good_loops_use_the_cap_and_the_best_value_reported_wins(tmp_path: Path,
 
 def test_a_slot_waits_for_the_first_report_of_the_first_trial(tmp_path: Path) -> None:
     """Whose lease holds half of what is there, as its loop never reported."""
-    search = Loops(tmp_path / "study", cap=100.0, slots=2, gap=0.5, deadline=60.0)
-    search.run()
+    search = Loops(tmp_path / "study", cap=100.0, slots=2, gap=0.5, deadline=60.0).run()
     check(search, 100.0)
     assert len(search.journal.rows("SELECT slot FROM slots")) == 2
     assert search.engine.accounting.ledger.spent > 0.9 * 100.0
 
 
 def test_a_printed_ranking_shows_the_trial_its_metric_and_its_configuration(tmp_path: Path) -> None:
-    search = Loops(tmp_path / "study", cap=120.0, slots=1, gap=0.5, maximize="accuracy")
-    search.run()
+    search = Loops(tmp_path / "study", cap=120.0, slots=1, gap=0.5, maximize="accuracy").run()
     table = ranking(search.folder, search.metric)
     assert list(table)[:6] == ["trial", "best_accuracy", "width", "rate", "accuracy", "seen"]
     with pd.option_context("display.width", 80, "display.max_columns", 0):
@@ -74,8 +71,7 @@ def test_a_printed_ranking_shows_the_trial_its_metric_and_its_configuration(tmp_
 
 
 def test_with_a_life_trials_end_there_all_at_the_same_steps(tmp_path: Path) -> None:
-    search = Loops(tmp_path / "study", cap=400.0, slots=2, gap=0.5, life=64)
-    search.run()
+    search = Loops(tmp_path / "study", cap=400.0, slots=2, gap=0.5, life=64).run()
     check(search, 400.0)
     at = search.journal.rows("SELECT steps, ended FROM reports WHERE final")
     assert {row["steps"] for row in at if row["ended"] == "returned"} == {64} and max(row["steps"] for row in at) == 64
@@ -89,8 +85,7 @@ def test_with_a_life_trials_end_there_all_at_the_same_steps(tmp_path: Path) -> N
 
 def test_with_other_reports_it_is_told_first_what_takes_long(tmp_path: Path) -> None:
     """A loop that reports rarely has no rung shorter than that: nothing is told apart there."""
-    search = Loops(tmp_path / "study", cap=3300.0, slots=1, gap=60.0)
-    search.run()
+    search = Loops(tmp_path / "study", cap=3300.0, slots=1, gap=60.0).run()
     ladder = search.engine.families["loop"].policy.ladder
     assert ladder.first >= 60 * 0.8 / 5 and search.values()[0]["loss"] is not None
 
@@ -98,8 +93,7 @@ def test_with_other_reports_it_is_told_first_what_takes_long(tmp_path: Path) -> 
 @pytest.mark.parametrize("cut", [1, 4, 9])
 def test_killed_anywhere_it_goes_on_as_what_it_was(tmp_path: Path, cut: int) -> None:
     space = {**SPACE, "fault": choice("none", "never saves", "returns")}
-    search = Loops(tmp_path / "study", cap=300.0, slots=2, gap=0.5, space=space, life=200)
-    search.run(cut)
+    search = Loops(tmp_path / "study", cap=300.0, slots=2, gap=0.5, space=space, life=200).run(cut)
     search.journal.close()
     again = Loops(tmp_path / "study", cap=300.0, slots=2, gap=0.5, space=space, life=200)
     assert not [line for line in again.told if "does not tell" in line]
@@ -113,8 +107,7 @@ def test_killed_anywhere_it_goes_on_as_what_it_was(tmp_path: Path, cut: int) -> 
 def test_with_other_slots_a_study_goes_on_on_its_own_ladder(
     tmp_path: Path, before: int, after: int, life: int | None
 ) -> None:
-    search = Loops(tmp_path / "study", cap=2000.0, slots=before, gap=0.5, life=life)
-    search.run(12)
+    search = Loops(tmp_path / "study", cap=2000.0, slots=before, gap=0.5, life=life).run(12)
     ladder = search.engine.families["loop"].policy.ladder
     search.journal.close()
     again = Loops(tmp_path / "study", cap=2000.0, slots=after, gap=0.5, life=life)
@@ -124,8 +117,7 @@ def test_with_other_slots_a_study_goes_on_on_its_own_ladder(
 @pytest.mark.parametrize("slots", [1, 3])
 def test_a_new_trial_is_expected_to_take_what_the_others_took(tmp_path: Path, slots: int) -> None:
     """Their widths make their steps up to nine times as long; and after a kill it costs the same."""
-    search = Loops(tmp_path / "study", cap=2000.0, slots=slots, gap=0.5, life=100)
-    search.run(24)
+    search = Loops(tmp_path / "study", cap=2000.0, slots=slots, gap=0.5, life=100).run(24)
     family, price = search.engine.families["loop"], search.engine.price_of("loop")(None, 0)
     query = "SELECT step_seconds, MIN(report) FROM reports WHERE step_seconds IS NOT NULL GROUP BY trial"
     first = [row["step_seconds"] for row in search.journal.rows(query)]
@@ -167,8 +159,7 @@ def test_who_reported_once_never_fails_for_want_of_time_and_keeps_its_best(tmp_p
 
 def test_what_crashed_or_diverged_late_counts_with_what_it_had(tmp_path: Path) -> None:
     space = {**SPACE, "fault": choice("crashes", "diverges")}
-    search = Loops(tmp_path / "study", cap=400.0, slots=2, gap=0.5, seed=1, space=space)
-    search.run()
+    search = Loops(tmp_path / "study", cap=400.0, slots=2, gap=0.5, seed=1, space=space).run()
     check(search, 400.0)
     for row in search.values():
         completed = search.journal.rows(

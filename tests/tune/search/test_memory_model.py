@@ -73,8 +73,7 @@ def test_without_a_limit_everything_fits() -> None:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     """Trials that need more than their family's first guess says, under a limit that some of them cannot keep to."""
-    made = World(tmp_path_factory.mktemp("study"), cap=CAP, slots=2, memory_limit=LIMIT)
-    made.run()
+    made = World(tmp_path_factory.mktemp("study"), cap=CAP, slots=2, memory_limit=LIMIT).run()
     return made
 
 
@@ -134,8 +133,7 @@ def test_a_resumed_study_knows_what_it_knew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("parts", ["x", 0, 2**40])
 def test_a_strangers_journal_cannot_cut_batches_into_nonsense(tmp_path: Path, parts: object) -> None:
-    world = World(tmp_path, cap=600, slots=1, memory_limit=LIMIT)
-    world.run(reports=1)
+    world = World(tmp_path, cap=600, slots=1, memory_limit=LIMIT).run(reports=1)
     world.journal.insert("memory", {"at": 1, "trial": "t001", "micro_batches": parts, "predicted": 1, "measured": 1})
     world.journal.close()
     with pytest.raises(ValueError, match="damaged"):

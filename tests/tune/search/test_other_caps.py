@@ -15,25 +15,18 @@ from tune.search.successive_halving import TOO_LITTLE
 TABLES = ("trials", "leases", "reports", "charges", "decisions", "slots")
 
 
-def searched(seed: int = 0, seconds: float = 600.0, **about: Any) -> Search:
-    """One that is over."""
-    search = Search(seed=seed, seconds=seconds, **about)
-    search.run()
-    return search
-
-
 def asking(gain: float, **about: Any) -> Search:
     """One that hands back what brings less than so many nats a second."""
-    return searched(rules=Rules(least_gain=gain), **about)
+    return Search(rules=Rules(least_gain=gain), **about).run()
 
 
 def test_four_of_five_that_go_on_with_twice_the_cap_find_what_was_foretold() -> None:
     inside, narrow, searches = 0, 0, 16
     for seed in range(searches):
-        before = searched(seed, 900.0)
+        before = Search(seed=seed, seconds=900.0).run()
         twice = before.foretold().rows[-1]
         assert (twice.cap, twice.how) == (1800.0, "going on")
-        after = searched(seed, 1800.0, journal=before.accounting.journal)
+        after = Search(seed=seed, seconds=1800.0, journal=before.accounting.journal).run()
         found = min(before.best, after.best)
         inside += twice.low <= found <= twice.high
         middle = math.sqrt(twice.low * twice.high)
@@ -59,7 +52,7 @@ def test_a_larger_cap_is_never_expected_to_bring_less(seed: int) -> None:
 
 
 def test_what_was_found_under_its_own_cap_is_not_foretold() -> None:
-    search = searched()
+    search = Search().run()
     half, whole, twice = search.foretold().rows
     assert (half.how, whole.how, twice.how) == ("from its start", "found", "going on")
     assert whole.low == whole.high == whole.loss == pytest.approx(search.best)
@@ -67,7 +60,7 @@ def test_what_was_found_under_its_own_cap_is_not_foretold() -> None:
 
 
 def test_of_a_trial_that_had_its_end_only_the_way_from_there_is_in_doubt() -> None:
-    search = searched()
+    search = Search().run()
     (name, tokens), *_ = search.rows("SELECT trial, MAX(tokens) FROM reports WHERE final GROUP BY trial")
     behind = Behind(on_rungs=0.0, tokens={}, ends=[End(trial=name, loss=search.best, tokens=tokens)], anew=0)
     caps = OtherCaps(search.policy, behind)
@@ -78,8 +71,7 @@ def test_of_a_trial_that_had_its_end_only_the_way_from_there_is_in_doubt() -> No
 
 
 def test_before_the_first_decay_losses_are_at_a_constant_rate_and_all_is_still_to_come() -> None:
-    search = Search(seconds=600.0)
-    search.run(15)
+    search = Search(seconds=600.0).run(15)
     foretold = search.foretold(over=False)
     assert not foretold.decayed and {row.how for row in foretold.rows[1:]} == {"going on"}
     reached = min(standing.losses[standing.rung] for standing in search.policy.trials.values() if standing.losses)
@@ -87,23 +79,20 @@ def test_before_the_first_decay_losses_are_at_a_constant_rate_and_all_is_still_t
 
 
 def test_whom_the_prior_speaks_against_is_not_foretold_to_have_the_cap() -> None:
-    search = Search()
-    search.run(15)
+    search = Search().run(15)
     leader = search.foretold(over=False).rows[1].trial
-    unlikely = Search(favour=lambda trial: 1e-9 if trial == leader else 1.0)
-    unlikely.run(15)
+    unlikely = Search(favour=lambda trial: 1e-9 if trial == leader else 1.0).run(15)
     assert {leader} < unlikely.policy.trials.keys() and unlikely.foretold(over=False).rows[1].trial != leader
 
 
 def test_of_too_few_sizes_nothing_is_foretold() -> None:
-    foretold = searched(sizes=False).foretold()
+    foretold = Search(sizes=False).run().foretold()
     assert not foretold.rows and foretold.why == "too few sizes for a law of losses: 1 of at least 2 were seen " \
         "after their warm-up"  # fmt: skip
 
 
 def test_before_any_trial_was_seen_twice_nothing_is_foretold() -> None:
-    search = Search()
-    search.run(4)
+    search = Search().run(4)
     foretold = search.foretold(over=False)
     assert (
         not foretold.rows
@@ -123,7 +112,7 @@ def test_where_much_is_asked_of_an_hour_nothing_is_spent_after_the_rungs(slots: 
 
 
 def test_where_nothing_is_asked_or_little_nothing_changes() -> None:
-    alike = [searched(), asking(0.0), asking(1e-12)]
+    alike = [Search().run(), asking(0.0), asking(1e-12)]
     for table in TABLES:
         one, *others = ([tuple(row) for row in each.rows(f"SELECT * FROM {table}")] for each in alike)
         assert all(each == one for each in others)
@@ -160,8 +149,7 @@ def uncut(request: pytest.FixtureRequest) -> Search:
 
 def cut_before_its_end(leases: int, uncut: Search) -> Search:
     """The same search, so many leases before its end; the next have begun."""
-    search = Search(rules=uncut.frame.rules, seconds=900.0)
-    search.run(len(uncut.assignments) - leases)
+    search = Search(rules=uncut.frame.rules, seconds=900.0).run(len(uncut.assignments) - leases)
     while search.begin():
         pass
     return search
@@ -214,9 +202,9 @@ def test_beside_the_leaders_last_segment_no_other_is_trained_that_is_not_expecte
 def test_a_study_that_handed_back_goes_on_under_a_larger_cap_as_far_as_is_asked(seed: int) -> None:
     before = asking(5e-4, seed=seed, seconds=900.0)
     journal, spent = before.accounting.journal, before.spent
-    as_before = searched(seed, 1000.0, rules=Rules(least_gain=5e-4), journal=journal)
+    as_before = Search(seed=seed, seconds=1000.0, rules=Rules(least_gain=5e-4), journal=journal).run()
     assert spent <= as_before.spent < 900.0
     again = as_before.rows("SELECT trial FROM reports WHERE final GROUP BY trial HAVING COUNT(*) > 1")
     assert again == [], "what a trial has had is not done again"
-    all_of_it = searched(seed, 2000.0, journal=journal)
+    all_of_it = Search(seed=seed, seconds=2000.0, journal=journal).run()
     assert 1900.0 < all_of_it.spent <= 2000.0 and all_of_it.best <= before.best

@@ -32,15 +32,10 @@ class Like(Alone):
         return PowerLaw(step_seconds=STEP, floor=2.0 + off, turns=15 / STEP, parameters=1000 * int(trial[1:]))
 
 
-def played(case: dict[str, Any], seed: int = 0) -> Alone:
-    search = Alone(seed=seed, **case)
-    search.run()
-    return search
-
-
 @pytest.fixture(scope="module", params=[(case, seed) for case in CASES for seed in SEEDS], ids=str)
 def found(request: pytest.FixtureRequest) -> Alone:
-    return played(*request.param)
+    case, seed = request.param
+    return Alone(seed=seed, **case).run()
 
 
 def trained(search: Alone) -> dict[str, tuple[float, PowerLaw]]:
@@ -63,8 +58,7 @@ def test_what_is_found_is_the_best_of_any_trial_at_any_time(found: Alone) -> Non
 
 @pytest.mark.parametrize("slots", [1, 2])
 def test_where_none_is_expected_to_gain_the_rest_is_handed_back_and_said(slots: int) -> None:
-    search = Like(seconds=900.0, slots=slots)
-    search.run()
+    search = Like(seconds=900.0, slots=slots).run()
     assert search.spent < 0.8 * search.seconds
     *_, last = search.decided()
     assert last["action"] == "hand back" and last["reason"].endswith(PAST_BEST)
@@ -75,7 +69,7 @@ def test_where_none_is_expected_to_gain_the_rest_is_handed_back_and_said(slots: 
 
 def test_after_the_leader_has_turned_others_are_tried() -> None:
     """As long as these may gain: here some turn late."""
-    search = played(CASES[0])
+    search = Alone(**CASES[0]).run()
     moves = search.decided("start", "promote", "finish")
     first = next(place for place, row in enumerate(moves) if row["action"] == "finish")
     assert {row["action"] for row in moves[first + 1 :]} >= {"start", "finish"}
@@ -171,21 +165,21 @@ def test_a_few_that_rung_1_makes_better_reach_their_ends_though_it_made_all_wors
 
 
 def test_trials_past_their_best_stay_at_their_ends_under_a_larger_cap() -> None:
-    search = played(CASES[0])
+    search = Alone(**CASES[0]).run()
     turned = {row["trial"] for row in search.rows("SELECT trial FROM reports WHERE ended = 'turned'")}
     search.policy.refit(search.policy.refitted(6000.0))
     assert turned and {search.policy.trials[trial].state for trial in turned} == {"finished"}
 
 
 def test_where_losses_only_fall_nothing_is_said_of_a_best() -> None:
-    search = played({"seconds": 600.0, "turning": (math.inf, math.inf)})
+    search = Alone(seconds=600.0).run()
     assert not search.policy.past_best and not search.rows("SELECT 1 FROM reports WHERE ended = 'turned'")
     lines = last_lines(search.accounting.journal, {}, {}, [], cap=search.seconds, spent=search.spent)
     assert not any(PAST_BEST in line for line in lines)
 
 
 def test_what_other_caps_would_bring_is_not_foretold_by_a_law_of_falling_losses() -> None:
-    search = played(CASES[0])
+    search = Alone(**CASES[0]).run()
     conditions = Conditions(
         cap=search.seconds, families={"alone": 1.0}, slots=1, share=1.0, deadline=None, patient=True, over=True
     )

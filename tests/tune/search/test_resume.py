@@ -55,11 +55,9 @@ def test_killed_at_any_moment_it_goes_on_and_the_cap_holds(tmp_path: Path, seed:
 
 def test_an_extended_study_that_is_killed_is_still_extended(tmp_path: Path) -> None:
     """Killed once before its first lease under the new cap and once after some: rungs, places and money stand."""
-    world = World(tmp_path, cap=600, slots=2)
-    world.run()
+    world = World(tmp_path, cap=600, slots=2).run()
     world.journal.close()
-    world = World(tmp_path, cap=600, slots=2)
-    world.run()
+    world = World(tmp_path, cap=600, slots=2).run()
     assert world.assignments == [], "what is over has nothing more to do"
     first_rungs = {name: family.policy.rung_seconds(0) for name, family in world.families.items()}
     for reports in (0, 7):
@@ -84,8 +82,7 @@ def test_a_trial_goes_on_from_its_newest_checkpoint_and_after_its_decay_from_bef
     def saved(name: str, steps: int) -> None:
         save(folder, torch.nn.Linear(1, 1), {"random": torch.zeros(1)}, {"steps": steps}, name)
 
-    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
-    world.run()
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}).run()
     winner = world.journal.rows("SELECT trial FROM reports WHERE final")[0]["trial"]
     world.journal.update("trials", winner, {"state": "running"})
     folder = tmp_path / "checkpoints" / winner
@@ -122,8 +119,7 @@ def test_cut_short_in_its_last_segments_it_ends_as_if_it_had_not_been(front: boo
     whole, cut = Search(**about), Search(**about)
     whole.run()
     killed_in_its_last_segments(cut)
-    after = Search(**about, journal=cut.accounting.journal)
-    after.run()
+    after = Search(**about, journal=cut.accounting.journal).run()
 
     def ends(search: Search) -> dict[str, float]:
         rows = search.rows("SELECT trial, MAX(training_seconds) AS training FROM reports WHERE final GROUP BY trial")
@@ -162,8 +158,7 @@ class Slow(Search):
 
 
 def test_a_last_segment_to_so_many_steps_whose_lease_ran_out_goes_on_to_them() -> None:
-    search = Slow(seconds=1500.0, rules=Rules(least_gain=3e-4))
-    search.run()
+    search = Slow(seconds=1500.0, rules=Rules(least_gain=3e-4)).run()
     (end,) = search.rows("SELECT * FROM reports WHERE final")
     first, again = search.rows("SELECT * FROM leases WHERE rung IS NULL")
     assert first["goal"] == again["goal"] == end["steps"] and not search.decided("wait")

@@ -29,12 +29,6 @@ class Same(Alone):
         return self.like
 
 
-def played(like: PowerLaw, **about: Any) -> Same:
-    search = Same(like, **about)
-    search.run()
-    return search
-
-
 def total(search: Alone, query: str) -> float:
     return float(search.rows(query)[0][0] or 0.0)
 
@@ -60,8 +54,7 @@ def bytecodes(work: Callable[[], object]) -> int:
 
 def test_a_lease_takes_the_search_as_much_work_on_a_thousand_slots_as_on_ten() -> None:
     def work(slots: int) -> int:
-        search = Alone(seconds=4e7, slots=slots)
-        search.run(50)
+        search = Alone(seconds=4e7, slots=slots).run(50)
         assert len(search.accounting.ledger.open_slots) == slots
         return bytecodes(lambda: search.run(50))
 
@@ -74,8 +67,7 @@ def test_a_lease_takes_the_search_as_much_work_on_a_thousand_slots_as_on_ten() -
 def test_what_slots_were_held_is_what_was_spent_and_charged_and_the_cap_holds(
     costs: Costs, life: float, cap: float, slots: int
 ) -> None:
-    search = Alone(seconds=cap, slots=slots, life=life, costs=costs, diverging=0.2)
-    search.run()
+    search = Alone(seconds=cap, slots=slots, life=life, costs=costs, diverging=0.2).run()
     charged = {
         row["what"]: row["seconds"]
         for row in search.rows("SELECT what, SUM(seconds) AS seconds FROM charges GROUP BY 1")
@@ -93,22 +85,21 @@ def test_what_slots_were_held_is_what_was_spent_and_charged_and_the_cap_holds(
 
 def test_slots_wait_beside_the_last_segment_only_as_long_as_what_is_left_pays_for_them() -> None:
     """Even where the policy would keep them: its lease has all of it reserved."""
-    search = Alone(seconds=900.0, slots=8, rules=Rules(narrow=False))
-    search.run()
+    search = Alone(seconds=900.0, slots=8, rules=Rules(narrow=False)).run()
     assert 0.95 * 900.0 < search.spent <= 900.0
 
 
 def test_a_slot_is_charged_a_thaw_where_it_had_another_trial() -> None:
     """One slot, and one trial that climbs on it alone: it is put there once."""
     costs = Costs(start_up=START_UP, overhead=OVERHEAD, thaw=7.0)
-    search = played(PowerLaw(step_seconds=STEP, most=150 / STEP), life=150.0, seconds=400.0, configs=1, costs=costs)
+    search = Same(PowerLaw(step_seconds=STEP, most=150 / STEP), life=150.0, seconds=400.0, configs=1, costs=costs).run()
     leases = total(search, "SELECT COUNT(*) FROM leases")
     assert leases > 1 and search.spent == pytest.approx(START_UP + 7.0 + leases * OVERHEAD + 150.0)
 
 
 def test_what_a_trial_passed_before_the_cap_cut_it_short_counts() -> None:
     like = PowerLaw(step_seconds=1.0, most=1000.0, report_every=10.0)
-    search = played(like, life=1000.0, seconds=300.0, configs=1, costs=FREE)
+    search = Same(like, life=1000.0, seconds=300.0, configs=1, costs=FREE).run()
     (record,) = search.engine.trials.values()
     assert 250 < record.steps < 300
     assert total(search, "SELECT MAX(steps) FROM reports WHERE valid_loss IS NOT NULL") == record.steps
@@ -116,13 +107,13 @@ def test_what_a_trial_passed_before_the_cap_cut_it_short_counts() -> None:
 
 
 def test_no_loss_is_told_before_the_first_report() -> None:
-    search = played(PowerLaw(step_seconds=0.01, report_every=2000.0), slots=2)
+    search = Same(PowerLaw(step_seconds=0.01, report_every=2000.0), slots=2).run()
     assert total(search, "SELECT MIN(steps) FROM reports WHERE valid_loss IS NOT NULL") >= 2000
 
 
 def test_what_does_not_fit_in_memory_is_found_out_once_and_costs_no_step() -> None:
     like = PowerLaw(step_seconds=STEP, memory_bytes=2e9)
-    search = played(like, configs=4, costs=Costs(start_up=5.0, overhead=1.0, thaw=1.0, memory_limit=1e9))
+    search = Same(like, configs=4, costs=Costs(start_up=5.0, overhead=1.0, thaw=1.0, memory_limit=1e9)).run()
     assert {row["reason"].split(":")[0] for row in search.rows("SELECT reason FROM trials")} == {"memory"}
     assert total(search, "SELECT COUNT(*) FROM leases") == 4
     assert search.spent == pytest.approx(4 * (5.0 + 1.0))
@@ -130,7 +121,7 @@ def test_what_does_not_fit_in_memory_is_found_out_once_and_costs_no_step() -> No
 
 @pytest.mark.parametrize("life", [math.inf, 200.0])
 def test_divergence_ends_a_trial_at_its_first_report_that_is_not_finite(life: float) -> None:
-    search = played(PowerLaw(step_seconds=STEP, most=life / STEP, diverges=250.0), life=life, configs=5)
+    search = Same(PowerLaw(step_seconds=STEP, most=life / STEP, diverges=250.0), life=life, configs=5).run()
     assert [record.steps for record in search.engine.trials.values()] == [250.0] * 5
     assert [row["reason"] for row in search.rows("SELECT reason FROM trials")] == ["diverged"] * 5
     assert total(search, "SELECT COUNT(*) FROM reports WHERE valid_loss IS NOT NULL AND steps >= 250") == 0
@@ -138,7 +129,7 @@ def test_divergence_ends_a_trial_at_its_first_report_that_is_not_finite(life: fl
 
 def test_a_trial_ends_where_its_own_life_does_however_short() -> None:
     like = PowerLaw(step_seconds=STEP, most=90 / STEP)
-    search = played(like, life=150.0, seconds=2000.0, configs=4)
+    search = Same(like, life=150.0, seconds=2000.0, configs=4).run()
     assert [record.steps for record in search.engine.trials.values()] == [like.most] * 4
     assert [row["state"] for row in search.rows("SELECT state FROM trials")] == ["finished"] * 4
 
@@ -148,7 +139,7 @@ def test_a_last_segment_has_the_loss_that_its_decay_gives() -> None:
         def final(self, steps: float) -> float:
             return 0.5
 
-    search = played(Decays(step_seconds=STEP))
+    search = Same(Decays(step_seconds=STEP)).run()
     assert [row["valid_loss"] for row in search.rows("SELECT valid_loss FROM reports WHERE final")] == [0.5]
     assert total(search, "SELECT MIN(valid_loss) FROM reports WHERE NOT final") > 1
 

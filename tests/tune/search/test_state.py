@@ -196,8 +196,7 @@ def test_rebuilt_after_memory_ran_out_in_parts_of_every_size_the_state_is_what_i
 @pytest.mark.parametrize("slots", [1, 8])
 def test_on_another_machine_rungs_stay_and_prices_are_learned_anew_and_kept(tmp_path: Path, slots: int) -> None:
     """The third is on the second's machine, and knows what that one learned there."""
-    first = Uneven(tmp_path, seed=0)
-    first.run(8)
+    first = Uneven(tmp_path, seed=0).run(8)
     first.journal.close()
     second = Uneven(tmp_path, seed=0, slots=slots, processor="another")
     assert len(second.told) == 1 and "another processor" in second.told[0]
@@ -221,8 +220,7 @@ def test_on_another_machine_rungs_stay_and_prices_are_learned_anew_and_kept(tmp_
 
 def test_a_state_that_the_journal_does_not_tell_of_is_named_and_the_study_goes_on(tmp_path: Path) -> None:
     """Here what its leases' seconds were for was changed afterwards, and with it the prices that they taught."""
-    world = Uneven(tmp_path, seed=2)
-    world.run(5)
+    world = Uneven(tmp_path, seed=2).run(5)
     for row in world.journal.rows("SELECT charge FROM charges WHERE what = 'steps'"):
         world.journal.update("charges", row["charge"], {"what": "evaluation"})
     world.journal.close()

@@ -35,12 +35,6 @@ KEPT = [scenario for scenario in SCENARIOS if not {"life", "deadline", "seeds", 
 everywhere = pytest.mark.parametrize("scenario", SCENARIOS)
 
 
-def played(**scenario: Any) -> Alone:
-    search = Alone(**scenario)
-    search.run()
-    return search
-
-
 def reach(policy: SuccessiveHalving, trial: str, *losses: float, telling: bool = True) -> None:
     """A trial climbs on, one rung a loss."""
     before = policy.trials[trial].rung if trial in policy.trials else -1
@@ -58,7 +52,7 @@ def left(seconds: float = 500.0, running: int = 0) -> Left:
 
 @everywhere
 def test_the_cap_and_the_deadline_hold_and_something_starts(scenario: dict[str, Any]) -> None:
-    search = played(**scenario)
+    search = Alone(**scenario).run()
     assert search.decided("start") and search.spent <= search.seconds
     assert search.clock.now <= scenario.get("deadline", math.inf)
 
@@ -74,7 +68,7 @@ def test_a_steeper_familys_leader_has_more_unless_the_wall_clock_binds(slots: in
 
 @pytest.mark.parametrize("scenario", KEPT)
 def test_one_trial_finishes_with_what_was_kept_for_it_and_nothing_follows(scenario: dict[str, Any]) -> None:
-    search = played(**scenario)
+    search = Alone(**scenario).run()
     (last,) = search.rows("SELECT * FROM leases WHERE rung IS NULL")
     assert last["reserved"] >= search.ladder.kept - 1
     after = itertools.dropwhile(lambda row: row["action"] != "finish", search.decided())
@@ -84,7 +78,7 @@ def test_one_trial_finishes_with_what_was_kept_for_it_and_nothing_follows(scenar
 
 @pytest.mark.parametrize("seconds", [40.0, 600.0, 14400.0])
 def test_a_cap_of_any_size_compares_trials_and_finishes_one(seconds: float) -> None:
-    search = played(seed=1, seconds=seconds)
+    search = Alone(seed=1, seconds=seconds).run()
     assert 2 <= len(search.decided("start")) <= seconds / 10
     (last,) = search.rows("SELECT * FROM leases WHERE rung IS NULL")
     assert last["reserved"] >= 0.5 * seconds
@@ -92,11 +86,11 @@ def test_a_cap_of_any_size_compares_trials_and_finishes_one(seconds: float) -> N
 
 @pytest.mark.parametrize("slots", [1, 8])
 def test_with_a_life_trials_climb_to_its_end_and_all_is_used_as_long_as_one_can_use_it(slots: int) -> None:
-    search = played(seconds=4000.0, slots=slots, life=200.0)
+    search = Alone(seconds=4000.0, slots=slots, life=200.0).run()
     assert search.ladder.last == 0 and search.ladder.rung_seconds(search.ladder.top) == 200.0
     assert search.spent >= 0.99 * search.seconds
     assert any(record.steps == search.most for record in search.engine.trials.values())
-    few = played(seconds=4000.0, slots=slots, life=200.0, configs=5)
+    few = Alone(seconds=4000.0, slots=slots, life=200.0, configs=5).run()
     assert [record.steps for record in few.engine.trials.values()] == [few.most] * 5
     assert {standing.state for standing in few.policy.trials.values()} == {"finished"}
 
@@ -121,7 +115,7 @@ def test_a_life_that_the_first_report_tells_makes_the_ladder_of_one_that_was_kno
 def test_before_a_deadline_that_no_life_fits_in_half_of_each_rung_go_on_beside_the_leaders(
     slots: int, seed: int
 ) -> None:
-    search = played(seconds=300.0 * slots, slots=slots, life=1000.0, deadline=300.0, seed=seed)
+    search = Alone(seconds=300.0 * slots, slots=slots, life=1000.0, deadline=300.0, seed=seed).run()
     rows = search.rows(
         "SELECT COUNT(DISTINCT trial) AS trials FROM leases WHERE rung IS NOT NULL GROUP BY rung ORDER BY rung"
     )
@@ -132,7 +126,7 @@ def test_before_a_deadline_that_no_life_fits_in_half_of_each_rung_go_on_beside_t
 
 def test_a_deadline_that_does_not_bind_changes_nothing() -> None:
     about = {"seconds": 2400.0, "slots": 8, "life": 1000.0, "within": 600.0}
-    free, bound = (played(**about, deadline=deadline) for deadline in (None, 1e7))
+    free, bound = (Alone(**about, deadline=deadline).run() for deadline in (None, 1e7))
     assert [dict(row) for row in free.decided()] == [dict(row) for row in bound.decided()]
 
 
@@ -153,8 +147,7 @@ def test_before_a_deadline_the_two_that_lead_go_on_before_others_begin(
 
 
 def test_a_trial_that_fails_is_told_of_as_failed_on_its_way_there_and_not_below() -> None:
-    search = Alone(seconds=3000.0, diverging=0.5)
-    search.run()
+    search = Alone(seconds=3000.0, diverging=0.5).run()
     ended = {trial: each.rung for trial, each in search.policy.trials.items() if each.state == "ended"}
     suggestions = search.families["alone"].suggestions
     assert isinstance(suggestions, Numbered) and max(ended.values()) > 0
@@ -163,7 +156,7 @@ def test_a_trial_that_fails_is_told_of_as_failed_on_its_way_there_and_not_below(
 
 @everywhere
 def test_a_diverged_trial_gets_nothing_more(scenario: dict[str, Any]) -> None:
-    search = played(**scenario | {"diverging": 0.5})
+    search = Alone(**scenario | {"diverging": 0.5}).run()
     over = {row["trial"]: row["at"] for row in search.decided("stop") if row["reason"] == "diverged"}
     assert all(over.get(row["trial"], math.inf) > row["opened"] for row in search.rows("SELECT * FROM leases"))
     assert over or search.seconds < 100
@@ -303,7 +296,7 @@ def test_an_interrupted_segment_costs_its_rung_nothing_and_can_be_had_again() ->
 
 
 def test_a_share_that_grows_lets_the_finished_trial_go_on_at_the_same_rungs() -> None:
-    policy = played().policy
+    policy = Alone().run().policy
     rungs = [policy.rung_seconds(rung) for rung in range(5)]
     (finished,) = (trial for trial, standing in policy.trials.items() if standing.state == "finished")
     policy.refit(policy.refitted(1200.0))

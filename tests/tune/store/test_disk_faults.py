@@ -69,8 +69,7 @@ def test_a_fault_of_ours_is_not_taken_for_the_disks(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_journal_on_a_full_disk_keeps_what_was_told_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    world = World(tmp_path, cap=1200, slots=2)
-    world.run(reports=5)
+    world = World(tmp_path, cap=1200, slots=2).run(reports=5)
     pages = world.journal.rows("PRAGMA page_count")[0][0]
     world.journal.rows(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(sqlite3.OperationalError, match="full"):
@@ -85,8 +84,7 @@ def test_a_journal_on_a_full_disk_keeps_what_was_told_and_goes_on_when_there_is_
 
 
 def test_a_journal_that_another_program_writes_on_is_left_as_it_is(tmp_path: Path) -> None:
-    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
-    world.run(reports=2)
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}).run(reports=2)
     told = reports(world)
     stranger = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
     stranger.execute("BEGIN IMMEDIATE")
@@ -162,8 +160,7 @@ HOSTILE = {
 @pytest.fixture(scope="module")
 def four_reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A journal."""
-    world = World(tmp_path_factory.mktemp("study"), cap=600, slots=1)
-    world.run(reports=4)
+    world = World(tmp_path_factory.mktemp("study"), cap=600, slots=1).run(reports=4)
     world.journal.close()
     return world.journal.folder / "journal.db"
 

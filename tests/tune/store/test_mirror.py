@@ -102,8 +102,7 @@ def test_what_the_copied_journal_names_is_in_the_copy_though_checkpoints_come_an
     study: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the snapshot and the copying of checkpoints a trial reports once more, and drops its older ones."""
-    world = world_in(study)
-    world.run(9)
+    world = world_in(study).run(9)
     copies, snapshot, tries = Mirror(study, place, lambda: world.now), Mirror._snapshot, list[str]()
 
     def and_then_it_goes_on(self: Mirror, file: Path) -> list[str]:
@@ -128,8 +127,7 @@ def test_what_the_copied_journal_names_is_in_the_copy_though_checkpoints_come_an
 
 
 def test_a_checkpoint_is_copied_once_and_again_where_another_has_its_name(study: Path, place: Path) -> None:
-    world = world_in(study)
-    world.run(9)
+    world = world_in(study).run(9)
     copies = Mirror(study, place, lambda: world.now)
     copies.copy()
     path = named(study)[0]
@@ -213,8 +211,7 @@ def test_what_cannot_be_is_one_line(study: Path, place: Path) -> None:
 
 
 def test_resume_takes_the_copy_where_the_folder_is_gone(study: Path, place: Path) -> None:
-    world = world_in(study)
-    world.run(9)
+    world = world_in(study).run(9)
     Mirror(study, place, lambda: world.now).copy()
     (study / "mine").write_text("newer")
     assert Settings.of_study(study, mirror=place.parent).mirror == place.parent and (study / "mine").exists()

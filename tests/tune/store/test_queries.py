@@ -155,8 +155,7 @@ def test_of_a_search_that_is_over_the_table_has_the_rankings_order_and_a_curve_e
     tmp_path: Path,
 ) -> None:
     """The whole split is harder than its subset there, and each loss falls from report to report."""
-    world = World(tmp_path, cap=900, slots=2, suggestions=Sampled)
-    world.run()
+    world = World(tmp_path, cap=900, slots=2, suggestions=Sampled).run()
     results = Results(studies=[open_study(tmp_path)])
     assert world.total("SELECT COUNT(*) FROM reports WHERE whole_loss > valid_loss") > 0
     for name in FAMILIES:
