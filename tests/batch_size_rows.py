@@ -1,16 +1,12 @@
 """Rows as the batch_size experiment leaves them, of a machine with so many bytes a row beside some fixed ones."""
 
-import json
 from typing import Any
+
+from tests.training_rows import whole
 
 FIXED, EACH, LIMIT = 100_000_000, 2_000_000, 2_000_000_000
 PAPER = 1.25
 """Times the memory on paper a row takes more."""
-
-
-def row(asked: dict[str, Any], **found: Any) -> dict[str, Any]:
-    """What all rows have."""
-    return {"key": json.dumps([1, asked]), "devices": 1, "asked": asked, "config": {}, "start_up_seconds": 9.0} | found
 
 
 def outcome(rows: int) -> dict[str, Any]:
@@ -29,15 +25,15 @@ def outcome(rows: int) -> dict[str, Any]:
 def batch(rows: int) -> dict[str, Any]:
     """A batch by itself."""
     found = {"paper_bytes": EACH * rows / PAPER, "limit_bytes": LIMIT}
-    return row({"rows": rows, "share": 1.0, "limit": "2GB"}, **found, **outcome(rows))
+    return whole({"rows": rows, "share": 1.0, "limit": "2GB"}, {}, **found, **outcome(rows))
 
 
 def largest() -> dict[str, Any]:
     """Memory holds 950 rows."""
     all_of_them = {rows: outcome(rows) for rows in (32, 128, 512, 950, 955, 2048)}
     tried = [[rows, each["ended"], each.get("memory_bytes")] for rows, each in all_of_them.items()]
-    return row(
-        {"largest": True, "share": 1.0, "limit": "2GB"}, largest=950, fails=955, epoch_rows=16_000, resolved=True,
+    return whole(
+        {"largest": True, "share": 1.0, "limit": "2GB"}, {}, largest=950, fails=955, epoch_rows=16_000, resolved=True,
         limit_bytes=LIMIT, by_rule=800, foretold=960, foretold_from=[32, 128, 512], tried=tried,
         timed=outcome(950) | {"paper_bytes": EACH * 950 / PAPER},
     )  # fmt: skip

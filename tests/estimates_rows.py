@@ -1,19 +1,17 @@
 """Rows as the estimates experiment leaves them where all that is counted is what is on paper."""
 
-import json
 from typing import Any
 
 from model.cost.estimates import TRAINING
 from model.cost.word_model import WordConfig, block_flops, on_paper, parts, step_bytes
+from tests.training_rows import whole
 
 BATCHES = (16, 32, 64, 128, 256)
 
 
 def row(asked: dict[str, Any], heads: int = 2, **found: Any) -> dict[str, Any]:
-    """What all rows have."""
-    config = {"d_model": 200, "heads": heads, "layers": 1}
-    key = json.dumps([1, asked, config])
-    return {"key": key, "devices": 1, "asked": asked, "config": config, "start_up_seconds": 9.0} | found
+    """Of a block with so many heads."""
+    return whole(asked, {"d_model": 200, "heads": heads, "layers": 1}, **found)
 
 
 def step(of: str, batch: int, heads: int = 2) -> dict[str, Any]:

@@ -1,15 +1,11 @@
 """Rows as the loader experiment leaves them, of loops that take what a small model of them says."""
 
-import json
 from typing import Any
+
+from tests.training_rows import same, whole
 
 USE, LOAD, PASS = 20e-3, 30e-3, 2e-3
 """Seconds of a batch: to use it, to make it, and to pass it on from another process."""
-
-
-def same(value: float) -> list[float]:
-    """A figure that is certain."""
-    return [value, value, value]
 
 
 def source(name: str, wait: float, none: float, **more: float) -> dict[str, Any]:
@@ -35,12 +31,8 @@ def settings() -> dict[str, Any]:
 
 def row(asked: dict[str, Any], sources: list[dict[str, Any]]) -> dict[str, Any]:
     """What all rows have."""
-    return {
-        "key": json.dumps([2, asked], sort_keys=True), "devices": 2, "asked": asked, "config": {}, "rows": 128,
-        "batches": 32, "items": 50_000, "sources": sources,
-        "rounds": {f"{sources[0]['name']} loop whole": [0.1] * 9},
-        "start_up_seconds": 9.0,
-    }  # fmt: skip
+    rounds = {f"{sources[0]['name']} loop whole": [0.1] * 9}
+    return whole(asked, {}, 2, rows=128, batches=32, items=50_000, sources=sources, rounds=rounds)
 
 
 def all_rows(most: int = 10, **of: float) -> list[dict[str, Any]]:

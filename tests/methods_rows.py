@@ -1,9 +1,8 @@
 """Rows as the experiments `methods` and `stages` leave them, by a rule that is easy to follow by hand."""
 
-import json
 from typing import Any
 
-from tests.training_rows import ended, row
+from tests.training_rows import ended, row, whole
 
 METHODS: dict[str, dict[str, Any]] = {
     "full precision": {}, "smaller batch": {"batch_tokens": 384}, "accumulation": {"micro_batches": 4},
@@ -14,12 +13,6 @@ SECONDS = {"smaller batch": 0.5, "accumulation": 1.5, "mixed precision": 0.8}
 LOSS = {"smaller batch": 0.1, "SGD": 0.3, "mixed precision": 0.001}
 STEPS = 2_000
 STAGES = "data", "forward", "loss and backward", "optimizer", "evaluation", "rest"
-
-
-def whole(asked: dict[str, Any], config: dict[str, Any], **found: Any) -> dict[str, Any]:
-    """What all rows have."""
-    key = json.dumps([1, asked, config], sort_keys=True)
-    return {"key": key, "devices": 1, "asked": asked, "config": config, "start_up_seconds": 9.0} | found
 
 
 def method_row(

@@ -1,26 +1,17 @@
 """Rows as the scaling experiment leaves them, of a machine whose seconds are made up."""
 
-import json
 from typing import Any
+
+from tests.training_rows import same, whole
 
 EXPOSED = 0.5
 """The share of its communication that a step waits for."""
 BYTES, TOKENS_A_ROW, EPOCH_ROWS = 3_200_000, 64, 15_360
 
 
-def same(value: float) -> list[float]:
-    """A figure that is certain."""
-    return [value, value, value]
-
-
 def row(devices: int, asked: dict[str, Any], **found: Any) -> dict[str, Any]:
     """What all rows have."""
-    key = json.dumps([devices, asked], sort_keys=True)
-    return (
-        {"key": key, "devices": devices, "asked": asked, "config": {}, "start_up_seconds": 9.0}
-        | {"disturbed": False, "others_cores": 0.0}
-        | found
-    )
+    return whole(asked, {}, devices, disturbed=False, others_cores=0.0, **found)
 
 
 def computing(rows: int) -> float:

@@ -22,9 +22,9 @@ from analysis.experiments.scaling import communication, published_speed_ups, spe
 from analysis.experiments.transfer import line_of, losses_table, width
 from analysis.settings import PlotSettings
 from analysis.study import Study
-from tests import batch_size_rows, estimates_rows, loader_rows, methods_rows, scaling_rows, transfer_rows
+from tests import batch_size_rows, estimates_rows, loader_rows, methods_rows, scaling_rows
 from tests.analysis.conftest import Written, do, study_of_rows, study_of_trials
-from tests.training_rows import precise, row
+from tests.training_rows import diverged, parabola, precise, row, transferred
 from tune.arithmetic import mean_interval
 from tune.errors import UserError
 
@@ -66,7 +66,7 @@ DRAWN: dict[str, tuple[list[dict[str, Any]], set[str]]] = {
     "precision": (precise(LOSSES, {"fp32": 60.0, "bf16": 30.0}), {"precisions"}),
     "scaling": (scaling_rows.all_rows(), {"speed-up", "communication"}),
     "stages": (methods_rows.stage_rows(), {"stages", "stages-bars"}),
-    "transfer": (transfer_rows.all_rows(), {"transfer-width", "transfer-depth"}),
+    "transfer": (transferred(), {"transfer-width", "transfer-depth"}),
 }
 """The rows of each experiment, and the pictures that there are of them."""
 KNOWN = {"95", "65,000"}
@@ -257,14 +257,14 @@ def test_curves_end_where_the_rows_do(drawn: Drawn) -> None:
 
 
 def test_each_panel_has_a_line_for_each_shape_and_a_loss_that_diverged_is_nowhere(tmp_path: Path) -> None:
-    study = study_of_trials(tmp_path / "x", "transfer", transfer_rows.diverged(transfer_rows.all_rows(seeds=2), 3))
+    study = study_of_trials(tmp_path / "x", "transfer", diverged(transferred(seeds=2), 3))
     lines = [plot.get_lines() for plot in width(study).figure.axes]
     assert [len(each) for each in lines] == [2 * 3 + 1] * 2, "each with its best rate marked, and the base's"
     table = losses_table(study)
     assert len(table) == 7 * 7 and table["loss"].isna().sum() == 7, "seeds are one point"
     assert len(line_of(table, "d_model", 32, True)) == len(line_of(table, "d_model", 32, False)) == 7
     assert table[table["base"]]["loss"].min() == pytest.approx(1.505)
-    lacking = transfer_rows.rows_of({}, seeds=2)[:-1]
+    lacking = parabola({}, seeds=2)[:-1]
     fewer = losses_table(study_of_trials(tmp_path / "y", "transfer", lacking))
     assert fewer["loss"].min() == pytest.approx(1.5), "of the seed that has every rate"
 
@@ -282,8 +282,8 @@ ALONE = [each for each in scaling_rows.all_rows() if each["devices"] == 1]
         (speed_up, "scaling", ALONE, "measured one device only; measure more with --devices"),
         (communication, "scaling", ALONE, "measured one device only; measure more with --devices"),
         (main_effects, "ablation", [], "no trial that came to its end yet; go on with it"),
-        (width, "transfer", transfer_rows.rows_of({}), "measured one d_model only; go on with it"),
-        (width, "transfer", transfer_rows.all_rows()[7:], "has not measured the base yet; go on with it"),
+        (width, "transfer", parabola({}), "measured one d_model only; go on with it"),
+        (width, "transfer", transferred()[7:], "has not measured the base yet; go on with it"),
     ],
 )
 def test_where_there_is_nothing_to_draw_it_is_said(tmp_path: Path, draw: Any, name: str, rows: Any, said: str) -> None:

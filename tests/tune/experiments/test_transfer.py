@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from model.config import Config
-from tests.transfer_rows import CURVATURE, RATE, all_rows, diverged, rows_of
+from tests.training_rows import CURVATURE, RATE, diverged, parabola, transferred
 from tests.tune.experiments.conftest import studied
 from tune.devices import Devices
 from tune.experiments.base import ExperimentSettings
@@ -89,7 +89,7 @@ def test_the_optimum_of_a_parabola_is_its_vertex(spacing: float) -> None:
 
 
 def test_drift_and_regret_are_those_that_the_rows_were_made_with() -> None:
-    found = descents(all_rows(seeds=2))
+    found = descents(transferred(seeds=2))
     base = base_of(found)
     assert base is not None
     for ruled, drift in ((True, 0.0), (False, -2.0)):
@@ -100,7 +100,7 @@ def test_drift_and_regret_are_those_that_the_rows_were_made_with() -> None:
 
 
 def test_a_seed_that_lacks_rates_of_the_others_does_not_count_until_it_has_them() -> None:
-    rows = all_rows(seeds=2)
+    rows = transferred(seeds=2)
     last = next(row for row in reversed(rows) if row["config"]["seed"] == 1)
     found = descents([row for row in rows if row is not last])
     assert sorted(len(each.seeds) for each in found) == [1, *[2] * 6]
@@ -108,26 +108,26 @@ def test_a_seed_that_lacks_rates_of_the_others_does_not_count_until_it_has_them(
 
 
 def test_a_rate_that_a_shape_never_had_has_no_regret_and_one_that_diverged_an_infinite_one() -> None:
-    wide = rows_of({"d_model": 512}, False)
+    wide = parabola({"d_model": 512}, False)
     without = [row for row in wide if row["config"]["learning_rate"] != RATE]
     for rows, cell in ((without, "-"), (diverged(wide, 0), "diverged")):
-        width, *_, table = tables([*rows_of({}), *rows])
+        width, *_, table = tables([*parabola({}), *rows])
         assert width.rows[-1][-1] == cell and cell in table.rows[-1]
-    (nothing,) = tables([row | {"valid_loss": None} for row in rows_of({})])
+    (nothing,) = tables([row | {"valid_loss": None} for row in parabola({})])
     assert set(nothing.rows[0][1:]) == {"diverged"}, "of a base without any loss there is nothing to compare"
 
 
 def test_an_optimum_at_an_end_is_told_as_a_bound_and_so_is_what_the_bases_rate_costs_there() -> None:
-    assert not [cell for table in tables(all_rows()) for cells in table.rows for cell in cells if cell[0] in "<>"]
-    falling = [row | {"valid_loss": math.log2(row["config"]["learning_rate"] / RATE)} for row in all_rows()]
+    assert not [cell for table in tables(transferred()) for cells in table.rows for cell in cells if cell[0] in "<>"]
+    falling = [row | {"valid_loss": math.log2(row["config"]["learning_rate"] / RATE)} for row in transferred()]
     wide = [row["config"].get("scaling_rules") is False and row["config"]["d_model"] == 512 for row in falling]
-    width = tables([other if of_it else row for other, row, of_it in zip(falling, all_rows(), wide, strict=True)])[0]
+    width = tables([other if of_it else row for other, row, of_it in zip(falling, transferred(), wide, strict=True)])[0]
     assert width.rows[-1][-2].startswith("< ") and width.rows[-1][-1] == ">= 3.000"
     assert "base's own best" not in width.note and "base's own best" in tables(falling)[0].note
 
 
 def test_tables_are_of_the_rows() -> None:
-    width, depth, losses = tables(all_rows())
+    width, depth, losses = tables(transferred())
     assert [cells[0] for cells in width.rows] == ["32", "128", "512"]
     assert [cells[0] for cells in depth.rows] == ["4", "16"]
     for table in (width, depth, losses):
@@ -139,7 +139,7 @@ def test_tables_are_of_the_rows() -> None:
 
 def test_of_few_rows_there_is_less_to_tell() -> None:
     assert tables([]) == []
-    assert len(tables(all_rows()[7:])) == 1, "nothing is compared without the base"
+    assert len(tables(transferred()[7:])) == 1, "nothing is compared without the base"
 
 
 def test_a_study_trains_them_all_and_what_diverges_is_in_its_tables(tmp_path: Path) -> None:
