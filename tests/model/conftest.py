@@ -48,6 +48,12 @@ def small_pairs() -> Config:
     )  # fmt: skip
 
 
+def prepared(text: str, held_out: str) -> TextData:
+    """A text of one document; what is held out is for validation and for the test."""
+    held = [held_out]
+    return prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=[text], valid=held, test=held))
+
+
 @pytest.fixture(scope="session")
 def text_data() -> TextData:
     words = random.Random(0).choices(["the", "cat", "sat", "on", "a", "mat", "and", "saw", "another", "bird"], k=8000)

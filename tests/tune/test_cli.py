@@ -12,13 +12,8 @@ from tune import cli
 from tune.settings import Settings
 from tune.store.journal import Journal
 
+pytestmark = pytest.mark.usefixtures("empty_folder")
 HEAVY = ("ray", "torch", "numpy", "pandas", "optuna", "rich")
-
-
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ it.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from model.config import RECIPES
 from model.families import FAMILIES
 from tests.model.test_families import Bigrams, Guess
 from tests.tune.search.world import World
@@ -24,22 +23,14 @@ from tune.registry import register
 from tune.reports import Report
 from tune.search.engine import Engine
 from tune.search_context import survey
-from tune.search_space import SPACES
 from tune.settings import Settings
 from tune.study import Outcome
 from tune.winners import last_lines, why_none
 
+pytestmark = pytest.mark.usefixtures("forgotten")
 CORE = Devices(kind="cpu", count=1, model="core", precisions=("fp32",), cores=1)
 RAISED = "error: its loss raised ValueError: expected {} (mine.py:12)"
 """What a trial says, with a number that is another in each."""
-
-
-@pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    before = set(SPACES)
-    yield
-    for name in set(SPACES) - before:
-        del SPACES[name], FAMILIES[name], RECIPES[name]
 
 
 @pytest.fixture

@@ -1,14 +1,13 @@
 """A user's own family in a search: registered by name, planned like the others, and its code goes along."""
 
 import sys
-from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 import ray.cloudpickle
 
-from model.config import RECIPES, Config
+from model.config import Config
 from model.families import FAMILIES, Family
 from tests.forked import FORKING
 from tests.model.test_families import Bigrams
@@ -19,6 +18,7 @@ from tune.search_context import survey
 from tune.search_space import SPACES, Space
 from tune.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("forgotten")
 CORE = Devices(kind="cpu", count=1, model="core", precisions=("fp32",), cores=1)
 
 
@@ -26,14 +26,6 @@ def elsewhere(pickled: bytes, line: Connection) -> None:
     """In a process that imported no module of a family's."""
     family = ray.cloudpickle.loads(pickled)["far"]
     line.send((family.space, type(family).__module__ in sys.modules))
-
-
-@pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    before = set(SPACES)
-    yield
-    for name in set(SPACES) - before:
-        del SPACES[name], FAMILIES[name], RECIPES[name]
 
 
 def made(**changes: object) -> type[Family]:

@@ -15,8 +15,8 @@ import torch
 from model.config import Config
 from model.cost import probe as fitting
 from model.cost.probe import FITS, KILLED, RAN_OUT, TOO_LATE, Order, try_batch
-from model.data.corpus import TextCorpus
-from model.data.dataset import TextData, prepare_text
+from model.data.dataset import TextData
+from tests.model.conftest import prepared
 
 CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, batch_tokens=64)
 
@@ -24,9 +24,7 @@ CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, bat
 @pytest.fixture(scope="module")
 def data() -> TextData:
     text = "".join(random.Random(0).choices("abcdefgh ", k=40_000))
-    return prepare_text(
-        TextCorpus(name="text", sha256="", builtin=True, train=[text], valid=[text[:900]], test=[text[:900]])
-    )
+    return prepared(text, text[:900])
 
 
 def order(rows: int, **changes: Any) -> Order:

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from model.data.corpus import TextCorpus
-from model.data.dataset import prepare_text
 from tests.forked import FORKING
+from tests.model.conftest import prepared
 from tests.tune.search.world import World
 from tune.backend import trainable as trial
 from tune.backend.leased import Place
@@ -172,7 +171,7 @@ def drive(folder: Path, line: Connection) -> None:
 def work(folder: Path, driver: Driver, fault: str | None, line: Connection) -> None:
     """A worker that serves a lease, or hangs on it, and then waits for its driver."""
     text = "the cat sat on a mat and saw another bird " * 200
-    data = prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=[text], valid=[text], test=[text]))
+    data = prepared(text, text)
     place = Place(
         folder=folder, device="cpu", threads=1, seed=0, recipes={"nanogpt": dict}, evaluation_tokens={"nanogpt": 256},
         report_every=60.0, driver=driver, memory_limit=None,

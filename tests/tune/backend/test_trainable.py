@@ -16,9 +16,9 @@ import pytest
 
 from model.config import Config, Data
 from model.cost.peak_flops import flops_on
-from model.data.corpus import TextCorpus
-from model.data.dataset import PairData, TextData, prepare_text
+from model.data.dataset import PairData, TextData
 from model.training.learner import Learner
+from tests.model.conftest import prepared
 from tune.backend import leased as trial
 from tune.backend import trainable
 from tune.backend.leased import Life, Place
@@ -70,7 +70,7 @@ def reports(process: TrainingTrial) -> list[Report]:
 @pytest.fixture
 def data() -> TextData:
     text = "the cat sat on a mat and saw another bird " * 200
-    return prepare_text(TextCorpus(name="text", sha256="", builtin=True, train=[text], valid=[text], test=[text]))
+    return prepared(text, text)
 
 
 def test_a_peak_is_measured_where_none_is_told(begin: Begin, data: TextData) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from model.config import Config
-from model.data.corpus import TextCorpus
-from model.data.dataset import TextData, prepare_text
+from model.data.dataset import TextData
 from tests.forked import FORKING
+from tests.model.conftest import prepared
 from tune.backend import worker_group as distributed
 from tune.backend.session import local_ray
 from tune.backend.worker_group import DISMISSED, SHUTDOWN_SECONDS, LeaseOver, Orders, Said, Task, WorkerGroup, new_desk
@@ -36,9 +36,7 @@ GRADIENTS, TRAINING = {"measure": "gradients"}, {"measure": "training", "steps":
 def data() -> TextData:
     words = random.Random(0).choices(["the", "cat", "sat", "on", "a", "mat", "and", "saw", "another", "bird"], k=2000)
     text = " ".join(words)
-    return prepare_text(
-        TextCorpus(name="text", sha256="", builtin=True, train=[text], valid=[text[:900]], test=[text[:900]])
-    )
+    return prepared(text, text[:900])
 
 
 @dataclasses.dataclass

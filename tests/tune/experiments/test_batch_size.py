@@ -11,9 +11,9 @@ import torch
 
 from model.config import Config
 from model.cost.probe import Order
-from model.data.corpus import TextCorpus
-from model.data.dataset import TextData, prepare_text
+from model.data.dataset import TextData
 from tests.batch_size_rows import EACH, FIXED, LIMIT, all_rows, batch, largest, outcome
+from tests.model.conftest import prepared
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
 from tune.experiments import batch_size as its_work
@@ -28,9 +28,7 @@ HELD = (LIMIT - FIXED) // EACH
 @pytest.fixture(scope="module")
 def data() -> TextData:
     text = "".join(random.Random(0).choices("abcdefgh ", k=160_000))
-    return prepare_text(
-        TextCorpus(name="text", sha256="", builtin=True, train=[text], valid=[text[:900]], test=[text[:900]])
-    )
+    return prepared(text, text[:900])
 
 
 @pytest.fixture

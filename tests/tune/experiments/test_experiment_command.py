@@ -26,6 +26,7 @@ from tune.store.journal import Journal
 from tune.units import parse_duration
 from tune.winners import winners
 
+pytestmark = pytest.mark.usefixtures("empty_folder")
 HERE = ("--devices", "2", "--oversubscribe")
 
 
@@ -36,12 +37,6 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (folder / "text.txt").write_text("the cat sat on a mat\n" * 2000)
     (folder / "pairs.txt").write_text("".join(f"we count {i}\tcontamos {i}\n" for i in range(1500)))
     return {"text_corpus": folder / "text.txt", "translation_corpus": folder / "pairs.txt"}
-
-
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 WRONG = {

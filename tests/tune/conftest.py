@@ -1,0 +1,24 @@
+"""An empty folder to be in, and what a test registered forgotten."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from model.config import RECIPES
+from model.families import FAMILIES
+from tune.search_space import SPACES
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    before = set(SPACES)
+    yield
+    for name in set(SPACES) - before:
+        del SPACES[name], FAMILIES[name], RECIPES[name]
