@@ -22,6 +22,9 @@ class Table:
     rows: Sequence[Sequence[str]]
     note: str = ""
 
+    def __post_init__(self) -> None:
+        assert all(len(cells) == len(self.columns) for cells in self.rows), f"{self.title}: a cell for each column"
+
 
 NOTHING = "-"
 """A cell without a figure."""

