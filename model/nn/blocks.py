@@ -15,7 +15,6 @@ from model.nn.attention import Attention, Residual, heads_together, norm, rotary
 from model.nn.decoding import Past
 from model.nn.mup import attention_scale, hidden_std
 from model.nn.precision import Linear
-from tune.errors import UserError
 
 Turns = tuple[Tensor, Tensor]  # cosines and sines (T, K), in the compute dtype
 
@@ -30,10 +29,6 @@ class TransformerConfig:
     layers: int
     dropout: float = 0.0
     scaling_rules: bool = True
-
-    def __post_init__(self) -> None:
-        if self.d_model % self.heads:
-            raise UserError(f"heads: {self.heads} does not divide d_model {self.d_model}; choose a divisor")
 
 
 def turns(length: int, head_width: int) -> Turns:

@@ -133,7 +133,6 @@ class GPTConfig(TransformerConfig):
     taps: int = 0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.architecture not in ARCHITECTURES:
             choices = ", ".join(ARCHITECTURES)
             raise UserError(f"architecture: {self.architecture!r} is unknown; choose one of {choices}")

@@ -201,8 +201,3 @@ def test_decoding_stops_at_eos(width):
         logit = whole(model, *padded_batch(), torch.full((B, 1), BOS))[0, 0, EOS]
         model.embedding.weight[EOS] *= 10 * logit.sign()
     assert model.beam(*padded_batch(), width, limit=50) == [[], [], []]
-
-
-def test_an_impossible_shape_is_refused():
-    with pytest.raises(ValueError, match="heads: 3"):
-        TranslatorConfig(vocabulary=10, pad=7, d_model=16, heads=3, layers=2)
