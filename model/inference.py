@@ -17,6 +17,7 @@ from model.config import Data
 from model.data.dataset import OwnData, PairData, PairSplit, Sentences, TextData
 from model.data.packing import Shape
 from model.data.tokenizer import UNKNOWN_CHARACTER, CharacterTokenizer, Tokenizer
+from model.nn.decoding import beam_search
 from model.nn.gpt import GPT
 from model.nn.translator import Translator
 from model.settings import BEAM_WIDTH, TEMPERATURE, TOP_K, GenerateSettings, TranslateSettings, UseSettings
@@ -49,7 +50,8 @@ def translations(
         for first in range(0, len(alike), SENTENCES_A_BATCH):
             places = alike[first : first + SENTENCES_A_BATCH]
             source, unpadded = _padded([sources[place] for place in places], model)
-            for place, text in zip(places, model.beam(source, unpadded, width, limit, before_step), strict=True):
+            texts = beam_search(model, source, unpadded, width, limit, before_step)
+            for place, text in zip(places, texts, strict=True):
                 found[place] = tokenizer.decode(text)
     return found
 

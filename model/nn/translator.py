@@ -3,7 +3,6 @@
 # Shapes: B batch, T target length, S source length, D d_model, H heads, K head width, L layers, V vocabulary.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from model.nn.attention import Dropout, apart, causal_bias, norm
 from model.nn.blocks import CrossBlock, SelfBlock, TransformerConfig, Turns, initialize_blocks, turns
-from model.nn.decoding import Past, beam_search
+from model.nn.decoding import Past
 from model.nn.mup import TIED_STD, Scaling, hidden_std
 from model.nn.precision import Embedding, Linear, linear
 
@@ -127,13 +126,6 @@ class Translator(nn.Module):
     def past(self, limit: int) -> Past:
         """An empty past with room for `limit` tokens."""
         return Past(self.config.layers, limit)
-
-    def beam(
-        self, source: Tensor, unpadded: Tensor | None, width: int = 4, limit: int = 64,
-        before_step: Callable[[], None] = lambda: None,
-    ) -> list[list[int]]:  # fmt: skip
-        """source (B, S) -> the likeliest text among `width` kept in parallel, at most `limit` tokens, without eos"""
-        return beam_search(self, source, unpadded, width, limit, before_step)
 
     def _turns(self, begin: int, end: int) -> Turns:
         """The tables (T, K) of positions `begin` to `end`; there is no longest sentence."""

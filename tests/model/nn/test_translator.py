@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from model.nn.decoding import LENGTH_PENALTY
+from model.nn.decoding import LENGTH_PENALTY, beam_search
 from model.nn.precision import Embedding
 from model.nn.translator import RESIDENT, Translator, TranslatorConfig
 
@@ -173,14 +173,14 @@ def talkative():
 def test_a_beam_of_one_is_greedy(talkative):
     source, unpadded = padded_batch()
     expected = [reference_greedy(talkative, sentence, 12) for sentence in sentences(source, unpadded)]
-    assert talkative.beam(source, unpadded, 1, 12) == expected
+    assert beam_search(talkative, source, unpadded, 1, 12) == expected
 
 
 def test_beam_is_the_text_of_the_slow_way(talkative):
     torch.manual_seed(2)
     source, unpadded = padded_batch()
     expected = [reference_beam(talkative, sentence, 4, 9) for sentence in sentences(source, unpadded)]
-    assert talkative.beam(source, unpadded, 4, 9) == expected
+    assert beam_search(talkative, source, unpadded, 4, 9) == expected
 
 
 @pytest.mark.parametrize("width", [1, 4])
@@ -188,7 +188,7 @@ def test_decoding_stops_at_the_limit(width):
     model = translator()
     with torch.no_grad():
         model.embedding.weight[EOS] = 0  # its logit is 0 always, and so hardly ever the greatest
-    texts = model.beam(*padded_batch(), width, limit=5)
+    texts = beam_search(model, *padded_batch(), width, limit=5)
     assert max(map(len, texts)) == 5
     assert not any(EOS in text for text in texts)
 
@@ -200,4 +200,4 @@ def test_decoding_stops_at_eos(width):
         model.embedding.weight[:] = torch.randn(D, dtype=torch.float64)  # all words are one
         logit = whole(model, *padded_batch(), torch.full((B, 1), BOS))[0, 0, EOS]
         model.embedding.weight[EOS] *= 10 * logit.sign()
-    assert model.beam(*padded_batch(), width, limit=50) == [[], [], []]
+    assert beam_search(model, *padded_batch(), width, limit=50) == [[], [], []]
