@@ -24,8 +24,8 @@ from tune.search.successive_halving import HandBack, Left, Move, Promote, Start,
 
 ASHA_REDUCTION, ASHA_GRACE = 2, 2
 HYPERBAND_REDUCTION = 2
-OPTUNA_HALVING_REDUCTION, OPTUNA_HALVING_LEAST = 2, 2
-OPTUNA_HYPERBAND_REDUCTION, OPTUNA_HYPERBAND_LEAST = 4, 2
+OPTUNA_HALVING_REDUCTION, OPTUNA_HALVING_GRACE = 2, 2
+OPTUNA_HYPERBAND_REDUCTION, OPTUNA_HYPERBAND_GRACE = 4, 2
 """The best settings of each on the seven tables, of reductions 2 to 5 and graces 1 to 16 (docs/log.md)."""
 FIRST_REPORTS_SHARE = 0.5
 """Of the cap at most: for the first reports of all, before the best go on."""
@@ -192,11 +192,19 @@ class Baseline:
             rung = before + max(1, (rung - before) // 2)
         return rung if self._price(trial, rung) <= min(left.seconds, left.wall) else None
 
-    def next_of(self, before: int, least: float, reduction: float) -> int:
-        """The rung above `before` that is the next of a rule's own ladder of times."""
-        while least <= before + 1:
-            least *= reduction
-        return math.ceil(min(least, self.longest) - 1e-9) - 1
+
+class OwnLadder(Baseline):
+    """A rule that decides at `grace` units of time, and then each time at `reduction` times as many."""
+
+    def __init__(self, *, reduction: float = ASHA_REDUCTION, grace: float = ASHA_GRACE, **common: Any) -> None:
+        super().__init__(**common)
+        self.reduction, self.grace = reduction, grace
+
+    def next_decision(self, trial: str, rung: int) -> int:
+        time = self.grace
+        while time <= rung + 1:
+            time *= self.reduction
+        return math.ceil(min(time, self.longest) - 1e-9) - 1
 
 
 class Stub:
@@ -208,12 +216,11 @@ class Stub:
         self.trial_id, self.status = name, Trial.PENDING
 
 
-class RayAsha(Baseline):
+class RayAsha(OwnLadder):
     """Ray's AsyncHyperBandScheduler."""
 
-    def __init__(self, *, reduction: float = ASHA_REDUCTION, grace: float = ASHA_GRACE, **common: Any) -> None:
+    def __init__(self, **common: Any) -> None:
         super().__init__(**common)
-        self.reduction, self.grace = reduction, min(grace, self.longest)
         self._judges: dict[str, tuple[AsyncHyperBandScheduler, Stub]] = {}
         self._restart()
 
@@ -223,7 +230,7 @@ class RayAsha(Baseline):
             metric="loss",
             mode="min",
             max_t=self.longest,
-            grace_period=self.grace,
+            grace_period=min(self.grace, self.longest),
             reduction_factor=self.reduction,
         )
 
@@ -237,9 +244,6 @@ class RayAsha(Baseline):
     def begin(self, trial: str) -> None:
         self._judges[trial] = self._scheduler, Stub(trial)
         self._scheduler.on_trial_add(None, self._judges[trial][1])
-
-    def next_decision(self, trial: str, rung: int) -> int:
-        return self.next_of(rung, self.grace, self.reduction)
 
     def goes_on(self, trial: str, time: float, loss: float, over: bool) -> bool:
         scheduler, stub = self._judges[trial]
@@ -315,20 +319,19 @@ class RayHyperBand(Baseline):
         self._scheduler.on_trial_remove(self, stub)
 
 
-class OptunaPruner(Baseline):
+class OptunaPruner(OwnLadder):
     """One of Optuna's pruners, by ask and tell."""
 
-    def __init__(self, *, hyperband: bool, reduction: int, least: int, **common: Any) -> None:
+    def __init__(self, *, hyperband: bool, **common: Any) -> None:
         super().__init__(**common)
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", module="optuna")
-        self.hyperband, self.reduction, self.least = hyperband, reduction, least
-        self._rounds = 0
+        self.hyperband, self._rounds = hyperband, 0
         self._asked: dict[str, optuna.Trial] = {}
         self._restart()
 
     def _restart(self) -> None:
-        options: dict[str, Any] = {"min_resource": self.least, "reduction_factor": self.reduction}
+        options: dict[str, Any] = {"min_resource": self.grace, "reduction_factor": self.reduction}
         pruner: optuna.pruners.BasePruner = (
             optuna.pruners.HyperbandPruner(max_resource=math.ceil(self.longest), **options)
             if self.hyperband
@@ -337,9 +340,9 @@ class OptunaPruner(Baseline):
         self._study = optuna.create_study(study_name=f"round {self._rounds}", pruner=pruner)
 
     def again(self) -> bool:
-        self.least *= self.reduction
+        self.grace *= self.reduction
         self._rounds += 1
-        if self.least >= self.longest:
+        if self.grace >= self.longest:
             return False
         self._restart()
         return True
@@ -347,24 +350,20 @@ class OptunaPruner(Baseline):
     def begin(self, trial: str) -> None:
         self._asked[trial] = self._study.ask()
 
-    def next_decision(self, trial: str, rung: int) -> int:
-        return self.next_of(rung, self.least, self.reduction)
-
     def goes_on(self, trial: str, time: float, loss: float, over: bool) -> bool:
         asked = self._asked[trial]
         asked.report(loss, math.floor(time + 1e-9))
         return not asked.should_prune()
 
 
-class PromotionAsha(Baseline):
+class PromotionAsha(OwnLadder):
     """ASHA as it was published (Li et al. 2018, arXiv:1810.05934), and as Syne Tune 0.13 has it: trials are parked at
     each rung; a free slot takes up the best parked one that is among the best 1 / reduction of its rung, the highest
     rung first, else begins a new one; where there is none left, the best parked one of the highest rung.
     """
 
-    def __init__(self, *, reduction: float = ASHA_REDUCTION, grace: float = ASHA_GRACE, **common: Any) -> None:
+    def __init__(self, **common: Any) -> None:
         super().__init__(**common)
-        self.reduction, self.grace = reduction, min(grace, self.longest)
         self._rungs: dict[int, dict[str, float]] = {}
         self._parked: dict[int, set[str]] = {}
 
@@ -389,9 +388,6 @@ class PromotionAsha(Baseline):
         super().promoted(trial, rung, seconds)
         for waiting in self._parked.values():
             waiting.discard(trial)
-
-    def next_decision(self, trial: str, rung: int) -> int:
-        return self.next_of(rung, self.grace, self.reduction)
 
     def goes_on(self, trial: str, time: float, loss: float, over: bool) -> bool:
         rung = self.trials[trial].rung
@@ -436,8 +432,8 @@ class OneReport(Baseline):
 def made(scheduler: str, *, supply: Supply, **common: Any) -> Policy:
     """The baseline of that name."""
     common = {"supply": supply} | common
-    halving = {"reduction": OPTUNA_HALVING_REDUCTION, "least": OPTUNA_HALVING_LEAST}
-    hyperband = {"reduction": OPTUNA_HYPERBAND_REDUCTION, "least": OPTUNA_HYPERBAND_LEAST}
+    halving = {"reduction": OPTUNA_HALVING_REDUCTION, "grace": OPTUNA_HALVING_GRACE}
+    hyperband = {"reduction": OPTUNA_HYPERBAND_REDUCTION, "grace": OPTUNA_HYPERBAND_GRACE}
     makers: dict[str, Callable[[], Policy]] = {
         "ray-asha": lambda: RayAsha(**common),
         "ray-hyperband": lambda: RayHyperBand(configs=supply.count, **common),

@@ -14,7 +14,7 @@ from tune.curves.asked import SCHEDULERS, Amount
 from tune.curves.baselines import (
     ASHA_GRACE,
     ASHA_REDUCTION,
-    OPTUNA_HALVING_LEAST,
+    OPTUNA_HALVING_GRACE,
     OPTUNA_HALVING_REDUCTION,
     Stub,
     made,
@@ -121,7 +121,7 @@ def by_ray() -> Callable[[str, int], bool]:
 def by_optuna() -> Callable[[str, int], bool]:
     """The same of Optuna's successive halving."""
     pruner = optuna.pruners.SuccessiveHalvingPruner(
-        min_resource=OPTUNA_HALVING_LEAST, reduction_factor=OPTUNA_HALVING_REDUCTION
+        min_resource=OPTUNA_HALVING_GRACE, reduction_factor=OPTUNA_HALVING_REDUCTION
     )
     study, asked = optuna.create_study(pruner=pruner), {}
 
