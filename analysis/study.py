@@ -26,8 +26,8 @@ from tune.ranking import TAKEN, compared, configurations, reported
 from tune.reports import Metric
 from tune.search_space import DIMENSIONS, label
 from tune.store.heartbeat import DRIVER, FOLDER, SILENCE_SECONDS
-from tune.store.journal import FILE, connect
-from tune.store.queries import ANEW, PLACES, TRAINED, in_order
+from tune.store.journal import FACTS, FILE, connect, facts_in
+from tune.store.queries import ANEW, PLACES, STORED, TRAINED, in_order, last_rows
 
 RUNS = Path("runs")
 KERNELS = "kernels"
@@ -163,9 +163,8 @@ def open_kernels(folder: Path) -> Study:
 
 
 def _opened(folder: Path) -> Study:
-    facts = read(folder, "SELECT key, value FROM study")
-    values = {key: json.loads(value) for key, value in facts.itertuples(index=False)}
-    return Study(folder=folder, name=folder.resolve().name, facts=values)
+    facts = facts_in(read(folder, FACTS).itertuples(index=False))
+    return Study(folder=folder, name=folder.resolve().name, facts=facts)
 
 
 def newest(runs: Path, *, kernels: bool = False) -> Path:
@@ -217,10 +216,8 @@ def open_studies(folders: Sequence[Path]) -> list[Study]:
 
 def experiment_rows(study: Study, name: str) -> list[dict[str, Any]]:
     """The last row of each point that was measured. UserError where there is none."""
-    query = "SELECT value FROM rows WHERE experiment = ? ORDER BY row"
-    values = study.read(query, name)["value"] if study.has("rows", "value") else []
-    found = {row["key"]: row for row in map(json.loads, values)}
-    measured = [row for row in found.values() if "skipped" not in row]
+    stored = study.read(STORED, name).itertuples(index=False) if study.has("rows", "value") else []
+    measured = [row for row in last_rows(stored).values() if "skipped" not in row]
     if not measured:
         raise UserError(f"study: {study.name!r} has no row of {name}; make one: {called('tune/experiment.py')} {name}")
     return measured

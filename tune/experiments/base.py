@@ -24,7 +24,7 @@ from tune.flags import invalid
 from tune.own_space import LOOP
 from tune.recipe import SETTABLE, followed
 from tune.search_space import DIMENSIONS, Dimensions, Space, Value, fix_text, label
-from tune.store.journal import Journal, connect
+from tune.store.journal import FACTS, Journal, connect, facts_in
 from tune.store.queries import TRAINED, best_so_far
 from tune.table_text import Table
 
@@ -211,7 +211,7 @@ def winner_of(study: Path, families: Sequence[str]) -> dict[str, Any]:
     """
     try:
         with closing(connect(study)) as journal:
-            facts = {row["key"]: json.loads(row["value"]) for row in journal.execute("SELECT key, value FROM study")}
+            facts: dict[str, Any] = facts_in(journal.execute(FACTS))
             best, asked, shares = best_so_far(journal), facts["settings"], facts["families"]
         named = [name for name in shares if name in families or not families]
         found = {name: json.loads(best[name]["config"]) for name in named if name in best}

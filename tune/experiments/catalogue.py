@@ -1,6 +1,5 @@
 """The experiments that there are, what one would do here, and the command behind experiment.py."""
 
-import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -21,14 +20,15 @@ from tune.experiments.loader import LOADER
 from tune.experiments.methods import METHODS
 from tune.experiments.precision import PRECISION
 from tune.experiments.prices import price_lines
-from tune.experiments.runner import STORED, last_rows, run_experiment
+from tune.experiments.runner import run_experiment
 from tune.experiments.scaling import SCALING
 from tune.experiments.stages import STAGES_OF_A_TRAINING
 from tune.experiments.tables import ending, show
 from tune.experiments.transfer import TRANSFER
 from tune.flags import invalid, parse_families, parse_path
 from tune.load import load
-from tune.store.journal import connect
+from tune.store.journal import FACTS, connect, facts_in
+from tune.store.queries import STORED, last_rows
 from tune.table_text import Table
 from tune.units import duration_text
 
@@ -66,7 +66,7 @@ def of_study(study: Path) -> list[Table]:
     """What its rows say together, also where it still runs. UserError: there are none."""
     try:
         with closing(connect(study)) as journal:
-            known = {row["key"]: json.loads(row["value"]) for row in journal.execute("SELECT key, value FROM study")}
+            known: dict[str, Any] = facts_in(journal.execute(FACTS))
             experiment = EXPERIMENTS[known["experiment"]]
             if experiment.work is None:
                 rows = trained(journal.execute(experiment.ends), known["corpora"])

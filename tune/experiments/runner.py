@@ -4,9 +4,8 @@ all of it inside the cap; and what TensorBoard shows of it.
 
 import json
 import signal
-import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -48,6 +47,7 @@ from tune.signals import Told, ended_in_order, interruptible
 from tune.store import heartbeat
 from tune.store.accounting import Accounting, Hold, Ledger, affordable
 from tune.store.journal import Journal
+from tune.store.queries import STORED, last_rows
 from tune.study import SILENT_END, interrupted_at_once, open_journal
 from tune.table_text import Table, markdown
 from tune.units import duration_text
@@ -222,15 +222,6 @@ def allotted(worth: float, left: float, others: float) -> float:
     """Seconds of a point, of so many that are left of its group's: what it is worth, and what those before it left over
     of theirs, up to MOST_TIMES its worth; others: what those after it are worth."""
     return min(max(worth, min(MOST_TIMES * worth, left - LATE_SECONDS - others)), left)
-
-
-STORED = "SELECT value FROM rows WHERE experiment = ? ORDER BY row"
-
-
-def last_rows(stored: Iterable[sqlite3.Row]) -> dict[str, Row]:
-    """The last row of each point that has one, by the point's key. stored: the rows of STORED."""
-    rows = (json.loads(each["value"]) for each in stored)
-    return {row["key"]: row for row in rows}
 
 
 def unmeasured(points: Sequence[Point], journal: Journal, experiment: str) -> list[Point]:

@@ -21,7 +21,7 @@ from tune.search.resume import DAMAGED, LONGEST_REASON
 from tune.search.scaling_law import Observation
 from tune.search.state import agreed_in, number
 from tune.search_space import PER_LAYER, Config, Space, layer_weights, precision_of, seedless
-from tune.store.journal import SHARE, Fact, connect, named
+from tune.store.journal import FACTS, SHARE, Fact, connect, facts_in, named
 from tune.store.queries import ranking
 
 BEST = 2
@@ -146,18 +146,19 @@ def read(folder: Path, families: Collection[str]) -> dict[str, Earlier]:
     """What a study tells of each of these families that it has, read only. UserError: it can tell nothing."""
     try:
         with closing(connect(folder)) as journal:
-            facts = {row["key"]: json.loads(row["value"]) for row in journal.execute("SELECT key, value FROM study")}
+            facts = facts_in(journal.execute(FACTS))
             if "recipes" not in facts or "experiment" in facts:
                 rule = "is of no search, or of an earlier version: name the folder of a search"
                 raise UserError(f"study: {str(folder)!r} {rule}")
-            found = {name: _earlier(folder, journal, facts, name) for name in families if name in facts["recipes"]}
+            known = named(facts["recipes"])
+            found = {name: _earlier(folder, journal, facts, name) for name in families if name in known}
     except UserError as error:
         raise UserError(f"--learn-from: {str(error).partition(': ')[2]}") from None
     except (sqlite3.Error, *DAMAGED) as error:
         what = f"{type(error).__name__}: {error}"[:LONGEST_REASON]
         raise UserError(f"--learn-from: {str(folder)!r} has a damaged journal ({what}): leave it out") from error
     if not found:
-        there, here = (" and ".join(names) for names in (facts["recipes"], families))
+        there, here = (" and ".join(names) for names in (known, families))
         raise UserError(f"--learn-from: {str(folder)!r} is of {there}, and {here} is searched: leave it out")
     return found
 

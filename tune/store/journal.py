@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -112,6 +112,7 @@ TABLES = "SELECT type, name, sql FROM sqlite_master ORDER BY type, name"
 LAST_BEFORE = "bbf7e48"
 """The last commit that goes on with studies whose journals had fewer of these."""
 
+FACTS = "SELECT key, value FROM study"
 SHARE = "IIF(share > 0, share, 1)"
 """Of a slot, the device-seconds in a second of it; all of one before GPUs were shared."""
 
@@ -147,6 +148,11 @@ def named(fact: Fact) -> Mapping[str, Fact]:
     if not isinstance(fact, Mapping | None):
         raise TypeError(f"{fact!r} has no names")
     return fact or {}
+
+
+def facts_in(rows: Iterable[Iterable[str]]) -> dict[str, Fact]:
+    """The facts of a study, of the rows of FACTS."""
+    return {key: json.loads(value) for key, value in rows}
 
 
 def connect(folder: Path, *, briefly: bool = False) -> sqlite3.Connection:
@@ -356,7 +362,7 @@ class Journal:
 
     def facts(self) -> dict[str, Fact]:
         """The facts of the study."""
-        return {row["key"]: json.loads(row["value"]) for row in self.rows("SELECT key, value FROM study")}
+        return facts_in(self.rows(FACTS))
 
     def rows(self, query: str, *values: Value) -> list[sqlite3.Row]:
         """The rows of a query."""

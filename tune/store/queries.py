@@ -8,12 +8,14 @@ stands behind those that were. What failed has no place. A user's loop counts wi
 completed, however it ended.
 """
 
+import json
 import math
 import sqlite3
+from collections.abc import Iterable
 from typing import Literal
 
 from tune.reports import Row
-from tune.store.journal import Journal
+from tune.store.journal import Fact, Journal
 
 DECAY, END = "decay", "end"
 """The last levels: of a family, and of a user's loop that came to its end."""
@@ -104,6 +106,8 @@ subset, and after what share of its steps."""
 TRAINED = f"SELECT * FROM ({ENDED}) WHERE valid_loss IS NOT NULL ORDER BY created, trial"
 """Of these, those that came to their ends."""
 
+STORED = "SELECT value FROM rows WHERE experiment = ? ORDER BY row"
+"""The rows of an experiment, each as JSON."""
 By = Literal["perplexity", "quotient"]
 Reader = Journal | sqlite3.Connection
 
@@ -135,6 +139,12 @@ def best_so_far(journal: Reader) -> dict[str, sqlite3.Row]:
 def decayed(journal: Reader) -> list[sqlite3.Row]:
     """Of each sound trial that had its decay the row of LEVELS that says what it came to."""
     return _rows(journal, f"SELECT * FROM ({LEVELS}) WHERE final AND tokens > 0 ORDER BY report")
+
+
+def last_rows(stored: Iterable[Iterable[str]]) -> dict[str, dict[str, Fact]]:
+    """The last row of each point of an experiment that has one, by the point's key. stored: the rows of STORED."""
+    rows = (json.loads(value) for (value,) in stored)
+    return {row["key"]: row for row in rows}
 
 
 def level_text(row: Row | sqlite3.Row) -> str:
