@@ -5,6 +5,7 @@ With NUMBA_ENABLE_CUDASIM=1 everything but the ufuncs runs on the CPU, for tests
 
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from types import FunctionType
 from typing import Any
@@ -26,6 +27,8 @@ CHUNKS = 4
 """Streams that share a transfer."""
 Launch = Callable[..., object]
 """Device arrays and numbers, the output last -> nothing; it may return before the device is done."""
+Way = Callable[[Launch], Bind]
+"""How a kernel is given its data."""
 
 
 def require_device() -> None:
@@ -84,43 +87,33 @@ def through_host(launch: Launch) -> Bind:
     return bind
 
 
-def total_of(launch: Launch, dtype: type[np.generic], read: Callable[[Any], Any], *, place: bool) -> Bind:
-    """Of a kernel that adds to an array of one number; `place`: the inputs are on the device before."""
+def total_of(dtype: type[np.generic], read: Callable[[Any], Any]) -> tuple[Way, Way]:
+    """As `resident` and `through_host`, of a kernel that adds to an array of one number."""
 
-    def run(*arguments: Any) -> Any:
-        total = cuda.to_device(np.zeros(1, dtype))
-        launch(*(arguments if place else map(to_device, arguments)), total)
-        return read(total.copy_to_host()[0])
+    def bind(launch: Launch, *, place: bool) -> Bind:
+        def run(*arguments: Any) -> Any:
+            total = cuda.to_device(np.zeros(1, dtype))
+            launch(*(arguments if place else map(to_device, arguments)), total)
+            return read(total.copy_to_host()[0])
 
-    return lambda inputs, output: Call(
-        function=run, arguments=tuple(map(to_device, inputs)) if place else inputs, read=lambda result: result
-    )
+        return lambda inputs, output: Call(
+            function=run, arguments=tuple(map(to_device, inputs)) if place else inputs, read=lambda result: result
+        )
+
+    return partial(bind, place=True), partial(bind, place=False)
 
 
-def on_gpu(name: str, make: Callable[[], Launch]) -> Implementation:
+def on_gpu(name: str, make: Callable[[], Launch], bind: Way = resident, through: Way = through_host) -> Implementation:
     """Both ways: device-resident and end to end."""
 
-    def build(bind: Callable[[Launch], Bind]) -> Callable[[], Bind]:
+    def build(way: Way) -> Callable[[], Bind]:
         def built() -> Bind:
             require_device()
-            return bind(make())
+            return way(make())
 
         return built
 
-    return Implementation(name=name, device="gpu", build=build(resident), end_to_end=build(through_host))
-
-
-def total_on_gpu(name: str, make: Callable[[], Launch], dtype: type[np.generic], read: Callable[[Any], Any]) -> Any:
-    """The same for a kernel that returns one number."""
-
-    def build(place: bool) -> Callable[[], Bind]:
-        def built() -> Bind:
-            require_device()
-            return total_of(make(), dtype, read, place=place)
-
-        return built
-
-    return Implementation(name=name, device="gpu", build=build(True), end_to_end=build(False))
+    return Implementation(name=name, device="gpu", build=build(bind), end_to_end=build(through))
 
 
 def elementwise(formula: Callable[..., Any]) -> list[Implementation]:
@@ -219,7 +212,7 @@ def shared_sum() -> Implementation:
 
         return lambda a, out: kernel[blocks_for(a.size), THREADS](a, out)
 
-    return total_on_gpu("cuda-shared", make, np.float64, float)
+    return on_gpu("cuda-shared", make, *total_of(np.float64, float))
 
 
 def count(is_hit: Callable[..., Any]) -> Implementation:
@@ -238,7 +231,7 @@ def count(is_hit: Callable[..., Any]) -> Implementation:
 
         return lambda seed, samples, out: kernel[blocks_for(samples), THREADS](np.uint64(seed), samples, out)
 
-    return total_on_gpu("cuda-grid-stride", make, np.uint64, int)
+    return on_gpu("cuda-grid-stride", make, *total_of(np.uint64, int))
 
 
 def scalar_add() -> Implementation:
@@ -251,7 +244,7 @@ def scalar_add() -> Implementation:
 
         return lambda x, y, out: kernel[1, 1](x, y, out)
 
-    return total_on_gpu("cuda", make, np.float64, float)
+    return on_gpu("cuda", make, *total_of(np.float64, float))
 
 
 def empty_launch() -> Implementation:
