@@ -1,5 +1,5 @@
-"""This machine to a process: its processor's name, files written whole, and a folder of this user's alone for as long
-as the process lives; standard library only.
+"""This machine to a process: its processor's name, what is told of processes, files written whole, and a folder of this
+user's alone for as long as the process lives; standard library only.
 
 Others may name what lies in that folder, but not enter it. It is known to be in use by a lock that ends with its
 process, so one that a SIGKILL left behind is told from one in use without a look at processes, which another container
@@ -23,6 +23,7 @@ LONGEST = 107 - len("/12345678/ray/session_2026-01-01_00-00-00_000000_1234567/so
 """Bytes of a path in which Ray may put its sockets: Linux takes 107 for a socket's name."""
 
 
+PROC = Path("/proc")
 READY = "RATION_READY"
 """The environment's name for a folder: a worker that has imported what trials need leaves a file there."""
 
@@ -34,6 +35,14 @@ def cpu_name() -> str:
     except OSError:
         return platform.machine()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def stat_of(process: int | str, proc: Path = PROC) -> list[str]:
+    """What the system tells of a process, from its state on, see proc(5); nothing where there is none."""
+    try:
+        return (proc / str(process) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def write_whole(path: Path, text: str) -> None:

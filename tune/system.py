@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tune.machine import PROC, stat_of
 from tune.reports import Report
 from tune.search.engine import Engine, Listener
 from tune.settings import Settings
@@ -112,7 +113,6 @@ def energy_noted(journal: Journal, settings: Settings) -> list[Listener]:
 
 LOOK_SECONDS = 5.0
 """Between two looks at how busy it is."""
-PROC = Path("/proc")
 TICKS, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 Readings = Mapping[str, float]
 
@@ -182,9 +182,8 @@ class System:
         several share counts in each."""
         parents, found = dict[int, int](), dict[int, tuple[float, float]]()
         for folder in self._proc.glob("[0-9]*"):
-            with suppress(OSError, ValueError, IndexError):
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                pid = int(folder.name)
+            with suppress(ValueError, IndexError):
+                fields, pid = stat_of(folder.name, self._proc), int(folder.name)
                 parents[pid] = int(fields[1])
                 found[pid] = (int(fields[11]) + int(fields[12])) / TICKS, int(fields[21]) * PAGE
         ours, here = set[int](), os.getpid()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tests.bench.contenders import PAIRS, TEXT
 from tests.bench.table import Row
+from tune.machine import stat_of
 from tune.store.heartbeat import DRIVER, FOLDER
 from tune.store.journal import FILE
 
@@ -84,11 +85,8 @@ class Account(threading.Thread):
         """With those that are gone and were waited for."""
         parents, taken = dict[int, int](), dict[int, float]()
         for name in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            parents[int(name)], taken[int(name)] = int(fields[1]), sum(map(int, fields[11:15])) / TICKS
+            if fields := stat_of(name):
+                parents[int(name)], taken[int(name)] = int(fields[1]), sum(map(int, fields[11:15])) / TICKS
         family = {self._pid}
         while more := {pid for pid, parent in parents.items() if parent in family} - family:
             family |= more

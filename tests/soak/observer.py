@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tune.machine import stat_of
+
 PERIOD_SECONDS = 0.2
 REST_SECONDS, REST_CPU_SHARE = 0.6, 0.05
 """A process that used less of a core than this for so long was waiting for work."""
@@ -119,11 +121,8 @@ class Observer(threading.Thread):
 
 def _stat(pid: int) -> tuple[int, int, float] | None:
     """Parent, start in clock ticks since boot and CPU seconds of a process; None where it is gone or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    if fields[0] in "ZX":
+    fields = stat_of(pid)
+    if not fields or fields[0] in "ZX":
         return None
     return int(fields[1]), int(fields[19]), (int(fields[11]) + int(fields[12])) / TICKS
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tune.machine import write_whole
+from tune.machine import stat_of, write_whole
 
 FOLDER = "heartbeats"
 DRIVER = "driver"
@@ -148,11 +148,8 @@ def last_beat(folder: Path, name: str) -> Beat | None:
 
 def started(pid: int) -> int | None:
     """When a process of this machine was started, in clock ticks since boot; None where there is none that lives."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
+    fields = stat_of(pid)
+    return int(fields[19]) if fields and fields[0] not in "ZX" else None
 
 
 def still_there(found: Beat) -> bool:
