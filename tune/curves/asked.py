@@ -59,24 +59,23 @@ def _number(text: str, rule: str) -> float:
     return number
 
 
-def _budget(text: str) -> Amount:
-    if text.endswith("%"):
-        amount = Amount(text=text, times=_number(text[:-1], "a share such as 5%") / 100)
-    else:
-        amount = Amount(text=text, seconds=parse_duration(text))
-    if amount.of(1.0) <= 0:
-        raise UserError(f"{text!r} buys nothing: write more than 0, such as 5% or 8h")
-    return amount
+def _amount(sign: str, units: int, rule: str, nothing: str) -> Callable[[str], Amount]:
+    """Of a time, or of a number of `units` of a multiple before a sign."""
+
+    def read(text: str) -> Amount:
+        if text.endswith(sign):
+            amount = Amount(text=text, times=_number(text[:-1], rule) / units)
+        else:
+            amount = Amount(text=text, seconds=parse_duration(text))
+        if amount.of(1.0) <= 0:
+            raise UserError(f"{text!r} {nothing}")
+        return amount
+
+    return read
 
 
-def _deadline(text: str) -> Amount:
-    if text.endswith("x"):
-        amount = Amount(text=text, times=_number(text[:-1], "a multiple such as 2x"))
-    else:
-        amount = Amount(text=text, seconds=parse_duration(text))
-    if amount.of(1.0) <= 0:
-        raise UserError(f"{text!r} leaves no time: write more than 0, such as 3h or 2x")
-    return amount
+_budget = _amount("%", 100, "a share such as 5%", "buys nothing: write more than 0, such as 5% or 8h")
+_deadline = _amount("x", 1, "a multiple such as 2x", "leaves no time: write more than 0, such as 3h or 2x")
 
 
 def _whole(text: str, most: int) -> int:
