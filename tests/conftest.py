@@ -84,7 +84,7 @@ SLOW = {
     ),
     "test_curves",
     *("test_loop_trial", "test_first_trial", "test_loop_report", "test_asked_space", "test_past_best", "test_slurm"),
-    *("test_kernels_command", "test_loader", "test_loading", "test_machine_peaks"),
+    *("test_kernels_command", "test_loader", "test_machine_peaks"),
 }
 """Files that take a core some seconds: they train or draw for long, compile, or begin processes."""
 

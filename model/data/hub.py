@@ -229,9 +229,6 @@ def _hush() -> None:
         huggingface_hub.utils.disable_progress_bars()
 
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-
 ROWS = 1_000
 """Rows in memory at a time beside the text that is kept."""
 HELD_OUT = ("valid", "test")

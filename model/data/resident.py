@@ -168,11 +168,6 @@ def kept(make: Callable[..., Made], of: object, *given: Hashable) -> Made:
     return made
 
 
-def forget() -> None:
-    """Make all anew."""
-    _kept.clear()
-
-
 def resident(array: np.ndarray, device: torch.device | str) -> Tensor:
     """The array as a tensor that is only read: on the CPU it shares the memory, which may be read-only.
 

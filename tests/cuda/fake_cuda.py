@@ -375,8 +375,8 @@ def fake_cuda() -> Iterator[Seen]:
         torch._C: {"_group_tensors_by_device_and_dtype": grouped},
     }
     native.cache_clear()
-    resident.forget()
     with ExitStack() as stack:
+        stack.enter_context(mock.patch.dict(resident._kept, clear=True))
         for owner, names in stand_ins.items():
             for name, value in names.items():
                 stack.enter_context(mock.patch.object(owner, name, value))
@@ -384,4 +384,3 @@ def fake_cuda() -> Iterator[Seen]:
         stack.enter_context(Kernels(world))
         yield seen
     native.cache_clear()
-    resident.forget()
