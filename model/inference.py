@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from model.config import Data
-from model.data.dataset import OwnData, PairData, PairSplit, Sentences, TextData
+from model.data.dataset import OwnData, PairData, PairSplit, TextData
 from model.data.packing import Shape
 from model.data.tokenizer import UNKNOWN_CHARACTER, CharacterTokenizer, Tokenizer
 from model.nn.decoding import beam_search
@@ -134,11 +134,7 @@ def samples(
 def spread(split: PairSplit, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The tokens of pairs from its first to its last: source, and target without its bos and eos."""
     for pair in np.linspace(0, len(split) - 1, count).astype(int):
-        yield _sentence(split.source, pair), _sentence(split.target, pair)[1:-1]
-
-
-def _sentence(sentences: Sentences, number: int) -> np.ndarray:
-    return sentences.tokens[sentences.offsets[number] : sentences.offsets[number + 1]]
+        yield split.source.of(pair), split.target.of(pair)[1:-1]
 
 
 def _text(data: TextData | OwnData, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -40,6 +40,10 @@ class Sentences:
     tokens: np.ndarray
     offsets: np.ndarray
 
+    def of(self, number: int) -> np.ndarray:
+        """The tokens of one."""
+        return self.tokens[self.offsets[number] : self.offsets[number + 1]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class PairSplit:
@@ -97,7 +101,7 @@ def fewer_pairs(data: PairData, pairs: int) -> PairData:
 
 
 def _some(sentences: Sentences, kept: np.ndarray) -> Sentences:
-    each = [sentences.tokens[sentences.offsets[i] : sentences.offsets[i + 1]] for i in kept]
+    each = [*map(sentences.of, kept)]
     return Sentences(tokens=np.concatenate(each), offsets=np.cumsum([0, *map(len, each)], dtype=np.int64))
 
 
