@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 from collections.abc import Sequence
 from sqlite3 import Row
 
@@ -10,6 +11,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 
 from tune.errors import called
 from tune.reports import Metric
+from tune.search.front import front
 from tune.search_space import label
 from tune.store.queries import level_text, measured_text
 from tune.table_text import Table, markdown
@@ -87,9 +89,10 @@ def picture(family: str, rows: Sequence[Row]) -> Summary.Value:
         marker, size, color = ("*", 130, ORANGE) if found[0]["final"] else ("o", 26, _blue(shade))
         plot.scatter(*_points(found), label=level, marker=marker, s=size, color=color)
     first, furthest = next(iter(by_level.items()))
-    front = _front(furthest)
-    plot.step(*_points(front), where="post", c="black", lw=1)
-    best = front[-1]
+    places = {(row["parameters"], row["perplexity"]): row for row in reversed(furthest)}
+    none_better = front(places, (math.inf, math.inf))
+    plot.step(*zip(*none_better, strict=True), where="post", c="black", lw=1)
+    best = places[none_better[-1]]
     sizes = [row["parameters"] for found in by_level.values() for row in found]
     side, shift = ("left", 7) if best["parameters"] ** 2 < min(sizes) * max(sizes) else ("right", -7)
     plot.annotate(
@@ -114,15 +117,6 @@ def picture(family: str, rows: Sequence[Row]) -> Summary.Value:
 
 def _points(rows: Sequence[Row]) -> tuple[list[int], list[float]]:
     return [row["parameters"] for row in rows], [row["perplexity"] for row in rows]
-
-
-def _front(rows: Sequence[Row]) -> list[Row]:
-    """Those that none is both smaller and better than, the smallest first."""
-    front: list[Row] = []
-    for row in sorted(rows, key=lambda row: (row["parameters"], row["perplexity"])):
-        if not front or row["perplexity"] < front[-1]["perplexity"]:
-            front.append(row)
-    return front
 
 
 def _blue(shade: float) -> tuple[float, float, float]:
