@@ -13,8 +13,7 @@ from torch.utils.data import Dataset
 
 from model.config import ONCE, RECIPES, Config, Data, build_model, model_config, pad_of
 from model.cost.estimates import AVERAGE_BYTES, STATE_BYTES, flops_per_token, parameters, update_flops
-from model.cost.memory_estimate import memory_estimate, most_micro_batches
-from model.cost.peak_flops import flops_on
+from model.cost.memory_estimate import memory_estimate
 from model.data.batches import (
     Batch,
     EndlessBatches,
@@ -207,7 +206,15 @@ class Transformers(Family):
         return parameters(model_config(config, vocabulary=vocabulary, pad=pad))
 
     def flops_per_token(self, config: Config, data: Data) -> float:
-        return flops_on(config, data)
+        """Pairs are as long as those of the validation split."""
+        made = model_config(config, vocabulary=data.vocabulary, pad=pad_of(data))
+        if not isinstance(data, PairData):
+            return flops_per_token(made, target=config.context)
+        lengths, counts = np.unique(data.valid.lengths, axis=0, return_counts=True)
+        whole = 0.0
+        for (source, target), count in zip(lengths.tolist(), counts.tolist(), strict=True):
+            whole += count * target * flops_per_token(made, target=target, source=source)
+        return whole / int(data.valid.lengths[:, 1].sum())
 
     def step_flops(self, config: Config, data: Data) -> float:
         made = model_config(config, vocabulary=data.vocabulary, pad=pad_of(data))
@@ -219,7 +226,8 @@ class Transformers(Family):
         return memory_estimate(config, data, micro_batches=micro_batches, device=device)
 
     def most_micro_batches(self, config: Config, data: Data) -> int:
-        return most_micro_batches(config, data)
+        shape = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context)
+        return 1 << (shape.rows - 1).bit_length()
 
 
 def _logits(model: nn.Module, inputs: Inputs) -> Tensor:

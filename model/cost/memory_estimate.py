@@ -59,12 +59,6 @@ def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: t
     return max(evaluation, step) + (AVERAGE_BYTES * parameters(made) if config.average else 0)
 
 
-def most_micro_batches(config: Config, data: Data) -> int:
-    """The power of two that cuts a batch into single rows."""
-    shape = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context)
-    return 1 << (shape.rows - 1).bit_length()
-
-
 def counted_flops(run: Callable[[], object]) -> int:
     """Of the matrix products, by FlopCounterMode."""
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):

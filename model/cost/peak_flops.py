@@ -1,17 +1,13 @@
-"""What training uses of a device's arithmetic: the FLOPs that a token takes, and the most that the device does.
+"""The most that a device does of arithmetic.
 
-Their quotient, at so many tokens a second, is the model FLOPs utilisation (Chowdhery et al. 2022, arXiv:2204.02311,
-appendix B): 6 FLOPs for each weight in a product, and attention's.
+What training takes of it, the FLOPs of a token (families.py) at so many tokens a second, is the model FLOPs utilisation
+(Chowdhery et al. 2022, arXiv:2204.02311, appendix B): 6 FLOPs for each weight in a product, and attention's.
 """
 
 import time
 
-import numpy as np
 import torch
 
-from model.config import Config, Data, model_config, pad_of
-from model.cost.estimates import flops_per_token
-from model.data.dataset import PairData
 from model.nn.precision import compute_dtype, prepare
 
 SIZES = {"cpu": 1024, "cuda": 4096}
@@ -52,15 +48,3 @@ def product_flops(precision: str, device: torch.device | str) -> list[float]:
 def peak_flops(precision: str, device: torch.device | str) -> float:
     """The best of all, as a busy machine slows some."""
     return max(product_flops(precision, device))
-
-
-def flops_on(config: Config, data: Data) -> float:
-    """Training FLOPs of a target token, padding not counted; pairs are as long as those of the validation split."""
-    made = model_config(config, vocabulary=data.vocabulary, pad=pad_of(data))
-    if not isinstance(data, PairData):
-        return flops_per_token(made, target=config.context)
-    lengths, counts = np.unique(data.valid.lengths, axis=0, return_counts=True)
-    whole = 0.0
-    for (source, target), count in zip(lengths.tolist(), counts.tolist(), strict=True):
-        whole += count * target * flops_per_token(made, target=target, source=source)
-    return whole / int(data.valid.lengths[:, 1].sum())

@@ -8,8 +8,9 @@ import torch
 
 from model.config import Config, build_model, pad_of
 from model.cost.estimates import flops_per_token
-from model.cost.peak_flops import PRODUCTS, SECONDS, SIZES, flops_on, peak_flops
+from model.cost.peak_flops import PRODUCTS, SECONDS, SIZES, peak_flops
 from model.data.dataset import PairData, TextData
+from model.families import FAMILIES
 from model.nn.precision import on_threads, prepare
 
 
@@ -27,7 +28,8 @@ def test_a_peak_is_of_the_fastest_product_of_some(monkeypatch: pytest.MonkeyPatc
 
 def test_a_text_is_as_long_as_its_context(small_text: Config, text_data: TextData) -> None:
     model = build_model(small_text, vocabulary=text_data.vocabulary, pad=0)
-    assert flops_on(small_text, text_data) == flops_per_token(model.config, target=small_text.context)
+    found = FAMILIES["nanogpt"].flops_per_token(small_text, text_data)
+    assert found == flops_per_token(model.config, target=small_text.context)
 
 
 def test_every_pair_counts_by_its_own_length(small_pairs: Config, pair_data: PairData) -> None:
@@ -35,6 +37,7 @@ def test_every_pair_counts_by_its_own_length(small_pairs: Config, pair_data: Pai
     model = build_model(small_pairs, vocabulary=pair_data.vocabulary, pad=pad_of(pair_data))
     lengths = pair_data.valid.lengths.tolist()
     whole = sum(target * flops_per_token(model.config, target=target, source=source) for source, target in lengths)
-    assert flops_on(small_pairs, pair_data) == pytest.approx(whole / sum(target for _, target in lengths))
+    found = FAMILIES["translation"].flops_per_token(small_pairs, pair_data)
+    assert found == pytest.approx(whole / sum(target for _, target in lengths))
     longest = max(lengths, key=sum)
-    assert flops_on(small_pairs, pair_data) < flops_per_token(model.config, target=longest[1], source=longest[0])
+    assert found < flops_per_token(model.config, target=longest[1], source=longest[0])

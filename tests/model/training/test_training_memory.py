@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from model.config import Config
-from model.cost.memory_estimate import memory_estimate, most_micro_batches
+from model.cost.memory_estimate import memory_estimate
 from model.data.batches import batch_shape
 from model.data.corpus import TextCorpus
 from model.data.dataset import PairData, TextData, prepare_text
+from model.families import FAMILIES
 from model.nn.precision import prepare
 from model.training import checkpoint as checkpoints
 from model.training import looks
@@ -231,7 +232,7 @@ def test_other_errors_of_an_evaluation_are_not_taken_for_it(
 
 def test_on_paper_smaller_parts_need_less_down_to_single_rows(small_text: Config, text_data: TextData) -> None:
     config = replace(small_text, batch_tokens=2**14, layers=8, d_model=64)
-    most = most_micro_batches(config, text_data)
+    most = FAMILIES["nanogpt"].most_micro_batches(config, text_data)
     shape = batch_shape(text_data, batch_tokens=config.batch_tokens, context=config.context)
     assert most >= shape.rows > most // 2
     sizes = [memory_estimate(config, text_data, micro_batches=parts, device=CPU) for parts in (1, 4, 16)]

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from model.config import Config, Data
-from model.cost.peak_flops import flops_on
 from model.data.dataset import PairData, TextData
+from model.families import FAMILIES
 from model.training.learner import Learner
 from tests.model.conftest import prepared
 from tune.backend import leased as trial
@@ -79,7 +79,7 @@ def test_a_peak_is_measured_where_none_is_told(begin: Begin, data: TextData) -> 
     process.reset_config(told(123e9, steps=3))
     *_, known = reports(process)
     assert measured.peak_flops > 1e8 and known.peak_flops == 123e9
-    flops = flops_on(Config(family="nanogpt", **POINT), data)
+    flops = FAMILIES["nanogpt"].flops_per_token(Config(family="nanogpt", **POINT), data)
     for report in (measured, known):
         assert report.mfu == pytest.approx(report.tokens_per_second * flops / report.peak_flops)
     assert (measured.steps, known.steps) == (2, 3) and measured.tokens_per_second > 0
