@@ -14,7 +14,7 @@ from typing import Any
 
 from model.config import ONCE, RECIPES, Config, Data
 from model.families import BUILT_IN, FAMILIES
-from tune.backend.worker_group import Work
+from tune.backend.worker_group import Place, Said, Work
 from tune.corpora import SETTINGS as CORPORA
 from tune.corpora import load_corpora, setting_of
 from tune.devices import Devices, find_devices
@@ -68,6 +68,11 @@ def nothing(rows: Sequence[Row]) -> list[Any]:
 def no_more(*_: Any) -> dict[str, Any]:
     """The same, by name."""
     return {}
+
+
+def by_measure(measures: Mapping[str, Work], place: Place, asked: dict[str, Any]) -> Iterator[Said]:
+    """Do what was asked for and say what came of it, of work that is of several kinds."""
+    return measures[asked["measure"]](place, asked)
 
 
 @dataclass(frozen=True, kw_only=True)

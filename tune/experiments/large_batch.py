@@ -30,7 +30,7 @@ from model.training.schedule import warm_up
 from tune.arithmetic import Interval
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
-from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
+from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table, by_measure
 from tune.experiments.prices import Prices
 from tune.experiments.tables import NOTHING, figure, grouped, over_seeds, with_interval
 from tune.experiments.training import recipe_rows, trained
@@ -290,11 +290,6 @@ COURSE = 5
 """Parts of a training, of each of which the noise scale is told."""
 
 
-def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Do what was asked for and say what came of it."""
-    return MEASURES[asked["measure"]](place, asked)
-
-
 def measure_training(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     """A batch so many times as large, its rate by a rule; and the noise of its gradients."""
     rule, learner = asked["rule"], watched_learner(place.config, place.data, place.device)
@@ -345,7 +340,7 @@ def measure_noise(learner: WatchedLearner) -> Row:
     }
 
 
-MEASURES = {"training": measure_training, "epochs": measure_epochs}
+work = functools.partial(by_measure, {"training": measure_training, "epochs": measure_epochs})
 
 
 TIMES = (1, 16, 4)

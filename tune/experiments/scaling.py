@@ -1,6 +1,7 @@
 """One configuration on 1, 2, 4 ... devices: what it gains, what it costs, and where the rest goes."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
@@ -12,7 +13,7 @@ from model.training.schedule import warm_up
 from tune.arithmetic import Interval
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
-from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
+from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table, by_measure
 from tune.experiments.parallel_timing import (
     Rounds,
     accumulations,
@@ -234,11 +235,6 @@ def start_up(rows: Sequence[Row]) -> Table:
     return Table(title="Start-up of the processes", columns=columns, rows=found, note="in no figure above")
 
 
-def work(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
-    """Do what was asked for and say what came of it."""
-    return MEASURES[asked["measure"]](place, asked)
-
-
 def measure_steps(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     """Steps with and without communication, and the communication alone."""
     learner = make_learner(of_rows(place.config, place.data, asked["rows"]), place.data, place.device)
@@ -327,10 +323,10 @@ def measure_training(place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     yield Said(what="evaluation", row=row | {"rows": recipe_rows(config, place.data)})
 
 
-MEASURES = {
+work = functools.partial(by_measure, {
     "steps": measure_steps, "gradients": measure_gradients, "accumulation": measure_accumulation,
     "training": measure_training,
-}  # fmt: skip
+})  # fmt: skip
 
 
 BATCHES = (32, 128, 512)
