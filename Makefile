@@ -33,7 +33,7 @@ format: $(VENV)/installed-dev ## the code as ruff writes it, and what it can men
 
 bench: $(VENV)/installed-dev ## figures of models and kernels; DATA=FOLDER with tatoeba/spa.txt and shakespeare/input.txt
 	$(IN)/python tests/bench/run.py --data $(DATA)
-	$(IN)/python tests/bench/kernels.py
+	$(IN)/python tests/bench/run.py --only kernels,ray
 
 soak: $(VENV)/installed-dev ## an hour of searches, killed, resumed and held against the operating system's account
 	$(IN)/python tests/soak/run.py

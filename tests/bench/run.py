@@ -1,4 +1,4 @@
-"""Entry: `python tests/bench/run.py --data $DATA`, the figures of the models."""
+"""Entry: `python tests/bench/run.py --data $DATA`, the figures of the models; `--only kernels,ray` of the kernels."""
 
 import sys
 from pathlib import Path
