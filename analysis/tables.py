@@ -119,7 +119,7 @@ WIDTH = 160
 
 def console() -> Console:
     """Where tables go; lines are not folded where the output is not a terminal."""
-    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
+    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else WIDTH)
 
 
 def draw(console: Console, table: Table, **options: Any) -> None:

@@ -23,8 +23,8 @@ TRAVEL_SECONDS = 1.0
 """Between two reports that leave the process, as long as the lease goes on."""
 SAVE_SHARE = 0.01
 """Of the training since the last one, what a checkpoint inside a lease may take."""
-FIRST_SAVE_SECONDS = 0.05
-"""The price of a checkpoint before there was one."""
+FIRST_SAVE_SECONDS = 0.01
+"""The price of a checkpoint before there was one: a first new best is kept after a second of training."""
 SAVE_SECONDS = 60.0
 """Between two checkpoints, at most, where they are worth it; a new best is kept sooner."""
 RECORD = "ration.json"
@@ -100,12 +100,14 @@ class Terms:
 
 
 class Lease:
-    """A trial on its lease, inside the process of a user's loop; send(message) tells the worker outside."""
+    """A trial on its lease, inside the process of a user's loop; send(message) tells the worker outside. save_seconds:
+    what its last checkpoint took, or that of the lease before."""
 
     def __init__(
         self, terms: Terms, send: Callable[[dict[str, Any]], None], stopped: Callable[[], bool] = lambda: False,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic, *, save_seconds: float = FIRST_SAVE_SECONDS,
     ) -> None:  # fmt: skip
+        self.save_seconds = save_seconds
         self.terms, self._send, self._stopped, self._clock = terms, send, stopped, clock
         self._began = self._since = clock()
         self._begun, self.over, self.saving = False, False, False
@@ -118,7 +120,7 @@ class Lease:
         self._steps = self._saved_steps = self._steps_before = known.steps
         self._training = self._saved_at = known.training_seconds
         self._gap, self._best = known.gap, known.best
-        self._loss, self._save_seconds = known.loss, known.save_seconds
+        self._loss = known.loss
 
     def begins(self) -> None:
         """It is set up from here on, if it trains; until then the seconds are those of its start."""
@@ -194,13 +196,13 @@ class Lease:
             return "final" if terms.last else "rung"
         if further and terms.training_seconds is not None and self._training >= terms.training_seconds:
             return "rung"
-        if terms.ends - now < KEPT_BACK * (self._gap + self._save_seconds):
+        if terms.ends - now < KEPT_BACK * (self._gap + self.save_seconds):
             return "final" if terms.last and further else "lease"
         return "stopped" if now - self._sent >= TRAVEL_SECONDS and self._stopped() else None
 
     def _is_worth_saving(self, improved: bool) -> bool:
         since = self._training - self._saved_at
-        return (improved or since >= SAVE_SECONDS) and self._save_seconds <= SAVE_SHARE * since
+        return (improved or since >= SAVE_SECONDS) and self.save_seconds <= SAVE_SHARE * since
 
     def _save(self, save: Save) -> None:
         """A checkpoint appears whole or not at all; beside it stays the one with the best metric."""
@@ -212,9 +214,8 @@ class Lease:
         new.mkdir(parents=True)
         save(new)
         record = Record(
-            steps=self._steps, training_seconds=self._training, gap=self._gap, best=self._best, loss=self._loss,
-            save_seconds=self._clock() - began,
-        )  # fmt: skip
+            steps=self._steps, training_seconds=self._training, gap=self._gap, best=self._best, loss=self._loss
+        )
         (new / RECORD).write_text(json.dumps(vars(record)), encoding="utf-8")
         shutil.rmtree(place, ignore_errors=True)
         new.replace(place)
@@ -224,8 +225,8 @@ class Lease:
                 shutil.rmtree(other, ignore_errors=True)
         self.saving, self._unsaved, self.checkpoint = False, None, place
         self._saved_steps, self._saved_at = self._steps, self._training
-        self._save_seconds = self._clock() - began
-        self._seconds["checkpoint"] += self._save_seconds
+        self.save_seconds = self._clock() - began
+        self._seconds["checkpoint"] += self.save_seconds
 
     def _tell(self, now: float, ended: Ended | None) -> None:
         """At most once a second, as long as the lease goes on."""
@@ -270,14 +271,13 @@ def number(value: object) -> float | None:
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """Where a trial was when it was saved: seconds of its training, the longest time between two reports, its best
-    metric so far and the one of then, as the search has them: low is good; seconds in which it was saved."""
+    metric so far and the one of then, as the search has them: low is good."""
 
     steps: int = 0
     training_seconds: float = 0.0
     gap: float = 0.0
     best: float = math.inf
     loss: float = math.inf
-    save_seconds: float = FIRST_SAVE_SECONDS
 
 
 def read(checkpoint: Path) -> Record:

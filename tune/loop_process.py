@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from tune.errors import refused
-from tune.loop import Lease, Over, Terms, held, hold
+from tune.loop import FIRST_SAVE_SECONDS, Lease, Over, Terms, held, hold
 
 BOOT = """
 import sys
@@ -49,12 +49,13 @@ def main(descriptor: int, parent: int) -> None:
 
     source = json.loads(lines.readline())
     loop: Callable[[], object] | None = None
+    save_seconds = FIRST_SAVE_SECONDS
     for told in map(json.loads, lines):
         if "stop" in told:  # came when all was over
             continue
         terms = Terms(**told)
         print_to(terms.output)
-        lease = Lease(terms, send, lambda: bool(select.select([line], [], [], 0)[0]))
+        lease = Lease(terms, send, lambda: bool(select.select([line], [], [], 0)[0]), save_seconds=save_seconds)
         try:
             loop = loop or loaded(source)
             hold(lease)
@@ -69,6 +70,7 @@ def main(descriptor: int, parent: int) -> None:
             send({"refused": [error.errno, error.strerror, error.filename]} if full else what)  # type: ignore[attr-defined]
             return
         hold(None)
+        save_seconds = lease.save_seconds
         tidy()
         send({"idle": True})
 

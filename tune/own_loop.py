@@ -30,7 +30,7 @@ from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, check_cap,
 from tune.search_flags import train_text
 from tune.search_space import label
 from tune.settings import Settings
-from tune.store.journal import Journal
+from tune.store.journal import Journal, named
 from tune.store.queries import ranking
 from tune.winners import inside, spending_lines, why_none
 
@@ -114,6 +114,13 @@ def newest_of(folder: Path, *, undecayed: bool) -> tuple[str, int] | None:
     return None if found is None else (str(found), read(found).steps)
 
 
+def another_loop(context: SearchContext, journal: Journal) -> Iterator[str]:
+    """A line where a study goes on in another loop than it had."""
+    before, now = named(journal.facts().get("settings")).get("train"), train_text(context.settings.train)
+    if before != now:
+        yield f"warning: the study's loop was {before}: its trials go on in {now}"
+
+
 def conclude_loop(context: SearchContext, journal: Journal, spent: float) -> Iterator[str]:
     """Keep the best checkpoint where people look for it, and tell what was found."""
     assert context.loop is not None
@@ -123,22 +130,28 @@ def conclude_loop(context: SearchContext, journal: Journal, spent: float) -> Ite
         yield f"{LOOP}: {why_none(journal, LOOP)}"
     else:
         config = json.loads(row["config"])
-        found = f"{LOOP}: best {row['trial']} {label(config)}: {metric.text(row['loss'])} after {row['steps']:,} steps"
         place = best(inside(journal.folder, f"checkpoints/{row['trial']}"))
-        kept = journal.folder / f"best-{LOOP}"
+        saved = None if place is None else read(place)
+        whole = saved is not None and saved.loss <= row["loss"]
+        query = "SELECT MIN(steps) AS steps FROM reports WHERE trial = ? AND valid_loss = ?"
+        (first,) = journal.rows(query, row["trial"], row["loss"])
+        step = saved.steps if saved is not None and whole else first["steps"]
         said = {
             "trial": row["trial"],
             "config": {**context.loop.fixed, **config},
             "metric": metric.name,
             "value": metric.own(row["loss"]),
+            "step": step,
+            "saved": None if saved is None else {"value": metric.own(saved.loss), "step": saved.steps},
         }
+        kept = journal.folder / f"best-{LOOP}"
         export(place, kept, said)
-        if place is None:
+        found = f"{LOOP}: best {row['trial']} {label(config)}: {metric.text(row['loss'])} at step {step:,}"
+        found = f"{found} of {row['steps']:,}"
+        if saved is None:
             yield f"{found}; it saved nothing, so there is its configuration alone: {kept}"
         else:
-            at = read(place)
-            more = "" if at.loss <= row["loss"] else f", of which {metric.text(at.loss)} at step {at.steps:,} was saved"
-            yield f"{found}{more}: {kept}"
+            yield f"{found}{'' if whole else f'; saved was {metric.text(saved.loss)} at step {saved.steps:,}'}: {kept}"
     yield from spending_lines(journal, cap=cap, spent=spent, price=context.settings.price_per_hour)
 
 

@@ -61,7 +61,7 @@ def _helped(name: str, given: Mapping[str, object]) -> Dimension:
         raise UserError(f"{name}: {error}") from None
     if name == "integers" and not found.whole:
         raise UserError(f"integers: {given['low']} and {given['high']} are not whole: write floats")
-    return replace(found, whole=False) if name == "floats" else found
+    return replace(found, low=float(found.low), high=float(found.high), whole=False) if name == "floats" else found
 
 
 def dimension(given: object) -> Dimension:

@@ -39,7 +39,7 @@ from tune.display.panel import displayed
 from tune.display.tensorboard import SystemRun, TensorBoard
 from tune.dry_run import Plan, make_plan, plan_lines
 from tune.errors import called, told_in_one_line
-from tune.own_loop import conclude_loop, metric_of, newest_of, survey_loop
+from tune.own_loop import another_loop, conclude_loop, metric_of, newest_of, survey_loop
 from tune.prospects import Prospects, note_prospects, prospect_lines, prospects
 from tune.ranking import ranking
 from tune.registry import travelling
@@ -191,6 +191,8 @@ def conduct(
         engine = make_engine(context, journal, listeners, there=there)
         go_on = newest if context.loop is None else newest_of
         for line in restore(engine, journal, make_terms(context, engine), go_on) if settings.resume else ():
+            write(line)
+        for line in another_loop(context, journal) if settings.resume and context.loop is not None else ():
             write(line)
         note_facts(context.facts(), journal)
         if settings.memory_limit:

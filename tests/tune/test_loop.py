@@ -28,8 +28,9 @@ class World:
 
     def again(self, **terms: Any) -> Lease:
         """The next lease."""
+        before = {"save_seconds": self.lease.save_seconds} if hasattr(self, "lease") else {}
         self.lease = Lease(
-            Terms(**{**self.terms, **terms}), self.heard.append, lambda: self.stopped, lambda: self.now
+            Terms(**{**self.terms, **terms}), self.heard.append, lambda: self.stopped, lambda: self.now, **before
         )  # fmt: skip
         return self.lease
 

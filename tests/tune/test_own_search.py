@@ -55,6 +55,8 @@ def test_killed_and_gone_on_with_it_keeps_its_cap_and_finds_the_best(tmp_path: P
     best = json.loads((study / "best-loop" / "configuration.json").read_text())
     lowest = number(study, "SELECT MIN(valid_loss) FROM reports WHERE rung IS NOT NULL OR final")
     assert best["metric"] == "accuracy" and best["value"] == -lowest
+    assert best["saved"] is None or best["saved"]["value"] <= best["value"]
+    assert "the study's loop was" not in again.printed
     failed = rows(study, "SELECT config, reason FROM trials WHERE state = 'failed'")
     assert all("mine (train.py:16)" in row["reason"] for row in failed if "crashes" in row["config"])
     assert "accuracy" in again.printed and "perplexity" not in again.printed

@@ -30,6 +30,7 @@ from tune.search_space import Config, label
 GIVEN = {
     "optimizer": ["sgd", "adam"],
     "rate": loguniform(1e-4, 1e-2),
+    "decay": floats(0, 1),
     "momentum": floats(0.5, 0.99, when={"optimizer": "sgd"}),
     "nesterov": choice(True, False, when={"optimizer": "sgd"}),
     "layers": integers(2, 8),
@@ -99,6 +100,7 @@ def test_it_is_the_same_when_it_was_written_down_and_from_toml(tmp_path: Path) -
     (tmp_path / "space.toml").write_text("""
 optimizer = ["sgd", "adam"]
 rate = { low = 1e-4, high = 1e-2, log = true }
+decay = { low = 0.0, high = 1.0 }
 momentum = { low = 0.5, high = 0.99, when = { optimizer = "sgd" } }
 nesterov = { values = [true, false], when = { optimizer = ["sgd"] } }
 layers = { low = 2, high = 8 }

@@ -56,6 +56,7 @@ def local_ray(cpus: int, gpus: int | None, *, preload: bool = False) -> Iterator
     lets everyone write in its folder, so that lies in one that only this user can enter.
     """
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    ray._raylet.Config.initialize("")  # by what the environment says now: Ray may have been imported before
     with private_folder() as folder:
         try:
             with sigterm_left_alone(), without_helpers(), preloading(folder / "ready", cpus if preload else 0):

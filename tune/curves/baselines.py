@@ -127,6 +127,9 @@ class Baseline:
         """No baseline knows of a last segment."""
         return None
 
+    def resumed(self) -> None:
+        """No replay goes on."""
+
     def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
         """No baseline has a ladder."""
         raise NotImplementedError

@@ -477,7 +477,7 @@ class Engine:
         self._settle(trial, "failed" if reason.startswith("error") else "stopped", reason)
         self._decide(trial, "stop", reason)
         if went_on and policy.hopeless:
-            rule = f"{ALIKE} trials failed with one error, and none reached a rung"
+            rule = f"{ALIKE} trials failed with one error, and none reached a rung in this run"
             self._decide(trial, "give up", f"{rule}: no other of {self.trials[trial].family} is started")
 
     def _settle(self, trial: str, state: str, reason: str | None) -> None:

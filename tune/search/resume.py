@@ -188,6 +188,8 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
     with undamaged(journal):
         _replay(engine, journal)
     notes = list(astray(engine.state, journal))
+    for family in engine.families.values():
+        family.policy.resumed()
     for row in journal.rows(f"SELECT trial, MAX(lease), closed, charged FROM leases WHERE {SEGMENTS} GROUP BY trial"):
         if row["trial"] in engine.running and row["closed"] is not None:
             engine.killed(row["trial"], row["charged"])

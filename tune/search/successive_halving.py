@@ -143,6 +143,9 @@ class SuccessiveHalving:
         self._ends: dict[str, float] = {}
         """Training of trials that had their decay, in seconds of their lives."""
         self._errors: Counter[str] = Counter()
+        self._errors_before: Counter[str] = Counter()
+        self._heard = False
+        """Whether a trial reached a rung in this run, before which there were some errors."""
         self._turned: dict[str, tuple[float, float]] = {}
         """Of trials that are past their best the loss that they had there, and the training until that was seen."""
         self._returned: list[str] = []
@@ -155,9 +158,9 @@ class SuccessiveHalving:
 
     @property
     def hopeless(self) -> bool:
-        """So many trials failed with one error, and none reached a rung, that there is no use in another."""
-        alike = max(self._errors.values(), default=0)
-        return alike >= ALIKE and not any(standing.losses for standing in self.trials.values())
+        """In this run so many failed with one error, and none reached a rung, that there is no use in another."""
+        alike = max((self._errors - self._errors_before).values(), default=0)
+        return alike >= ALIKE and not self._heard
 
     @property
     def trials(self) -> dict[str, Standing]:
@@ -223,6 +226,7 @@ class SuccessiveHalving:
         telling: its drop over the last rung tells how it will go on; not so within a warm-up of the learning rate.
         """
         self._standings.record(trial, rung, loss, telling=telling, progress=progress)
+        self._heard = self._heard or math.isfinite(loss)
         if self.ladder.rung_seconds(rung) >= self.ladder.life:
             self._standings.close(trial, "finished")
 
@@ -266,6 +270,10 @@ class SuccessiveHalving:
         if reason.startswith("error"):
             self._errors[VARYING.sub("#", reason)] += 1
 
+    def resumed(self) -> None:
+        """A run of the study begins: what failed before may be mended, and what went well may fail now."""
+        self._errors_before, self._heard = self._errors.copy(), False
+
     def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
         """The ladder on which the rungs stay as they are, for another share of the cap or another deadline."""
         rules = replace(self._frame.rules, eta=self.ladder.eta, fall_kept=self.ladder.fall_kept)
@@ -288,7 +296,7 @@ class SuccessiveHalving:
     def decide(self, left: Left) -> Move:
         """What a free slot should do. Nothing counts as done before it is told."""
         if self.hopeless:
-            return HandBack(f"{ALIKE} trials failed with one error, and none reached a rung")
+            return HandBack(f"{ALIKE} trials failed with one error, and none reached a rung in this run")
         move: Move = HandBack("the leader has its last segment")
         if self._finisher is not None and (shared := self._share(left)):
             return shared
@@ -359,7 +367,7 @@ class SuccessiveHalving:
             if trial is None and not self._may_gain(None, left):
                 return HandBack(f"{left.seconds:.0f} s are left: {PAST_BEST}")
         if trial is None and self._affords_another(room if beside or risen else seconds):
-            return Start("no other trial can go on")
+            return Start("no trial waits that could go on")
         rather_new = trial is not None and self.trials[trial].rung == 0 and not self.past_best
         if rather_new and (start := self._new_before_rung_1(room)):
             return start
@@ -375,12 +383,12 @@ class SuccessiveHalving:
             return last
         rung = self.trials[trial].rung + 1
         if rung <= self.ladder.top and self._price(trial, rung) <= max(room, self._climb(seconds)):
-            return Promote(trial, rung, "leads, and its rung's share is used")
+            return Promote(trial, rung, "leads those that wait, and its rung's share is used")
         if self._finisher is None:
             return last
         if not self._pays_beside(self._finisher, trial, last.seconds):
             return HandBack(f"{seconds:.0f} s are left: {TOO_LITTLE}")
-        return replace(last, reason="is next, and the deadline leaves the slot nothing else to do")
+        return replace(last, reason="is next, and there is no time for anything else in the slot")
 
     def _pays_beside(self, leader: str, trial: str, seconds: float) -> bool:
         """Whether a last segment beside the leader's is expected to gain on that what is asked for of so many seconds;

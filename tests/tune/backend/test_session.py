@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pytest
@@ -40,6 +41,8 @@ def joined() -> dict[str, subprocess.CompletedProcess[str]]:
     """What becomes of each that tries to join, all at once: Ray takes its time to give up."""
     heard: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    with mock.patch.dict(os.environ, RAY_AUTH_MODE="disabled"):
+        ray._raylet.Config.initialize("")  # as where it was imported before anything of ours
     with local_ray(cpus=1, gpus=0), ThreadPoolExecutor() as together:
         address = ray.get_runtime_context().gcs_address
         closed.append(Path(ray._private.worker._global_node.get_session_dir_path()))

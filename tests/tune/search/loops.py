@@ -48,7 +48,7 @@ class Loops(Simulation):
         super().__init__(engine, clock, Costs(start_up=START, overhead=0.5), lambda *of: PowerLaw(step_seconds=gap))
         self.told = [] if new else restore(engine, journal, make_terms(context, engine), newest_of)
         self.folder, self.gap, self.chance, self.journal = folder, gap, random.Random(seed), journal
-        self.before = last_moment(journal)
+        self.before, self.broken = last_moment(journal), False
         metric = metric_of(settings)
         assert metric is not None
         self.metric = metric
@@ -73,6 +73,9 @@ class Loops(Simulation):
         while not lease.done():
             now += self.gap * float(config["width"]) / 5 * self.chance.uniform(0.8, 1.2)
             step += 1
+            if self.broken:
+                self.raised[assignment.lease] = "error: its train raised FileNotFoundError: data.txt"
+                return now - assignment.opened
             hung = fault == "says nothing" or (fault == "hangs" and step == 7)
             if now >= ends or hung:
                 now = ends

@@ -102,6 +102,23 @@ def test_killed_anywhere_it_goes_on_as_what_it_was(tmp_path: Path, cut: int) -> 
     check(again, 300.0)
 
 
+def test_a_loop_that_is_broken_when_the_study_goes_on_ends_the_run_and_not_the_cap(tmp_path: Path) -> None:
+    search = Loops(tmp_path / "study", cap=300.0, slots=1, gap=0.5)
+    search.run()
+    search.journal.close()
+    broken = Loops(tmp_path / "study", cap=600.0, slots=1, gap=0.5)
+    broken.broken = True
+    broken.run()
+    failed = "SELECT COUNT(*) FROM trials WHERE state = 'failed'"
+    assert broken.journal.rows(failed)[0][0] == 3 and broken.engine.accounting.ledger.spent < 350.0
+    broken.journal.close()
+    mended = Loops(tmp_path / "study", cap=600.0, slots=1, gap=0.5)
+    assert not mended.told
+    mended.run()
+    check(mended, 600.0)
+    assert mended.engine.accounting.ledger.spent > 0.9 * 600.0 and mended.journal.rows(failed)[0][0] == 3
+
+
 @pytest.mark.parametrize(("before", "after"), [(8, 1), (1, 8)])
 @pytest.mark.parametrize("life", [None, 400])
 def test_with_other_slots_a_study_goes_on_on_its_own_ladder(
