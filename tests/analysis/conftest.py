@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from analysis import style
+from analysis.plots import dimensions
 from analysis.study import Study, open_study
 from tune.cli import parse
 from tune.flags import Flags
@@ -27,11 +28,12 @@ FACTS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="session", autouse=True)
-def few_pixels() -> Iterator[None]:
-    """Of a picture: no law asks how fine it is."""
-    before, style.DPI = style.DPI, 30
+def quick_pictures() -> Iterator[None]:
+    """No law asks how fine a picture is, or how exact an interval in it."""
+    before = style.DPI, dimensions.DRAWS
+    style.DPI, dimensions.DRAWS = 30, 4
     yield
-    style.DPI = before
+    style.DPI, dimensions.DRAWS = before
 
 
 def do(kind: type[Flags], words: Sequence[str]) -> None:

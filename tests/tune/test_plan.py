@@ -33,6 +33,13 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No law here asks how good what is suggested is."""
+    monkeypatch.setattr("tune.search.suggest.DRAWS", 100)
+    monkeypatch.setattr("tune.search.suggest.FAVOURED", 20)
+
+
 @pytest.fixture(scope="module")
 def planned(texts: Path) -> Callable[..., Plan]:
     """Plans, of nanogpt where no families are asked for, each made once."""

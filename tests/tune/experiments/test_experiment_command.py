@@ -26,7 +26,7 @@ from tune.store.journal import Journal
 from tune.units import parse_duration
 from tune.winners import winners
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
+pytestmark = pytest.mark.usefixtures("empty_folder", "known_prices")
 HERE = ("--devices", "2", "--oversubscribe")
 
 
