@@ -178,7 +178,8 @@ def conduct(
     settings, devices, data = context.settings, context.devices, context.data
     with open_journal(study, settings) as journal, screen_apart(study / "log.txt") as write:
         check_same(context, journal)
-        place_text = f"{devices.slots} x {devices.name}, precisions {', '.join(devices.precisions)}"
+        precisions = f", precisions {', '.join(devices.precisions)}" if context.loop is None else ""
+        place_text = f"{devices.slots} x {devices.name}{precisions}"
         write(f"{study}: {duration_text(settings.budget)} on {place_text}")
         for note in (*context.notes, *(f"{name}: {each.line}" for name, each in context.recipes.items())):
             write(note)
@@ -194,6 +195,8 @@ def conduct(
             write(line)
         for line in another_loop(context, journal) if settings.resume and context.loop is not None else ():
             write(line)
+        if settings.resume and (left := engine.wall_left()) is not None and left > 0:
+            write(f"the deadline is {duration_text(round(left))} away, whatever the study's own clock says")
         note_facts(context.facts(), journal)
         if settings.memory_limit:
             keep_fewer_kernels()

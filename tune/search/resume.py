@@ -197,7 +197,7 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
     at_end |= {trial for trial, rung in engine.cut_short.items() if rung is None}
     notes += engine.agree(terms)
     kept = journal.facts().get("slots_kept")
-    if isinstance(kept, int) and kept:
+    if isinstance(kept, int) and kept and engine.wall_left() is None:  # else time is lost that others have to make up
         engine.slots.most = min(engine.slots.most, kept)
     for trial, record in engine.trials.items():
         thawed = trial in at_end and engine.families[record.family].policy.trials[trial].state == "paused"

@@ -29,7 +29,9 @@ START, SAVE = 4.0, 0.05
 class Loops(Simulation):
     """Trials whose loops report every `gap` seconds, on their real leases, in virtual time."""
 
-    def __init__(self, folder: Path, *, cap: float, slots: int, gap: float, seed: int = 0, **asked: Any) -> None:
+    def __init__(
+        self, folder: Path, *, cap: float, slots: int, gap: float, seed: int = 0, elapsed: float = 0.0, **asked: Any
+    ) -> None:  # fmt: skip
         settings = Settings(
             budget=cap, train=lambda config: None, seed=seed,
             **({"space": SPACE} | ({} if "maximize" in asked else {"metric": "loss"}) | asked),
@@ -44,7 +46,7 @@ class Loops(Simulation):
         else:
             close_what_a_kill_left_open(journal)
         clock, context = Clock(), survey_loop(settings, devices)
-        engine = make_engine(context, journal, [], now=clock, elapsed=0.0)
+        engine = make_engine(context, journal, [], now=clock, elapsed=elapsed)
         super().__init__(engine, clock, Costs(start_up=START, overhead=0.5), lambda *of: PowerLaw(step_seconds=gap))
         self.told = [] if new else restore(engine, journal, make_terms(context, engine), newest_of)
         self.folder, self.gap, self.chance, self.journal = folder, gap, random.Random(seed), journal

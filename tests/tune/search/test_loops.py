@@ -102,6 +102,18 @@ def test_killed_anywhere_it_goes_on_as_what_it_was(tmp_path: Path, cut: int) -> 
     check(again, 300.0)
 
 
+def test_time_that_is_lost_before_a_deadline_is_made_up_by_a_slot_that_was_of_no_use_before(tmp_path: Path) -> None:
+    search = Loops(tmp_path / "study", cap=100.0, slots=2, gap=0.5, deadline=100.0)
+    search.run(4)
+    assert search.engine.slots.kept == 1
+    search.journal.close()
+    again = Loops(
+        tmp_path / "study", cap=100.0, slots=2, gap=0.5, deadline=100.0, elapsed=search.clock.now + 20.0
+    ).run()
+    check(again, 100.0)
+    assert again.engine.accounting.ledger.spent > 0.9 * 100.0
+
+
 def test_a_loop_that_is_broken_when_the_study_goes_on_ends_the_run_and_not_the_cap(tmp_path: Path) -> None:
     search = Loops(tmp_path / "study", cap=300.0, slots=1, gap=0.5)
     search.run()
