@@ -94,10 +94,10 @@ def _ordered(table: pd.DataFrame, measure: Measure, column: str, low_first: bool
 
 
 def where(row: pd.Series) -> str:
-    """at rung 2, on 3,872 validation tokens: of a row of the ranking, or of Results.reached; of a user's loop, after
+    """at rung 2, on 3,872 validation tokens: of a row of the ranking, or of Results.reached; of a user's loop, within
     400 steps"""
     if "on_whole" not in row:
-        return f"after {row['steps']:,.0f} steps"
+        return f"within {row['steps']:,.0f} steps"
     return ", ".join(filter(None, (level_text(row), measured_text(row))))
 
 

@@ -74,7 +74,7 @@ def best(loop: Loops) -> tuple[float, str, int]:
 def test_the_page_says_first_what_is_best_and_that_the_cap_held(page: str, loop: Loops) -> None:
     value, trial, steps = best(loop)
     text = "".join(ElementTree.fromstring(page).itertext())
-    lead = re.search(rf"[A-Z][^\n]*: {loop.metric.name} ([\d.]+) after ([\d,]+) steps \((\w+)\); the cap held: ", text)
+    lead = re.search(rf"[A-Z][^\n]*: {loop.metric.name} ([\d.]+) within ([\d,]+) steps \((\w+)\); the cap held: ", text)
     assert lead and float(lead[1]) == pytest.approx(value, rel=1e-3)
     assert (int(lead[2].replace(",", "")), lead[3]) == (steps, trial)
     config = json.loads(loop.journal.rows("SELECT config FROM trials WHERE trial = ?", trial)[0][0])
