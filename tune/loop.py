@@ -23,8 +23,8 @@ TRAVEL_SECONDS = 1.0
 """Between two reports that leave the process, as long as the lease goes on."""
 SAVE_SHARE = 0.01
 """Of the training since the last one, what a checkpoint inside a lease may take."""
-FIRST_SAVE_SECONDS = 0.01
-"""The price of a checkpoint before there was one: a first new best is kept after a second of training."""
+FIRST_SAVE_SECONDS = 0.05
+"""The price of a checkpoint before there was one."""
 SAVE_SECONDS = 60.0
 """Between two checkpoints, at most, where they are worth it; a new best is kept sooner."""
 RECORD = "ration.json"
@@ -101,13 +101,13 @@ class Terms:
 
 class Lease:
     """A trial on its lease, inside the process of a user's loop; send(message) tells the worker outside. save_seconds:
-    what its last checkpoint took, or that of the lease before."""
+    what its last checkpoint took, or that of the lease before, by which one is cheap or not."""
 
     def __init__(
         self, terms: Terms, send: Callable[[dict[str, Any]], None], stopped: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic, *, save_seconds: float = FIRST_SAVE_SECONDS,
     ) -> None:  # fmt: skip
-        self.save_seconds = save_seconds
+        self.save_seconds, self._kept_back = save_seconds, FIRST_SAVE_SECONDS
         self.terms, self._send, self._stopped, self._clock = terms, send, stopped, clock
         self._began = self._since = clock()
         self._begun, self.over, self.saving = False, False, False
@@ -196,7 +196,7 @@ class Lease:
             return "final" if terms.last else "rung"
         if further and terms.training_seconds is not None and self._training >= terms.training_seconds:
             return "rung"
-        if terms.ends - now < KEPT_BACK * (self._gap + self.save_seconds):
+        if terms.ends - now < KEPT_BACK * (self._gap + self._kept_back):
             return "final" if terms.last and further else "lease"
         return "stopped" if now - self._sent >= TRAVEL_SECONDS and self._stopped() else None
 
@@ -225,7 +225,7 @@ class Lease:
                 shutil.rmtree(other, ignore_errors=True)
         self.saving, self._unsaved, self.checkpoint = False, None, place
         self._saved_steps, self._saved_at = self._steps, self._training
-        self.save_seconds = self._clock() - began
+        self.save_seconds = self._kept_back = self._clock() - began
         self._seconds["checkpoint"] += self.save_seconds
 
     def _tell(self, now: float, ended: Ended | None) -> None:

@@ -114,10 +114,10 @@ def newest_of(folder: Path, *, undecayed: bool) -> tuple[str, int] | None:
     return None if found is None else (str(found), read(found).steps)
 
 
-def another_loop(context: SearchContext, journal: Journal) -> Iterator[str]:
-    """A line where a study goes on in another loop than it had."""
-    before, now = named(journal.facts().get("settings")).get("train"), train_text(context.settings.train)
-    if before != now:
+def another_loop(settings: Settings, journal: Journal) -> Iterator[str]:
+    """A line where a study goes on in another file than it had."""
+    before, now = named(journal.facts().get("settings")).get("train"), settings.train
+    if isinstance(now, str) and ".py" in str(before) and before != now:
         yield f"warning: the study's loop was {before}: its trials go on in {now}"
 
 
@@ -132,26 +132,21 @@ def conclude_loop(context: SearchContext, journal: Journal, spent: float) -> Ite
         config = json.loads(row["config"])
         place = best(inside(journal.folder, f"checkpoints/{row['trial']}"))
         saved = None if place is None else read(place)
-        whole = saved is not None and saved.loss <= row["loss"]
-        query = "SELECT MIN(steps) AS steps FROM reports WHERE trial = ? AND valid_loss = ?"
-        (first,) = journal.rows(query, row["trial"], row["loss"])
-        step = saved.steps if saved is not None and whole else first["steps"]
         said = {
             "trial": row["trial"],
             "config": {**context.loop.fixed, **config},
             "metric": metric.name,
             "value": metric.own(row["loss"]),
-            "step": step,
             "saved": None if saved is None else {"value": metric.own(saved.loss), "step": saved.steps},
         }
         kept = journal.folder / f"best-{LOOP}"
         export(place, kept, said)
-        found = f"{LOOP}: best {row['trial']} {label(config)}: {metric.text(row['loss'])} at step {step:,}"
-        found = f"{found} of {row['steps']:,}"
+        found = f"{LOOP}: best {row['trial']} {label(config)}: {metric.text(row['loss'])} within {row['steps']:,} steps"
         if saved is None:
             yield f"{found}; it saved nothing, so there is its configuration alone: {kept}"
         else:
-            yield f"{found}{'' if whole else f'; saved was {metric.text(saved.loss)} at step {saved.steps:,}'}: {kept}"
+            what = "it" if saved.loss == row["loss"] else metric.text(saved.loss)
+            yield f"{found}; {what} was saved at step {saved.steps:,}: {kept}"
     yield from spending_lines(journal, cap=cap, spent=spent, price=context.settings.price_per_hour)
 
 

@@ -193,7 +193,7 @@ def conduct(
         go_on = newest if context.loop is None else newest_of
         for line in restore(engine, journal, make_terms(context, engine), go_on) if settings.resume else ():
             write(line)
-        for line in another_loop(context, journal) if settings.resume and context.loop is not None else ():
+        for line in another_loop(settings, journal) if settings.resume else ():
             write(line)
         if settings.resume and (left := engine.wall_left()) is not None and left > 0:
             write(f"the deadline is {duration_text(round(left))} away, whatever the study's own clock says")

@@ -93,7 +93,7 @@ def why_none(journal: Journal, family: str) -> str:
     vary = "" if "learning_rate" in json.loads(rows[0]["config"]) else ": --vary learning_rate tries some"
     limited = "memory_limit" in named(facts.get("settings"))
     helps = {
-        "error": f"; see {where}, mend that and begin a new study",
+        "error": f"; see {where}, mend that and go on with --resume",
         "diverged": f"; lower learning rates may help{vary}",
         "memory": "; allow them more with --memory-limit" if limited else "; fix smaller sizes with --fix",
         "time": _more_time(facts),

@@ -44,12 +44,12 @@ def pooled(found: Iterable[Inside]) -> Inside:
 
 def _row(what: str, found: list[Inside]) -> Row:
     shares = [(f"1/{1 / share:.0f}", *each) for share, each in zip(SHARES, found, strict=True) if each[1]]
-    told = {name: hits / count for name, hits, count in [*shares, ("all", *pooled(found))]}
+    told = {name: hits / count for name, hits, count in [*shares, ("all", *pooled(found))] if count}
     return Row(
         what=f"{what}: ends inside the interval of 80 %, by what is known of the life",
         against=", ".join(told), asked=f"{LEAST:g} to {MOST:g}",
         measured=", ".join(f"{share:.2f}" for share in told.values()),
-        reached=LEAST <= told["all"] <= MOST,
+        reached=LEAST <= told.get("all", 0.0) <= MOST,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 
 from tune import cli
 from tune.errors import UserError
+from tune.own_loop import another_loop
 from tune.own_space import Dimension, choice, integers
 from tune.settings import Settings
+from tune.store.journal import Journal
 
 FILES = {
     "train.py": "def train(config): ...\ndef two(a, b): ...\ndef none(): ...\nasync def later(config): ...\n"
@@ -201,6 +204,16 @@ def test_what_is_stored_of_a_loop_gives_the_same_settings_again_once_its_file_is
         assert Settings.from_stored(stored, train=original.train) == original
         with pytest.raises(UserError, match=r"^--train: missing: [^\n]*$"):
             Settings.from_stored(stored)
+
+
+def test_a_study_that_goes_on_in_another_file_says_so(here: Path) -> None:
+    original = Settings(budget="1h", train=GOOD["--train"], space=GOOD["--space"], metric="loss")
+    with Journal(None, new=True) as journal:
+        journal.note(settings=original.stored())
+        assert not [*another_loop(original, journal)]
+        (here / "other.py").write_text("")
+        (line,) = another_loop(replace(original, train="other.py"), journal)
+    assert str(original.train) in line and line.endswith("other.py")
 
 
 def test_the_printed_line_to_go_on_names_the_loop_and_its_mirror(here: Path) -> None:

@@ -234,6 +234,17 @@ def test_on_its_next_lease_what_a_checkpoint_takes_is_known(world: World) -> Non
     assert place is not None and read(place).steps == 4
 
 
+def test_a_checkpoint_that_was_held_up_shortens_no_other_lease(world: World) -> None:
+    def slow(folder: Path) -> None:
+        world.now += 100.0
+
+    world.again(steps=1)
+    world.report(1.0, step=1, save=slow)
+    world.again(ends=world.now + 20.0)
+    world.report(0.9, step=2)
+    assert not world.lease.over
+
+
 def test_a_strangers_damaged_record_is_no_checkpoint(world: World) -> None:
     world.again(steps=1)
     world.report(1.0, step=1, save=saving(1))

@@ -56,7 +56,7 @@ def local_ray(cpus: int, gpus: int | None, *, preload: bool = False) -> Iterator
     lets everyone write in its folder, so that lies in one that only this user can enter.
     """
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    ray._raylet.Config.initialize("")  # by what the environment says now: Ray may have been imported before
+    read_environment()
     with private_folder() as folder:
         try:
             with sigterm_left_alone(), without_helpers(), preloading(folder / "ready", cpus if preload else 0):
@@ -68,6 +68,11 @@ def local_ray(cpus: int, gpus: int | None, *, preload: bool = False) -> Iterator
                 yield
         finally:
             ray.shutdown()
+
+
+def read_environment() -> None:
+    """Ray reads its settings when it is imported, which may have been before tune/__init__.py made them."""
+    ray._raylet.Config.initialize("")
 
 
 @contextmanager
@@ -214,6 +219,7 @@ KINDS = {"cuda": "GPU", "cpu": "CPU"}
 def joined(address: str) -> Iterator[None]:
     """A driver in the cluster at HOST:PORT, with this code on each node. UserError: it does not answer in time."""
     check_answers(address)
+    read_environment()
     ray.init(
         address=address, runtime_env={"py_modules": CODE}, log_to_driver=False, configure_logging=False,
         logging_level=logging.WARNING,

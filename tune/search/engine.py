@@ -188,6 +188,8 @@ class Engine:
         for name in sorted(self.families, key=self._shares.used_share):
             left = self._shares.left(name, self.slots.free, wall, idle, binding=wall is not None and wall == ends)
             move = self.families[name].decide(left)
+            if isinstance(move, HandBack) and any(run.silent for run in self.running.values()):
+                move = Wait("a loop that had never reported holds more than it will take")
             if not isinstance(move, HandBack | Wait):
                 return self._assign(name, move) or "again"
             answer = answer if isinstance(answer, Wait) else move
@@ -369,7 +371,7 @@ class Engine:
             trial, rung, goal, price, wanted, math.inf if wall is None else wall, micro_batches
         )  # fmt: skip
         run = self.state.leased(row)
-        run.there, run.hurried = self.slots.there(), wall is not None and wall <= wanted
+        run.there, run.hurried, run.silent = self.slots.there(), wall is not None and wall <= wanted, family.silent
         self._settle(trial, "running", None)
         self._decide(trial, action, reason, rung)
         return run.assignment

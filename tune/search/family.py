@@ -13,7 +13,7 @@ from tune.reports import KEPT_BACK, Report
 from tune.search.forecast import NO_PROGRESS, Progress, Standing
 from tune.search.ladder import Ladder
 from tune.search.memory_model import Memory
-from tune.search.successive_halving import Confirm, HandBack, Left, Move, Wait
+from tune.search.successive_halving import Confirm, HandBack, Left, Move
 from tune.search_space import Config
 from tune.store.accounting import UNIT, Accounting, Exact, Running
 
@@ -321,6 +321,11 @@ class Family:
         first = SLOWER * self.gap or self.first_lease
         return max(seconds, min(first, most / 2)) if record.step_seconds is None else seconds
 
+    @property
+    def silent(self) -> bool:
+        """Whether its loop never reported: a lease holds more than it will take."""
+        return self.first_lease > 0 and not self.gap
+
     def last_segment(self, record: TrialRecord, seconds: float) -> float:
         """How much of so many seconds a last segment gets, so that its trial, should it win, can decode."""
         return seconds - min(DECODING_SHARE * seconds, self.decoding(record.step_seconds or 0.0))
@@ -333,14 +338,10 @@ class Family:
         self.suggestions.tell(trial, rung, loss, progress)
 
     def decide(self, left: Left) -> Move:
-        """What a free slot should do for it. Where no configuration is left, nothing new begins. Of a loop that never
-        reported the first leases hold more than they will take: what they leave is not known before one ends."""
+        """What a free slot should do for it. Where no configuration is left, nothing new begins."""
         if self.refusals >= MOST_REFUSALS or not self.suggestions.more:
             self.policy.more = False
-        move = self.policy.decide(left) if left.seconds >= LEAST_LEASE_SECONDS else HandBack("nothing is left")
-        if isinstance(move, HandBack) and left.running and self.first_lease and not self.charged:
-            return Wait("its loop has not reported yet")
-        return move
+        return self.policy.decide(left) if left.seconds >= LEAST_LEASE_SECONDS else HandBack("nothing is left")
 
     def state(self) -> dict[str, object]:
         """All that its events made of it, as plain data; what was suggested follows from that."""

@@ -50,11 +50,6 @@ class Listing(SuccessiveHalving):
         """Of each trial its place in the list."""
 
     @property
-    def hopeless(self) -> bool:
-        """So many failed with one error, and none came to its end, that there is no use in another."""
-        return super().hopeless and not self._ends
-
-    @property
     def left_out(self) -> list[Listed]:
         """Those that were not begun, or wait half-way."""
         return [self._listed[place] for place, _ in self._open()]

@@ -17,7 +17,7 @@ from typing import Protocol
 from tune.errors import UserError
 from tune.reports import from_row
 from tune.search.engine import CONFIRM, GO_ON, Engine
-from tune.search.family import TrialRecord
+from tune.search.family import LEAST_LEASE_SECONDS, TrialRecord
 from tune.search.state import Agreed, State, Terms, agreed_in, last_events
 from tune.search_space import seedless
 from tune.store.accounting import DECODING, Running
@@ -197,7 +197,10 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
     at_end |= {trial for trial, rung in engine.cut_short.items() if rung is None}
     notes += engine.agree(terms)
     kept = journal.facts().get("slots_kept")
-    if isinstance(kept, int) and kept and engine.wall_left() is None:  # else time is lost that others have to make up
+    wall, lost = engine.wall_left(), 0.0
+    if wall is not None and terms.deadline is not None:
+        lost = terms.deadline - engine.accounting.clock() - wall
+    if isinstance(kept, int) and kept and lost < LEAST_LEASE_SECONDS:  # else others have to make up for it
         engine.slots.most = min(engine.slots.most, kept)
     for trial, record in engine.trials.items():
         thawed = trial in at_end and engine.families[record.family].policy.trials[trial].state == "paused"

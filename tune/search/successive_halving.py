@@ -145,7 +145,7 @@ class SuccessiveHalving:
         self._errors: Counter[str] = Counter()
         self._errors_before: Counter[str] = Counter()
         self._heard = False
-        """Whether a trial reached a rung in this run, before which there were some errors."""
+        """Whether a trial reached a rung or its end in this run, before which there were some errors."""
         self._turned: dict[str, tuple[float, float]] = {}
         """Of trials that are past their best the loss that they had there, and the training until that was seen."""
         self._returned: list[str] = []
@@ -240,7 +240,7 @@ class SuccessiveHalving:
 
     def finished(self, trial: str, training: float = 0.0) -> None:
         """A trial is at its end, after so many seconds of training."""
-        self._ends[trial] = training
+        self._ends[trial], self._heard = training, True
         self._standings.close(trial, "finished")
         if math.isfinite(self.ladder.life):
             self._release(trial)
@@ -248,6 +248,7 @@ class SuccessiveHalving:
     def returned(self, trial: str) -> None:
         """A trial ended by itself, for good: the search goes on."""
         self._returned.append(trial)
+        self._heard = True
         self._standings.close(trial, "finished")
         self._release(trial)
 
@@ -259,7 +260,7 @@ class SuccessiveHalving:
     def turned(self, trial: str, loss: float, training: float) -> None:
         """A trial is past its best, which is kept, with this loss, after so many seconds of training: it is at its end,
         and the search goes on."""
-        self._turned[trial] = loss, training
+        self._turned[trial], self._heard = (loss, training), True
         self._standings.turn(trial, loss)
         self._release(trial)
 

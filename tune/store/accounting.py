@@ -170,8 +170,8 @@ class Assignment:
 @dataclass(kw_only=True)
 class Running:
     """A lease in use: into how many parts batches are cut on it, how many slots were there when it was opened, what it
-    was charged so far, by what; since when its worker is gone, where the driver slept and came too late; and whether
-    the deadline made it shorter than its segment may need."""
+    was charged so far, by what; since when its worker is gone, where the driver slept and came too late; whether
+    the deadline made it shorter than its segment may need; silent: whether it is of a loop that had never reported."""
 
     assignment: Assignment
     fresh_slot: bool
@@ -181,6 +181,7 @@ class Running:
     charged: dict[str, float] = field(default_factory=dict)
     gone: float | None = None
     hurried: bool = False
+    silent: bool = False
 
 
 class Accounting:

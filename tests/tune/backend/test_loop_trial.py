@@ -153,6 +153,16 @@ def test_what_was_not_saved_is_lost_and_said_and_what_was_is_kept(worker: Worker
     assert report.steps - report.lost == 20 <= report.steps <= 30
 
 
+def test_what_a_checkpoint_takes_is_known_to_the_next_trial_of_a_process(worker: Worker) -> None:
+    """It is ended by force, before anything is saved without asking what that takes."""
+    source = COUNTS.replace("        time.sleep(0.01)\n", "        time.sleep(0.01 if step <= 30 else 10_000)\n")
+    worker.trial.setup(worker.told(steps=20), worker.place, worker.loop(source))
+    assert worker.ends().steps == 20
+    worker.trial.reset_config(worker.told("t002", seconds=3.0, steps=100))
+    report = worker.ends()
+    assert report.ended == "lease" and report.checkpoint is not None
+
+
 def test_a_loop_that_does_not_return_when_it_is_told_to_is_ended_and_the_next_lease_has_its_own(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ import math
 import random
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -53,11 +54,22 @@ def test_good_loops_use_the_cap_and_the_best_value_reported_wins(tmp_path: Path,
     assert {row["perplexity"] for row in found} == {None}
 
 
-def test_a_slot_waits_for_the_first_report_of_the_first_trial(tmp_path: Path) -> None:
-    """Whose lease holds half of what is there, as its loop never reported."""
-    search = Loops(tmp_path / "study", cap=100.0, slots=2, gap=0.5, deadline=60.0).run()
+@pytest.mark.parametrize("how", ["at first", "after a kill", "after a fault"])
+def test_a_slot_waits_for_the_end_of_a_lease_of_a_loop_that_never_reported(how: str, tmp_path: Path) -> None:
+    """That holds half of what is there."""
+    asked: dict[str, Any] = {"cap": 100.0, "slots": 2, "gap": 0.5, "deadline": 60.0}
+    search = Loops(tmp_path / "study", **asked)
+    if how == "after a kill":
+        search.begin()
+        search.journal.close()
+        search = Loops(tmp_path / "study", **asked)
+    if how == "after a fault":
+        search.broken = True
+        search.run(1)
+        search.broken = False
+    search.run()
     check(search, 100.0)
-    assert len(search.journal.rows("SELECT slot FROM slots")) == 2
+    assert len(search.journal.rows("SELECT slot FROM slots")) >= 2
     assert search.engine.accounting.ledger.spent > 0.9 * 100.0
 
 
