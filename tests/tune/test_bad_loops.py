@@ -211,7 +211,7 @@ def test_a_study_that_goes_on_in_another_file_says_so(here: Path) -> None:
     with Journal(None, new=True) as journal:
         journal.note(settings=original.stored())
         assert not [*another_loop(original, journal)]
-        Path("other.py").write_text("")
+        Path("other.py").write_text("print()")
         (line,) = another_loop(replace(original, train="other.py"), journal)
     assert str(original.train) in line and line.endswith("other.py")
 
