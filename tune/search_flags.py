@@ -246,7 +246,7 @@ class SearchFlags(Flags):
         default=0,
         metadata=typed(
             "train the last two of each family anew with so many other seeds each, 2 or more, on a third of the cap, "
-            "so that the ranking says whether they are told apart (default: none)",
+            "so that the ranking says whether they are told apart",
             **NUMBER_OF,
         ),
     )

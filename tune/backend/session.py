@@ -75,14 +75,24 @@ def read_environment() -> None:
     ray._raylet.Config.initialize("")
 
 
+class Apart(subprocess.Popen[bytes]):
+    """A process in a group of its own."""
+
+    def __init__(self, *words: Any, **how: Any) -> None:
+        super().__init__(*words, process_group=0, **how)
+
+
 @contextmanager
 def sigterm_left_alone() -> Iterator[None]:
-    """Ray takes SIGTERM for itself when it starts, in Python and once more in C++, and would end this process by it."""
+    """Ray takes SIGTERM for itself when it starts, in Python and once more in C++, and would end this process by it.
+    Its own processes are in another group: `timeout` tells all of ours, and without them no search ends in order."""
     kept, ray._private.utils.set_sigterm_handler = ray._private.utils.set_sigterm_handler, lambda handler: None
+    together, ray._private.services.ConsolePopen = ray._private.services.ConsolePopen, Apart
     try:
         yield
     finally:
         ray._private.utils.set_sigterm_handler = kept
+        ray._private.services.ConsolePopen = together
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 

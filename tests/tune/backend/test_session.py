@@ -46,7 +46,9 @@ def joined() -> dict[str, subprocess.CompletedProcess[str]]:
     with local_ray(cpus=1, gpus=0), ThreadPoolExecutor() as together:
         address = ray.get_runtime_context().gcs_address
         closed.append(Path(ray._private.worker._global_node.get_session_dir_path()))
-        started.extend(" ".join(each.cmdline()) for each in psutil.Process().children(recursive=True))
+        children = psutil.Process().children(recursive=True)
+        started.extend(" ".join(each.cmdline()) for each in children)
+        assert os.getpgrp() not in {os.getpgid(each.pid) for each in children}, "told to end with this process's group"
         mine = [each.stat() for each in closed[0].parents if each.stat().st_uid == os.getuid()]
         assert any(stat.S_IMODE(each.st_mode) == 0o700 for each in mine)
         signal.raise_signal(signal.SIGTERM)
