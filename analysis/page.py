@@ -149,7 +149,8 @@ def answer(results: Results, pool: pd.DataFrame, spent: Spending) -> dict[str, A
         lead = "No trial has completed a rung yet."
         return {"family": family, "smoke_test": smoke_test, "lead": lead, "why": "", "facts": {}, "told": ()}
     words = results.trials.set_index("trial")["words"][best["trial"]]
-    others = pool[(pool["group"] == best["group"]) & (pool["trial"] != best["trial"])]
+    left_out = {best["trial"], *results.trials.loc[results.trials["anew"], "trial"]}
+    others = pool[(pool["group"] == best["group"]) & ~pool["trial"].isin(left_out)]
     lead, why, shown = (_of_a_loop if measure.own else _of_a_family)(results, pool, best, others)
     if measure.own:
         held = "the cap held" if spent.spent <= spent.cap else "the cap was exceeded"

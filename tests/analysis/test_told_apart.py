@@ -141,3 +141,4 @@ def test_wherever_a_winner_is_told_it_may_be_one_that_was_trained_anew(write: Ca
     assert progress(results, "nanogpt").data["trial"].iloc[-1] == "t11"
     (answer,) = contents(results.studies[0], None)["answers"]
     assert "(t11)" in answer["lead"] and "it is on the front" in answer["why"]
+    assert ", of 2 there " in answer["why"], "of those that were trained anew there is none but itself"
