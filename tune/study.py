@@ -191,12 +191,10 @@ def conduct(
         ]
         engine = make_engine(context, journal, listeners, there=there)
         go_on = newest if context.loop is None else newest_of
-        for line in restore(engine, journal, make_terms(context, engine), go_on) if settings.resume else ():
-            write(line)
-        for line in another_loop(settings, journal) if settings.resume else ():
-            write(line)
-        if settings.resume and (left := engine.wall_left()) is not None and left > 0:
-            write(f"the deadline is {duration_text(round(left))} away, whatever the study's own clock says")
+        if settings.resume:
+            notes = restore(engine, journal, make_terms(context, engine), go_on)
+            for line in (*notes, *another_loop(settings, journal)):
+                write(line)
         note_facts(context.facts(), journal)
         if settings.memory_limit:
             keep_fewer_kernels()

@@ -28,9 +28,8 @@ class World:
 
     def again(self, **terms: Any) -> Lease:
         """The next lease."""
-        before = {"save_seconds": self.lease.save_seconds} if hasattr(self, "lease") else {}
         self.lease = Lease(
-            Terms(**{**self.terms, **terms}), self.heard.append, lambda: self.stopped, lambda: self.now, **before
+            Terms(**{**self.terms, **terms}), self.heard.append, lambda: self.stopped, lambda: self.now
         )  # fmt: skip
         return self.lease
 
@@ -222,26 +221,10 @@ def test_checkpoints_are_few_cheap_and_whole_and_the_best_one_stays(world: World
     assert newest(folder) == before
 
 
-def test_on_its_next_lease_what_a_checkpoint_takes_is_known(world: World) -> None:
-    """So a new best is saved at once where that is cheap."""
-    for steps in (1, 3):
-        world.again(steps=steps)
-        world.report(1 / steps, step=steps, save=saving(steps))
-    world.again()
-    world.report(0.1, step=4, save=saving(4))
-    world.report(0.2, step=5, save=saving(5))
-    place = best(Path(world.terms["folder"]))
-    assert place is not None and read(place).steps == 4
-
-
 def test_a_checkpoint_that_was_held_up_shortens_no_other_lease(world: World) -> None:
-    def slow(folder: Path) -> None:
-        world.now += 100.0
-
-    world.again(steps=1)
-    world.report(1.0, step=1, save=slow)
-    world.again(ends=world.now + 20.0)
-    world.report(0.9, step=2)
+    terms = Terms(**{**world.terms, "ends": 20.0})
+    world.lease = Lease(terms, world.heard.append, clock=lambda: world.now, save_seconds=100.0)
+    world.report(0.9, step=1)
     assert not world.lease.over
 
 

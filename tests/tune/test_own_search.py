@@ -43,16 +43,8 @@ def test_killed_and_gone_on_with_it_keeps_its_cap_and_finds_the_best(tmp_path: P
     (tmp_path / "space.toml").write_text(SPACE)
     study, loop = tmp_path / "study", ("--train", tmp_path / "train.py:train")
     asked = (
-        "--space",
-        tmp_path / "space.toml",
-        "--maximize",
-        "accuracy",
-        "--budget",
-        f"{CAP}s",
-        "--devices",
-        "2",
-        "--deadline",
-        "1h",
+        *("--space", tmp_path / "space.toml", "--maximize", "accuracy"),
+        *("--budget", f"{CAP}s", "--devices", "2", "--deadline", "1h"),
     )
     search = Search(observer, *loop, *asked, "--out", study)
     assert trains(search, study), search.printed

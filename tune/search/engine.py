@@ -12,7 +12,6 @@ from typing import Literal
 
 from tune.reports import ENDS, Report
 from tune.search.family import (  # fmt: skip
-    LEAST_LEASE_SECONDS,
     MOST_REFUSALS,
     Family,
     MemoryNotes,
@@ -52,6 +51,8 @@ OVERDUE_SECONDS = 0.5
 """Of the grace, for a trial's last report on its way; then the driver ends its process, which is soon to end itself."""
 WALLS = 2.0
 """Times what all slots together take for the cap: a search that is not patient ends in about so long."""
+LEAST_LEASE_SECONDS = 1.0
+"""Nothing useful fits in less."""
 MACHINE_GONE = "its machine is gone"
 DRIVER_SLEPT = "its driver slept"
 HUNG = "hung: no sign of life by the end of its lease"
@@ -187,7 +188,8 @@ class Engine:
         idle = [name for name in self.families if self._is_idle(name, wall)] if len(self.families) > 1 else []
         for name in sorted(self.families, key=self._shares.used_share):
             left = self._shares.left(name, self.slots.free, wall, idle, binding=wall is not None and wall == ends)
-            move = self.families[name].decide(left)
+            enough = left.seconds >= LEAST_LEASE_SECONDS
+            move = self.families[name].decide(left) if enough else HandBack("nothing is left")
             if isinstance(move, HandBack) and any(run.silent for run in self.running.values()):
                 move = Wait("a loop that had never reported holds more than it will take")
             if not isinstance(move, HandBack | Wait):

@@ -13,15 +13,13 @@ from tune.reports import KEPT_BACK, Report
 from tune.search.forecast import NO_PROGRESS, Progress, Standing
 from tune.search.ladder import Ladder
 from tune.search.memory_model import Memory
-from tune.search.successive_halving import Confirm, HandBack, Left, Move
+from tune.search.successive_halving import Confirm, Left, Move
 from tune.search_space import Config
 from tune.store.accounting import UNIT, Accounting, Exact, Running
 
 MOST_REFUSALS = 50
 """Where so many configurations in a row do not fit in memory, a family has no more of them."""
 
-LEAST_LEASE_SECONDS = 1.0
-"""Nothing useful fits in less."""
 MARGIN, SLACK_SECONDS = 2.0, 3.0
 """Of a lease over its price, where the cap allows: neither a noisy neighbour nor the first, slow steps of a new shape
 may cut a segment short. What it does not use is released."""
@@ -341,7 +339,7 @@ class Family:
         """What a free slot should do for it. Where no configuration is left, nothing new begins."""
         if self.refusals >= MOST_REFUSALS or not self.suggestions.more:
             self.policy.more = False
-        return self.policy.decide(left) if left.seconds >= LEAST_LEASE_SECONDS else HandBack("nothing is left")
+        return self.policy.decide(left)
 
     def state(self) -> dict[str, object]:
         """All that its events made of it, as plain data; what was suggested follows from that."""

@@ -16,14 +16,15 @@ from typing import Protocol
 
 from tune.errors import UserError
 from tune.reports import from_row
-from tune.search.engine import CONFIRM, GO_ON, Engine
-from tune.search.family import LEAST_LEASE_SECONDS, TrialRecord
+from tune.search.engine import CONFIRM, GO_ON, LEAST_LEASE_SECONDS, Engine
+from tune.search.family import TrialRecord
 from tune.search.state import Agreed, State, Terms, agreed_in, last_events
 from tune.search_space import seedless
 from tune.store.accounting import DECODING, Running
 from tune.store.heartbeat import DRIVER, GRACE_SECONDS, last_beat, still_there
 from tune.store.journal import SHARE, Journal, named
 from tune.store.mirror import MIRRORED
+from tune.units import duration_text
 
 MOST_MICRO_BATCHES = 2**20
 TINY = 1e-9
@@ -197,10 +198,12 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
     at_end |= {trial for trial, rung in engine.cut_short.items() if rung is None}
     notes += engine.agree(terms)
     kept = journal.facts().get("slots_kept")
-    wall, lost = engine.wall_left(), 0.0
-    if wall is not None and terms.deadline is not None:
-        lost = terms.deadline - engine.accounting.clock() - wall
-    if isinstance(kept, int) and kept and lost < LEAST_LEASE_SECONDS:  # else others have to make up for it
+    wall = engine.wall_left()
+    lost = 0.0 if wall is None else (terms.deadline or 0.0) - engine.accounting.clock() - wall
+    if wall is not None and lost >= LEAST_LEASE_SECONDS:  # all slots have to make up for it
+        told, away = duration_text(round(lost)), duration_text(round(max(0.0, wall)))
+        notes.append(f"{told} were lost: the deadline is {away} away")
+    elif isinstance(kept, int) and kept:
         engine.slots.most = min(engine.slots.most, kept)
     for trial, record in engine.trials.items():
         thawed = trial in at_end and engine.families[record.family].policy.trials[trial].state == "paused"
