@@ -122,6 +122,8 @@ def test_time_that_is_lost_before_a_deadline_is_made_up_by_a_slot_that_was_of_no
     again = Loops(
         tmp_path / "study", cap=100.0, slots=2, gap=0.5, deadline=100.0, elapsed=search.clock.now + 20.0
     ).run()
+    (line,) = again.told
+    assert line.startswith("20s were lost: the deadline is ")
     check(again, 100.0)
     assert again.engine.accounting.ledger.spent > 0.9 * 100.0
 
