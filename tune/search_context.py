@@ -345,9 +345,13 @@ def check_learns(config: Config, data: Data) -> None:
 
 
 def check_cap(settings: Settings) -> None:
-    """UserError: a cap that pays for no rung and last segment of one trial of each family, on all cores of a trial."""
+    """UserError: a cap that pays for no rung and last segment of one trial of each family, on all cores of a trial, or
+    a deadline before they could end."""
     segment = FIRST_OVERHEAD_SECONDS + SHORTEST_RUNG_SECONDS
-    least = max(FIRST_START_UP_SECONDS + 2 * segment, 2 * settings.confirm * segment / CONFIRM_SHARE)
+    trial = FIRST_START_UP_SECONDS + 2 * segment
+    if settings.deadline is not None and settings.deadline < trial:
+        raise settings.too_soon(trial)
+    least = max(trial, 2 * settings.confirm * segment / CONFIRM_SHARE)
     smallest = max(settings.cores_per_trial * least / share for share in settings.families.values())
     if settings.budget < smallest:
         raise settings.too_small(smallest)

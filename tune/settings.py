@@ -336,6 +336,11 @@ class Settings(SearchFlags):
         what = f"a last comparison of {2 * self.confirm} trainings" if self.confirm else "one rung of one trial"
         return invalid("budget", f"{asked!r} does not pay for {what}: write at least {least}")
 
+    def too_soon(self, least: float) -> UserError:
+        """The error for a deadline before one trial had a rung and its last segment; `least` (s) is late enough."""
+        asked, late = duration_text(self.deadline or 0.0), duration_text(math.ceil(least))
+        return invalid("deadline", f"{asked!r} leaves no time for one trial: write at least {late}")
+
     def too_late(self, spent: float) -> UserError:
         """The error for a new total that is less than what the study spent already, in device-seconds."""
         asked, used = duration_text(self.budget), duration_text(math.ceil(spent))

@@ -86,9 +86,9 @@ THOUSANDS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
 
 def parse_at_most(text: str) -> int:
-    """`parameters=5M` -> 5000000. UserError: not a number of weights above zero."""
-    matched = re.fullmatch(rf"parameters={NUMBER}([KMB]?)", text)
-    count = float(matched[1]) * THOUSANDS[matched[2]] if matched else 0.0
+    """`parameters=5M` -> 5000000, in small letters too. UserError: not a number of weights above zero."""
+    matched = re.fullmatch(rf"parameters={NUMBER}([KMBkmb]?)", text)
+    count = float(matched[1]) * THOUSANDS[matched[2].upper()] if matched else 0.0
     if not 1 <= count < math.inf:
         raise UserError(f"{text!r:.60} is no bound: write parameters=5M, or another number of weights (K, M, B)")
     return int(count)

@@ -160,7 +160,10 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[nn.Mod
     try:
         config = Config(**ONCE | json.loads((folder / CONFIG).read_text()))
         tokenizer = Tokenizer.from_json((folder / TOKENIZER).read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError) as error:
+    except OSError as error:
+        what = f"{str(error.filename)!r} cannot be read ({error.strerror})"
+        raise UserError(f"model: {what}; name a best-<family> folder of a study") from None
+    except (ValueError, TypeError) as error:
         raise UserError(f"model: {folder}: {error}; name a best-<family> folder of a study") from error
     return trained_model(config, folder, tokenizer, device), tokenizer
 

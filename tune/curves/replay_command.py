@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 
+from rich.console import Console
+from rich.progress import track
+
 from tune.curves.asked import ALL, ReplaySettings
 from tune.curves.benchmark import IDEAS, OF_FRONT, WITHOUT, Cell, Outcome, searches
 from tune.curves.recorded import Row, Rows, Table, code, load
@@ -23,7 +26,10 @@ def replay(tables: Sequence[Table], settings: ReplaySettings) -> list[Row]:
     without = IDEAS if ALL in settings.ablations else settings.ablations
     schedulers = (*settings.schedulers, *(f"{WITHOUT}{idea}" for idea in without))
     rows = []
-    for table, budget, workers, scheduler in product(tables, settings.budget, settings.workers, schedulers):
+    cells = list(product(tables, settings.budget, settings.workers, schedulers))
+    screen = Console(stderr=True)  # how far it is, where somebody looks on
+    told = track(cells, f"{len(cells)} cells", console=screen, transient=True, disable=not screen.is_terminal)
+    for table, budget, workers, scheduler in told:
         cell = Cell(table=table, scheduler=scheduler, budget=budget, workers=workers)
         row = kept.find(asked(cell, settings))
         if row is None:
