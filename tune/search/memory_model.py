@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from tune.search_space import Value
 from tune.units import bytes_text
 
-OVERHEAD_BYTES = {"translation": 800e6, "nanogpt": 200e6}
+OVERHEAD_BYTES = {"translation": 250e6, "nanogpt": 100e6}
 """What a trial takes on a CPU whatever the size of its model: a kernel for each shape of batch and layer, compiled
 code, and what the heap does not use again. Of a GPU none."""
 FACTOR = 1.1

@@ -16,7 +16,7 @@ from tune.search.family import CostModel, Family
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.ladder import Frame
 from tune.search.listed import Listed, listed_family
-from tune.search.memory_model import FACTOR, OVERHEAD_BYTES, Memory
+from tune.search.memory_model import FACTOR, Memory
 from tune.search.resume import agreed, close_what_a_kill_left_open, last_moment, restore, spent, spent_beside
 from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search.state import Terms
@@ -77,16 +77,17 @@ def on_paper(config: Mapping[str, Any], micro_batches: int) -> float:
     return 1e6 * (1 + config["number"] * 389 % 1000) * (1 + 2 / micro_batches)
 
 
+FIRST_GUESS = 200e6
+
+
 def needed(config: Mapping[str, Any], micro_batches: int) -> float:
-    """And what it really needs: more than a family's first guess."""
-    return 2.5 * OVERHEAD_BYTES["nanogpt"] + FACTOR * on_paper(config, micro_batches)
+    """And what it really needs: more than the first guess."""
+    return 2.5 * FIRST_GUESS + FACTOR * on_paper(config, micro_batches)
 
 
 def known_memory(limit: float) -> Memory:
     """What is known of it before anything ran."""
-    return Memory(
-        limit=limit, overhead=OVERHEAD_BYTES["nanogpt"], paper=on_paper, most=lambda config: MOST_MICRO_BATCHES
-    )
+    return Memory(limit=limit, overhead=FIRST_GUESS, paper=on_paper, most=lambda config: MOST_MICRO_BATCHES)
 
 
 class World(Simulation):
