@@ -98,9 +98,12 @@ class Settings(SearchFlags):
             words = (self.fix if isinstance(self.fix, str) else fix_text(self.fix)).split(",")
             remedy = f"with --train write {' '.join(f'--range {word.strip()}' for word in words)}"
             raise invalid("fix", f"'{','.join(words)}' is of the families that come with the project: {remedy}")
-        for each in fields(self):
+        for each in sorted(fields(self), key=lambda each: each.name != "families"):  # whose dimensions others name
             if isinstance(value := getattr(self, each.name), str | Path):
                 object.__setattr__(self, each.name, parse_setting(each, str(value)))
+            if each.name == "families" and self.train is None:
+                if unknown := [name for name in self.families if name not in SPACES and name != LOOP]:
+                    raise UnknownFamily(unknown[0])
         for name in ("budget", "deadline", "report_every"):
             if (seconds := getattr(self, name)) is not None and seconds <= 0:
                 raise invalid(name, f"{duration_text(seconds)!r} is not above zero: write {DURATIONS}")
@@ -111,8 +114,6 @@ class Settings(SearchFlags):
         if self.price_per_hour is not None:
             parse_setting(self.__dataclass_fields__["price_per_hour"], str(self.price_per_hour))
         self._check_own()
-        if unknown := [name for name in self.families if name not in SPACES and name != LOOP]:
-            raise UnknownFamily(unknown[0])
         shares = families_text(self.families)
         if not all(0 < share <= 1 for share in self.families.values()):
             raise invalid("families", f"{shares!r}: a share is above 0 and at most 100; leave a family out for none")

@@ -123,6 +123,11 @@ class Pace:
         """Seconds a step now; None before the first."""
         return statistics.median(self.recent) if self.recent else self.settled
 
+    @property
+    def warm(self) -> bool:
+        """Whether more than the first few steps were made, which say little of those to come."""
+        return self.settled is not None or len(self.early) > WARM
+
     def steps_in(self, training_seconds: float) -> int | None:
         """The step of a life at which so many seconds are trained; None until the step time is settled."""
         return None if self.settled is None else max(1, round(training_seconds / self.settled))

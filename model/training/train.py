@@ -304,7 +304,7 @@ class _Training:
             learning_rate=self.config.learning_rate * self._factor(),
             gradient_norm=self.recent.gradient_norm,
             tokens_per_second=self.recent.tokens_per_second,
-            step_seconds=self.pace.median() or None,
+            step_seconds=(self.pace.median() or None) if ended != "stopped" or self.pace.warm else None,
             training_seconds=self.pace.training_seconds,
             memory_bytes=self.memory.bytes(),
             seconds=self.lease.take(),

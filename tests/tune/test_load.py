@@ -139,7 +139,7 @@ def test_a_script_of_ours_is_called_as_it_was(
 def test_the_printed_line_goes_on_and_without_the_file_one_line_says_what_is_missing(
     mine: Path, tmp_path: Path
 ) -> None:
-    settings = Settings(budget="1h", load=mine, families="mine")
+    settings = Settings(budget="1h", load=mine, families="mine", fix="width=16")
     study = study_of(settings, tmp_path / "study")
     python, script, *flags = shlex.split(settings.to_go_on(study))
     assert (python, script) == ("python", "tune/run.py")

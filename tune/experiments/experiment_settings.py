@@ -106,16 +106,17 @@ class ExperimentSettings(Formed, Settings):
     @classmethod
     def from_flags(cls, typed: Mapping[str, Any], experiment: str | None = None) -> Self:
         """As above. With --of the winner that is meant is read first."""
+        forms: dict[str, Any] = {form: True for form in FORMS if form in typed}
         if "list" in typed:
-            return cls(budget="1s", families="nanogpt", list=True)  # type: ignore[arg-type]
+            return cls(budget=1.0, families={"nanogpt": 1.0}, list=True, **forms)
         if "tables" in typed:
-            forms: dict[str, Any] = {form: True for form in FORMS if form in typed}
             return cls(budget=1.0, families={"nanogpt": 1.0}, tables=parse_path(typed["tables"]), **forms)
         name = typed.get("name", "")
         if {"plan", "resume"} <= typed.keys():
             raise invalid("plan", "is of an experiment that is to begin: leave --plan or --resume out")
         if name not in EXPERIMENTS:
-            raise UserError(f"NAME: {name!r} is no experiment: write one of {', '.join(EXPERIMENTS)}")
+            what = f"{name!r} is no experiment" if name else "missing"
+            raise UserError(f"NAME: {what}: write one of {', '.join(EXPERIMENTS)}")
         asked = {} if "resume" in typed else {"families": EXPERIMENTS[name]}
         if "of" in typed and "resume" not in typed:
             asked = pkgutil.resolve_name("tune.experiments.catalogue:of_winner")(name, dict(typed))

@@ -16,7 +16,7 @@ from model.training import checkpoint as checkpoints
 from model.training import train as training
 from model.training.learner import Step
 from model.training.looks import EXPLODED, Recent
-from model.training.time_budget import Segment
+from model.training.time_budget import WARM, Segment
 from model.training.train import train
 from tests.model.conftest import SUBSET, Script
 from tune.reports import Report
@@ -164,13 +164,14 @@ def test_it_learns(family: str, precision: str, small: dict[str, tuple], tmp_pat
     assert 0 < last.gradient_norm < 100, "of gradients as they are, not as fp16 scales them"
 
 
-def test_told_to_stop_it_leaves_a_checkpoint(
-    small_text: Config, text_data: TextData, tmp_path: Path, clock: Script
+@pytest.mark.parametrize("steps", [2, WARM + 1])
+def test_told_to_stop_it_leaves_a_checkpoint_and_tells_no_step_time_of_its_first_few(
+    small_text: Config, text_data: TextData, tmp_path: Path, clock: Script, steps: int
 ) -> None:
-    answers = iter([False, False, True])
+    answers = iter([*(False for _ in range(steps)), True])
     *_, last = train(
         small_text, text_data, Segment(device_seconds=1e6, steps=1000), folder=tmp_path, evaluation_tokens=SUBSET,
         clock=clock, stop=lambda: next(answers),
     )  # fmt: skip
-    assert last.ended == "stopped" and last.steps == 2
+    assert last.ended == "stopped" and last.steps == steps and (last.step_seconds is None) == (steps < WARM)
     assert checkpoints.load(Path(str(last.checkpoint))).state["steps"] == last.steps

@@ -41,7 +41,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 WRONG = {
     "NAME: 'nowhere' is no experiment: write one of ablation, overfitting": ["nowhere", "--budget", "1h"],
-    "NAME: '' is no experiment": ["--budget", "1h"],
+    "NAME: missing: write one of ablation, overfitting": ["--budget", "1h"],
+    "--csv: is of a study that is there: write --tables FOLDER": ["--list", "--csv"],
     "--budget: missing": ["scaling"],
     "--budget: '5s' does not pay for scaling: write at least": ["scaling", "--budget", "5s"],
     "--devices: '1000' is more than the": ["scaling", "--budget", "1h", "--devices", "1000"],
