@@ -139,14 +139,17 @@ def _steps(order: Order, data: Data, limit: MemoryLimit, ends: float) -> Outcome
     _advance(learner, FIRST_STEPS)
     step = _advance(learner, 1)
     ready = order.seconds - (ends - time.monotonic())
-    found: Outcome = {"parameters": learner.parameters, "epoch_steps": len(learner.batches), "ready_seconds": ready}
+    found: Outcome = {
+        "parameters": learner.parameters, "epoch_steps": len(learner.batches), "ready_seconds": ready,
+        "step_seconds": step,
+    }  # fmt: skip
     if order.share:
         found |= _second_epoch(learner, order.share, step, ends)
     taken = max(memory.bytes(), limit.counted())
     limit.lift()
     held = (STATE_BYTES - GRADIENT_BYTES) * learner.parameters
     tensors = held + most_bytes(lambda: learner.step(1.0), order.device)
-    return found | {"ended": FITS, "memory_bytes": taken, "tensor_bytes": tensors, "step_seconds": step}
+    return found | {"ended": FITS, "memory_bytes": taken, "tensor_bytes": tensors}
 
 
 def _second_epoch(learner: Learner, share: float, step: float, ends: float) -> Outcome:
@@ -155,7 +158,7 @@ def _second_epoch(learner: Learner, share: float, step: float, ends: float) -> O
     steps = max(1, int(min(share * len(learner.batches), affordable)))
     _advance(learner, steps)
     seconds, share = _advance(learner, steps), steps / len(learner.batches)
-    return {"epoch_seconds": seconds / share, "share": share}
+    return {"epoch_seconds": seconds / share, "share": share, "step_seconds": seconds / steps}
 
 
 def step_seconds(

@@ -23,6 +23,7 @@ from tune.errors import UserError
 from tune.store.accounting import Accounting, Hold, Ledger, affordable
 from tune.store.heartbeat import GRACE_SECONDS
 from tune.store.journal import Journal
+from tune.units import duration_text
 
 TASK_SECONDS, BUILD_SECONDS, ROW_SECONDS, PEAKS_SECONDS = 4.0, 1.0, 0.5, 15.0
 """Expected on a quiet machine: of a task; of an implementation that is built and held against the reference; of one
@@ -158,7 +159,9 @@ def begun(up: Cluster, settings: Settings, clock: Callable[[], float]) -> Iterat
         try:
             yield Study(settings=settings, up=up, accounting=accounting, event_file=tensorboard)
         finally:
-            journal.note(ended={"spent": accounting.ledger.spent})
+            spent = accounting.ledger.spent
+            journal.note(ended={"spent": spent})
+            print(f"spent {duration_text(round(spent, 1))} of {duration_text(settings.budget)}", file=sys.stderr)
 
 
 def check_first(settings: Settings, up: Cluster) -> None:

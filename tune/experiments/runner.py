@@ -280,6 +280,10 @@ def conduct(experiment: Experiment, context: ExperimentContext, study: Path, tol
         write(f"its tables for a report: {called('tune/experiment.py')} --tables {study} --latex")
         if ended != "done":
             write(f"{ended}; go on with: {settings.to_go_on(study)}")
+        elif left := unmeasured(context.points, journal, experiment.name):
+            which = "; ".join(f"{point.devices} x {point.text}" for point in left)
+            how = f"a larger --budget measures them: {settings.to_go_on(study)} --budget ..."
+            write(f"{len(left)} of {len(context.points)} not measured: {which}; {how}")
     return {"done": 0, "interrupted": INTERRUPTED}.get(ended, 1)
 
 
