@@ -76,8 +76,8 @@ def told_apart(study: Study, family: str) -> list[str]:
 
 
 def last_two(study: Study, family: str) -> Mapping[str, pd.DataFrame]:
-    """By trial, named with its configuration: its trainings with other seeds, in the last comparison of the study, with
-    what they came to, if they did."""
+    """By trial, named with its configuration: its trainings with other seeds, with what they came to, if they did; in
+    the last comparison of the study that was measured, if any was."""
     trials = study.read("SELECT trial, config FROM trials WHERE family = ? ORDER BY created, trial", family)
     points = {row.trial: json.loads(row.config) for row in trials.itertuples()}
     anew = study.read(
@@ -94,8 +94,10 @@ def last_two(study: Study, family: str) -> Mapping[str, pd.DataFrame]:
         return {}
     agreed = [each.get("decision") or 0 for each in study.facts.get("caps", [])]
     terms = anew["decision"].map(lambda decision: sum(each < decision for each in agreed))
-    anew = anew[terms == terms.iloc[-1]]
     whose = anew["trial"].map(lambda trial: _whose(points, trial))
+    ended = anew["test_blocks"].notna().groupby([terms, whose]).sum().groupby(level=0).agg(["min", "size"])
+    measured = ended[(ended["min"] >= FEWEST_SEEDS) & (ended["size"] == 2)].index
+    anew = anew[terms == (measured if len(measured) else terms).max()]
     return {f"{of} ({label(points[of])})": rows for of, rows in anew.groupby(whose, sort=False)}
 
 

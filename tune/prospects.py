@@ -76,7 +76,7 @@ def prospects(settings: Settings) -> Prospects:
             or 1.0
         )
         policies = standing(journal, settings, folder, slots=int(str(slots)), share=share)
-        over = spent_at_its_end(folder, settings.budget) is not None
+        over = spent_at_its_end(folder, settings.terms) is not None
         return Prospects(
             settings=settings, spent=journal.rows("SELECT TOTAL(seconds) AS spent FROM charges")[0]["spent"],
             best=best_so_far(journal),

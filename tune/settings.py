@@ -307,9 +307,14 @@ class Settings(SearchFlags):
                 except OSError as error:
                     raise invalid(name, f"'{path}' cannot be read ({error.strerror}): name a file") from None
 
+    @property
+    def terms(self) -> dict[str, float | None]:
+        """Under which a study comes to its own end."""
+        return {"cap": self.budget, "deadline": self.deadline, "stop_below_gain": self.stop_below_gain}
+
     def nothing_to_do(self) -> str | None:
-        """A line that says so, where the study to go on with came to its own end under this very cap; else None."""
-        spent = None if self.resume is None or self.plan else spent_at_its_end(self.resume, self.budget)
+        """A line that says so, where the study to go on with came to its own end under these very terms; else None."""
+        spent = None if self.resume is None or self.plan else spent_at_its_end(self.resume, self.terms)
         if spent is None:
             return None
         used, cap = duration_text(round(spent, 1)), duration_text(self.budget)

@@ -46,7 +46,6 @@ from tune.registry import travelling
 from tune.search.engine import Engine, Listener
 from tune.search.listed import Listing
 from tune.search.resume import check_plain, close_what_a_kill_left_open, restore, spent, undamaged
-from tune.search.successive_halving import TOO_LITTLE
 from tune.search_context import (
     SearchContext,
     check_same_kind,
@@ -269,7 +268,7 @@ def conclude(context: SearchContext, engine: Engine, tensorboard: TensorBoard) -
     if context.loop is None and context.listed is None:
         yield from conclude_families(context, engine, tensorboard)
     else:
-        journal.note(ended={"reason": engine.stopping or CAP, "spent": ledger.spent, "cap": settings.budget})
+        journal.note(ended={"reason": engine.stopping or CAP, "spent": ledger.spent, **settings.terms})
         of_loop = context.listed is None
         yield from conclude_loop(context, journal, ledger.spent) if of_loop else conclude_list(context, engine)
     if engine.stopping:
@@ -322,12 +321,9 @@ def conclude_families(context: SearchContext, engine: Engine, tensorboard: Tenso
     for family, score in scores.items():
         tensorboard.translated(engine, found[family].trial, score)
     note_prospects(settings, engine)
-    journal.note(ended={"reason": engine.stopping or CAP, "spent": ledger.spent, "cap": settings.budget})
+    journal.note(ended={"reason": engine.stopping or CAP, "spent": ledger.spent, **settings.terms})
     told_to_end = engine.stopping in signal.Signals.__members__
     families = [name for name in settings.families if name in found or not told_to_end]
     yield from last_lines(
         journal, found, scores, families, cap=settings.budget, spent=ledger.spent, price=settings.price_per_hour
     )
-    last = journal.rows("SELECT reason FROM decisions WHERE action = 'hand back' ORDER BY decision DESC LIMIT 1")
-    if settings.stop_below_gain and not engine.stopping and last and last[0]["reason"].endswith(TOO_LITTLE):
-        yield f"{duration_text(round(settings.budget - ledger.spent))} of the cap are handed back: {TOO_LITTLE}"

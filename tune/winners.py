@@ -26,7 +26,7 @@ from tune.errors import UserError
 from tune.loop import output_of
 from tune.own_space import LOOP
 from tune.search.engine import Engine
-from tune.search.successive_halving import PAST_BEST
+from tune.search.successive_halving import BY_DEADLINE, MORE, PAST_BEST, TOO_LITTLE
 from tune.search_space import label
 from tune.store.accounting import DECODING, Hold, affordable
 from tune.store.journal import ENERGY, Journal, named
@@ -149,8 +149,9 @@ def spending_lines(journal: Journal, *, cap: float, spent: float, price: float |
     beside = f"{money_text(spent, price)}{energy_text(energy)}"
     yield f"spent {of_cap}, {100 * in_steps:.1f} % of it in optimizer steps{beside}"
     last = "SELECT reason FROM decisions WHERE action = 'hand back' ORDER BY decision DESC LIMIT 1"
-    if cap - spent > TOLD_FROM * cap and any(row["reason"].endswith(PAST_BEST) for row in journal.rows(last)):
-        yield f"{duration_text(round(cap - spent, 1))} handed back: {PAST_BEST}"
+    for row in journal.rows(last) if cap - spent > TOLD_FROM * cap else ():
+        if row["reason"].endswith((PAST_BEST, TOO_LITTLE, MORE, BY_DEADLINE)):
+            yield f"{duration_text(round(cap - spent, 1))} handed back: {row['reason'].split(': ', 1)[1]}"
 
 
 MOST = 4

@@ -112,6 +112,13 @@ def test_after_a_larger_cap_the_last_comparison_counts(write: Callable[..., Writ
     assert line.startswith("told apart: t3 ")
 
 
+def test_a_last_comparison_that_came_to_no_end_leaves_the_one_before(write: Callable[..., Written]) -> None:
+    study = write(caps=[{"at": 0, "seconds": 60}, {"at": 9, "seconds": 99, "decision": 4}])
+    compared(study, {"t1": [1.5, 1.502], "t2": [2.0, 2.002], "t3": [1.0, 1.002], "t4": [2.0, None]})
+    (line,) = told_apart(open_study(study.folder), "nanogpt")
+    assert line.startswith("told apart: t1 ")
+
+
 def test_who_was_trained_anew_has_a_place_but_is_on_no_curve(write: Callable[..., Written]) -> None:
     """One that was not measured on all that the others were has none: it would take it from them."""
     study = write()

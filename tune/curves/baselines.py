@@ -9,7 +9,7 @@ again with all configurations, and a longer grace, when these are used up.
 import logging
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import optuna
@@ -127,7 +127,7 @@ class Baseline:
         """No baseline knows of a last segment."""
         return None
 
-    def resumed(self) -> None:
+    def resumed(self, begin: Mapping[str, float]) -> None:
         """No replay goes on."""
 
     def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:

@@ -4,6 +4,7 @@ its last segment. Their trainings are alike and chose nothing, so that their los
 They come before that segment, which gets whatever they leave over.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,6 +37,11 @@ class Confirming(SuccessiveHalving):
         super().refit(ladder)
         self._begun = []
 
+    def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
+        """As without; beside an earlier last comparison another has its part of what the cap has more."""
+        ladder, more = super().refitted(seconds, wall), seconds - self.ladder.seconds
+        return replace(ladder, confirm=ladder.confirm * more / seconds) if self._times and more > 0 else ladder
+
     def decide(self, left: Left) -> Move:
         """As without, on what is left beside these trainings; they begin when the leader would have its last segment,
         and nobody climbs any more."""
@@ -48,6 +54,8 @@ class Confirming(SuccessiveHalving):
             move = super().decide(rest)
             if isinstance(move, Finish):
                 return self._anew(move.trial, left) or super().decide(left)
+            if isinstance(move, HandBack) and not left.running:  # the leader needs what is kept for these
+                return super().decide(left)
             if isinstance(move, HandBack) and left.running and self._takes_too_long(due, left):
                 return Wait("the last two are trained anew soon")
             return move
@@ -69,7 +77,8 @@ class Confirming(SuccessiveHalving):
             if number > 1
             else next((trial for trial in self._standings.waiting() if trial != leader), None)
         )
-        if other is None or min(left.seconds, left.wall) < each:
+        least = self.ladder.overhead + self.ladder.first if self._times else 0.0  # for a second comparison
+        if other is None or min(left.seconds, left.wall) < each or each < least:
             return None
         of, beside = (leader, other) if number % 2 == 0 else (other, leader)
         return Confirm(of, beside, self._times[of] + 1, each, f"{of} anew with another seed, beside {beside}")

@@ -92,6 +92,8 @@ class Engine:
         self.stopping: str | None = None
         self.slots = Slots(slots, there, self.running, accounting)
         self.silence: Callable[[], float | None] = lambda: None
+        self._silent = True
+        """Whether nothing was decided in this run."""
         self._shares, self._memory_notes = Shares(families, accounting), MemoryNotes(families, accounting)
 
     @property
@@ -243,7 +245,7 @@ class Engine:
 
     def _hand_back(self, reason: str) -> None:
         with self.event():
-            if self.slots.hand_back():
+            if self.slots.hand_back() or (self.done and self._silent):
                 self._decide(None, "hand back", reason)
             if not self.stopping:
                 self.accounting.journal.note(slots_kept=self.slots.kept)
@@ -488,6 +490,7 @@ class Engine:
         self.accounting.journal.update("trials", trial, {"state": state, "reason": reason})
 
     def _decide(self, trial: str | None, action: str, reason: str, rung: int | None = None) -> None:
+        self._silent = False
         journal = self.accounting.journal
         (last,) = journal.rows("SELECT IFNULL(MAX(report), 0) AS report FROM reports")
         row = {"at": self.accounting.clock(), "trial": trial, "action": action, "rung": rung, "reason": reason}

@@ -199,8 +199,9 @@ class Policy(Protocol):
     def enough(self, trial: str) -> float | None:
         """Training in all at which a trial's last segment should end, in seconds; None: as far as its lease leads."""
 
-    def resumed(self) -> None:
-        """A run of the study begins: what failed in earlier ones says nothing of it."""
+    def resumed(self, begin: Mapping[str, float]) -> None:
+        """A run of the study begins: what failed in earlier ones says nothing of it. begin: seconds of training from
+        which trials go on that were at their ends."""
 
     def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
         """The ladder for another part of the cap, or another deadline."""

@@ -7,11 +7,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Literal
 
-from tune.reports import NATS, Metric
-from tune.search.front import Forecast, Point, addition, front, hypervolume, reference
+from tune.reports import NATS, TIE, Metric
+from tune.search.front import Forecast, Point, addition, expected_gain, front, hypervolume, reference
 from tune.search.scaling_law import Forecaster, Observation, ScalingLaw
 
 FEWEST_SIZES = 2
@@ -33,6 +33,8 @@ RUNG_1_APART = 4
 """Of these come from the middle of those that wait, where it made all others worse: who learns fast turns first."""
 RUNG_1_TIMES = 2.0
 """As many as it is expected to make better, of all that reached rung 0, are enough."""
+FEWEST_TURNED = 10
+"""Trials past their best from which it is foretold what another would have at its own."""
 Entry = tuple[bool, float, str]
 
 
@@ -124,8 +126,8 @@ class Standings:
         self._flying: dict[int, int] = {}
         self._waiting: dict[int, list[Entry]] = {}
         self._points: dict[str, tuple[float, Forecast]] = {}
-        self._bests: dict[str, float] = {}
-        """Of trials that are past theirs."""
+        self.turned: dict[str, tuple[float, float]] = {}
+        """Of trials that are past their best the loss that they had there, and the training until that was seen."""
         self._reached = Counter[int]()
         self._worse, self._apart = 0, 0
         """Trials that rung 1 made worse, and those that went there since it had made all worse."""
@@ -263,12 +265,30 @@ class Standings:
         self._arrive(self.trials[trial])
         self.trials[trial].state = state
 
-    def turn(self, trial: str, loss: float) -> None:
-        """A trial is past its best, which had this loss."""
+    def turn(self, trial: str, loss: float, training: float) -> None:
+        """A trial is past its best, which had this loss, after so many seconds of training."""
         self.trials[trial].past_best = True
-        self._bests[trial] = loss
+        self.turned[trial] = loss, training
         self._points.pop(trial, None)
         self.close(trial, "finished")
+
+    def may_gain(self, trial: str | None, seconds: float) -> bool:
+        """Whether a trial (None: a new one) is expected to make the best better, by what those that are past theirs
+        gained still from the rung where it is; as long as these are few, if there is time for as much training. One
+        that is better than them already does."""
+        at = Standing(losses={-1: 0.0}) if trial is None else self.trials[trial]
+        now, needed = at.losses[at.rung], min(training for _, training in self.turned.values())
+        best = min(loss for loss, _ in self.turned.values())
+        if trial is not None and now < best - TIE:
+            return True
+        if seconds < needed - at.progress.seconds:
+            return False
+        before = {each: {-1: 0.0, **self.trials[each].losses} for each in self.turned}
+        gains = [loss - before[each][at.rung] for each, (loss, _) in self.turned.items() if at.rung in before[each]]
+        if len(gains) < FEWEST_TURNED:
+            return True
+        spread = stdev(gains) * math.sqrt(1 + 1 / len(gains))
+        return expected_gain((best, 0.0), (now + fmean(gains), spread / best)) >= TIE
 
     @property
     def climbing(self) -> int:
@@ -390,8 +410,7 @@ class Standings:
     def _point(self, trial: str) -> tuple[float, Forecast]:
         """The log of its weights (one more, as they may not be known), and what it is expected to have."""
         if trial not in self._points:
-            known = self._bests.get(trial)
-            expected = self.expected(trial) if known is None else (known, 0.0)
+            expected = (self.turned[trial][0], 0.0) if trial in self.turned else self.expected(trial)
             self._points[trial] = math.log1p(self.trials[trial].progress.size), expected
         return self._points[trial]
 

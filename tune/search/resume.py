@@ -189,8 +189,6 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
     with undamaged(journal):
         _replay(engine, journal)
     notes = list(astray(engine.state, journal))
-    for family in engine.families.values():
-        family.policy.resumed()
     for row in journal.rows(f"SELECT trial, MAX(lease), closed, charged FROM leases WHERE {SEGMENTS} GROUP BY trial"):
         if row["trial"] in engine.running and row["closed"] is not None:
             engine.killed(row["trial"], row["charged"])
@@ -205,9 +203,14 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
         notes.append(f"{told} were lost: the deadline is {away} away")
     elif isinstance(kept, int) and kept:
         engine.slots.most = min(engine.slots.most, kept)
+    begin: dict[str, dict[str, float]] = {name: {} for name in engine.families}
     for trial, record in engine.trials.items():
         thawed = trial in at_end and engine.families[record.family].policy.trials[trial].state == "paused"
         record.take_up(newest(journal.folder / "checkpoints" / trial, undecayed=thawed))
+        if thawed:
+            begin[record.family][trial] = record.steps * (record.step_seconds or 0.0)
+    for name, family in engine.families.items():
+        family.policy.resumed(begin[name])
     return notes
 
 

@@ -6,9 +6,9 @@ Pure: no clock, no randomness. What is decided follows from the events it was to
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from functools import partial
 
 from tune.reports import KEPT_BACK, TIE
 from tune.search.forecast import NO_PROGRESS, Progress, Standing, Standings
@@ -16,6 +16,7 @@ from tune.search.front import Forecast, expected_gain
 from tune.search.ladder import Frame, Ladder
 from tune.search.scaling_law import Observation
 from tune.search_space import Config
+from tune.units import duration_text
 
 LEAST_BESIDE = 0.5
 """Of the training that it had, what a last segment beside the leader's must bring, which is a decay: less makes nothing
@@ -27,9 +28,9 @@ CLIMB = 1 / 8
 day 26)."""
 ENOUGH = 1.01
 """A last segment that adds less than that to a training is none."""
+MORE = "more would do"
+BY_DEADLINE = "too little before the deadline; a later one goes on"
 TOO_LITTLE = "an hour more is expected to bring less than --stop-below-gain asks for"
-FEWEST_TURNED = 10
-"""Trials past their best from which it is foretold what another would have at its own."""
 PAST_BEST = f"trials are past their best, and with what is left none is expected to gain {TIE:g} nats"
 ALIKE = 3
 """Where so many trials failed with one error before any reached a rung, all others would."""
@@ -142,19 +143,19 @@ class SuccessiveHalving:
         self._finisher: str | None = None
         self._ends: dict[str, float] = {}
         """Training of trials that had their decay, in seconds of their lives."""
+        self._begin: Mapping[str, float] = {}
+        """The training that these go on from, where they may."""
         self._errors: Counter[str] = Counter()
         self._errors_before: Counter[str] = Counter()
         self._heard = False
         """Whether a trial reached a rung or its end in this run, before which there were some errors."""
-        self._turned: dict[str, tuple[float, float]] = {}
-        """Of trials that are past their best the loss that they had there, and the training until that was seen."""
         self._returned: list[str] = []
         """Trials that ended by themselves."""
 
     @property
     def past_best(self) -> bool:
         """Whether any trial is past its best: the law tells nothing of the ends of the others then."""
-        return bool(self._turned)
+        return bool(self._standings.turned)
 
     @property
     def hopeless(self) -> bool:
@@ -260,8 +261,8 @@ class SuccessiveHalving:
     def turned(self, trial: str, loss: float, training: float) -> None:
         """A trial is past its best, which is kept, with this loss, after so many seconds of training: it is at its end,
         and the search goes on."""
-        self._turned[trial], self._heard = (loss, training), True
-        self._standings.turn(trial, loss)
+        self._heard = True
+        self._standings.turn(trial, loss, training)
         self._release(trial)
 
     def ended(self, trial: str, reason: str) -> None:
@@ -271,9 +272,10 @@ class SuccessiveHalving:
         if reason.startswith("error"):
             self._errors[VARYING.sub("#", reason)] += 1
 
-    def resumed(self) -> None:
-        """A run of the study begins: what failed before may be mended, and what went well may fail now."""
-        self._errors_before, self._heard = self._errors.copy(), False
+    def resumed(self, begin: Mapping[str, float]) -> None:
+        """A run of the study begins: what failed before may be mended, and what went well may fail now. begin: training
+        of trials at their ends that may go on, from before their decay."""
+        self._errors_before, self._heard, self._begin = self._errors.copy(), False, begin
 
     def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
         """The ladder on which the rungs stay as they are, for another share of the cap or another deadline."""
@@ -288,7 +290,7 @@ class SuccessiveHalving:
         self.ladder, self._finisher = ladder, None
         self._use(ladder.top, 0.0)
         for trial, standing in self.trials.items():
-            if standing.state == "finished" and trial not in self._turned and trial not in self._returned:
+            if standing.state == "finished" and trial not in self._standings.turned and trial not in self._returned:
                 standing.state = "paused"
         self._standings.again()
 
@@ -364,8 +366,9 @@ class SuccessiveHalving:
             return shared
         trial, risen = self._standings.leader(), self._standings.leader(past_best=True)
         if self.past_best and not self._rules.front:
-            trial, risen = next((each for each in self._standings.waiting() if self._may_gain(each, left)), None), None
-            if trial is None and not self._may_gain(None, left):
+            gains = partial(self._standings.may_gain, seconds=seconds)
+            trial, risen = next((each for each in self._standings.waiting() if gains(each)), None), None
+            if trial is None and not gains(None):
                 return HandBack(f"{left.seconds:.0f} s are left: {PAST_BEST}")
         if trial is None and self._affords_another(room if beside or risen else seconds):
             return Start("no trial waits that could go on")
@@ -378,6 +381,8 @@ class SuccessiveHalving:
             least += LEAST_BESIDE * self.ladder.rung_seconds(self.trials[trial].rung)
         least += KEPT_BACK * self.trials[trial].progress.gap if trial is not None else 0.0
         if trial is None or seconds <= least:
+            if left.binding and left.wall < left.seconds:
+                return HandBack(f"{left.wall:.0f} s are left: {BY_DEADLINE}")
             return HandBack("no trial can go on" if trial is None else "nothing is left")
         last = self._last(trial, seconds, least)
         if isinstance(last, HandBack):
@@ -416,7 +421,14 @@ class SuccessiveHalving:
         return shared and Finish(*shared, f"is expected to add the most to the front, of {left.seconds:.0f} s")
 
     def _last(self, trial: str, seconds: float, least: float) -> Finish | HandBack:
-        """The last segment of a trial that leads, in up to so many seconds, if it is to have `least` or more."""
+        """The last segment of a trial that leads, in up to so many seconds, if it is to have `least` or more, and to be
+        trained for longer than before, where it had one already."""
+        begins = max(self.trials[trial].progress.seconds, self._begin.get(trial, 0.0))
+        short = ENOUGH * self._ends.get(trial, 0.0) + self.ladder.overhead - begins - seconds
+        if trial in self._begin and short >= 0:
+            more = duration_text(math.ceil(short + 1))
+            why = f"from before its decay {trial} would train no longer than it has; {more} {MORE}"
+            return HandBack(f"{seconds:.0f} s are left: {why}")
         end = self.enough(trial, seconds - self.ladder.overhead)
         if end is None:
             blind = self._rules.least_gain and not self.foretold(trial, 1.0)
@@ -427,24 +439,6 @@ class SuccessiveHalving:
         if price <= least or end <= ENOUGH * had:
             return HandBack(f"{seconds:.0f} s are left: {TOO_LITTLE}")
         return Finish(trial, price, f"leads, and gets {price:.0f} s of {seconds:.0f}: then {TOO_LITTLE}", end)
-
-    def _may_gain(self, trial: str | None, left: Left) -> bool:
-        """Whether a trial (None: a new one) is expected to make the best better, by what those that are past theirs
-        gained still from the rung where it is; as long as these are few, if there is time for as much training. One
-        that is better than them already does."""
-        at = Standing(losses={-1: 0.0}) if trial is None else self.trials[trial]
-        now, needed = at.losses[at.rung], min(training for _, training in self._turned.values())
-        best = min(loss for loss, _ in self._turned.values())
-        if trial is not None and now < best - TIE:
-            return True
-        if min(left.seconds, left.wall) < needed - at.progress.seconds:
-            return False
-        before = {each: {-1: 0.0, **self.trials[each].losses} for each in self._turned}
-        gains = [loss - before[each][at.rung] for each, (loss, _) in self._turned.items() if at.rung in before[each]]
-        if len(gains) < FEWEST_TURNED:
-            return True
-        spread = stdev(gains) * math.sqrt(1 + 1 / len(gains))
-        return expected_gain((best, 0.0), (now + fmean(gains), spread / best)) >= TIE
 
     def _free(self, left: Left) -> float:
         """Seconds of a slot that rungs may use: what is kept for a last segment is not for them."""
@@ -495,4 +489,4 @@ class SuccessiveHalving:
             "standings": {trial: standing.told() for trial, standing in self.trials.items()},
         }
         known |= {"returned": self._returned} if self._returned else {}
-        return known | ({"past best": self._turned} if self._turned else {})
+        return known | ({"past best": turned} if (turned := self._standings.turned) else {})

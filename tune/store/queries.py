@@ -40,7 +40,11 @@ LEVELS = f"""
     WITH completed AS (
         SELECT reports.*, family, parameters, created, IFNULL(averaged_loss < valid_loss, 0) AS averaged,
                numbers IS NOT NULL AS own,
-               ROW_NUMBER() OVER (PARTITION BY trial, IIF(final, -1, rung) ORDER BY report DESC) AS again
+               ROW_NUMBER() OVER (
+                   PARTITION BY trial, IIF(final, -1, rung)
+                   ORDER BY IIF(final AND numbers IS NULL, MIN(valid_loss, IFNULL(averaged_loss, 9e999)), 0),
+                            report DESC
+               ) AS again
         FROM reports JOIN trials USING (trial)
         WHERE (final OR rung IS NOT NULL) AND IIF(numbers IS NULL, perplexity, ABS(valid_loss)) < 9e999 AND at <= ?1
             AND (numbers IS NOT NULL OR NOT {FAILED}) AND NOT (whole_perplexity IS NULL AND {ANEW})),
@@ -64,7 +68,8 @@ LEVELS = f"""
            steps, tokens, training_seconds, checkpoint
     FROM alike"""
 """A row for each level that each sound trial completed until a moment (?1), measured like the others there; of what was
-measured twice, as after a kill, the later one. rung: after the decay, the highest that the trial completed; averaged:
+measured twice, as after a kill, the later one, but of several decays, as under a larger cap, that with the lowest loss
+on the subset. rung: after the decay, the highest that the trial completed; averaged:
 what is kept is the average of its weights."""
 PLACES = f"""
     SELECT *, ROW_NUMBER() OVER (PARTITION BY family

@@ -11,6 +11,7 @@ from tune.reports import TIE
 from tune.search.ladder import Rules
 from tune.search.other_caps import TIMES, Behind, End, OtherCaps
 from tune.search.successive_halving import TOO_LITTLE
+from tune.units import parse_duration
 
 TABLES = ("trials", "leases", "reports", "charges", "decisions", "slots")
 
@@ -196,6 +197,20 @@ def test_beside_the_leaders_last_segment_no_other_is_trained_that_is_not_expecte
         if less.spent < 0.9 * all_of_it.spent:
             assert any(row["reason"].endswith(TOO_LITTLE) for row in less.decided("hand back"))
     assert saved / 8 > 0.15 * 4800.0
+
+
+@pytest.mark.parametrize("seeds", [0, 2])
+def test_a_larger_cap_trains_no_winner_for_less_than_it_had_and_says_how_much_more_would_do(seeds: int) -> None:
+    first = Search(seconds=900.0, seeds=seeds).run()
+    small = Search(seconds=950.0, seeds=seeds, journal=first.accounting.journal).run()
+    assert small.spent == pytest.approx(first.spent)
+    told = small.decided("hand back")[-1]["reason"]
+    cap = 950.0 + parse_duration(told.split("; ")[1].removesuffix(" more would do"))
+    enough = Search(seconds=cap, seeds=seeds, journal=small.accounting.journal).run()
+    assert 0.99 * cap < enough.spent <= cap
+    ends = enough.rows("SELECT trial, steps FROM reports WHERE final ORDER BY report")
+    steps = {row["trial"]: [each["steps"] for each in ends if each["trial"] == row["trial"]] for row in ends}
+    assert all(each == sorted(each) for each in steps.values())
 
 
 @pytest.mark.parametrize("seed", range(4))

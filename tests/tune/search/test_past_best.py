@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.tune.search.alone import STEP, Alone, bare, framed
-from tune.search.forecast import RUNG_1_LEAST, Progress
+from tune.search.forecast import FEWEST_TURNED, RUNG_1_LEAST, Progress
 from tune.search.other_caps import Conditions, other_caps
 from tune.search.simulator import PowerLaw
-from tune.search.successive_halving import FEWEST_TURNED, PAST_BEST, Finish, Left, Promote, Start
+from tune.search.successive_halving import PAST_BEST, Finish, Left, Promote, Start
 from tune.winners import last_lines
 
 SEEDS = range(4)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tune.store.journal import FILE, LAST_BEFORE, SCHEMA, Journal, connect
+from tune.store.journal import FILE, LAST_BEFORE, SCHEMA, Journal, connect, spent_at_its_end
 
 
 def trial(name: str) -> dict[str, object]:
@@ -97,6 +97,25 @@ def test_what_a_kill_left_of_a_new_journal_is_made_whole(tmp_path: Path) -> None
     (tmp_path / FILE).unlink()
     with pytest.raises(ValueError, match="holds no journal"):
         Journal(tmp_path, new=False)
+
+
+@pytest.mark.parametrize(
+    ("terms", "over"),
+    [
+        ({}, True), ({"cap": 61.0}, False), ({"deadline": 20.0}, True), ({"deadline": 41.0}, False),
+        ({"deadline": None}, False), ({"stop_below_gain": 2e-6}, True), ({"stop_below_gain": 1e-7}, False),
+        ({"stop_below_gain": None}, False),
+    ],
+)  # fmt: skip
+def test_a_study_is_over_under_its_terms_and_goes_on_under_others_that_allow_more(
+    tmp_path: Path, terms: dict[str, float | None], over: bool
+) -> None:
+    before = {"cap": 60.0, "deadline": 40.0, "stop_below_gain": 1e-6}
+    with Journal(tmp_path, new=True) as journal:
+        journal.insert("trials", trial("t001"))
+        journal.insert("reports", {"trial": "t001", "at": 1.0, "rung": 0, "valid_loss": 1.0})
+        journal.note(ended={"reason": "cap", "spent": 30.0, **before})
+    assert spent_at_its_end(tmp_path, before | terms) == (30.0 if over else None)
 
 
 READ = """

@@ -55,6 +55,17 @@ def test_where_one_was_not_the_subset_counts_for_all(study: Written) -> None:
     assert {measured_text(row) for row in rows} == {"on 4,096 validation tokens"}
 
 
+@pytest.mark.parametrize("losses", [(4.0, 5.0), (5.0, 4.0)])
+def test_of_two_decays_of_one_trial_the_better_one_is_kept(study: Written, losses: tuple[float, float]) -> None:
+    """As of one that went on under a larger cap, from before its first."""
+    study.trial("t1")
+    for subset in losses:
+        whole = {"whole_loss": math.log(subset), "whole_perplexity": subset, "checkpoint": f"after-{subset}"}
+        study.report("t1", subset, rung=None, final=1, ended="final", valid_loss=math.log(subset), **whole)
+    assert [(row["perplexity"], row["checkpoint"]) for row in ranking(study.journal)] == [(4.0, "after-4.0")]
+    assert winners(study.journal)["nanogpt"].checkpoint.name == "after-4.0"
+
+
 def test_what_turned_and_was_not_measured_says_nothing_of_how_others_are(study: Written) -> None:
     decayed(study, "t1", subset=4.0, whole=6.0)
     decayed(study, "t2", subset=5.0, whole=5.5)
