@@ -23,7 +23,7 @@ from tune.search.outlook import Outlook
 from tune.search.resume import agreed, last_moment, spent, spent_beside
 from tune.search.state import Terms
 from tune.search.suggest import Suggester, prior
-from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, first_configs, processor, within
+from tune.search_context import SHORTEST_RUNG_SECONDS, SearchContext, first_configs, within
 from tune.settings import Settings
 from tune.step_prices import StepPrices, launches
 from tune.store import heartbeat
@@ -102,7 +102,7 @@ def make_terms(context: SearchContext, engine: Engine) -> Terms:
     """What the study runs under now."""
     settings = context.settings
     return Terms(
-        cap=settings.budget, deadline=settings.deadline, processor=processor(settings, context.devices),
+        cap=settings.budget, deadline=settings.deadline, processor=context.devices.processor,
         families={name: family.seconds for name, family in engine.families.items()},
     )  # fmt: skip
 

@@ -11,6 +11,7 @@ import torch
 from model.nn.precision import native
 from model.training.memory import GPU_BYTES
 from tune.flags import AUTO, invalid
+from tune.machine import cpu_name
 from tune.settings import Settings
 from tune.step_prices import StepPrices
 
@@ -33,8 +34,9 @@ class Devices:
     """What trials run on: kind "cuda" or "cpu", how many devices, and how many trials share each, or how many CPU cores
     each trial has.
 
-    model: a device's name; precisions: what all of them do natively; memory_bytes: of a GPU; cores: CPU cores; prices:
-    of steps, where they are known and not measured.
+    model: a device's name; processor: the same, or the CPU's: by whose seconds prices are learned; precisions: what all
+    of them do natively; memory_bytes: of a GPU; cores: CPU cores; prices: of steps, where they are known and not
+    measured.
     """
 
     kind: str
@@ -46,6 +48,7 @@ class Devices:
     trials_each: int = 1
     cores_each: int = 1
     prices: StepPrices | None = None
+    processor: str = ""
 
     @property
     def slots(self) -> int:
@@ -116,10 +119,11 @@ def find_devices(settings: Settings) -> Devices:
         return Devices(
             kind="cuda", count=settings.slots(count), model=about.name, precisions=native("cuda"), cores=cores,
             memory_bytes=int(about.total_memory), cores_each=cores_of_trial(settings, "cuda", count),
+            processor=about.name,
         )  # fmt: skip
     return Devices(
         kind="cpu", count=settings.slots(cores), model=f"CPU core ({platform.machine()})", precisions=native("cpu"),
-        cores=cores, cores_each=cores_of_trial(settings, "cpu", cores),
+        cores=cores, cores_each=cores_of_trial(settings, "cpu", cores), processor=cpu_name(),
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ from tune.display.tensorboard import TensorBoard
 from tune.errors import UserError, told_of
 from tune.flags import AUTO, invalid
 from tune.load import Loop
-from tune.machine import cpu_name, write_whole
+from tune.machine import write_whole
 from tune.own_space import OwnSpace
 from tune.recipe import (
     FILLING_TOKENS,
@@ -268,14 +268,9 @@ def make_recipe(
 def ground(settings: Settings, devices: Devices, recipe: Recipe, data: Data) -> Ground:
     """What figures of a family hold on in this search."""
     return Ground(
-        kind=devices.kind, processor=processor(settings, devices), share=devices.share,
+        kind=devices.kind, processor=devices.processor, share=devices.share,
         text=(data.sha256, data.vocabulary), context=recipe.context, compute=recipe.weights * recipe.tokens,
     )  # fmt: skip
-
-
-def processor(settings: Settings, devices: Devices) -> str:
-    """By whose seconds prices are learned."""
-    return devices.model if devices.kind == "cuda" or settings.address else cpu_name()
 
 
 def within(settings: Settings, devices: Devices) -> float:

@@ -29,7 +29,7 @@ from tune.backend.scheduler import AdmittingSearcher, BudgetScheduler, Desk, Slo
 from tune.devices import Devices, cores_of_trial
 from tune.errors import ROOT
 from tune.flags import invalid
-from tune.machine import READY, private_folder
+from tune.machine import READY, cpu_name, private_folder
 from tune.search.engine import Engine
 from tune.search.resume import Newest
 from tune.settings import Settings
@@ -270,6 +270,7 @@ def cluster_devices(settings: Settings) -> Devices:
         kind=kind,
         count=settings.slots(cores_each * capacity(kind, cores_each)),
         model=" or ".join(sorted({each["name"] for each in told.values()})),
+        processor=" or ".join(sorted({each["processor"] for each in told.values()})),
         precisions=tuple(name for name in first["precisions"] if all(name in each["precisions"] for each in others)),
         cores=capacity("cpu"),
         cores_each=cores_each,
@@ -280,9 +281,11 @@ def cluster_devices(settings: Settings) -> Devices:
 def about(kind: str) -> dict[str, Any]:
     """What a node says of the devices on it."""
     if kind == "cpu":
-        return {"name": f"CPU core ({platform.machine()})", "precisions": native(kind), "memory_bytes": None}
-    properties = torch.cuda.get_device_properties(0)
-    return {"name": properties.name, "precisions": native(kind), "memory_bytes": int(properties.total_memory)}
+        core = {"name": f"CPU core ({platform.machine()})", "processor": cpu_name()}
+        return core | {"precisions": native(kind), "memory_bytes": None}
+    gpu = torch.cuda.get_device_properties(0)
+    known = {"name": gpu.name, "processor": gpu.name, "memory_bytes": int(gpu.total_memory)}
+    return known | {"precisions": native(kind)}
 
 
 def check_folder(folder: Path) -> None:

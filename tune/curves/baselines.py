@@ -100,7 +100,7 @@ class Baseline:
         """To a baseline that is its end."""
         self.finished(trial)
 
-    def returned(self, trial: str) -> None:
+    def returned(self, trial: str, *, trained: bool = True) -> None:
         """And so is that."""
         self.finished(trial)
 

@@ -184,8 +184,8 @@ class Policy(Protocol):
         """A trial is past its best, which is kept, with this loss, after so many seconds of training: it is at its end,
         and the search goes on."""
 
-    def returned(self, trial: str) -> None:
-        """A trial ended by itself, for good, and the search goes on."""
+    def returned(self, trial: str, *, trained: bool = True) -> None:
+        """A trial ended by itself, for good, and the search goes on. trained: on this lease, if only for a step."""
 
     def known(self, life: float, gap: float) -> None:
         """How long a trial's own life lasts in training seconds (inf: it has none), and in how many it reports."""

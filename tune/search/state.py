@@ -197,7 +197,7 @@ class State:
             if assignment.rung is not None:
                 seconds = report.steps * (record.step_seconds or 0.0)
                 family.reached(trial, assignment.rung, valid.loss, Progress(tokens=report.tokens, seconds=seconds))
-            family.policy.returned(trial)
+            family.policy.returned(trial, trained=record.steps > run.steps_before)
         elif report.ended == "turned" and report.kept is not None:
             del self.cut_short[trial]
             family.policy.turned(trial, report.kept.loss, report.steps * (record.step_seconds or 0.0))

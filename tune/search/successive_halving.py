@@ -246,10 +246,10 @@ class SuccessiveHalving:
         if math.isfinite(self.ladder.life):
             self._release(trial)
 
-    def returned(self, trial: str) -> None:
-        """A trial ended by itself, for good: the search goes on."""
+    def returned(self, trial: str, *, trained: bool = True) -> None:
+        """A trial ended by itself, for good: the search goes on. trained: on this lease, if only for a step."""
         self._returned.append(trial)
-        self._heard = True
+        self._heard = self._heard or trained
         self._standings.close(trial, "finished")
         self._release(trial)
 

@@ -85,7 +85,7 @@ def measured() -> Any:
     """No device is measured for a recipe, and there is one processor."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tune.search_context.measured_prices", lambda *_: (StepPrices(flops=2e11), 0.0))
-        patch.setattr("tune.search_context.cpu_name", lambda: "one")
+        patch.setattr("tune.devices.cpu_name", lambda: CORE.processor)
         patch.setattr("model.cost.probe.MEASURED_STEPS", 2)
         yield
 
@@ -194,11 +194,8 @@ def test_killed_and_resumed_without_the_earlier_study_it_decides_the_same(
         assert killed.engine.accounting.ledger.spent <= CAP
 
 
-def test_no_second_of_another_processor_counts(
-    asked: Settings, old: Path, new: SearchContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tune.search_context.cpu_name", lambda: "another")
-    context = survey(replace(asked, learn_from=(old,)), CORE)
+def test_no_second_of_another_processor_counts(asked: Settings, old: Path, new: SearchContext) -> None:
+    context = survey(replace(asked, learn_from=(old,)), replace(CORE, processor="another"))
     learned = context.learned["nanogpt"]
     prices, nothing = begun(context).families["nanogpt"].cost_model, CostModel()
     assert (prices.start_up, prices.segment(None, 1.0)) == (nothing.start_up, nothing.segment(None, 1.0))
