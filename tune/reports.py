@@ -221,14 +221,18 @@ def _finite(told: Evaluation | Report) -> None:
 def to_row(report: Report) -> dict[str, Value]:
     """The report as plain values, as JSON and SQLite take them; what it lacks is None."""
     row: dict[str, Value] = {name: getattr(report, name) for name in _SCALARS}
-    for split, columns in _WRITTEN.items():
-        evaluation: Evaluation | None = getattr(report, split)
-        row |= {column: getattr(evaluation, name, None) for name, column in columns.items()}
+    for split in SPLITS:
+        row |= split_row(split, getattr(report, split))
     if report.numbers is not None:
         row |= dict.fromkeys(columns["perplexity"] for columns in _WRITTEN.values())
     row |= {f"{SECONDS}{phase}": seconds for phase, seconds in report.seconds.items()}
     numbers = None if report.numbers is None else json.dumps(dict(report.numbers))
     return row | {"numbers": numbers, "ran_out": int(report.ran_out), "final": int(report.final)}
+
+
+def split_row(split: str, evaluation: Evaluation | None) -> dict[str, Value]:
+    """The columns of one of SPLITS."""
+    return {column: getattr(evaluation, name, None) for name, column in _WRITTEN[split].items()}
 
 
 def journal_row(report: Report) -> dict[str, Value]:

@@ -318,6 +318,7 @@ def conclude_families(context: SearchContext, engine: Engine, tensorboard: Tenso
                 scores = write_samples(kept, engine, data, kind=kind)
         except KeyboardInterrupt as told:
             engine.stopping = str(told)
+    found = winners(journal)
     for family, score in scores.items():
         tensorboard.translated(engine, found[family].trial, score)
     note_prospects(settings, engine)

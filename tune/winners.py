@@ -14,31 +14,36 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from model.config import Data
+from model.config import Config, Data
 from model.data.dataset import PairData
 from model.data.tokenizer import Tokenizer
+from model.families import FAMILIES
 from model.inference import SAMPLE_TOKENS, Sample, samples
 from model.nn.translator import Translator
-from model.training.checkpoint import load_model
-from model.training.evaluation import CHUNK, Score, chunks, score, translated
+from model.training.checkpoint import exported_config, load_model
+from model.training.evaluation import CHUNK, Score, chunks, evaluate, score, translated
 from model.training.time_budget import MARGIN, Lease
 from tune.errors import UserError
 from tune.loop import output_of
 from tune.own_space import LOOP
+from tune.reports import Evaluation, split_row
 from tune.search.engine import Engine
-from tune.search.successive_halving import BY_DEADLINE, MORE, PAST_BEST, TOO_LITTLE
+from tune.search.resume import agreed
+from tune.search.successive_halving import MORE, PAST_BEST, TOO_LITTLE
 from tune.search_space import label
 from tune.store.accounting import DECODING, Hold, affordable
-from tune.store.journal import ENERGY, Journal, named
+from tune.store.journal import CAP, ENERGY, Journal, named
 from tune.store.queries import measured_text, ranking
 from tune.units import duration_text, energy_text, money_text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Winner:
-    """The first of a family's ranking, of those that left a checkpoint. measured: on what of the validation split."""
+    """The first of a family's ranking, of those that left a checkpoint. report: by which it is so good; measured: on
+    what of the validation split."""
 
     trial: str
+    report: int
     config: dict[str, Any]
     parameters: int
     perplexity: float
@@ -56,7 +61,7 @@ def winners(journal: Journal) -> dict[str, Winner]:
     first = {row["family"]: row for row in reversed(kept)}
     return {
         family: Winner(
-            trial=row["trial"], config=json.loads(row["config"]), parameters=row["parameters"],
+            trial=row["trial"], report=row["report"], config=json.loads(row["config"]), parameters=row["parameters"],
             perplexity=row["perplexity"], measured=measured_text(row), bits_per_character=row["bits_per_character"],
             test_perplexity=row["test_perplexity"], decayed=bool(row["final"]), averaged=bool(row["averaged"]),
             checkpoint=inside(journal.folder, row["checkpoint"]),
@@ -149,9 +154,12 @@ def spending_lines(journal: Journal, *, cap: float, spent: float, price: float |
     beside = f"{money_text(spent, price)}{energy_text(energy)}"
     yield f"spent {of_cap}, {100 * in_steps:.1f} % of it in optimizer steps{beside}"
     last = "SELECT reason FROM decisions WHERE action = 'hand back' ORDER BY decision DESC LIMIT 1"
+    left, by_itself = duration_text(round(cap - spent, 1)), named(journal.facts().get("ended")).get("reason") == CAP
     for row in journal.rows(last) if cap - spent > TOLD_FROM * cap else ():
-        if row["reason"].endswith((PAST_BEST, TOO_LITTLE, MORE, BY_DEADLINE)):
-            yield f"{duration_text(round(cap - spent, 1))} handed back: {row['reason'].split(': ', 1)[1]}"
+        if row["reason"].endswith((PAST_BEST, TOO_LITTLE, MORE)):
+            yield f"{left} handed back: {row['reason'].split(': ', 1)[1]}"
+        elif by_itself and agreed(journal)[-1].deadline is not None:
+            yield f"{left} left at the deadline: a later --deadline goes on with them"
 
 
 MOST = 4
@@ -186,6 +194,7 @@ def write_samples(
     found: Mapping[str, Winner], engine: Engine, data: Mapping[str, Data], *, kind: str
 ) -> dict[str, Score]:
     """Of each winner that had its decay, as many as the rest of the cap pays for; a device of the driver writes them.
+    Before it the test split is measured, where the winner's own leases had no time for that.
 
     Where devices are GPUs (`kind` is cuda) and the driver has none, as on a cluster, its core does, which is no device,
     and nothing is charged. Either way it ends before the deadline. Returns the scores of those that translate, where
@@ -206,7 +215,13 @@ def write_samples(
             continue
         with Hold(accounting, winner.trial, DECODING, devices=1, seconds=seconds) if charged else nullcontext() as hold:
             lease = Lease(seconds, accounting.clock)
-            model, tokenizer = load_model(accounting.journal.folder / f"best-{family}", device)
+            folder = accounting.journal.folder / f"best-{family}"
+            model, tokenizer = load_model(folder, device)
+            if winner.test_perplexity is None:
+                query = "SELECT valid_seconds / valid_tokens AS pace FROM reports WHERE report = ?"
+                (known,) = accounting.journal.rows(query, winner.report)
+                tested = on_test_split(model, exported_config(folder), data[family], lease, device, known["pace"])
+                accounting.journal.update("reports", winner.report, split_row("test", tested))
             written = samples(model, tokenizer, data[family], MOST, asking(lease))
             kept[family], price = taken(written, lease, price, MOST)
             score_of_all = scored(model, tokenizer, data[family], lease, price)
@@ -217,6 +232,27 @@ def write_samples(
     bleu = {family: {"trial": found[family].trial} | asdict(each) for family, each in scores.items()}
     accounting.journal.note(samples=kept, bleu=bleu)
     return scores
+
+
+def on_test_split(
+    model: nn.Module, config: Config, data: Data, lease: Lease, device: str, pace: float | None
+) -> Evaluation | None:
+    """None where the lease does not pay for all of it. pace: seconds that a token of another split took, if known."""
+    tokens = FAMILIES[config.family].span(config, data, "test", None).tokens
+    if pace is None or lease.left() < MARGIN * pace * tokens:
+        return None
+    ask = asking(lease)
+
+    def go_on() -> bool:
+        ask()
+        return True
+
+    try:
+        return evaluate(model, config, data, "test", device=device, go_on=go_on, clock=lease.clock)
+    except TimeIsUp:
+        return None
+    finally:
+        model.eval()
 
 
 def scored(model: nn.Module, tokenizer: Tokenizer, data: Data, lease: Lease, price: float) -> Score | None:

@@ -155,10 +155,15 @@ def export(checkpoint: Path, folder: Path, tokenizer_json: str, *, averaged: boo
     return write_whole(folder, fill)
 
 
+def exported_config(folder: Path) -> Config:
+    """Of an exported model. OSError, ValueError, TypeError: there is none."""
+    return Config(**ONCE | json.loads((folder / CONFIG).read_text()))
+
+
 def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[nn.Module, Tokenizer]:
     """The exported model, in evaluation mode, and its tokenizer."""
     try:
-        config = Config(**ONCE | json.loads((folder / CONFIG).read_text()))
+        config = exported_config(folder)
         tokenizer = Tokenizer.from_json((folder / TOKENIZER).read_text(encoding="utf-8"))
     except OSError as error:
         what = f"{str(error.filename)!r} cannot be read ({error.strerror})"

@@ -14,6 +14,7 @@ import torch
 from model.config import Config, build_model
 from model.data.corpus import PairCorpus
 from model.data.dataset import prepare_pairs
+from model.families import Transformers
 from model.inference import Sample
 from model.nn.translator import Translator
 from model.training.checkpoint import config_state, export, save
@@ -59,6 +60,8 @@ def test_samples_are_in_the_journal_and_every_device_second_is_charged(
     monkeypatch.setattr(samples_file, "LOADING_SECONDS", 0.0)
     monkeypatch.setattr(samples_file, "STEPS_A_TOKEN", 0.0)
     monkeypatch.setattr(samples_file, "load_model", lambda folder, device: (None, None))
+    monkeypatch.setattr(samples_file, "exported_config", lambda folder: None)
+    monkeypatch.setattr(samples_file, "on_test_split", lambda *_: None)
     monkeypatch.setattr(samples_file, "samples", lambda model, tokenizer, data, most, ask: rows(world, 0.01))
     monkeypatch.setattr(samples_file, "scored", lambda model, tokenizer, data, lease, price: score if data else None)
     config = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"}
@@ -99,7 +102,7 @@ class Slow:
         row = {"trial": "t001", "family": "translation", "config": "{}", "state": "paused", "created": 0.0}
         self.world.journal.insert("trials", row)
         self.winner = Winner(
-            trial="t001", config={}, parameters=1, perplexity=1.0, measured="",
+            trial="t001", report=1, config={}, parameters=1, perplexity=1.0, measured="",
             bits_per_character=1.0, test_perplexity=1.0, decayed=True, averaged=False, checkpoint=saved,
         )  # fmt: skip
         export(saved, folder / "best-translation", self.data.tokenizer, averaged=False)
@@ -140,6 +143,28 @@ def test_decoding_ends_inside_the_cap_whatever_a_step_takes_and_is_charged_to_it
     assert charged == pytest.approx(world.accounting.ledger.spent)
 
 
+@pytest.mark.parametrize(("seconds", "pace"), [(0.0, 1e-6), (LEFT / 2, 1e-6), (0.0, LEFT), (0.0, None)])
+def test_a_winner_whose_own_lease_had_no_time_for_the_test_split_is_measured_on_it_first(
+    slow: Slow, seconds: float, pace: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where it might not fit: as it takes longer than before, or is known to, or nothing is known of it."""
+    world, sums = slow.world, Transformers.sums
+
+    def later(*given: Any) -> Any:
+        world.now += seconds
+        return sums(*given)
+
+    monkeypatch.setattr(Transformers, "sums", later)
+    slow.seconds, slow.winner = 0.01, replace(slow.winner, test_perplexity=None)
+    subset = {"perplexity": 9.0, "valid_seconds": pace, "valid_tokens": 1}
+    world.journal.insert("reports", {"trial": "t001", "at": 0.0, "final": 1, "checkpoint": "any", **subset})
+    slow.write()
+    (row,) = world.journal.rows("SELECT * FROM reports")
+    fits = seconds == 0 and pace == 1e-6
+    assert ((row["test_perplexity"] is None), (row["test_blocks"] is None)) == (not fits, not fits)
+    assert row["perplexity"] == 9.0 and world.accounting.ledger.spent <= LEFT
+
+
 def test_a_gpu_that_the_driver_has_decodes_and_is_charged_else_its_core_for_a_while(slow: Slow) -> None:
     slow.seconds = 0.1
     slow.write("cuda")
@@ -149,6 +174,17 @@ def test_a_gpu_that_the_driver_has_decodes_and_is_charged_else_its_core_for_a_wh
         slow.write("cuda")
     assert seen.launches and 0 < slow.world.accounting.ledger.spent <= LEFT
     assert slow.world.accounting.ledger.spent == pytest.approx(slow.world.now - before)
+
+
+@pytest.mark.parametrize(("reason", "deadline"), [("cap", 100.0), ("cap", None), ("SIGINT", 100.0)])
+def test_what_a_deadline_left_of_the_cap_is_told(tmp_path: Path, reason: str, deadline: float | None) -> None:
+    (tmp_path / "study").mkdir()
+    world = World(tmp_path / "study", cap=1000.0, slots=1, deadline=deadline).run()
+    world.journal.note(ended={"reason": reason})
+    *_, line = last_lines(world.journal, {}, {}, [], cap=1000.0, spent=100.0)
+    assert (line == "15m left at the deadline: a later --deadline goes on with them") == (
+        reason == "cap" and deadline == 100
+    )
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])

@@ -29,7 +29,6 @@ day 26)."""
 ENOUGH = 1.01
 """A last segment that adds less than that to a training is none."""
 MORE = "more would do"
-BY_DEADLINE = "too little before the deadline; a later one goes on"
 TOO_LITTLE = "an hour more is expected to bring less than --stop-below-gain asks for"
 PAST_BEST = f"trials are past their best, and with what is left none is expected to gain {TIE:g} nats"
 ALIKE = 3
@@ -381,9 +380,8 @@ class SuccessiveHalving:
             least += LEAST_BESIDE * self.ladder.rung_seconds(self.trials[trial].rung)
         least += KEPT_BACK * self.trials[trial].progress.gap if trial is not None else 0.0
         if trial is None or seconds <= least:
-            if left.binding and left.wall < left.seconds:
-                return HandBack(f"{left.wall:.0f} s are left: {BY_DEADLINE}")
-            return HandBack("no trial can go on" if trial is None else "nothing is left")
+            before = " before the deadline" if left.binding and left.wall < left.seconds else ""
+            return HandBack("no trial can go on" if trial is None else f"nothing is left{before}")
         last = self._last(trial, seconds, least)
         if isinstance(last, HandBack):
             return last

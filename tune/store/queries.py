@@ -82,7 +82,7 @@ RANKING = f"""
            WHEN level IS NOT NULL THEN 'rung' ELSE 'unranked' END AS section,
            final, rung, level, on_whole, subset, averaged, IFNULL(own, 0) AS own, loss, numbers, perplexity,
            perplexity / (trials.parameters / 1e6) AS perplexity_per_million, bits_per_character, test_perplexity,
-           steps, tokens, training_seconds, checkpoint, IFNULL(paid, 0.0) AS device_seconds, memory_bytes, mfu
+           report, steps, tokens, training_seconds, checkpoint, IFNULL(paid, 0.0) AS device_seconds, memory_bytes, mfu
     FROM trials
     LEFT JOIN (SELECT *, MIN(place) FROM ({PLACES}) GROUP BY trial) AS reached USING (trial)
     LEFT JOIN (SELECT trial, SUM(seconds) AS paid FROM charges GROUP BY trial) USING (trial)
