@@ -116,6 +116,12 @@ def test_the_study_is_only_read(study: Study) -> None:
     assert files() == before
 
 
+def test_a_cap_that_is_spent_already_is_refused(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    world = study(46)
+    assert cli.main(Settings, ["--plan", "--resume", str(world.journal.folder), "--budget", "30s"]) == 2
+    assert re.match("--budget: '30s' is less than the .* that the study spent", capsys.readouterr().err)
+
+
 def test_of_a_study_that_runs_too_and_what_is_in_its_journal_stays(study: Study) -> None:
     world = study(46)
     before = [tuple(row) for row in world.journal.rows("SELECT * FROM leases")]

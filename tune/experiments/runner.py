@@ -77,7 +77,7 @@ LATE_SECONDS = 60.0
 """Of a lease beyond what a group should take, where the cap has them: on a busy machine processes start late."""
 MOST_TIMES = 2.0
 """What a point is worth, at most, where those before it left over what they were."""
-TOO_LATE = "the cap was spent before: give a larger --budget with --resume"
+TOO_LATE = "what was left of the cap did not pay for it: give a larger --budget with --resume"
 
 
 @dataclass(frozen=True, kw_only=True)
