@@ -20,7 +20,7 @@ from tune.search.engine import Engine
 from tune.search.family import CostModel, Family
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.other_caps import Conditions, Expected, Foretold, other_caps
-from tune.search.resume import agreed, replay, spent, undamaged
+from tune.search.resume import agreed, replay, undamaged
 from tune.search.state import State
 from tune.search.successive_halving import SuccessiveHalving
 from tune.search.suggest import of_training, prior
@@ -70,8 +70,9 @@ def prospects(settings: Settings) -> Prospects:
     folder = settings.resume
     assert folder is not None, "there is a study"
     with Journal.copied(folder) as journal, undamaged(journal):
-        if settings.budget < spent(journal):
-            raise settings.too_late(spent(journal))
+        spent = float(journal.rows("SELECT TOTAL(seconds) AS spent FROM charges")[0]["spent"])
+        if settings.budget < spent:
+            raise settings.too_late(spent)
         slots = named(journal.facts().get("devices")).get("slots", 1)
         share = float(
             journal.rows(f"SELECT MIN({SHARE}) AS share FROM slots WHERE slot IN (SELECT slot FROM leases)")[0]["share"]
@@ -80,7 +81,7 @@ def prospects(settings: Settings) -> Prospects:
         policies = standing(journal, settings, folder, slots=int(str(slots)), share=share)
         over = spent_at_its_end(folder, settings.terms) is not None
         return Prospects(
-            settings=settings, spent=spent(journal),
+            settings=settings, spent=spent,
             best=best_so_far(journal),
             foretold=foretold_of(settings, policies, journal, slots=int(str(slots)), share=share, over=over),
             configs={row["trial"]: label(json.loads(row["config"])) for row in journal.rows("SELECT * FROM trials")},
