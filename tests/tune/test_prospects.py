@@ -98,9 +98,10 @@ def test_of_parts_of_a_gpu_and_of_several_cores_it_foretells_what_the_search_did
     world = study(trials_each=trials_each, cap=2400.0)
     world.journal.insert("slots", {"slot": 99, "opened": 0.0, "closed": 1.0})
     world.journal.insert("charges", {"at": 1.0, "slot": 99, "what": "start", "seconds": 1.0})
-    note_prospects(asked(world), world.engine)
+    settings = asked(world, budget=2400.0)
+    note_prospects(settings, world.engine)
     told = world.journal.facts()["prospects"]
-    found = {name: asdict(each) for name, each in prospects(asked(world)).foretold.items()}
+    found = {name: asdict(each) for name, each in prospects(settings).foretold.items()}
     assert json.loads(json.dumps(found)) == told and all(each["rows"] for each in found.values())
 
 
