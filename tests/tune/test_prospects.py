@@ -40,19 +40,19 @@ class Alike(Numbered):
 def study(tmp_path: Path) -> Study:
     """study(reports, **about): a search of two families that has gone so far, in a folder as a search leaves it."""
 
-    def made(reports: float = float("inf"), **about: Any) -> World:
+    def made(reports: float = float("inf"), cap: float = 1200.0, **about: Any) -> World:
         folder = tmp_path / "study"
         folder.mkdir()
-        world = World(folder, **{"cap": 1200.0, "slots": 2} | about)
+        world = World(folder, cap=cap, **{"slots": 2} | about)
         facts = {
-            "settings": Settings(budget=1200.0, seed=3, patient=True, search="random").stored(),
+            "settings": Settings(budget=cap, seed=3, patient=True, search="random").stored(),
             "recipes": dict.fromkeys(world.families, RECIPE.stored()), "devices": {"slots": 2, "name": "CPU core"},
         }  # fmt: skip
         (folder / "study.json").write_text(json.dumps(facts))
         world.journal.note(**facts)
         world.run(reports)
         if world.engine.done:
-            world.journal.note(ended={"reason": "cap", "spent": world.accounting.ledger.spent, "cap": 1200.0})
+            world.journal.note(ended={"reason": "cap", "spent": world.accounting.ledger.spent, "cap": cap})
         return world
 
     return made
@@ -98,10 +98,9 @@ def test_of_parts_of_a_gpu_and_of_several_cores_it_foretells_what_the_search_did
     world = study(trials_each=trials_each, cap=2400.0)
     world.journal.insert("slots", {"slot": 99, "opened": 0.0, "closed": 1.0})
     world.journal.insert("charges", {"at": 1.0, "slot": 99, "what": "start", "seconds": 1.0})
-    settings = asked(world, budget=2400.0)
-    note_prospects(settings, world.engine)
+    note_prospects(asked(world), world.engine)
     told = world.journal.facts()["prospects"]
-    found = {name: asdict(each) for name, each in prospects(settings).foretold.items()}
+    found = {name: asdict(each) for name, each in prospects(asked(world)).foretold.items()}
     assert json.loads(json.dumps(found)) == told and all(each["rows"] for each in found.values())
 
 
