@@ -28,6 +28,8 @@ from analysis.stability import columns as stability_columns
 from analysis.study import POOL, RUNS, Results, Study, alive, newest, open_study, written
 from analysis.style import Picture
 from tune.errors import UserError, called
+from tune.experiments.experiment_settings import typed_again
+from tune.flags import flag_words
 
 WORDS = ("#", "trial", "config", "state", "what", "family", "measure")
 """Columns that are set to the left."""
@@ -266,12 +268,10 @@ def score_text(score: dict[str, Any]) -> str:
 
 def command(study: Study) -> str:
     """What makes the study again."""
-    of = study.facts.get("experiment")
-    words = [*shlex.split(called("tune/experiment.py")), str(of)] if of else shlex.split(called("tune/run.py"))
-    for name, value in study.facts.get("settings", {}).items():
-        flag = f"--{name.replace('_', '-')}"
-        words += [flag] if value is True else [] if value is False else [flag, str(value)]
-    return shlex.join(words)
+    of, settings = study.facts.get("experiment"), study.facts.get("settings", {})
+    if of:
+        return shlex.join([*shlex.split(called("tune/experiment.py")), str(of), *typed_again(settings)])
+    return shlex.join([*shlex.split(called("tune/run.py")), *flag_words(settings)])
 
 
 def ran_on(study: Study) -> dict[str, str]:

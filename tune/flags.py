@@ -52,6 +52,16 @@ def flag_name(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def flag_words(stored: Mapping[str, str | bool], flags: Sequence[str] = ()) -> list[str]:
+    """{"seed": "3", "plan": True, "patient": False} -> `--seed 3 --plan`, as words; where `flags` are named, of these
+    only."""
+    words: list[str] = []
+    for name, value in stored.items():
+        if value is not False and (name in flags or not flags):
+            words += [flag_name(name)] if value is True else [flag_name(name), str(value)]
+    return words
+
+
 def invalid(name: str, sentence: str) -> UserError:
     """The error of one setting, under its flag's name."""
     return UserError(f"{flag_name(name)}: {sentence}")

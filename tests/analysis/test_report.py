@@ -5,7 +5,9 @@ import io
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,13 +16,15 @@ import pytest
 from matplotlib.legend import Legend
 from PIL import Image, ImageColor
 
-from analysis.page import OF_A_FAMILY, OF_THE_BUDGET, draw, watch
+from analysis.page import OF_A_FAMILY, OF_THE_BUDGET, command, draw, watch
 from analysis.settings import ReportSettings
 from analysis.study import Results, Study, open_study
 from analysis.style import MANY, WHAT_COLORS, Picture, axes
 from tests.analysis.conftest import Written, do, search
 from tests.tune.display.browser import Page, browser
+from tune.cli import parse
 from tune.errors import UserError
+from tune.experiments.experiment_settings import ExperimentSettings
 from tune.store.heartbeat import DRIVER, FOLDER, beat
 
 UNBROKEN = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
@@ -77,6 +81,19 @@ def test_the_answer_comes_first_then_samples_and_how_to_repeat_it(html: str) -> 
     assert "python tune/run.py --budget 1000s --seed 3 --oversubscribe" in html
     assert f"<dd>{60 * 'a'}</dd>" in html and "<dt>reference" not in html
     assert "t001 translates 128 sentences of the test split with BLEU 21.3 and chrF 45.0" in html
+
+
+def test_the_command_of_an_experiment_is_one_that_it_takes(tmp_path: Path) -> None:
+    """What --of gave is there without it, as its winner may be another by then."""
+    fix, of = {"layers": 2, "precision": "bf16"}, {"recipe": "context=128,taps=0", "of": tmp_path}
+    for name, more in (("ablation", {"memory_limit": "1GB"}), ("scaling", of), ("scaling", {**of, "set": "taps=3"})):
+        asked = ExperimentSettings(budget="2m", families="nanogpt", fix=fix, skip_bad_lines=True, name=name, **more)
+        facts = {"settings": asked.stored(), "experiment": name}
+        words = shlex.split(command(Study(folder=tmp_path, name="x", facts=facts)))
+        again = parse(ExperimentSettings, words[words.index(name) :])
+        given = {**asked.recipe, **asked.set}
+        assert again == replace(asked, of=None, recipe={}, set=given, out=again.out), name
+        assert parse(ExperimentSettings, shlex.split(asked.first_line() or "")) == again, "and the first line too"
 
 
 def test_each_figure_is_also_a_png_and_a_table(report: Path, html: str) -> None:

@@ -12,7 +12,7 @@ from tune.errors import UserError, called
 from tune.flags import (
     Command,
     families_text,
-    flag_name,
+    flag_words,
     invalid,
     parse_families,
     parse_path,
@@ -126,10 +126,11 @@ class ExperimentSettings(Formed, Settings):
         """What was asked for, in flags."""
         if self.list or self.tables:
             return None
-        default, stored = {each.name: each.default for each in fields(self)}, self.stored()
-        asked = {name: value for name, value in stored.items() if getattr(self, name) != default[name]}
-        told = (flag_name(name) + ("" if value is True else f" {value}") for name, value in asked.items())
-        return " ".join([self.name, *told, *([f"--resume {self.resume}"] if self.resume else [])])
+        default = {each.name: each.default for each in fields(self)}
+        asked = {name: value for name, value in self.stored().items() if getattr(self, name) != default[name]}
+        if self.resume is None:
+            return shlex.join([self.name, *typed_again(asked)])
+        return shlex.join([self.name, *flag_words(asked, self.command.flags), "--resume", str(self.resume)])
 
     @property
     def family(self) -> str:
@@ -145,3 +146,12 @@ class ExperimentSettings(Formed, Settings):
         asked, least = duration_text(self.budget), duration_text(math.ceil(smallest))
         remedy = ", or ".join([f"at least {least}", *others])
         return invalid("budget", f"{asked!r} does not pay for {experiment}: write {remedy}")
+
+
+def typed_again(stored: Mapping[str, str | bool]) -> list[str]:
+    """The flags of a new study with these settings, as study.json has them; what --of gave stands in its place."""
+    given: dict[str, str] = {}
+    for text in (str(stored[name]) for name in ("recipe", "set") if name in stored):
+        given |= {part.partition("=")[0]: part for part in text.split(",")}
+    asked = {name: value for name, value in stored.items() if name not in ("of", "set")}
+    return flag_words(asked | ({"set": ",".join(given.values())} if given else {}), ExperimentSettings.command.flags)
