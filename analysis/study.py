@@ -27,7 +27,7 @@ from tune.reports import Metric
 from tune.search_space import DIMENSIONS, label
 from tune.store.heartbeat import DRIVER, FOLDER, SILENCE_SECONDS
 from tune.store.journal import FACTS, FILE, connect, facts_in
-from tune.store.queries import ANEW, PLACES, STORED, TRAINED, in_order, last_rows
+from tune.store.queries import ANEW, PLACES, STORED, TRAINED, in_order, last_rows, lasting
 
 RUNS = Path("runs")
 KERNELS = "kernels"
@@ -239,11 +239,8 @@ def learning_curves(study: Study) -> pd.DataFrame:
     ends = trained(study)
     own = ["trial", *configurations(ends["config"], None), "epochs"]
     columns = "trial, steps, tokens, training_seconds, train_loss, valid_loss, accuracy, perplexity"
-    table = study.read(
-        f"SELECT {columns}, trained_loss, trained_perplexity, trained_accuracy FROM reports ORDER BY trial, report"
-    )
-    ahead = table.iloc[::-1].groupby("trial")["steps"].cummin().sort_index()
-    table = table[table["steps"] <= ahead].drop_duplicates(["trial", "steps"], keep="last")
+    of_training = "trained_loss, trained_perplexity, trained_accuracy"
+    table = study.read(f"SELECT {columns}, {of_training} FROM ({lasting()}) ORDER BY trial, report")
     table = table.merge(ends[[*own, "tokens"]].rename(columns={"tokens": "of"}), on="trial")
     epochs = table["epochs"] * table["tokens"] / table["of"]
     return table.assign(epochs=epochs, minutes=table["training_seconds"] / 60).drop(columns="of")

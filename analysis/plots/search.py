@@ -36,6 +36,7 @@ from analysis.style import (
     time_ticks,
 )
 from tune.errors import UserError
+from tune.store.queries import lasting
 
 NAMED = 4  # configs of the front that are written out, where there is room; of more, the best and the smallest
 
@@ -234,13 +235,13 @@ def _lines(plot: Axes, points: pd.DataFrame, along: str, value: str) -> None:
 
 
 def _points(study: Study) -> pd.DataFrame:
-    """A row a report, with the columns of `Measure.curve`."""
+    """A row a report, with the columns of `Measure.curve`; what was done again after a kill counts once."""
     along, value = study.measure.curve
     of_loop = ", numbers" if study.measure.own else ""
+    measured = f"{'numbers IS NOT NULL' if of_loop else 'perplexity < 9e999'} AND {along} > 0"
     table = study.read(
-        f"""SELECT trial, training_seconds, steps, tokens, rung, final, perplexity, valid_loss{of_loop} FROM reports
-           WHERE {"numbers IS NOT NULL" if of_loop else "perplexity < 9e999"} AND {along} > 0
-           ORDER BY trial, {along}, report"""
+        f"""SELECT trial, training_seconds, steps, tokens, rung, final, perplexity, valid_loss{of_loop}
+           FROM ({lasting(measured)}) ORDER BY trial, report"""
     )
     table.insert(0, "study", study.name)
     if of_loop:

@@ -10,7 +10,7 @@ from analysis.page import OF_A_FAMILY
 from analysis.plots import dimensions as effects_file
 from analysis.plots.budget import bills, burn_down, memory, prices
 from analysis.plots.dimensions import effects, importances, one_level, precision
-from analysis.plots.search import curve, front, parallel
+from analysis.plots.search import curve, curves, front, parallel
 from analysis.spending import spending
 from analysis.study import Results, open_studies
 from analysis.style import WHAT_COLORS, Picture, byte_ticks, levels
@@ -166,3 +166,14 @@ def test_rungs_are_told_apart_without_colour() -> None:
     light = [float(weights @ np.array(to_rgb(color))) for color, _ in styles.values()][:-1]
     assert list(styles)[-1] == "decay" and light == sorted(light, reverse=True)
     assert len({marker for _, marker in styles.values()}) == len(styles)
+
+
+def test_a_learning_curve_has_once_what_was_done_again_after_a_kill(write: Callable[..., Written]) -> None:
+    """The first time is lost, though it came further and was faster; the last of several reports at a step counts."""
+    study = write()
+    study.trial("t1")
+    for steps, seconds, perplexity in ((5, 1.0, 9.0), (10, 2.0, 7.0), (15, 3.0, 6.0), (10, 2.5, 8.0), (20, 4.0, 5.0)):
+        study.report("t1", perplexity, steps=steps, training_seconds=seconds)
+    study.report("t1", 4.0, steps=20, training_seconds=4.0, final=1)
+    (line,) = curves(results(study), "nanogpt").figure.axes[0].collections[0].get_paths()
+    assert line.vertices.tolist() == [[1.0, 9.0], [2.5, 8.0], [4.0, 4.0]]

@@ -14,6 +14,7 @@ from typing import Any
 
 from tune.errors import UserError
 from tune.reports import EPOCHS_AS_NEW, WATCH_SHARE, Lowest
+from tune.store.queries import lasting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +152,8 @@ class Table:
 
 TRIALS = """SELECT trial, family, config, parameters, state = 'finished', IFNULL(reason, '') LIKE 'diverged%'
     FROM trials WHERE trial NOT IN (SELECT trial FROM decisions WHERE action = 'confirm') ORDER BY trial"""
-REPORTS = """SELECT trial, training_seconds, valid_loss, memory_bytes FROM reports
-    WHERE valid_loss IS NOT NULL AND training_seconds > 0 ORDER BY report"""
+REPORTS = f"""SELECT trial, training_seconds, valid_loss, memory_bytes
+    FROM ({lasting("valid_loss IS NOT NULL AND training_seconds > 0")}) ORDER BY report"""
 
 Point = tuple[float, float]
 
@@ -192,8 +193,7 @@ def from_journal(path: Path) -> list[Table]:
     points: dict[str, list[Point]] = {}
     memory: dict[str, float] = {}
     for trial, seconds, loss, used in reports:
-        if trial not in points or seconds > points[trial][-1][0]:
-            points.setdefault(trial, []).append((seconds, loss))
+        points.setdefault(trial, []).append((seconds, loss))
         memory[trial] = max(memory.get(trial, 0.0), used or 0.0)
     families: dict[str, list[Curve]] = {}
     cut_short: Counter[str] = Counter()

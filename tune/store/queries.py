@@ -113,6 +113,19 @@ TRAINED = f"SELECT * FROM ({ENDED}) WHERE valid_loss IS NOT NULL ORDER BY create
 
 STORED = "SELECT value FROM rows WHERE experiment = ? ORDER BY row"
 """The rows of an experiment, each as JSON."""
+
+
+def lasting(measured: str = "TRUE") -> str:
+    """The reports that are `measured`, but for those that a later one of their trial, at no more steps, did again: what
+    was lost with a kill; of several at as many steps the last."""
+    return f"""
+        SELECT * FROM (
+            SELECT *, MIN(steps) OVER (
+                PARTITION BY trial ORDER BY report ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS later
+            FROM reports WHERE {measured})
+        WHERE later IS NULL OR steps < later"""
+
+
 By = Literal["perplexity", "quotient"]
 Reader = Journal | sqlite3.Connection
 

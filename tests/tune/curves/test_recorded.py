@@ -55,6 +55,19 @@ def test_a_journal_is_a_table_for_each_family(tmp_path):
     assert curve.seconds == pytest.approx(16.0) and curve.memory_bytes == 16000
 
 
+def test_of_what_was_trained_again_after_a_kill_a_curve_has_the_second(tmp_path: Path) -> None:
+    """The first was of other seconds, as a machine is never the same."""
+    path = journal(tmp_path / "study" / "journal.db", {"t001": ("nanogpt", "finished", "decayed")})
+    again = [(10, 4.0, 4.5), (20, 9.0, 9.9), (30, 13.0, 9.9), (20, 8.0, 4.0), (40, 16.0, 3.0)]
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM reports")
+        for steps, seconds, loss in again:
+            connection.execute(REPORT, ("t001", seconds, loss, 1))
+            connection.execute("UPDATE reports SET steps = ? WHERE steps IS NULL", (steps,))
+    ((curve,),) = (table.curves for table in load(path))
+    assert curve.losses == evenly(MEASURED, 4.0)
+
+
 def test_a_trial_that_diverged_is_a_curve_that_does_after_its_last_loss(tmp_path):
     trials = {"t001": ("nanogpt", "finished", "decayed"), "t002": ("nanogpt", "stopped", "diverged: loss is nan")}
     (table,) = load(journal(tmp_path / "study" / "journal.db", trials))
