@@ -7,8 +7,8 @@ from tune.errors import UserError
 
 Floats = NDArray[np.float64]
 
-FEWEST = 5  # trials for a curve
-BENT = 10  # trials for a curve that may bend
+FEWEST = 5  # sizes that differ, for a curve
+BENT = 10  # the same, for a curve that may bend
 RESAMPLES = 100
 INTERVAL = (5.0, 95.0)  # percentiles of the bootstrap
 HUBER = 1.345  # residuals beyond this many scales count less (Huber 1981)
@@ -28,15 +28,15 @@ def front(parameters: Floats, perplexity: Floats) -> NDArray[np.bool_]:
 def expected(parameters: Floats, perplexity: Floats, at: Floats) -> tuple[Floats, Floats]:
     """log perplexity by the curve fitted to n trials, at m sizes: (m,); by curves of resampled trials: (RESAMPLES, m).
 
-    A robust line (from BENT trials on, a parabola) of log perplexity over log parameters: at equal compute the largest
-    models have seen too little text, so the curve may turn up. UserError below FEWEST trials.
+    A robust line (from BENT sizes on, a parabola) of log perplexity over log parameters: at equal compute the largest
+    models have seen too little text, so the curve may turn up. UserError below FEWEST sizes.
     """
-    trials = len(parameters)
-    if trials < FEWEST:
-        raise UserError(f"a curve of {trials} trials: it takes {FEWEST}")
+    trials, sizes = len(parameters), len(np.unique(parameters))
+    if sizes < FEWEST:
+        raise UserError(f"a curve of {sizes} sizes: it takes {FEWEST}")
     size = np.log(parameters)
     centre, spread = size.mean(), max(size.std(), 1e-9)
-    degree = 2 if trials >= BENT else 1
+    degree = 2 if sizes >= BENT else 1
     rows = np.vander((size - centre) / spread, degree + 1)  # (n, degree + 1)
     losses = np.log(perplexity)
     fit, trust = _fit(rows, losses, np.ones((1, trials)), np.ones((1, trials)), REWEIGHTINGS)
@@ -60,8 +60,8 @@ def _fit(rows: Floats, losses: Floats, counts: Floats, trust: Floats, reweightin
 
 
 def efficiency(parameters: Floats, perplexity: Floats) -> Floats:
-    """How far log perplexity lies below the fitted curve, with its interval: (n, 3); NaN below FEWEST trials."""
-    if len(parameters) < FEWEST:
+    """How far log perplexity lies below the fitted curve, with its interval: (n, 3); NaN below FEWEST sizes."""
+    if len(np.unique(parameters)) < FEWEST:
         return np.full((len(parameters), 3), np.nan)
     curve, resampled = expected(parameters, perplexity, parameters)
     low, high = np.percentile(resampled, INTERVAL, axis=0)

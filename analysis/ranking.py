@@ -362,7 +362,7 @@ def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:
     stage = "" if where(level) == where(best) else " of an earlier stage"
     quotient = found.quotient["perplexity"] / (found.quotient["parameters"] / 1e6)
     efficiency = (
-        f"unknown, as its curve takes {sizes.FEWEST} configurations" if found.efficiency is None
+        f"unknown, as its curve takes trials of {sizes.FEWEST} sizes" if found.efficiency is None
         else f"{name(found.efficiency)} with {found.efficiency['efficiency']:+.3f}"
     )  # fmt: skip
     among = "the 1 trial" if found.among == 1 else f"the {found.among:,} trials"

@@ -126,7 +126,7 @@ def curve(results: Results, family: str) -> Picture:
     styles, pool = levels(table["level"].unique()), ranking(results)
     found = answers(results, pool[pool["family"] == family])
     if found is None or found.efficiency is None:
-        few = f"no level with the {efficiency.FEWEST} trials a curve takes"
+        few = f"no level with trials of the {efficiency.FEWEST} sizes a curve takes"
         remedy = "wait for them" if any(alive(study.folder) for study in results.studies) else "a larger cap has more"
         raise UserError(f"family: {family!r} has {few}; {remedy}")
     rows = _alike(table[table["efficiency"].notna()], found.efficiency)
