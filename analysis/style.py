@@ -154,8 +154,11 @@ def time_ticks(axis: Axis) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: tables.short_duration(value)))
 
 
-def legend_above(plot: Axes, handles: Sequence[Artist] | None = None, *, columns: int = 7) -> None:
-    """In rows over the axes, where it hides nothing, in as many columns as there is room for. Call it after drawing."""
+def legend_above(plot: Axes, handles: Sequence[Artist] | None = None, *, columns: int = 7, length: float = 1.3) -> None:
+    """In rows over the axes, where it hides nothing, in as many columns as there is room for. Call it after drawing.
+
+    length: of a line in it, in letters; twice as long where lines differ in their dashes.
+    """
     shown = plot.get_legend_handles_labels()[0] if handles is None else list(handles)
     spec, figure = plot.get_subplotspec(), plot.get_figure(root=True)
     assert spec is not None and figure is not None
@@ -164,7 +167,7 @@ def legend_above(plot: Axes, handles: Sequence[Artist] | None = None, *, columns
     end = column * (plot.bbox.x0 // column + 1)
     for count in range(columns, 0, -1):
         legend = plot.legend(
-            handles=shown, loc="lower left", bbox_to_anchor=(0, 1), ncols=count, columnspacing=1, handlelength=1.3
+            handles=shown, loc="lower left", bbox_to_anchor=(0, 1), ncols=count, columnspacing=1, handlelength=length
         )
         if legend.get_window_extent().x1 <= end:
             return

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from kernels.kernel import Call
-from tune.arithmetic import Interval
+from tune.arithmetic import RESAMPLES, Interval
 
 VALUES = 20
 VALUE_SECONDS = 0.01
@@ -27,7 +27,6 @@ SLOW_SECONDS, FEWER_VALUES = 1.0, 5
 TRIES = 3
 CORES_TAKEN, LARGEST_SPREAD = 0.15, 0.1
 """Above these a run is disturbed, and a row is unstable. tests/bench/disturbed.py is the ground for the first."""
-RESAMPLES = 1000
 
 STAT = Path("/proc/stat")
 

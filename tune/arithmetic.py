@@ -1,5 +1,5 @@
-"""A formula over the columns of a table, as it is typed: names, numbers, + - * / **, and some functions; and the mean
-of a few figures with its interval. Standard library only.
+"""A formula over the columns of a table, as it is typed: names, numbers, + - * / **, and some functions; the mean of a
+few figures, and the ratio of two medians, with their intervals. Standard library only.
 """
 
 import ast
@@ -9,6 +9,7 @@ import operator
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 
 from tune.errors import UserError
 
@@ -26,6 +27,7 @@ STUDENT = {
 }  # fmt: skip
 """The 97.5 % quantile of Student's t, by one over its degrees of freedom."""
 
+RESAMPLES = 1000
 Interval = tuple[float, float, float]
 """The figure, and between which two it lies."""
 
@@ -112,6 +114,15 @@ def student(freedom: float) -> float:
         if at <= high:
             return less + (more - less) * (at - low) / (high - low)
     raise ValueError(f"freedom: {freedom} is less than 1")
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
+    """The median of one series over that of another, which were measured apart; its 95 % interval by resampling."""
+    random = Random(0)
+    both = ([statistics.median(random.choices(each, k=len(each))) for _ in range(RESAMPLES)] for each in (above, below))
+    drawn = sorted(one / other for one, other in zip(*both, strict=True))
+    beyond = RESAMPLES // 40
+    return statistics.median(above) / statistics.median(below), drawn[beyond], drawn[-1 - beyond]
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:

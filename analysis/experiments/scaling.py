@@ -7,6 +7,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from analysis.study import Study, experiment_rows, published
 from analysis.style import BLACK, BLUE, GREY, MARKERS, ORANGE, SKY, VERMILION, Picture, axes, bars, legend_above
 from tune import table_rules
+from tune.arithmetic import ratio
 from tune.errors import UserError
 from tune.published import PUBLISHED, read
 
@@ -15,7 +16,8 @@ PARTS = {"unsynced_seconds": ("computing", BLUE), "exposed_seconds": ("waiting f
 
 
 def steps_table(study: Study) -> pd.DataFrame:
-    """Of each number of devices and batch: step and parts of it in seconds, low and high ends of the interval."""
+    """Of each number of devices and batch: step and parts of it in seconds, low and high ends of the interval; rounds:
+    seconds of a step in each."""
     rows = [row for row in experiment_rows(study, "scaling") if "step_seconds" in row]
     if not rows:
         raise UserError(f"study: {study.name!r} has no step of scaling yet; go on with it")
@@ -25,6 +27,7 @@ def steps_table(study: Study) -> pd.DataFrame:
         "tokens": [row["tokens"] for row in rows],
         **{name: [row["step_seconds"][place] for row in rows] for place, name in enumerate(("step", "low", "high"))},
         **{name: [row.get(name, [0.0])[0] for row in rows] for name in (*PARTS, "overlapped_seconds")},
+        "rounds": [row["rounds"]["step"] for row in rows],
         "disturbed": [row.get("disturbed", False) for row in rows],
     })  # fmt: skip
     return table.sort_values(["devices", "batch"], ignore_index=True)
@@ -39,7 +42,7 @@ def speed_ups(table: pd.DataFrame) -> pd.DataFrame:
             if batch in singles.index:
                 single = singles.loc[batch]
                 work = row["tokens"] / single["tokens"]
-                ends = single["step"] / row["step"], single["low"] / row["high"], single["high"] / row["low"]
+                ends = ratio(single["rounds"], row["rounds"]) if row["devices"] > 1 else (1.0, 1.0, 1.0)
                 times = dict(zip(("speed_up", "low", "high"), (work * each for each in ends), strict=True))
                 disturbed = row["disturbed"] or single["disturbed"]
                 found.append({"kind": kind, "batch": batch, "devices": row["devices"], "disturbed": disturbed} | times)
@@ -79,11 +82,11 @@ def speed_up(study: Study) -> Picture:
     plot.set(xscale="log", xticks=devices, xlabel="devices", ylabel="times as fast as one", ylim=(0, None))
     plot.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     plot.xaxis.set_minor_locator(NullLocator())
-    legend_above(plot, columns=4)
+    legend_above(plot, columns=4, length=2.6)
     return Picture(
         name="speed-up",
         title="What more devices gain",
-        text="Solid: weak, of a batch a device; dashed: strong, of a batch in all. Bars: of the steps' 95 % intervals."
+        text="Solid: weak, of a batch a device; dashed: strong, of a batch in all. Bars: 95 % intervals."
         + (" Hollow: others had the machine." if table["disturbed"].any() else ""),
         figure=figure,
         data=table,
@@ -116,5 +119,5 @@ def communication(study: Study) -> Picture:
         title="What of a step is communication",
         text="Bars that end at the line add up to the step.",
         figure=figure,
-        data=table,
+        data=table.drop(columns="rounds"),
     )

@@ -25,7 +25,7 @@ from analysis.study import Study
 from tests import batch_size_rows, estimates_rows, loader_rows, methods_rows, scaling_rows
 from tests.analysis.conftest import Written, do, study_of_rows, study_of_trials
 from tests.training_rows import diverged, parabola, precise, row, transferred
-from tune.arithmetic import mean_interval
+from tune.arithmetic import mean_interval, ratio
 from tune.errors import UserError
 
 Made = Callable[[str, list[dict[str, Any]]], Study]
@@ -195,13 +195,17 @@ def test_speed_ups_by_hand(experiment: Made) -> None:
     rows = [scaling_rows.step(*of) for of in ((1, 32), (1, 32), (1, 64), (2, 64), (1, 128))]
     for each, seconds in zip(rows, (9.0, 1.0, 2.0, 1.25, 1.0), strict=True):
         each["step_seconds"] = [seconds, seconds * 0.9, seconds * 1.1]
+        each["rounds"] = {"step": [seconds * share for share in (0.9, 1.0, 1.0, 1.0, 1.1)]}
     rows[-1]["skipped"] = "why"
     table = steps_table(experiment("scaling", rows))
     assert table[["batch", "step"]].to_numpy().tolist() == [[32, 1.0], [64, 2.0], [64, 1.25]]
     found = speed_ups(table).set_index(["kind", "devices", "batch"])
     assert found.loc["weak", 2, 32]["speed_up"] == pytest.approx(1.6)
     assert found.loc["strong", 2, 64]["speed_up"] == pytest.approx(1.6)
-    assert found.loc["weak", 2, 32]["low"] == pytest.approx(1.6 * 0.9 / 1.1)
+    rounds = (each["rounds"]["step"] for each in (rows[1], rows[3]))
+    ends = found.loc["weak", 2, 32][["speed_up", "low", "high"]] / 2
+    assert ends.to_list() == pytest.approx(ratio(*rounds)), "as the table has it"
+    assert (found.loc[:, 1, :][["low", "high"]] == 1).all(axis=None), "itself, it knows without a doubt"
 
 
 def test_the_reports_speed_ups_are_of_its_own_epochs() -> None:

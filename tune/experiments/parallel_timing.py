@@ -7,30 +7,19 @@ import math
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
-from kernels.timing import CORES_TAKEN, RESAMPLES, Watch
+from kernels.timing import CORES_TAKEN, Watch
 from model.training.ddp import ParallelLearner, as_first, ranks
 from model.training.learner import Learner
-from tune.arithmetic import Interval
 from tune.errors import UserError
-
-
-def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
-    """The median of one series over that of another, which were measured apart."""
-    generator, both = np.random.default_rng(0), [np.asarray(above), np.asarray(below)]
-    medians = [np.median(x[generator.integers(len(x), size=(RESAMPLES, len(x)))], axis=1) for x in both]
-    low, high = np.percentile(medians[0] / medians[1], (2.5, 97.5))
-    return float(np.median(above) / np.median(below)), float(low), float(high)
-
 
 WARM_CALLS = 3  # DistributedDataParallel lays out its buckets anew after the first step
 TURN_SECONDS = 0.2

@@ -10,7 +10,7 @@ from kernels.timing import interval
 from model.training.ddp import ParallelLearner, agreement, make_learner, ranks
 from model.training.learner import Learner
 from model.training.schedule import warm_up
-from tune.arithmetic import Interval
+from tune.arithmetic import Interval, ratio
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table, by_measure
@@ -18,7 +18,6 @@ from tune.experiments.parallel_timing import (
     Rounds,
     accumulations,
     gradient_bytes,
-    ratio,
     steps,
     undisturbed,
 )  # fmt: skip

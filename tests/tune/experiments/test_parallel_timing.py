@@ -12,14 +12,13 @@ import torch
 
 from kernels.timing import interval
 from model.training.learner import Learner
-from tune.arithmetic import mean_interval
+from tune.arithmetic import mean_interval, ratio
 from tune.experiments import parallel_timing
 from tune.experiments.parallel_timing import (
     LEAST_ROUNDS,
     MOST_ROUNDS,
     in_rounds,
     in_turns,
-    ratio,
     undisturbed,
 )
 
