@@ -17,10 +17,11 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from analysis import tables
+from analysis.figures import PICTURES
 from analysis.plots.budget import bills, burn_down, memory, prices, timeline
 from analysis.plots.dimensions import effects, precision
 from analysis.plots.search import curve, curves, front, parallel
-from analysis.ranking import answer_lines, columns, head_of, ranking, section, where, winner
+from analysis.ranking import answer_lines, columns, head_of, ranking, section, unranked, where, winner
 from analysis.settings import ReportSettings
 from analysis.spending import WHATS, Spending, ending, spending
 from analysis.stability import ABOUT, TOO_FEW, stability
@@ -37,8 +38,8 @@ OF_A_FAMILY = (front, curve, curves, effects, parallel, precision)
 OF_A_LOOP = (curves, effects, parallel)
 OF_THE_BUDGET = (burn_down, bills, timeline, prices, memory)
 """The first of each stands beside the answer."""
-OF_SIZES = (memory,)
-"""What a user's loop has none of."""
+OF_SIZES, OF_LEASES = (memory,), (timeline, prices, memory)
+"""What a user's loop has none of; what an experiment that trains no configurations has none of."""
 SAMPLES = 6
 TOP = 200
 WATCH_SECONDS, WATCH_SHARE, NICENESS = 5.0, 0.2, 10
@@ -105,9 +106,11 @@ def contents(study: Study, figures: Path | None) -> dict[str, Any]:
     results, spent, measure = Results(studies=[study]), spending(study), study.measure
     ranked = ranking(results)
     names = ranked["family"].unique()
-    budget = [drawn(draw, study) for draw in OF_THE_BUDGET if not measure.own or draw not in OF_SIZES]
+    left_out = OF_LEASES if study.work else OF_SIZES if measure.own else ()
+    budget = [drawn(draw, study) for draw in OF_THE_BUDGET if draw not in left_out]
     of_each = OF_A_LOOP if measure.own else OF_A_FAMILY
-    pictures = {family: [drawn(draw, results, family) for draw in of_each] for family in names}
+    of_work = [drawn(draw, study) for draw in PICTURES.get(study.work, ())]
+    pictures = {family: of_work or [drawn(draw, results, family) for draw in of_each] for family in names}
     return {
         "study": study, "head": head(study), "summary": f"{spent.summary[0].upper()}{spent.summary[1:]}.",
         "overhead": spent.overhead_text, "spending": spending_table(spent), "words": WORDS,
@@ -124,10 +127,10 @@ def contents(study: Study, figures: Path | None) -> dict[str, Any]:
         },
         "burn_down": budget[0], "budget": budget[1:], "json": json.dumps,
         "rankings": [
-            {"title": section(group, measure), "rows": columns(results, group.head(TOP)), "left": len(group) - TOP}
+            {"title": section(group, results), "rows": columns(results, group.head(TOP)), "left": len(group) - TOP}
             for _, group in ranked.groupby("group", sort=False)
         ],
-        "rank": called("analysis/rank.py"), "stability": None if measure.own else stability_rows(study),
+        "rank": called("analysis/rank.py"), "stability": None if measure.own or study.work else stability_rows(study),
         "about_stability": ABOUT,
         "command": command(study), "ran_on": ran_on(study),
         "base64": lambda text: base64.b64encode(text.encode()).decode(),
@@ -148,7 +151,8 @@ def answer(results: Results, pool: pd.DataFrame, spent: Spending) -> dict[str, A
     family, best, measure = str(pool["family"].iloc[0]), winner(results, pool), results.measure
     smoke_test = bool(pool["smoke_test"].any())
     if best is None:
-        lead = "No trial has completed a rung yet."
+        lead = unranked(results)
+        lead = f"{lead[0].upper()}{lead[1:]}"
         return {"family": family, "smoke_test": smoke_test, "lead": lead, "why": "", "facts": {}, "told": ()}
     words = results.trials.set_index("trial")["words"][best["trial"]]
     left_out = {best["trial"], *results.trials.loc[results.trials["anew"], "trial"]}

@@ -7,6 +7,7 @@ with what takes a curve fitted to all sizes.
 
 import ast
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from analysis.confirm import told_apart
 from analysis.settings import ORDERS, RankSettings
 from analysis.spending import HOW, ending
 from analysis.study import EFFICIENCY, LEVEL, POOL, TRIAL, Measure, Results, families, open_studies
-from tune.errors import UserError
+from tune.errors import UserError, called
 from tune.flags import invalid
 from tune.ranking import OWN_COLUMNS
 from tune.store.journal import CAP
@@ -190,7 +191,7 @@ def rank(settings: RankSettings) -> int:
         records(shown, results.measure).to_csv(sys.stdout, index=False)
     elif settings.form:
         groups = (group for _, group in shown.groupby("group", sort=False))
-        made = (tables.as_text(section(each, results.measure), columns(results, each)) for each in groups)
+        made = (tables.as_text(section(each, results), columns(results, each)) for each in groups)
         print(settings.written(made))
     else:
         show(tables.console(), results, table, shown, by=settings.by, top=settings.top or len(table))
@@ -235,7 +236,7 @@ def show(console: Console, results: Results, table: pd.DataFrame, shown: pd.Data
     for _, group in shown.groupby("group", sort=False):
         rows = columns(results, group.head(top))
         head = head_of(results.measure) if results.measure.own else HEADS[by]
-        shown_rows = tables.as_text(section(group, results.measure), rows)
+        shown_rows = tables.as_text(section(group, results), rows)
         tables.draw(console, shown_rows, first=[*KEPT, head, *NEXT], more=MORE)
         if left := len(group) - min(top, len(group)):
             console.print(f"and {left:,} more (--top 0 shows all)", style="dim")
@@ -262,10 +263,10 @@ def head_of(measure: Measure) -> str:
     return f"best {measure.name}" if measure.own else measure.name
 
 
-def section(group: pd.DataFrame, measure: Measure) -> str:
+def section(group: pd.DataFrame, results: Results) -> str:
     """translation, tatoeba, vocabulary of 4,096: rung 3 (96 s of training), on 3,872 validation tokens; of a user's
     loop, loop, train.py: by accuracy, high first"""
-    first = group.iloc[0]
+    first, measure = group.iloc[0], results.measure
     text = (
         ""
         if pd.isna(first["corpus"])
@@ -278,7 +279,7 @@ def section(group: pd.DataFrame, measure: Measure) -> str:
     level = {
         "decayed": "after the decay",
         "rung": f"rung {first['rung']:.0f}{seconds}",
-        "unranked": "no rung completed yet",
+        "unranked": "not ranked" if any(study.work for study in results.studies) else "no rung completed yet",
         "failed": "failed or diverged",
     }[first["section"]]
     own = "each with its own context" if "context" in group and group["context"].notna().any() else ""
@@ -342,13 +343,24 @@ def _of_a_family(group: pd.DataFrame) -> Columns:
     }
 
 
+def unranked(results: Results) -> str:
+    """Where no trial has a place: what is waited for, or where an experiment's own figures are."""
+    for study in results.studies:
+        if study.work:
+            plot, folder = called("analysis/plot.py"), shlex.quote(str(study.folder))
+            printed = f"{called('tune/experiment.py')} --tables {folder} prints its tables"
+            found = f"{plot} experiment {folder} draws what it found, and {printed}"
+            return f"the experiment {study.work} ranks no trials: {found}."
+    return "no trial has completed a rung yet."
+
+
 def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:
     """Of one family and text the winner, and the three answers, all of one level; whether that is an earlier one."""
     family, measure = pool["family"].iloc[0], results.measure
     found = None if measure.own else answers(results, pool)
     best = winner(results, pool) if found is None else found.winner
     if best is None:
-        return [f"{family}: no trial has completed a rung yet."]
+        return [f"{family}: {unranked(results)}"]
 
     def name(row: pd.Series) -> str:
         study = f"{row['study']}/" if len(results.studies) > 1 else ""

@@ -109,6 +109,14 @@ class Study:
         name = asked.get("maximize") or asked.get("metric")
         return Measure(metric=Metric(name=str(name), maximize="maximize" in asked) if name else None)
 
+    @property
+    def work(self) -> str:
+        """The experiment that it is of, where that measured other things than trainings to rank; else nothing."""
+        name = str(self.facts.get("experiment", ""))
+        with suppress(UserError):
+            return name if experiment_rows(self, name) else ""
+        return ""
+
     def corpus(self, family: str) -> dict[str, Any]:
         """name, sha256, builtin, vocabulary of the family's text, as far as they were written; of a user's loop the
         name of its file stands for both of the first."""

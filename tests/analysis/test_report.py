@@ -17,10 +17,11 @@ from matplotlib.legend import Legend
 from PIL import Image, ImageColor
 
 from analysis.page import OF_A_FAMILY, OF_THE_BUDGET, command, draw, watch
-from analysis.settings import ReportSettings
+from analysis.settings import RankSettings, ReportSettings
 from analysis.study import Results, Study, open_study
 from analysis.style import MANY, WHAT_COLORS, Picture, axes
-from tests.analysis.conftest import Written, do, search
+from tests import scaling_rows
+from tests.analysis.conftest import Printed, Written, do, search, study_of_rows
 from tests.tune.display.browser import Page, browser
 from tune.cli import parse
 from tune.errors import UserError
@@ -94,6 +95,17 @@ def test_the_command_of_an_experiment_is_one_that_it_takes(tmp_path: Path) -> No
         given = {**asked.recipe, **asked.set}
         assert again == replace(asked, of=None, recipe={}, set=given, out=again.out), name
         assert parse(ExperimentSettings, shlex.split(asked.first_line() or "")) == again, "and the first line too"
+
+
+def test_an_experiment_without_a_ranking_has_its_own_pictures_in_its_place(tmp_path: Path, printed: Printed) -> None:
+    """There is no rung to wait for, and no lease of a search."""
+    study = study_of_rows(tmp_path / "x", "scaling", scaling_rows.all_rows())
+    html = draw(None, study).read_text(encoding="utf-8")
+    assert html.index("<h3>What more devices gain") < html.index("<h3>What of a step is communication")
+    for text in (html, printed(RankSettings, study.folder)):
+        assert "he experiment scaling ranks no trials: " in text and f"experiment {study.folder} draws" in text
+        assert f"--tables {study.folder} prints" in text and "not ranked" in text
+        assert not re.search("rung completed|completed a rung|predicted yet|Half of the spending", text)
 
 
 def test_each_figure_is_also_a_png_and_a_table(report: Path, html: str) -> None:
