@@ -41,12 +41,17 @@ class Expression:
 
     text: str
 
+    @property
+    def names(self) -> set[str]:
+        """Of the columns that it is of."""
+        tree = ast.parse(self.text, mode="eval").body
+        called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in called}
+
     def of(self, columns: Columns) -> list[float | None]:
         """Its value in each row; None where a figure is missing or there is none. UserError: no such column."""
         tree = ast.parse(self.text, mode="eval").body
-        called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in called}
-        if unknown := sorted(used - columns.keys()):
+        if unknown := sorted(self.names - columns.keys()):
             raise UserError(f"{self.text!r}: {unknown[0]!r} is no column: there are {', '.join(columns)}")
         rows = range(len(next(iter(columns.values()), ())))
         return [_value(tree, columns, row) for row in rows]

@@ -346,30 +346,48 @@ def growth(table: Figures, claims: Claims) -> Iterator[Finding]:
                 last[setting] = size, cell.value
 
 
+NO_VALUE = "no value"
+"""What a formula comes to that divides by zero, or takes the logarithm of none."""
+
+
+def _values(table: Figures, flag: str, formula: Expression) -> list[float | None]:
+    """In each row; None where a figure is missing, NaN where all are there and it has no value all the same. UserError,
+    under its flag: no such column."""
+    columns = table.values()
+    try:
+        values = formula.of(columns)
+    except UserError as error:
+        raise UserError(f"--{flag}: {error}") from None
+    missing = [None in (columns[name][row] for name in formula.names) for row in range(table.count)]
+    return [value if value is not None or lacks else math.nan for value, lacks in zip(values, missing, strict=True)]
+
+
 def formulas(table: Figures, claims: Claims) -> Iterator[Finding]:
     """A column is what its formula says."""
     for column, formula in claims.formulas.items():
         if column not in table.columns:
             raise UserError(f"--formulas: {column!r} is no column: there are {', '.join(table.columns)}")
-        for row, (printed, value) in enumerate(zip(table.of(column), formula.of(table.values()), strict=True)):
+        for row, (printed, value) in enumerate(zip(table.of(column), _values(table, "formulas", formula), strict=True)):
             if printed and value is not None:
                 slack = FORMULA_SLACK * abs(value)
                 if not printed.may_be(value - slack, value + slack):
-                    yield table.found(row, column, f"{value:.6g}", f"{formula.text}, to {FORMULA_SLACK:.1%}")
+                    told = NO_VALUE if math.isnan(value) else f"{value:.6g}"
+                    yield table.found(row, column, told, f"{formula.text}, to {FORMULA_SLACK:.1%}")
 
 
 def order(table: Figures, claims: Claims) -> Iterator[Finding]:
     """Rows stand where their score says, or in a column `rank`."""
     if claims.order is None:
         return
-    scores = claims.order.of(table.values())
-    known = [score for score in scores if score is not None]
+    scores = _values(table, "order", claims.order)
+    known = [score for score in scores if score is not None and not math.isnan(score)]
     places = table.values().get("rank", [row + 1.0 for row in range(table.count)])
     for row, (score, printed) in enumerate(zip(scores, places, strict=True)):
         if score is not None and printed is not None:
             first, ties = sum(each < score for each in known) + 1, known.count(score)
             if not first <= printed < first + ties:
-                yield Finding(row=table.name(row), column="rank", printed=f"{printed:g}", recomputed=str(first),
+                told = NO_VALUE if math.isnan(score) else str(first)
+                yield Finding(row=table.name(row), column="rank", printed=f"{printed:g}", recomputed=told,
                               rule=f"by {claims.order.text}, low first")  # fmt: skip
 
 

@@ -236,6 +236,25 @@ def test_a_formula_without_a_value_is_none() -> None:
     assert parse_expression("a + " + "9" * 390).of(columns) == [None] * 3
 
 
+def test_where_a_formula_has_no_value_is_told_and_not_where_a_figure_is_missing() -> None:
+    """It divides by zero, or takes the logarithm of none."""
+    table = {"a": ["1", "", "3"], "b": ["0", "5", "2"]}
+    for formula, rows in (("1/0", ["1", "2", "3"]), ("log(a-2)", ["1"]), ("a/(b-2)", ["3"])):
+        claims = Claims(formulas={"b": parse_expression(formula)}, order=parse_expression(formula))
+        found = [each for each in findings(table, claims) if each.recomputed == "no value"]
+        assert [each.row for each in found if each.column == "b"] == rows, formula
+        assert [each.row for each in found if each.column == "rank"] == rows, formula
+
+
+@pytest.mark.parametrize("claims", [{"order": "2 * c"}, {"formulas": "2 * c"}])
+def test_a_name_that_is_no_column_is_told_under_its_flag(claims: dict[str, str]) -> None:
+    asked = {name: {"a": parse_expression(text)} if name == "formulas" else parse_expression(text)
+             for name, text in claims.items()}  # fmt: skip
+    (name,) = claims
+    with pytest.raises(UserError, match=f"^--{name}: .*'c' is no column: there are a, b"):
+        findings({"a": ["1"], "b": ["2"]}, Claims(**asked))
+
+
 @pytest.mark.parametrize(("text", "name"), [("a + c", "c"), ("log", "log"), ("max", "max"), ("max(max)", "max")])
 def test_a_name_that_is_no_column_is_told_also_where_a_function_has_it(text: str, name: str) -> None:
     with pytest.raises(UserError, match=f"{name!r} is no column: there are a, b"):
