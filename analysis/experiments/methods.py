@@ -98,6 +98,8 @@ def shapes(study: Study) -> Picture:
     named = [f"{row.shape}: {tables.short_count(row.parameters)}" for row in table.itertuples()]
     plot.set(yticks=table.index, yticklabels=named, xlabel="validation loss, nats", ylim=(len(table) - 0.4, -0.6))
     plot.set_ylabel("shape: parameters")
+    plot.ticklabel_format(axis="x", useOffset=False)
+    plot.locator_params(axis="x", nbins=5)  # losses that lie close have long names
     return Picture(
         name="shapes",
         title="Shapes of equal cost, and dearer ones",

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import re
 from collections.abc import Callable
 from functools import cache
@@ -206,6 +207,19 @@ def test_speed_ups_by_hand(experiment: Made) -> None:
     ends = found.loc["weak", 2, 32][["speed_up", "low", "high"]] / 2
     assert ends.to_list() == pytest.approx(ratio(*rounds)), "as the table has it"
     assert (found.loc[:, 1, :][["low", "high"]] == 1).all(axis=None), "itself, it knows without a doubt"
+
+
+def test_losses_that_lie_close_are_named_apart(tmp_path: Path) -> None:
+    sizes = {"heads": 4, "layers": 4, "dropout": 0.0, "precision": "fp32", "seed": 0}
+    losses = {64: 3.30186, 128: 3.30075, 256: 3.2999}
+    rows = [row(REPORT, {"d_model": width, **sizes}, loss) for width, loss in losses.items()]
+    (plot,) = shapes(study_of_trials(tmp_path / "x", "methods", rows)).figure.axes
+    plot.figure.canvas.draw()
+    low, high = plot.get_xlim()
+    shown = [tick.label1 for tick in plot.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
+    places = [text.get_window_extent() for text in shown]
+    assert {text.get_text()[:3] for text in shown} <= {"3.2", "3.3"}, "each whole"
+    assert len(places) > 1 and all(one.x1 < other.x0 for one, other in itertools.pairwise(places))
 
 
 def test_the_reports_speed_ups_are_of_its_own_epochs() -> None:
