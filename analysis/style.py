@@ -146,6 +146,12 @@ def level_text(level: str) -> str:
     return LAST.get(level, level)
 
 
+def at_level(level: str) -> str:
+    """at rung 2, after the decay"""
+    text = level_text(level)
+    return text if text.startswith("after") else f"at {text}"
+
+
 def time_ticks(axis: Axis) -> None:
     """A linear axis of seconds with round times. Call it after drawing."""
     low, high = axis.get_view_interval()

@@ -2,13 +2,14 @@
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import optuna
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, MaxNLocator
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
@@ -25,9 +26,9 @@ from analysis.style import (
     ORANGE,
     PURPLE,
     Picture,
+    at_level,
     axes,
     is_wide,
-    level_text,
     levels,
     log_axis,
 )
@@ -40,6 +41,7 @@ GOOD = (0.2, 0.4, 0.6)  # shares of the trials that count as good for an importa
 DRAWS = 20  # of the trials, for the interval of an importance
 MOST = 200  # trials a draw
 RESAMPLES = 1000
+OF_A_MEAN = 5  # trials for an interval of their mean: that of two would be the two
 INTERVAL = (5.0, 95.0)
 LETTERS = 36  # of the values of a list: in all, where they are named side by side
 LEAST_LETTERS = 3
@@ -108,11 +110,16 @@ def relative(percent: float) -> str:
     return f"{percent:+.4g} %" if percent else "0 %"
 
 
-def mean_interval(values: np.ndarray) -> tuple[float, float, float]:
-    """Mean and its bootstrap interval."""
-    draws = np.random.default_rng(0).choice(values, (RESAMPLES, len(values))).mean(axis=1)
-    low, high = np.percentile(draws, INTERVAL)
-    return float(values.mean()), float(low), float(high)
+def draw_mean(plot: Axes, place: float, values: np.ndarray, shown: Callable[[Any], Any] = lambda value: value) -> None:
+    """Of two values or more, with its bootstrap interval where they are OF_A_MEAN; as `shown` makes them."""
+    if len(values) < 2:
+        return
+    mean = shown(values.mean())
+    plot.plot(place, mean, "o", c=BLUE, ms=5)
+    if len(values) >= OF_A_MEAN:
+        draws = np.random.default_rng(0).choice(values, (RESAMPLES, len(values))).mean(axis=1)
+        low, high = shown(np.percentile(draws, INTERVAL))
+        plot.errorbar(place, mean, [[mean - low], [high - mean]], fmt="none", ecolor=BLUE, lw=1.6, capsize=3)
 
 
 def importances(results: Results, table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
@@ -155,7 +162,8 @@ def _shares(groups: pd.DataFrame, worth: pd.Series) -> dict[str, float]:
 
 
 def effects(results: Results, family: str) -> Picture:
-    """One panel a dimension and one of importances. UserError when no trial completed a rung."""
+    """One panel for each dimension of several values, and one of importances. UserError when none has, or when no trial
+    completed a rung."""
     measure, table = results.measure, one_level(results, family)
     median = float(table[measure.column].median())
     # a perplexity in per cent of the median, averaged as a logarithm; a metric as it is
@@ -163,10 +171,14 @@ def effects(results: Results, family: str) -> Picture:
     shown, middle = ((lambda value: value), median) if measure.own else (per_cent, 0.0)
     told = measure.column if measure.own else "above_median"
     table = table.assign(**{told: shown(scaled)})
-    names = [name for name in results.dimensions if table[name].notna().any()]
-    rows = math.ceil((len(names) + 1) / 2)
+    names = [name for name in results.dimensions if table[name].nunique() > 1]
+    if not names:
+        raise UserError(f"family: {family!r} tried one value of each dimension only; there is nothing to compare")
+    shares = importances(results, table, [name for name in results.dimensions if table[name].notna().any()])
+    panels = len(names) + (not shares.empty)
+    rows = math.ceil(panels / 2)
     figure, plots = axes(rows, 2, height=7.6 * rows / 3)
-    for plot in plots[len(names) : -1]:
+    for plot in plots[panels:]:
         plot.set_axis_off()
     low, high = np.percentile(table[told], (0, 95) if measure.low_first else (5, 100))
     beyond = 0.05 * (high - low)
@@ -180,9 +192,7 @@ def effects(results: Results, family: str) -> Picture:
             place = places.mean()
             places = places + (jitter.uniform(-0.15, 0.15, len(points)) if along.listed else 0.0)
             plot.scatter(places, shown(points), s=10, c=GREY, alpha=0.6, lw=0, rasterized=len(table) > MANY)
-            if len(points) > 1:
-                mean, below, above = map(shown, mean_interval(points))
-                plot.errorbar(place, mean, [[mean - below], [above - mean]], fmt="o", c=BLUE, ms=5, lw=1.6, capsize=3)
+            draw_mean(plot, place, points, shown)
         plot.tick_params(axis="x", labelsize=8 if len(along.ticks) > 6 else 10)
         plot.axhline(middle, c="#666666", lw=0.8)
         plot.set(title=name, xticks=list(along.ticks), xticklabels=list(along.ticks.values()))
@@ -190,22 +200,20 @@ def effects(results: Results, family: str) -> Picture:
             plot.set_xlim(-0.6, len(along.ticks) - 0.4)
         plot.set_ylim(low - beyond, high + beyond)
         plot.yaxis.set_major_formatter(lambda value, _: tables.plain(value) if measure.own else relative(value))
-    shares = importances(results, table, names)
-    backwards = shares.iloc[::-1]
-    errors = np.clip([backwards["share"] - backwards["low"], backwards["high"] - backwards["share"]], 0, None)
-    plots[-1].barh(backwards.index, backwards["share"], xerr=errors, color=ORANGE, ecolor=BLACK, capsize=3)
-    plots[-1].set(title="importance (Optuna)" if len(shares) else "importance: too few trials", xlim=(0, 1))
-    plots[-1].grid(axis="y", visible=False)
-    if shares.empty:
-        plots[-1].set_axis_off()
-    level = level_text(table["level"].iloc[0])
+    if not shares.empty:
+        plot, backwards = plots[len(names)], shares.iloc[::-1]
+        errors = np.clip([backwards["share"] - backwards["low"], backwards["high"] - backwards["share"]], 0, None)
+        plot.barh(backwards.index, backwards["share"], xerr=errors, color=ORANGE, ecolor=BLACK, capsize=3)
+        plot.set(title="importance (Optuna)", xlim=(0, 1))
+        plot.grid(axis="y", visible=False)
+    few = f" Importances take {FEWEST} trials." if shares.empty else ""
     what = f"Best {measure.name}, and the median" if measure.own else "Perplexity against the median"
     return Picture(
         name=f"effects-{family}",
         title=f"{family}: what each dimension did",
-        text=f"{what} of the trials at {level}: each trial, and means with 90 % intervals"
-        f"{', of a range by parts' if measure.own else ''}. The other dimensions are not held equal; points "
-        f"{'above' if measure.low_first else 'below'} the scale are cut.",
+        text=f"{what} of the trials {at_level(table['level'].iloc[0])}: each trial, and means"
+        f"{', of a range by parts' if measure.own else ''}, of {OF_A_MEAN} or more with 90 % intervals. The other "
+        f"dimensions are not held equal; points {'above' if measure.low_first else 'below'} the scale are cut.{few}",
         figure=figure,
         data=table[[*TRIAL, *names, "level", *dict.fromkeys((measure.column, told))]],
     )
@@ -226,9 +234,7 @@ def precision(results: Results, family: str) -> Picture:
         points = rows["efficiency"].dropna().to_numpy()
         jitter = np.random.default_rng(0).uniform(-0.12, 0.12, len(points))
         quality.scatter(place + jitter, points, s=12, c=GREY, alpha=0.7, lw=0, rasterized=len(table) > MANY)
-        if len(points) > 1:
-            mean, low, high = mean_interval(points)
-            quality.errorbar(place, mean, [[mean - low], [high - mean]], fmt="o", c=BLUE, ms=6, lw=1.8, capsize=4)
+        draw_mean(quality, place, points)
         if rows["mfu"].notna().any():
             busy.append(f"{name} {tables.share(rows['mfu'].mean(), 1)}")
         color, marker = (BLUE, ORANGE, GREEN, PURPLE)[place % 4], MARKERS[place % len(MARKERS)]
@@ -252,7 +258,8 @@ def precision(results: Results, family: str) -> Picture:
     return Picture(
         name=f"precision-{family}",
         title=f"{family}: the precisions compared",
-        text=f"At {level_text(table['level'].iloc[0])}, which is equal compute: efficiency with 90 % intervals. "
+        text=f"Trials {at_level(table['level'].iloc[0])}, which is equal compute: efficiency, and means, of "
+        f"{OF_A_MEAN} or more with 90 % intervals. "
         "A faster precision has seen more text by then. Of the device's peak at its precision training took (MFU): "
         f"{', '.join(busy) or 'unknown'}.",
         figure=figure,

@@ -27,6 +27,7 @@ from analysis.style import (
     PURPLE,
     VERMILION,
     Picture,
+    at_level,
     axes,
     legend_above,
     level_text,
@@ -346,11 +347,10 @@ def parallel(results: Results, family: str) -> Picture:
         plot.tick_params(axis="x", labelsize=8, labelrotation=20)
     plot.grid(axis="y", visible=False)
     plot.spines["left"].set_visible(False)
-    level = level_text(table["level"].iloc[0])
     return Picture(
         name=f"parallel-{family}",
         title=f"{family}: all configurations at once",
-        text=f"A line for each trial at {level}: the stronger, the better.",
+        text=f"A line for each trial {at_level(table['level'].iloc[0])}: the stronger, the better.",
         figure=figure,
         data=table[[*TRIAL, *names, "level", measure.column]],
     )

@@ -154,6 +154,29 @@ def test_a_dimension_beside_the_space_is_judged_and_drawn_too(write: Callable[..
         assert "learning_rate" in draw(found, "nanogpt").data
 
 
+def test_what_did_not_vary_has_no_panel_and_a_mean_of_few_no_interval(write: Callable[..., Written]) -> None:
+    """Of two trials an interval would be the two."""
+    study = write()
+    for number in range(10):
+        more = {"micro_batches": 2} if number < 5 else {}
+        study.trial(f"t{number}", heads=8 if number < 2 else 4, dropout=number % 2 / 10, **more)
+        study.report(f"t{number}", 5.0 + number, rung=None, final=1)
+    drawn = effects(results(study), "nanogpt")
+    panels = {plot.get_title(loc="left"): plot for plot in drawn.figure.axes if plot.axison}
+    assert set(panels) == {"heads", "dropout", "importance (Optuna)"}
+    assert [len(panels[name].containers) for name in ("heads", "dropout")] == [1, 2]
+    assert "trials after the decay: each trial, and means, of 5 or more with 90 % intervals" in drawn.text
+    assert "A line for each trial after the decay:" in parallel(results(study), "nanogpt").text
+
+
+def test_of_one_configuration_nothing_is_compared(write: Callable[..., Written]) -> None:
+    study = write()
+    study.trial("t1")
+    study.report("t1", 5.0)
+    with pytest.raises(ValueError, match="'nanogpt' tried one value of each dimension only"):
+        effects(results(study), "nanogpt")
+
+
 def test_one_precision_is_nothing_to_compare(six: Written) -> None:
     with pytest.raises(ValueError, match="only fp32"):
         precision(results(six), "nanogpt")

@@ -182,7 +182,7 @@ def test_a_strangers_names_are_neither_html_nor_paths(write: Callable[..., Writt
     assert html.index("all configurations at once") < html.index("Not shown. family"), "below what is shown"
     assert not list(tmp_path.glob("**/outside*"))
     drawn = {path.name.partition("-")[0] for path in study.folder.glob("report/figures/*outside*.csv")}
-    assert {"front", "curves", "effects", "parallel"} <= drawn
+    assert {"front", "curves", "parallel"} <= drawn
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(bare: None, young: Written, tmp_path: Path) -> None:
