@@ -144,8 +144,10 @@ def read(folder: Path, sql: str, *values: str | float) -> pd.DataFrame:
         table = pd.read_sql_query(sql, connection, params=values)
         return table.replace(CONTROL, "?", regex=True)
     except (pd.errors.DatabaseError, sqlite3.Error) as error:
-        reason = str(error).splitlines()[-1]
-        raise UserError(f"study: {str(folder)!r}: its journal.db cannot be read: {reason}") from error
+        remedy = "name another study, or bring back a copy of it"
+        raise UserError(
+            f"study: {str(folder)!r}: its {FILE} cannot be read ({error.__cause__ or error}); {remedy}"
+        ) from error
     finally:
         connection.close()
 

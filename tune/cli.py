@@ -106,7 +106,8 @@ def parser(kind: type[Flags]) -> argparse.ArgumentParser:
         told = (flag.about + _default_text(setting)).replace("%", "%%")
         if flag.places:
             count: Any = int(flag.places) if flag.places.isdigit() else flag.places
-            made.add_argument(setting.name, metavar=form, help=told, nargs=None if count == 1 else count)
+            optional: dict[str, Any] = {"default": argparse.SUPPRESS} if count == "*" else {}  # else called required
+            made.add_argument(setting.name, metavar=form, help=told, nargs=None if count == 1 else count, **optional)
         elif is_switch(setting):
             made.add_argument(flag_name(setting.name), action="store_true", help=told)
         else:

@@ -20,6 +20,7 @@ from analysis.settings import (
     ReportSettings,
     SpendSettings,
 )
+from model.settings import TranslateSettings
 from tests.analysis.conftest import Printed, Written, do
 from tune.errors import UserError
 from tune.flags import Flags
@@ -48,6 +49,21 @@ def test_a_wrong_folder_is_one_line(kind: type[Flags], words: list[str]) -> None
     with pytest.raises(UserError, match="'nowhere'") as error:
         do(kind, [*words, "nowhere"])
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", [RankSettings, SpendSettings, ReportSettings])
+def test_a_damaged_journal_is_one_line_with_a_remedy(six: Written, kind: type[Flags]) -> None:
+    (six.folder.parent / "torn").mkdir()
+    (six.folder.parent / "torn" / "journal.db").write_bytes(b"SQLite format 3\0" + bytes(9000))
+    with pytest.raises(UserError, match=r"its journal.db cannot be read \([^:]*\); name another study") as error:
+        do(kind, [str(six.folder.parent / "torn")])
+    assert "\n" not in str(error.value) and "SELECT" not in str(error.value)
+
+
+@pytest.mark.parametrize(("kind", "lacks"), [(PlotSettings, "WHAT"), (TranslateSettings, "runs/STUDY/best-FAMILY")])
+def test_only_what_has_to_be_there_is_called_required(kind: type[Flags], lacks: str) -> None:
+    with pytest.raises(UserError, match=f"required: {lacks}; --help"):
+        do(kind, [])
 
 
 def test_json_is_strict_and_csv_has_its_rows(six: Written, printed: Printed) -> None:
