@@ -23,7 +23,7 @@ from tune.experiments.experiment_settings import ExperimentSettings
 from tune.flags import invalid
 from tune.own_space import LOOP
 from tune.recipe import SETTABLE, followed
-from tune.search_space import DIMENSIONS, Dimensions, Space, Value, fix_text, label
+from tune.search_space import DIMENSIONS, SPACES, Dimensions, Space, Value, fix_text, label
 from tune.store.journal import FACTS, Journal, connect, facts_in
 from tune.store.queries import TRAINED, best_so_far
 from tune.table_text import Table
@@ -236,9 +236,10 @@ def winner_of(study: Path, families: Sequence[str]) -> dict[str, Any]:
         raise invalid("of", f"'{study}' has a winner of {family!r}, which is not known here: add --load FILE")
     of_study, own = facts.get("recipes", {}).get(family, {}), RECIPES[family]
     whole = {**ONCE, **of_study, **followed(of_study.get("own", {}), found[family]), **found[family]}
-    recipe = {k: whole[k] for k in SETTABLE if k in whole and (k in found[family] or whole[k] != own[k])}
+    of_recipe = [name for name in SETTABLE if name in whole and name not in SPACES[family]]
+    recipe = {k: whole[k] for k in of_recipe if k in found[family] or whole[k] != own[k]}
     own_seed = {"seed": found[family].pop("seed")} if "seed" in found[family] else {}
-    fix = {k: v for k, v in found[family].items() if k not in SETTABLE}
+    fix = {k: v for k, v in found[family].items() if k not in recipe}
     text = (setting_of(FAMILIES[family].corpus), "skip_bad_lines", "seed")
     of_text = {name: asked[name] for name in text if name in asked}
     return of_text | own_seed | {"families": family, "fix": fix, "recipe": recipe}

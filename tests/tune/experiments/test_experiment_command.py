@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from tune.experiments.scaling import tables
 from tune.experiments.tables import ending
 from tune.reports import EPOCHS_AS_NEW
 from tune.search.family import FIRST_OVERHEAD_SECONDS, FIRST_START_UP_SECONDS
+from tune.search_space import SPACES
 from tune.settings import Settings
 from tune.store.journal import Journal
 from tune.units import parse_duration
@@ -145,8 +147,11 @@ def searched(texts: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
     return world
 
 
+@pytest.mark.parametrize("space", [{}, {"learning_rate": (0.002, 0.004)}])
 @pytest.mark.parametrize(("named", "family"), [([], "nanogpt"), (["--families", "translation"], "translation")])
-def test_scaling_is_of_the_winner_of_a_search(searched, texts, named, family, monkeypatch):
+def test_scaling_is_of_the_winner_of_a_search(searched, texts, named, family, space, monkeypatch):
+    """Also where its own space has what is a recipe's elsewhere."""
+    monkeypatch.setitem(SPACES, family, {**SPACES[family], **space})
     winner, asked = winners(searched.journal)[family], list[ExperimentSettings]()
     monkeypatch.setattr("tune.experiments.catalogue.run_experiment", lambda _, settings: asked.append(settings) or 0)
     of = ["scaling", "--of", str(searched.journal.folder), "--budget", "1h", *HERE, *named]
@@ -160,6 +165,8 @@ def test_scaling_is_of_the_winner_of_a_search(searched, texts, named, family, mo
     corpus = {"nanogpt": "text_corpus", "translation": "translation_corpus"}[family]
     assert {name: getattr(found, name) for name in texts} == dict.fromkeys(texts) | {corpus: texts[corpus]}
     assert ExperimentSettings.from_stored(found.stored(), out=found.out) == replace(found, name="")
+    assert cli.main(ExperimentSettings, shlex.split(found.first_line() or "")) == 0
+    assert survey(EXPERIMENTS["scaling"], asked[1]).config == config, "as its first line has it"
 
 
 @pytest.mark.parametrize(("name", "given", "after"), [
