@@ -229,18 +229,18 @@ def _probe() -> Tensor:
 
 
 def _speed_up(slow: Callable[[], object], fast: Callable[[], object], limit: float = 0.1) -> float:
-    """How many times as fast `fast` is: the best of each on one thread, in turns for `limit` seconds.
+    """How many times as fast `fast` is: the best of each on one thread, in turns for `limit` seconds of its own time.
 
     Several threads would wait for each other on a busy machine, and both seem equally slow.
     """
     best = {slow: float("inf"), fast: float("inf")}
     with on_threads(1):
-        end = time.perf_counter() + limit
-        while time.perf_counter() < end:
+        end = time.thread_time() + limit
+        while time.thread_time() < end:
             for run in best:
-                start = time.perf_counter()
+                start = time.thread_time()
                 run()
-                best[run] = min(best[run], time.perf_counter() - start)
+                best[run] = min(best[run], time.thread_time() - start)
     return best[slow] / best[fast]
 
 
