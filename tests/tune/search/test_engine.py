@@ -83,6 +83,18 @@ def test_a_trial_whose_process_dies_twice_has_failed(tmp_path: Path) -> None:
     assert len([a for a in world.assignments if a.trial == "t001"]) == 2
 
 
+def test_nor_does_one_go_on_for_ever_whose_process_dies_before_its_first_sign_of_life(tmp_path: Path) -> None:
+    """As where a library cannot be loaded."""
+    world = World(tmp_path, cap=600, slots=1)
+    for _ in range(2):
+        assignment = world.engine.next()
+        assert assignment is not None and assignment.trial == "t001"
+        world.now += 3
+        world.engine.died(assignment.trial, "error: it was killed")
+    (row,) = world.journal.rows("SELECT state, reason FROM trials")
+    assert tuple(row) == ("failed", "error: it was killed")
+
+
 @pytest.mark.parametrize(("cap", "slots", "times"), [(1200, 2, 0.6), (1200, 2, 1.3), (4800, 8, 1.0)])
 def test_where_the_deadline_binds_runners_up_finish_on_the_free_slots(
     tmp_path: Path, cap: float, slots: int, times: float
