@@ -147,6 +147,18 @@ def two_running(engine: Engine) -> tuple[Assignment, Assignment]:
     return first, second
 
 
+def test_killed_while_it_is_being_stopped_a_search_has_all_its_slots_again(tmp_path: Path) -> None:
+    """Those that it handed back then could be of use again; one trial had not reported yet."""
+    world = World(tmp_path, cap=600, slots=2)
+    first, _ = two_running(world.engine)
+    world.now += 3
+    world.engine.stopping = "SIGTERM"
+    world.engine.report(first.trial, STOPPED)
+    assert world.engine.next() is None and world.engine.slots.kept == 1
+    world.journal.close()
+    assert World(tmp_path, cap=600, slots=2).engine.slots.kept == 2
+
+
 def test_a_machine_that_is_lost_takes_its_slot_along_and_blames_no_trial(tmp_path: Path) -> None:
     world = World(tmp_path, cap=600, slots=2)
     engine, there = world.engine, 2
