@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.tune.search.alone import bare
-from tests.tune.search.world import WARM_UP_STEPS, Numbered, World
-from tune.reports import Report
+from tests.tune.search.world import STEP_SECONDS, WARM_UP_STEPS, Numbered, World
+from tune.reports import Evaluation, Report
 from tune.search.engine import Engine
 from tune.search.family import WARM_UPS_BEFORE_A_FALL_TELLS, CostModel, Family, with_start_up
 from tune.search.forecast import NO_PROGRESS
@@ -126,6 +126,20 @@ def test_a_deadline_ends_no_trial_that_had_no_time_for_a_step(
     world.journal.close()
     later = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, deadline=500).run()
     assert (assignment.trial in {each.trial for each in later.assignments}) == (deadline is not None)
+
+
+def test_what_a_lease_was_too_short_for_waits_for_a_longer_one(tmp_path: Path) -> None:
+    """Of a loop that had reported before."""
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, suggestions=lambda: Numbered(most=1))
+    leases = []
+    for steps, ended, valid in ((40, "rung", Evaluation(loss=2.0)), (40, "lease", None)):
+        leases.append(assignment := world.engine.next())
+        assert assignment is not None
+        world.now += assignment.seconds
+        report = replace(STOPPED, steps=steps, step_seconds=STEP_SECONDS, numbers={"loss": 2.0}, gap=1.0, valid=valid)
+        world.engine.report("t001", replace(report, ended=ended, seconds={"steps": assignment.seconds}))
+    again = world.engine.next()
+    assert again is None or again.seconds > 1.1 * leases[-1].seconds
 
 
 def test_a_trial_that_was_stopped_before_its_first_step_goes_on_later(tmp_path: Path) -> None:
