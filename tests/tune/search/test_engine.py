@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -231,6 +232,20 @@ def test_a_fall_tells_once_the_rung_below_it_lies_behind_the_warm_up() -> None:
         judged.policy.promoted("t001", 0, 1.0)
         judged.reached("t001", rung, 2.0, NO_PROGRESS)
         assert judged.policy.trials["t001"].telling == tells
+
+
+def test_a_trial_past_its_best_counts_with_the_weights_that_are_kept_of_it(tmp_path: Path) -> None:
+    """Their average, where that is better than they are."""
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    assignment = world.engine.next()
+    assert assignment is not None
+    world.now += 9
+    world.engine.report(
+        assignment.trial,
+        replace(STOPPED, steps=40, ended="turned", valid=Evaluation(loss=3.0), averaged=Evaluation(loss=2.0)),
+    )
+    best: Any = world.families["nanogpt"].policy.state()["past best"]
+    assert best[assignment.trial][0] == 2.0
 
 
 def test_the_first_slot_leaves_the_second_as_much_to_start_with(tmp_path: Path) -> None:
