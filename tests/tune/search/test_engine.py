@@ -248,6 +248,13 @@ def test_a_trial_past_its_best_counts_with_the_weights_that_are_kept_of_it(tmp_p
     assert best[assignment.trial][0] == 2.0
 
 
+def test_what_a_loss_was_within_the_warm_up_is_not_what_a_law_is_fitted_to(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=1200, slots=2).run()
+    standings = [each for family in world.families.values() for each in family.policy.trials.values()]
+    assert world.total("SELECT MIN(tokens) FROM reports WHERE rung IS NOT NULL") < WARM_UP_STEPS
+    assert min(seen.tokens for each in standings for seen in each.observed) >= WARM_UP_STEPS
+
+
 def test_the_first_slot_leaves_the_second_as_much_to_start_with(tmp_path: Path) -> None:
     """In a cap so small that one start with its whole margin would take most of it."""
     for cap in (40, 44):
