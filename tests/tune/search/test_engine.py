@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -253,6 +254,16 @@ def test_what_a_loss_was_within_the_warm_up_is_not_what_a_law_is_fitted_to(tmp_p
     standings = [each for family in world.families.values() for each in family.policy.trials.values()]
     assert world.total("SELECT MIN(tokens) FROM reports WHERE rung IS NOT NULL") < WARM_UP_STEPS
     assert min(seen.tokens for each in standings for seen in each.observed) >= WARM_UP_STEPS
+
+
+def test_a_new_trial_is_expected_to_take_beside_its_steps_what_the_others_took_last(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=1200, slots=2, shares={"nanogpt": 1.0}).run(40)
+    rows = world.journal.rows("""
+        SELECT trial, TOTAL(IIF(what IN ('steps', 'start'), 0, seconds)) AS beside FROM charges
+        WHERE lease IN (SELECT lease FROM reports WHERE ended IS NOT NULL) GROUP BY lease ORDER BY lease""")
+    last = {row["trial"]: row["beside"] for row in rows}
+    assert len(last) < len(rows)
+    assert world.families["nanogpt"].cost_model.segment(None, 0.0) == pytest.approx(median(last.values()))
 
 
 def test_the_first_slot_leaves_the_second_as_much_to_start_with(tmp_path: Path) -> None:
