@@ -266,6 +266,12 @@ def test_a_new_trial_is_expected_to_take_beside_its_steps_what_the_others_took_l
     assert world.families["nanogpt"].cost_model.segment(None, 0.0) == pytest.approx(median(last.values()))
 
 
+def test_on_another_processor_nothing_counts_that_earlier_studies_took() -> None:
+    prices, unknown = CostModel(overhead=9.0, start_up=30.0), CostModel()
+    prices.forget()
+    assert (prices.start_up, prices.segment(None, 0.0)) == (unknown.start_up, unknown.segment(None, 0.0))
+
+
 def test_the_first_slot_leaves_the_second_as_much_to_start_with(tmp_path: Path) -> None:
     """In a cap so small that one start with its whole margin would take most of it."""
     for cap in (40, 44):
