@@ -272,6 +272,16 @@ def test_on_another_processor_nothing_counts_that_earlier_studies_took() -> None
     assert (prices.start_up, prices.segment(None, 0.0)) == (unknown.start_up, unknown.segment(None, 0.0))
 
 
+def test_a_trial_keeps_the_small_parts_in_which_it_fitted_where_no_limit_tells_of_them(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=1200, slots=1, shares={"nanogpt": 1.0})
+    assignment = world.engine.next()
+    assert assignment is not None and assignment.micro_batches == 1
+    world.now += 6
+    world.engine.report(assignment.trial, replace(STOPPED, steps=9, ended="lease", micro_batches=4, ran_out=True))
+    again = world.engine.next()
+    assert again is not None and (again.trial, again.micro_batches) == (assignment.trial, 4)
+
+
 def test_the_first_slot_leaves_the_second_as_much_to_start_with(tmp_path: Path) -> None:
     """In a cap so small that one start with its whole margin would take most of it."""
     for cap in (40, 44):
