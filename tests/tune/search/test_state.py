@@ -14,6 +14,7 @@ import pytest
 from tests.tune.search.world import LIMIT, STEP_SECONDS, Numbered, World
 from tune.assembly import make_engine, make_place
 from tune.devices import find_devices
+from tune.reports import Report
 from tune.search.family import CostModel
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.listed import Listed
@@ -191,6 +192,17 @@ def test_rebuilt_after_memory_ran_out_in_parts_of_every_size_the_state_is_what_i
     with closing(sqlite3.connect(tmp_path / "journal.db")) as journal:
         (reason,) = journal.execute("SELECT reason FROM trials WHERE trial = 't001'").fetchone()
     assert reason.startswith("memory: ran out")
+
+
+def test_rebuilt_after_batches_were_cut_within_a_lease_the_state_is_what_it_was(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=400, slots=1, shares={"nanogpt": 1.0})
+    assignment = world.engine.next()
+    assert assignment is not None
+    world.now += 6
+    report = Report(steps=5, tokens=5, training_seconds=0.5, micro_batches=2, ran_out=True, seconds={"start": 5.0})
+    assert world.engine.report(assignment.trial, report) == "goes on"
+    world.journal.close()
+    assert World(tmp_path, cap=400, slots=1, shares={"nanogpt": 1.0}).told == []
 
 
 @pytest.mark.parametrize("slots", [1, 8])
