@@ -295,6 +295,17 @@ def test_an_interrupted_segment_costs_its_rung_nothing_and_can_be_had_again() ->
     assert moves == [moves[0]] * 50
 
 
+def test_a_last_segment_that_was_interrupted_leaves_all_as_it_was_before() -> None:
+    policy = bare(slots=2)
+    reach(policy, "a", 2.0)
+    before = policy.decide(left(running=1))
+    assert isinstance(before, Start)
+    policy.finishing("a")
+    assert policy.decide(left(running=1)) != before
+    policy.interrupted("a")
+    assert policy.decide(left(running=1)) == before
+
+
 def test_a_share_that_grows_lets_the_finished_trial_go_on_at_the_same_rungs() -> None:
     policy = Alone().run().policy
     rungs = [policy.rung_seconds(rung) for rung in range(5)]
