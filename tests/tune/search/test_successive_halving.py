@@ -316,6 +316,12 @@ def test_a_share_that_grows_lets_the_finished_trial_go_on_at_the_same_rungs() ->
     assert not isinstance(policy.decide(left(600.0)), HandBack | Wait)
 
 
+def test_a_life_of_which_trials_told_stays_under_another_cap() -> None:
+    policy = bare()
+    policy.known(100.0, 0.5)
+    assert policy.ladder.life == policy.refitted(1200.0).life == 100.0
+
+
 # --- its ladder
 
 
