@@ -322,6 +322,15 @@ def test_a_life_of_which_trials_told_stays_under_another_cap() -> None:
     assert policy.ladder.life == policy.refitted(1200.0).life == 100.0
 
 
+def test_what_ended_by_itself_stays_at_its_end_under_a_larger_cap() -> None:
+    policy = bare()
+    reach(policy, "a", 2.0)
+    policy.promoted("a", 1, policy.ladder.cost(1))
+    policy.returned("a")
+    policy.refit(policy.refitted(6000.0))
+    assert policy.trials["a"].state == "finished"
+
+
 # --- its ladder
 
 
