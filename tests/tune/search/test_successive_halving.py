@@ -331,6 +331,25 @@ def test_what_ended_by_itself_stays_at_its_end_under_a_larger_cap() -> None:
     assert policy.trials["a"].state == "finished"
 
 
+@pytest.mark.parametrize("how", ["at a rung", "past its best", "by itself", "at its end"])
+def test_where_any_trial_went_well_errors_that_are_alike_end_no_search(how: str) -> None:
+    policy = bare()
+    policy.promoted("a", 0, policy.ladder.cost(0))
+    match how:
+        case "at a rung":
+            policy.reported("a", 0, 2.0)
+        case "past its best":
+            policy.turned("a", 2.0, 5.0)
+        case "by itself":
+            policy.returned("a")
+        case "at its end":
+            policy.finished("a")
+    for trial in "bcd":
+        policy.promoted(trial, 0, policy.ladder.cost(0))
+        policy.ended(trial, "error: mine")
+    assert not policy.hopeless
+
+
 # --- its ladder
 
 
