@@ -12,7 +12,7 @@ from tests.tune.search.alone import STEP, Alone, bare, framed
 from tune.search.forecast import FEWEST_TURNED, RUNG_1_LEAST, Progress
 from tune.search.other_caps import Conditions, other_caps
 from tune.search.simulator import PowerLaw
-from tune.search.successive_halving import PAST_BEST, Finish, Left, Promote, Start
+from tune.search.successive_halving import PAST_BEST, Finish, HandBack, Left, Promote, Start
 from tune.winners import last_lines
 
 SEEDS = range(4)
@@ -85,6 +85,22 @@ def test_what_is_better_than_all_that_turned_goes_on_though_time_is_short() -> N
     policy.turned("t001", 3.0, 60.0)
     move = policy.decide(Left(seconds=30.0, slots=1, running=0))
     assert isinstance(move, Finish) and move.trial == "t002"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "wall", "goes_on"), [(30.0, math.inf, False), (300.0, 30.0, False), (300.0, 300.0, True)]
+)
+def test_what_is_worse_than_one_that_turned_goes_on_if_there_is_time_for_as_much_training(
+    seconds: float, wall: float, goes_on: bool
+) -> None:
+    policy = bare(more=False)
+    for trial, loss in (("t001", 3.5), ("t002", 3.6)):
+        policy.promoted(trial, 0, policy.ladder.cost(0))
+        policy.reported(trial, 0, loss)
+    policy.finishing("t001")
+    policy.turned("t001", 3.0, 60.0)
+    move = policy.decide(Left(seconds=seconds, slots=1, running=0, wall=wall))
+    assert isinstance(move, HandBack) != goes_on and (goes_on or move.reason.endswith(PAST_BEST))
 
 
 def test_of_trials_that_tell_their_best_so_far_one_that_a_rung_made_no_better_waits_behind_the_others() -> None:
