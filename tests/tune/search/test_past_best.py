@@ -103,6 +103,23 @@ def test_what_is_worse_than_one_that_turned_goes_on_if_there_is_time_for_as_much
     assert isinstance(move, HandBack) != goes_on and (goes_on or move.reason.endswith(PAST_BEST))
 
 
+@pytest.mark.parametrize(("times", "begins"), [(0.5, False), (1.5, True)])
+def test_new_trials_before_a_rung_that_makes_all_worse_leave_what_is_kept_for_the_leader(
+    times: float, begins: bool
+) -> None:
+    """times: of what rung 0 takes, beside what is kept."""
+    policy = bare(life=200.0)
+    policy.refit(framed(life=200.0).fit(3000.0, first=10.0))
+    for number in range(math.ceil(policy.ladder.starts)):
+        policy.promoted(f"t{number:03d}", 0, policy.ladder.cost(0))
+        policy.reported(f"t{number:03d}", 0, 5.0)
+    for number in range(RUNG_1_LEAST):
+        policy.promoted(f"t{number:03d}", 1, policy.ladder.cost(1))
+        policy.reported(f"t{number:03d}", 1, 6.0)
+    seconds = policy.ladder.kept + times * policy.ladder.cost(0)
+    assert begins == isinstance(policy.decide(Left(seconds=seconds, slots=1, running=1)), Start)
+
+
 def test_of_trials_that_tell_their_best_so_far_one_that_a_rung_made_no_better_waits_behind_the_others() -> None:
     policy = bare()
     told = {"turned": (2.0, 2.5), "gains little": (3.0, 3.5), "stays": (4.0, 4.0), "gains": (5.0, 4.9)}
