@@ -197,6 +197,21 @@ def test_a_few_that_rung_1_makes_better_reach_their_ends_though_it_made_all_wors
     assert top >= 4
 
 
+def test_beside_the_leaders_before_a_deadline_new_trials_go_before_a_rung_that_makes_all_worse() -> None:
+    policy = bare(life=200.0)
+    policy.refit(framed(life=200.0).fit(3000.0, first=10.0))
+    for number in range(math.ceil(policy.ladder.starts)):
+        policy.promoted(f"t{number:03d}", 0, policy.ladder.cost(0))
+        policy.reported(f"t{number:03d}", 0, 1.0 if number < 2 else 5.0)
+    for number in range(2, RUNG_1_LEAST + 2):
+        policy.promoted(f"t{number:03d}", 1, policy.ladder.cost(1))
+        policy.reported(f"t{number:03d}", 1, 6.0)
+    for leader in ("t000", "t001"):
+        policy.promoted(leader, 1, policy.ladder.cost(1))
+    move = policy.decide(Left(seconds=policy.ladder.kept, slots=1, running=2, wall=50.0, binding=True))
+    assert isinstance(move, Start)
+
+
 def test_trials_past_their_best_stay_at_their_ends_under_a_larger_cap() -> None:
     search = Alone(**CASES[0]).run()
     turned = {row["trial"] for row in search.rows("SELECT trial FROM reports WHERE ended = 'turned'")}
