@@ -253,6 +253,20 @@ def test_a_worker_that_waited_when_its_driver_died_is_charged_up_to_its_own_last
     assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(5.7)
 
 
+def test_no_sign_of_life_of_a_worker_that_waited_charges_more_than_its_grace(tmp_path: Path) -> None:
+    """A stranger's neither."""
+    world = World(tmp_path, cap=600, slots=1)
+    assignment = world.engine.next()
+    assert assignment is not None
+    world.now += 5
+    world.accounting.close_lease(world.engine.running[assignment.trial], "steps")
+    (tmp_path / FOLDER).mkdir()
+    beat(tmp_path, DRIVER, 0, world.now)
+    beat(tmp_path, assignment.trial, assignment.lease, 1e300)
+    close_what_a_kill_left_open(world.journal)
+    assert world.total("SELECT closed - opened FROM slots") == pytest.approx(5 + GRACE_SECONDS)
+
+
 def test_a_process_that_died_and_was_not_buried_is_gone() -> None:
     with subprocess.Popen(["true"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
