@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from model.config import Config
-from tests.tune.search.alone import OVERHEAD, START_UP, Alone, framed
-from tests.tune.search.world import World
+from tests.tune.search.alone import OVERHEAD, START_UP, STEP, Alone, bare, framed
+from tests.tune.search.world import Numbered, World
 from tune.search.confirm import Confirming
+from tune.search.family import CostModel, Family, TrialRecord
 from tune.search.simulator import PowerLaw
-from tune.search.successive_halving import Finish, HandBack, Left
+from tune.search.successive_halving import Confirm, Finish, HandBack, Left
 
 SCENARIOS: list[dict[str, Any]] = [
     {},
@@ -113,6 +114,16 @@ def test_no_training_lasts_longer_than_the_last_segment_however_many_slots_there
     for slots in (1, 4, 64):
         ladder = Alone(seeds=2, slots=slots, seconds=600.0 * slots, deadline=1200.0).ladder
         assert OVERHEAD < ladder.confirm < ladder.kept
+
+
+@pytest.mark.parametrize("closing", [0.0, 30.0, 1e6])
+def test_the_steps_of_each_leave_time_for_its_end_as_long_as_a_third_is_left_for_them(closing: float) -> None:
+    family = Family(
+        seconds=600.0, policy=bare(), cost_model=CostModel(), suggestions=Numbered(), closing=lambda step: closing
+    )
+    record = TrialRecord(family="alone", config={"number": 1}, steps=100, step_seconds=STEP)
+    goal = family.anew(Confirm("a", "b", 1, 60.0, ""), record, record).goal
+    assert goal is not None and 20.0 - STEP <= goal * STEP <= max(20.0, 60.0 - OVERHEAD - closing)
 
 
 def test_killed_inside_of_it_it_goes_on_with_the_same_and_a_larger_cap_has_another_with_new_seeds(
