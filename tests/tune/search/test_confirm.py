@@ -165,6 +165,18 @@ def test_killed_inside_of_it_it_goes_on_with_the_same_and_a_larger_cap_has_anoth
         assert seeds == [*range(1, len(names) + 1)]
 
 
+def test_a_training_anew_that_was_cut_short_goes_on_under_a_larger_cap(tmp_path: Path) -> None:
+    about: dict[str, Any] = {"slots": 1, "shares": {"nanogpt": 1.0}, "confirm": 1}
+    world = World(tmp_path, cap=600, **about)
+    while not anew(world):
+        world.begin() or world.go_on()
+    ((name,),) = anew(world).values()
+    world.now += 1
+    world.journal.close()
+    later = World(tmp_path, cap=1800, **about).run()
+    assert later.total(f"SELECT COUNT(*) FROM reports WHERE final AND trial = '{name}'") == 1
+
+
 def records_of(world: World, name: str) -> tuple[Any, ...]:
     """What a training anew is, whoever goes on with it."""
     record = world.engine.trials[name]
