@@ -126,6 +126,18 @@ def test_the_steps_of_each_leave_time_for_its_end_as_long_as_a_third_is_left_for
     assert goal is not None and 20.0 - STEP <= goal * STEP <= max(20.0, 60.0 - OVERHEAD - closing)
 
 
+def test_where_the_wall_clock_leaves_no_time_for_such_a_training_none_begins() -> None:
+    """However many slots there are for them."""
+    frame = framed(seeds=1, slots=8)
+    policy = Confirming(frame, frame.fit(4800.0, 600.0), lambda trial, rung: 1e6)
+    for trial, loss in (("a", 3.0), ("b", 4.0)):
+        policy.promoted(trial, 0, 1.0)
+        policy.reported(trial, 0, loss)
+    for times, move in ((1.1, Confirm), (0.9, Finish)):
+        wall = times * policy.ladder.confirm
+        assert isinstance(policy.decide(Left(seconds=4800.0, slots=8, running=0, wall=wall)), move)
+
+
 def test_killed_inside_of_it_it_goes_on_with_the_same_and_a_larger_cap_has_another_with_new_seeds(
     tmp_path: Path,
 ) -> None:
