@@ -66,6 +66,13 @@ def test_what_the_cap_does_not_pay_for_is_not_begun_and_a_larger_one_goes_on(tmp
     assert again.total("SELECT COUNT(*) FROM reports WHERE final") == len(again.engine.trials) == len(LISTED), "once"
 
 
+def test_what_is_spare_is_left_out_before_anything_that_is_dearer(tmp_path: Path) -> None:
+    listed = [LISTED[0], *(replace(each, spare=True) for each in LISTED[1:])]
+    search = world(tmp_path, listed, cap=75.0).run()
+    listing: Any = search.families["nanogpt"].policy
+    assert 1 in ends(search) and listing.left_out
+
+
 def test_guesses_far_off_are_corrected_by_what_the_first_took(tmp_path: Path) -> None:
     """Ten times too much: by them the cap would pay for the first few; ten times too little: it pays for less than it
     looks, and nothing but what runs is ever in want of more."""
