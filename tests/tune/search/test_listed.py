@@ -83,6 +83,18 @@ def test_guesses_far_off_are_corrected_by_what_the_first_took(tmp_path: Path) ->
         assert search.accounting.ledger.spent <= 240
 
 
+def test_a_guess_is_corrected_by_the_one_that_is_nearest_to_it(tmp_path: Path) -> None:
+    """What is small was guessed ten times too dear, and what is large as it is."""
+    small, large = (
+        Listed(config={}, steps=steps, seconds=times * steps * STEP_SECONDS) for steps, times in ((100, 10), (4000, 1))
+    )
+    listed = [replace(each, config={"number": number}) for number, each in enumerate((small, large, large, small), 1)]
+    search = world(tmp_path, listed, cap=2000.0, slots=1).run()
+    rows = search.journal.rows("SELECT price, MIN(lease) FROM leases GROUP BY trial ORDER BY trial")
+    *_, another, last = (row["price"] for row in rows)
+    assert another > 0.8 * large.seconds and last < 0.5 * small.seconds
+
+
 def test_two_alike_but_for_their_steps_are_two_and_what_is_not_in_the_list_is_refused(tmp_path: Path) -> None:
     twice = [LISTED[0], replace(LISTED[0], steps=100)]
     search = world(tmp_path, twice).run()
