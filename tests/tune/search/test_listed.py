@@ -8,6 +8,7 @@ import pytest
 
 from tests.tune.search.world import STEP_SECONDS, World
 from tune.errors import UserError
+from tune.reports import Evaluation, Report
 from tune.search.listed import Listed, dimensions
 
 LISTED = [
@@ -93,6 +94,19 @@ def test_a_guess_is_corrected_by_the_one_that_is_nearest_to_it(tmp_path: Path) -
     rows = search.journal.rows("SELECT price, MIN(lease) FROM leases GROUP BY trial ORDER BY trial")
     *_, another, last = (row["price"] for row in rows)
     assert another > 0.8 * large.seconds and last < 0.5 * small.seconds
+
+
+def test_what_the_evaluation_at_an_end_takes_is_part_of_the_price_of_another_training(tmp_path: Path) -> None:
+    search = world(tmp_path, slots=1)
+    assert search.engine.next()
+    search.now += 56
+    evaluated = Evaluation(loss=2.0, seconds=30.0)
+    report = Report(
+        steps=400, tokens=400, training_seconds=20.0, step_seconds=STEP_SECONDS, valid=evaluated, whole=evaluated,
+        seconds={"start": 5.0, "steps": 20.0, "evaluation": 30.0}, ended="final",
+    )  # fmt: skip
+    search.engine.report("t001", report)
+    assert search.families["nanogpt"].cost_model.segment(None, 0.0) >= 30.0
 
 
 def test_two_alike_but_for_their_steps_are_two_and_what_is_not_in_the_list_is_refused(tmp_path: Path) -> None:
