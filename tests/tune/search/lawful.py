@@ -86,12 +86,15 @@ class Search(Alone):
             return "kept", math.ceil((1 - DECAY_SHARE) * row["steps"]) if undecayed and row["final"] else row["steps"]
         return None
 
-    def foretold(self, *, over: bool = True, cap: float | None = None) -> Foretold:
-        """What is to be expected of its cap, or of another."""
+    def foretold(
+        self, *, over: bool = True, cap: float | None = None, seeds: int = 0, decay_share: float = DECAY_SHARE
+    ) -> Foretold:
+        """What is to be expected of its cap, or of another. seeds: as of Conditions."""
         conditions = Conditions(
-            cap=cap or self.seconds, families={"alone": 1.0}, slots=1, share=1.0, deadline=None, patient=True, over=over
-        )
-        return other_caps(self.accounting.journal, {"alone": self.policy}, conditions, decay_share=DECAY_SHARE)["alone"]
+            cap=cap or self.seconds, families={"alone": 1.0}, slots=1, share=1.0, deadline=None, patient=True,
+            over=over, seeds=seeds,
+        )  # fmt: skip
+        return other_caps(self.accounting.journal, {"alone": self.policy}, conditions, decay_share=decay_share)["alone"]
 
     @property
     def best(self) -> float:

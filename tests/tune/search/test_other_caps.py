@@ -79,6 +79,12 @@ def test_before_the_first_decay_losses_are_at_a_constant_rate_and_all_is_still_t
     assert foretold.rows[1].loss < reached
 
 
+def test_what_the_last_two_take_that_are_trained_anew_is_not_foretold_for_the_leader() -> None:
+    search = Search(seeds=2).run(15)
+    without, anew = (search.foretold(over=False, seeds=seeds).rows[1] for seeds in (0, 2))
+    assert {without.how, anew.how} == {"going on"} and anew.loss > without.loss
+
+
 def test_whom_the_prior_speaks_against_is_not_foretold_to_have_the_cap() -> None:
     search = Search().run(15)
     leader = search.foretold(over=False).rows[1].trial
