@@ -85,6 +85,19 @@ def test_what_the_last_two_take_that_are_trained_anew_is_not_foretold_for_the_le
     assert {without.how, anew.how} == {"going on"} and anew.loss > without.loss
 
 
+def test_what_a_decay_gives_another_is_as_sure_as_the_law_was_of_those_that_had_one() -> None:
+    search = Search().run()
+    (name, tokens), *_ = search.rows("SELECT trial, MAX(tokens) FROM reports WHERE final GROUP BY trial")
+    first, second, *_ = (each for each in search.policy.trials if search.policy.foretold(each, tokens) and each != name)
+
+    def doubt(*trials: str) -> float:
+        ends = [End(trial=trial, loss=search.best, tokens=tokens) for trial in trials]
+        return OtherCaps(search.policy, Behind(on_rungs=0.0, tokens={}, ends=ends, anew=0)).expected(first, tokens)[1]
+
+    (_, by_law), (_, of_one) = (search.policy.foretold(each, tokens) or (0.0, 0.0) for each in (first, name))
+    assert by_law < doubt(name, second) < doubt(name) == pytest.approx(math.hypot(by_law, of_one))
+
+
 def test_whom_the_prior_speaks_against_is_not_foretold_to_have_the_cap() -> None:
     search = Search().run(15)
     leader = search.foretold(over=False).rows[1].trial
