@@ -105,6 +105,16 @@ def test_whom_the_prior_speaks_against_is_not_foretold_to_have_the_cap() -> None
     assert {leader} < unlikely.policy.trials.keys() and unlikely.foretold(over=False).rows[1].trial != leader
 
 
+def test_whom_the_last_rung_made_worse_is_not_foretold_to_have_the_cap() -> None:
+    """Though by the law it would still be ahead."""
+    search = Search().run(15)
+    leader = search.foretold(over=False).rows[1].trial
+    at = search.policy.trials[leader]
+    search.policy.promoted(leader, at.rung + 1, 1.0)
+    search.policy.reported(leader, at.rung + 1, at.losses[at.rung] + 1.1 * TIE, progress=at.progress)
+    assert search.foretold(over=False).rows[1].trial != leader
+
+
 def test_of_too_few_sizes_nothing_is_foretold() -> None:
     foretold = Search(sizes=False).run().foretold()
     assert not foretold.rows and foretold.why == "too few sizes for a law of losses: 1 of at least 2 were seen " \
