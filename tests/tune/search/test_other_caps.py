@@ -115,6 +115,12 @@ def test_whom_the_last_rung_made_worse_is_not_foretold_to_have_the_cap() -> None
     assert search.foretold(over=False).rows[1].trial != leader
 
 
+def test_what_a_trial_learned_in_its_decay_is_not_foretold_to_stay_when_it_goes_on() -> None:
+    search = Search().run()
+    twice = [search.foretold(decay_share=share).rows[-1] for share in (0.0, 0.4, 0.9)]
+    assert {row.how for row in twice} == {"going on"} and twice[0].loss < twice[1].loss < twice[2].loss
+
+
 def test_of_too_few_sizes_nothing_is_foretold() -> None:
     foretold = Search(sizes=False).run().foretold()
     assert not foretold.rows and foretold.why == "too few sizes for a law of losses: 1 of at least 2 were seen " \
