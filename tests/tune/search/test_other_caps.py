@@ -9,7 +9,7 @@ import pytest
 from tests.tune.search.lawful import Search
 from tune.reports import TIE
 from tune.search.ladder import Rules
-from tune.search.other_caps import TIMES, Behind, End, OtherCaps
+from tune.search.other_caps import TIMES, Behind, Conditions, End, OtherCaps
 from tune.search.successive_halving import TOO_LITTLE
 from tune.units import parse_duration
 
@@ -119,6 +119,24 @@ def test_what_a_trial_learned_in_its_decay_is_not_foretold_to_stay_when_it_goes_
     search = Search().run()
     twice = [search.foretold(decay_share=share).rows[-1] for share in (0.0, 0.4, 0.9)]
     assert {row.how for row in twice} == {"going on"} and twice[0].loss < twice[1].loss < twice[2].loss
+
+
+@pytest.mark.parametrize(
+    ("spent", "charged", "now", "deadline", "left", "wall"),
+    [
+        (60.0, 10.0, 30.0, None, 40.0, 70.0), (60.0, 45.0, 30.0, None, 5.0, 70.0), (60.0, 10.0, 90.0, None, 40.0, 20.0),
+        (60.0, 10.0, 30.0, 75.0, 40.0, 45.0), (110.0, 10.0, 90.0, None, 0.0, 10.0),
+    ],
+)  # fmt: skip
+def test_a_family_has_left_what_its_share_has_and_the_cap_and_the_wall_clock(
+    spent: float, charged: float, now: float, deadline: float | None, left: float, wall: float
+) -> None:
+    """On two slots, where a cap of 100 s is to be used in 100 s; longer only as far as both take for it."""
+    conditions = Conditions(
+        cap=100.0, families={"one": 0.5, "other": 0.5}, slots=2, share=1.0, deadline=deadline, patient=False, over=False
+    )
+    means = conditions.means("one", 1.0, spent=spent, charged=charged, now=now)
+    assert (means.left, means.wall_left) == (left, wall)
 
 
 def test_of_too_few_sizes_nothing_is_foretold() -> None:
