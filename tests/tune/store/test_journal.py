@@ -45,9 +45,9 @@ def test_a_journal_of_before_an_upgrade_is_left_as_it_is_for_the_commit_that_is_
         before.execute("INSERT INTO trials (trial, family, config, state, created) VALUES ('t1', 'a', '', 'paused', 0)")
         before.commit()
     there = (tmp_path / FILE).read_bytes()
-    for _ in range(2):
+    for look in (lambda: Journal(tmp_path, new=False), lambda: Journal.copied(tmp_path)) * 2:
         with pytest.raises(ValueError, match=f"earlier version: go on with it at the project's commit {LAST_BEFORE}"):
-            Journal(tmp_path, new=False)
+            look()
     assert (tmp_path / FILE).read_bytes() == there
     with closing(connect(tmp_path)) as read:
         assert [row["trial"] for row in read.execute("SELECT trial FROM trials")] == ["t1"]
