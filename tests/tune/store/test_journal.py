@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tune.store.journal import FILE, LAST_BEFORE, SCHEMA, Journal, connect, spent_at_its_end
+from tune.store.journal import CAP, FILE, LAST_BEFORE, SCHEMA, Journal, connect, spent_at_its_end
 
 
 def trial(name: str) -> dict[str, object]:
@@ -71,6 +71,16 @@ def test_what_is_committed_is_on_the_disk(tmp_path: Path) -> None:
     with Journal(tmp_path, new=True) as journal:
         assert journal.rows("PRAGMA synchronous")[0][0] == 2
         assert journal.rows("PRAGMA journal_mode")[0][0] == "wal"
+
+
+def test_a_search_is_over_under_the_cap_that_it_came_to_its_end_with_and_under_no_other(tmp_path: Path) -> None:
+    """Nor where it was told to stop."""
+    with Journal(tmp_path, new=True) as journal:
+        journal.insert("trials", trial("t001"))
+        journal.insert("reports", {"trial": "t001", "at": 1.0, "rung": 0, "valid_loss": 2.0})
+        for reason, spent in ((CAP, 59.0), ("SIGTERM", None)):
+            journal.note(ended={"reason": reason, "spent": 59.0, "cap": 60.0})
+            assert spent_at_its_end(tmp_path, 60.0) == spent and spent_at_its_end(tmp_path, 120.0) is None
 
 
 def test_an_error_leaves_no_lock(tmp_path: Path) -> None:
