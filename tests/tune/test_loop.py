@@ -90,6 +90,13 @@ def test_on_a_last_segment_it_trains_as_long_as_the_lease_lets_it(world: World) 
     assert world.heard[-1]["ended"] == "final" and world.now > 17.0
 
 
+def test_a_last_segment_in_which_no_step_was_made_is_not_its_end(world: World) -> None:
+    world.report(1.0, step=7)
+    world.again(ends=world.now + 2.0, last=True)
+    world.report(1.0, step=0)
+    assert world.lease.done() and world.heard[-1]["ended"] == "lease"
+
+
 def test_a_loop_has_an_end_of_its_own_where_its_life_is_over_or_it_returns(world: World) -> None:
     world.again(life=20)
     world.report(1.0, step=20, save=saving(20))
