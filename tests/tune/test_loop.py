@@ -228,6 +228,17 @@ def test_checkpoints_are_few_cheap_and_whole_and_the_best_one_stays(world: World
     assert newest(folder) == before
 
 
+def test_nothing_of_a_checkpoint_that_was_there_before_is_part_of_one(world: World) -> None:
+    """Half written when its process was killed, or of the same step."""
+    killed = Path(world.terms["folder"]) / "step-000000000001.new"
+    killed.mkdir(parents=True)
+    (killed / "half").touch()
+    for other in ("first", "second"):
+        world.lease.report({"loss": 1.0}, 1, lambda folder, other=other: (folder / other).touch(), always=True)
+    assert world.lease.checkpoint is not None
+    assert {path.name for path in world.lease.checkpoint.iterdir()} == {"second", loop.RECORD}
+
+
 def test_a_checkpoint_that_was_held_up_shortens_no_other_lease(world: World) -> None:
     terms = Terms(**{**world.terms, "ends": 20.0})
     world.lease = Lease(terms, world.heard.append, clock=lambda: world.now, save_seconds=100.0)
