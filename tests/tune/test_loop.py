@@ -239,6 +239,14 @@ def test_nothing_of_a_checkpoint_that_was_there_before_is_part_of_one(world: Wor
     assert {path.name for path in world.lease.checkpoint.iterdir()} == {"second", loop.RECORD}
 
 
+def test_a_trial_that_goes_on_keeps_back_as_much_as_it_ever_needed_for_a_report(world: World) -> None:
+    world.again(steps=1)
+    world.report(1.0, after=8.0, save=saving(1))
+    world.again(ends=world.now + 1.0 + KEPT_BACK * 8.0)
+    world.report(1.0, after=1.0)
+    assert world.lease.done() and world.heard[-1]["ended"] == "lease"
+
+
 def test_a_checkpoint_that_was_held_up_shortens_no_other_lease(world: World) -> None:
     terms = Terms(**{**world.terms, "ends": 20.0})
     world.lease = Lease(terms, world.heard.append, clock=lambda: world.now, save_seconds=100.0)
