@@ -58,7 +58,7 @@ class Confirming(SuccessiveHalving):
                 return super().decide(left)
             if isinstance(move, HandBack) and left.running and self._takes_too_long(due, left):
                 return Wait("the last two are trained anew soon")
-            return move
+            return super().decide(left) if isinstance(move, HandBack) and not left.running else move
         leader = self._begun[0]
         if self.trials[leader].state != "paused":
             return super().decide(left)

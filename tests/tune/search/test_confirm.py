@@ -138,6 +138,16 @@ def test_where_the_wall_clock_leaves_no_time_for_such_a_training_none_begins() -
         assert isinstance(policy.decide(Left(seconds=4800.0, slots=8, running=0, wall=wall)), move)
 
 
+@pytest.mark.parametrize("wall", [60.0, 150.0, 190.0])
+def test_where_time_was_lost_before_a_deadline_the_leader_has_what_these_would_not_end_in(wall: float) -> None:
+    search = Alone(seeds=2, deadline=650.0).run(15)
+    assert wall < 4 * search.ladder.confirm
+    ends = search.clock.now + wall
+    search.engine.wall_left = lambda: ends - search.clock.now
+    search.run()
+    assert len(search.decided("finish")) == 1 and ends - 10.0 < search.clock.now <= ends
+
+
 def test_killed_inside_of_it_it_goes_on_with_the_same_and_a_larger_cap_has_another_with_new_seeds(
     tmp_path: Path,
 ) -> None:
