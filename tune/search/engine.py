@@ -269,7 +269,7 @@ class Engine:
     def _part(self, trial: str, wall: float | None) -> float:
         """Seconds at most of the rest of a last segment, within so many of the wall clock: what its lease had, unless
         the cap or the deadline is another since then. inf: it leads to so many steps."""
-        if self._goal(trial) is not None or self.trials[trial].confirms is not None:
+        if self._goal(trial) is not None:
             return math.inf
         journal = self.accounting.journal
         (lease,) = journal.rows("SELECT * FROM leases WHERE trial = ? ORDER BY lease DESC LIMIT 1", trial)
