@@ -217,7 +217,7 @@ class Engine:
     def _is_idle(self, name: str, wall: float | None) -> bool:
         """Whether nothing of a family runs, and nothing can by its own share."""
         left = self._shares.left(name, self.slots.free, wall)
-        return left.running == 0 and isinstance(self.families[name].decide(left), HandBack | Wait)
+        return left.running == 0 and isinstance(self.families[name].decide(left), HandBack)
 
     def _wake(self) -> bool:
         """Where the driver slept workers have ended themselves: their slots are charged up to then. Whether it did."""
