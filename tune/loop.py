@@ -165,7 +165,6 @@ class Lease:
         if self._unsaved is not None:
             with suppress(FileNotFoundError):  # what it copies from went with the loop: the last checkpoint stays
                 self._save(self._unsaved)
-            self.saving = False
         self._tell(self._clock(), "returned")
 
     def _metric(self, numbers: Mapping[str, Any]) -> float:
