@@ -4,7 +4,7 @@ decay; none is suggested, compared or stopped.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tune.errors import UserError
 from tune.search.family import FIRST_OVERHEAD_SECONDS, CostModel, Family, TrialRecord, with_margin
@@ -116,7 +116,7 @@ class Listing(SuccessiveHalving):
 
     def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
         """For another share of the cap: there are no rungs."""
-        return replace(self.ladder, seconds=seconds)
+        return self.ladder
 
     def refit(self, ladder: Ladder) -> None:
         """What came to its end stays there."""
