@@ -334,7 +334,7 @@ class SuccessiveHalving:
             if trial is not None and places > flying:
                 if self._price(trial, rung) <= free:
                     return Promote(trial, rung, self._place(trial))
-            elif flying and left.running and anew is None:
+            elif flying and anew is None:
                 if left.running < places:
                     return Wait(f"rung {rung - 1} is not complete")
                 return HandBack(f"rung {rung} has room for {places} more, and {left.running} run")
