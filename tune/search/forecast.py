@@ -253,8 +253,6 @@ class Standings:
         low, high = at.seconds, most
         if not at.seconds or pays(most):
             return most
-        if not pays(low):
-            return low
         while high > NEXT * low:
             middle = math.sqrt(low * high)
             low, high = (middle, high) if pays(middle) else (low, middle)
