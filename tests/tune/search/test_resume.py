@@ -15,8 +15,8 @@ import torch
 from model.data.corpus import TextCorpus
 from model.training.checkpoint import AFTER_DECAY, BEFORE_DECAY, save
 from tests.tune.search.lawful import Search
-from tests.tune.search.world import World
-from tune.reports import Report
+from tests.tune.search.world import STEP_SECONDS, World
+from tune.reports import Evaluation, Report
 from tune.search.ladder import Rules
 from tune.search.resume import LIVES_ON_SECONDS, close_what_a_kill_left_open
 from tune.search.simulator import Simulation
@@ -155,6 +155,25 @@ class Slow(Search):
         self.slow, before = True, self.engine.running[assignment.trial].steps_before
         seconds = {"steps": assignment.seconds}
         return replace(report, ended="lease", steps=(before + report.steps) // 2, valid=None, seconds=seconds)
+
+
+@pytest.mark.parametrize(("left", "gap"), [(0.5, None), (40.0, 30.0)])
+def test_a_last_segment_that_was_cut_short_waits_where_no_use_can_be_made_of_what_is_left(
+    tmp_path: Path, left: float, gap: float | None
+) -> None:
+    """Less than a lease has at least, or than a loop needs to report."""
+    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
+    killed_in_its_last_segments(world)
+    (run,) = world.engine.running.values()
+    used = run.assignment.seconds - left
+    world.now = run.assignment.opened + used
+    report = Report(
+        steps=run.steps_before + 9, tokens=9, training_seconds=9.0, step_seconds=STEP_SECONDS, ended="lease", gap=gap,
+        numbers=None if gap is None else {"loss": 2.0}, valid=Evaluation(loss=2.0), seconds={"steps": used},
+    )  # fmt: skip
+    world.engine.report(run.assignment.trial, report)
+    world.engine.next()
+    assert world.total("SELECT COUNT(*) FROM decisions WHERE action = 'wait'") == 1
 
 
 def test_a_last_segment_to_so_many_steps_whose_lease_ran_out_goes_on_to_them() -> None:
