@@ -109,6 +109,25 @@ def test_what_the_evaluation_at_an_end_takes_is_part_of_the_price_of_another_tra
     assert search.families["nanogpt"].cost_model.segment(None, 0.0) >= 30.0
 
 
+@pytest.mark.parametrize(("cap", "step", "goes_on"), [(400.0, STEP_SECONDS, True), (150.0, 10 * STEP_SECONDS, False)])
+def test_what_was_cut_short_has_what_its_rest_takes_or_leaves_it_to_others(
+    tmp_path: Path, cap: float, step: float, goes_on: bool
+) -> None:
+    search = world(tmp_path, cap=cap, slots=1)
+    first = search.engine.next()
+    assert first is not None
+    half = LISTED[0].steps // 2
+    search.now += 6 + half * step
+    report = Report(
+        steps=half, tokens=half, training_seconds=half * step, step_seconds=step, valid=Evaluation(loss=2.0),
+        seconds={"start": 5.0, "steps": half * step, "evaluation": 1.0}, ended="lease",
+    )  # fmt: skip
+    search.engine.report(first.trial, report)
+    again = search.engine.next()
+    assert again is not None and (again.trial == first.trial) == goes_on
+    assert again.seconds < 0.5 * first.seconds or not goes_on
+
+
 def test_two_alike_but_for_their_steps_are_two_and_what_is_not_in_the_list_is_refused(tmp_path: Path) -> None:
     twice = [LISTED[0], replace(LISTED[0], steps=100)]
     search = world(tmp_path, twice).run()
