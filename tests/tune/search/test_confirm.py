@@ -138,6 +138,21 @@ def test_where_the_wall_clock_leaves_no_time_for_such_a_training_none_begins() -
         assert isinstance(policy.decide(Left(seconds=4800.0, slots=8, running=0, wall=wall)), move)
 
 
+def test_a_leader_that_is_past_its_best_in_its_last_segment_has_no_other() -> None:
+    frame = framed(seeds=1)
+    policy = Confirming(frame, frame.fit(600.0), lambda trial, rung: 1e6)
+    for trial, loss in (("a", 3.0), ("b", 4.0)):
+        policy.promoted(trial, 0, 1.0)
+        policy.reported(trial, 0, loss)
+    for anew, of in (("c", "a"), ("d", "b")):
+        policy.confirming(anew, of)
+        policy.finished(anew)
+    policy.finishing("a")
+    policy.turned("a", 2.5, 60.0)
+    move = policy.decide(Left(seconds=300.0, slots=1, running=0))
+    assert not isinstance(move, Finish) or move.trial == "b"
+
+
 @pytest.mark.parametrize("wall", [60.0, 150.0, 190.0])
 def test_where_time_was_lost_before_a_deadline_the_leader_has_what_these_would_not_end_in(wall: float) -> None:
     search = Alone(seeds=2, deadline=650.0).run(15)
