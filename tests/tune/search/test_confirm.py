@@ -14,7 +14,7 @@ from tests.tune.search.world import Numbered, World
 from tune.search.confirm import Confirming
 from tune.search.family import CostModel, Family, TrialRecord
 from tune.search.simulator import PowerLaw
-from tune.search.successive_halving import Confirm, Finish, HandBack, Left
+from tune.search.successive_halving import Confirm, Finish, HandBack, Left, Wait
 
 SCENARIOS: list[dict[str, Any]] = [
     {},
@@ -151,6 +151,18 @@ def test_a_leader_that_is_past_its_best_in_its_last_segment_has_no_other() -> No
     policy.turned("a", 2.5, 60.0)
     move = policy.decide(Left(seconds=300.0, slots=1, running=0))
     assert not isinstance(move, Finish) or move.trial == "b"
+
+
+@pytest.mark.parametrize(("times", "move"), [(0.9, Wait), (1.1, HandBack)])
+def test_before_a_deadline_a_slot_waits_without_which_they_would_not_end_in_time(times: float, move: type) -> None:
+    frame = framed(seeds=1, slots=2)
+    policy = Confirming(frame, frame.fit(1200.0, 600.0), lambda trial, rung: 1e6)
+    for trial in "abc":
+        policy.promoted(trial, 0, 1.0)
+        policy.reported(trial, 0, 3.0)
+    policy.promoted("c", policy.ladder.top, 1.0)
+    wall = times * (2 * policy.ladder.confirm + policy.ladder.kept)
+    assert isinstance(policy.decide(Left(seconds=2.1 * policy.ladder.confirm, slots=1, running=1, wall=wall)), move)
 
 
 @pytest.mark.parametrize("wall", [60.0, 150.0, 190.0])
