@@ -56,9 +56,9 @@ class Confirming(SuccessiveHalving):
                 return self._anew(move.trial, left) or super().decide(left)
             if isinstance(move, HandBack) and not left.running:  # the leader needs what is kept for these
                 return super().decide(left)
-            if isinstance(move, HandBack) and left.running and self._takes_too_long(due, left):
+            if isinstance(move, HandBack) and self._takes_too_long(due, left):
                 return Wait("the last two are trained anew soon")
-            return super().decide(left) if isinstance(move, HandBack) and not left.running else move
+            return move
         leader = self._begun[0]
         if self.trials[leader].state != "paused":
             return super().decide(left)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tune.store.journal import CAP, FILE, LAST_BEFORE, SCHEMA, Journal, connect, spent_at_its_end
+from tune.store.journal import FILE, LAST_BEFORE, SCHEMA, Journal, connect, spent_at_its_end
 
 
 def trial(name: str) -> dict[str, object]:
@@ -73,16 +73,6 @@ def test_what_is_committed_is_on_the_disk(tmp_path: Path) -> None:
         assert journal.rows("PRAGMA journal_mode")[0][0] == "wal"
 
 
-def test_a_search_is_over_under_the_cap_that_it_came_to_its_end_with_and_under_no_other(tmp_path: Path) -> None:
-    """Nor where it was told to stop."""
-    with Journal(tmp_path, new=True) as journal:
-        journal.insert("trials", trial("t001"))
-        journal.insert("reports", {"trial": "t001", "at": 1.0, "rung": 0, "valid_loss": 2.0})
-        for reason, spent in ((CAP, 59.0), ("SIGTERM", None)):
-            journal.note(ended={"reason": reason, "spent": 59.0, "cap": 60.0})
-            assert spent_at_its_end(tmp_path, 60.0) == spent and spent_at_its_end(tmp_path, 120.0) is None
-
-
 def test_an_error_leaves_no_lock(tmp_path: Path) -> None:
     """Nor where the journal is refused; the error is kept, as a notebook keeps it."""
     with pytest.raises(RuntimeError) as kept, Journal(tmp_path, new=True):
@@ -120,12 +110,14 @@ def test_what_a_kill_left_of_a_new_journal_is_made_whole(tmp_path: Path) -> None
 def test_a_study_is_over_under_its_terms_and_goes_on_under_others_that_allow_more(
     tmp_path: Path, terms: dict[str, float | None], over: bool
 ) -> None:
+    """Nor is it where it was told to stop."""
     before = {"cap": 60.0, "deadline": 40.0, "stop_below_gain": 1e-6}
     with Journal(tmp_path, new=True) as journal:
         journal.insert("trials", trial("t001"))
         journal.insert("reports", {"trial": "t001", "at": 1.0, "rung": 0, "valid_loss": 1.0})
-        journal.note(ended={"reason": "cap", "spent": 30.0, **before})
-    assert spent_at_its_end(tmp_path, before | terms) == (30.0 if over else None)
+        for reason in ("SIGTERM", "cap"):
+            journal.note(ended={"reason": reason, "spent": 30.0, **before})
+            assert spent_at_its_end(tmp_path, before | terms) == (30.0 if over and reason == "cap" else None)
 
 
 READ = """
