@@ -101,9 +101,9 @@ class Settings(SearchFlags):
         for each in sorted(fields(self), key=lambda each: each.name != "families"):  # whose dimensions others name
             if isinstance(value := getattr(self, each.name), str | Path):
                 object.__setattr__(self, each.name, parse_setting(each, str(value)))
-            unknown = [name for name in self.families if name not in SPACES and name != LOOP]
-            if each.name == "families" and self.train is None and unknown:
-                raise UnknownFamily(unknown[0])
+            if each.name == "families" and self.train is None:
+                for unknown in (name for name in self.families if name not in SPACES and name != LOOP):
+                    raise UnknownFamily(unknown)
         for name in ("budget", "deadline", "report_every"):
             if (seconds := getattr(self, name)) is not None and seconds <= 0:
                 raise invalid(name, f"{duration_text(seconds)!r} is not above zero: write {DURATIONS}")

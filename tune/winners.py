@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,8 +28,8 @@ from tune.loop import output_of
 from tune.own_space import LOOP
 from tune.reports import Evaluation, split_row
 from tune.search.engine import Engine
-from tune.search.resume import agreed
-from tune.search.successive_halving import MORE, PAST_BEST, TOO_LITTLE
+from tune.search.resume import agreed, last_moment
+from tune.search.successive_halving import NO_LONGER, PAST_BEST, TOO_LITTLE
 from tune.search_space import label
 from tune.store.accounting import DECODING, Hold, affordable
 from tune.store.journal import CAP, ENERGY, Journal, named
@@ -120,6 +120,8 @@ def _more_time(facts: Mapping[str, Any]) -> str:
 
 TOLD_FROM = 0.01
 """Of the cap, what was handed back is told of: less is what no segment could use."""
+NEAR = 0.9
+"""Of a deadline: what ends before was not ended by it."""
 
 
 def last_lines(
@@ -156,9 +158,9 @@ def spending_lines(journal: Journal, *, cap: float, spent: float, price: float |
     last = "SELECT reason FROM decisions WHERE action = 'hand back' ORDER BY decision DESC LIMIT 1"
     left, by_itself = duration_text(round(cap - spent, 1)), named(journal.facts().get("ended")).get("reason") == CAP
     for row in journal.rows(last) if cap - spent > TOLD_FROM * cap else ():
-        if row["reason"].endswith((PAST_BEST, TOO_LITTLE, MORE)):
+        if any(each in row["reason"] for each in (PAST_BEST, TOO_LITTLE, NO_LONGER)):
             yield f"{left} handed back: {row['reason'].split(': ', 1)[1]}"
-        elif by_itself and agreed(journal)[-1].deadline is not None:
+        elif by_itself and last_moment(journal) > NEAR * (agreed(journal)[-1].deadline or math.inf):
             yield f"{left} left at the deadline: a later --deadline goes on with them"
 
 
@@ -217,10 +219,12 @@ def write_samples(
             lease = Lease(seconds, accounting.clock)
             folder = accounting.journal.folder / f"best-{family}"
             model, tokenizer = load_model(folder, device)
-            if winner.test_perplexity is None:
+            if winner.test_perplexity is None and charged:
                 query = "SELECT valid_seconds / valid_tokens AS pace FROM reports WHERE report = ?"
                 (known,) = accounting.journal.rows(query, winner.report)
-                tested = on_test_split(model, exported_config(folder), data[family], lease, device, known["pace"])
+                pace = known["pace"] and known["pace"] * max(1.0, accounting.ledger.share)  # a trial may have had cores
+                tested = on_test_split(model, exported_config(folder), data[family], lease, device, pace)
+                tested = tested and replace(tested, seconds=0.0)  # of none of its trial's leases
                 accounting.journal.update("reports", winner.report, split_row("test", tested))
             written = samples(model, tokenizer, data[family], MOST, asking(lease))
             kept[family], price = taken(written, lease, price, MOST)

@@ -14,7 +14,6 @@ import torch
 
 from model.families import FAMILIES
 from tests.model.test_families import Bigrams, Guess
-from tests.tune.search.alone import bare
 from tests.tune.search.world import World
 from tune import search_context as context_file
 from tune.backend.scheduler import why
@@ -142,17 +141,6 @@ def test_a_family_goes_on_of_which_a_trial_reached_a_rung_or_whose_errors_are_no
     world.raising = lambda assignment: raises(assignment.config["number"]) or None
     world.run()
     assert world.total("SELECT COUNT(*) FROM trials WHERE state = 'finished'") == 1
-
-
-@pytest.mark.parametrize("trained", [True, False])
-def test_a_loop_that_returns_at_once_says_nothing_of_one_that_is_mended(trained: bool) -> None:
-    policy = bare()
-    for trial in ("t001", "t002", "t003", "t004"):
-        policy.promoted(trial, 0, 1.0)
-    policy.returned("t001", trained=trained)
-    for trial in ("t002", "t003", "t004"):
-        policy.ended(trial, RAISED.format(trial))
-    assert policy.hopeless == (not trained)
 
 
 def test_a_trial_that_raises_is_not_tried_again_and_one_whose_process_dies_is(tmp_path: Path) -> None:

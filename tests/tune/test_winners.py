@@ -162,6 +162,7 @@ def test_a_winner_whose_own_lease_had_no_time_for_the_test_split_is_measured_on_
     (row,) = world.journal.rows("SELECT * FROM reports")
     fits = seconds == 0 and pace == 1e-6
     assert ((row["test_perplexity"] is None), (row["test_blocks"] is None)) == (not fits, not fits)
+    assert not row["test_seconds"], "it is of none of its leases, whose prices it would change on --resume"
     assert row["perplexity"] == 9.0 and world.accounting.ledger.spent <= LEFT
 
 

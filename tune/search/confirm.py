@@ -39,8 +39,9 @@ class Confirming(SuccessiveHalving):
 
     def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
         """As without; beside an earlier last comparison another has its part of what the cap has more."""
-        ladder, more = super().refitted(seconds, wall), seconds - self.ladder.seconds
-        return replace(ladder, confirm=ladder.confirm * more / seconds) if self._times and more > 0 else ladder
+        ladder, more = super().refitted(seconds, wall), max(0.0, seconds - self.ladder.seconds)
+        done = self._times.total() >= 2 * self._frame.seeds
+        return replace(ladder, confirm=ladder.confirm * more / seconds) if done else ladder
 
     def decide(self, left: Left) -> Move:
         """As without, on what is left beside these trainings; they begin when the leader would have its last segment,
@@ -50,12 +51,13 @@ class Confirming(SuccessiveHalving):
         due, each = 2 * self._frame.seeds - len(self._begun), self.ladder.confirm
         if not self._begun:
             beside = due * each / (left.slots + left.running)
-            rest = replace(left, seconds=max(0.0, left.seconds - due * each), wall=max(0.0, left.wall - beside))
+            taken = due * each + (self._frame.start_up * (left.slots - 1) if self._times else 0.0)
+            rest = replace(left, seconds=max(0.0, left.seconds - taken), wall=max(0.0, left.wall - beside))
             move = super().decide(rest)
             if isinstance(move, Finish):
                 return self._anew(move.trial, left) or super().decide(left)
             if isinstance(move, HandBack) and not left.running:  # the leader needs what is kept for these
-                return super().decide(left)
+                return self._lead(left)
             if isinstance(move, HandBack) and self._takes_too_long(due, left):
                 return Wait("the last two are trained anew soon")
             return move

@@ -287,10 +287,10 @@ class Engine:
         """The price of the rest of a last segment, of so much that is left."""
         record = self.trials[trial]
         family = self.families[record.family]
-        if record.confirms is not None:
-            return min(left, family.policy.ladder.confirm)
         goal = self._goal(trial)
         price = left if goal is None else self.price_to(trial, goal)
+        if record.confirms is not None:
+            return min(left, max(price, family.policy.ladder.confirm))
         return price if family.whole else min(left, price)
 
     def price_to(self, trial: str, goal: int) -> float:

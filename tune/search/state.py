@@ -194,10 +194,11 @@ class State:
             family.policy.finished(trial, report.steps * (record.step_seconds or 0.0))
         elif report.ended == "returned" and valid is not None:
             del self.cut_short[trial]
-            if assignment.rung is not None:
+            trained = report.steps > run.steps_before
+            if assignment.rung is not None and trained:
                 seconds = report.steps * (record.step_seconds or 0.0)
                 family.reached(trial, assignment.rung, valid.loss, Progress(tokens=report.tokens, seconds=seconds))
-            family.policy.returned(trial, trained=record.steps > run.steps_before)
+            family.policy.returned(trial, trained=trained)
         elif report.ended == "turned" and report.kept is not None:
             del self.cut_short[trial]
             family.policy.turned(trial, report.kept.loss, report.steps * (record.step_seconds or 0.0))

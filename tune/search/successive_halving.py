@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from tune.reports import KEPT_BACK, TIE
 from tune.search.forecast import NO_PROGRESS, Progress, Standing, Standings
@@ -28,7 +27,7 @@ CLIMB = 1 / 8
 day 26)."""
 ENOUGH = 1.01
 """A last segment that adds less than that to a training is none."""
-MORE = "more would do"
+NO_LONGER = "would train no longer than it has"
 TOO_LITTLE = "an hour more is expected to bring less than --stop-below-gain asks for"
 PAST_BEST = f"trials are past their best, and with what is left none is expected to gain {TIE:g} nats"
 ALIKE = 3
@@ -365,9 +364,9 @@ class SuccessiveHalving:
             return shared
         trial, risen = self._standings.leader(), self._standings.leader(past_best=True)
         if self.past_best and not self._rules.front:
-            gains = partial(self._standings.may_gain, seconds=seconds)
-            trial, risen = next((each for each in self._standings.waiting() if gains(each)), None), None
-            if trial is None and not gains(None):
+            waiting, risen = self._standings.waiting(), None
+            trial = next((each for each in waiting if self._standings.may_gain(each, seconds)), None)
+            if trial is None and not self._standings.may_gain(None, seconds):
                 return HandBack(f"{left.seconds:.0f} s are left: {PAST_BEST}")
         if trial is None and self._affords_another(room if beside or risen else seconds):
             return Start("no trial waits that could go on")
@@ -382,7 +381,7 @@ class SuccessiveHalving:
         if trial is None or seconds <= least:
             before = " before the deadline" if left.binding and left.wall < left.seconds else ""
             return HandBack("no trial can go on" if trial is None else f"nothing is left{before}")
-        last = self._last(trial, seconds, least)
+        last = self._last(trial, seconds, least, by_deadline=left.binding and left.wall < left.seconds)
         if isinstance(last, HandBack):
             return last
         rung = self.trials[trial].rung + 1
@@ -413,20 +412,24 @@ class SuccessiveHalving:
             return None
 
         def least(trial: str) -> float:
-            return self.ladder.overhead + LEAST_BESIDE * self.ladder.rung_seconds(self.trials[trial].rung)
+            decay = LEAST_BESIDE * self.ladder.rung_seconds(self.trials[trial].rung)
+            return self.ladder.overhead + max(decay, self._to_catch_up(trial))
 
         shared = self._standings.sharing(min(left.seconds, left.slots * left.wall), left.wall, least)
         return shared and Finish(*shared, f"is expected to add the most to the front, of {left.seconds:.0f} s")
 
-    def _last(self, trial: str, seconds: float, least: float) -> Finish | HandBack:
+    def _to_catch_up(self, trial: str) -> float:
+        """Training until it has more than at the end that it had; 0: it had none."""
+        begins = max(self.trials[trial].progress.seconds, self._begin.get(trial, 0.0))
+        return max(0.0, ENOUGH * self._ends[trial] - begins) if trial in self._ends else 0.0
+
+    def _last(self, trial: str, seconds: float, least: float, *, by_deadline: bool = False) -> Finish | HandBack:
         """The last segment of a trial that leads, in up to so many seconds, if it is to have `least` or more, and to be
         trained for longer than before, where it had one already."""
-        begins = max(self.trials[trial].progress.seconds, self._begin.get(trial, 0.0))
-        short = ENOUGH * self._ends.get(trial, 0.0) + self.ladder.overhead - begins - seconds
-        if trial in self._begin and short >= 0:
-            more = duration_text(math.ceil(short + 1))
-            why = f"from before its decay {trial} would train no longer than it has; {more} {MORE}"
-            return HandBack(f"{seconds:.0f} s are left: {why}")
+        if (short := self._to_catch_up(trial) + self.ladder.overhead - seconds) >= 0:
+            more = duration_text(math.ceil(short + 1 + self._frame.start_up))
+            takes = f"a deadline {more} later" if by_deadline else f"{more} more of a slot"
+            return HandBack(f"{seconds:.0f} s are left: from before its decay {trial} {NO_LONGER}; it takes {takes}")
         end = self.enough(trial, seconds - self.ladder.overhead)
         if end is None:
             blind = self._rules.least_gain and not self.foretold(trial, 1.0)

@@ -390,13 +390,13 @@ class Journal:
 def spent_at_its_end(folder: Path, terms: Mapping[str, float | None]) -> float | None:
     """Device-seconds of a search that found something and came to its own end under this very cap, with no later
     deadline and no less of a gain asked for; else None."""
-    damaged = (UserError, sqlite3.Error, ValueError, RecursionError)
+    damaged = (UserError, sqlite3.Error, ValueError, LookupError, AttributeError, TypeError, RecursionError)
     with suppress(*damaged), closing(connect(folder, briefly=True)) as journal:
         found = "EXISTS (SELECT * FROM reports WHERE rung IS NOT NULL OR final)"
-        for row in journal.execute(f"SELECT value FROM study WHERE key = 'ended' AND {found}"):
-            ended = json.loads(row["value"])
-            if isinstance(ended, dict) and ended.get("reason") == CAP and ended.get("cap") == terms["cap"]:
-                later = (terms["deadline"] or math.inf) > (ended.get("deadline") or math.inf)
-                less = (terms["stop_below_gain"] or 0.0) < (ended.get("stop_below_gain") or 0.0)
-                return None if later or less else float(ended.get("spent", 0.0))
+        facts = {row["key"]: json.loads(row["value"]) for row in journal.execute(f"SELECT * FROM study WHERE {found}")}
+        ended, caps = facts.get("ended"), facts.get("caps") or [{}]
+        if isinstance(ended, dict) and ended.get("reason") == CAP and ended.get("cap") == terms["cap"]:
+            later = (terms["deadline"] or math.inf) > (caps[-1].get("deadline") or math.inf)
+            less = (terms["stop_below_gain"] or 0.0) < (ended.get("stop_below_gain") or 0.0)
+            return None if later or less else float(ended.get("spent", 0.0))
     return None

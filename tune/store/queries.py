@@ -42,7 +42,9 @@ LEVELS = f"""
                numbers IS NOT NULL AS own,
                ROW_NUMBER() OVER (
                    PARTITION BY trial, IIF(final, -1, rung)
-                   ORDER BY IIF(final AND numbers IS NULL, MIN(valid_loss, IFNULL(averaged_loss, 9e999)), 0),
+                   ORDER BY final AND numbers IS NULL AND whole_loss IS NULL,
+                            IIF(final AND numbers IS NULL,
+                                IFNULL(whole_loss, MIN(valid_loss, IFNULL(averaged_loss, 9e999))), 0),
                             report DESC
                ) AS again
         FROM reports JOIN trials USING (trial)
@@ -68,9 +70,9 @@ LEVELS = f"""
            steps, tokens, training_seconds, checkpoint
     FROM alike"""
 """A row for each level that each sound trial completed until a moment (?1), measured like the others there; of what was
-measured twice, as after a kill, the later one, but of several decays, as under a larger cap, that with the lowest loss
-on the subset. rung: after the decay, the highest that the trial completed; averaged:
-what is kept is the average of its weights."""
+measured twice, as after a kill, the later one, but of several decays, as under a larger cap, that with the lowest
+loss, on the whole split if one was measured there. rung: after the decay, the highest that the trial completed;
+averaged: what is kept is the average of its weights."""
 PLACES = f"""
     SELECT *, ROW_NUMBER() OVER (PARTITION BY family
                ORDER BY {ORDER}, {VALUES["perplexity"]}, created, trial, final DESC, rung DESC) AS place

@@ -50,7 +50,7 @@ class Loops(Simulation):
         super().__init__(engine, clock, Costs(start_up=START, overhead=0.5), lambda *of: PowerLaw(step_seconds=gap))
         self.told = [] if new else restore(engine, journal, make_terms(context, engine), newest_of)
         self.folder, self.gap, self.chance, self.journal = folder, gap, random.Random(seed), journal
-        self.before, self.broken = last_moment(journal), False
+        self.before, self.broken, self.at_once = last_moment(journal), False, False
         metric = metric_of(settings)
         assert metric is not None
         self.metric = metric
@@ -72,7 +72,10 @@ class Loops(Simulation):
         now += START if run.fresh_slot else 0.5
         lease.begins()
         step = 0 if lease.checkpoint is None else json.loads((lease.checkpoint / "state.json").read_text())
-        while not lease.done():
+        returned = self.at_once and lease.checkpoint is not None
+        if returned:
+            lease.returned()
+        while not returned and not lease.done():
             now += self.gap * float(config["width"]) / 5 * self.chance.uniform(0.8, 1.2)
             step += 1
             if self.broken:

@@ -10,9 +10,11 @@ import pytest
 
 from model.config import Config
 from tests.tune.search.alone import OVERHEAD, START_UP, STEP, Alone, bare, framed
+from tests.tune.search.lawful import Search
 from tests.tune.search.world import Numbered, World
 from tune.search.confirm import Confirming
 from tune.search.family import CostModel, Family, TrialRecord
+from tune.search.ladder import Frame
 from tune.search.simulator import PowerLaw
 from tune.search.successive_halving import Confirm, Finish, HandBack, Left, Wait
 
@@ -96,16 +98,38 @@ def test_without_seeds_nothing_is_kept_and_nothing_is_trained_anew() -> None:
     assert not anew(plain)
 
 
-@pytest.mark.parametrize(("times", "move"), [(0.9, HandBack), (1.1, Finish)])
-def test_what_pays_for_no_step_of_the_last_segment_is_handed_back(times: float, move: type) -> None:
-    frame = framed(seeds=1)
-    policy = Confirming(frame, frame.fit(600.0), lambda trial, rung: 10.0)
+def compared(frame: Frame, seconds: float) -> Confirming:
+    """A policy whose last two were trained anew."""
+    policy = Confirming(frame, frame.fit(seconds), lambda trial, rung: 10.0)
     for trial, loss in (("a", 3.0), ("b", 4.0)):
         policy.promoted(trial, 0, 1.0)
         policy.reported(trial, 0, loss)
     for anew, of in (("c", "a"), ("d", "b")):
         policy.confirming(anew, of)
         policy.finished(anew)
+    return policy
+
+
+def test_another_comparison_has_its_part_of_what_is_new() -> None:
+    frame = framed(seeds=1)
+    policy = compared(frame, 600.0)
+    for seconds, more in ((600.0, 0.0), (660.0, 60.0), (1200.0, 600.0)):
+        assert policy.refitted(seconds).confirm == pytest.approx(frame.fit(seconds).confirm * more / seconds)
+
+
+@pytest.mark.parametrize(("seeds", "again"), [(2, True), (16, False)])
+def test_under_a_larger_cap_the_last_two_are_trained_anew_once_more_if_it_pays_for_trainings(
+    seeds: int, again: bool
+) -> None:
+    first = Search(seconds=900.0, seeds=seeds).run()
+    more = Search(seconds=1300.0, seeds=seeds, journal=first.accounting.journal).run()
+    assert sum(map(len, anew(more).values())) == 2 * seeds * (1 + again)
+    assert 0.99 * 1300.0 < more.spent <= 1300.0
+
+
+@pytest.mark.parametrize(("times", "move"), [(0.9, HandBack), (1.1, Finish)])
+def test_what_pays_for_no_step_of_the_last_segment_is_handed_back(times: float, move: type) -> None:
+    policy = compared(framed(seeds=1), 600.0)
     left = Left(seconds=times * policy.ladder.overhead, slots=1, running=0)
     assert isinstance(policy.decide(left), move)
 

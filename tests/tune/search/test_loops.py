@@ -128,13 +128,18 @@ def test_time_that_is_lost_before_a_deadline_is_made_up_by_a_slot_that_was_of_no
     assert again.engine.accounting.ledger.spent > 0.9 * 100.0
 
 
-def test_a_loop_that_is_broken_when_the_study_goes_on_ends_the_run_and_not_the_cap(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_loop_that_is_broken_when_the_study_goes_on_ends_the_run_and_not_the_cap(
+    tmp_path: Path, at_once: bool
+) -> None:
+    """Also where those that go on return at once, as a script does that ends before its loop."""
     search = Loops(tmp_path / "study", cap=300.0, slots=1, gap=0.5)
     search.run()
     search.journal.close()
     broken = Loops(tmp_path / "study", cap=600.0, slots=1, gap=0.5)
-    broken.broken = True
+    broken.broken, broken.at_once = True, at_once
     broken.run()
+    assert at_once == any(row["ended"] == "returned" for row in broken.journal.rows("SELECT ended FROM reports"))
     failed = "SELECT COUNT(*) FROM trials WHERE state = 'failed'"
     assert broken.journal.rows(failed)[0][0] == 3 and broken.engine.accounting.ledger.spent < 350.0
     broken.journal.close()

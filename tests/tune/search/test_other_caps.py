@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from tests.tune.search.alone import OVERHEAD, bare
 from tests.tune.search.lawful import Search
 from tune.reports import TIE
+from tune.search.forecast import Progress
 from tune.search.ladder import Rules
 from tune.search.other_caps import TIMES, Behind, Conditions, End, OtherCaps
-from tune.search.successive_halving import TOO_LITTLE
+from tune.search.successive_halving import ENOUGH, TOO_LITTLE, Finish, HandBack, Left
 from tune.units import parse_duration
 
 TABLES = ("trials", "leases", "reports", "charges", "decisions", "slots")
@@ -252,13 +254,42 @@ def test_beside_the_leaders_last_segment_no_other_is_trained_that_is_not_expecte
     assert saved / 8 > 0.15 * 4800.0
 
 
+def test_a_trial_goes_on_from_before_its_decay_only_to_more_training_than_it_had() -> None:
+    """Also where it climbed meanwhile."""
+    for reached in (60.0, 90.0):
+        policy = bare(seconds=600.0)
+        policy.promoted("a", 0, 5.0)
+        policy.reported("a", 0, 3.0, progress=Progress(seconds=5.0))
+        policy.finishing("a")
+        policy.finished("a", 100.0)
+        policy.refit(policy.refitted(660.0))
+        policy.resumed({"a": 60.0})
+        if reached > 60.0:
+            policy.promoted("a", 1, 30.0)
+            policy.reported("a", 1, 2.9, progress=Progress(seconds=reached))
+        moves = [
+            policy.decide(Left(seconds=ENOUGH * 100.0 - reached + OVERHEAD + beyond, slots=1, running=0))
+            for beyond in (-0.5, 0.5)
+        ]
+        assert [type(move) for move in moves] == [HandBack, Finish], moves
+
+
+def test_the_front_trains_none_for_less_than_it_had() -> None:
+    first = Search(seconds=900.0, rules=Rules(front=True)).run()
+    more = Search(seconds=1000.0, rules=Rules(front=True), journal=first.accounting.journal).run()
+    ends: dict[str, list[int]] = {}
+    for row in more.rows("SELECT trial, steps FROM reports WHERE final ORDER BY report"):
+        ends.setdefault(row["trial"], []).append(row["steps"])
+    assert len(ends) > 1 and all(steps == sorted(steps) for steps in ends.values())
+
+
 @pytest.mark.parametrize("seeds", [0, 2])
 def test_a_larger_cap_trains_no_winner_for_less_than_it_had_and_says_how_much_more_would_do(seeds: int) -> None:
     first = Search(seconds=900.0, seeds=seeds).run()
     small = Search(seconds=950.0, seeds=seeds, journal=first.accounting.journal).run()
     assert small.spent == pytest.approx(first.spent)
     told = small.decided("hand back")[-1]["reason"]
-    cap = 950.0 + parse_duration(told.split("; ")[1].removesuffix(" more would do"))
+    cap = 950.0 + parse_duration(told.split("; it takes ")[1].removesuffix(" more of a slot"))
     enough = Search(seconds=cap, seeds=seeds, journal=small.accounting.journal).run()
     assert 0.99 * cap < enough.spent <= cap
     ends = enough.rows("SELECT trial, steps FROM reports WHERE final ORDER BY report")

@@ -111,12 +111,13 @@ def test_a_study_is_over_under_its_terms_and_goes_on_under_others_that_allow_mor
     tmp_path: Path, terms: dict[str, float | None], over: bool
 ) -> None:
     """Nor is it where it was told to stop."""
-    before = {"cap": 60.0, "deadline": 40.0, "stop_below_gain": 1e-6}
+    before: dict[str, float | None] = {"cap": 60.0, "deadline": 40.0, "stop_below_gain": 1e-6}
     with Journal(tmp_path, new=True) as journal:
         journal.insert("trials", trial("t001"))
         journal.insert("reports", {"trial": "t001", "at": 1.0, "rung": 0, "valid_loss": 1.0})
         for reason in ("SIGTERM", "cap"):
-            journal.note(ended={"reason": reason, "spent": 30.0, **before})
+            asked = {name: before[name] for name in ("cap", "stop_below_gain")}
+            journal.note(caps=[{"deadline": 40.0}], ended={"reason": reason, "spent": 30.0, **asked})
             assert spent_at_its_end(tmp_path, before | terms) == (30.0 if over and reason == "cap" else None)
 
 

@@ -38,6 +38,9 @@ def decayed(study: Written, trial: str, subset: float, whole: float | None) -> N
     study.report(trial, subset, rung=None, bits_per_character=1.0, whole_bits_per_character=1.5, **columns, **on_whole)
 
 
+MEASURES = {"loss": math.log, "perplexity": float}
+
+
 def test_where_all_were_measured_on_the_whole_split_that_counts(study: Written) -> None:
     decayed(study, "t1", subset=4.0, whole=6.0)
     decayed(study, "t2", subset=5.0, whole=5.5)
@@ -55,15 +58,30 @@ def test_where_one_was_not_the_subset_counts_for_all(study: Written) -> None:
     assert {measured_text(row) for row in rows} == {"on 4,096 validation tokens"}
 
 
-@pytest.mark.parametrize("losses", [(4.0, 5.0), (5.0, 4.0)])
-def test_of_two_decays_of_one_trial_the_better_one_is_kept(study: Written, losses: tuple[float, float]) -> None:
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        ({"whole": 4.2, "subset": 4.0}, {"whole": 4.3, "subset": 3.9}),
+        ({"whole": 4.2, "subset": 4.0}, {"whole": None, "subset": 3.9}),
+        ({"whole": None, "subset": 4.0}, {"whole": None, "subset": 5.0}),
+        ({"whole": None, "subset": 6.0, "averaged": 4.0}, {"whole": None, "subset": 5.0, "averaged": 5.5}),
+    ],
+)
+def test_of_several_decays_of_one_trial_the_best_is_kept(
+    study: Written, better: dict[str, float], worse: dict[str, float], order: int
+) -> None:
     """As of one that went on under a larger cap, from before its first."""
     study.trial("t1")
-    for subset in losses:
-        whole = {"whole_loss": math.log(subset), "whole_perplexity": subset, "checkpoint": f"after-{subset}"}
-        study.report("t1", subset, rung=None, final=1, ended="final", valid_loss=math.log(subset), **whole)
-    assert [(row["perplexity"], row["checkpoint"]) for row in ranking(study.journal)] == [(4.0, "after-4.0")]
-    assert winners(study.journal)["nanogpt"].checkpoint.name == "after-4.0"
+    for name, each in [("better", better), ("worse", worse)][::order]:
+        told = {split: each.get(split) for split in ("whole", "averaged")}
+        columns = {
+            f"{split}_{what}": value and of(value) for split, value in told.items() for what, of in MEASURES.items()
+        }
+        subset = {"valid_loss": math.log(each["subset"]), "checkpoint": name}
+        study.report("t1", each["subset"], rung=None, final=1, ended="final", **subset, **columns)
+    assert [row["checkpoint"] for row in ranking(study.journal)] == ["better"]
+    assert winners(study.journal)["nanogpt"].checkpoint.name == "better"
 
 
 def test_what_turned_and_was_not_measured_says_nothing_of_how_others_are(study: Written) -> None:
