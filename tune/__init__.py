@@ -1,6 +1,8 @@
 """The search. Ray reads some of its settings when it is imported, so they are made here, before anything imports it."""
 
 import os
+import sys
+from pathlib import Path
 
 RAY_SETTINGS = {
     # no tables, log files, signal handler or experiment state of Ray's: the study has its own of each
@@ -25,3 +27,9 @@ for name, value in RAY_SETTINGS.items():
     os.environ.setdefault(name, value)
 # Ray listens on all interfaces whatever address it is given: what is set outside does not open it to everyone
 os.environ["RAY_AUTH_MODE"] = "token"
+
+if Path(sys.argv[0]).name == "default_worker.py":  # of Ray's, where the folder that a search was begun in comes first
+    ours = str(Path(__file__).resolve().parents[1])
+    files = "model.py", "model/__init__.py"
+    rivals = [each for each in sys.path if each != ours and any(Path(each, file).is_file() for file in files)]
+    sys.path[:] = [each for each in sys.path if each not in rivals] + rivals

@@ -348,7 +348,7 @@ def check_cap(settings: Settings) -> None:
         raise settings.too_soon(trial)
     least = max(trial, 2 * settings.confirm * segment / CONFIRM_SHARE)
     smallest = max(settings.cores_per_trial * least / share for share in settings.families.values())
-    if settings.budget < smallest:
+    if settings.budget < smallest and settings.resume is None:  # else what was spent is more
         raise settings.too_small(smallest)
 
 

@@ -31,7 +31,7 @@ from tune.load import check_function, check_loop, load
 from tune.own_space import LONGEST_WORD, LOOP, OwnSpace, in_place_of, made_space
 from tune.recipe import parse_set, set_text
 from tune.search_flags import SearchFlags, train_text
-from tune.search_space import FAMILIES, FREED, PRECISIONS, SPACES, Space, check_range, fix_text, parse_fix
+from tune.search_space import FAMILIES, FREED, PRECISIONS, SPACES, Dimension, Space, check_range, fix_text, parse_fix
 from tune.store.journal import spent_at_its_end
 from tune.store.mirror import bring_back
 from tune.units import DURATIONS, NUMBER, bytes_text, duration_text
@@ -250,10 +250,18 @@ class Settings(SearchFlags):
 
     @property
     def own_space(self) -> OwnSpace:
-        """What varies of a loop of a user's own. UserError: --range leaves what others depend on without a value."""
-        narrowed = {name: replace(each, when=self.space[name].when) for name, each in self.range.items()}
+        """What varies of a loop of a user's own; not what is there only beside values that --range leaves out.
+        UserError: it makes a range of what others depend on."""
+        given: dict[str, Dimension] = {}
+        for name, each in self.space.items():
+            when = {
+                other: tuple(value for value in values if other in given and given[other].contains(value))
+                for other, values in each.when.items()
+            }
+            if all(when.values()):
+                given[name] = replace(self.range.get(name, each), when=when)
         try:
-            return OwnSpace(given=made_space({**self.space, **narrowed}))
+            return OwnSpace(given=made_space(given))
         except UserError as error:
             raise invalid("range", str(error)) from None
 

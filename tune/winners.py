@@ -196,7 +196,8 @@ def write_samples(
     found: Mapping[str, Winner], engine: Engine, data: Mapping[str, Data], *, kind: str
 ) -> dict[str, Score]:
     """Of each winner that had its decay, as many as the rest of the cap pays for; a device of the driver writes them.
-    Before it the test split is measured, where the winner's own leases had no time for that.
+    Before it the test split is measured, where the winner's own leases had no time for that. One that wrote all of it
+    in an earlier run does not again.
 
     Where devices are GPUs (`kind` is cuda) and the driver has none, as on a cluster, its core does, which is no device,
     and nothing is charged. Either way it ends before the deadline. Returns the scores of those that translate, where
@@ -204,9 +205,16 @@ def write_samples(
     """
     torch.set_num_threads(1)
     accounting = engine.accounting
-    kept: dict[str, list[Sample]] = {}
-    scores: dict[str, Score] = {}
-    for family, winner in found.items():
+    facts: Any = accounting.journal.facts()
+    same = {name for name, winner in found.items() if (facts.get("decoded") or {}).get(name) == winner.report}
+    kept: dict[str, list[Sample]] = {name: facts["samples"][name] for name in same}
+    scores = {
+        name: Score(**{what: value for what, value in score.items() if what != "trial"})
+        for name, score in facts.get("bleu", {}).items() if name in same
+    }  # fmt: skip
+    for family, winner in sorted(found.items(), key=lambda each: each[1].test_perplexity is not None):
+        if family in same and winner.test_perplexity is not None:
+            continue
         (row,) = accounting.journal.rows("SELECT MAX(step_seconds) AS step FROM reports WHERE trial = ?", winner.trial)
         price = sample_seconds(row["step"] or 0.0)
         device = kind if kind == "cpu" or torch.cuda.is_available() else "cpu"
@@ -234,7 +242,10 @@ def write_samples(
         if score_of_all is not None:
             scores[family] = score_of_all
     bleu = {family: {"trial": found[family].trial} | asdict(each) for family, each in scores.items()}
-    accounting.journal.note(samples=kept, bleu=bleu)
+    whole = {name for name, rows in kept.items() if len(rows) == MOST}
+    whole = {name for name in whole if name in scores or not isinstance(data[name], PairData)}
+    decoded = {name: found[name].report for name in whole}
+    accounting.journal.note(samples=kept, bleu=bleu, decoded=decoded)
     return scores
 
 

@@ -15,7 +15,7 @@ from model.families import FAMILIES
 from tests.tune.test_registry import CORE
 from tune import cli
 from tune.assembly import make_engine
-from tune.own_space import floats, integers
+from tune.own_space import choice, floats, integers
 from tune.search.suggest import Suggester
 from tune.search_context import SearchContext, survey
 from tune.search_space import CENTRE, Config
@@ -92,6 +92,19 @@ def test_of_a_loop_too_a_range_is_in_the_place_of_what_its_space_has(here: Path)
     assert varying["width"].values == (512,) and (varying["rate"].low, varying["rate"].high) == (1e-3, 1e-2)
     assert varying["rate"].log, "it is drawn as it was"
     assert Settings.from_stored(settings.stored(), train=settings.train) == settings
+
+
+@pytest.mark.parametrize(("optimizers", "left"), [("adam", ["optimizer"]), ("sgd,adam", ["optimizer", "momentum"])])
+def test_what_is_there_only_beside_values_that_a_range_leaves_out_is_not_there(
+    optimizers: str, left: list[str]
+) -> None:
+    space = {
+        "optimizer": choice("sgd", "adam", "lion"), "momentum": floats(0.5, 0.9, when={"optimizer": ("sgd", "lion")})
+    }  # fmt: skip
+    settings = Settings(
+        budget="1h", train=lambda config: None, metric="loss", space=space, range=f"optimizer={optimizers}"
+    )
+    assert list(settings.own_space.given) == left
 
 
 def test_a_range_in_the_place_of_a_loops_own_is_whole_where_that_is() -> None:

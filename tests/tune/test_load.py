@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -134,6 +135,21 @@ def test_a_script_of_ours_is_called_as_it_was(
     monkeypatch.chdir(root)
     assert errors.called("tune/run.py") == ("ration run" if argv == "ration" else "python tune/run.py")
     assert errors.called("analysis/rank.py") == ("ration rank" if argv == "ration" else "python analysis/rank.py")
+
+
+@pytest.mark.parametrize("hidden_by", ["model.py", "model/__init__.py"])
+def test_a_worker_of_rays_finds_our_model_where_a_search_begins_beside_anothers(
+    tmp_path: Path, repository: Path, hidden_by: str
+) -> None:
+    """Ray puts the folder that a search was begun in before all others."""
+    (theirs := tmp_path / "theirs" / hidden_by).parent.mkdir(parents=True)
+    theirs.write_text("raise RuntimeError")
+    (worker := tmp_path / "default_worker.py").write_text(
+        f"import sys; sys.path[:0] = [{str(tmp_path / 'theirs')!r}, {str(repository)!r}]\n"
+        "import tune, model; print(model.__file__)"
+    )
+    found = subprocess.run([sys.executable, str(worker)], capture_output=True, text=True, check=True).stdout
+    assert Path(found.strip()) == repository / "model" / "__init__.py"
 
 
 def test_the_printed_line_goes_on_and_without_the_file_one_line_says_what_is_missing(

@@ -143,6 +143,17 @@ def test_decoding_ends_inside_the_cap_whatever_a_step_takes_and_is_charged_to_it
     assert charged == pytest.approx(world.accounting.ledger.spent)
 
 
+def test_a_winner_that_wrote_before_does_not_again_and_what_it_wrote_stays(slow: Slow) -> None:
+    slow.seconds = 0.01
+    before, at = slow.write(), slow.world.now
+    facts = slow.world.journal.facts()
+    assert before and slow.write() == before and slow.world.now == at
+    assert slow.world.journal.facts() == facts
+    slow.winner = replace(slow.winner, report=2)
+    slow.write()
+    assert slow.world.now > at
+
+
 @pytest.mark.parametrize(("seconds", "pace"), [(0.0, 1e-6), (LEFT / 2, 1e-6), (0.0, LEFT), (0.0, None)])
 def test_a_winner_whose_own_lease_had_no_time_for_the_test_split_is_measured_on_it_first(
     slow: Slow, seconds: float, pace: float | None, monkeypatch: pytest.MonkeyPatch
@@ -170,7 +181,7 @@ def test_a_gpu_that_the_driver_has_decodes_and_is_charged_else_its_core_for_a_wh
     slow.seconds = 0.1
     slow.write("cuda")
     assert slow.world.accounting.ledger.spent == 0 and slow.world.now <= UNCHARGED_SECONDS
-    before = slow.world.now
+    before, slow.winner = slow.world.now, replace(slow.winner, report=2)
     with fake_cuda() as seen:
         slow.write("cuda")
     assert seen.launches and 0 < slow.world.accounting.ledger.spent <= LEFT

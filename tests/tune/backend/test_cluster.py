@@ -58,17 +58,17 @@ def test_a_place_that_a_node_does_not_see_is_refused_and_nothing_is_left(
 
 def test_devices_are_those_of_all_nodes_and_precisions_what_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {
-        "a": {"name": "A", "precisions": ("fp32", "bf16"), "memory_bytes": None},
-        "b": {"name": "B", "precisions": ("fp32",), "memory_bytes": None},
+        "a": {"name": "core", "processor": "A", "precisions": ("fp32", "bf16"), "memory_bytes": None},
+        "b": {"name": "core", "processor": "B", "precisions": ("fp32",), "memory_bytes": None},
     }
     living = [{"Resources": {"CPU": 3.0}}, {"Resources": {"CPU": 1.0}}, {"Resources": {}}]
     monkeypatch.setattr(session, "nodes", lambda: living)
     monkeypatch.setattr(session, "on_each", lambda nodes, function, kind: told)
     found = session.cluster_devices(Settings(budget=600))
-    assert (found.slots, found.precisions, found.name) == (4, ("fp32",), "A or B")
+    assert (found.slots, found.precisions, found.name, found.processor) == (4, ("fp32",), "core", "A or B")
     with pytest.raises(ValueError, match=r"--devices: '5'"):
         session.cluster_devices(Settings(budget=600, devices=5))
     found = session.cluster_devices(Settings(budget=600, cores_per_trial=2))
-    assert (found.slots, slots_there(found), found.name) == (1, 1, "2 A or B"), "both cores on one node"
+    assert (found.slots, slots_there(found), found.name) == (1, 1, "2 cores"), "both cores on one node"
     with pytest.raises(ValueError, match=r"^--cores-per-trial: '4' is more than any node has: write at most 3"):
         session.cluster_devices(Settings(budget=600, cores_per_trial=4))
