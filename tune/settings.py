@@ -9,11 +9,11 @@ import shlex
 import tempfile
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from tune.errors import UserError, called
 from tune.flags import (
@@ -84,6 +84,12 @@ class UnknownFamily(UserError):
         self.name = name
 
 
+def _words(setting: Field[Any], value: object) -> str:
+    """A value from a file, or a list or mapping in Python, as it is typed."""
+    several = isinstance(value, list) and flag_of(setting).repeats
+    return " ".join(as_typed(setting.name, each) for each in (cast(list[object], value) if several else [value]))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings(SearchFlags):
     """What a study was asked for; each setting may be given as its flag is typed, such as Settings(budget="2h").
@@ -99,8 +105,10 @@ class Settings(SearchFlags):
             remedy = f"with --train write {' '.join(f'--range {word.strip()}' for word in words)}"
             raise invalid("fix", f"'{','.join(words)}' is of the families that come with the project: {remedy}")
         for each in sorted(fields(self), key=lambda each: each.name != "families"):  # whose dimensions others name
-            if isinstance(value := getattr(self, each.name), str | Path):
-                object.__setattr__(self, each.name, parse_setting(each, str(value)))
+            value = getattr(self, each.name)
+            plain = isinstance(value, Mapping) and not all(isinstance(one, Dimension) for one in value.values())
+            if isinstance(value, str | Path | list) or (plain and flag_of(each).repeats):
+                object.__setattr__(self, each.name, parse_setting(each, _words(each, value)))
             if each.name == "families" and self.train is None:
                 for unknown in (name for name in self.families if name not in SPACES and name != LOOP):
                     raise UnknownFamily(unknown)
@@ -438,9 +446,7 @@ class Settings(SearchFlags):
                 what = f"'{file}' has {given}: {value!r:.200}, which is executed, and so never taken from a file"
                 raise invalid("config", f"{what}: add {flag_name(name)} {shlex.quote(str(value))}")
             if name not in EXECUTED and value is not False:
-                several = isinstance(value, list) and flag_of(known[name]).repeats
-                words = [as_typed(name, each) for each in (value if several else [value])]
-                typed[name] = value if value is True else " ".join(words)
+                typed[name] = value if value is True else _words(known[name], value)
         return typed
 
     @classmethod

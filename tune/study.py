@@ -38,7 +38,7 @@ from tune.display.console import Callback, Screen, last_word, screen_apart
 from tune.display.panel import displayed
 from tune.display.tensorboard import SystemRun, TensorBoard
 from tune.dry_run import Plan, make_plan, plan_lines
-from tune.errors import called, told_in_one_line
+from tune.errors import UserError, called, told_in_one_line
 from tune.own_loop import another_loop, conclude_loop, metric_of, newest_of, survey_loop
 from tune.prospects import Prospects, note_prospects, prospect_lines, prospects
 from tune.ranking import ranking
@@ -120,6 +120,9 @@ def run_study(settings: Settings, callbacks: Sequence[Listener] = (), stand: Sta
     nothing written: a setting that cannot serve."""
     stand = stand or (survey if settings.train is None else survey_loop)
     assert not settings.plan, "a plan spends nothing"
+    for each in callbacks:
+        if not isinstance(each, Listener):
+            raise UserError(f"callbacks: {each!r:.60} is no Listener: inherit from tune.search.engine's")
     settings.check_files()
     if settings.resume and (line := settings.nothing_to_do()):
         print(line)

@@ -94,6 +94,21 @@ def test_of_a_loop_too_a_range_is_in_the_place_of_what_its_space_has(here: Path)
     assert Settings.from_stored(settings.stored(), train=settings.train) == settings
 
 
+@pytest.mark.parametrize(
+    ("in_python", "typed"),
+    [
+        ({"range": {"d_model": "64..128", "layers": [2, 4]}}, {"range": "d_model=64..128 layers=2,4"}),
+        ({"range": ["d_model=64..128", "layers=2,4"]}, {"range": "d_model=64..128 layers=2,4"}),
+        ({"first": ["d_model=64", "d_model=128"]}, {"first": "d_model=64 d_model=128"}),
+        ({"first": [{"d_model": 64, "heads": 4}]}, {"first": "d_model=64,heads=4"}),
+        ({"first": {"d_model": 64}}, {"first": "d_model=64"}),
+        ({"families": ["nanogpt"]}, {"families": "nanogpt"}),
+    ],
+)
+def test_lists_and_mappings_in_python_are_what_is_typed(in_python: dict[str, Any], typed: dict[str, Any]) -> None:
+    assert Settings(budget="1h", **in_python) == Settings(budget="1h", **typed)
+
+
 @pytest.mark.parametrize(("optimizers", "left"), [("adam", ["optimizer"]), ("sgd,adam", ["optimizer", "momentum"])])
 def test_what_is_there_only_beside_values_that_a_range_leaves_out_is_not_there(
     optimizers: str, left: list[str]

@@ -188,6 +188,13 @@ def test_a_gpu_that_the_driver_has_decodes_and_is_charged_else_its_core_for_a_wh
     assert slow.world.accounting.ledger.spent == pytest.approx(slow.world.now - before)
 
 
+def test_who_cannot_hear_of_a_search_is_refused_before_it(tmp_path: Path) -> None:
+    settings = Settings(budget="1h", out=tmp_path / "study")
+    with pytest.raises(ValueError, match=r"^callbacks: <built-in function print> is no Listener: inherit from"):
+        run_study(settings, [print])  # type: ignore[list-item]
+    assert not (tmp_path / "study").exists()
+
+
 @pytest.mark.parametrize(("reason", "deadline"), [("cap", 100.0), ("cap", None), ("SIGINT", 100.0)])
 def test_what_a_deadline_left_of_the_cap_is_told(tmp_path: Path, reason: str, deadline: float | None) -> None:
     (tmp_path / "study").mkdir()
