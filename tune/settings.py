@@ -113,7 +113,12 @@ class Settings(SearchFlags):
                 for unknown in (name for name in self.families if name not in SPACES and name != LOOP):
                     raise UnknownFamily(unknown)
         for name in ("budget", "deadline", "report_every"):
-            if (seconds := getattr(self, name)) is not None and seconds <= 0:
+            seconds = getattr(self, name)
+            if seconds is None and name != "budget":
+                continue
+            if seconds is None or not math.isfinite(seconds):
+                raise invalid(name, f"'{seconds}' is not a length of time: write {DURATIONS}")
+            if seconds <= 0:
                 raise invalid(name, f"{duration_text(seconds)!r} is not above zero: write {DURATIONS}")
         if self.memory_limit is not None and self.memory_limit <= 0:
             raise invalid("memory_limit", f"'{bytes_text(self.memory_limit)}' is not above zero: write {MEMORY_FORMS}")

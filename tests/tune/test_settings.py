@@ -32,6 +32,9 @@ def test_families_take_their_shares():
     ("changes", "said"),
     [
         ({"report_every": 0}, "--report-every: '0s' is not above zero"),
+        ({"budget": float("nan")}, "--budget: 'nan' is not a length of time: write 8h"),
+        ({"budget": None}, "--budget: 'None' is not a length of time"),
+        ({"deadline": float("inf")}, "--deadline: 'inf' is not a length of time"),
         ({"memory_limit": 0}, "--memory-limit: '0MB' is not above zero: write 2GB"),
         ({"families": {"translation": 0.7, "nanogpt": 0.4}}, "--families: .*translation=70,nanogpt=40.* add up to 100"),
         ({"families": {"translation": 1.0, "nanogpt": 0.0}}, "--families: .* above 0"),
