@@ -28,7 +28,7 @@ for name, value in RAY_SETTINGS.items():
 # Ray listens on all interfaces whatever address it is given: what is set outside does not open it to everyone
 os.environ["RAY_AUTH_MODE"] = "token"
 
-if Path(sys.argv[0]).name == "default_worker.py":  # of Ray's, where the folder that a search was begun in comes first
+if Path(*sys.argv[:1]).name == "default_worker.py":  # of Ray's, where the folder that a search was begun in comes first
     ours = str(Path(__file__).resolve().parents[1])
     files = "model.py", "model/__init__.py"
     rivals = [each for each in sys.path if each != ours and any(Path(each, file).is_file() for file in files)]
