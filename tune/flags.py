@@ -2,12 +2,13 @@
 than a number; what settings of any command have in common. Standard library only.
 """
 
+import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from tune.errors import UserError
 
@@ -82,6 +83,24 @@ def parse_setting(setting: Field[Any], text: str | bool | list[str]) -> Any:
     except ValueError as error:
         sentence = f"{text!r} {NUMBERS[parse]}" if parse in NUMBERS else str(error)
         raise error if sentence.startswith("--") else invalid(setting.name, sentence) from None
+
+
+def as_typed(name: str, value: object) -> str:
+    """What a file of settings has, as its flag is typed once: `{heads: 4}` as `heads=4`, `[a, b]` as `a,b`."""
+    if isinstance(value, dict):
+        if name == "space":
+            return json.dumps({str(key): each for key, each in value.items()}, default=str)
+        between = " " if name == "range" else ","
+        return between.join(f"{key}={as_typed(name, each)}" for key, each in value.items())
+    if isinstance(value, list):
+        return ",".join(as_typed(name, each) for each in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def words_of(setting: Field[Any], value: object) -> str:
+    """A value from a file, or a list or mapping in Python, as it is typed."""
+    several = isinstance(value, list) and flag_of(setting).repeats
+    return " ".join(as_typed(setting.name, each) for each in (cast(list[object], value) if several else [value]))
 
 
 @dataclass(frozen=True, kw_only=True)

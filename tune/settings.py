@@ -9,11 +9,11 @@ import shlex
 import tempfile
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import Field, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from tune.errors import UserError, called
 from tune.flags import (
@@ -26,6 +26,7 @@ from tune.flags import (
     is_switch,
     parse_path,
     parse_setting,
+    words_of,
 )
 from tune.load import check_function, check_loop, load
 from tune.own_space import LONGEST_WORD, LOOP, OwnSpace, in_place_of, made_space
@@ -59,18 +60,6 @@ def free_folder() -> Path:
         raise invalid("out", str(error)) from None
 
 
-def as_typed(name: str, value: object) -> str:
-    """What a file of settings has, as its flag is typed once: `{heads: 4}` as `heads=4`, `[a, b]` as `a,b`."""
-    if isinstance(value, dict):
-        if name == "space":
-            return json.dumps({str(key): each for key, each in value.items()}, default=str)
-        between = " " if name == "range" else ","
-        return between.join(f"{key}={as_typed(name, each)}" for key, each in value.items())
-    if isinstance(value, list):
-        return ",".join(as_typed(name, each) for each in value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 class WithoutLoop(UserError):
     """A study of a training loop that was not named again."""
 
@@ -82,12 +71,6 @@ class UnknownFamily(UserError):
         rule = f"write {' or '.join(SPACES)}, or several; one of your own comes with --load FILE"
         super().__init__(f"--families: {name!r} is no family: {rule}")
         self.name = name
-
-
-def _words(setting: Field[Any], value: object) -> str:
-    """A value from a file, or a list or mapping in Python, as it is typed."""
-    several = isinstance(value, list) and flag_of(setting).repeats
-    return " ".join(as_typed(setting.name, each) for each in (cast(list[object], value) if several else [value]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +91,7 @@ class Settings(SearchFlags):
             value = getattr(self, each.name)
             plain = isinstance(value, Mapping) and not all(isinstance(one, Dimension) for one in value.values())
             if isinstance(value, str | Path | list) or (plain and flag_of(each).repeats):
-                object.__setattr__(self, each.name, parse_setting(each, _words(each, value)))
+                object.__setattr__(self, each.name, parse_setting(each, words_of(each, value)))
             if each.name == "families" and self.train is None:
                 for unknown in (name for name in self.families if name not in SPACES and name != LOOP):
                     raise UnknownFamily(unknown)
@@ -451,7 +434,7 @@ class Settings(SearchFlags):
                 what = f"'{file}' has {given}: {value!r:.200}, which is executed, and so never taken from a file"
                 raise invalid("config", f"{what}: add {flag_name(name)} {shlex.quote(str(value))}")
             if name not in EXECUTED and value is not False:
-                typed[name] = value if value is True else _words(known[name], value)
+                typed[name] = value if value is True else words_of(known[name], value)
         return typed
 
     @classmethod
