@@ -242,9 +242,10 @@ def write_samples(
         if score_of_all is not None:
             scores[family] = score_of_all
     bleu = {family: {"trial": found[family].trial} | asdict(each) for family, each in scores.items()}
-    whole = {name for name, rows in kept.items() if len(rows) == MOST}
-    whole = {name for name in whole if name in scores or not isinstance(data[name], PairData)}
-    decoded = {name: found[name].report for name in whole}
+    decoded = {
+        name: found[name].report for name, rows in kept.items()
+        if len(rows) == MOST and (name in scores or not isinstance(data[name], PairData))
+    }  # fmt: skip
     accounting.journal.note(samples=kept, bleu=bleu, decoded=decoded)
     return scores
 

@@ -426,7 +426,8 @@ class SuccessiveHalving:
     def _last(self, trial: str, seconds: float, least: float, *, by_deadline: bool = False) -> Finish | HandBack:
         """The last segment of a trial that leads, in up to so many seconds, if it is to have `least` or more, and to be
         trained for longer than before, where it had one already."""
-        if (short := self._to_catch_up(trial) + self.ladder.overhead - seconds) >= 0:
+        behind = self._to_catch_up(trial)
+        if behind and (short := behind + self.ladder.overhead - seconds) >= 0:
             more = duration_text(math.ceil(short + 1 + self._frame.start_up))
             takes = f"a deadline {more} later" if by_deadline else f"{more} more of a slot"
             return HandBack(f"{seconds:.0f} s are left: from before its decay {trial} {NO_LONGER}; it takes {takes}")

@@ -393,7 +393,8 @@ def spent_at_its_end(folder: Path, terms: Mapping[str, float | None]) -> float |
     damaged = (UserError, sqlite3.Error, ValueError, LookupError, AttributeError, TypeError, RecursionError)
     with suppress(*damaged), closing(connect(folder, briefly=True)) as journal:
         found = "EXISTS (SELECT * FROM reports WHERE rung IS NOT NULL OR final)"
-        facts = {row["key"]: json.loads(row["value"]) for row in journal.execute(f"SELECT * FROM study WHERE {found}")}
+        query = f"SELECT key, value FROM study WHERE key IN ('ended', 'caps') AND {found}"
+        facts = {row["key"]: json.loads(row["value"]) for row in journal.execute(query)}
         ended, caps = facts.get("ended"), facts.get("caps") or [{}]
         if isinstance(ended, dict) and ended.get("reason") == CAP and ended.get("cap") == terms["cap"]:
             later = (terms["deadline"] or math.inf) > (caps[-1].get("deadline") or math.inf)

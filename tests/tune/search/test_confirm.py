@@ -98,9 +98,9 @@ def test_without_seeds_nothing_is_kept_and_nothing_is_trained_anew() -> None:
     assert not anew(plain)
 
 
-def compared(frame: Frame, seconds: float) -> Confirming:
-    """A policy whose last two were trained anew."""
-    policy = Confirming(frame, frame.fit(seconds), lambda trial, rung: 10.0)
+def compared(frame: Frame, seconds: float, price: float = 10.0) -> Confirming:
+    """A policy whose last two were trained anew; price: of a rung."""
+    policy = Confirming(frame, frame.fit(seconds), lambda trial, rung: price)
     for trial, loss in (("a", 3.0), ("b", 4.0)):
         policy.promoted(trial, 0, 1.0)
         policy.reported(trial, 0, loss)
@@ -163,14 +163,7 @@ def test_where_the_wall_clock_leaves_no_time_for_such_a_training_none_begins() -
 
 
 def test_a_leader_that_is_past_its_best_in_its_last_segment_has_no_other() -> None:
-    frame = framed(seeds=1)
-    policy = Confirming(frame, frame.fit(600.0), lambda trial, rung: 1e6)
-    for trial, loss in (("a", 3.0), ("b", 4.0)):
-        policy.promoted(trial, 0, 1.0)
-        policy.reported(trial, 0, loss)
-    for anew, of in (("c", "a"), ("d", "b")):
-        policy.confirming(anew, of)
-        policy.finished(anew)
+    policy = compared(framed(seeds=1), 600.0, price=1e6)
     policy.finishing("a")
     policy.turned("a", 2.5, 60.0)
     move = policy.decide(Left(seconds=300.0, slots=1, running=0))

@@ -258,13 +258,19 @@ def test_what_the_driver_holds_itself_is_charged_up_to_its_own_last_sign_of_life
     assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(4.2)
 
 
-def test_a_worker_that_waited_when_its_driver_died_is_charged_up_to_its_own_last_sign_of_life(tmp_path: Path) -> None:
-    world = World(tmp_path, cap=600, slots=1)
+def waiting(folder: Path) -> tuple[World, Assignment]:
+    """A search whose one worker waits after a lease of five seconds."""
+    world = World(folder, cap=600, slots=1)
     assignment = world.engine.next()
     assert assignment is not None
     world.now += 5
     world.accounting.close_lease(world.engine.running[assignment.trial], "steps")
-    (tmp_path / FOLDER).mkdir()
+    (folder / FOLDER).mkdir()
+    return world, assignment
+
+
+def test_a_worker_that_waited_when_its_driver_died_is_charged_up_to_its_own_last_sign_of_life(tmp_path: Path) -> None:
+    world, assignment = waiting(tmp_path)
     beat(tmp_path, DRIVER, 0, world.now + 0.3)
     beat(tmp_path, assignment.trial, assignment.lease, world.now + 0.7, IDLE)
     close_what_a_kill_left_open(world.journal)
@@ -274,12 +280,7 @@ def test_a_worker_that_waited_when_its_driver_died_is_charged_up_to_its_own_last
 
 def test_no_sign_of_life_of_a_worker_that_waited_charges_more_than_its_grace(tmp_path: Path) -> None:
     """A stranger's neither."""
-    world = World(tmp_path, cap=600, slots=1)
-    assignment = world.engine.next()
-    assert assignment is not None
-    world.now += 5
-    world.accounting.close_lease(world.engine.running[assignment.trial], "steps")
-    (tmp_path / FOLDER).mkdir()
+    world, assignment = waiting(tmp_path)
     beat(tmp_path, DRIVER, 0, world.now)
     beat(tmp_path, assignment.trial, assignment.lease, 1e300)
     close_what_a_kill_left_open(world.journal)
