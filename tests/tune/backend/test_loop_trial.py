@@ -17,7 +17,7 @@ from tune.backend.leased import Place
 from tune.backend.loop_trial import LoopFailed, LoopTrial
 from tune.errors import told
 from tune.load import Loop
-from tune.loop import output_of
+from tune.loop import FIRST_SAVE_SECONDS, output_of
 from tune.reports import Metric, Report, from_row
 from tune.store.heartbeat import Driver, boot, live_on, started
 
@@ -154,13 +154,14 @@ def test_what_was_not_saved_is_lost_and_said_and_what_was_is_kept(worker: Worker
 
 
 def test_what_a_checkpoint_takes_is_known_to_the_next_trial_of_a_process(worker: Worker) -> None:
-    """It is ended by force, before anything is saved without asking what that takes."""
-    source = COUNTS.replace("        time.sleep(0.01)\n", "        time.sleep(0.01 if step <= 30 else 10_000)\n")
+    """By it a loop that is ended by force has saved what is cheap."""
+    source = COUNTS.replace("    step = 0\n", "    step = 0\n    print(ration.held().save_seconds)\n")
     worker.trial.setup(worker.told(steps=20), worker.place, worker.loop(source))
-    assert worker.ends().steps == 20
-    worker.trial.reset_config(worker.told("t002", seconds=3.0, steps=100))
-    report = worker.ends()
-    assert report.ended == "lease" and report.checkpoint is not None
+    assert worker.ends().seconds["checkpoint"] > 0
+    worker.trial.reset_config(worker.told("t002", steps=10))
+    assert worker.ends().steps == 10
+    first, then = (float((worker.folder / output_of(trial)).read_text()) for trial in ("t001", "t002"))
+    assert first == FIRST_SAVE_SECONDS != then > 0
 
 
 def test_a_loop_that_does_not_return_when_it_is_told_to_is_ended_and_the_next_lease_has_its_own(
