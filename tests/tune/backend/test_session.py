@@ -43,10 +43,11 @@ def joined() -> dict[str, subprocess.CompletedProcess[str]]:
     before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     with mock.patch.dict(os.environ, RAY_AUTH_MODE="disabled"):
         ray._raylet.Config.initialize("")  # as where it was imported before anything of ours
+    others = {*psutil.Process().children(recursive=True)}  # of earlier tests
     with local_ray(cpus=1, gpus=0), ThreadPoolExecutor() as together:
         address = ray.get_runtime_context().gcs_address
         closed.append(Path(ray._private.worker._global_node.get_session_dir_path()))
-        children = psutil.Process().children(recursive=True)
+        children = {*psutil.Process().children(recursive=True)} - others
         started.extend(" ".join(each.cmdline()) for each in children)
         assert os.getpgrp() not in {os.getpgid(each.pid) for each in children}, "told to end with this process's group"
         mine = [each.stat() for each in closed[0].parents if each.stat().st_uid == os.getuid()]
