@@ -191,7 +191,7 @@ def _of_a_loop(results: Results, pool: pd.DataFrame, best: pd.Series, others: pd
 
 def _of_a_family(results: Results, pool: pd.DataFrame, best: pd.Series, others: pd.DataFrame) -> Told:
     """The same."""
-    same = others["perplexity"]
+    same, bits = others["perplexity"], best["bits_per_character"]
     margin = "" if same.empty else f" the next there is {100 * (same.min() / best['perplexity'] - 1):.1f} % worse;"
     why = (
         f"Lowest validation perplexity {where(best)}, of {len(same) + 1} there and {len(pool)} in all;{margin} "
@@ -200,7 +200,7 @@ def _of_a_family(results: Results, pool: pd.DataFrame, best: pd.Series, others: 
     shown = {
         "validation perplexity": tables.number(best["perplexity"]),
         "test perplexity": tables.number(best["test_perplexity"]),
-        "bits per character": tables.number(best["bits_per_character"]),
+        **({} if pd.isna(bits) else {"bits per character": tables.number(bits)}),
         "parameters": f"{best['parameters']:,.0f}",
         "memory to train": tables.memory(best["memory_bytes"]),
         **({} if pd.isna(best["mfu"]) else {"of the device's peak (MFU)": tables.share(best["mfu"], 1)}),

@@ -82,7 +82,7 @@ class Family:
         """Target tokens of these evaluation batches, and the characters and words that as many of the split spell."""
         counted = sum(batch.tokens for batch in self._some(config, data, split, tokens))
         if isinstance(data, OwnData):  # which spells nothing
-            return Span(counted, counted, counted)
+            return Span(counted, 0, 0)
         every = _spelled(data, split)
         share = counted / every.tokens
         return Span(counted, round(share * every.characters), round(share * every.words))

@@ -70,6 +70,7 @@ def test_what_it_makes_up_is_learned(config: Config, data: OwnData) -> None:
     after = evaluate(learner.model, config, data, "valid")
     assert after.loss < 0.9 * before.loss and after.accuracy > 2 / data.vocabulary
     assert after.tokens == len(data.valid) and learner.tokens == 80 * 32
+    assert after.bits_per_character is None and after.nats_per_word is None, "an image spells nothing"
 
 
 def test_parts_of_a_batch_add_up_to_its_gradients(config: Config, data: OwnData) -> None:

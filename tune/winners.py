@@ -48,7 +48,7 @@ class Winner:
     parameters: int
     perplexity: float
     measured: str
-    bits_per_character: float
+    bits_per_character: float | None
     test_perplexity: float | None
     decayed: bool
     averaged: bool
@@ -139,7 +139,8 @@ def last_lines(
         decayed = f" ({', '.join(told)})" if told else ""
         measured = f" {winner.measured}" if winner.measured else ""
         quality = f"validation perplexity {winner.perplexity:.4g}{measured}, test perplexity {test}"
-        size = f"{winner.bits_per_character:.3f} bits a character, {winner.parameters:,} parameters"
+        bits = "" if winner.bits_per_character is None else f"{winner.bits_per_character:.3f} bits a character, "
+        size = f"{bits}{winner.parameters:,} parameters"
         score = scores.get(family)
         bleu = "" if score is None else f", BLEU {score.bleu:.1f} on {score.sentences} test sentences"
         yield f"{family}: best {winner.trial} {label(winner.config)}{decayed}: {quality}, {size}{bleu}"

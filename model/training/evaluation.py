@@ -62,11 +62,11 @@ def evaluate(
 def of_totals(
     nats: float, hits: float, tokens: int, characters: int, words: int, seconds: float, blocks: str | None = None
 ) -> Evaluation:
-    """The figures that follow from sums over a split."""
+    """The figures that follow from sums over a split; what spells nothing has none a character or a word."""
     return Evaluation(
         loss=nats / tokens,
-        bits_per_character=nats / math.log(2) / max(characters, 1),
-        nats_per_word=nats / max(words, 1),
+        bits_per_character=nats / math.log(2) / characters if characters else None,
+        nats_per_word=nats / words if words else None,
         accuracy=hits / tokens,
         tokens=tokens,
         seconds=seconds,

@@ -41,8 +41,8 @@ def table(rows: Sequence[Row]) -> str:
     ranked = [
         (
             level, str(number), row["trial"], label(json.loads(row["config"])), f"{row['perplexity_per_million']:.4g}",
-            f"{row['perplexity']:.4g}", f"{row['parameters']:,}", f"{row['bits_per_character']:.4g}",
-            "-" if row["test_perplexity"] is None else f"{row['test_perplexity']:.4g}",
+            f"{row['perplexity']:.4g}", f"{row['parameters']:,}",
+            *("-" if row[name] is None else f"{row[name]:.4g}" for name in ("bits_per_character", "test_perplexity")),
         )
         for level, found in levels(rows).items() for number, row in enumerate(found, 1)
     ]  # fmt: skip
