@@ -1,8 +1,8 @@
 """The ladder of one family: which rungs its share of a cap is worth, what each may use, what is kept for the end; and
 the rules of the policy that climbs it.
 
-There is one mode: a trial ends where its own life does (a recorded curve, a loop of fixed length), or, where it has
-none, with a last segment on what is kept of the cap. Only the fitting of a ladder asks which.
+A trial ends where its own life does (a recorded curve, a loop of fixed length), or, where it has none, with a last
+segment on what is kept of the cap.
 """
 
 import math
