@@ -83,7 +83,7 @@ class Terms:
     clock.
 
     steps, training_seconds: of its life, at which it is to end (None: not by that); life: steps after which it is over;
-    last: it ends only where the lease does; output: the file that what it prints goes to.
+    last: it is the trial's last one; output: the file that what it prints goes to.
     """
 
     trial: str

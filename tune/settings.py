@@ -376,7 +376,7 @@ class Settings(SearchFlags):
 
     @classmethod
     def from_stored(cls, stored: object, **others: Any) -> Self:
-        """The inverse of stored(), but for `load`: whose file is executed is said anew. UserError: something that
+        """The inverse of stored(), but for `load` and `train`: what is executed is said anew. UserError: something that
         stored() did not write; a stranger may have.
         """
         known = {each.name: each for each in fields(cls) if flag_of(each).stored}
