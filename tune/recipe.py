@@ -74,6 +74,13 @@ WORDS: Mapping[str, tuple[str, ...]] = {"architecture": ("modern", "nanogpt"), "
 SETTABLE = (*NUMBERS, *WORDS)
 OF_OUR_MODELS = ("architecture", "optimizer", "taps", "dropout_after")
 """Of these, what a family of a user's own has no choice of."""
+OF_TEXT = ("architecture", "context", "taps")
+"""And what translation has none of: its rows are sentences."""
+
+
+def without_choice(family: str) -> tuple[str, ...]:
+    """What of SETTABLE changes nothing for a family."""
+    return {"nanogpt": (), "translation": OF_TEXT}.get(family, OF_OUR_MODELS)
 
 
 def parse_set(text: str) -> dict[str, Any]:
@@ -200,10 +207,10 @@ def recipe(
     the context (None: rows are sentences); sizes: weights of the layers of the smallest and the largest model of its
     space.
     """
+    given = {name: value for name, value in given.items() if name not in without_choice(family)}
     if family not in PER_LAYER:
         why = {name: "given" if name in given else "the family's own" for name in SETTABLE}
         own = {name: base[name] for name in (*SETTABLE, "betas")}
-        given = {name: value for name, value in given.items() if name not in OF_OUR_MODELS}
         return Recipe(**{**own, **given}, weights=0.0, tokens=0.0, flops=0.0, why=why)
     weights, batch, why_batch = sizes[1], max(FILLING_TOKENS[kind], int(base["batch_tokens"])), ""
     for _ in range(ROUNDS):  # small models and small steps do not fill a device, which then trains smaller models
@@ -213,9 +220,7 @@ def recipe(
         life = life_share(family) * tokens
         batch, why_batch = _batch(base, kind, life, text_tokens)
     context, why_context = base["context"], "rows are sentences"
-    if windowed_tokens is None:
-        given = {name: value for name, value in given.items() if name not in ("architecture", "context", "taps")}
-    else:
+    if windowed_tokens is not None:
         longest = given.get("batch_tokens", batch) // ROWS
         context, why_context = _context(base, life, min(longest, windowed_tokens // WINDOWS))
         if ROWS * given.get("context", 0) > batch:

@@ -334,7 +334,9 @@ class SearchFlags(Flags):
             form="PRICE", parse=parse_price, on_resume=True,
         ),
     )  # fmt: skip
-    skip_bad_lines: bool = field(default=False, metadata=typed("leave out lines of pairs without a tab"))
+    skip_bad_lines: bool = field(
+        default=False, metadata=typed("leave out lines of pairs without a tab, or with an empty side")
+    )
     plan: bool = field(
         default=False,
         metadata=typed(

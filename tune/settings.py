@@ -30,7 +30,7 @@ from tune.flags import (
 )
 from tune.load import check_function, check_loop, load
 from tune.own_space import LONGEST_WORD, LOOP, OwnSpace, in_place_of, made_space
-from tune.recipe import parse_set, set_text
+from tune.recipe import parse_set, set_text, without_choice
 from tune.search_flags import SearchFlags, train_text
 from tune.search_space import FAMILIES, FREED, PRECISIONS, SPACES, Dimension, Space, check_range, fix_text, parse_fix
 from tune.store.journal import spent_at_its_end
@@ -126,8 +126,9 @@ class Settings(SearchFlags):
                 object.__setattr__(self, "set", parse_set(set_text(self.set)))
             except UserError as error:
                 raise invalid("set", str(error)) from None
-        if "context" in self.set and list(self.families) == ["translation"]:
-            raise invalid("set", "'context' is of text, and translation has rows of sentences: leave it out")
+        idle = [name for name in self.set if all(name in without_choice(family) for family in self.families)]
+        if idle:
+            raise invalid("set", f"'{idle[0]}' changes nothing of {' or '.join(self.families)}: leave it out")
         for family, name in product(self.families, self.set):
             if name in SPACES.get(family, ()):
                 raise invalid("set", f"'{name}' is in the space of {family}: --fix it, or leave it out")

@@ -84,8 +84,9 @@ def why_none(journal: Journal, family: str) -> str:
     facts = journal.facts()
     if not rows:
         return f"no trial was started{_more_time(facts)}"
-    kinds = Counter(_kind(row["reason"]) for row in rows)
-    errors = Counter(row["reason"].partition(": ")[2] for row in rows if _kind(row["reason"]) == "error")
+    over = [row["reason"] if row["state"] in ("stopped", "failed") else None for row in rows]
+    kinds = Counter(map(_kind, over))
+    errors = Counter(reason.partition(": ")[2] for reason in over if reason and _kind(reason) == "error")
     said = {"diverged": "diverged", "memory": "did not fit in memory", "time": "had too little time"}
     (said["error"], where) = "failed", "log.txt"
     for error, _ in errors.most_common(1):

@@ -228,6 +228,7 @@ def test_where_a_loop_failed_its_own_output_is_named_where_its_traceback_is(tmp_
         (["price", "lease"], "cap", {}, "2 of 2 had too little time; give it a larger cap"),
         (["stopped"], "deadline", {}, "1 of 1 had too little time; give it a later --deadline"),
         (["stopped"], "SIGTERM", {}, "1 of 1 had too little time"),
+        (["waits: error: hung"], "cap", {}, "1 of 1 had too little time; give it a larger cap"),
     ],
 )  # fmt: skip
 def test_where_no_trial_reached_a_rung_the_true_reason_is_told(
@@ -236,6 +237,8 @@ def test_where_no_trial_reached_a_rung_the_true_reason_is_told(
     world = World(tmp_path, cap=600, slots=1)
     for number, reason in enumerate(reasons):
         state = "failed" if reason.startswith("error") else "stopped"
+        if reason.startswith("waits: "):
+            state, reason = "paused", reason.removeprefix("waits: ")
         row = {"trial": f"t{number:03d}", "family": "nanogpt", "config": "{}", "state": state, "reason": reason}
         world.journal.insert("trials", row | {"created": 0.0})
     world.journal.note(ended={"reason": ended, "spent": 1.0}, settings=settings)

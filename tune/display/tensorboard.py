@@ -80,7 +80,9 @@ class EventFile:
             file.write(record.getvalue())
 
 
-REASONS = {"decayed": 1, "price": 2, "diverged": 3, "memory": 4, "error": 5}
+END = "at its end"
+"""After its decay, past its best, or where a loop came to its own."""
+REASONS = {END: 1, "price": 2, "diverged": 3, "memory": 4, "error": 5}
 """Why a trial ended, as a number, since a metric is one; 0 while it may go on."""
 OTHER = REASONS["error"]
 METRICS = {
@@ -142,7 +144,7 @@ def begun_row(dimensions: Iterable[str], family: str, config: Mapping[str, Any])
 
 def ended_row(reason: str) -> Summary.Value:
     """The state of a trial that ended, by which its row can be filtered."""
-    status = STATUS_SUCCESS if reason.startswith(("decayed", "price")) else STATUS_FAILURE
+    status = STATUS_SUCCESS if reason.startswith((END, "price")) else STATUS_FAILURE
     end = SessionEndInfo(status=status, end_time_secs=time.time())
     return _record(metadata.SESSION_END_INFO_TAG, session_end_info=end)
 
@@ -214,10 +216,10 @@ class TrialRun:
             if (kept := report.kept) is not None:
                 values[QUOTIENT] = kept.perplexity / (report.parameters / 1e6)
         if report.final:
-            values[ENDED] = REASONS["decayed"]
+            values[ENDED] = REASONS[END]
         self._file.add(*(scalar(tag, value) for tag, value in values.items()), step=self._tokens)
         if report.final:
-            self._file.add(ended_row("decayed"), step=self._tokens)
+            self._file.add(ended_row(END), step=self._tokens)
 
     def translated(self, score: Score) -> None:
         """How well the trial translates, after its end."""

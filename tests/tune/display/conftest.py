@@ -19,7 +19,7 @@ from tensorboard.plugins.hparams.list_session_groups import Handler
 
 from tests.tune.search.world import Numbered, World
 from tune.display import tensorboard
-from tune.display.tensorboard import METRICS, TensorBoard, number_of
+from tune.display.tensorboard import END, METRICS, REASONS, TensorBoard, number_of
 from tune.search.engine import Listener
 from tune.search_space import DIMENSIONS, PRECISIONS, Dimensions, Space, label
 from tune.settings import Settings
@@ -103,7 +103,8 @@ def check_all_are_complete(folder: Path, dimensions: Iterable[str] = DIMENSIONS)
         row = rows[f"{trial['family']}/{trial['trial']} {label(config)}"]
         assert {name: row[name] for name in dimensions} == {name: config[name] for name in dimensions}
         assert row["family"] == trial["family"] and row["device-seconds"] >= 0
-        assert row[ENDED] == (0 if trial["state"] in ("paused", "running") else number_of(trial["reason"]))
+        ended = {"paused": 0, "running": 0, "finished": REASONS[END]}
+        assert row[ENDED] == ended.get(trial["state"], number_of(trial["reason"] or ""))
         rung = connect(folder).execute("SELECT MAX(rung) FROM reports WHERE trial = ?", (trial["trial"],)).fetchone()[0]
         if rung is not None:
             assert row["rung"] == rung and set(row) == set(heads)
