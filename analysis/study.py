@@ -288,26 +288,6 @@ LEVEL = ["device", "level", "rung_seconds", "on_whole", "subset"]
 """And there inside one of these: as much training, measured on the same."""
 
 
-def trials(studies: Sequence[Study]) -> pd.DataFrame:
-    """One row a trial: study, family, corpus, config (in short), words (the same) and each of `dimensions`, parameters,
-    state, reason, device_seconds, memory_bytes, mfu, anew.
-
-    anew: with the configuration of another one and another seed, for a last comparison. mfu: the mean over its reports
-    of the share of the device's peak that training took.
-    """
-    names = dimensions(studies)
-    return pd.concat([_trials(study, names) for study in studies], ignore_index=True)
-
-
-def dimensions(studies: Sequence[Study]) -> list[str]:
-    """DIMENSIONS, where they are of families, and what else some config of these studies has."""
-    configs = (
-        configurations(each.read("SELECT config FROM trials")["config"], each.measure.metric) for each in studies
-    )
-    known = () if all(each.measure.own for each in studies) else DIMENSIONS
-    return list(dict.fromkeys([*known, *(name for config in configs for name in config)]))
-
-
 def _trials(study: Study, names: list[str]) -> pd.DataFrame:
     columns = "trial, family, config, parameters, state, reason, section, device_seconds, memory_bytes, mfu"
     table = study.read(f"SELECT {columns} FROM ({in_order()}) ORDER BY created, trial", study.until)
@@ -333,19 +313,6 @@ def _trials(study: Study, names: list[str]) -> pd.DataFrame:
     numbers = ["parameters", "memory_bytes", "device_seconds", "mfu"]
     table[numbers] = table[numbers].astype(float)
     return table
-
-
-def measurements(studies: Sequence[Study], everyone: pd.DataFrame) -> pd.DataFrame:
-    """One row a sound trial and level: what it had reached when it completed a rung, or after its
-    decay (`final`), as tune.store.queries has it.
-
-    `level` is `rung 2` or DECAY, `rung_seconds` the training seconds of that rung; the columns of `everyone`, their
-    trials, are there too; `device` is that of a rung, as what had its decay compares across devices.
-    """
-    names = dimensions(studies)
-    found = pd.concat([_measurements(study, names) for study in studies], ignore_index=True)
-    found = found.merge(everyone, on=TRIAL)
-    return found.assign(device=found["device"].mask(found["final"]))
 
 
 def _measurements(study: Study, dimensions: Sequence[str]) -> pd.DataFrame:
@@ -420,17 +387,38 @@ class Results:
 
     @cached_property
     def dimensions(self) -> list[str]:
-        return dimensions(self.studies)
+        """DIMENSIONS, where they are of families, and what else some config of these studies has."""
+        configs = (
+            configurations(each.read("SELECT config FROM trials")["config"], each.measure.metric)
+            for each in self.studies
+        )
+        known = () if all(each.measure.own for each in self.studies) else DIMENSIONS
+        return list(dict.fromkeys([*known, *(name for config in configs for name in config)]))
 
     @cached_property
     def trials(self) -> pd.DataFrame:
-        return trials(self.studies)
+        """One row a trial: study, family, corpus, config (in short), words (the same) and each of `dimensions`,
+        parameters, state, reason, device_seconds, memory_bytes, mfu, anew.
+
+        anew: with the configuration of another one and another seed, for a last comparison. mfu: the mean over its
+        reports of the share of the device's peak that training took.
+        """
+        return pd.concat([_trials(study, self.dimensions) for study in self.studies], ignore_index=True)
 
     @cached_property
     def reached(self) -> pd.DataFrame:
-        """What sound trials reached, the furthest last; front and efficiency are those among the trials of a level; on
-        the curve of efficiency each configuration is once."""
-        table = measurements(self.studies, self.trials).assign(front=False, **dict.fromkeys(EFFICIENCY, float("nan")))
+        """One row a sound trial and level, the furthest last: what it had reached when it completed a rung, or after
+        its decay (`final`), as tune.store.queries has it; with the columns of `trials`.
+
+        `level` is `rung 2` or DECAY, `rung_seconds` the training seconds of that rung; `device` is that of a rung, as
+        what had its decay compares across devices. Front and efficiency are those among the trials of a level; on the
+        curve of efficiency each configuration is once.
+        """
+        found = pd.concat([_measurements(study, self.dimensions) for study in self.studies], ignore_index=True)
+        found = found.merge(self.trials, on=TRIAL)
+        table = found.assign(
+            device=found["device"].mask(found["final"]), front=False, **dict.fromkeys(EFFICIENCY, float("nan"))
+        )
         for _, group in () if self.measure.own else table.groupby([*POOL, *LEVEL], dropna=False):
             curved = group[~group["anew"]]
             size, perplexity = (group[column].to_numpy(float) for column in ("parameters", "perplexity"))
