@@ -21,7 +21,7 @@ from model.nn.mup import parameter_groups
 from model.training.averaging import Average
 from model.training.checkpoint import AVERAGE, Saved, averages, load_weights
 from model.training.memory import give_back_freed, ran_out
-from model.training.muon import AdamW, Muon
+from model.training.muon import AdamW, Muon, begin_moments
 
 MOMENTUM = 0.9
 """Of SGD."""
@@ -33,9 +33,6 @@ UNLIKE, UNLIKE_MATRIX, BY_CHANCE = 0.02, 0.1, 4.0
 """By how much less the gradient of what is compiled may be like one of what is not than two of these are alike: its
 cosine. And that of each matrix, to which over the root of its elements comes what masks may make of it. By a fault of
 torch 2.11 it was .05 less, of some matrices .2 to .3, and models learned much worse (docs/log.md, day 33)."""
-ADAMW_KEEPS, MOMENTUM_KEEPS = ("step", "exp_avg", "exp_avg_sq"), ("momentum_buffer",)
-"""Of each parameter, by the names of torch's optimizers."""
-
 
 log = logging.getLogger(__name__)
 MISCOMPILED = set[tuple[str, str, str]]()
@@ -79,7 +76,6 @@ class Learner:
         self.names = {parameter: name for name, parameter in self.model.named_parameters()}
         self.parameters = sum(parameter.numel() for parameter in self.names)
         self.average = Average(self.names, config.average) if config.average else None
-        self._begin_moments()
         self.steps = 0
         self.tokens = 0
         self._loss = self._loss_of
@@ -142,7 +138,9 @@ class Learner:
         config, muon = self.config, self.config.optimizer == "muon"
         if config.optimizer == "sgd":
             group = {"params": list(self.model.parameters()), "peak_rate": config.learning_rate}
-            return torch.optim.SGD([group], lr=config.learning_rate, momentum=MOMENTUM, fused=True)
+            sgd = torch.optim.SGD([group], lr=config.learning_rate, momentum=MOMENTUM, fused=True)
+            begin_moments(sgd)
+            return sgd
         groups = parameter_groups(self.model, config.learning_rate, config.weight_decay, muon=muon)
         return (Muon if muon else AdamW)(groups, config.betas)
 
@@ -162,7 +160,7 @@ class Learner:
         self._gradients(self.batches.some())
         self._drop_when_due()
         self._update()
-        self._begin_moments()
+        begin_moments(self.optimizer)
         self.scaler.load_state_dict(scaler)
         self.set_random_state(random_state)
 
@@ -264,17 +262,6 @@ class Learner:
 
     def _loss_of(self, inputs: tuple[Tensor | None, ...], targets: Tensor) -> tuple[Tensor, Tensor]:
         return self.family.losses(self.forward, self.config, inputs, targets)
-
-    def _begin_moments(self) -> None:
-        """The optimizer's own beginning, but now: every step then needs the memory that the first one needs."""
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                self.optimizer.state[parameter] = {
-                    moment: torch.zeros((), device=self.device)
-                    if moment == "step"
-                    else torch.zeros_like(parameter, memory_format=torch.preserve_format)
-                    for moment in (ADAMW_KEEPS if "betas" in group else MOMENTUM_KEEPS)
-                }
 
     def tensors(self) -> dict[str, Tensor]:
         """The optimizer's moments and the averages by parameter name, and the random states."""

@@ -37,13 +37,8 @@ class AdamW:
     def __init__(self, groups: Sequence[dict[str, Any]], betas: tuple[float, float]) -> None:
         self.param_groups, self.state = groups, dict[Tensor, dict[str, Tensor]]()
         for group in groups:
-            self._begin(group, betas)
-
-    def _begin(self, group: dict[str, Any], betas: tuple[float, float]) -> None:
-        group["betas"] = betas
-        for parameter in group["params"]:
-            moments = {moment: torch.zeros_like(parameter) for moment in ("exp_avg", "exp_avg_sq")}
-            self.state[parameter] = {"step": torch.zeros((), device=parameter.device), **moments}
+            group["betas"] = betas
+        begin_moments(self)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """No gradients are left."""
@@ -74,6 +69,16 @@ class AdamW:
             torch._foreach_sub_(steps, [self.found_inf] * len(steps))
 
 
+def begin_moments(optimizer: torch.optim.Optimizer | AdamW) -> None:
+    """As before the first step; those of torch's optimizers too, so that every step needs the same memory."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            adamw = "betas" in group
+            names = ("exp_avg", "exp_avg_sq") if adamw else ("momentum_buffer",)
+            count = {"step": torch.zeros((), device=parameter.device)} if adamw else {}
+            optimizer.state[parameter] = count | {name: torch.zeros_like(parameter) for name in names}
+
+
 def step_together(optimizers: Sequence[AdamW]) -> None:
     """A step of each; groups of one role whose rates are equal are one, so that kernels do not grow with how many."""
     together = copy.copy(optimizers[0])
@@ -90,12 +95,10 @@ def step_together(optimizers: Sequence[AdamW]) -> None:
 class Muon(AdamW):
     """Of such groups that with the role HIDDEN goes by Muon, the others by AdamW."""
 
-    def _begin(self, group: dict[str, Any], betas: tuple[float, float]) -> None:
-        if group["role"] != HIDDEN:
-            super()._begin(group, betas)
-            return
-        for parameter in group["params"]:
-            self.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
+    def __init__(self, groups: Sequence[dict[str, Any]], betas: tuple[float, float]) -> None:
+        super().__init__([group for group in groups if group["role"] != HIDDEN], betas)
+        self.param_groups = groups
+        begin_moments(self)
 
     def _step(self, group: dict[str, Any]) -> None:
         if group["role"] == HIDDEN:

@@ -26,6 +26,7 @@ from model.config import RECIPES, Config, Data
 from model.data.batches import IGNORED, Batch
 from model.training.ddp import ParallelLearner, make_learner, mean_over_ranks, ranks, sampled
 from model.training.learner import Learner, Step
+from model.training.muon import begin_moments
 from model.training.schedule import warm_up
 from tune.arithmetic import Interval
 from tune.backend.worker_group import Place, Said
@@ -49,7 +50,7 @@ def take_lars(learner: Learner, rate: float) -> None:
     """
     group = {"params": list(learner.model.parameters()), "peak_rate": rate}
     learner.optimizer = LARS([group], lr=rate, weight_decay=WEIGHT_DECAY, momentum=0.9, trust_coefficient=1.0)
-    learner._begin_moments()
+    begin_moments(learner.optimizer)
 
 
 GRADUAL_SHARE = 5 / 90
