@@ -63,7 +63,6 @@ class Order:
     limit: int | None
     share: float
     seconds: float
-    threads: int = 1
     families: bytes = pickle.dumps({})
 
 
@@ -112,7 +111,7 @@ def _life(line: Connection, order: Order, data: Data, ends: float) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     for name, family in pickle.loads(order.families).items():
         add(name, family)
-    prepare_process(order.threads)
+    prepare_process(1)
     limit = MemoryLimit(order.limit, order.device)
     free = available_bytes(order.device) if order.device.type == "cuda" else None
     try:

@@ -259,11 +259,9 @@ def parameters() -> Table:
 
 def memory(done: Sequence[Row]) -> Table:
     """The report's rule for memory against what was measured, by width and depth."""
-    groups: dict[tuple[int, int], list[Row]] = {}
-    for shape, rows in by_shape(done).items():
-        groups.setdefault((shape.d_model, shape.layers), []).extend(rows)
     found = []
-    for (width, depth), rows in sorted(groups.items()):
+    sizes = grouped(done, lambda row: (row["config"]["d_model"], row["config"]["layers"]))
+    for (width, depth), rows in sorted(sizes.items()):
         size, held = average(rows, "parameters"), average(rows, "memory_bytes")
         found.append([
             str(width), str(depth), f"{size:,.0f}", f"{STORED * size / MIB:,.0f}", f"{TRAINED * size / MIB:,.0f}",

@@ -60,16 +60,6 @@ class Point:
         return json.dumps([self.devices, self.asked, *([self.config] if self.config else [])], sort_keys=True)
 
 
-def nothing(rows: Sequence[Row]) -> list[Any]:
-    """Where an experiment has none."""
-    return []
-
-
-def no_more(*_: Any) -> dict[str, Any]:
-    """The same, by name."""
-    return {}
-
-
 def by_measure(measures: Mapping[str, Work], place: Place, asked: dict[str, Any]) -> Iterator[Said]:
     """Do what was asked for and say what came of it, of work that is of several kinds."""
     return measures[asked["measure"]](place, asked)
@@ -97,9 +87,9 @@ class Experiment:
     line: Callable[[Row], str] = field(default=lambda row: "")
     text: Callable[[Data, ExperimentSettings], Data] | None = None
     ends: str = TRAINED
-    told: Callable[[Point, Sequence[Row]], dict[str, Any]] = field(default=no_more)
-    further: Callable[[Sequence[Row]], list[Point]] = field(default=nothing)
-    files: Callable[[Sequence[Row]], dict[str, str]] = field(default=no_more)
+    told: Callable[[Point, Sequence[Row]], dict[str, Any]] = field(default=lambda point, rows: {})
+    further: Callable[[Sequence[Row]], list[Point]] = field(default=lambda rows: [])
+    files: Callable[[Sequence[Row]], dict[str, str]] = field(default=lambda rows: {})
     families: tuple[str, ...] = ("nanogpt", "translation")
     any_family: bool = False
     recipe: Mapping[str, Any] = field(default_factory=dict)

@@ -127,8 +127,9 @@ def steps(learner: Learner) -> Ways:
     """A step; of several ranks also one without communication, and the communication of as many bytes alone."""
     if not isinstance(learner, ParallelLearner):
         return plain_steps({"step": learner})
-    ways: Ways = {"step": _Logged(learner), "unsynced": partial(_unsynced, learner)}
-    return ways | all_reduces(learner, [gradient_bytes(learner)])
+    size = gradient_bytes(learner)
+    together = partial(dist.all_reduce, torch.zeros(size // 4, device=learner.device))
+    return {"step": _Logged(learner), "unsynced": partial(_unsynced, learner), f"all_reduce {size}": together}
 
 
 def plain_steps(learners: Mapping[str, Learner]) -> Ways:
@@ -139,12 +140,6 @@ def plain_steps(learners: Mapping[str, Learner]) -> Ways:
 def accumulations(learner: Learner, counts: tuple[int, ...]) -> Ways:
     """Steps on batches so many times as large, taken in as many parts; communication is with the last."""
     return {f"accumulate {count}": _Accumulated(learner, count) for count in counts}
-
-
-def all_reduces(learner: Learner, sizes: list[int]) -> Ways:
-    """All ranks add up a tensor of so many bytes."""
-    tensors = {size: torch.zeros(size // 4, device=learner.device) for size in sizes}
-    return {f"all_reduce {size}": partial(dist.all_reduce, tensor) for size, tensor in tensors.items()}
 
 
 def gradient_bytes(learner: Learner) -> int:

@@ -25,7 +25,7 @@ from tune.errors import UserError
 from tune.experiments.base import Experiment, ExperimentSettings, Point, Row, Table
 from tune.experiments.methods import REPORT
 from tune.experiments.prices import EVALUATION_TOKENS
-from tune.experiments.tables import figure
+from tune.experiments.tables import figure, grouped
 from tune.experiments.upstream import EVALUATION_EVERY, UpstreamTraining
 from tune.published import OUR_STAGES, published
 
@@ -145,12 +145,11 @@ def own(place: Place, steps: int, clock: StageClock) -> Iterator[int]:
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     """Seconds and shares, the median over the seeds; ours and the report's."""
-    found: dict[str, list[Row]] = {}
-    for row in (each for each in rows if "stages" in each):
-        found.setdefault(f"{row['asked']['way']}, {row['config']['precision']}", []).append(row["stages"])
+    done = (row for row in rows if "stages" in row)
+    found = grouped(done, lambda row: f"{row['asked']['way']}, {row['config']['precision']}")
     if not found:
         return []
-    ways = {way: {stage: median(each[stage] for each in some) for stage in STAGES} for way, some in found.items()}
+    ways = {way: {each: median(row["stages"][each] for row in some) for each in STAGES} for way, some in found.items()}
     ways["published"] = {OUR_STAGES.get(row["stage"], row["stage"]): row["seconds"] for row in published("stages")}
     columns, lines = ["stage"], [[stage] for stage in (*STAGES, "all")]
     for way, seconds in ways.items():
