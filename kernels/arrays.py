@@ -53,14 +53,6 @@ class Formula:
     tolerance: float = 0.0
 
 
-def _copy_numpy(a: NDArray[Any], b: NDArray[Any], out: NDArray[Any]) -> None:
-    np.copyto(out, a)
-
-
-def _add_numpy(a: NDArray[Any], b: NDArray[Any], out: NDArray[Any]) -> None:
-    np.add(a, b, out)
-
-
 def _triad_numpy(a: NDArray[Any], b: NDArray[Any], out: NDArray[Any]) -> None:
     np.multiply(b, SCALE, out)
     np.add(a, out, out)
@@ -80,11 +72,11 @@ def _hypotenuse_lanes(builder: Any, vector: Any, a: Any, b: Any) -> Any:
 
 
 ADD = Formula(
-    name="add", arrays=3, flops=1, scalar=lambda a, b: a + b, numpy=_add_numpy,
+    name="add", arrays=3, flops=1, scalar=lambda a, b: a + b, numpy=lambda a, b, out: np.add(a, b, out),
     python=lambda a, b: [x + y for x, y in zip(a, b, strict=True)], lanes=lambda builder, _, a, b: builder.fadd(a, b),
 )  # fmt: skip
 COPY = Formula(
-    name="copy", arrays=2, flops=0, scalar=lambda a, b: a, numpy=_copy_numpy,
+    name="copy", arrays=2, flops=0, scalar=lambda a, b: a, numpy=lambda a, b, out: np.copyto(out, a),
     python=lambda a, b: a[:], lanes=lambda builder, _, a, b: a,
 )  # fmt: skip
 TRIAD = Formula(

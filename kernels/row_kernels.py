@@ -232,19 +232,16 @@ def _cross_entropy_python(x: list[list[float]], targets: list[int]) -> list[floa
     return found
 
 
-def _torch(name: str, threads: int) -> Callable[[], Bind]:
+def _torch(name: str, threads: int | None) -> Callable[[], Bind]:
+    """threads: None on a GPU."""
+
     def build() -> Bind:
         from kernels import torch_references as torch_yardsticks  # seconds to import
 
-        return torch_yardsticks.bound(getattr(torch_yardsticks, name), threads)
+        prepare = getattr(torch_yardsticks, name)
+        return torch_yardsticks.on_gpu(prepare) if threads is None else torch_yardsticks.bound(prepare, threads)
 
     return build
-
-
-def _torch_on_gpu(name: str) -> Bind:
-    from kernels import torch_references as torch_yardsticks
-
-    return torch_yardsticks.on_gpu(getattr(torch_yardsticks, name))
 
 
 def _implementations(
@@ -259,7 +256,7 @@ def _implementations(
         Implementation(name="torch", build=_torch(name, 1)),
         Implementation(name="torch-parallel", build=_torch(name, THREADS), parallel=True),
         on_gpu,
-        Implementation(name="torch-cuda", build=lambda: _torch_on_gpu(name), device="gpu"),
+        Implementation(name="torch-cuda", build=_torch(name, None), device="gpu"),
     ]
 
 

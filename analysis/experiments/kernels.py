@@ -75,23 +75,18 @@ def reached(study: Study) -> pd.DataFrame:
     return table.assign(roof=roofs)[columns]
 
 
-def _bandwidth(study: Study, device: str, threads: int) -> float:
-    """Bytes a second; NaN where it was not measured."""
-    peaks = study.facts.get("peaks", {}).get(device, {})
-    return float(peaks.get("bytes_per_second", {}).get(str(threads or 1), np.nan))
-
-
-def _products(study: Study, device: str, threads: int) -> dict[str, float]:
-    """FLOP/s by precision."""
-    peaks = study.facts.get("peaks", {}).get(device, {})
-    found = {name: rates.get(str(threads or 1)) for name, rates in peaks.get("flops_per_second", {}).items()}
-    return {name: float(rate) for name, rate in found.items() if rate is not None}
+def _peaks(study: Study, device: str, threads: int) -> tuple[float, dict[str, float]]:
+    """Bytes a second, NaN where they were not measured; FLOP/s of products by precision."""
+    peaks, many = study.facts.get("peaks", {}).get(device, {}), str(threads or 1)
+    products = {name: rates.get(many) for name, rates in peaks.get("flops_per_second", {}).items()}
+    bandwidth = float(peaks.get("bytes_per_second", {}).get(many, np.nan))
+    return bandwidth, {name: float(rate) for name, rate in products.items() if rate is not None}
 
 
 def _roof(study: Study, device: str, threads: int, intensity: float) -> float:
     """FLOP/s that bandwidth and the fastest products allow; NaN where the bandwidth was not measured."""
-    fastest = max(_products(study, device, threads).values(), default=np.inf)
-    return min(intensity * _bandwidth(study, device, threads), fastest)
+    bandwidth, products = _peaks(study, device, threads)
+    return min(intensity * bandwidth, max(products.values(), default=np.inf))
 
 
 def _title(rows: pd.DataFrame) -> str:
@@ -102,7 +97,7 @@ def _title(rows: pd.DataFrame) -> str:
 def _draw(plot: Axes, study: Study, rows: pd.DataFrame, styles: Mapping[str, tuple[str, str]]) -> None:
     device, threads = rows[["device", "threads"]].iloc[0]
     at = np.geomspace(rows["intensity"].min() / 2, rows["intensity"].max() * BEYOND, 200)
-    bandwidth, products = _bandwidth(study, device, threads), _products(study, device, threads)
+    bandwidth, products = _peaks(study, device, threads)
     allowed = at * bandwidth
     if not np.isnan(bandwidth):
         plot.plot(at, np.minimum(allowed, max(products.values(), default=np.inf)), c=GREY, lw=1.4)
