@@ -3,7 +3,7 @@
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,6 +177,18 @@ def legend_above(plot: Axes, handles: Sequence[Artist] | None = None, *, columns
         )
         if legend.get_window_extent().x1 <= end:
             return
+
+
+def stacked_bars(plot: Axes, table: pd.DataFrame, colors: Mapping[str, str], height: float) -> np.ndarray:
+    """A bar for each row, named at the left, of these columns one behind the other; the first row is on top. Where each
+    ends."""
+    places, ends = np.arange(len(table)), np.zeros(len(table))
+    for column, color in colors.items():
+        plot.barh(places, table[column], left=ends, color=color, label=column, height=height)
+        ends = ends + table[column].to_numpy(float)
+    plot.set(yticks=places, yticklabels=table.index, ylim=(len(table) - 0.4, -0.6))
+    plot.grid(axis="y", visible=False)
+    return ends
 
 
 OVER_SEEDS = "Bars: 95 % intervals over seeds, where there are several."

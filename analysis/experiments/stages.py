@@ -1,12 +1,9 @@
 """What the seconds of a training go to, before and after."""
 
-from itertools import accumulate
-
-import numpy as np
 import pandas as pd
 
 from analysis.study import Study, experiment_rows, published
-from analysis.style import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, Picture, axes, legend_above
+from analysis.style import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, Picture, axes, legend_above, stacked_bars
 from tune.published import OUR_STAGES
 
 COLORS = {
@@ -29,15 +26,10 @@ def stage_bars(study: Study) -> Picture:
     """A stacked bar of seconds for each way."""
     table = stages_table(study)
     figure, (plot,) = axes(height=1.4 + 0.5 * len(table))
-    places = np.arange(len(table))
-    ends = list(accumulate((table[stage].to_numpy() for stage in COLORS), initial=np.zeros(len(table))))
-    for (stage, color), begin in zip(COLORS.items(), ends, strict=False):
-        plot.barh(places, table[stage], left=begin, color=color, label=stage, height=0.65)
-    for place, whole in zip(places, ends[-1], strict=True):
-        plot.text(float(whole), float(place), f" {whole:.1f} s", va="center", fontsize=9)
-    plot.set(yticks=places, yticklabels=table.index, xlabel="s", ylim=(len(table) - 0.4, -0.6))
-    plot.set_xlim(0, 1.12 * ends[-1].max())
-    plot.grid(axis="y", visible=False)
+    ends = stacked_bars(plot, table, COLORS, 0.65)
+    for place, whole in enumerate(ends):
+        plot.text(float(whole), place, f" {whole:.1f} s", va="center", fontsize=9)
+    plot.set(xlabel="s", xlim=(0, 1.12 * ends.max()))
     legend_above(plot, columns=3)
     return Picture(
         name="stages-bars",

@@ -19,6 +19,7 @@ from analysis.style import (
     legend_above,
     levels,
     log_axis,
+    stacked_bars,
     time_ticks,
 )
 from tune.errors import UserError
@@ -60,21 +61,14 @@ def burn_down(study: Study) -> Picture:
     time_ticks(plot.xaxis)
     plot.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     legend_above(plot)
+    times, seconds = (map(tables.duration, each) for each in (moments, top))
     return Picture(
         name="burn-down",
         title="The cap, burning down",
         text="Line: what was left of the cap; areas above it: what took the rest.",
         figure=figure,
         data=table.assign(left=top),
-        hover=(
-            plot,
-            moments,
-            top,
-            [
-                f"after {tables.duration(moment)}: {tables.duration(left)} left"
-                for moment, left in zip(moments, top, strict=True)
-            ],
-        ),
+        hover=(plot, moments, top, [*map("after {}: {} left".format, times, seconds)]),
     )
 
 
@@ -89,20 +83,13 @@ def bills(study: Study) -> Picture:
     table = charges.pivot_table(index=["trial", "family"], columns="what", values="seconds", fill_value=0.0)
     table = table.reindex(columns=list(WHAT_COLORS), fill_value=0.0)
     table = table.loc[table.sum(axis=1).sort_values(ascending=False).index]
-    shown = table.head(BILLS).rename(index=str)
-    labels = [f"{trial} {family}" for trial, family in shown.index]
+    shown = table.head(BILLS).set_axis([f"{trial} {family}" for trial, family in table.index[:BILLS]])
     if len(table) > BILLS:
-        rest = table.iloc[BILLS:].sum().rename(("rest", ""))
+        rest = table.iloc[BILLS:].sum().rename(f"{len(table) - BILLS} others")
         shown = pd.concat((shown, rest.to_frame().T))
-        labels.append(f"{len(table) - BILLS} others")
     figure, (plot,) = axes(height=0.8 + 0.21 * len(shown))
-    places = np.arange(len(shown))
-    left = np.zeros(len(shown))
-    for what in (name for name in WHAT_COLORS if shown[name].sum() > 0):
-        plot.barh(places, shown[what], left=left, color=WHAT_COLORS[what], label=what, height=0.75)
-        left += shown[what].to_numpy(float)
-    plot.set(yticks=places, yticklabels=labels, xlabel="device-seconds", ylim=(len(shown) - 0.4, -0.6))
-    plot.grid(axis="y", visible=False)
+    stacked_bars(plot, shown, {what: color for what, color in WHAT_COLORS.items() if shown[what].sum() > 0}, 0.75)
+    plot.set_xlabel("device-seconds")
     legend_above(plot)
     return Picture(
         name="bills",
@@ -168,25 +155,15 @@ def prices(study: Study) -> Picture:
     log_axis(plot.xaxis, table["price"], tables.plain)
     log_axis(plot.yaxis, table["charged"], tables.plain)
     plot.legend(loc="upper left")
+    columns = (table[name] for name in ("trial", "price", "charged"))
+    told = [*map("{}: {:.1f} device-seconds predicted, {:.1f} charged".format, *columns)]
     return Picture(
         name="prices",
         title="Predicted against real prices",
         text=f"Cost over price of {len(table)} leases: median {middle:.2f}, nine in ten {low:.2f} to {high:.2f}.",
         figure=figure,
         data=table.assign(ratio=ratio),
-        hover=(
-            plot,
-            table["price"],
-            table["charged"],
-            [
-                *map(
-                    "{}: {:.1f} device-seconds predicted, {:.1f} charged".format,
-                    table["trial"],
-                    table["price"],
-                    table["charged"],
-                )
-            ],
-        ),
+        hover=(plot, table["price"], table["charged"], told),
     )
 
 

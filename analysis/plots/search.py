@@ -200,6 +200,11 @@ def curves(results: Results, family: str) -> Picture:
     log_axis(plot.xaxis, shown[along], formats.short_count if measure.own else formats.short_duration)
     number_axis(plot.yaxis, shown[value], log=not measure.own)
     plot.legend(loc="upper right" if measure.low_first else "lower right", title="furthest level")
+    told = [
+        f"{trial}: {words}\n{measure.name} {formats.number(reached)} after "
+        f"{f'{after:,} steps' if measure.own else f'{formats.duration(after)} of training'}"
+        for trial, words, reached, after in shown[["trial", "words", value, along]].itertuples(index=False)
+    ]
     cut = f" Of more trials the {MOST_LINES} that end best are drawn." if points["trial"].nunique() > len(ends) else ""
     return Picture(
         name=f"curves-{family}",
@@ -207,16 +212,7 @@ def curves(results: Results, family: str) -> Picture:
         text=f"A line for each trial, bolder the further it went. Named is what leads the ranking.{cut}",
         figure=figure,
         data=points.drop(columns="words"),
-        hover=(
-            plot,
-            shown[along],
-            shown[value],
-            [
-                f"{trial}: {words}\n{measure.name} {formats.number(reached)} after "
-                f"{f'{after:,} steps' if measure.own else f'{formats.duration(after)} of training'}"
-                for trial, words, reached, after in shown[["trial", "words", value, along]].itertuples(index=False)
-            ],
-        ),
+        hover=(plot, shown[along], shown[value], told),
     )
 
 
