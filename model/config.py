@@ -51,7 +51,6 @@ OF_ARCHITECTURE: dict[str, dict[str, Any]] = {
 """What differs from the recipe of nanogpt."""
 ONCE: dict[str, Any] = {"architecture": "modern", "optimizer": "adamw", "taps": 0, "dropout_after": 0.0}
 """What a stored config or recipe had that does not say, as there was no choice then."""
-FAMILIES = tuple(RECIPES)
 
 
 def family_recipe(family: str, architecture: object = None) -> dict[str, Any]:

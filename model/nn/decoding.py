@@ -18,7 +18,7 @@ six models .6 was .15 BLEU and chrF worse in the mean, on the validation split, 
 
 
 class Past:
-    """The keys and values of the tokens decoded so far, for each layer (L, B, H, T, K)."""
+    """The keys and values of the tokens decoded so far, at most `limit`, for each layer (L, B, H, T, K)."""
 
     def __init__(self, layers: int, limit: int) -> None:
         self.length = 0
@@ -60,7 +60,7 @@ def beam_search(
     """
     config, device = model.config, source.device
     before_step()
-    memory, past = model.encode(source, unpadded), model.past(limit)
+    memory, past = model.encode(source, unpadded), Past(config.layers, limit)
     memory = memory.select(torch.arange(len(source), device=device).repeat_interleave(width))  # (B W)
     best: list[list[int]] = [[] for _ in range(len(source))]
     rows = torch.arange(len(source), device=device)  # which sentence each row of the batch is

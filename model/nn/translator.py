@@ -123,10 +123,6 @@ class Translator(nn.Module):
             past.length += length
         return linear(norm(x) * self.scaling.logits, self.embedding.weight.to(x.dtype))
 
-    def past(self, limit: int) -> Past:
-        """An empty past with room for `limit` tokens."""
-        return Past(self.config.layers, limit)
-
     def _turns(self, begin: int, end: int) -> Turns:
         """The tables (T, K) of positions `begin` to `end`; there is no longest sentence."""
         tables: Turns = self.cosines, self.sines

@@ -42,9 +42,6 @@ class Levers:
     compression: str | None = None
 
 
-PLAIN = Levers()
-
-
 class SharedBatches(EndlessBatches):
     """Of each whole batch the rows of one rank; `tokens` stay the whole batch's, and the state is the whole's.
 
@@ -93,7 +90,7 @@ class ParallelLearner(Learner):
         data: Data,
         device: torch.device,
         micro_batches: int = 1,
-        levers: Levers = PLAIN,
+        levers: Levers = Levers(),
     ):
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         super().__init__(config, data, device, micro_batches)
@@ -134,9 +131,9 @@ class ParallelLearner(Learner):
         super().set_random_state(random)
 
 
-def make_learner(config: Config, data: Data, device: torch.device, levers: Levers = PLAIN) -> Learner:
+def make_learner(config: Config, data: Data, device: torch.device) -> Learner:
     """One that learns together with the other ranks, where there are any."""
-    return ParallelLearner(config, data, device, levers=levers) if ranks() > 1 else Learner(config, data, device)
+    return (ParallelLearner if ranks() > 1 else Learner)(config, data, device)
 
 
 def ranks() -> int:

@@ -90,11 +90,6 @@ class Looks:
         self.watching, self.lowest, self.best = False, Lowest(), list[Tensor]()
         self.too_large: set[tuple[str, int | None]] = set()  # evaluations for which memory did not suffice
 
-    @property
-    def without_subset(self) -> bool:
-        """Whether memory did not suffice for it."""
-        return ("valid", self.tokens) in self.too_large
-
     def due(self) -> dict[str, Evaluation | None]:
         """The evaluations that are due now in a final segment, or in a watched one; the first comes early, to learn
         what they take, and to know what such a segment began with."""

@@ -280,7 +280,7 @@ class _Training:
         valid = evaluations.get("valid")
         if ended == "diverged" or (valid is not None and not math.isfinite(valid.loss)):
             self.written, ended = None, "diverged"
-        elif valid is None and self.looks.without_subset:
+        elif valid is None and ("valid", self.evaluation_tokens) in self.looks.too_large:
             ended = "unmeasured"
         return self._report(ended, **evaluations)
 

@@ -22,7 +22,7 @@ import ray.tune
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler
 
-from model.config import FAMILIES, Data
+from model.config import RECIPES, Data
 from model.training import looks
 from model.training.memory import prepare_process
 from model.training.time_budget import Segment
@@ -136,7 +136,7 @@ def main(arguments: list[str]) -> int:
     """Search, and print one line on what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--family", choices=FAMILIES, required=True)
+    parser.add_argument("--family", choices=RECIPES, required=True)
     parser.add_argument("--budget", type=parse_duration, required=True)
     parser.add_argument("--life", type=float, default=LIFE_SHARE, help="share of the budget (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)

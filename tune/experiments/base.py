@@ -106,19 +106,17 @@ class Trials:
         """A trial that runs; checkpoints bear its name."""
         own = dict(self._config.own) or {name: getattr(self._config, name) for name in DIMENSIONS}
         config = json.dumps({**own, **point.config, "devices": point.devices})
-        known = self._journal.rows("SELECT trial FROM trials WHERE config = ?", config)
-        return str(known[0]["trial"]) if known else self._new(config)
+        if known := self._journal.rows("SELECT trial FROM trials WHERE config = ?", config):
+            return str(known[0]["trial"])
+        trial = f"t{len(self._journal.rows('SELECT trial FROM trials')) + 1:03d}"
+        row = {"trial": trial, "family": self._config.family, "config": config, "state": "running"}
+        self._journal.insert("trials", row | {"created": self._clock()})
+        return trial
 
     def measured(self, point: Point, row: Row) -> None:
         """The trial is over, as far as one knows."""
         known = {"parameters": row["parameters"]} if "parameters" in row else {}
         self._journal.update("trials", self.of(point), {"state": "finished"} | known)
-
-    def _new(self, config: str) -> str:
-        trial = f"t{len(self._journal.rows('SELECT trial FROM trials')) + 1:03d}"
-        row = {"trial": trial, "family": self._config.family, "config": config, "state": "running"}
-        self._journal.insert("trials", row | {"created": self._clock()})
-        return trial
 
 
 SCALES = tuple(float(f"{digit}e-{power}") for power in range(1, 5) for digit in (5, 2, 1))
