@@ -218,9 +218,8 @@ def select(table: pd.DataFrame, condition: str) -> pd.DataFrame:
 
 def check(settings: RankSettings, measure: Measure) -> None:
     """UserError: a flag that asks for sizes or perplexities, of which a user's loop has none."""
-    default = RankSettings()
     for name in OF_FAMILIES if measure.own else ():
-        if getattr(settings, name) != getattr(default, name):
+        if getattr(settings, name) != getattr(RankSettings, name):
             rule = f"is of sizes and perplexities, and a training loop of your own goes by {measure.name}: leave it out"
             raise invalid(name, f"{settings.by!r}: {rule}" if name == "by" else rule)
 

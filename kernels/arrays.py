@@ -63,10 +63,6 @@ def _hypotenuse_numpy(a: NDArray[Any], b: NDArray[Any], out: NDArray[Any]) -> No
     np.sqrt(np.add(out, b * b, out), out)
 
 
-def _triad_lanes(builder: Any, vector: Any, a: Any, b: Any) -> Any:
-    return builder.fadd(a, builder.fmul(b, vector([SCALE] * LANES)))
-
-
 def _hypotenuse_lanes(builder: Any, vector: Any, a: Any, b: Any) -> Any:
     return square_root(builder, vector, builder.fadd(builder.fmul(a, a), builder.fmul(b, b)))
 
@@ -81,7 +77,8 @@ COPY = Formula(
 )  # fmt: skip
 TRIAD = Formula(
     name="triad", arrays=3, flops=2, scalar=lambda a, b: a + SCALE * b, numpy=_triad_numpy,
-    python=lambda a, b: [x + SCALE * y for x, y in zip(a, b, strict=True)], lanes=_triad_lanes, tolerance=1e-15,
+    python=lambda a, b: [x + SCALE * y for x, y in zip(a, b, strict=True)], tolerance=1e-15,
+    lanes=lambda builder, vector, a, b: builder.fadd(a, builder.fmul(b, vector([SCALE] * LANES))),
 )  # fmt: skip
 HYPOTENUSE = Formula(
     name="hypotenuse", arrays=3, flops=4, scalar=lambda a, b: math.sqrt(a * a + b * b), numpy=_hypotenuse_numpy,

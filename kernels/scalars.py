@@ -34,10 +34,6 @@ def _two_numbers(size: int, random: np.random.Generator) -> Inputs:
     return float(x), float(y)
 
 
-def _special_numbers(inputs: Inputs) -> Inputs:
-    return math.inf, math.nan
-
-
 def _c(name: str) -> Any:
     return lambda: returned(c_function(name, ctypes.c_double, ctypes.c_double, ctypes.c_double))
 
@@ -56,7 +52,7 @@ KERNELS = (
     ),
     Kernel(
         name="scalar_add", dtype="float64", inputs=_two_numbers, reference=lambda x, y: x + y,
-        unit="calls", sized=False, special=_special_numbers,
+        unit="calls", sized=False, special=lambda inputs: (math.inf, math.nan),
         implementations=[
             Implementation(name="python", build=lambda: returned(add)),
             Implementation(name="numpy", build=lambda: returned(np.add)),

@@ -128,7 +128,9 @@ def set_compute(model: nn.Module, precision: str) -> None:
     On a CPU fused attention is slow in bf16, and wherever oneDNN does the fp32 products.
     """
     dtype = compute_dtype(precision)
-    fused = next(model.parameters()).device.type != "cpu" or (dtype == torch.float32 and not _onednn_fp32_is_on())
+    fused = next(model.parameters()).device.type != "cpu" or (
+        dtype == torch.float32 and _MKLDNN.fp32_precision != "bf16"
+    )
     for module in model.modules():
         if isinstance(module, Embedding):
             module.compute_dtype = dtype
@@ -217,10 +219,6 @@ def _onednn_fp32_pays() -> bool:
         return bool(error < _TRUE_FP32) and _speed_up(lambda: product("ieee"), lambda: product("bf16")) >= _FASTER
     finally:
         _MKLDNN.fp32_precision = before
-
-
-def _onednn_fp32_is_on() -> bool:
-    return bool(_MKLDNN.fp32_precision == "bf16")
 
 
 def _probe() -> Tensor:

@@ -140,7 +140,8 @@ def _family(
     shortest = unit * step_seconds
     if cell.table.own_mode:  # a step stands for a second of training
         steps, unit, step_seconds = cell.life * cell.cap, max(curve.seconds_per_report for curve in curves), 1.0
-        shortest = max(unit, _middle(curves).warm_up_seconds)
+        middle = _middle(curves)
+        shortest = max(unit, middle.warm_up_steps * middle.step_seconds)
     policy: Policy
     idea, price = cell.scheduler.removeprefix(WITHOUT), engine.price_of("replay")
     if _ours(cell):

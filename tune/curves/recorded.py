@@ -47,11 +47,6 @@ class Curve:
         return self.seconds_per_report / self.steps_per_report
 
     @property
-    def warm_up_seconds(self) -> float:
-        """Device-seconds of the warm-up of the rate."""
-        return self.warm_up_steps * self.step_seconds
-
-    @property
     def report_every(self) -> float:
         """Steps between two reports."""
         return self.steps_per_report
