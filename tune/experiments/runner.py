@@ -15,10 +15,8 @@ from typing import Any
 import ray
 from tensorboard.plugins.text.summary_v2 import text_pb
 
-from model.config import Config, Data
 from tune.backend.session import local_ray
 from tune.backend.worker_group import LeaseOver, Orders, Task, WorkerGroup, new_desk
-from tune.devices import Devices
 from tune.display.console import Progress, Voice, last_word, screen_apart
 from tune.display.tensorboard import EventFile, SystemRun, scalar
 from tune.errors import called, told_in_one_line
@@ -85,10 +83,7 @@ class Bench:
     """trials: to whom it all is put down; folder: the study's; write: takes a line for the user. A Ray is up."""
 
     experiment: Experiment
-    points: Sequence[Point]
-    config: Config
-    data: Data
-    devices: Devices
+    context: ExperimentContext
     accounting: Accounting
     trials: Trials
     folder: Path
@@ -109,11 +104,11 @@ class Bench:
     @cached_property
     def _shared(self) -> Any:
         """The data, once for all groups."""
-        return ray.put(self.data)
+        return ray.put(self.context.data)
 
     def rows(self) -> list[Row]:
         """The last row of each point, in the order of the points."""
-        return self._rows([*self.points, *self._further()])
+        return self._rows([*self.context.points, *self._further()])
 
     def _rows(self, points: Sequence[Point]) -> list[Row]:
         found = last_rows(self.accounting.journal.rows(STORED, self.experiment.name))
@@ -121,12 +116,12 @@ class Bench:
 
     def _further(self) -> list[Point]:
         """The points that follow from the first, once each of these has its row."""
-        rows = self._rows(self.points)
-        return self.experiment.further(rows) if len(rows) == len(self.points) else []
+        rows = self._rows(self.context.points)
+        return self.experiment.further(rows) if len(rows) == len(self.context.points) else []
 
     def measure(self) -> None:
         """Give each point its row."""
-        self._measure(self.points)
+        self._measure(self.context.points)
         self._measure(self._further())
 
     def _measure(self, points: Sequence[Point]) -> None:
@@ -148,7 +143,7 @@ class Bench:
     def _measured(self, group: Sequence[Point], share: float, later: float) -> int:
         """How many of the first points of a group have a row now; later: the price of the other groups."""
         devices, done = group[0].devices, 0
-        slots = self.devices.slots_of(devices)
+        slots = self.context.devices.slots_of(devices)
         seconds = START_SECONDS + END_SECONDS + sum(point.given(share) for point in group) + LATE_SECONDS
         seconds = min(seconds, affordable(self.accounting, slots))
         first = self.trials.of(group[0])
@@ -192,10 +187,10 @@ class Bench:
         assert self.experiment.work is not None
         folder = self.folder / "checkpoints"
         orders = Orders(
-            work=self.experiment.work, line=line, config=self.config, data=self._shared, folder=folder,
-            families=travelling(), ends=hold.moment,
+            work=self.experiment.work, line=line, config=self.context.config, data=self._shared,
+            folder=folder, families=travelling(), ends=hold.moment,
         )  # fmt: skip
-        group = WorkerGroup(devices, orders, desk, self.devices.gpus, hold)
+        group = WorkerGroup(devices, orders, desk, self.context.devices.gpus, hold)
         try:
             yield group
             group.dismiss()
@@ -300,7 +295,6 @@ def make_bench(experiment: Experiment, context: ExperimentContext, journal: Jour
     note_facts(facts_of(settings, context.devices, text, experiment=experiment.name), journal)
     (journal.folder / heartbeat.FOLDER).mkdir(exist_ok=True)
     return Bench(
-        experiment=experiment, points=context.points, config=context.config, data=context.data,
-        devices=context.devices, accounting=Accounting(journal, ledger, clock),
+        experiment=experiment, context=context, accounting=Accounting(journal, ledger, clock),
         trials=Trials(journal, context.config, clock), folder=journal.folder, write=write,
     )  # fmt: skip
