@@ -130,14 +130,14 @@ def make_family(
     policy = Confirming(
         frame, ladder or frame.fit(seconds / share, wall), price_of, lambda trial: suggestions.favour(trial)
     )
-    policy.learn(learned.trials)
+    policy.standings.learn(learned.trials)
     suggestions = Suggester(
         space, seed=settings.seed, search=settings.search,
         prior=prior(
             space.default(), family=name, weights=recipe.weights, tokens=recipe.tokens,
             text_tokens=context.data[name].training_tokens,
         ),
-        outlook=Outlook(partial(parameters, context, name), policy.outlook, speeds, policy.addition),
+        outlook=Outlook(partial(parameters, context, name), policy.outlook, speeds, policy.standings.addition),
         first=learned.first, asked=first_configs(settings, space),
         alike=("dropout",) if recipe.dropout_after else (),
     )  # fmt: skip

@@ -118,7 +118,7 @@ def standing(
         frame = frame_of(settings, name, known, slots=slots, share=share, shortest=SHORTEST_RUNG_SECONDS)
         favour = favour_of(settings, name, recipes[name], journal)
         policies[name] = Confirming(frame, ladder, lambda trial, rung: math.inf, favour)
-        policies[name].learn(known.trials)
+        policies[name].standings.learn(known.trials)
         families[name] = Family(
             seconds=seconds, policy=policies[name], cost_model=CostModel(), suggestions=Unasked(),
             equal_tokens=settings.rungs == "tokens", warm_up_steps=recipes[name].warm_up_steps,

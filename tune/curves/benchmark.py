@@ -156,8 +156,8 @@ def _family(
         sizes = {label(curve.config): float(curve.parameters) for curve in curves}
         if idea != OUTLOOK:
             supply.outlook = Outlook(
-                lambda config: sizes[label(config)], policy.outlook, addition=policy.addition
-            )  # fmt: skip
+                lambda config: sizes[label(config)], policy.outlook, addition=policy.standings.addition
+            )
     else:
         from tune.curves.baselines import made  # Ray and Optuna come only with those of theirs
 

@@ -77,7 +77,7 @@ class Confirming(SuccessiveHalving):
         other = (
             self._begun[1]
             if number > 1
-            else next((trial for trial in self._standings.waiting() if trial != leader), None)
+            else next((trial for trial in self.standings.waiting() if trial != leader), None)
         )
         least = self.ladder.overhead + self.ladder.first if self._times else 0.0  # for a second comparison
         if other is None or min(left.seconds, left.wall) < each or each < least:

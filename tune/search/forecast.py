@@ -360,8 +360,10 @@ class Standings:
         return min(waiting, key=adds)
 
     def addition(self, size: float, forecast: Forecast) -> float | None:
-        """What a new trial of so many weights is expected to add to the front of all; None: there is none yet."""
-        return addition(math.log1p(size), forecast, *self._front(0))[0] if self._compared() else None
+        """What a new trial of so many weights is expected to add to the front of all; None: there is none yet, or the
+        loss counts."""
+        there = self._of_front and self._compared()
+        return addition(math.log1p(size), forecast, *self._front(0))[0] if there else None
 
     def sharing(self, seconds: float, longest: float, least: Callable[[str], float]) -> tuple[str, float] | None:
         """Who has the next last segment, and how many seconds, where so many are shared by as many of those that wait

@@ -106,7 +106,7 @@ class Listing(SuccessiveHalving):
     def finishing(self, trial: str) -> None:
         """A trial is on its way to its end; to tell it again changes nothing. Of several of one configuration it is the
         one that has the steps of its goal."""
-        self._standings.depart(trial, None)
+        self.standings.depart(trial, None)
         booked, goal = self._of[trial], self._records[trial].goal
         if self._listed[booked].steps != goal:
             wanted = self._listed[booked].config, goal

@@ -157,15 +157,13 @@ class OtherCaps:
     """Of one family. trials: those that may go on, as far as a law tells of them; none as long as there is none."""
 
     def __init__(self, policy: SuccessiveHalving, behind: Behind) -> None:
-        self._policy, self._behind = policy, behind
-        going = {
-            name: each for name, each in policy.trials.items() if each.state != "ended" and policy.foretold(name, 1.0)
-        }
+        self._policy, self._behind, foretell = policy, behind, policy.standings.foretold
+        going = {name: each for name, each in policy.trials.items() if each.state != "ended" and foretell(name, 1.0)}
         self.trials = sorted([name for name, each in going.items() if not each.past_best] or going)
         ratios = [
             (math.log(end.loss / foretold[0]), foretold[1] ** -2)
             for end in behind.ends
-            if end.trial in policy.trials and (foretold := policy.foretold(end.trial, end.tokens))
+            if end.trial in policy.trials and (foretold := foretell(end.trial, end.tokens))
         ]
         weight = sum(weight for _, weight in ratios)
         self._ratio = sum(ratio * weight for ratio, weight in ratios) / weight if ratios else 0.0
@@ -191,7 +189,7 @@ class OtherCaps:
 
     def _by_law(self, trial: str, tokens: float) -> Forecast:
         """At a constant rate."""
-        foretold = self._policy.foretold(trial, tokens)
+        foretold = self._policy.standings.foretold(trial, tokens)
         assert foretold, "there is a law"
         return foretold
 
@@ -233,7 +231,7 @@ class OtherCaps:
         """Trials, and their tokens after so many seconds of training, the one first that leads by what it has then."""
 
         def entry(end: tuple[str, float]) -> tuple[float, str]:
-            return self._policy.promise(end[0], self.expected(*end)), end[0]
+            return self._policy.standings.promise(end[0], self.expected(*end)), end[0]
 
         return sorted(((trial, self._rate(trial) * seconds) for trial in trials), key=entry)
 

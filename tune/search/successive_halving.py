@@ -6,14 +6,13 @@ Pure: no clock, no randomness. What is decided follows from the events it was to
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tune.reports import KEPT_BACK, TIE
-from tune.search.forecast import NO_PROGRESS, Progress, Standing, Standings
+from tune.search.forecast import NO_PROGRESS, Progress, Standings
 from tune.search.front import Forecast, expected_gain
 from tune.search.ladder import Frame, Ladder
-from tune.search.scaling_law import Observation
 from tune.search_space import Config
 from tune.units import duration_text
 
@@ -133,11 +132,12 @@ class SuccessiveHalving:
         self._frame, self.ladder, self._price, self.more = frame, ladder, price, True
         self._used = [0.0] * (ladder.top + 1)
         self._rules = frame.rules
-        self._standings = Standings(
+        self.standings = Standings(
             lambda rung: self.ladder.falls(rung), lambda rung, seconds: self.ladder.ahead(rung, seconds),
             rises=frame.rules.past_best, law=frame.rules.law, doubt=frame.rules.doubt, metric=frame.metric,
             of_front=frame.rules.front, favour=favour,
         )  # fmt: skip
+        self.trials = self.standings.trials
         self._finisher: str | None = None
         self._ends: dict[str, float] = {}
         """Training of trials that had their decay, in seconds of their lives."""
@@ -153,18 +153,13 @@ class SuccessiveHalving:
     @property
     def past_best(self) -> bool:
         """Whether any trial is past its best: the law tells nothing of the ends of the others then."""
-        return bool(self._standings.turned)
+        return bool(self.standings.turned)
 
     @property
     def hopeless(self) -> bool:
         """In this run so many failed with one error, and none reached a rung, that there is no use in another."""
         alike = max((self._errors - self._errors_before).values(), default=0)
         return alike >= ALIKE and not self._heard
-
-    @property
-    def trials(self) -> dict[str, Standing]:
-        """Where each trial stands."""
-        return self._standings.trials
 
     def rung_seconds(self, rung: int) -> float:
         """Training seconds of a trial's life at a rung."""
@@ -174,48 +169,32 @@ class SuccessiveHalving:
         """What a new trial is expected to have at its end that trains on so many tokens a second; None: too little is
         known, or its end is one of its own, or its best."""
         by_law = math.isinf(self.ladder.life) and not self.past_best
-        return self._standings.outlook(size, self.ladder.end * speed) if by_law else None
-
-    def addition(self, size: float, forecast: Forecast) -> float | None:
-        """What a new trial of so many weights is expected to add to the front; None: none, or the loss counts."""
-        return self._standings.addition(size, forecast) if self._rules.front else None
-
-    def foretold(self, trial: str, tokens: float) -> Forecast | None:
-        """As Standings has it."""
-        return self._standings.foretold(trial, tokens)
-
-    def promise(self, trial: str, forecast: Forecast) -> float:
-        """As Standings has it."""
-        return self._standings.promise(trial, forecast)
+        return self.standings.outlook(size, self.ladder.end * speed) if by_law else None
 
     def enough(self, trial: str, seconds: float = math.inf) -> float | None:
         """The training in all from which on a second more brings a trial too little; None where a last segment of so
         many seconds does not get there, no gain is asked for, or there is no law."""
         most = self.trials[trial].progress.seconds + min(seconds, 2 * self.ladder.seconds)
         gain = self._rules.least_gain
-        enough = self._standings.enough(trial, gain, most) if gain else most
+        enough = self.standings.enough(trial, gain, most) if gain else most
         return enough if enough < most else None
-
-    def learn(self, trials: Sequence[Sequence[Observation]]) -> None:
-        """What trials of earlier studies observed on the same text, before any trial of this one."""
-        self._standings.learn(trials)
 
     # --- events
 
     def promoted(self, trial: str, rung: int, seconds: float) -> None:
         """A trial is on its way to a rung, for so many seconds of a slot; to tell it again changes nothing."""
-        if self._standings.depart(trial, rung):
+        if self.standings.depart(trial, rung):
             self.trials[trial].price = seconds
             self._use(rung, seconds)
 
     def finishing(self, trial: str) -> None:
         """A trial is in its last segment; to tell it again changes nothing."""
-        self._standings.depart(trial, None)
+        self.standings.depart(trial, None)
         self._finisher = trial if self._finisher is None else self._finisher
 
     def confirming(self, trial: str, of: str) -> None:
         """A trial trains the configuration of another one anew; to tell it again changes nothing."""
-        self._standings.depart(trial, None)
+        self.standings.depart(trial, None)
 
     def reported(
         self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS
@@ -224,23 +203,23 @@ class SuccessiveHalving:
 
         telling: its drop over the last rung tells how it will go on; not so within a warm-up of the learning rate.
         """
-        self._standings.record(trial, rung, loss, telling=telling, progress=progress)
+        self.standings.record(trial, rung, loss, telling=telling, progress=progress)
         self._heard = self._heard or math.isfinite(loss)
         if self.ladder.rung_seconds(rung) >= self.ladder.life:
-            self._standings.close(trial, "finished")
+            self.standings.close(trial, "finished")
 
     def interrupted(self, trial: str) -> None:
         """A segment ended before its goal: the trial waits where it was."""
         standing = self.trials[trial]
         if standing.goal is not None:
             self._use(standing.goal, -standing.price)
-        self._standings.pause(trial)
+        self.standings.pause(trial)
         self._release(trial)
 
     def finished(self, trial: str, training: float = 0.0) -> None:
         """A trial is at its end, after so many seconds of training."""
         self._ends[trial], self._heard = training, True
-        self._standings.close(trial, "finished")
+        self.standings.close(trial, "finished")
         if math.isfinite(self.ladder.life):
             self._release(trial)
 
@@ -248,7 +227,7 @@ class SuccessiveHalving:
         """A trial ended by itself, for good: the search goes on. trained: on this lease, if only for a step."""
         self._returned.append(trial)
         self._heard = self._heard or trained
-        self._standings.close(trial, "finished")
+        self.standings.close(trial, "finished")
         self._release(trial)
 
     def known(self, life: float, gap: float) -> None:
@@ -260,12 +239,12 @@ class SuccessiveHalving:
         """A trial is past its best, which is kept, with this loss, after so many seconds of training: it is at its end,
         and the search goes on."""
         self._heard = True
-        self._standings.turn(trial, loss, training)
+        self.standings.turn(trial, loss, training)
         self._release(trial)
 
     def ended(self, trial: str, reason: str) -> None:
         """A trial is over: diverged, memory, price, error."""
-        self._standings.close(trial, "ended")
+        self.standings.close(trial, "ended")
         self._release(trial)
         if reason.startswith("error"):
             self._errors[VARYING.sub("#", reason)] += 1
@@ -288,9 +267,9 @@ class SuccessiveHalving:
         self.ladder, self._finisher = ladder, None
         self._use(ladder.top, 0.0)
         for trial, standing in self.trials.items():
-            if standing.state == "finished" and trial not in self._standings.turned and trial not in self._returned:
+            if standing.state == "finished" and trial not in self.standings.turned and trial not in self._returned:
                 standing.state = "paused"
-        self._standings.again()
+        self.standings.again()
 
     # --- decisions
 
@@ -325,7 +304,7 @@ class SuccessiveHalving:
                 if self._affords_another(free):
                     return Start(f"of {quota:.0f} s for rung 0, {used:.0f} are used")
                 continue
-            trial, flying = self._standings.first(rung - 1), self._standings.flying(rung - 1)
+            trial, flying = self.standings.first(rung - 1), self.standings.flying(rung - 1)
             if trial is not None and self._rather_new(rung):
                 anew = self._new_before_rung_1(min(free, left.seconds - self.ladder.kept))
                 continue
@@ -343,12 +322,12 @@ class SuccessiveHalving:
         """Where a deadline leaves more than the leaders can use, and these have a slot each: from the top rung down one
         trial in eta of those below goes up, else a new one begins (ASHA, Li et al. 2020, arXiv:1810.05934)."""
         climbs = left.binding and left.running and math.isfinite(self.ladder.life) and not self._rules.front
-        if not climbs or not self._standings.led_by(LEADERS):
+        if not climbs or not self.standings.led_by(LEADERS):
             return None
         seconds = min(left.seconds, left.wall)
         for rung in range(self.ladder.top, 0, -1):
-            trial = self._standings.first(rung - 1)
-            if trial is None or self._standings.share(rung) * self.ladder.eta >= 1:
+            trial = self.standings.first(rung - 1)
+            if trial is None or self.standings.share(rung) * self.ladder.eta >= 1:
                 continue
             if self._rather_new(rung):
                 continue
@@ -362,11 +341,11 @@ class SuccessiveHalving:
         room = self._free(left) if self._finisher is None else 0.0
         if shared := self._share(left):
             return shared
-        trial, risen = self._standings.leader(), self._standings.leader(past_best=True)
+        trial, risen = self.standings.leader(), self.standings.leader(past_best=True)
         if self.past_best and not self._rules.front:
-            waiting, risen = self._standings.waiting(), None
-            trial = next((each for each in waiting if self._standings.may_gain(each, seconds)), None)
-            if trial is None and not self._standings.may_gain(None, seconds):
+            waiting, risen = self.standings.waiting(), None
+            trial = next((each for each in waiting if self.standings.may_gain(each, seconds)), None)
+            if trial is None and not self.standings.may_gain(None, seconds):
                 return HandBack(f"{left.seconds:.0f} s are left: {PAST_BEST}")
         if trial is None and self._affords_another(room if beside or risen else seconds):
             return Start("no trial waits that could go on")
@@ -396,8 +375,8 @@ class SuccessiveHalving:
     def _pays_beside(self, leader: str, trial: str, seconds: float) -> bool:
         """Whether a last segment beside the leader's is expected to gain on that what is asked for of so many seconds;
         where nothing is asked for or no law tells, it may."""
-        leads = self._standings.expected(leader)
-        other = self._standings.after(trial, seconds - self.ladder.overhead)
+        leads = self.standings.expected(leader)
+        other = self.standings.after(trial, seconds - self.ladder.overhead)
         return other is None or expected_gain(leads, other) >= self._rules.least_gain * seconds
 
     def _climb(self, seconds: float) -> float:
@@ -415,7 +394,7 @@ class SuccessiveHalving:
             decay = LEAST_BESIDE * self.ladder.rung_seconds(self.trials[trial].rung)
             return self.ladder.overhead + max(decay, self._to_catch_up(trial))
 
-        shared = self._standings.sharing(min(left.seconds, left.slots * left.wall), left.wall, least)
+        shared = self.standings.sharing(min(left.seconds, left.slots * left.wall), left.wall, least)
         return shared and Finish(*shared, f"is expected to add the most to the front, of {left.seconds:.0f} s")
 
     def _to_catch_up(self, trial: str) -> float:
@@ -433,7 +412,7 @@ class SuccessiveHalving:
             return HandBack(f"{seconds:.0f} s are left: from before its decay {trial} {NO_LONGER}; it takes {takes}")
         end = self.enough(trial, seconds - self.ladder.overhead)
         if end is None:
-            blind = self._rules.least_gain and not self.foretold(trial, 1.0)
+            blind = self._rules.least_gain and not self.standings.foretold(trial, 1.0)
             why = ": no law tells what an hour brings" if blind else ""
             return Finish(trial, seconds, f"leads, and gets what is left{why}")
         had = max(self.trials[trial].progress.seconds, self._ends.get(trial, 0.0))
@@ -451,7 +430,7 @@ class SuccessiveHalving:
         return (
             self._rules.rush
             and math.isfinite(left.wall)
-            and left.seconds + left.reserved > self._standings.climbing * left.wall
+            and left.seconds + left.reserved > self.standings.climbing * left.wall
         )
 
     def _new_before_rung_1(self, seconds: float) -> Start | None:
@@ -461,14 +440,14 @@ class SuccessiveHalving:
 
     def _rather_new(self, rung: int) -> bool:
         """Whether a new trial is worth more than one on its way to this rung."""
-        return rung == 1 and self.more and self._standings.enough_at_rung_1()
+        return rung == 1 and self.more and self.standings.enough_at_rung_1()
 
     def _affords_another(self, seconds: float) -> bool:
         return self.more and self._price(None, 0) <= seconds
 
     def _place(self, trial: str) -> str:
         standing = self.trials[trial]
-        loss, (expected, _) = standing.losses[standing.rung], self._standings.expected(trial)
+        loss, (expected, _) = standing.losses[standing.rung], self.standings.expected(trial)
         metric = self._frame.metric
         at_its_end = f", {metric.text(expected, '.3f').split()[-1]} expected at its end" if expected != loss else ""
         how = "adds the most to the front" if self._rules.front else "most promising"
@@ -491,4 +470,4 @@ class SuccessiveHalving:
             "standings": {trial: standing.told() for trial, standing in self.trials.items()},
         }
         known |= {"returned": self._returned} if self._returned else {}
-        return known | ({"past best": turned} if (turned := self._standings.turned) else {})
+        return known | ({"past best": turned} if (turned := self.standings.turned) else {})

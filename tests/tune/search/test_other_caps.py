@@ -90,13 +90,14 @@ def test_what_the_last_two_take_that_are_trained_anew_is_not_foretold_for_the_le
 def test_what_a_decay_gives_another_is_as_sure_as_the_law_was_of_those_that_had_one() -> None:
     search = Search().run()
     (name, tokens), *_ = search.rows("SELECT trial, MAX(tokens) FROM reports WHERE final GROUP BY trial")
-    first, second, *_ = (each for each in search.policy.trials if search.policy.foretold(each, tokens) and each != name)
+    foretell = search.policy.standings.foretold
+    first, second, *_ = (each for each in search.policy.trials if foretell(each, tokens) and each != name)
 
     def doubt(*trials: str) -> float:
         ends = [End(trial=trial, loss=search.best, tokens=tokens) for trial in trials]
         return OtherCaps(search.policy, Behind(on_rungs=0.0, tokens={}, ends=ends, anew=0)).expected(first, tokens)[1]
 
-    (_, by_law), (_, of_one) = (search.policy.foretold(each, tokens) or (0.0, 0.0) for each in (first, name))
+    (_, by_law), (_, of_one) = (foretell(each, tokens) or (0.0, 0.0) for each in (first, name))
     assert by_law < doubt(name, second) < doubt(name) == pytest.approx(math.hypot(by_law, of_one))
 
 
@@ -180,7 +181,7 @@ def test_the_more_is_asked_of_an_hour_the_more_is_handed_back_and_the_last_secon
     assert spent == sorted(spent, reverse=True) and spent[0] > spent[1] > spent[-1]
     search = asking(gain := 3e-4, seed=seed, seconds=1500.0)
     (end,) = search.rows("SELECT * FROM reports WHERE final")
-    ahead = [search.policy.foretold(end["trial"], end["steps"] * times) for times in (1.0, 1.01)]
+    ahead = [search.policy.standings.foretold(end["trial"], end["steps"] * times) for times in (1.0, 1.01)]
     now, then = (each[0] for each in ahead if each)
     assert (now - then) / (0.01 * end["training_seconds"]) == pytest.approx(gain, rel=0.1)
     finish, hand_back = search.decided("finish", "hand back")
