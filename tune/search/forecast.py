@@ -12,6 +12,7 @@ from typing import Literal
 
 from tune.reports import NATS, TIE, Metric
 from tune.search.front import Forecast, Point, addition, expected_gain, front, hypervolume, reference
+from tune.search.ladder import Rules
 from tune.search.scaling_law import Forecaster, Observation, ScalingLaw
 
 FEWEST_SIZES = 2
@@ -106,18 +107,16 @@ class Standings:
 
     falls(rung): how many times its drop over a rung a loss is expected to fall from there to the end, as long as there
     is no law; ahead(rung, seconds): how many times the training that a trial has at a rung, in so many seconds, it has
-    at its end; rises: whether a trial that a rung made worse waits behind the others; law, doubt: as of Rules;
-    metric: by which trials are compared; of_front: the front of size against loss counts; favour(trial): how promising
-    it was before anything was known, in (0, 1], which counts as far as its forecast is in doubt, but not in a front.
+    at its end; rules: the policy's; metric: by which trials are compared; favour(trial): how promising it was before
+    anything was known, in (0, 1], which counts as far as its forecast is in doubt, but not in a front.
     """
 
     def __init__(
-        self, falls: Callable[[int], float], ahead: Callable[[int, float], float], *, rises: bool = True,
-        law: bool = True, doubt: float = 1.0, metric: Metric = NATS, of_front: bool = False,
-        favour: Callable[[str], float] = lambda trial: 1.0,
+        self, falls: Callable[[int], float], ahead: Callable[[int, float], float], rules: Rules, *,
+        metric: Metric = NATS, favour: Callable[[str], float] = lambda trial: 1.0,
     ) -> None:  # fmt: skip
-        self._metric, self._of_front, self._favour = metric, of_front, functools.cache(favour)
-        self._falls, self._ahead, self._rises, self._has_law, self._doubt = falls, ahead, rises, law, doubt
+        self._falls, self._ahead, self._rules, self._metric = falls, ahead, rules, metric
+        self._favour = functools.cache(favour)
         self._forecaster: Forecaster | None = None
         self._earlier: list[list[Observation]] = []
         self._law_before: ScalingLaw | None = None
@@ -149,7 +148,7 @@ class Standings:
         standing = self.trials[trial]
         self._arrive(standing)
         standing.state = "paused"
-        if standing.rung >= 0 and not self._of_front:
+        if standing.rung >= 0 and not self._rules.front:
             heapq.heappush(self._waiting.setdefault(standing.rung, []), self._entry(trial))
 
     def again(self) -> None:
@@ -169,14 +168,14 @@ class Standings:
         self._points.pop(trial, None)
         new = rung not in standing.losses
         standing.losses[rung], standing.rung, standing.telling, standing.progress = loss, rung, telling, progress
-        if self._has_law and progress.warm and min(progress.size, progress.tokens, loss) > 0:
+        if self._rules.law and progress.warm and min(progress.size, progress.tokens, loss) > 0:
             standing.observed.append(Observation(size=progress.size, tokens=progress.tokens, loss=loss))
             self._observations += 1
         before = standing.losses.get(rung - 1)
         if before is not None:
             now = self._metric.latest(progress.numbers)
             worse = (loss if now is None else now) > before + self._metric.tie
-            standing.past_best = self._rises and worse and loss >= before
+            standing.past_best = self._rules.past_best and worse and loss >= before
         self._reached[rung] += new
         self._worse += new and rung == 1 and standing.past_best
         self.pause(trial)
@@ -185,7 +184,7 @@ class Standings:
 
     def learn(self, trials: Sequence[Sequence[Observation]]) -> None:
         """What trials of earlier studies observed on the same text, before any trial of this one."""
-        if trials and self._has_law:
+        if trials and self._rules.law:
             self._earlier = [list(observed) for observed in trials]
             if _tell(trials):
                 self._law_before = ScalingLaw.fit([each for observed in trials for each in observed])
@@ -317,7 +316,7 @@ class Standings:
 
     def first(self, rung: int, *, past_best: bool = False) -> str | None:
         """The most promising trial that waits at a rung; one that is past its best only where asked for."""
-        if self._of_front:
+        if self._rules.front:
             return self._adds_most(rung, past_best)
         waiting = self._waiting.get(rung, [])
         while waiting and not self._waits(waiting[0][-1], rung):
@@ -329,7 +328,7 @@ class Standings:
 
     def leader(self, *, past_best: bool = False) -> str | None:
         """The most promising of all trials that wait."""
-        if self._of_front:
+        if self._rules.front:
             return self._adds_most(None, past_best)
         firsts = [self.first(rung, past_best=past_best) for rung in self._waiting]
         return min((trial for trial in firsts if trial is not None), key=self._entry, default=None)
@@ -362,7 +361,7 @@ class Standings:
     def addition(self, size: float, forecast: Forecast) -> float | None:
         """What a new trial of so many weights is expected to add to the front of all; None: there is none yet, or the
         loss counts."""
-        there = self._of_front and self._compared()
+        there = self._rules.front and self._compared()
         return addition(math.log1p(size), forecast, *self._front(0))[0] if there else None
 
     def sharing(self, seconds: float, longest: float, least: Callable[[str], float]) -> tuple[str, float] | None:
@@ -429,7 +428,7 @@ class Standings:
         says against it."""
         loss, doubt = forecast
         unlikely = min(doubt, LEVEL) * -math.log(max(self._favour(trial), LEAST_PROMISE))
-        return loss * math.exp(self._doubt * doubt + unlikely)
+        return loss * math.exp(self._rules.doubt * doubt + unlikely)
 
     def _entry(self, trial: str) -> Entry:
         return self.trials[trial].past_best, self.promise(trial, self.expected(trial)), trial

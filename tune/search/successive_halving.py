@@ -133,9 +133,8 @@ class SuccessiveHalving:
         self._used = [0.0] * (ladder.top + 1)
         self._rules = frame.rules
         self.standings = Standings(
-            lambda rung: self.ladder.falls(rung), lambda rung, seconds: self.ladder.ahead(rung, seconds),
-            rises=frame.rules.past_best, law=frame.rules.law, doubt=frame.rules.doubt, metric=frame.metric,
-            of_front=frame.rules.front, favour=favour,
+            lambda rung: self.ladder.falls(rung), lambda rung, seconds: self.ladder.ahead(rung, seconds), frame.rules,
+            metric=frame.metric, favour=favour,
         )  # fmt: skip
         self.trials = self.standings.trials
         self._finisher: str | None = None

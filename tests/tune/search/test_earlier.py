@@ -21,6 +21,7 @@ from tune.search.earlier import Learned, learn, read
 from tune.search.engine import Engine
 from tune.search.family import CostModel
 from tune.search.forecast import Progress, Standings
+from tune.search.ladder import Rules
 from tune.search.resume import close_what_a_kill_left_open, restore
 from tune.search.scaling_law import Observation, ScalingLaw
 from tune.search.simulator import Costs, PowerLaw, Simulation
@@ -237,7 +238,7 @@ def test_losses_on_another_subset_of_the_text_are_brought_to_todays_level() -> N
     """What is foretold of a trial of which little is known follows from those of today."""
 
     def foretold(times: float) -> float:
-        standings = Standings(lambda rung: 1.0, lambda rung, seconds: 8.0)
+        standings = Standings(lambda rung: 1.0, lambda rung, seconds: 8.0, Rules())
         standings.learn(
             [
                 [Observation(size=size, tokens=tokens, loss=LAW.loss(size, tokens)) for tokens in (1e3, 2e3, 4e3, 8e3)]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tune.search.forecast import Progress, Standings
+from tune.search.ladder import Rules
 from tune.search.scaling_law import Forecaster, Observation, ScalingLaw
 
 TRUE = ScalingLaw(floor=1.2, of_size=0.2, size_power=0.5, of_tokens=0.5, token_power=0.4, size_unit=2e5, token_unit=2e6)
@@ -166,7 +167,7 @@ def test_the_interval_widens_by_how_far_falls_came_out_beside_those_foretold() -
 
 def test_no_law_is_asked_before_one_trial_was_seen_to_fall() -> None:
     """After the same little training the largest is the best, and nothing tells what it lacks at its end."""
-    standings = Standings(lambda rung: 1.0, lambda rung, seconds: 32.0)
+    standings = Standings(lambda rung: 1.0, lambda rung, seconds: 32.0, Rules())
     losses = {"small": (1e5, 4.8), "medium": (2e5, 4.7), "large": (2e6, 4.6)}
     for trial, (weights, loss) in losses.items():
         standings.depart(trial, 0)
@@ -183,7 +184,7 @@ def test_no_law_is_asked_before_one_trial_was_seen_to_fall() -> None:
 def test_where_forecasts_are_level_who_was_promising_before_leads(better: float, favour: float, leader: str) -> None:
     """The less, the surer a forecast is: of thirty trials the lowest is mostly that of the luckiest."""
     standings = Standings(
-        lambda rung: 0.0, lambda rung, seconds: 4.0, favour=lambda trial: favour if trial == "odd" else 1.0
+        lambda rung: 0.0, lambda rung, seconds: 4.0, Rules(), favour=lambda trial: favour if trial == "odd" else 1.0
     )
     for rung in (0, 1):
         for trial, weights in (("likely", 2e5), ("odd", 2e5), ("small", 1e5)):
