@@ -52,8 +52,8 @@ def make_engine(
     def clock() -> float:
         return before + now() - begun
 
-    def wall_left() -> float | None:
-        return None if settings.deadline is None else settings.deadline - age - (now() - begun)
+    def wall_left() -> float:
+        return (settings.deadline or math.inf) - age - (now() - begun)
 
     families: dict[str, Family] = {}
     ledger = Ledger(cap=settings.budget, clock=clock, spent_before=spent(journal), share=context.devices.share)

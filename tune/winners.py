@@ -220,9 +220,8 @@ def write_samples(
         (row,) = accounting.journal.rows("SELECT MAX(step_seconds) AS step FROM reports WHERE trial = ?", winner.trial)
         price = sample_seconds(row["step"] or 0.0)
         device = kind if kind == "cpu" or torch.cuda.is_available() else "cpu"
-        charged, wall = device == kind, engine.wall_left()
-        most = affordable(accounting, 1) if charged else UNCHARGED_SECONDS
-        seconds = min(most, math.inf if wall is None else wall)
+        charged = device == kind
+        seconds = min(affordable(accounting, 1) if charged else UNCHARGED_SECONDS, engine.wall_left())
         if not winner.decayed or seconds <= decoding_seconds(row["step"] or 0.0) + OPENING_SECONDS[device]:
             continue
         with Hold(accounting, winner.trial, DECODING, devices=1, seconds=seconds) if charged else nullcontext() as hold:

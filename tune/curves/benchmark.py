@@ -106,7 +106,7 @@ def search(cell: Cell, settings: ReplaySettings, seed: int) -> Outcome:
         families: dict[str, Family] = {}
         engine = Engine(
             accounting=accounting, families=families, slots=cell.workers,
-            wall_left=lambda: None if math.isinf(deadline) else deadline - clock.now, within=within,
+            wall_left=lambda: deadline - clock.now, within=within,
         )  # fmt: skip
         families["replay"] = _family(cell, settings, curves, supply, engine, min(deadline, within))
         lived = (

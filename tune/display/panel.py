@@ -4,6 +4,7 @@ A thread of its own reads the journal and is the only one that draws, so the sea
 """
 
 import json
+import math
 import os
 import sqlite3
 import sys
@@ -85,7 +86,7 @@ class FamilyView:
 @dataclass(frozen=True, kw_only=True)
 class View:
     """In device-seconds the cap, what is spent of it, reserved and left; slots held, and the device-seconds that they
-    take a second; wall: seconds to the deadline.
+    take a second; wall: seconds to the deadline, inf where there is none.
     """
 
     cap: float
@@ -93,7 +94,7 @@ class View:
     reserved: float
     slots: int
     rate: float
-    wall: float | None
+    wall: float
     families: dict[str, FamilyView]
 
     @property
@@ -106,8 +107,7 @@ class View:
         """Of wall time, if the slots held now are kept to the end; None while there are none."""
         if not self.slots:
             return None
-        to_cap = max(0.0, self.cap - self.spent) / self.rate
-        return to_cap if self.wall is None else min(to_cap, max(0.0, self.wall))
+        return max(0.0, min((self.cap - self.spent) / self.rate, self.wall))
 
 
 def look(
@@ -116,7 +116,7 @@ def look(
     *,
     cap: float,
     now: float,
-    wall: float | None = None,
+    wall: float = math.inf,
     metric: Metric | None = None,
 ) -> View:
     """The study at `now` on its own clock, `wall` seconds before its deadline."""
@@ -260,7 +260,7 @@ def displayed(
     study: Path,
     settings: Settings,
     clock: Callable[[], float],
-    wall_left: Callable[[], float | None],
+    wall_left: Callable[[], float],
     metric: Metric | None = None,
 ) -> Iterator[None]:
     """Show the study in this folder while this lasts, on a terminal or in a notebook; `clock`: the study's own seconds;
@@ -351,7 +351,7 @@ class Display:
 
     def __init__(
         self, voice: Voice, canvas: Canvas, study: Path, settings: Settings, clock: Callable[[], float],
-        wall_left: Callable[[], float | None], metric: Metric | None,
+        wall_left: Callable[[], float], metric: Metric | None,
     ) -> None:  # fmt: skip
         self._metric = metric
         self._voice, self._canvas, self._study, self._settings, self._clock = voice, canvas, study, settings, clock

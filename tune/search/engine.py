@@ -69,7 +69,7 @@ class Engine:
     """The search as far as it is not Ray's.
 
     slots: how many trials may run at once; there: how many of them there are just now, where machines may be lost;
-    wall_left: seconds to the deadline, None where there is none; within: seconds of its clock in which the cap should
+    wall_left: seconds to the deadline, inf where there is none; within: seconds of its clock in which the cap should
     be used, as far as its slots can; silence: since when the driver gave no sign of life
     for too long, None where that was not since it was asked.
     """
@@ -80,8 +80,8 @@ class Engine:
         accounting: Accounting,
         families: dict[str, Family],
         slots: int,
+        wall_left: Callable[[], float],
         there: Callable[[], int] | None = None,
-        wall_left: Callable[[], float | None] = lambda: None,
         within: float = math.inf,
         listeners: Sequence[Listener] = (),
     ) -> None:
@@ -164,7 +164,7 @@ class Engine:
         self._close_lost_slots()
         while self.slots.free > 0:
             wall = self.wall_left()
-            if wall is not None and wall < LEAST_LEASE_SECONDS:
+            if wall < LEAST_LEASE_SECONDS:
                 self.stopping = self.stopping or "deadline"
             if self.stopping:
                 self._hand_back(self.stopping)
@@ -180,7 +180,7 @@ class Engine:
                     return answer if isinstance(answer, Assignment) else None
         return None
 
-    def _ask_families(self, wall: float | None) -> Assignment | HandBack | Wait | str:
+    def _ask_families(self, wall: float) -> Assignment | HandBack | Wait | str:
         """The first move that a family makes, put into practice; "again" where it came to nothing.
 
         What those leave over that have nothing more to do, others may use.
@@ -189,7 +189,7 @@ class Engine:
         ends = self.wall_left()
         idle = [name for name in self.families if self._is_idle(name, wall)] if len(self.families) > 1 else []
         for name in sorted(self.families, key=self._shares.used_share):
-            left = self._shares.left(name, self.slots.free, wall, idle, binding=wall is not None and wall == ends)
+            left = self._shares.left(name, self.slots.free, wall, idle, binding=wall == ends < math.inf)
             enough = left.seconds >= LEAST_LEASE_SECONDS
             move = self.families[name].decide(left) if enough else HandBack("nothing is left")
             if isinstance(move, HandBack) and any(run.silent for run in self.running.values()):
@@ -199,22 +199,19 @@ class Engine:
             answer = answer if isinstance(answer, Wait) else move
         return answer
 
-    def _planned_wall(self, wall: float | None) -> float | None:
+    def _planned_wall(self, wall: float) -> float:
         """Seconds in which to use what is left: those to the deadline or to what was wanted, the fewer of the two. What
         cannot be used in these has as long as all slots take for it."""
-        if math.isinf(self.within):
-            return wall
         ledger = self.accounting.ledger
         all_slots = (ledger.cap - ledger.spent) / (ledger.share * max(1, self.slots.kept))
-        wanted = max(self.within - self.accounting.clock(), all_slots)
-        return wanted if wall is None else min(wall, wanted)
+        return min(wall, max(self.within - self.accounting.clock(), all_slots))
 
     def _can_wait(self) -> bool:
         """Whether what is left pays for the idle slots until a lease ends: what runs has its own reserved."""
         idle, ledger = self.accounting.idle_slots, self.accounting.ledger
         return not idle or idle * (ledger.first_end - self.accounting.clock()) <= ledger.room
 
-    def _is_idle(self, name: str, wall: float | None) -> bool:
+    def _is_idle(self, name: str, wall: float) -> bool:
         """Whether nothing of a family runs, and nothing can by its own share."""
         left = self._shares.left(name, self.slots.free, wall)
         return left.running == 0 and isinstance(self.families[name].decide(left), HandBack)
@@ -250,7 +247,7 @@ class Engine:
             if not self.stopping:
                 self.accounting.journal.note(slots_kept=self.slots.kept)
 
-    def _go_on_with_cut_short(self, wall: float | None) -> Assignment | None:
+    def _go_on_with_cut_short(self, wall: float) -> Assignment | None:
         """Another lease for a trial whose last one ended before its goal; to its policy it is still on its way."""
         for trial, rung in sorted(self.cut_short.items()):
             name = self.trials[trial].family
@@ -266,7 +263,7 @@ class Engine:
                 self._decide(trial, "wait", "what is left does not pay for the rest of its segment", rung)
         return None
 
-    def _part(self, trial: str, wall: float | None) -> float:
+    def _part(self, trial: str, wall: float) -> float:
         """Seconds at most of the rest of a last segment, within so many of the wall clock: what its lease had, unless
         the cap or the deadline is another since then. inf: it leads to so many steps."""
         if self._goal(trial) is not None:
@@ -275,7 +272,7 @@ class Engine:
         (lease,) = journal.rows("SELECT * FROM leases WHERE trial = ? ORDER BY lease DESC LIMIT 1", trial)
         refitted = max(terms.at for terms in agreed_in(journal.facts()) if terms.families) > lease["opened"]
         had = math.inf if refitted else (lease["reserved"] - lease["charged"]) / self.accounting.ledger.share
-        return min(had, math.inf if wall is None else wall)
+        return min(had, wall)
 
     def _goal(self, trial: str) -> int | None:
         """Steps to which a last segment leads that was cut short; None: as far as it can."""
@@ -304,8 +301,7 @@ class Engine:
         """A last segment; to so many steps only where a lease to these has its margin."""
         goal = self.families[name].goal(self.trials[move.trial], None, move.training)
         if goal is not None:
-            price, wall = self.price_to(move.trial, goal), self.wall_left()
-            room = min(self.accounting.affordable, math.inf if wall is None else wall)
+            price, room = self.price_to(move.trial, goal), min(self.accounting.affordable, self.wall_left())
             if with_margin(price) + self.families[name].cost_model.start_up <= room:
                 return self._lease(move.trial, None, price, "finish", move.reason, goal)
         return self._lease(move.trial, None, move.seconds, "finish", move.reason)
@@ -371,11 +367,8 @@ class Engine:
         if not self.accounting.idle_slots:
             wanted = with_start_up(wanted, family.cost_model.start_up, even_share)
         micro_batches = record.micro_batches or family.memory.micro_batches(record.config) or 1
-        row = self.accounting.open_lease(
-            trial, rung, goal, price, wanted, math.inf if wall is None else wall, micro_batches
-        )  # fmt: skip
-        run = self.state.leased(row)
-        run.there, run.hurried, run.silent = self.slots.there(), wall is not None and wall <= wanted, family.silent
+        run = self.state.leased(self.accounting.open_lease(trial, rung, goal, price, wanted, wall, micro_batches))
+        run.there, run.hurried, run.silent = self.slots.there(), wall <= wanted, family.silent
         self._settle(trial, "running", None)
         self._decide(trial, action, reason, rung)
         return run.assignment

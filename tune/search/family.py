@@ -457,9 +457,7 @@ class Shares:
         """How much of its part a family was charged, or has reserved."""
         return self._families[name].used / max(self._families[name].seconds, 1e-9)
 
-    def left(
-        self, name: str, slots: int, wall: float | None, idle: Collection[str] = (), *, binding: bool = False
-    ) -> Left:
+    def left(self, name: str, slots: int, wall: float, idle: Collection[str] = (), *, binding: bool = False) -> Left:
         """What a family may still use: its own share, and what the `idle` ones of the others left over."""
         family, now = self._families[name], self._accounting.clock()
         others = (self._families[each] for each in idle if each != name)
@@ -469,7 +467,7 @@ class Shares:
             seconds=min(family.seconds - family.used + left_over, self._accounting.affordable) - start_up,
             slots=slots,
             running=len(family.leases),
-            wall=math.inf if wall is None else wall,
+            wall=wall,
             reserved=family.rungs_until.beyond(now) / UNIT,
             binding=binding,
         )

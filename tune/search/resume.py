@@ -197,8 +197,8 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
     notes += engine.agree(terms)
     kept = journal.facts().get("slots_kept")
     wall = engine.wall_left()
-    lost = 0.0 if wall is None else (terms.deadline or 0.0) - engine.accounting.clock() - wall
-    if wall is not None and lost >= LEAST_LEASE_SECONDS:  # all slots have to make up for it
+    lost = (terms.deadline or 0.0) - engine.accounting.clock() - wall
+    if lost >= LEAST_LEASE_SECONDS:  # all slots have to make up for it
         told, away = duration_text(round(lost)), duration_text(round(max(0.0, wall)))
         notes.append(f"{told} were lost: the deadline is {away} away")
     elif isinstance(kept, int) and kept:

@@ -1,6 +1,7 @@
 """The laws of the live display: it says what the journal says, fits the terminal, and loses no line."""
 
 import codecs
+import math
 import os
 import re
 import sys
@@ -27,7 +28,7 @@ FAMILIES = ("translation", "nanogpt")
 CURSOR_SHOWN, CURSOR_HIDDEN = "\x1b[?25h", "\x1b[?25l"
 
 
-def view_of(world: World, wall: float | None = None) -> View:
+def view_of(world: World, wall: float = math.inf) -> View:
     return look(connect(world.journal.folder), FAMILIES, cap=CAP, now=world.now, wall=wall)
 
 
@@ -103,9 +104,8 @@ def test_the_panel_fits_the_terminal(width: int) -> None:
     ]
     busy = FamilyView(running=at_work, paused=9, ended={"diverged": 2}, best=best)
     idle = FamilyView(running=[], paused=0, ended={}, best=None)
-    view = View(
-        cap=1200, spent=300, reserved=150, slots=2, rate=2.0, wall=None, families={"translation": busy, "nanogpt": idle}
-    )
+    families = {"translation": busy, "nanogpt": idle}
+    view = View(cap=1200, spent=300, reserved=150, slots=2, rate=2.0, wall=math.inf, families=families)
     out = StringIO()
     Console(file=out, width=width).print(Panel(view, "search-0"))
     lines = out.getvalue().splitlines()
@@ -168,7 +168,7 @@ SETTINGS = Settings(budget=CAP)
 
 def test_on_a_terminal_lines_scroll_above_a_panel_that_goes_away(terminal: Terminal, world: World) -> None:
     said = [f"[0:00:0{n}] t00{n} [bold] promote: {'long ' * 40}" for n in range(3)]
-    with displayed(terminal.voice, world.journal.folder, SETTINGS, world.clock, lambda: None):
+    with displayed(terminal.voice, world.journal.folder, SETTINGS, world.clock, lambda: math.inf):
         terminal.read_until("reserved")
         for line in said:
             terminal.voice(line)
@@ -185,7 +185,7 @@ def test_on_a_terminal_lines_scroll_above_a_panel_that_goes_away(terminal: Termi
 
 
 def test_an_interrupt_takes_the_panel_away_and_loses_no_line(terminal: Terminal, world: World) -> None:
-    panel = displayed(terminal.voice, world.journal.folder, SETTINGS, world.clock, lambda: None)
+    panel = displayed(terminal.voice, world.journal.folder, SETTINGS, world.clock, lambda: math.inf)
     with pytest.raises(KeyboardInterrupt), panel:
         terminal.read_until("reserved")
         terminal.voice("just before")
@@ -264,7 +264,7 @@ def test_in_a_notebook_one_panel_changes_and_notes_stay(kernel: Kernel, world: W
     out, log = StringIO(), StringIO()
     voice = Voice(out, log)
     voice("a note")
-    with displayed(voice, world.journal.folder, SETTINGS, world.clock, lambda: None):
+    with displayed(voice, world.journal.folder, SETTINGS, world.clock, lambda: math.inf):
         for line in ("first", "<b>last</b>"):
             voice(line)
             while not kernel.updated or line not in kernel.updated[-1]["text/plain"]:
@@ -280,14 +280,14 @@ def test_in_a_notebook_one_panel_changes_and_notes_stay(kernel: Kernel, world: W
 
 def test_an_ipython_on_a_terminal_is_no_notebook(kernel: Kernel, terminal: Terminal, world: World) -> None:
     kernel.kernel = None
-    with displayed(terminal.voice, world.journal.folder, SETTINGS, world.clock, lambda: None):
+    with displayed(terminal.voice, world.journal.folder, SETTINGS, world.clock, lambda: math.inf):
         terminal.read_until("reserved")
     assert kernel.shown == []
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_display_that_fails_leaves_plain_lines(terminal: Terminal, tmp_path: Path) -> None:
-    with displayed(terminal.voice, tmp_path, SETTINGS, lambda: 0.0, lambda: None):
+    with displayed(terminal.voice, tmp_path, SETTINGS, lambda: 0.0, lambda: math.inf):
         terminal.voice("still said")
     terminal.read_until("still said")
 
@@ -300,7 +300,7 @@ def test_where_no_terminal_can_draw_nothing_changes(
     voice = Voice(out, StringIO()) if term is None else terminal.voice
     monkeypatch.setenv("TERM", term or "xterm-256color")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with displayed(voice, world.journal.folder, SETTINGS, world.clock, lambda: None):
+    with displayed(voice, world.journal.folder, SETTINGS, world.clock, lambda: math.inf):
         voice("a line")
     if term is None:
         assert out.getvalue() == "a line\n"

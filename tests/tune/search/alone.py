@@ -61,7 +61,7 @@ class Alone(Simulation):
 
     def __init__(
         self, *, seed: int = 0, seconds: float = 600.0, slots: int = 1, life: float = math.inf, diverging: float = 0.0,
-        deadline: float | None = None, configs: int = 10_000, costs: Costs | None = None, step: float = STEP,
+        deadline: float = math.inf, configs: int = 10_000, costs: Costs | None = None, step: float = STEP,
         rules: Rules = Rules(), seeds: int = 0, rungs: str = "seconds",  # noqa: B008 - it is frozen
         journal: Journal | None = None, turning: tuple[float, float] = (math.inf, math.inf),
         favour: Callable[[str], float] = lambda trial: 1.0, within: float = math.inf,
@@ -76,10 +76,10 @@ class Alone(Simulation):
         self.frame = framed(slots=slots, life=life, rules=rules, seeds=seeds)
         engine = Engine(
             accounting=self.accounting, families=self.families, slots=slots,
-            wall_left=lambda: None if deadline is None else deadline - clock.now, within=within,
+            wall_left=lambda: deadline - clock.now, within=within,
         )  # fmt: skip
         first = [terms.families["alone"][1] for terms in agreed(before)[:1]]
-        self.ladder: Ladder = (first and first[0]) or self.frame.fit(seconds, min(within, deadline or math.inf))
+        self.ladder: Ladder = (first and first[0]) or self.frame.fit(seconds, min(within, deadline))
         self.policy = Told(self.frame, self.ladder, engine.price_of("alone"), favour)
         self.families["alone"] = Family(
             seconds=seconds,

@@ -126,7 +126,7 @@ def test_before_a_deadline_that_no_life_fits_in_half_of_each_rung_go_on_beside_t
 
 def test_a_deadline_that_does_not_bind_changes_nothing() -> None:
     about = {"seconds": 2400.0, "slots": 8, "life": 1000.0, "within": 600.0}
-    free, bound = (Alone(**about, deadline=deadline).run() for deadline in (None, 1e7))
+    free, bound = (Alone(**about, deadline=deadline).run() for deadline in (math.inf, 1e7))
     assert [dict(row) for row in free.decided()] == [dict(row) for row in bound.decided()]
 
 

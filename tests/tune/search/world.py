@@ -107,15 +107,16 @@ class World(Simulation):
         clock, self.chance = Ticking(), random.Random(seed)
         clock.now = last_moment(self.journal)
         self.families: dict[str, Family] = {}
+        wall = math.inf if deadline is None else deadline
         ledger = Ledger(cap=cap, clock=clock, spent_before=spent(self.journal), share=1 / trials_each)
         self.accounting = Accounting(self.journal, ledger, clock)
         engine = Engine(
             accounting=self.accounting, families=self.families, slots=slots, listeners=listen(self.journal),
-            wall_left=lambda: None if deadline is None else deadline - self.now,
+            wall_left=lambda: wall - self.now,
         )  # fmt: skip
         costs = Costs(start_up=START_UP_SECONDS, overhead=OVERHEAD_SECONDS)
         super().__init__(engine, clock, costs, lambda trial, family, config: PowerLaw(step_seconds=STEP_SECONDS))
-        terms, wall = agreed(self.journal), math.inf if deadline is None else deadline
+        terms = agreed(self.journal)
         by_now = cap - spent_beside(self.journal)
         for name, share in (shares or SHARES).items():
             _, ladder = terms[0].families.get(name, (0.0, None)) if terms else (0.0, None)
