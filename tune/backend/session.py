@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,16 +83,27 @@ class Apart(subprocess.Popen[bytes]):
 
 
 @contextmanager
-def sigterm_left_alone() -> Iterator[None]:
-    """Ray takes SIGTERM for itself when it starts, in Python and once more in C++, and would end this process by it.
-    Its own processes are in another group: `timeout` tells all of ours, and without them no search ends in order."""
-    kept, ray._private.utils.set_sigterm_handler = ray._private.utils.set_sigterm_handler, lambda handler: None
-    together, ray._private.services.ConsolePopen = ray._private.services.ConsolePopen, Apart
+def replaced(owner: Any, others: Mapping[str, Any]) -> Iterator[None]:
+    """Inside, these attributes of a module or class are others."""
+    kept = {name: getattr(owner, name) for name in others}
+    for name, other in others.items():
+        setattr(owner, name, other)
     try:
         yield
     finally:
-        ray._private.utils.set_sigterm_handler = kept
-        ray._private.services.ConsolePopen = together
+        for name, own in kept.items():
+            setattr(owner, name, own)
+
+
+@contextmanager
+def sigterm_left_alone() -> Iterator[None]:
+    """Ray takes SIGTERM for itself when it starts, in Python and once more in C++, and would end this process by it.
+    Its own processes are in another group: `timeout` tells all of ours, and without them no search ends in order."""
+    handler = replaced(ray._private.utils, {"set_sigterm_handler": lambda handler: None})
+    try:
+        with handler, replaced(ray._private.services, {"ConsolePopen": Apart}):
+            yield
+    finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
@@ -101,38 +112,22 @@ HELPERS = ("start_monitor", "start_log_monitor", "start_api_server")
 """Of a node of Ray's, which is its own: the methods that start them; one that a later Ray does not have starts none."""
 
 
-@contextmanager
-def without_helpers() -> Iterator[None]:
+def without_helpers() -> AbstractContextManager[None]:
     """Ray would start an autoscaler, a reader of logs and the server of a page that there is not, and wait for the
     last: half a second of a core each, before the first trial, and some more in each minute after it."""
     node = ray._private.node.Node
-    kept = {name: getattr(node, name) for name in HELPERS if hasattr(node, name)}
-    for name in kept:
-        setattr(node, name, lambda self, **how: None)
-    try:
-        yield
-    finally:
-        for name, start in kept.items():
-            setattr(node, name, start)
+    return replaced(node, {name: lambda self, **how: None for name in HELPERS if hasattr(node, name)})
 
 
 ENVIRONMENT = ("DEFAULT_ENV_VARS", "ENV_VARS_TO_PROPAGATE")
 """What Tune tells each trial of; a later one may have it otherwise, and trials then begin later."""
 
 
-@contextmanager
-def without_environment_of_tunes() -> Iterator[None]:
+def without_environment_of_tunes() -> AbstractContextManager[None]:
     """Ray begins workers beforehand, which have this process's environment. Tune gives trials the same with a variable
     or two told apart, which none of these workers serves: another would be begun, at the price of the first lease."""
     cache = sys.modules.get("ray.tune.execution.class_cache")
-    kept = {name: getattr(cache, name) for name in ENVIRONMENT if hasattr(cache, name)}
-    for name, told in kept.items():
-        setattr(cache, name, type(told)())
-    try:
-        yield
-    finally:
-        for name, told in kept.items():
-            setattr(cache, name, told)
+    return replaced(cache, {name: type(getattr(cache, name))() for name in ENVIRONMENT if hasattr(cache, name)})
 
 
 PRELOAD_SECONDS, LOOK_SECONDS = 15.0, 0.05
