@@ -54,16 +54,12 @@ def close_what_a_kill_left_open(journal: Journal) -> None:
 
     UserError: the journal says what cannot be.
     """
-    with undamaged(journal):
-        _close_what_a_kill_left_open(journal)
-
-
-def _close_what_a_kill_left_open(journal: Journal) -> None:
-    end_orphans(journal)
-    leases = journal.rows(OPEN_LEASES)
-    end = driver_end(journal, leases)
     ends: dict[int, float] = {}
-    with journal.transaction():
+    with undamaged(journal):
+        end_orphans(journal)
+    with undamaged(journal), journal.transaction():
+        leases = journal.rows(OPEN_LEASES)
+        end = driver_end(journal, leases)
         for lease in leases:
             ended = ends[lease["slot"]] = trial_end(journal, lease, end)
             known = charged_to(journal, "lease", lease["lease"])
@@ -187,7 +183,9 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
     UserError: its journal says what cannot be.
     """
     with undamaged(journal):
-        _replay(engine, journal)
+        replay(engine.state, journal)
+        for row in journal.rows("SELECT * FROM memory ORDER BY event"):
+            remember_memory(engine, row["trial"], row["micro_batches"], row["measured"])
     notes = list(astray(engine.state, journal))
     for row in journal.rows(f"SELECT trial, MAX(lease), closed, charged FROM leases WHERE {SEGMENTS} GROUP BY trial"):
         if row["trial"] in engine.running and row["closed"] is not None:
@@ -212,13 +210,6 @@ def restore(engine: Engine, journal: Journal, terms: Terms, newest: Newest) -> l
     for name, family in engine.families.items():
         family.policy.resumed(begin[name])
     return notes
-
-
-def _replay(engine: Engine, journal: Journal) -> None:
-    """Every event that changed the engine's state, in the order in which they came about."""
-    replay(engine.state, journal)
-    for row in journal.rows("SELECT * FROM memory ORDER BY event"):
-        remember_memory(engine, row["trial"], row["micro_batches"], row["measured"])
 
 
 def whose(record: TrialRecord, trials: Mapping[str, TrialRecord]) -> str:
@@ -263,12 +254,12 @@ def replay(state: State, journal: Journal) -> None:
         state.trials[row["trial"]] = record
     for trial in anew:
         state.trials[trial].confirms = whose(state.trials[trial], state.trials)
-    leases = {row["lease"]: row for row in journal.rows("SELECT * FROM leases ORDER BY lease")}
+    leases = {row["lease"]: row for row in journal.rows(f"SELECT * FROM leases WHERE {SEGMENTS} ORDER BY lease")}
+    segments = iter(leases.values())
     charges: dict[int, dict[str, float]] = {}
     for row in journal.rows("SELECT lease, what, seconds FROM charges WHERE lease IS NOT NULL ORDER BY charge"):
         of = charges.setdefault(row["lease"], {})
         of[row["what"]] = of.get(row["what"], 0.0) + row["seconds"] / state.share
-    segments = (lease for lease in leases.values() if lease["purpose"] in ("rung", "final"))
 
     def close(trial: str) -> Running:
         lease = leases[state.running[trial].assignment.lease]
