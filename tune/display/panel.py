@@ -11,14 +11,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -121,8 +120,7 @@ def look(
 ) -> View:
     """The study at `now` on its own clock, `wall` seconds before its deadline."""
     spent, held, rate = journal.execute(SLOTS, (now,)).fetchone()
-    leases = journal.execute(LEASES, (now,))
-    running = [dict(row) for row in leases]
+    running = journal.execute(LEASES, (now,)).fetchall()
     trials = journal.execute("SELECT family, state, reason FROM trials").fetchall()
     best = best_so_far(journal)
     return View(
@@ -145,14 +143,14 @@ def look(
     )  # fmt: skip
 
 
-def _running(lease: Mapping[str, Any]) -> Running:
+def _running(lease: sqlite3.Row) -> Running:
     return Running(
         trial=lease["trial"], config=label(json.loads(lease["config"])), goal=_goal(lease),
         left=max(0.0, lease["ahead"] / lease["share"]), loss=lease["train_loss"], step_seconds=lease["step_seconds"],
     )  # fmt: skip
 
 
-def _goal(lease: Mapping[str, Any]) -> str:
+def _goal(lease: sqlite3.Row) -> str:
     if lease["purpose"] == "final":
         return "to its end"
     return f"to rung {lease['rung']}" if lease["purpose"] == "rung" else f"for {lease['purpose']}"
@@ -274,7 +272,12 @@ def displayed(
     if canvas is None:
         yield
         return
-    display = Display(voice, canvas, study, settings, clock, wall_left, metric)
+
+    def view(journal: sqlite3.Connection) -> View:
+        families, cap = settings.families, settings.budget
+        return look(journal, families, cap=cap, now=clock(), wall=wall_left(), metric=metric)
+
+    display = Display(voice, canvas, study, view)
     display.start()
     try:
         yield
@@ -347,15 +350,10 @@ Canvas = Terminal | Notebook
 
 
 class Display:
-    """The thread; what the voice says meanwhile is shown with its next drawing."""
+    """The thread; what the voice says meanwhile is shown with its next drawing. view: of a study, by its journal."""
 
-    def __init__(
-        self, voice: Voice, canvas: Canvas, study: Path, settings: Settings, clock: Callable[[], float],
-        wall_left: Callable[[], float], metric: Metric | None,
-    ) -> None:  # fmt: skip
-        self._metric = metric
-        self._voice, self._canvas, self._study, self._settings, self._clock = voice, canvas, study, settings, clock
-        self._wall_left = wall_left
+    def __init__(self, voice: Voice, canvas: Canvas, study: Path, view: Callable[[sqlite3.Connection], View]) -> None:
+        self._voice, self._canvas, self._study, self._view = voice, canvas, study, view
         self._said: SimpleQueue[str] = SimpleQueue()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="display", daemon=True)
@@ -383,12 +381,8 @@ class Display:
         with closing(connect(self._study)) as journal, self._canvas:
             while not self._over.wait(wait):
                 began = time.monotonic()
-                self._canvas.draw(Panel(self._look(journal), self._study.name), self._lines())
+                self._canvas.draw(Panel(self._view(journal), self._study.name), self._lines())
                 wait = max(REFRESH_SECONDS, (time.monotonic() - began) / PANEL_SHARE)
-
-    def _look(self, journal: sqlite3.Connection) -> View:
-        families, cap = self._settings.families, self._settings.budget
-        return look(journal, families, cap=cap, now=self._clock(), wall=self._wall_left(), metric=self._metric)
 
     def _lines(self) -> list[str]:
         return [self._said.get() for _ in range(self._said.qsize())]
