@@ -180,9 +180,9 @@ class State:
             )
             slowdown = report.step_seconds / (record.step_seconds or 1.0)
             family.cost_model.learn(run, slowdown=slowdown, aside=whole + run.charged.get("lost", 0.0))
+        seconds = report.steps * (record.step_seconds or 0.0)
         if report.ended == "rung" and valid is not None:
             del self.cut_short[trial]
-            seconds = report.steps * (record.step_seconds or 0.0)
             warm = report.steps >= family.warm_up_steps
             progress = Progress(
                 size=report.parameters, tokens=report.tokens, seconds=seconds, warm=warm, gap=record.gap,
@@ -191,17 +191,16 @@ class State:
             family.reached(trial, assignment.rung or 0, valid.loss, progress)
         elif report.ended == "final" and valid is not None:
             del self.cut_short[trial]
-            family.policy.finished(trial, report.steps * (record.step_seconds or 0.0))
+            family.policy.finished(trial, seconds)
         elif report.ended == "returned" and valid is not None:
             del self.cut_short[trial]
             trained = report.steps > run.steps_before
             if assignment.rung is not None and trained:
-                seconds = report.steps * (record.step_seconds or 0.0)
                 family.reached(trial, assignment.rung, valid.loss, Progress(tokens=report.tokens, seconds=seconds))
             family.policy.returned(trial, trained=trained)
         elif report.ended == "turned" and report.kept is not None:
             del self.cut_short[trial]
-            family.policy.turned(trial, report.kept.loss, report.steps * (record.step_seconds or 0.0))
+            family.policy.turned(trial, report.kept.loss, seconds)
             if assignment.rung is not None:
                 family.suggestions.tell(trial, assignment.rung, report.kept.loss)
         elif report.ended == "diverged":
