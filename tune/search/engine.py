@@ -171,7 +171,7 @@ class Engine:
             elif assignment := self._go_on_with_cut_short(planned := self._planned_wall(wall)):
                 return assignment
             else:
-                answer = self._ask_families(planned)
+                answer = self._ask_families(planned, binding=planned == wall < math.inf)
                 if isinstance(answer, Wait) and not self._can_wait():
                     answer = HandBack("what is left does not pay for a slot that waits")
                 if isinstance(answer, HandBack):
@@ -180,16 +180,15 @@ class Engine:
                     return answer if isinstance(answer, Assignment) else None
         return None
 
-    def _ask_families(self, wall: float) -> Assignment | HandBack | Wait | str:
+    def _ask_families(self, wall: float, *, binding: bool) -> Assignment | HandBack | Wait | str:
         """The first move that a family makes, put into practice; "again" where it came to nothing.
 
         What those leave over that have nothing more to do, others may use.
         """
         answer: HandBack | Wait = HandBack("there is no family")
-        ends = self.wall_left()
         idle = [name for name in self.families if self._is_idle(name, wall)] if len(self.families) > 1 else []
         for name in sorted(self.families, key=self._shares.used_share):
-            left = self._shares.left(name, self.slots.free, wall, idle, binding=wall == ends < math.inf)
+            left = self._shares.left(name, self.slots.free, wall, idle, binding=binding)
             enough = left.seconds >= LEAST_LEASE_SECONDS
             move = self.families[name].decide(left) if enough else HandBack("nothing is left")
             if isinstance(move, HandBack) and any(run.silent for run in self.running.values()):

@@ -130,6 +130,16 @@ def test_a_deadline_that_does_not_bind_changes_nothing() -> None:
     assert [dict(row) for row in free.decided()] == [dict(row) for row in bound.decided()]
 
 
+def test_a_deadline_binds_on_a_clock_that_goes_on_between_two_readings() -> None:
+    still, moving = (Alone(seconds=2400.0, slots=8, life=1000.0, deadline=300.0) for _ in range(2))
+    wall_left, readings = moving.engine.wall_left, itertools.count()
+    moving.engine.wall_left = lambda: wall_left() - 1e-12 * next(readings)
+    one, other = (
+        [(row["trial"], row["action"], row["rung"]) for row in each.run().decided()] for each in (still, moving)
+    )
+    assert one == other
+
+
 @pytest.mark.parametrize(("waits", "binding", "begins"), [(2.1, True, False), (3.5, True, True), (3.5, False, False)])
 def test_before_a_deadline_the_two_that_lead_go_on_before_others_begin(
     waits: float, binding: bool, begins: bool
