@@ -277,18 +277,12 @@ class Journal:
         return journal
 
     def _check_version(self) -> int:
-        """How many steps it has. UserError: it is of an earlier version, of others, or damaged."""
-        version = self._checked()
-        if 0 < version < len(STEPS):
-            remedy = f"go on with it at the project's commit {LAST_BEFORE}; analysis reads it as it is"
-            raise UserError(f"--resume: {str(self.folder)!r} is of an earlier version: {remedy}")
-        return version
-
-    def _checked(self) -> int:
-        """How many steps it had. UserError: tables, views, triggers or values of others, or a damaged file."""
+        """How many of the steps it has. UserError: it is of an earlier version, has tables, views, triggers or values
+        of others, or is damaged."""
         version: int | None = None
         try:
-            version = self._version()
+            there = [tuple(row) for row in self.rows(TABLES)]
+            version = next((version for version, schema in enumerate(_schemas()) if there == schema), None)
             ours = version is not None and self._has_our_types()
             sound = [row[0] for row in self.rows("PRAGMA quick_check")] == ["ok"]
             whole = not self.rows("PRAGMA foreign_key_check")
@@ -301,12 +295,10 @@ class Journal:
             raise UserError(
                 f"--resume: {str(self.folder)!r} has a {FILE} that is damaged or of another version: begin a new study"
             )
+        if 0 < version < len(STEPS):
+            remedy = f"go on with it at the project's commit {LAST_BEFORE}; analysis reads it as it is"
+            raise UserError(f"--resume: {str(self.folder)!r} is of an earlier version: {remedy}")
         return version
-
-    def _version(self) -> int | None:
-        """How many of the steps it had; None where its schema is none of ours."""
-        found = [tuple(row) for row in self.rows(TABLES)]
-        return next((version for version, ours in enumerate(_schemas()) if found == ours), None)
 
     def _has_our_types(self) -> bool:
         """SQLite itself takes any value in any column."""
