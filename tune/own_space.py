@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -330,8 +330,6 @@ class OwnSpace:
     """The configurations of a user's loop, as search_space.Space has those of a family."""
 
     given: Mapping[str, Dimension]
-    fix: Mapping[str, Value] = field(default_factory=dict)
-    vary: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
 
     @property
     def whole(self) -> "OwnSpace":

@@ -99,11 +99,9 @@ class SearchContext:
     @property
     def dimensions(self) -> Dimensions:
         """What configurations have, with their values."""
-        return (
-            dimensions(self.listed.listed)
-            if self.listed
-            else merged(space.whole.dimensions for space in self.spaces.values())
-        )
+        if self.listed:
+            return dimensions(self.listed.listed)
+        return merged(space.whole.dimensions for space in self.spaces.values())
 
     def config(self, family: str, point: Mapping[str, Any]) -> Config:
         """Of a trial at a point of a family's space."""

@@ -23,7 +23,7 @@ from tune.search.family import (  # fmt: skip
 )
 from tune.search.ladder import Ladder
 from tune.search.state import Agreed, State, Terms, agreed_in, last_events
-from tune.search.successive_halving import ALIKE, Confirm, Finish, HandBack, Promote, Start, Train, Wait
+from tune.search.successive_halving import HOPELESS, Confirm, Finish, HandBack, Promote, Start, Train, Wait
 from tune.search_space import Config
 from tune.store.accounting import Accounting, Assignment, Running
 from tune.store.heartbeat import GRACE_SECONDS, IDLE, WORKING
@@ -475,8 +475,7 @@ class Engine:
         self._settle(trial, "failed" if reason.startswith("error") else "stopped", reason)
         self._decide(trial, "stop", reason)
         if went_on and policy.hopeless:
-            rule = f"{ALIKE} trials failed with one error, and none reached a rung in this run"
-            self._decide(trial, "give up", f"{rule}: no other of {self.trials[trial].family} is started")
+            self._decide(trial, "give up", f"{HOPELESS}: no other of {self.trials[trial].family} is started")
 
     def _settle(self, trial: str, state: str, reason: str | None) -> None:
         self.accounting.journal.update("trials", trial, {"state": state, "reason": reason})

@@ -31,6 +31,7 @@ TOO_LITTLE = "an hour more is expected to bring less than --stop-below-gain asks
 PAST_BEST = f"trials are past their best, and with what is left none is expected to gain {TIE:g} nats"
 ALIKE = 3
 """Where so many trials failed with one error before any reached a rung, all others would."""
+HOPELESS = f"{ALIKE} trials failed with one error, and none reached a rung in this run"
 VARYING = re.compile(r"0x[0-9a-f]+|\d+")
 """Of an error's text, what is another in each trial: shapes, addresses."""
 
@@ -275,7 +276,7 @@ class SuccessiveHalving:
     def decide(self, left: Left) -> Move:
         """What a free slot should do. Nothing counts as done before it is told."""
         if self.hopeless:
-            return HandBack(f"{ALIKE} trials failed with one error, and none reached a rung in this run")
+            return HandBack(HOPELESS)
         move: Move = HandBack("the leader has its last segment")
         if self._finisher is not None and (shared := self._share(left)):
             return shared
@@ -326,9 +327,7 @@ class SuccessiveHalving:
         seconds = min(left.seconds, left.wall)
         for rung in range(self.ladder.top, 0, -1):
             trial = self.standings.first(rung - 1)
-            if trial is None or self.standings.share(rung) * self.ladder.eta >= 1:
-                continue
-            if self._rather_new(rung):
+            if trial is None or self.standings.share(rung) * self.ladder.eta >= 1 or self._rather_new(rung):
                 continue
             if self._price(trial, rung) <= seconds:
                 return Promote(trial, rung, f"{self._place(trial)}; the leaders have their slots")

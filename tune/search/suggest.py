@@ -104,6 +104,7 @@ class Suggester:
 
     def favourites(self) -> list[Config]:
         """What the prior finds about as promising as it finds anything, with the recipe's own values of what varies."""
+        assert isinstance(self._space, Space), "of a loop there is no prior"
         own = {name: value for name, value in self._space.default().items() if name in FREED}
         kept = {name: values for name, values in self._space.vary.items() if name not in FREED}
         configs = [{**config, **own} for config in replace(self._space, vary=kept).configs()]
