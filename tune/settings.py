@@ -21,7 +21,6 @@ from tune.flags import (
     families_text,
     flag_name,
     flag_of,
-    gain_text,
     invalid,
     is_switch,
     parse_path,
@@ -30,9 +29,9 @@ from tune.flags import (
 )
 from tune.load import check_function, check_loop, load
 from tune.own_space import LONGEST_WORD, LOOP, OwnSpace, in_place_of, made_space
-from tune.recipe import parse_set, set_text, without_choice
+from tune.recipe import parse_set, without_choice
 from tune.search_flags import SearchFlags, train_text
-from tune.search_space import FAMILIES, FREED, PRECISIONS, SPACES, Dimension, Space, check_range, fix_text, parse_fix
+from tune.search_space import FAMILIES, FREED, PRECISIONS, SPACES, Dimension, Space, check_range, fix_text
 from tune.store.journal import spent_at_its_end
 from tune.store.mirror import bring_back
 from tune.units import DURATIONS, NUMBER, bytes_text, duration_text
@@ -105,27 +104,20 @@ class Settings(SearchFlags):
                 raise invalid(name, f"{duration_text(seconds)!r} is not above zero: write {DURATIONS}")
         if self.memory_limit is not None and self.memory_limit <= 0:
             raise invalid("memory_limit", f"'{bytes_text(self.memory_limit)}' is not above zero: write {MEMORY_FORMS}")
-        if self.stop_below_gain is not None:
-            parse_setting(self.__dataclass_fields__["stop_below_gain"], gain_text(self.stop_below_gain))
-        if self.price_per_hour is not None:
-            parse_setting(self.__dataclass_fields__["price_per_hour"], str(self.price_per_hour))
+        for name in ("fix", "set", "stop_below_gain", "price_per_hour"):  # from Python too they are as when typed
+            if (value := getattr(self, name)) not in (None, {}):
+                each = self.__dataclass_fields__[name]
+                object.__setattr__(self, name, parse_setting(each, flag_of(each).show(value)))
         self._check_own()
         shares = families_text(self.families)
         if not all(0 < share <= 1 for share in self.families.values()):
             raise invalid("families", f"{shares!r}: a share is above 0 and at most 100; leave a family out for none")
         if not math.isclose(sum(self.families.values()), 1):
             raise invalid("families", f"{shares!r} does not add up: make the shares, in per cent, add up to 100")
-        if self.fix:
-            parse_fix(fix_text(self.fix))
         if self.train is None:
             self._check_ranges()
             for family in self.families:
                 self.space_of(family, PRECISIONS)
-        if self.set:
-            try:
-                object.__setattr__(self, "set", parse_set(set_text(self.set)))
-            except UserError as error:
-                raise invalid("set", str(error)) from None
         idle = [name for name in self.set if all(name in without_choice(family) for family in self.families)]
         if idle:
             raise invalid("set", f"'{idle[0]}' changes nothing of {' or '.join(self.families)}: leave it out")
@@ -195,10 +187,9 @@ class Settings(SearchFlags):
             if alone := [name for name in OF_A_LOOP if getattr(self, name) not in (None, {})]:
                 raise invalid(alone[0], "is of a training loop of your own: add --train FILE, or leave it out")
             return
-        others = {each.name: each.default for each in fields(self) if each.name in OF_FAMILIES}
-        for name, default in others.items():
-            if getattr(self, name) not in (default, {}, ()):
-                raise invalid(name, "is of the families that come with the project: leave it out with --train")
+        for setting in fields(self):
+            if setting.name in OF_FAMILIES and getattr(self, setting.name) not in (setting.default, {}, ()):
+                raise invalid(setting.name, "is of the families that come with the project: leave it out with --train")
         if set(self.families) not in ({LOOP}, set(FAMILIES)):
             raise invalid("families", f"{families_text(self.families)!r}: --train is in their place: leave one out")
         object.__setattr__(self, "families", {LOOP: 1.0})
