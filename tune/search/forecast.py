@@ -137,7 +137,7 @@ class Standings:
         if standing.state == "running" and standing.goal == goal:
             return False
         self._arrive(standing)
-        self._apart += goal == 1 and standing.rung == 0 and self._all_worse
+        self._apart += goal == 1 and standing.rung == 0 and self._from_the_middle
         standing.goal, standing.state = goal, "running"
         if goal is not None:
             self._flying[goal] = self._flying.get(goal, 0) + 1
@@ -296,15 +296,16 @@ class Standings:
         """Whether as many trials went there as should, by how many of those that reported there it made worse: where
         losses are at their lowest so early, another configuration is worth more. Above, a trial's own last fall
         tells."""
-        if self._all_worse and self._apart < RUNG_1_APART:
+        if self._from_the_middle:
             return False
         better = (1 + self._reached[1] - self._worse) / (2 + self._reached[1])
         return self._reached[1] + self.flying(1) >= max(RUNG_1_LEAST, RUNG_1_TIMES * better * self._reached[0])
 
     @property
-    def _all_worse(self) -> bool:
-        """Whether rung 1 made all worse that came from the front, as far as they are enough to tell."""
-        return self._worse == self._reached[1] >= RUNG_1_LEAST - RUNG_1_APART
+    def _from_the_middle(self) -> bool:
+        """Whether the next for rung 1 comes from there: it made all worse that came from the front, as far as they are
+        enough to tell."""
+        return self._worse == self._reached[1] >= RUNG_1_LEAST - RUNG_1_APART and self._apart < RUNG_1_APART
 
     def share(self, rung: int) -> float:
         """Of the trials that reached the rung below, those that reached this one or are on their way."""
@@ -321,7 +322,7 @@ class Standings:
         waiting = self._waiting.get(rung, [])
         while waiting and not self._waits(waiting[0][-1], rung):
             heapq.heappop(waiting)
-        if rung == 0 and self._all_worse and self._apart < RUNG_1_APART:
+        if rung == 0 and self._from_the_middle:
             there = [entry for entry in waiting if self._waits(entry[-1], 0)]
             return sorted(there)[len(there) // 2][-1] if there else None
         return waiting[0][-1] if waiting and (past_best or not waiting[0][0]) else None
@@ -415,8 +416,7 @@ class Standings:
 
     def waiting(self) -> list[str]:
         """All that wait, the most promising first."""
-        there = (name for name, each in self.trials.items() if each.state == "paused" and each.rung >= 0)
-        return sorted(there, key=self._entry)
+        return sorted((name for name in self.trials if self._waits(name, None)), key=self._entry)
 
     def _waits(self, trial: str, rung: int | None) -> bool:
         """Whether it waits at a rung (None: at any)."""
