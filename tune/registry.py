@@ -10,11 +10,10 @@ import ray.cloudpickle
 
 from model.families import BUILT_IN, Family, add, own
 from tune.errors import UserError, is_a_users
-from tune.own_space import LOOP
+from tune.own_space import LOOP, NAME
 from tune.search_space import FREED, PRECISIONS, SPACES, Value
 from tune.store.journal import SCHEMA
 
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 TAKEN = {"family", "seed", "own", *re.findall(r"(\w+) (?:TEXT|INTEGER|REAL)", SCHEMA)} - set(FREED)
 """What no dimension can be called: the journal's columns, beside which it stands in tables; what --vary may free can
 vary here too."""

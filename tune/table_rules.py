@@ -179,15 +179,13 @@ def _pairs(table: Figures) -> list[tuple[Figure, Figure] | None]:
 
 def speed_up(table: Figures, claims: Claims) -> Iterator[Finding]:
     """A speed-up is T_1 / T_n."""
-    column = table.first("speed_?up")
-    for row, pair in enumerate(_pairs(table) if column else ()):
-        printed = table.of(column)[row] if column else None
-        if pair and printed:
-            one, own = pair
-            if not printed.may_be(one.ends[0] / own.ends[1], one.ends[1] / own.ends[0]):
-                assert column is not None
-                told = f"T_1 / T_n of its own {table.first(TIME)}"
-                yield table.found(row, column, f"{one.value / own.value:.2f}", told)
+    if column := table.first("speed_?up"):
+        for row, (printed, pair) in enumerate(zip(table.of(column), _pairs(table), strict=True)):
+            if printed and pair:
+                one, own = pair
+                if not printed.may_be(one.ends[0] / own.ends[1], one.ends[1] / own.ends[0]):
+                    told = f"T_1 / T_n of its own {table.first(TIME)}"
+                    yield table.found(row, column, f"{one.value / own.value:.2f}", told)
 
 
 def uniform_guess(table: Figures, claims: Claims) -> Iterator[Finding]:

@@ -66,7 +66,7 @@ SIZES = "2GB, 1.5GB or 512MB"
 
 def parse_bytes(text: str) -> int:
     """`1.5GB` -> 1500000000, rounded to a megabyte. UserError: no unit, or not an amount of memory."""
-    matched = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(GB|MB)", text)
+    matched = re.fullmatch(rf"{NUMBER}(GB|MB)", text)
     if not matched:
         rule = "has no unit" if re.fullmatch(r"[0-9.]+", text) else "is not an amount of memory"
         raise UserError(f"{text!r} {rule}: write {SIZES}")

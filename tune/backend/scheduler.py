@@ -27,7 +27,7 @@ from ray.tune.search import Searcher
 from tune.errors import UserError, told
 from tune.reports import from_row
 from tune.search.engine import HUNG, Engine
-from tune.search.resume import Newest
+from tune.search.resume import LONGEST_REASON, Newest
 from tune.search_space import precision_of
 from tune.store.accounting import Assignment
 from tune.store.heartbeat import boot, last_beat, still_there
@@ -35,7 +35,6 @@ from tune.store.heartbeat import boot, last_beat, still_there
 log = logging.getLogger(__name__)
 
 NOT_STARTED = "its process had not started by the end of its lease"
-LONGEST_REASON = 160
 
 
 class Desk:
