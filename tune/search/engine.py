@@ -176,12 +176,12 @@ class Engine:
                     answer = HandBack("what is left does not pay for a slot that waits")
                 if isinstance(answer, HandBack):
                     self._hand_back(answer.reason)
-                elif not isinstance(answer, str):
+                elif answer is not None:
                     return answer if isinstance(answer, Assignment) else None
         return None
 
-    def _ask_families(self, wall: float, *, binding: bool) -> Assignment | HandBack | Wait | str:
-        """The first move that a family makes, put into practice; "again" where it came to nothing.
+    def _ask_families(self, wall: float, *, binding: bool) -> Assignment | HandBack | Wait | None:
+        """The first move that a family makes, put into practice; None where it came to nothing: to be asked again.
 
         What those leave over that have nothing more to do, others may use.
         """
@@ -194,7 +194,7 @@ class Engine:
             if isinstance(move, HandBack) and any(run.silent for run in self.running.values()):
                 move = Wait("a loop that had never reported holds more than it will take")
             if not isinstance(move, HandBack | Wait):
-                return self._assign(name, move) or "again"
+                return self._assign(name, move)
             answer = answer if isinstance(answer, Wait) else move
         return answer
 
