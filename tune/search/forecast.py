@@ -160,10 +160,7 @@ class Standings:
                 self.pause(trial)
 
     def record(self, trial: str, rung: int, loss: float, *, telling: bool, progress: Progress) -> None:
-        """A trial's loss at a rung, where it waits. One that is not finite ends it."""
-        if not math.isfinite(loss):
-            self.close(trial, "ended")
-            return
+        """A trial's loss at a rung, where it waits."""
         standing = self.trials[trial]
         self._points.pop(trial, None)
         new = rung not in standing.losses

@@ -214,12 +214,11 @@ class Forecaster:
         return self.law.loss(size, tokens) * math.exp(level + slope * end), doubt
 
     def interval(self, size: float, observations: Sequence[Observation], tokens: float) -> tuple[float, float]:
-        """The same with the whole doubt: how far a fall strays from the one foretold, the further the larger that is.
+        """The same of a trial that was seen, with the whole doubt: how far a fall strays from the one foretold, the
+        further the larger that is.
 
         Of a comparison it is no part: there all have it, and those that lack the most would wait for it.
         """
         loss, doubt = self.loss(size, observations, tokens)
-        if not observations:
-            return loss, doubt
         now, _ = self._uncorrected(size, observations, observations[-1].tokens)
         return loss, math.hypot(doubt, self.stray * math.log(now / loss))

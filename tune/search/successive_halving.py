@@ -199,12 +199,12 @@ class SuccessiveHalving:
     def reported(
         self, trial: str, rung: int, loss: float, *, telling: bool = True, progress: Progress = NO_PROGRESS
     ) -> None:
-        """A trial reached a rung and waits there, or is at its end. One whose loss is not finite has diverged.
+        """A trial reached a rung and waits there, or is at its end.
 
         telling: its drop over the last rung tells how it will go on; not so within a warm-up of the learning rate.
         """
         self.standings.record(trial, rung, loss, telling=telling, progress=progress)
-        self._heard = self._heard or math.isfinite(loss)
+        self._heard = True
         if self.ladder.rung_seconds(rung) >= self.ladder.life:
             self.standings.close(trial, "finished")
 

@@ -123,7 +123,7 @@ class Suggester:
     def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
         """The loss of a trial at a rung, with so much behind it; None: it failed there."""
         self._outlook.tell(trial, self._given[trial], progress)
-        self._results.setdefault(rung, {})[trial] = WORST_LOSS if loss is None or not math.isfinite(loss) else loss
+        self._results.setdefault(rung, {})[trial] = WORST_LOSS if loss is None else loss
 
     def _uniform(self) -> Config:
         """Any that was not given yet, all equally likely."""
