@@ -163,8 +163,8 @@ class Screen(Listener):
     def reported(self, engine: Engine, trial: str, report: Report) -> None:
         """The result of a rung or of a last segment; and the budget, when it was not shown for a while."""
         if report.valid is not None and (report.rung is not None or report.final):
-            decayed = "after its decay" if self._metric is None else "at its end"
-            where = {"final": decayed, "turned": "at its best", "returned": "at its end"}.get(
+            last = "after its decay" if self._metric is None else "when its last lease ended"
+            where = {"final": last, "turned": "at its best", "returned": "at its end"}.get(
                 report.ended or "", f"at rung {report.rung}"
             )
             family, shown = engine.trials[trial].family, report.whole or report.valid

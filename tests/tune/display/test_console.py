@@ -18,7 +18,7 @@ from tests.tune.display.conftest import Sampled
 from tests.tune.search.world import World
 from tune.display.console import ERASE, PROGRESS_SECONDS, Callback, Progress, Screen, Voice
 from tune.display.panel import BLOCKS, Best, FamilyView, Panel, Running, View, displayed, look, sparkline
-from tune.reports import Report
+from tune.reports import Ended, Evaluation, Metric, Report
 from tune.search.engine import Engine, Listener
 from tune.settings import Settings
 from tune.store.journal import connect
@@ -89,6 +89,20 @@ def test_that_a_loop_never_saves_is_said_once_and_what_one_lost_that_does_each_t
     (once,) = ends(ended="lease", lost=9)
     assert "its loop never saves" in once and "save=" in once
     assert not ends(ended="rung", lost=9)
+
+
+@pytest.mark.parametrize(
+    ("ended", "of_loop", "told"),
+    [("final", False, "after its decay"), ("final", True, "when its last lease ended"), ("returned", True, "at its end")],
+)
+def test_a_loop_that_its_last_lease_cut_short_is_not_told_to_be_at_its_end(
+    tmp_path: Path, ended: Ended, of_loop: bool, told: str
+) -> None:
+    world, said = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled).run(9), list[str]()
+    (who,) = world.engine.running
+    report = Report(steps=9, tokens=9, training_seconds=1.0, ended=ended, valid=Evaluation(loss=2.0))
+    Screen(said.append, Metric(name="loss") if of_loop else None).reported(world.engine, who, report)
+    assert f" {told}: " in said[0]
 
 
 @pytest.mark.parametrize("width", [40, 120])
