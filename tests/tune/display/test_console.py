@@ -93,7 +93,11 @@ def test_that_a_loop_never_saves_is_said_once_and_what_one_lost_that_does_each_t
 
 @pytest.mark.parametrize(
     ("ended", "of_loop", "told"),
-    [("final", False, "after its decay"), ("final", True, "when its last lease ended"), ("returned", True, "at its end")],
+    [
+        ("final", False, "after its decay"),
+        ("final", True, "when its last lease ended"),
+        ("returned", True, "at its end"),
+    ],
 )
 def test_a_loop_that_its_last_lease_cut_short_is_not_told_to_be_at_its_end(
     tmp_path: Path, ended: Ended, of_loop: bool, told: str
