@@ -41,7 +41,8 @@ class Family:
 
     corpus: what it learns from, "text" or "pairs" of sentences, or a word of its own for what it then has to `read`,
     which families with the same word share; space: what may vary, the values of each dimension: tried first is what the
-    default configuration has, where that is one of them, else the middle one; recipe: fields of model.config.Config
+    default configuration has of d_model, heads, layers and dropout, where that is one of them, else the middle one;
+    recipe: fields of model.config.Config
     that are not as in the recipe of nanogpt, none of config.ONCE. A dimension that is no field of Config's is found in
     `config.own`. compiles: torch.compile serves, and all batches have one shape.
     """

@@ -40,6 +40,7 @@ from tune.recipe import (
     Recipe,
     most_weights,
     recipe,
+    without_choice,
 )
 from tune.reports import Metric
 from tune.search.earlier import Earlier, Ground, Learned, beyond, learn, line, read, suited
@@ -130,6 +131,9 @@ def survey(settings: Settings, devices: Devices) -> SearchContext:
     begun = time.monotonic()
     spaces = {name: settings.space_of(name, devices.precisions) for name in settings.families}
     check_cap(settings)
+    idle = [name for name in settings.set if all(name in without_choice(family) for family in settings.families)]
+    if idle and settings.resume is None:
+        raise invalid("set", f"'{idle[0]}' changes nothing of {' or '.join(settings.families)}: leave it out")
     recipes, learned = ({}, {}) if settings.resume is None else kept(settings.resume, spaces)
     earlier = [] if recipes else [read(folder, spaces) for folder in settings.learn_from]
     texts = load_corpora(settings, devices.kind)

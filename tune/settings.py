@@ -29,7 +29,7 @@ from tune.flags import (
 )
 from tune.load import check_function, check_loop, load
 from tune.own_space import LONGEST_WORD, LOOP, OwnSpace, in_place_of, made_space
-from tune.recipe import parse_set, without_choice
+from tune.recipe import parse_set
 from tune.search_flags import SearchFlags, train_text
 from tune.search_space import FAMILIES, FREED, PRECISIONS, SPACES, Dimension, Space, check_range, fix_text
 from tune.store.journal import spent_at_its_end
@@ -118,9 +118,6 @@ class Settings(SearchFlags):
             self._check_ranges()
             for family in self.families:
                 self.space_of(family, PRECISIONS)
-        idle = [name for name in self.set if all(name in without_choice(family) for family in self.families)]
-        if idle:
-            raise invalid("set", f"'{idle[0]}' changes nothing of {' or '.join(self.families)}: leave it out")
         for family, name in product(self.families, self.set):
             if name in SPACES.get(family, ()):
                 raise invalid("set", f"'{name}' is in the space of {family}: --fix it, or leave it out")
@@ -190,7 +187,7 @@ class Settings(SearchFlags):
         for setting in fields(self):
             if setting.name in OF_FAMILIES and getattr(self, setting.name) not in (setting.default, {}, ()):
                 raise invalid(setting.name, "is of the families that come with the project: leave it out with --train")
-        if set(self.families) not in ({LOOP}, set(FAMILIES)):
+        if set(self.families) not in ({LOOP}, set(FAMILIES)) or len({*self.families.values()}) > 1:
             raise invalid("families", f"{families_text(self.families)!r}: --train is in their place: leave one out")
         object.__setattr__(self, "families", {LOOP: 1.0})
         if isinstance(self.train, str):

@@ -4,6 +4,7 @@ translates, paid for like everything else, and the last lines printed.
 
 import json
 import math
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -84,22 +85,21 @@ def why_none(journal: Journal, family: str) -> str:
     facts = journal.facts()
     if not rows:
         return f"no trial was started{_more_time(facts)}"
-    over = [row["reason"] if row["state"] in ("stopped", "failed") else None for row in rows]
-    kinds = Counter(map(_kind, over))
-    errors = Counter(reason.partition(": ")[2] for reason in over if reason and _kind(reason) == "error")
+    kinds = Counter(_kind(row) for row in rows)
     said = {"diverged": "diverged", "memory": "did not fit in memory", "time": "had too little time"}
-    (said["error"], where) = "failed", "log.txt"
-    for error, _ in errors.most_common(1):
-        said["error"] += f" ({error})"
-        if family == LOOP:
-            first_to_say = next(row["trial"] for row in rows if (row["reason"] or "").endswith(f": {error}"))
-            where = output_of(first_to_say)
+    said, where = said | {"again": "could go on after an error", "error": "failed"}, "log.txt"
+    for kind in ("again", "error"):
+        errors = [(row["reason"].partition(": ")[2], row["trial"]) for row in rows if _kind(row) == kind]
+        for error, _ in Counter(error for error, _ in errors).most_common(1):
+            said[kind] += f" ({error})"
+            where = output_of(dict(reversed(errors))[error]) if family == LOOP else where
     (first, most), *rest = kinds.most_common()
     told = ", ".join([f"{most} of {len(rows)} {said[first]}", *(f"{count} {said[kind]}" for kind, count in rest)])
     vary = "" if "learning_rate" in json.loads(rows[0]["config"]) else ": --vary learning_rate tries some"
     limited = "memory_limit" in named(facts.get("settings"))
     helps = {
         "error": f"; see {where}, mend that and go on with --resume",
+        "again": f"; see {where}{_more_time(facts)}",
         "diverged": f"; lower learning rates may help{vary}",
         "memory": "; allow them more with --memory-limit" if limited else "; fix smaller sizes with --fix",
         "time": _more_time(facts),
@@ -107,9 +107,11 @@ def why_none(journal: Journal, family: str) -> str:
     return f"no trial reached a rung: {told}{helps}"
 
 
-def _kind(reason: str | None) -> str:
-    """For which of these a trial ended: error, diverged, memory; else for lack of time."""
-    kind = (reason or "").partition(":")[0]
+def _kind(trial: sqlite3.Row) -> str:
+    """For which of these a trial ended: error, diverged, memory; or waits after an error; else for lack of time."""
+    kind = (trial["reason"] or "").partition(":")[0]
+    if kind == "error" and trial["state"] == "paused":
+        return "again"
     return kind if kind in ("error", "diverged", "memory") else "time"
 
 

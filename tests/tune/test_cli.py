@@ -82,7 +82,6 @@ INVALID = {
     "--budget 60s --families nanogpt --vary context --rungs tokens": "--vary: 'context' makes steps of unequal tokens",
     "--budget 60s --set depth=3": "--set: 'depth=3' is nothing of a recipe: there are context.*write context=256",
     "--budget 60s --set context": "--set: 'context': context is a whole number from 8 to 8192: write context=256",
-    "--budget 60s --families translation --set context=128": "--set: 'context' changes nothing of translation: leave",
     "--budget 60s --set context=64.5": "--set: 'context=64.5': context is a whole number.*write context=256",
     "--budget 60s --set learning_rate=-1": "--set: 'learning_rate=-1': .*a number from 1e-06 to 10: write.*",
     "--budget 60s --set learning_rate=nan": "--set: 'learning_rate=nan': .*write learning_rate=1e-3",

@@ -2,6 +2,7 @@
 it.
 """
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -75,6 +76,26 @@ def test_a_family_that_cannot_learn_is_refused_in_one_line_before_anything_is_ch
     with pytest.raises(ValueError, match=f"^--families: 'made': {said}[^\n]*: mend it; nothing was spent$"):
         survey(settings, CORE)
     assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize(
+    ("families", "given"),
+    [
+        *(("translation", name) for name in ("context=128", "taps=2", "architecture=nanogpt")),
+        *(("made", name) for name in ("taps=2", "optimizer=adamw", "dropout_after=2.0")),
+        ("made,translation", "taps=2"),
+    ],
+)
+def test_what_set_would_not_change_is_refused_and_a_study_that_has_it_goes_on(
+    families: str, given: str, tmp_path: Path
+) -> None:
+    register("made")(type("Made", (Bigrams,), {}))
+    settings = Settings(budget="1h", families=families, set=given)
+    name = given.partition("=")[0]
+    with pytest.raises(ValueError, match=f"^--set: '{name}' changes nothing of {families.replace(',', ' or ')}: leave"):
+        survey(settings, CORE)
+    (tmp_path / "study.json").write_text(json.dumps({"settings": settings.stored()}))
+    assert Settings.of_study(tmp_path).set == settings.set
 
 
 def test_a_family_that_learns_is_tried_on_two_rows_and_changes_no_random_number(text: Path) -> None:
@@ -228,7 +249,10 @@ def test_where_a_loop_failed_its_own_output_is_named_where_its_traceback_is(tmp_
         (["price", "lease"], "cap", {}, "2 of 2 had too little time; give it a larger cap"),
         (["stopped"], "deadline", {}, "1 of 1 had too little time; give it a later --deadline"),
         (["stopped"], "SIGTERM", {}, "1 of 1 had too little time"),
-        (["waits: error: hung"], "cap", {}, "1 of 1 had too little time; give it a larger cap"),
+        (["waits: error: hung"], "cap", {}, "1 of 1 could go on after an error (hung); see log.txt; give it a larger "
+         "cap"),
+        (["waits: error: hung", "error: x: a", "error: x: a"], "cap", {}, "2 of 3 failed (x: a), 1 could go on after "
+         "an error (hung); see log.txt, mend that and go on with --resume"),
     ],
 )  # fmt: skip
 def test_where_no_trial_reached_a_rung_the_true_reason_is_told(

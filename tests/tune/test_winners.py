@@ -71,7 +71,10 @@ def test_samples_are_in_the_journal_and_every_device_second_is_charged(
     assert facts["samples"]["nanogpt"][0] == {"input": "a", "output": "b", "reference": "c"}
     assert facts["bleu"] == {"translation": {"trial": found["translation"].trial} | asdict(score)}
     (line, _) = last_lines(world.journal, found, scores, ["translation"], cap=1200, spent=1)
-    assert line.endswith("BLEU 12.3 on 128 test sentences")
+    assert line.endswith("BLEU 12.3 on 128 test sentences") and " bits a character, " in line
+    spells_nothing = {"translation": replace(found["translation"], bits_per_character=None)}
+    (line, _) = last_lines(world.journal, spells_nothing, {}, ["translation"], cap=1200, spent=1)
+    assert "bits" not in line and line.endswith(" parameters")
     held = world.total("SELECT SUM(closed - opened) FROM slots")
     assert (
         world.total("SELECT SUM(seconds) FROM charges") == pytest.approx(held) == world.accounting.ledger.spent <= 1200

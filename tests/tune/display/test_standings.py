@@ -31,6 +31,15 @@ def test_the_table_numbers_the_sound_ones_and_ends_with_the_others(study: Writte
     assert picture("nanogpt", rows).image.encoded_image_string
 
 
+def test_what_spells_nothing_has_no_bits_a_character(tmp_path: Path) -> None:
+    study = Written(tmp_path / "study")
+    study.trial("t001", state="paused")
+    study.report("t001", 3.0, rung=0, bits_per_character=None)
+    rows = ranking(study.journal, by="quotient")
+    columns, _, row = (line.strip("| ").split(" | ") for line in table(rows).splitlines())
+    assert dict(zip(columns, row, strict=True))["bits/char"] == "-"
+
+
 def test_a_family_of_which_nothing_is_sound_has_a_table_all_the_same(tmp_path: Path) -> None:
     study = Written(tmp_path / "study")
     study.trial("t001", state="stopped", reason="diverged")
