@@ -54,7 +54,7 @@ WALLS = 2.0
 LEAST_LEASE_SECONDS = 1.0
 """Nothing useful fits in less."""
 MACHINE_GONE = "its machine is gone"
-DRIVER_SLEPT = "its driver slept"
+DRIVER_SLEPT = "its driver slept or was busy"
 HUNG = "hung: no sign of life by the end of its lease"
 GO_ON = "go on"
 """The decision to give a trial another lease for the goal that it had."""
@@ -172,7 +172,8 @@ class Engine:
                 return assignment
             else:
                 answer = self._ask_families(planned, binding=planned == wall < math.inf)
-                if isinstance(answer, Wait) and not self._can_wait():
+                ledger, now = self.accounting.ledger, self.accounting.clock()
+                if isinstance(answer, Wait) and not ledger.can_wait(ledger.first_end - now):
                     answer = HandBack("what is left does not pay for a slot that waits")
                 if isinstance(answer, HandBack):
                     self._hand_back(answer.reason)
@@ -205,18 +206,14 @@ class Engine:
         all_slots = (ledger.cap - ledger.spent) / (ledger.share * max(1, self.slots.kept))
         return min(wall, max(self.within - self.accounting.clock(), all_slots))
 
-    def _can_wait(self) -> bool:
-        """Whether what is left pays for the idle slots until a lease ends: what runs has its own reserved."""
-        idle, ledger = self.accounting.idle_slots, self.accounting.ledger
-        return not idle or idle * (ledger.first_end - self.accounting.clock()) <= ledger.room
-
     def _is_idle(self, name: str, wall: float) -> bool:
         """Whether nothing of a family runs, and nothing can by its own share."""
         left = self._shares.left(name, self.slots.free, wall)
         return left.running == 0 and isinstance(self.families[name].decide(left), HandBack)
 
     def _wake(self) -> bool:
-        """Where the driver slept workers have ended themselves: their slots are charged up to then. Whether it did."""
+        """Where the driver slept, or was busy for longer than the cap pays for those who wait, workers have ended
+        themselves: their slots are charged up to then. Whether it did."""
         since = self.silence()
         if since is None:
             return False
@@ -224,7 +221,7 @@ class Engine:
             for run in self.running.values():
                 last = self.accounting.last_sign(run)
                 if last is not None and last.ended is not None:
-                    self.accounting.note_gone(run, last.at)
+                    self.accounting.note_gone(run, last.at, since)
                 elif self.accounting.clock() > run.assignment.opened + run.assignment.seconds + GRACE_SECONDS:
                     self.accounting.note_gone(run, math.inf)
             while self.accounting.idle_slots:

@@ -16,7 +16,7 @@ another, and what lies between them is idle time, charged like the rest. A hold 
 import math
 import sqlite3
 import time
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -107,6 +107,12 @@ class Ledger:
     def room(self) -> float:
         """What is left, in seconds of a slot."""
         return self.left / self.share
+
+    def can_wait(self, seconds: float) -> bool:
+        """Whether what is left pays for so many seconds of each slot that is on no lease, or past its end."""
+        in_use = len(self._leases) - bisect_right(self._leases, (self._clock(), math.inf))
+        waiting = len(self._opened) - len(self._closed) - in_use
+        return waiting <= 0 or waiting * seconds <= self.room
 
     def affordable(self, slot: int | None, slots: int = 1) -> float:
         """The longest lease that could be reserved now on `slot`, or on each of so many new ones (None)."""
@@ -298,10 +304,12 @@ class Accounting:
         last = last_beat(self.journal.folder, run.assignment.trial)
         return last if last is not None and last.lease == run.assignment.lease else None
 
-    def note_gone(self, run: Running, at: float) -> None:
-        """The worker of a lease is gone since then, or since its grace was over: its slot is charged no longer."""
+    def note_gone(self, run: Running, at: float, since: float = -math.inf) -> None:
+        """The worker of a lease is gone since then, or since its grace was over, after its lease and the driver's last
+        sign of life (`since`): its slot is charged no longer."""
         to = run.assignment
-        run.gone = max(to.opened + sum(run.charged.values()), min(at, to.opened + to.seconds + GRACE_SECONDS))
+        over = max(to.opened + to.seconds, since) + GRACE_SECONDS
+        run.gone = max(to.opened + sum(run.charged.values()), min(at, over))
         self.ledger.hand_back(to.slot, run.gone)
 
     def hand_back(self, slot: int | None = None, at: float | None = None) -> None:

@@ -59,24 +59,29 @@ class Heart(threading.Thread):
 class Pulse:
     """The driver's own signs of life, on the study's clock: what it holds is held until the last of them.
 
-    Where none comes for the grace, because it was stopped or its disk was, workers without a lease end themselves.
+    Where none comes for the grace, because it was stopped or its disk was, workers without a lease end themselves; and
+    none comes where it is busy and nothing pays for these any more, for so many seconds (`pays`).
     """
 
-    def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
-        self._folder, self._clock = folder, clock
+    def __init__(
+        self, folder: Path, clock: Callable[[], float], pays: Callable[[float], bool] = lambda seconds: True
+    ) -> None:
+        self._folder, self._clock, self._pays = folder, clock, pays
         self._lock = threading.Lock()
         self._last = clock()
         self._silences: list[float] = []
 
     def beat(self) -> float:
         """One more; seconds to the next, so that a late one or two are no silence."""
-        now = self._clock()
+        now, soon = self._clock(), GRACE_SECONDS / 3
+        if not self._pays(soon):
+            return soon
         beat(self._folder, DRIVER, 0, now)
         with self._lock:
             if now - self._last > GRACE_SECONDS:
                 self._silences.append(self._last)
             self._last = now
-        return GRACE_SECONDS / 3
+        return soon
 
     def silence(self) -> float | None:
         """Since when there was none for longer than the grace; None where that did not happen since this was asked."""
@@ -91,9 +96,11 @@ class Pulse:
 
 
 @contextmanager
-def beating(folder: Path, clock: Callable[[], float]) -> Iterator[Pulse]:
+def beating(
+    folder: Path, clock: Callable[[], float], pays: Callable[[float], bool] = lambda seconds: True
+) -> Iterator[Pulse]:
     """The driver's pulse, as long as it lasts."""
-    pulse = Pulse(folder, clock)
+    pulse = Pulse(folder, clock, pays)
     heart = Heart(pulse.beat)
     heart.start()
     try:

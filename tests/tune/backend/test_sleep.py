@@ -45,10 +45,10 @@ class Sleepy:
     gone: when the worker of a slot ended itself.
     """
 
-    def __init__(self, world: World, chance: random.Random) -> None:
-        self.world, self.chance = world, chance
+    def __init__(self, world: World, chance: random.Random, *, busy: bool = False) -> None:
+        self.world, self.chance, self.busy = world, chance, busy
         (world.journal.folder / FOLDER).mkdir()
-        self.pulse = Pulse(world.journal.folder, world.clock)
+        self.pulse = Pulse(world.journal.folder, world.clock, world.accounting.ledger.can_wait)
         world.engine.silence = self.pulse.silence
         self.gone: dict[int, float] = {}
         self.slept = 0
@@ -61,7 +61,7 @@ class Sleepy:
             if self.world.engine.done:
                 return
             if not self.slept or self.chance.random() < share:
-                self.sleep(self.chance.choice((0.3, 3.0, 12.0, 600.0)))
+                self.sleep(self.chance.choice((0.3, 3.0, 12.0, 600.0)), busy=self.busy)
             elif self.world.events:
                 end, _, assignment = heapq.heappop(self.world.events)
                 while self.world.now < end:
@@ -77,13 +77,21 @@ class Sleepy:
             heapq.heappush(world.events, (world.now + world.length(assignment), assignment.lease, assignment))
         assert world.accounting.ledger.spent <= world.accounting.ledger.cap
 
-    def sleep(self, seconds: float) -> None:
-        """Stopped anywhere, and woken: what its workers did and said meanwhile is heard in any order."""
+    def sleep(self, seconds: float, *, busy: bool) -> None:
+        """Stopped anywhere, and woken: what its workers did and said meanwhile is heard in any order.
+
+        busy: it is not stopped, as with a callback that waits for a server: its signs of life go on.
+        """
         world, since = self.world, self.world.now
         awake, late = since + seconds, list[tuple[Assignment, float | None]]()
+        while busy and world.now < awake:
+            world.now += GRACE_SECONDS / 3
+            self.pulse.beat()
+        if busy and (sign := last_beat(world.journal.folder, DRIVER)) is not None:
+            since, awake = sign.at, world.now
         busy = {to.slot for _, _, to in world.events}
         idle = [row["slot"] for row in world.journal.rows("SELECT slot FROM slots WHERE closed IS NULL")]
-        if seconds > GRACE_SECONDS:
+        if awake - since > GRACE_SECONDS:
             self.slept += 1
             self.gone |= {slot: since + GRACE_SECONDS for slot in idle if slot not in busy}
         for event in sorted(world.events):
@@ -110,13 +118,14 @@ class Sleepy:
             assert world.accounting.ledger.spent <= world.accounting.ledger.cap
 
 
+@pytest.mark.parametrize("busy", [False, True], ids=["sleeps", "busy"])
 @pytest.mark.parametrize("cap, slots, seed", [(60, 1, 0), (60, 1, 4), (240, 2, 1), (240, 2, 3), (600, 4, 2)])
-def test_however_long_and_often_the_driver_sleeps_the_cap_holds(
-    tmp_path: Path, cap: float, slots: int, seed: int
+def test_however_long_and_often_the_driver_sleeps_or_is_busy_the_cap_holds(
+    tmp_path: Path, cap: float, slots: int, seed: int, busy: bool
 ) -> None:
     """And each slot is charged for as long as a worker was there, and no trial is blamed."""
     world = World(tmp_path, cap=cap, slots=slots, seed=seed)
-    sleepy = Sleepy(world, random.Random(seed))
+    sleepy = Sleepy(world, random.Random(seed), busy=busy)
     sleepy.run(0.3)
     assert 0.85 * cap <= world.accounting.ledger.spent <= cap
     closed = {row["slot"]: row["closed"] for row in world.journal.rows("SELECT slot, closed FROM slots")}
