@@ -201,7 +201,10 @@ def conduct(
         if settings.memory_limit:
             keep_fewer_kernels()
         place = make_place(context, engine)
-        alive, noted = beating(study, engine.accounting.clock, engine.accounting.ledger.can_wait), overhead_noted(journal, tensorboard)
+        alive, noted = (
+            beating(study, engine.accounting.clock, engine.accounting.ledger.can_wait),
+            overhead_noted(journal, tensorboard),
+        )
         shown = displayed(write, study, settings, engine.accounting.clock, engine.wall_left, context.metric)
         with mirrored(study, settings.mirror, engine.accounting.clock, write), alive as pulse:
             engine.silence = pulse.silence
