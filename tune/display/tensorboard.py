@@ -299,7 +299,8 @@ class LedgerRun:
     def _leads(self, family: str, trial: str, report: Report) -> bool:
         """Whether with a report there is a new best so far; the ranking is asked only where there may be."""
         kept = report.kept
-        if kept is None or (report.rung is None and not report.final):
+        cut_short = self._metric is not None and report.ended in ("lease", "stopped")
+        if kept is None or (report.rung is None and not report.final and not cut_short):
             return False
         best = self._best.get(family)
         if best is not None and self._metric is not None:

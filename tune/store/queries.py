@@ -48,17 +48,19 @@ LEVELS = f"""
                             report DESC
                ) AS again
         FROM reports JOIN trials USING (trial)
-        WHERE (final OR rung IS NOT NULL) AND IIF(numbers IS NULL, perplexity, ABS(valid_loss)) < 9e999 AND at <= ?1
+        WHERE (final OR rung IS NOT NULL OR (numbers IS NOT NULL AND ended IN ('lease', 'stopped')))
+            AND IIF(numbers IS NULL, perplexity, ABS(valid_loss)) < 9e999 AND at <= ?1
             AND (numbers IS NOT NULL OR NOT {FAILED}) AND NOT (whole_perplexity IS NULL AND {ANEW})),
     alike AS (
         SELECT *, IIF(averaged, averaged_perplexity, perplexity) AS kept_perplexity,
+               MAX(rung) OVER (PARTITION BY trial) AS highest,
                final AND whole_perplexity IS NOT NULL AND MIN(
                    whole_perplexity IS NOT NULL OR IFNULL(ended, '') = 'turned') OVER (PARTITION BY family, final)
                    AS on_whole
         FROM completed WHERE again = 1)
     SELECT family, trial, parameters, created, report, at, final,
-           IIF(final, IFNULL(MAX(rung) OVER (PARTITION BY trial), rung), rung) AS rung,
-           IIF(final, IIF(own, '{END}', '{DECAY}'), 'rung ' || rung) AS level,
+           IIF(final OR rung IS NULL, IFNULL(highest, IIF(final, rung, 0)), rung) AS rung,
+           IIF(final, IIF(own, '{END}', '{DECAY}'), 'rung ' || IFNULL(rung, IFNULL(highest, 0))) AS level,
            on_whole, IIF(on_whole, NULL, valid_subset) AS subset,
            own, IIF(own, numbers, NULL) AS numbers,
            IIF(on_whole, whole_loss, IIF(averaged, averaged_loss, valid_loss)) AS loss,
@@ -71,7 +73,8 @@ LEVELS = f"""
     FROM alike"""
 """A row for each level that each sound trial completed until a moment (?1), measured like the others there; of what was
 measured twice, as after a kill, the later one, but of several decays, as under a larger cap, that with the lowest
-loss, on the whole split if one was measured there. rung: after the decay, the highest that the trial completed;
+loss, on the whole split if one was measured there. Of a user's loop what it had when a lease cut it short counts too,
+as at the highest rung that it completed. rung: after the decay, the same;
 averaged: what is kept is the average of its weights."""
 PLACES = f"""
     SELECT *, ROW_NUMBER() OVER (PARTITION BY family

@@ -17,9 +17,10 @@ from tests.tune.display.conftest import Sampled, read, watched
 from tests.tune.search.world import World
 from tune.display.panel import look
 from tune.display.standings import table
+from tune.own_space import LOOP
 from tune.ranking import ranking as returned
 from tune.store.journal import UPGRADES, connect
-from tune.store.queries import best_so_far, measured_text, ranking
+from tune.store.queries import best_so_far, level_text, measured_text, ranking
 from tune.winners import last_lines, winners
 
 FAMILIES = ("translation", "nanogpt")
@@ -47,6 +48,19 @@ def test_where_all_were_measured_on_the_whole_split_that_counts(study: Written) 
     assert [(row["trial"], row["perplexity"], row["subset"]) for row in ranking(study.journal)] == [
         ("t2", 5.5, None), ("t1", 6.0, None)]  # fmt: skip
     assert winners(study.journal)["nanogpt"].measured == "on the whole validation split"
+
+
+@pytest.mark.parametrize("ended", ["stopped", "lease", None])
+def test_of_a_loop_that_is_cut_short_what_it_reported_by_then_counts(study: Written, ended: str | None) -> None:
+    """Not what a lease that goes on has reported so far."""
+    for trial, loss in (("t1", 0.7), ("t2", 0.5)):
+        study.trial(trial, family=LOOP)
+        study.report(trial, None, valid_loss=loss, numbers='{"loss": 1}', ended="rung", steps=10)
+    study.report("t1", None, rung=None, valid_loss=0.1, numbers='{"loss": 1}', ended=ended, steps=15)
+    (first, other) = ranking(study.journal)
+    told = (first["trial"], first["loss"], first["steps"], level_text(first), first["section"])
+    assert told == (("t1", 0.1, 15, "at rung 0", "rung") if ended else ("t2", 0.5, 10, "at rung 0", "rung"))
+    assert best_so_far(study.journal)[LOOP]["trial"] == first["trial"] != other["trial"]
 
 
 def test_where_one_was_not_the_subset_counts_for_all(study: Written) -> None:
