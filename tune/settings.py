@@ -454,6 +454,8 @@ class Settings(SearchFlags):
             raise invalid("resume", f"'{folder}' has no study.json ({error.strerror}): name a study's folder") from None
         except WithoutLoop:
             what = f"'{folder}' is of a training loop of yours"
+            if changes.get("plan"):
+                raise invalid("plan", f"{what}, of which nothing is foretold: leave it out") from None
             raise invalid("resume", f"{what}: add --train {stored.get('train', 'FILE')!r}") from None
         except UnknownFamily as error:
             file = repr(stored["load"]) if "load" in stored else "FILE, the Python file that registers it"

@@ -232,6 +232,9 @@ def test_a_file_of_settings_never_says_what_is_executed(here: Path, capfd: pytes
     assert "add --train ../train.py:train" in capfd.readouterr().err
     settings = cli.parse(Settings, ["--config", str(file), "--train", "../train.py:train"])
     assert settings.own_space.given["width"].values == (64, 128)
+    (here / "study.json").write_text(json.dumps({"settings": settings.stored()}))
+    assert cli.main(Settings, ["--plan", "--resume", str(here)]) == 2
+    assert re.match("--plan: '.*' is of a training loop of yours, .*: leave it out$", capfd.readouterr().err)
 
 
 @pytest.mark.parametrize(
