@@ -201,12 +201,12 @@ def conduct(
         if settings.memory_limit:
             keep_fewer_kernels()
         place = make_place(context, engine)
-        alive, noted = (
-            beating(study, engine.accounting.clock, engine.accounting.ledger.can_wait),
-            overhead_noted(journal, tensorboard),
-        )
-        shown = displayed(write, study, settings, engine.accounting.clock, engine.wall_left, context.metric)
-        with mirrored(study, settings.mirror, engine.accounting.clock, write), alive as pulse:
+        clock, ledger = engine.accounting.clock, engine.accounting.ledger
+        # processes on other machines have no other sign that the driver lives
+        alive = beating(study, clock, ledger.can_wait) if settings.address is None else beating(study, clock)
+        noted = overhead_noted(journal, tensorboard)
+        shown = displayed(write, study, settings, clock, engine.wall_left, context.metric)
+        with mirrored(study, settings.mirror, clock, write), alive as pulse:
             engine.silence = pulse.silence
             with trials_told(told, engine, study, write), shown, nullcontext() if told.name else up, noted:
                 if not told.name:

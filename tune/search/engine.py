@@ -222,6 +222,8 @@ class Engine:
                 last = self.accounting.last_sign(run)
                 if last is not None and last.ended is not None:
                     self.accounting.note_gone(run, last.at, since)
+                elif last is None and not run.fresh_slot:  # it waited to be told of this lease
+                    self.accounting.note_gone(run, max(run.assignment.opened, since + GRACE_SECONDS), since)
                 elif self.accounting.clock() > run.assignment.opened + run.assignment.seconds + GRACE_SECONDS:
                     self.accounting.note_gone(run, math.inf)
             while self.accounting.idle_slots:

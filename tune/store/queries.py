@@ -36,12 +36,15 @@ ORDER = "IIF(own, 0, final) DESC, IIF(own OR final, 0, rung) DESC, on_whole DESC
 ANEW = "trial IN (SELECT trial FROM decisions WHERE action = 'confirm')"
 """Of a trial: it trains the configuration of another one anew. It has a place, but only with all that the others have
 after their decay."""
+REACHED = """IFNULL(rung, (SELECT IFNULL(MAX(earlier.rung), 0) FROM reports AS earlier
+                             WHERE earlier.trial = reports.trial AND earlier.report < reports.report))"""
+"""Of a report that counts, the rung; where it completes none, the highest that its trial had completed."""
 LEVELS = f"""
     WITH completed AS (
         SELECT reports.*, family, parameters, created, IFNULL(averaged_loss < valid_loss, 0) AS averaged,
-               numbers IS NOT NULL AS own,
+               numbers IS NOT NULL AS own, {REACHED} AS reached,
                ROW_NUMBER() OVER (
-                   PARTITION BY trial, IIF(final, -1, rung)
+                   PARTITION BY trial, IIF(final, -1, {REACHED})
                    ORDER BY final AND numbers IS NULL AND whole_loss IS NULL,
                             IIF(final AND numbers IS NULL,
                                 IFNULL(whole_loss, MIN(valid_loss, IFNULL(averaged_loss, 9e999))), 0),
@@ -53,14 +56,13 @@ LEVELS = f"""
             AND (numbers IS NOT NULL OR NOT {FAILED}) AND NOT (whole_perplexity IS NULL AND {ANEW})),
     alike AS (
         SELECT *, IIF(averaged, averaged_perplexity, perplexity) AS kept_perplexity,
-               MAX(rung) OVER (PARTITION BY trial) AS highest,
                final AND whole_perplexity IS NOT NULL AND MIN(
                    whole_perplexity IS NOT NULL OR IFNULL(ended, '') = 'turned') OVER (PARTITION BY family, final)
                    AS on_whole
         FROM completed WHERE again = 1)
     SELECT family, trial, parameters, created, report, at, final,
-           IIF(final OR rung IS NULL, IFNULL(highest, IIF(final, rung, 0)), rung) AS rung,
-           IIF(final, IIF(own, '{END}', '{DECAY}'), 'rung ' || IFNULL(rung, IFNULL(highest, 0))) AS level,
+           IIF(final, IFNULL(MAX(rung) OVER (PARTITION BY trial), rung), reached) AS rung,
+           IIF(final, IIF(own, '{END}', '{DECAY}'), 'rung ' || reached) AS level,
            on_whole, IIF(on_whole, NULL, valid_subset) AS subset,
            own, IIF(own, numbers, NULL) AS numbers,
            IIF(on_whole, whole_loss, IIF(averaged, averaged_loss, valid_loss)) AS loss,
@@ -74,7 +76,7 @@ LEVELS = f"""
 """A row for each level that each sound trial completed until a moment (?1), measured like the others there; of what was
 measured twice, as after a kill, the later one, but of several decays, as under a larger cap, that with the lowest
 loss, on the whole split if one was measured there. Of a user's loop what it had when a lease cut it short counts too,
-as at the highest rung that it completed. rung: after the decay, the same;
+in the place of what it had at the rung before. rung: after the decay, the same;
 averaged: what is kept is the average of its weights."""
 PLACES = f"""
     SELECT *, ROW_NUMBER() OVER (PARTITION BY family

@@ -167,6 +167,24 @@ def test_a_worker_that_was_gone_before_its_lease_began_is_not_put_down_to_the_tr
     assert world.total("SELECT TOTAL(charged) FROM leases WHERE lease = 2") == pytest.approx(0, abs=1e-6)
 
 
+def test_a_lease_of_which_its_worker_was_never_told_is_charged_for_as_long_as_that_waited(tmp_path: Path) -> None:
+    """As where a callback that hears of it is slow."""
+    world = World(tmp_path, cap=600, slots=1)
+    sleepy = Sleepy(world, random.Random(0))
+    first = world.engine.next()
+    assert first is not None
+    world.live(first)
+    world.now += world.length(first)
+    sleepy.pulse.beat()
+    world.end(first)
+    second = world.engine.next()
+    assert second is not None and second.slot == first.slot
+    since, world.now = world.now, world.now + 3
+    world.engine.died(second.trial, "error: ActorDiedError")
+    (slot,) = world.journal.rows("SELECT closed FROM slots WHERE slot = ?", second.slot)
+    assert slot["closed"] == pytest.approx(since + GRACE_SECONDS) and not world.engine.trials[second.trial].deaths
+
+
 # The same with real processes
 
 

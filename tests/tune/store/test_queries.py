@@ -20,7 +20,7 @@ from tune.display.standings import table
 from tune.own_space import LOOP
 from tune.ranking import ranking as returned
 from tune.store.journal import UPGRADES, connect
-from tune.store.queries import best_so_far, level_text, measured_text, ranking
+from tune.store.queries import LEVELS, best_so_far, level_text, measured_text, ranking
 from tune.winners import last_lines, winners
 
 FAMILIES = ("translation", "nanogpt")
@@ -57,6 +57,7 @@ def test_of_a_loop_that_is_cut_short_what_it_reported_by_then_counts(study: Writ
         study.trial(trial, family=LOOP)
         study.report(trial, None, valid_loss=loss, numbers='{"loss": 1}', ended="rung", steps=10)
     study.report("t1", None, rung=None, valid_loss=0.1, numbers='{"loss": 1}', ended=ended, steps=15)
+    assert connect(study.folder).execute(f"SELECT COUNT(*) FROM ({LEVELS})", (math.inf,)).fetchone()[0] == 2
     (first, other) = ranking(study.journal)
     told = (first["trial"], first["loss"], first["steps"], level_text(first), first["section"])
     assert told == (("t1", 0.1, 15, "at rung 0", "rung") if ended else ("t2", 0.5, 10, "at rung 0", "rung"))
