@@ -69,7 +69,7 @@ def test_what_is_imported_is_looked_through_for_garbage_neither_then_nor_later()
     with kept_for_good():
         with kept_for_good():
             made.append([])
-        assert not gc.isenabled() and gc.get_freeze_count() == frozen
+        assert not gc.isenabled() and gc.get_freeze_count() <= frozen, "some may be gone, as what other threads held"
         made.append([])
     assert gc.isenabled() and gc.get_freeze_count() > frozen
     assert not any(each is one for each in gc.get_objects() for one in made)
