@@ -15,6 +15,7 @@ from model.config import ONCE, RECIPES, Config, Data, build_model, model_config,
 from model.cost.estimates import AVERAGE_BYTES, STATE_BYTES, flops_per_token, parameters, update_flops
 from model.cost.memory_estimate import memory_estimate
 from model.data.batches import (
+    COUNTED_AT_ONCE,
     Batch,
     EndlessBatches,
     Samples,
@@ -99,7 +100,8 @@ class Family:
         return loss, loss.detach()
 
     def sums(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Over a batch's target tokens: nats, and how many were predicted first; NaN where that is not known."""
+        """Over a batch's target tokens, or those of each of its blocks: nats, and how many were predicted first; NaN
+        where that is not known."""
         return self.loss(model, batch.inputs, batch.targets) * batch.tokens, torch.tensor(torch.nan)
 
     def parameters(self, config: Config, vocabulary: int, pad: int) -> int:
@@ -152,7 +154,7 @@ def _spelled(data: Data, split: str) -> Span:
     """What a whole split spells, counted once a process."""
     key = data.name, data.sha256, split
     if key not in _SPELLED:
-        _SPELLED[key] = span(_text(data), split, None, context=len(data.train))
+        _SPELLED[key] = span(_text(data), split, None, context=COUNTED_AT_ONCE)
     return _SPELLED[key]
 
 
@@ -201,7 +203,7 @@ class Transformers(Family):
         return training_loss(logits, targets.flatten().view(members, -1), config.label_smoothing)
 
     def sums(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        return sums(_logits(model, batch.inputs), batch.targets.flatten())
+        return sums(_logits(model, batch.inputs), batch.targets.flatten(), batch.block * batch.targets.shape[1])
 
     def parameters(self, config: Config, vocabulary: int, pad: int) -> int:
         return parameters(model_config(config, vocabulary=vocabulary, pad=pad))

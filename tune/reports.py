@@ -68,7 +68,7 @@ class Evaluation:
     """How good a model is: means over a split's target tokens, padding not counted, without label smoothing.
 
     loss: nats a token; accuracy: share of the tokens that were predicted first; None: not known; seconds: that it took;
-    blocks: of test alone, the nats of each of its batches, as JSON: what compares two models token by token.
+    blocks: of test alone, the nats of each of its blocks, as JSON: what compares two models token by token.
     """
 
     loss: float

@@ -19,12 +19,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from model.config import Config, Data, model_config, pad_of
 from model.cost.estimates import AVERAGE_BYTES, STATE_BYTES, parameters, step_memory_bytes
 from model.data.batches import batch_shape, most_evaluation_tokens
+from model.nn.gpt import GPTConfig
 from model.nn.loss import EVALUATED_AT_ONCE
 from model.nn.precision import compute_dtype
 from tune.errors import UserError
 
 _LOGIT_BYTES = 12  # of an evaluation: in the compute dtype, in fp32, and the logarithms or a soft cap
-_GPU_LOGIT_BYTES = 8  # of those that are looked at together, in fp32, and their logarithms
+_GPU_LOGIT_BYTES = 8  # of those looked at together, in fp32, and their logarithms; of all where they are capped
 _GPU_ACTIVATIONS = {"nanogpt": 18, "translation": 26}
 """Of an evaluation, beside its logits: elements a token and channel that torch keeps from others at most. Fitted to 13
 trials on an H200, of d128 to d512, and within 8 % of 33 others, of d64 to d768, in four precisions; within 4.5 % of
@@ -38,7 +39,7 @@ def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: t
     """
     shape = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context)
     made = model_config(config, vocabulary=data.vocabulary, pad=pad_of(data))
-    size, tokens = compute_dtype(config.precision).itemsize, most_evaluation_tokens("valid", device.type)
+    size, tokens = compute_dtype(config.precision).itemsize, most_evaluation_tokens(device.type)
     step = step_memory_bytes(
         made,
         batch=-(-shape.rows // micro_batches),
@@ -51,8 +52,9 @@ def memory_estimate(config: Config, data: Data, *, micro_batches: int, device: t
     )
     if device.type == "cuda":  # where the step's graph keeps what it needs
         each = size * data.vocabulary + _GPU_ACTIVATIONS[config.family] * config.d_model * size
-        together = min(tokens * data.vocabulary, EVALUATED_AT_ONCE)
-        evaluation = step + tokens * each + _GPU_LOGIT_BYTES * together
+        logits = tokens * data.vocabulary
+        capped = isinstance(made, GPTConfig) and made.architecture == "modern"
+        evaluation = step + tokens * each + _GPU_LOGIT_BYTES * (logits if capped else min(logits, EVALUATED_AT_ONCE))
     else:
         each = size if config.family == "translation" and device.type == "cpu" else _LOGIT_BYTES
         evaluation = STATE_BYTES * parameters(made) + tokens * each * data.vocabulary

@@ -1,6 +1,7 @@
 """Batches: tokens that stay on the device, rows gathered from them, in an order that a checkpoint can take up again."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -8,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from model.data.dataset import OwnData, PairData, PairSplit, TextData, count_words
+from model.data.dataset import OwnData, PairData, PairSplit, TextData
 from model.data.packing import Shape, pack
 from model.data.resident import IGNORED, Batch, Inputs, LaidRows, ResidentPairs, ResidentText, kept, sent
-from model.data.tokenizer import Tokenizer
 from tune.errors import UserError
 
-EVALUATION_TOKENS = 2_048  # of an evaluation batch on either side, padding included, unless it is a single row
-TIMES_ON_A_GPU = 8  # which fewer do not fill; not of test, whose batches are told one by one
+EVALUATION_TOKENS = 2_048  # of a block of an evaluation on either side, padding included, unless it is a single row
+TIMES_ON_A_GPU = 8  # blocks of a batch, as fewer do not fill it
+COUNTED_AT_ONCE = 1 << 20  # tokens, of what a text spells
 
 
 class BatchShape(NamedTuple):
@@ -255,9 +256,9 @@ def evaluation_batches(
     """All of `split` or its fixed subset of about `tokens` target tokens, spread over it.
 
     Splits are "train", "valid" and "test", and of text "held_out". Text is cut into windows of `context` tokens without
-    overlap. Where one `window` is a multiple of several contexts, each has the same targets, batch by batch.
+    overlap. Where one `window` is a multiple of several contexts, each has the same targets, block by block.
     """
-    most = most_evaluation_tokens(split, torch.device(device).type)
+    most = most_evaluation_tokens(torch.device(device).type)
     if isinstance(data, PairData):
         yield from _pair_evaluation(data, getattr(data, split), tokens, most, device)
         return
@@ -265,17 +266,22 @@ def evaluation_batches(
     text, last = ResidentText(ids, device), len(ids) - 1
     begins = _windows(last, tokens, window)
     begins = (begins[:, None] + np.arange(0, window, context)).flatten()
-    begins, rows = begins[begins < last], max(1, most // window) * window // context
-    there = sent(begins, device)
+    begins, block = begins[begins < last], max(1, EVALUATION_TOKENS // window) * window // context
+    there, rows = sent(begins, device), _rows(block, context, most)
     for first in range(0, len(begins), rows):
         some = begins[first : first + rows]
-        batch = text.batch(there[first : first + rows], context)
+        batch = replace(text.batch(there[first : first + rows], context), block=block)
         yield batch if (beyond := int(some[-1]) + context - last) <= 0 else _cut(batch, beyond)
 
 
-def most_evaluation_tokens(split: str, kind: str) -> int:
+def most_evaluation_tokens(kind: str) -> int:
     """Of an evaluation batch on a kind of device."""
-    return EVALUATION_TOKENS * (TIMES_ON_A_GPU if kind == "cuda" and split != "test" else 1)
+    return EVALUATION_TOKENS * (TIMES_ON_A_GPU if kind == "cuda" else 1)
+
+
+def _rows(block: int, length: int, most: int) -> int:
+    """Of an evaluation batch: as many blocks of rows so long as have at most so many tokens, or one."""
+    return block * max(1, most // (block * length))
 
 
 def _cut(batch: Batch, beyond: int) -> Batch:
@@ -283,26 +289,27 @@ def _cut(batch: Batch, beyond: int) -> Batch:
     (inputs,), targets = batch.inputs, batch.targets
     assert inputs is not None, "it is of text"
     if len(targets) == 1:
-        return Batch((inputs[:, :-beyond],), targets[:, :-beyond], batch.tokens - beyond)
+        return Batch((inputs[:, :-beyond],), targets[:, :-beyond], batch.tokens - beyond, batch.block)
     targets[-1, -beyond:] = IGNORED
-    return Batch((inputs,), targets, batch.tokens - beyond)
+    return Batch((inputs,), targets, batch.tokens - beyond, batch.block)
 
 
 def span(data: TextData | PairData, split: str, tokens: int | None, *, context: int) -> Span:
-    """Target tokens of `evaluation_batches` with the same arguments, and the characters and words that they spell."""
+    """Target tokens of `evaluation_batches` with the same arguments, the characters that they spell, and the words that
+    begin in them."""
     if isinstance(data, PairData):
         pairs: PairSplit = getattr(data, split)
         rows = _subset(pairs, tokens)
         return Span(int(pairs.lengths[rows, 1].sum()), int(pairs.characters[rows].sum()), int(pairs.words[rows].sum()))
     ids: np.ndarray = getattr(data, split)
-    tokenizer = Tokenizer.from_json(data.tokenizer)
-    last = len(ids) - 1
-    windows = [(begin, min(context, last - begin)) for begin in _windows(last, tokens, context).tolist()]
-    texts = [tokenizer.decode(ids[begin : begin + length + 1]) for begin, length in windows]
-    firsts = [tokenizer.decode(ids[begin : begin + 1]) for begin, _ in windows]
-    return Span(
-        sum(length for _, length in windows), sum(map(len, texts)) - sum(map(len, firsts)), sum(map(count_words, texts))
-    )
+    last, found = len(ids) - 1, Span(0, 0, 0)
+    begins = _windows(last, tokens, context)
+    for some in np.array_split(begins, max(1, len(begins) * context // COUNTED_AT_ONCE)):
+        at = (some[:, None] + np.arange(context)).flatten()
+        at = at[at < last]
+        counted = data.spelled.count(ids[at], ids[at + 1])
+        found = Span(found.tokens + len(at), found.characters + counted[0], found.words + counted[1])
+    return found
 
 
 def _windows(targets: int, tokens: int | None, window: int) -> np.ndarray:
@@ -335,9 +342,11 @@ def _pair_evaluation(
     """Packed as in training; what is longer than that has rows of its own."""
     pairs = ResidentPairs(data, split, device)
     for rows, (source, target) in kept(_measured_rows, split, tokens, *data.row):
-        count = max(1, most // max(source, target))
+        length = max(source, target)
+        block = max(1, EVALUATION_TOKENS // length)
+        count = _rows(block, length, most)
         for first in range(0, len(rows), count):
-            yield pairs.batch(rows[first : first + count], source, target)
+            yield replace(pairs.batch(rows[first : first + count], source, target), block=block)
 
 
 def _measured_rows(split: PairSplit, tokens: int | None, *row: int) -> list[tuple[list[np.ndarray], Shape]]:

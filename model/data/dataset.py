@@ -106,6 +106,34 @@ def _some(sentences: Sentences, kept: np.ndarray) -> Sentences:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Spelled:
+    """What each token of a text spells (V,): characters, and words that begin inside; whether it begins, ends with
+    space. A character of several bytes counts where it begins."""
+
+    characters: np.ndarray
+    words: np.ndarray
+    begins: np.ndarray
+    ends: np.ndarray
+
+    @classmethod
+    def by(cls, tokenizer: Tokenizer) -> "Spelled":
+        """All that a tokenizer has."""
+        pieces = tokenizer.spelled()
+        texts = [piece.decode(errors="replace") for piece in pieces]
+        return cls(
+            characters=np.array([sum(byte & 0xC0 != 0x80 for byte in piece) for piece in pieces]),
+            words=np.array([*map(count_words, texts)]),
+            begins=np.array([text[:1].isspace() for text in texts]),
+            ends=np.array([text[-1:].isspace() for text in texts]),
+        )
+
+    def count(self, before: np.ndarray, tokens: np.ndarray) -> tuple[int, int]:
+        """The characters of tokens (N,), and the words that begin in them, each behind the token before it (N,)."""
+        parted = self.ends[before] & ~self.begins[tokens]
+        return int(self.characters[tokens].sum()), int(self.words[tokens].sum() + parted.sum())
+
+
+@dataclass(frozen=True, kw_only=True)
 class TextData(Stored):
     """Tokenized text, one uint16 array a split; `tokenizer` is its JSON."""
 
@@ -122,6 +150,11 @@ class TextData(Stored):
     def training_tokens(self) -> int:
         """Tokens of the training split."""
         return len(self.train)
+
+    @cached_property
+    def spelled(self) -> Spelled:
+        """By token."""
+        return Spelled.by(Tokenizer.from_json(self.tokenizer))
 
     @cached_property
     def held_out(self) -> np.ndarray:

@@ -28,16 +28,18 @@ Inputs = tuple[Tensor | None, ...]
 
 @dataclass(frozen=True)
 class Batch:
-    """`inputs` are what the family's forward takes; targets (B, T) int64, IGNORED at padding; `tokens` count."""
+    """`inputs` are what the family's forward takes; targets (B, T) int64, IGNORED at padding; `tokens` count. block: of
+    an evaluation, the rows whose loss is told apart from that of others; 0: all."""
 
     inputs: Inputs
     targets: Tensor
     tokens: int
+    block: int = 0
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
         inputs = tuple(None if x is None else x.to(device) for x in self.inputs)
-        return Batch(inputs, self.targets.to(device), self.tokens)
+        return Batch(inputs, self.targets.to(device), self.tokens, self.block)
 
     @property
     def nbytes(self) -> int:

@@ -48,6 +48,10 @@ class Tokenizer(ABC):
         """The text of the ids; pad, bos and eos give nothing."""
 
     @abstractmethod
+    def spelled(self) -> list[bytes]:
+        """What each token spells, in UTF-8; characters of several bytes may be cut."""
+
+    @abstractmethod
     def to_json(self) -> str:
         """All that `from_json` needs."""
 
@@ -88,8 +92,18 @@ class CharacterTokenizer(Tokenizer):
         known = np.append(self._codes, np.uint32(ord(UNKNOWN_CHARACTER)))
         return known[np.fromiter(ids, dtype=np.int64)].tobytes().decode("utf-32-le", "surrogatepass")
 
+    def spelled(self) -> list[bytes]:
+        return [each.encode(errors="surrogatepass") for each in self.characters + UNKNOWN_CHARACTER]
+
     def to_json(self) -> str:
         return json.dumps({"kind": "characters", "characters": self.characters})
+
+
+_SEEN_AS_THEY_ARE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_BYTE_OF = {chr(byte): byte for byte in _SEEN_AS_THEY_ARE}
+_BYTE_OF |= {chr(256 + n): byte for n, byte in enumerate(sorted({*range(256)}.difference(_SEEN_AS_THEY_ARE)))}
+"""Of a character in a token of byte-level BPE: what cannot be seen has the characters behind the first 256, as in
+GPT-2's code."""
 
 
 class SubwordTokenizer(Tokenizer):
@@ -146,6 +160,11 @@ class SubwordTokenizer(Tokenizer):
     def decode(self, ids: Iterable[int]) -> str:
         text: str = self._bpe.decode(list(map(int, ids)), skip_special_tokens=False)
         return text
+
+    def spelled(self) -> list[bytes]:
+        names = sorted(self._bpe.get_vocab().items(), key=lambda named: named[1])
+        spelled = [bytes(map(_BYTE_OF.__getitem__, name)) for name, _ in names]
+        return spelled + [b""] * (self.vocabulary - len(spelled))
 
     def to_json(self) -> str:
         return json.dumps({"kind": "bpe", "marks": self._marks, "bpe": json.loads(self._bpe.to_str())})

@@ -29,8 +29,13 @@ def training_loss(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Te
     return smoothed, plain
 
 
-def sums(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """logits (N, V), targets (N,) -> over those that count: nats, and how many were predicted first"""
+def sums(logits: Tensor, targets: Tensor, block: int = 0) -> tuple[Tensor, Tensor]:
+    """logits (N, V), targets (N,) -> over those that count in each so many (K,), or in all: nats, and how many were
+    predicted first"""
+    if block and block < len(targets):
+        each = [sums(*some) for some in zip(logits.split(block), targets.split(block), strict=True)]
+        told, found = zip(*each, strict=True)
+        return torch.stack(told), torch.stack(found)
     nats, right = list[Tensor](), list[Tensor]()
     for some, of in _at_once(logits, targets, on_gpu=EVALUATED_AT_ONCE):
         x = _wide(some)

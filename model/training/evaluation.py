@@ -46,17 +46,17 @@ def evaluate(
             if not go_on():
                 return None
             loss, right = family.sums(model, batch)
-            nats.append(loss)
-            hits.append(right)
+            nats.append(loss.reshape(-1))
+            hits.append(right.reshape(-1))
             counted += batch.tokens
             if len(nats) % IN_FLIGHT == 0:
-                loss.item()
+                nats[-1][0].item()
     finally:
         model.train()
     _, characters, words = family.span(config, data, split, tokens)
-    each: list[float] = torch.stack(nats).tolist()
+    each: list[float] = torch.cat(nats).tolist()
     blocks = json.dumps([round(one, 3) for one in each]) if split == "test" else None
-    return of_totals(sum(each), sum(torch.stack(hits).tolist()), counted, characters, words, clock() - began, blocks)
+    return of_totals(sum(each), sum(torch.cat(hits).tolist()), counted, characters, words, clock() - began, blocks)
 
 
 def of_totals(

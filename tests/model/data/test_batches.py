@@ -17,7 +17,7 @@ from torch import Tensor
 from model.data import batches
 from model.data.batches import EVALUATION_TOKENS, IGNORED, Batch, TrainBatches, evaluation_batches, span
 from model.data.corpus import PairCorpus, TextCorpus
-from model.data.dataset import PairData, TextData, prepare_pairs, prepare_text
+from model.data.dataset import PairData, TextData, count_words, prepare_pairs, prepare_text
 from model.data.resident import OUTSIDE, ROUND, LaidRows, ResidentPairs
 from model.data.tokenizer import Tokenizer
 
@@ -320,6 +320,27 @@ def test_a_span_counts_what_an_evaluation_predicts(pairs: PairData, text: TextDa
     assert counted.tokens == counted.characters == sum(map(len, targets))
     decoded = tokenizer_of(text).decode(itertools.chain.from_iterable(targets))
     assert abs(counted.words - len(decoded.split())) <= len(targets) * (tokens is not None and tokens < 1_000) + 1
+
+
+@pytest.mark.parametrize("tokens", [200, None])
+def test_a_span_of_text_in_longer_tokens_counts_its_characters_and_the_words_that_begin_in_it(
+    monkeypatch: pytest.MonkeyPatch, tokens: int | None
+) -> None:
+    monkeypatch.setattr("model.data.dataset.SHORT_TEXT", 1_000)
+    parts = [[" ".join(random.Random(seed).choices([*WORDS, "日本語", "…"], k=3_000))] for seed in range(3)]
+    made = TextCorpus(name="text", sha256="", builtin=False, train=parts[0], valid=parts[1], test=parts[2])
+    data = prepare_text(made)
+    assert len(data.valid) < len(parts[1][0]) / 2
+    tokenizer, characters, words = tokenizer_of(data), 0, 0
+    for batch in evaluated(data, tokens):
+        (inputs,) = batch.inputs
+        assert inputs is not None
+        for row, targets in zip(inputs.tolist(), batch.targets.tolist(), strict=True):
+            before = tokenizer.decode(row[:1])
+            after = tokenizer.decode([row[0], *(each for each in targets if each != IGNORED)])
+            characters += len(after) - len(before)
+            words += count_words(after) - count_words(before)
+    assert span(data, "valid", tokens, context=CONTEXT)[1:] == (characters, words)
 
 
 def test_a_batch_moves_whole(data: Data) -> None:

@@ -244,13 +244,17 @@ SEEN = [
     ("nanogpt", (768, 12, 6), {}, 66, None, 4519),
     ("nanogpt", (256, 4, 4), {"precision": "fp32"}, 66, None, 1852),
     ("nanogpt", (512, 8, 4), {"context": 256}, 66, None, 2041),
+    ("nanogpt", (128, 4, 4), {"context": 256, "batch_tokens": 12_288}, 8192, None, 3919),
+    ("nanogpt", (384, 4, 6), {"context": 256, "batch_tokens": 12_288}, 8192, None, 4943),
+    ("nanogpt", (384, 8, 8), {"context": 256, "batch_tokens": 12_288}, 8192, None, 5369),
+    ("nanogpt", (512, 8, 6), {"context": 256, "batch_tokens": 12_288}, 8192, None, 5669),
     ("translation", (128, 4, 4), {"batch_tokens": 12_288}, 4096, (55, 64), 1489),
     ("translation", (384, 6, 6), {"batch_tokens": 12_288}, 4096, (55, 64), 4205),
     ("translation", (384, 8, 4), {}, 4096, (55, 64), 3852),
     ("translation", (384, 8, 6), {}, 4096, (55, 64), 5146),
 ]
 """Of an H200: family, width, heads, layers, what else, vocabulary, a row, and the MB that torch kept for such a trial,
-its evaluation included, beside what the process keeps (docs/log.md, days 27 and 33)."""
+its evaluation included, beside what the process keeps (docs/log.md, days 27, 33 and 42)."""
 
 
 @pytest.mark.parametrize(("family", "shape", "changes", "vocabulary", "row", "megabytes"), SEEN)
