@@ -59,6 +59,8 @@ KEPT_BACK = 1.5
 EPOCHS_AS_NEW = 4
 """A text that is seen so often is about as good as a new one (Muennighoff et al. 2023, arXiv:2305.16264): a loss turns
 later, if at all, and dropout waits until then."""
+NEW_DROPOUT = 1.5
+"""Times what was trained on when it began: until then a model learns to do with it (docs/log.md, day 26)."""
 
 _LARGEST_EXPONENT = 700.0  # beyond it exp() is no float any more
 

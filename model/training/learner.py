@@ -22,11 +22,10 @@ from model.training.averaging import Average
 from model.training.checkpoint import AVERAGE, Saved, averages, load_weights
 from model.training.memory import give_back_freed, ran_out
 from model.training.muon import AdamW, Muon, begin_moments
+from tune.reports import NEW_DROPOUT
 
 MOMENTUM = 0.9
 """Of SGD."""
-NEW_DROPOUT = 1.5
-"""Times what was trained on when it began: until then a model learns to do with it (docs/log.md, day 26)."""
 MASKS = 16
 """Gradients of one batch, added up, where dropout makes each another."""
 UNLIKE, UNLIKE_MATRIX, BY_CHANCE = 0.02, 0.1, 4.0

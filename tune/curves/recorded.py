@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tune.errors import UserError
-from tune.reports import EPOCHS_AS_NEW, WATCH_SHARE, Lowest
+from tune.reports import EPOCHS_AS_NEW, NEW_DROPOUT, WATCH_SHARE, Lowest
 from tune.store.queries import lasting
 
 
@@ -66,9 +66,11 @@ class Curve:
     def turns(self) -> float:
         """Steps at its best, where it is seen to be past that while it has its text before it again and again, as a
         search would see it; inf: it is not, or what it trains on is not known."""
-        lowest, best, look = Lowest(), math.inf, EPOCHS_AS_NEW * self.text_tokens / (self.tokens_per_step or 1.0)
         if not self.text_tokens:
-            return best
+            return math.inf
+        again = EPOCHS_AS_NEW * self.text_tokens / (self.tokens_per_step or 1.0)
+        lowest, best, look = Lowest(), math.inf, again
+        settled = NEW_DROPOUT * again if self.config.get("dropout") else 0.0
         for place, losses in enumerate(zip_longest(self.losses, self.averaged, fillvalue=math.inf), 1):
             steps = place * self.steps_per_report
             kept = min((loss for loss in losses if math.isfinite(loss)), default=math.inf)
@@ -77,6 +79,8 @@ class Curve:
             look = (1 + WATCH_SHARE) * steps
             if lowest.add(kept):
                 best = steps
+            if steps < settled:
+                lowest.forget()
             if lowest.turned:
                 return best
         return math.inf

@@ -143,3 +143,14 @@ def test_in_own_mode_a_report_without_a_loss_lies_between_its_neighbours_and_non
     assert list(own.losses[:4]) == list(own.averaged) == pytest.approx(full)
     assert (own.sound, own.diverges, own.lowest(600)) == (4, 500, 2.5)
     assert other.sound == 1, "of another schedule it is a loss that was not finite"
+
+
+@pytest.mark.parametrize(("dropout", "seen"), [(0.0, True), (0.1, False)])
+def test_that_a_loss_rises_as_dropout_begins_is_no_turn(dropout: float, seen: bool) -> None:
+    """With the fifth time that the text is seen; it falls again from the sixth on."""
+    losses = [3.0 - 0.1 * report for report in range(16)] + [1.9] * 7 + [1.5 - 0.05 * report for report in range(17)]
+    risen = Curve(
+        config={"dropout": dropout}, parameters=0, seconds_per_report=1.0, losses=tuple(losses), tokens_per_step=1.0,
+        text_tokens=4.0,
+    )  # fmt: skip
+    assert math.isfinite(risen.turns) is seen
