@@ -167,9 +167,8 @@ class Lowest:
         return lower
 
     def forget(self) -> None:
-        """Those before the last one say nothing about a turn: what was trained was another training."""
-        self.last = self.last[-1:]
-        self.lately = min(self.last, default=math.inf)
+        """Those so far say nothing about a turn: what was trained was another training."""
+        self.last, self.lately = [], math.inf
 
     @property
     def above(self) -> bool:
