@@ -158,12 +158,17 @@ class Lowest:
     loss: float = math.inf
     last: list[float] = field(default_factory=list)
     lately: float = math.inf  # the lowest since those before were forgotten
+    trained: float = math.inf  # the loss of the steps before that one
+    learned: bool = False  # whether that of the last ones is lower
 
-    def add(self, loss: float) -> bool:
-        """Take note of another one. Whether it is the lowest."""
+    def add(self, loss: float, training: float = -math.inf) -> bool:
+        """Take note of another one, and of the loss of the steps since the one before, where it is known. Whether it is
+        the lowest."""
         self.last = [*self.last, loss][-2 * LOOKS :]
         lower = loss < self.loss
-        self.loss, self.lately = min(self.loss, loss), min(self.lately, loss)
+        if loss < self.lately:
+            self.lately, self.trained = loss, training
+        self.loss, self.learned = min(self.loss, loss), training <= self.trained - RISEN
         return lower
 
     def forget(self) -> None:
@@ -177,10 +182,11 @@ class Lowest:
 
     @property
     def turned(self) -> bool:
-        """Whether the trial is past its best, for all that noise may do."""
+        """Whether the trial is past its best, for all that noise may do: it has learned its training text since, and
+        what that teaches does not hold elsewhere. Where neither loss falls it may yet be better after a decay."""
         before, since = self.last[:LOOKS], self.last[LOOKS:]
         rises = len(since) == LOOKS and min(since) > sorted(before)[LOOKS // 2] + TIE
-        return rises or min(self.last[-2:], default=0.0) > self.lately + RISEN
+        return self.learned and (rises or min(self.last[-2:], default=0.0) > self.lately + RISEN)
 
 
 def merge(before: Report | None, after: Report) -> Report:

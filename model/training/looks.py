@@ -79,8 +79,8 @@ class Looks:
     tokens: of the subset of a split; sizes: those of the whole splits. A look that does not fit is none.
     """
 
-    def __init__(self, forecast: Forecast, data: Data, tokens: int, sizes: Mapping[str, int]):
-        self.forecast, self.data, self.tokens, self.sizes = forecast, data, tokens, sizes
+    def __init__(self, forecast: Forecast, data: Data, tokens: int, sizes: Mapping[str, int], recent: Recent):
+        self.forecast, self.data, self.tokens, self.sizes, self.recent = forecast, data, tokens, sizes, recent
         self.segment, self.lease = forecast.segment, forecast.lease
         self.learner, self.pace = forecast.learner, forecast.pace
         self.began = self.learner.steps
@@ -128,8 +128,11 @@ class Looks:
         if valid is None:
             return {}
         by_average = averaged is not None and averaged.loss < valid.loss
-        if self.watching and self.lowest.add(averaged.loss if averaged and by_average else valid.loss):
-            self.best = self._kept(by_average)
+        if self.watching:
+            self.recent.read()
+            kept = averaged if averaged and by_average else valid
+            if self.lowest.add(kept.loss, self.recent.train_loss):
+                self.best = self._kept(by_average)
         if self.learner.dropout_is_new:
             self.lowest.forget()
         return {"valid": valid, "averaged": averaged, "trained": self.trained(after)}

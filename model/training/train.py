@@ -120,7 +120,7 @@ class _Training:
             whole_tokens=sum(sizes.values()),
         )
         self.forecast.looks += self.segment.curve
-        self.looks = Looks(self.forecast, self.data, self.evaluation_tokens, sizes)
+        self.looks = Looks(self.forecast, self.data, self.evaluation_tokens, sizes, self.recent)
         self.lease.enter("steps")
 
     def _restore(self) -> None:

@@ -129,6 +129,25 @@ def test_a_study_that_goes_on_hears_the_same_reports(tmp_path: Path, seed: int) 
     assert {report.ended for _, report in told.reports} >= {"rung", "final", "diverged"} and again == told.reports
 
 
+@pytest.mark.parametrize(("last", "turned"), [(1.48, True), (1.5, False)])
+def test_a_loss_has_turned_only_where_that_of_the_steps_has_fallen_since_its_best(last: float, turned: bool) -> None:
+    lowest = Lowest()
+    for loss, training in ((1.1, 1.6), (1.0, 1.501), (1.04, 1.499), (1.05, last)):
+        lowest.add(loss, training)
+    assert lowest.turned is turned
+
+
+def test_what_was_before_dropout_had_begun_is_nothing_that_a_loss_has_risen_from() -> None:
+    lowest = Lowest()
+    for loss in (1.1, 1.0, 1.05):
+        lowest.add(loss)
+        lowest.forget()
+    for loss in (1.4, 1.39, 1.38):
+        lowest.add(loss)
+        assert not lowest.turned
+    assert lowest.loss == 1.0 and lowest.above
+
+
 @pytest.mark.parametrize(("turns", "rise", "soon"), [(None, 0, 0), (12, 0.01, 2 * LOOKS), (12, 0.04, LOOKS)])
 def test_a_loss_that_falls_by_less_than_a_look_is_off_has_not_turned_and_one_that_rises_soon_has(
     turns: int | None, rise: float, soon: int
