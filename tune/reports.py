@@ -153,22 +153,23 @@ class Report:
 
 @dataclass
 class Lowest:
-    """Of validation losses of one trial, in their order and all on one subset, the lowest, and the last ones."""
+    """Of validation losses of one trial, in their order and all on one subset, the lowest, and the latest."""
 
     loss: float = math.inf
-    last: list[float] = field(default_factory=list)
+    latest: float = -math.inf
+    last: list[float] = field(default_factory=list)  # those that tell of a turn
     lately: float = math.inf  # the lowest since those before were forgotten
     trained: float = math.inf  # the loss of the steps before that one
-    learned: bool = False  # whether that of the last ones is lower
+    training: float = -math.inf  # and before the latest
 
     def add(self, loss: float, training: float = -math.inf) -> bool:
-        """Take note of another one, and of the loss of the steps since the one before, where it is known. Whether it is
-        the lowest."""
-        self.last = [*self.last, loss][-2 * LOOKS :]
+        """Take note of another one, and of the mean loss of the steps since the one before, where it is known. Whether
+        it is the lowest."""
         lower = loss < self.loss
+        self.loss, self.latest, self.training = min(self.loss, loss), loss, training
+        self.last = [*self.last, loss][-2 * LOOKS :]
         if loss < self.lately:
             self.lately, self.trained = loss, training
-        self.loss, self.learned = min(self.loss, loss), training <= self.trained - RISEN
         return lower
 
     def forget(self) -> None:
@@ -177,8 +178,13 @@ class Lowest:
 
     @property
     def above(self) -> bool:
-        """Whether the last one is worse."""
-        return bool(self.last) and self.last[-1] > self.loss + TIE
+        """Whether the latest is worse."""
+        return self.latest > self.loss + TIE
+
+    @property
+    def learned(self) -> bool:
+        """Whether the loss of the steps has fallen since the lowest, for all that noise may do."""
+        return self.training <= self.trained - RISEN
 
     @property
     def turned(self) -> bool:

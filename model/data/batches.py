@@ -289,9 +289,10 @@ def _cut(batch: Batch, beyond: int) -> Batch:
     (inputs,), targets = batch.inputs, batch.targets
     assert inputs is not None, "it is of text"
     if len(targets) == 1:
-        return Batch((inputs[:, :-beyond],), targets[:, :-beyond], batch.tokens - beyond, batch.block)
-    targets[-1, -beyond:] = IGNORED
-    return Batch((inputs,), targets, batch.tokens - beyond, batch.block)
+        inputs, targets = inputs[:, :-beyond], targets[:, :-beyond]
+    else:
+        targets[-1, -beyond:] = IGNORED
+    return replace(batch, inputs=(inputs,), targets=targets, tokens=batch.tokens - beyond)
 
 
 def span(data: TextData | PairData, split: str, tokens: int | None, *, context: int) -> Span:
@@ -342,9 +343,8 @@ def _pair_evaluation(
     """Packed as in training; what is longer than that has rows of its own."""
     pairs = ResidentPairs(data, split, device)
     for rows, (source, target) in kept(_measured_rows, split, tokens, *data.row):
-        length = max(source, target)
-        block = max(1, EVALUATION_TOKENS // length)
-        count = _rows(block, length, most)
+        block = max(1, EVALUATION_TOKENS // max(source, target))
+        count = _rows(block, max(source, target), most)
         for first in range(0, len(rows), count):
             yield replace(pairs.batch(rows[first : first + count], source, target), block=block)
 

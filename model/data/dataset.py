@@ -108,7 +108,7 @@ def _some(sentences: Sentences, kept: np.ndarray) -> Sentences:
 @dataclass(frozen=True, kw_only=True)
 class Spelled:
     """What each token of a text spells (V,): characters, and words that begin inside; whether it begins, ends with
-    space. A character of several bytes counts where it begins."""
+    space. A character of several bytes counts where it begins; a space of several that is no token is none."""
 
     characters: np.ndarray
     words: np.ndarray

@@ -3,7 +3,7 @@
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -39,7 +39,7 @@ class Batch:
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
         inputs = tuple(None if x is None else x.to(device) for x in self.inputs)
-        return Batch(inputs, self.targets.to(device), self.tokens, self.block)
+        return replace(self, inputs=inputs, targets=self.targets.to(device))
 
     @property
     def nbytes(self) -> int:

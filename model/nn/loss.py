@@ -30,18 +30,17 @@ def training_loss(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Te
 
 
 def sums(logits: Tensor, targets: Tensor, block: int = 0) -> tuple[Tensor, Tensor]:
-    """logits (N, V), targets (N,) -> over those that count in each so many (K,), or in all: nats, and how many were
-    predicted first"""
-    if block and block < len(targets):
-        each = [sums(*some) for some in zip(logits.split(block), targets.split(block), strict=True)]
-        told, found = zip(*each, strict=True)
-        return torch.stack(told), torch.stack(found)
+    """logits (N, V), targets (N,) -> (K,), over those that count in each block of so many, or in all (0): nats, and how
+    many were predicted first"""
     nats, right = list[Tensor](), list[Tensor]()
     for some, of in _at_once(logits, targets, on_gpu=EVALUATED_AT_ONCE):
         x = _wide(some)
-        nats.append(F.cross_entropy(x, of, ignore_index=IGNORED, reduction="sum"))
-        right.append((x.argmax(-1) == of).sum())  # IGNORED is no token's number
-    return _joined([each[None] for each in nats]).sum(), _joined([each[None] for each in right]).sum()
+        nats.append(F.cross_entropy(x, of, ignore_index=IGNORED, reduction="none"))
+        right.append(x.argmax(-1) == of)  # IGNORED is no token's number
+    block = min(block or len(targets), len(targets))
+    every = (F.pad(_joined(each), (0, -len(targets) % block)).view(-1, block) for each in (nats, right))
+    told, found = (each.sum(1) for each in every)
+    return told, found
 
 
 def _at_once(*rows: Tensor, on_gpu: int | None = None) -> Iterator[tuple[Tensor, ...]]:

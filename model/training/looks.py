@@ -30,11 +30,12 @@ class Recent:
     first_loss: float | None = None
     """Of a life."""
     train_loss: float = math.nan
-    """Mean of the steps between the last two looks."""
+    """Mean of the steps between the last two times that they were read."""
     gradient_norm: float = math.nan
     tokens_per_second: float = 0.0
     diverged: bool = False
     _exploding: bool = False
+    _since: tuple[float, int] = 0.0, 0
     _losses: list[Tensor] = field(default_factory=list)
     _norm: Tensor | None = None
     _tokens: int = 0
@@ -55,12 +56,15 @@ class Recent:
         self._tokens = 0
 
     def read(self) -> None:
-        """Wait for the steps since the last look, and see whether the trial diverged; nothing where there were none."""
+        """Wait for the steps since the last time, and see whether the trial diverged; nothing where there were none."""
         if not self._losses:
             return
         assert self._norm is not None, "each step has one"
         told = torch.stack([torch.cat(self._losses).mean(), self._norm]).tolist()  # one wait for both
         self.train_loss, self.gradient_norm = told
+        total, steps = self._since
+        count = sum(map(len, self._losses))
+        self._since = total + self.train_loss * count, steps + count
         if self._seconds:
             self.tokens_per_second = self._tokens / self._seconds
         self._losses.clear()
@@ -70,6 +74,12 @@ class Recent:
         exploding = self.train_loss > self.first_loss + EXPLODED
         self.diverged = not math.isfinite(self.train_loss) or (exploding and self._exploding)
         self._exploding = exploding
+
+    def since_asked(self) -> float:
+        """The mean loss of all steps since this was asked last, which waits for them; NaN where there were none."""
+        self.read()
+        (total, steps), self._since = self._since, (0.0, 0)
+        return total / steps if steps else math.nan
 
 
 class Looks:
@@ -128,11 +138,9 @@ class Looks:
         if valid is None:
             return {}
         by_average = averaged is not None and averaged.loss < valid.loss
-        if self.watching:
-            self.recent.read()
-            kept = averaged if averaged and by_average else valid
-            if self.lowest.add(kept.loss, self.recent.train_loss):
-                self.best = self._kept(by_average)
+        kept, training = averaged if averaged and by_average else valid, self.recent.since_asked()
+        if self.watching and self.lowest.add(kept.loss, training):
+            self.best = self._kept(by_average)
         if self.learner.dropout_is_new:
             self.lowest.forget()
         return {"valid": valid, "averaged": averaged, "trained": self.trained(after)}

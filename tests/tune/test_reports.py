@@ -142,10 +142,10 @@ def test_what_was_before_dropout_had_begun_is_nothing_that_a_loss_has_risen_from
     for loss in (1.1, 1.0, 1.05):
         lowest.add(loss)
         lowest.forget()
+    assert lowest.loss == 1.0 and lowest.above
     for loss in (1.4, 1.39, 1.38):
         lowest.add(loss)
-        assert not lowest.turned
-    assert lowest.loss == 1.0 and lowest.above
+        assert not lowest.turned and lowest.above
 
 
 @pytest.mark.parametrize(("turns", "rise", "soon"), [(None, 0, 0), (12, 0.01, 2 * LOOKS), (12, 0.04, LOOKS)])

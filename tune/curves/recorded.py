@@ -65,7 +65,8 @@ class Curve:
     @cached_property
     def turns(self) -> float:
         """Steps at its best, where it is seen to be past that while it has its text before it again and again, as a
-        search would see it; inf: it is not, or what it trains on is not known."""
+        search would see it that knew no training loss, with dropout as its recipe has it; inf: it is not, or what it
+        trains on is not known."""
         if not self.text_tokens:
             return math.inf
         again = EPOCHS_AS_NEW * self.text_tokens / (self.tokens_per_step or 1.0)

@@ -344,9 +344,9 @@ def test_a_span_of_text_in_longer_tokens_counts_its_characters_and_the_words_tha
 
 
 def test_a_batch_moves_whole(data: Data) -> None:
-    batch = next(batches_of(data))
+    batch = replace(next(batches_of(data)), block=3)
     moved = batch.to("meta")
-    assert moved.tokens == batch.tokens and moved.targets.device.type == "meta"
+    assert (moved.tokens, moved.block) == (batch.tokens, 3) and moved.targets.device.type == "meta"
     assert [x if x is None else x.shape for x in moved.inputs] == [x if x is None else x.shape for x in batch.inputs]
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,7 @@ from model.config import Config
 from model.data.dataset import TextData
 from model.training import checkpoint as checkpoints
 from model.training import looks
-from model.training.learner import Learner
+from model.training.learner import Learner, Step
 from tests.model.conftest import Script
 from tune.reports import EPOCHS_AS_NEW, Evaluation, Report
 
@@ -96,11 +97,35 @@ def test_noise_ends_none(watched: Watched, loss: Callable[[int], float], final: 
     assert (last.steps, last.ended) == (STEPS, "final" if final else "rung")
 
 
-def test_where_nothing_is_learned_any_more_a_loss_that_rises_is_noise(watched: Watched) -> None:
-    """The same as past its best, but that the training loss stays: a decay may bring more than was lost."""
-    watched.config = replace(watched.config, learning_rate=1e-9)
+@pytest.mark.parametrize(("falls", "ended"), [(0.0, "final"), (1e-4, "turned")])
+@pytest.mark.parametrize("seconds", [0.1, 0.5])
+def test_where_nothing_is_learned_any_more_a_loss_that_rises_is_noise(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, seconds: float, falls: float, ended: str
+) -> None:
+    """The loss of a step is off by .03, as that of 1,536 tokens is; it stays, and a decay may bring more than was lost,
+    or falls by .1 in a thousand steps."""
+    watched.loss = lambda step: 1.5 + 3e-5 * max(0, step - 600)
+    for seed in range(4):
+        chance = random.Random(seed)
+
+        def step(learner: Learner, _: float, chance: random.Random = chance) -> Step:
+            watched.clock.now += seconds
+            watched.steps = learner.steps = learner.steps + 1
+            learner.tokens += learner.config.batch_tokens
+            loss = 1.5 - falls * learner.steps + chance.gauss(0, 0.03)
+            return Step(loss=torch.tensor(loss), gradient_norm=torch.tensor(1.0), tokens=learner.config.batch_tokens)
+
+        monkeypatch.setattr(Learner, "step", step)
+        assert watched(final=True, steps=2_000).ended == ended
+
+
+def test_an_end_that_is_worse_is_given_up_also_while_dropout_is_new(watched: Watched) -> None:
+    watched.config = replace(watched.config, dropout=0.3, dropout_after=160 / EPOCH)
+    watched.loss = lambda step: 1 + 1 / step + (step >= 160)
     last = watched(final=True)
-    assert (last.steps, last.ended) == (STEPS, "final")
+    best = min(watched.weights, key=watched.loss)
+    assert last.steps == STEPS and best < 160
+    assert sums(kept(last)) == pytest.approx(sums(watched.weights[best]), abs=1e-6)
 
 
 @pytest.mark.parametrize(("dropout", "steps"), [(0.3, STEPS), (0.0, BEST + 30)])
