@@ -23,7 +23,7 @@ from tune.search.other_caps import Conditions, Expected, Foretold, other_caps
 from tune.search.resume import agreed, replay, undamaged
 from tune.search.state import State
 from tune.search.successive_halving import SuccessiveHalving
-from tune.search.suggest import of_training, prior
+from tune.search.suggest import prior
 from tune.search_context import SHORTEST_RUNG_SECONDS, kept
 from tune.search_space import FREED, PRECISIONS, label
 from tune.settings import Settings
@@ -141,8 +141,7 @@ def favour_of(settings: Settings, family: str, recipe: Recipe, journal: Journal)
         weights=recipe.weights, tokens=recipe.tokens,
         text_tokens=float(str(named(named(facts["corpora"])[family])["training_tokens"])),
     )  # fmt: skip
-    alike = {name: values for name, values in space.dimensions.items() if name == "dropout" and recipe.dropout_after}
-    return lambda trial: of_training(promise, configs[trial], alike)
+    return lambda trial: promise(configs[trial])
 
 
 def prospect_lines(found: Prospects) -> Iterator[str]:

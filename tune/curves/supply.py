@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from tune.curves.recorded import Curve
 from tune.search.forecast import NO_PROGRESS, Progress
 from tune.search.outlook import Outlook, most_promising
-from tune.search.suggest import of_training
-from tune.search_space import DIMENSIONS, Config, Value
+from tune.search_space import Config, Value
 
 
 class Supply:
@@ -56,9 +55,7 @@ class Supply:
 
     def favour(self, trial: str) -> float:
         """How promising it was before anything was known: all alike without a prior."""
-        if self._prior is None:
-            return 1.0
-        return of_training(self._prior, self._curves[self._given[trial]].config, {"dropout": DIMENSIONS["dropout"]})
+        return 1.0 if self._prior is None else self._prior(self._curves[self._given[trial]].config)
 
     def tried(self, trial: str, config: dict[str, Value]) -> None:
         """Nothing goes on from an earlier run here."""

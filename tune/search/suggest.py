@@ -3,10 +3,9 @@
 import math
 import random
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import product
 
 import optuna
 
@@ -96,11 +95,10 @@ class Suggester:
         return config
 
     def favour(self, trial: str) -> float:
-        """How promising its training was before anything was known, in (0, 1]: all alike where draws are uniform."""
-        if self._search == "random" or isinstance(self._space, OwnSpace):
-            return 1.0
-        alike = {name: values for name, values in self._space.dimensions.items() if name in self._alike}
-        return of_training(self._prior, self._given[trial], alike)
+        """How promising it was before anything was known, in (0, 1]: all alike where draws are uniform. Dropout that
+        has not begun counts, as what it will cost or bring is not in a loss so far."""
+        uniform = self._search == "random" or isinstance(self._space, OwnSpace)
+        return 1.0 if uniform else self._prior(self._given[trial])
 
     def favourites(self) -> list[Config]:
         """What the prior finds about as promising as it finds anything, with the recipe's own values of what varies."""
@@ -281,12 +279,6 @@ def _apart(value: float, own: float) -> float:
     if value == own:
         return 0.0
     return math.log(value / own) if min(value, own) > 0 else math.log(BELOW_ALL)
-
-
-def of_training(prior: Callable[[Config], float], config: Config, alike: Mapping[str, Sequence[Value]]) -> float:
-    """What a prior says of the most promising of those that are one training at first, as `alike` sets none apart."""
-    twins = (dict(zip(alike, values, strict=True)) for values in product(*alike.values()))
-    return max(prior({**config, **twin}) for twin in twins)
 
 
 def _key(config: Config) -> frozenset[tuple[str, Value]]:
