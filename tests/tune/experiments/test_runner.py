@@ -29,10 +29,10 @@ from tune.store.journal import connect
 CAP, PATIENCE_SECONDS = 7200.0, 600.0
 STEPS, EVERY = 30, 10
 POINTS = [
-    Point(devices=2, asked=asked, seconds=PATIENCE_SECONDS, least=PATIENCE_SECONDS)
+    Point(devices=2, asked=asked, seconds=PATIENCE_SECONDS, least=PATIENCE_SECONDS / 4)
     for asked in ({"measure": "steps", "rows": 16}, {"measure": "training", "steps": STEPS, "every": EVERY})
 ]
-"""With far more seconds than they need: what is not used is released."""
+"""With far more seconds than they need, also where processes take minutes to start: what is not used is released."""
 
 
 def dies(place: Place, asked: dict[str, Any], driver: int) -> Iterator[Said]:
