@@ -1,7 +1,6 @@
 """What training does on a GPU, on one that is none: all lies on the device, no step waits for it, kernels are few."""
 
 import itertools
-import json
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -402,26 +401,6 @@ def test_an_evaluation_waits_twice_and_now_and_then_for_what_is_in_flight(
             assert count > IN_FLIGHT
             assert evaluate(made.model, made.config, data[family], split, device=CUDA) is not None
             assert len(seen.waits) <= 2 + count // IN_FLIGHT
-
-
-@BOTH
-def test_test_is_evaluated_in_large_batches_and_told_in_the_blocks_of_a_cpu(
-    family: str, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batches, "EVALUATION_TOKENS", 128)
-    with fake_cuda():
-        made, told, counts = learner(family, data), list[list[float]](), list[int]()
-        for device in (CUDA, torch.device("cpu")):
-            made.model.to(device)
-            counts.append(
-                sum(1 for _ in made.family.evaluation_batches(made.config, data[family], "test", None, device))
-            )
-            found = evaluate(made.model, made.config, data[family], "test", device=device)
-            assert found is not None and found.blocks is not None
-            told.append(json.loads(found.blocks))
-    assert counts[0] <= counts[1] / 4
-    assert len(told[0]) == len(told[1]) == counts[1]
-    assert told[0] == pytest.approx(told[1], rel=1e-3)
 
 
 @BOTH

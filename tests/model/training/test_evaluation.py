@@ -9,9 +9,12 @@ import torch
 from torch.nn import functional as F
 
 from model.config import Config, build_model
+from model.data import batches
 from model.data.batches import IGNORED, evaluation_batches
 from model.data.dataset import PairData, TextData
+from model.families import FAMILIES
 from model.training.evaluation import evaluate, of_totals
+from tests.cuda.fake_cuda import CPU, CUDA, fake_cuda
 
 
 def trained(config: Config, data: TextData | PairData) -> torch.nn.Module:
@@ -71,6 +74,23 @@ def test_the_blocks_of_test_add_up_to_it_and_are_the_same_for_every_model(
     first, second = json.loads(one.blocks), json.loads(other.blocks)
     assert len(first) == len(second) and first != second
     assert sum(first) == pytest.approx(one.loss * one.tokens, rel=1e-4)
+
+
+def test_on_a_gpu_the_blocks_of_test_are_those_of_a_cpu_in_larger_batches(
+    case: tuple[Config, TextData | PairData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, data = case
+    monkeypatch.setattr(batches, "EVALUATION_TOKENS", 128)
+    model, told, counts = trained(config, data), list[list[float]](), list[int]()
+    with fake_cuda():
+        for device in (CUDA, CPU):
+            made = FAMILIES[config.family].evaluation_batches(config, data, "test", None, device)
+            counts.append(sum(1 for _ in made))
+            found = evaluate(model.to(device), config, data, "test", device=device)
+            assert found is not None and found.blocks is not None
+            told.append(json.loads(found.blocks))
+    assert counts[0] <= counts[1] / 4 and len(told[0]) == len(told[1]) == counts[1]
+    assert told[0] == pytest.approx(told[1], rel=1e-3)
 
 
 def test_refused_before_a_batch_it_gives_nothing(small_text: Config, text_data: TextData) -> None:
