@@ -202,8 +202,7 @@ def conduct(
             keep_fewer_kernels()
         place = make_place(context, engine)
         clock, ledger = engine.accounting.clock, engine.accounting.ledger
-        # processes on other machines have no other sign that the driver lives
-        alive = beating(study, clock, ledger.can_wait) if settings.address is None else beating(study, clock)
+        alive = beating(study, clock, ledger.can_wait)
         noted = overhead_noted(journal, tensorboard)
         shown = displayed(write, study, settings, clock, engine.wall_left, context.metric)
         with mirrored(study, settings.mirror, clock, write), alive as pulse:

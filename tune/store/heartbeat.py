@@ -60,7 +60,7 @@ class Pulse:
     """The driver's own signs of life, on the study's clock: what it holds is held until the last of them.
 
     Where none comes for the grace, because it was stopped or its disk was, workers without a lease end themselves; and
-    none comes where it is busy and nothing pays for these any more, for so many seconds (`pays`).
+    where it is busy and nothing pays for these any more, for so many seconds (`pays`), it only says so, as of the last.
     """
 
     def __init__(
@@ -68,13 +68,15 @@ class Pulse:
     ) -> None:
         self._folder, self._clock, self._pays = folder, clock, pays
         self._lock = threading.Lock()
-        self._last = clock()
+        self._last, self._unpaid = clock(), 0
         self._silences: list[float] = []
 
     def beat(self) -> float:
         """One more; seconds to the next, so that a late one or two are no silence."""
         now, soon = self._clock(), GRACE_SECONDS / 3
         if not self._pays(soon):
+            self._unpaid += 1
+            beat(self._folder, DRIVER, self._unpaid, self._last, ended=IDLE)
             return soon
         beat(self._folder, DRIVER, 0, now)
         with self._lock:
@@ -111,7 +113,10 @@ def beating(
 
 @dataclass(frozen=True, kw_only=True)
 class Beat:
-    """A sign of life: of which process, on which lease until when, on the study's clock; ended: as in `beat`."""
+    """A sign of life: of which process, on which lease until when, on the study's clock; ended: as in `beat`.
+
+    A driver's lease is 0, or how often it said that nothing pays for workers without one.
+    """
 
     lease: int
     at: float
@@ -208,7 +213,7 @@ class DriverWatch:
 
     def __init__(self, driver: Driver, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._driver, self._folder, self._clock = driver, folder, clock
-        self._at: float | None = None
+        self._seen: tuple[float, int] | None = None
         self._heard = self._looked = clock()
         self._replaced = False
 
@@ -223,9 +228,9 @@ class DriverWatch:
 
     def _look(self) -> None:
         found = last_beat(self._folder, DRIVER)
-        if found is None or found.at == self._at:
+        if found is None or (found.at, found.lease) == self._seen:
             return
         self._replaced = (found.boot, found.pid, found.started) != (
             self._driver.boot, self._driver.pid, self._driver.started
         )  # fmt: skip
-        self._at, self._heard = found.at, self._looked
+        self._seen, self._heard = (found.at, found.lease), self._looked

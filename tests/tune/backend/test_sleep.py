@@ -20,6 +20,7 @@ from tests.tune.search.world import World
 from tune.backend import trainable as trial
 from tune.backend.leased import Place
 from tune.backend.trainable import TrainingTrial
+from tune.store import heartbeat
 from tune.store.accounting import Assignment
 from tune.store.heartbeat import (
     DRIVER,
@@ -195,6 +196,14 @@ def drive(folder: Path, line: Connection) -> None:
         signal.pause()
 
 
+def drive_elsewhere(folder: Path, line: Connection) -> None:
+    """The same on another machine; it is busy, and nothing pays for workers that wait once it was told so."""
+    heartbeat.boot = lambda: "elsewhere"
+    with beating(folder, time.monotonic, lambda seconds: not line.poll()):
+        line.send(Driver.here())
+        signal.pause()
+
+
 def work(folder: Path, driver: Driver, fault: str | None, line: Connection) -> None:
     """A worker that serves a lease, or hangs on it, and then waits for its driver."""
     text = "the cat sat on a mat and saw another bird " * 200
@@ -273,6 +282,25 @@ def test_a_worker_without_a_lease_ends_itself_when_its_driver_is_stopped(ended):
     last, silent = last_beat(folder, "None"), last_beat(folder, DRIVER)
     assert last is not None and silent is not None
     assert last.ended == IDLE and last.at >= silent.at + GRACE_SECONDS
+
+
+def test_one_on_another_machine_ends_itself_once_its_driver_says_that_nothing_pays_for_it(tmp_path: Path) -> None:
+    """A silence may be the network's: that ends it only after SILENCE_SECONDS, and of signs there are enough."""
+    (tmp_path / FOLDER).mkdir()
+    line, end = FORKING.Pipe()
+    driving = FORKING.Process(target=drive_elsewhere, args=(tmp_path, end), daemon=True)
+    driving.start()
+    ours, theirs = FORKING.Pipe()
+    worker = FORKING.Process(target=work, args=(tmp_path, line.recv(), None, theirs), daemon=True)
+    worker.start()
+    try:
+        assert ours.recv() == "idle"
+        line.send("busy")
+        worker.join(PATIENCE_SECONDS)
+        assert worker.exitcode == 1 and driving.is_alive()
+    finally:
+        for process in (driving, worker):
+            process.kill()
 
 
 def test_a_worker_that_hangs_on_its_lease_ends_itself_when_its_grace_is_over(ended):

@@ -7,7 +7,7 @@ import pytest
 
 from tune.search.simulator import Clock
 from tune.store import heartbeat as heartbeats
-from tune.store.heartbeat import DRIVER, LOOK_SECONDS, SILENCE_SECONDS, Driver, DriverWatch, beat
+from tune.store.heartbeat import DRIVER, LOOK_SECONDS, SILENCE_SECONDS, Driver, DriverWatch, Pulse, beat
 
 
 @pytest.fixture
@@ -37,6 +37,25 @@ def test_one_that_beats_lives_and_one_that_is_silent_is_gone(
     assert watch.alive()
     clock.now += SILENCE_SECONDS
     assert not watch.alive()
+
+
+def test_a_busy_one_that_holds_no_idle_worker_any_more_lives(
+    watch: DriverWatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    """And what it held it held until the last time that this was paid for."""
+    paid = True
+    pulse = Pulse(tmp_path, clock, lambda seconds: paid)
+    monkeypatch.setattr(heartbeats, "boot", lambda: "elsewhere")
+    pulse.beat()
+    paid = False
+    for _ in range(40):
+        clock.now += LOOK_SECONDS
+        pulse.beat()
+        with monkeypatch.context() as there:
+            there.setattr(heartbeats, "boot", lambda: "here")
+            assert watch.alive()
+    last = heartbeats.last_beat(tmp_path, DRIVER)
+    assert last is not None and last.at == 0.0
 
 
 def test_another_driver_of_the_same_study_is_not_the_one(watch: DriverWatch, tmp_path: Path, clock: Clock) -> None:
