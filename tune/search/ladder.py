@@ -17,7 +17,7 @@ START_UP_SHARE = 0.1
 """No plan gives more than this to the start-up of slots beyond the first."""
 SHORTEST_SHARE = 0.01
 """Rung 0 is never shorter than this share of what was asked for."""
-FEWEST_TRIALS = 3
+FEWEST_TRIALS = 6
 """Rung 0 is shorter than asked for where that many trials would not fit otherwise."""
 CONFIRM_SHARE = 1 / 3
 """Kept to train the last two anew, of what can be used of a cap; what that does not take goes to the last segment."""
