@@ -27,7 +27,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from model.nn.precision import native
 from tune.backend.scheduler import AdmittingSearcher, BudgetScheduler, Desk, SlotKeeper
 from tune.devices import Devices, cores_of_trial
-from tune.errors import ROOT
+from tune.errors import ROOT, UserError
 from tune.flags import invalid
 from tune.machine import READY, cpu_name, private_folder
 from tune.search.engine import Engine
@@ -59,7 +59,8 @@ def local_ray(cpus: int, gpus: int | None, *, preload: bool = False) -> Iterator
     read_environment()
     with private_folder() as folder:
         try:
-            with sigterm_left_alone(), without_helpers(), preloading(folder / "ready", cpus if preload else 0):
+            preloaded = preloading(folder / "ready", cpus if preload else 0)
+            with sigterm_left_alone(), without_helpers(), in_time(), preloaded:
                 ray.init(
                     address="local", num_cpus=cpus, num_gpus=gpus, include_dashboard=False, log_to_driver=False,
                     configure_logging=False, logging_level=logging.WARNING, _temp_dir=str(folder / "ray"),
@@ -68,6 +69,18 @@ def local_ray(cpus: int, gpus: int | None, *, preload: bool = False) -> Iterator
                 yield
         finally:
             ray.shutdown()
+
+
+@contextmanager
+def in_time() -> Iterator[None]:
+    """UserError: Ray gave up on its own processes, for which it waits half a minute."""
+    try:
+        yield
+    except Exception as error:
+        if "timed out during startup" not in str(error):
+            raise
+        remedy = "this machine is too busy, or out of memory; nothing was spent: try again when it is less so"
+        raise UserError(f"Ray: its processes did not start within 30 s: {remedy}") from None
 
 
 def read_environment() -> None:

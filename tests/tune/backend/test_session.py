@@ -15,7 +15,7 @@ import ray
 from ray.tune.execution.class_cache import _ActorClassCache
 
 from tune.backend.session import local_ray
-from tune.errors import ROOT
+from tune.errors import ROOT, UserError
 from tune.machine import READY
 
 JOIN = "import sys, ray; ray.init(address=sys.argv[1], logging_level=50); print(ray.cluster_resources()['CPU'])"
@@ -81,6 +81,16 @@ def test_a_trial_begins_in_a_worker_that_was_begun_beforehand_and_has_imported_w
         assert pid in there and told == [True, "0"]
     assert {name: after.get(name) for name in before} == before
     assert not {"RAY_preload_python_modules", READY} & after.keys()
+
+
+def test_a_machine_on_which_ray_does_not_start_in_time_is_told_in_a_line() -> None:
+    given_up = Exception("The current node timed out during startup. This could happen because some of the raylet ...")
+    with (
+        mock.patch.object(ray, "init", side_effect=given_up),
+        pytest.raises(UserError, match=r"did not start within 30 s: .*try again"),
+        local_ray(cpus=1, gpus=0),
+    ):
+        pass
 
 
 def test_what_trials_need_is_imported_without_a_question_to_cuda_which_would_hold_all_gpus_for_good() -> None:
