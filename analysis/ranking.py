@@ -266,11 +266,8 @@ def section(group: pd.DataFrame, results: Results) -> str:
     """translation, tatoeba, vocabulary of 4,096: rung 3 (96 s of training), on 3,872 validation tokens; of a user's
     loop, loop, train.py: by accuracy, high first"""
     first, measure = group.iloc[0], results.measure
-    text = (
-        ""
-        if pd.isna(first["corpus"])
-        else f", {first['corpus']}{' (builtin: a smoke test)' if first['smoke_test'] else ''}"
-    )
+    smoke_test = " (builtin: a smoke test)" if first["smoke_test"] else ""
+    text = "" if pd.isna(first["corpus"]) else f", {first['corpus']}{smoke_test}"
     vocabulary = "" if pd.isna(first["vocabulary"]) else f", vocabulary of {first['vocabulary']:,.0f}"
     seconds = "" if pd.isna(first["rung_seconds"]) else f" ({tables.duration(first['rung_seconds'])} of training)"
     if measure.own and first["section"] == "rung":

@@ -296,12 +296,8 @@ def _trials(study: Study, names: list[str]) -> pd.DataFrame:
     configs = configurations(texts, study.measure.metric).reindex(columns=names)
     table = table.assign(device=study.device).join(configs)
     corpora = {family: study.corpus(family) for family in table["family"].unique()}
-    for column, key in (
-        ("corpus", "name"),
-        ("sha256", "sha256"),
-        ("vocabulary", "vocabulary"),
-        ("smoke_test", "builtin"),
-    ):
+    keys = {"corpus": "name", "sha256": "sha256", "vocabulary": "vocabulary", "smoke_test": "builtin"}
+    for column, key in keys.items():
         table[column] = table["family"].map({family: facts.get(key) for family, facts in corpora.items()})
     table["reason"] = table["reason"].astype(str)
     table["smoke_test"] = table["smoke_test"].eq(True)
