@@ -155,12 +155,6 @@ def study_of_trials(folder: Path, experiment: str, rows: list[dict[str, Any]]) -
 
 
 @pytest.fixture
-def experiment(tmp_path: Path) -> Callable[[str, list[dict[str, Any]]], Study]:
-    """experiment(name, rows): its study, in a temporary folder"""
-    return lambda name, rows: study_of_rows(tmp_path / name, name, rows)
-
-
-@pytest.fixture
 def six(write: Callable[..., Written]) -> Written:
     """Six trials, ranked by hand in test_ranking.py."""
     study = write("six")

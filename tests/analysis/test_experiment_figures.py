@@ -23,14 +23,13 @@ from analysis.experiments.methods import methods_scatter, shapes
 from analysis.experiments.scaling import communication, published_speed_ups, speed_up, speed_ups, steps_table
 from analysis.experiments.transfer import line_of, losses_table, width
 from analysis.settings import PlotSettings
-from analysis.study import Study, open_kernels
+from analysis.study import open_kernels
 from tests import batch_size_rows, estimates_rows, loader_rows, methods_rows, scaling_rows
 from tests.analysis.conftest import Printed, Written, do, one_line, study_of_rows, study_of_trials
 from tests.training_rows import diverged, parabola, precise, row, transferred
 from tune.arithmetic import mean_interval, ratio
 from tune.errors import UserError
 
-Made = Callable[[str, list[dict[str, Any]]], Study]
 Drawn = Callable[[str], tuple[dict[str, pd.DataFrame], str]]
 REPORT = {"steps": 100}
 LISTED = "ablation", "overfitting", "precision", "methods", "transfer"
@@ -117,10 +116,10 @@ def test_the_right_formula_is_on_the_line_and_the_reports_is_not(drawn: Drawn) -
     assert (ratio.loc["report's"] > 2.5).all() and len(table) == 2 * 3 * 5
 
 
-def test_the_largest_batch_fits_though_it_ran_out_of_memory_when_it_was_timed(experiment: Made) -> None:
+def test_the_largest_batch_fits_though_it_ran_out_of_memory_when_it_was_timed(tmp_path: Path) -> None:
     batches = [batch_size_rows.batch(rows) for rows in (32, 512, 2048)]
     once = batch_size_rows.largest() | {"timed": {"ended": "out of memory"}}
-    drawn = batch_size(experiment("batch_size", [*batches, once]))
+    drawn = batch_size(study_of_rows(tmp_path / "x", "batch_size", [*batches, once]))
     data, memory = drawn.data.set_index("batch"), drawn.figure.axes[1]
     ended = {32: "fits", 128: "fits", 512: "fits", 950: "fits", 955: "out of memory", 2048: "out of memory"}
     assert data["ended"].to_dict() == ended
@@ -131,8 +130,8 @@ def test_the_largest_batch_fits_though_it_ran_out_of_memory_when_it_was_timed(ex
     assert shown["largest that fits: 950"] == [950, 950] and shown["foretold: 960"] == [960, 960]
 
 
-def test_a_panel_for_each_kind_of_data_and_our_own_batches_beside(experiment: Made) -> None:
-    picture = loading(experiment("loader", loader_rows.all_rows()))
+def test_a_panel_for_each_kind_of_data_and_our_own_batches_beside(tmp_path: Path) -> None:
+    picture = loading(study_of_rows(tmp_path / "x", "loader", loader_rows.all_rows()))
     images, text = picture.figure.axes
     assert len(text.get_lines()) == len(images.get_lines()) + 1
     whole = picture.data[(picture.data["kind"] == "whole") & (picture.data["source"] == "0")]
@@ -176,11 +175,11 @@ def test_parts_of_a_step_are_the_step_and_speed_ups_lie_in_their_intervals(drawn
     assert (gained["low"] <= gained["speed_up"]).all() and (gained["speed_up"] <= gained["high"]).all()
 
 
-def test_what_was_disturbed_is_hollow_and_nothing_else(experiment: Made) -> None:
+def test_what_was_disturbed_is_hollow_and_nothing_else(tmp_path: Path) -> None:
     rows = scaling_rows.all_rows()
     for each in rows:
         each["disturbed"] = each["devices"] == 4
-    picture = speed_up(experiment("scaling", rows))
+    picture = speed_up(study_of_rows(tmp_path / "x", "scaling", rows))
     (plot,) = picture.figure.axes
     white = [
         each for each in plot.collections if isinstance(each, PathCollection) and np.all(each.get_facecolor() == 1)
@@ -192,14 +191,14 @@ def test_what_was_disturbed_is_hollow_and_nothing_else(experiment: Made) -> None
     assert "disturbed" in [text.get_text() for text in plot.get_legend().get_texts()]
 
 
-def test_speed_ups_by_hand(experiment: Made) -> None:
+def test_speed_ups_by_hand(tmp_path: Path) -> None:
     """A point that was measured again counts once, and one that was skipped not at all."""
     rows = [scaling_rows.step(*of) for of in ((1, 32), (1, 32), (1, 64), (2, 64), (1, 128))]
     for each, seconds in zip(rows, (9.0, 1.0, 2.0, 1.25, 1.0), strict=True):
         each["step_seconds"] = [seconds, seconds * 0.9, seconds * 1.1]
         each["rounds"] = {"step": [seconds * share for share in (0.9, 1.0, 1.0, 1.0, 1.1)]}
     rows[-1]["skipped"] = "why"
-    table = steps_table(experiment("scaling", rows))
+    table = steps_table(study_of_rows(tmp_path / "x", "scaling", rows))
     assert table[["batch", "step"]].to_numpy().tolist() == [[32, 1.0], [64, 2.0], [64, 1.25]]
     found = speed_ups(table).set_index(["kind", "devices", "batch"])
     assert found.loc["weak", 2, 32]["speed_up"] == pytest.approx(1.6)

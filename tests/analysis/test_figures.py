@@ -76,16 +76,25 @@ def test_rungs_of_another_length_share_no_curve_and_no_front(write: Callable[...
     assert "Not all of one level compare" in drawn.text
 
 
-def test_a_curve_that_nobody_goes_on_with_is_not_waited_for(write: Callable[..., Written]) -> None:
+@pytest.mark.parametrize(
+    ("draw", "said"),
+    [
+        (curve, "no level .*; a larger cap has more"), (effects, "'nanogpt' tried one value of each dimension only"),
+        (precision, "'nanogpt' tried only fp32"),
+    ],
+)  # fmt: skip
+def test_of_one_trial_nothing_is_compared_and_a_curve_is_waited_for_where_the_search_goes_on(
+    write: Callable[..., Written], draw: Callable[..., Picture], said: str
+) -> None:
     study = write()
     study.trial("t1")
     study.report("t1", 5.0)
-    for lives in (False, True):
-        if lives:
-            (study.folder / FOLDER).mkdir()
-            beat(study.folder, DRIVER, 0, 0.0)
-        with pytest.raises(ValueError, match="wait for them" if lives else "a larger cap has more"):
-            curve(results(study), "nanogpt")
+    with one_line(said):
+        draw(results(study), "nanogpt")
+    (study.folder / FOLDER).mkdir()
+    beat(study.folder, DRIVER, 0, 0.0)
+    with one_line("wait for them" if draw is curve else said):
+        draw(results(study), "nanogpt")
 
 
 def test_the_front_shows_each_trial_once_and_where_it_got_to_last(found: Results) -> None:
@@ -180,19 +189,6 @@ def test_what_did_not_vary_has_no_panel_and_a_mean_of_few_no_interval(write: Cal
     assert "A line for each trial after the decay:" in parallel(results(study), "nanogpt").text
 
 
-def test_of_one_configuration_nothing_is_compared(write: Callable[..., Written]) -> None:
-    study = write()
-    study.trial("t1")
-    study.report("t1", 5.0)
-    with pytest.raises(ValueError, match="'nanogpt' tried one value of each dimension only"):
-        effects(results(study), "nanogpt")
-
-
-def test_one_precision_is_nothing_to_compare(six: Written) -> None:
-    with pytest.raises(ValueError, match="only fp32"):
-        precision(results(six), "nanogpt")
-
-
 def test_rungs_are_told_apart_without_colour() -> None:
     """Lightness falls with each rung, and no two share a marker."""
     styles = levels([f"rung {rung}" for rung in range(6)] + ["decay"])
@@ -225,7 +221,7 @@ def two(write: Callable[..., Written], **facts: object) -> tuple[Written, Writte
 
 
 def test_only_settings_that_differ_are_shown(write: Callable[..., Written]) -> None:
-    shown = {name: values for name, *values in lines(*open_studies([study.folder for study in two(write)]))}
+    shown = {name: values for name, *values in lines(*results(*two(write)).studies)}
     assert shown["--seed"] == ["0", "default"] and "--budget" not in shown
     assert shown["nanogpt: perplexity"] == ["7.000", "5.000"]
 
@@ -233,13 +229,13 @@ def test_only_settings_that_differ_are_shown(write: Callable[..., Written]) -> N
 def test_perplexities_of_other_tokens_are_marked(write: Callable[..., Written]) -> None:
     studies = two(write)
     for alike in (True, False):
-        shown = {name for name, *_ in lines(*open_studies([study.folder for study in studies]))}
+        shown = {name for name, *_ in lines(*results(*studies).studies)}
         assert ("nanogpt: perplexity" in shown) == ("nanogpt: perplexity, not of the same tokens" not in shown) == alike
         studies[1].report("t1", 5.0, rung=None, final=1, whole_perplexity=5.0)
 
 
 def test_the_best_so_far_is_what_leads_the_ranking_and_ends_with_what_was_spent(write: Callable[..., Written]) -> None:
-    table = progress(Results(studies=open_studies([study.folder for study in two(write)])), "nanogpt").data
+    table = progress(results(*two(write)), "nanogpt").data
     rows = table[table["study"] == "b"]
     assert rows["perplexity"].tolist() == [9, 4, 5, 5]
     assert rows["device_seconds"].tolist() == [10, 20, 30, 30]
@@ -247,13 +243,12 @@ def test_the_best_so_far_is_what_leads_the_ranking_and_ends_with_what_was_spent(
 
 def test_the_best_so_far_is_at_each_moment_the_first_of_the_ranking_then(searched: Written) -> None:
     """And so neither what diverged later nor a lower loss at a lower rung."""
-    (study,) = open_studies([searched.folder])
     searched.report("t023", 1.0, rung=2, at=5.0)
     searched.report("t010", 1.1, rung=0, at=400.0)
-    results = Results(studies=[study])
-    drawn = progress(results, "nanogpt").data
-    for at in sorted(results.reached["at"].unique())[::-4]:
-        first = ranking(Results(studies=[replace(study, until=at)]), by="perplexity").iloc[0]
+    found = results(searched)
+    drawn = progress(found, "nanogpt").data
+    for at in sorted(found.reached["at"].unique())[::-4]:
+        first = ranking(Results(studies=[replace(found.studies[0], until=at)]), by="perplexity").iloc[0]
         told = [row for row in drawn.to_dict("records") if row["at"] <= at][-1]
         assert (told["trial"], told["perplexity"]) == (first["trial"], first["perplexity"]), at
 

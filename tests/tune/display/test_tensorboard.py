@@ -1,9 +1,13 @@
-"""What TensorBoard's own reader finds in a study's runs, HParams of every trial among it; where trials stand."""
+"""What TensorBoard's own reader finds in a study's runs, and a real browser on its pages; where trials stand."""
 
 import json
 import os
 import re
 import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +18,12 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from model.training.evaluation import Score
 from tests.analysis.conftest import Written
 from tests.forked import FORKING
+from tests.searches import comes
+from tests.tune.display.browser import Page, browser
 from tests.tune.display.conftest import ENDED, check_all_are_complete, hparams_table, read, trial_runs, watched
 from tests.tune.search.world import MFU, World
 from tune.display.standings import levels, picture, table
-from tune.display.tensorboard import REASONS, TrialRun, begun_row
+from tune.display.tensorboard import METRICS, REASONS, TrialRun, begun_row
 from tune.reports import Evaluation, Report, journal_row
 from tune.search_context import overhead_noted
 from tune.search_space import DIMENSIONS, FREED, freed
@@ -196,9 +202,7 @@ def killed(folder: Path) -> None:
 
 def test_after_the_cap_also_of_what_is_freed_of_the_recipe(tmp_path: Path) -> None:
     vary = freed(FREED, {"learning_rate": 3e-3, "batch_tokens": 768, "weight_decay": 0.1, "context": 64})
-    world, board = watched(tmp_path, vary=vary)
-    world.run()
-    board.closed(world.engine)
+    world = finished(tmp_path, vary=vary)
     check_all_are_complete(tmp_path, [*DIMENSIONS, *FREED])
     paid = world.journal.rows("SELECT trial, TOTAL(charged) AS seconds FROM leases GROUP BY trial")
     shown = {run.partition("/")[2].split()[0]: row["device-seconds"] for run, row in hparams_table(tmp_path)[1].items()}
@@ -212,9 +216,7 @@ def test_after_a_sigkill_and_after_going_on(tmp_path: Path) -> None:
     process.join()
     assert process.exitcode == -signal.SIGKILL
     check_all_are_complete(tmp_path)
-    world, board = watched(tmp_path)
-    world.run()
-    board.closed(world.engine)
+    finished(tmp_path)
     check_all_are_complete(tmp_path)
 
 
@@ -272,3 +274,51 @@ def test_a_family_of_which_nothing_is_sound_has_a_table_all_the_same(tmp_path: P
     study.report("t001", 3.0)
     rows = ranking(study.journal)
     assert levels(rows) == {} and table(rows).endswith("| diverged |")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return finished(tmp_path_factory.mktemp("runs"), cap=300).journal.folder
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
+    """Of a TensorBoard that has read all runs."""
+    words = [Path(sys.executable).parent / "tensorboard", "--logdir", folder / "tensorboard", "--port", "0"]
+    with subprocess.Popen([*map(str, words), "--host", "127.0.0.1"], stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stderr is not None
+            address = next(found[1] for line in server.stderr if (found := re.search(r"at (http://\S+)", line)))
+            assert comes(lambda: len(runs(address)) > len(list(trial_runs(folder))))
+            yield address
+        finally:
+            server.kill()
+
+
+def runs(address: str) -> list[str]:
+    with urllib.request.urlopen(f"{address}data/runs", timeout=60) as answer:
+        return list(json.loads(answer.read()))
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+def in_order(wanted: list[str]) -> str:
+    """A condition: these texts are seen, each after the one before it."""
+    return f"{json.dumps(wanted)}.reduce((from, text) => words().indexOf(text, from) + 1 || NaN, 0)"
+
+
+def test_scalars_are_grouped_from_the_budget_to_the_trial(page: Page, address: str) -> None:
+    page.open(f"{address}#scalars")
+    page.wait_for(in_order(["1 budget", "2 best so far", "3 rungs", "4 valid", "5 train", "6 speed", "7 trial"]))
+    page.wait_for("seen().filter((each) => each.matches('path.line') && each.getAttribute('d').length > 50).length > 5")
+
+
+def test_hparams_show_every_trial_in_the_columns_of_the_space(page: Page, address: str, folder: Path) -> None:
+    page.open(f"{address}#hparams")
+    page.wait_for(in_order(["family", *DIMENSIONS, *METRICS.values()]))
+    for _, family, run in trial_runs(folder):
+        page.wait_for(f"words().includes({json.dumps(f'{family}/{run.name}')})")
