@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis.efficiency import efficiency, expected, front
-from analysis.ranking import Answers, answers, ranking, select
+from analysis.ranking import Answers, answers, ranking, select, winner
 from analysis.settings import ORDERS, RankSettings
 from analysis.stability import moment, stability, tau
 from analysis.study import EFFICIENCY, Results, open_studies, open_study
@@ -46,11 +46,12 @@ def test_other_orders_by_hand_change_places_and_nothing_else(six: Written) -> No
         pd.testing.assert_frame_equal(ranked.drop(columns="place").sort_values("trial", ignore_index=True), whole)
 
 
-def answered(*studies: Written) -> tuple[Results, Answers]:
+def answered(*studies: Written) -> tuple[Results, Answers, pd.Series]:
+    """The answers, and the winner."""
     results = Results(studies=open_studies([study.folder for study in studies]))
-    found = answers(results, ranking(results))
-    assert found is not None
-    return results, found
+    found, first = answers(results, ranking(results)), winner(results, ranking(results))
+    assert found is not None and first is not None
+    return results, found, first
 
 
 def three(found: Answers) -> list[pd.Series]:
@@ -59,11 +60,11 @@ def three(found: Answers) -> list[pd.Series]:
 
 def test_the_three_answers(six: Written) -> None:
     """From rung 0, the only level with five trials, there as they were there; the winner from the finalists."""
-    results, found = answered(six)
+    results, found, first = answered(six)
     there = results.reached[results.reached["level"] == "rung 0"]
     assert [row["trial"] for row in three(found)] == ["t5", there.loc[there["efficiency"].idxmax(), "trial"], "t5"]
     assert found.perplexity["perplexity"] == 7.0 and found.among == 5
-    assert (found.winner["trial"], found.winner["perplexity"]) == ("t2", 5.0)
+    assert (first["trial"], first["perplexity"]) == ("t2", 5.0)
 
 
 def test_without_a_curve_the_answers_are_of_the_winners_level(write: Callable[..., Written]) -> None:
@@ -72,8 +73,8 @@ def test_without_a_curve_the_answers_are_of_the_winners_level(write: Callable[..
         study.trial(f"t{number}", parameters=10**number)
         study.report(f"t{number}", 5.0 + number)
     study.report("t3", 4.0, rung=1)
-    _, found = answered(study)
-    assert found.efficiency is None and {row["trial"] for row in (*three(found), found.winner)} == {"t3"}
+    _, found, first = answered(study)
+    assert found.efficiency is None and {row["trial"] for row in (*three(found), first)} == {"t3"}
 
 
 def test_efficiency_is_among_all_that_completed_a_rung(six: Written) -> None:
@@ -148,10 +149,10 @@ def test_after_the_decay_devices_are_no_matter(write: Callable[..., Written]) ->
             study.trial(f"t{number}", parameters=parameters)
             study.report(f"t{number}", perplexity + 1, rung=0)
             study.report(f"t{number}", perplexity, rung=None, final=1, whole_perplexity=perplexity)
-    results, found = answered(*studies)
+    results, found, first = answered(*studies)
     ranked = ranking(results).sort_values(["study", "trial"])
     assert ranked["group"].nunique() == 1 and ranked["front"].tolist() == [False, False, True, True]
-    assert found.among == 4 and found.perplexity["perplexity"] == found.winner["perplexity"] == 4.0
+    assert found.among == 4 and found.perplexity["perplexity"] == first["perplexity"] == 4.0
 
 
 def test_rungs_are_ordered_without_a_written_ladder(write: Callable[..., Written]) -> None:
