@@ -1,7 +1,6 @@
 """What TensorBoard's own reader finds in a study's runs, and a real browser on its pages; where trials stand."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from tests.analysis.conftest import Written
 from tests.forked import FORKING
 from tests.searches import comes
 from tests.tune.display.browser import Page, browser
-from tests.tune.display.conftest import ENDED, check_all_are_complete, hparams_table, read, trial_runs, watched
+from tests.tune.display.conftest import ENDED, check_all_are_complete, hparams_table, killed, read, trial_runs, watched
 from tests.tune.search.world import MFU, World
 from tune.display.standings import levels, picture, table
 from tune.display.tensorboard import METRICS, REASONS, TrialRun, begun_row
@@ -191,13 +190,6 @@ def test_each_decision_is_told_with_its_reason(over: World) -> None:
         told = [event.tensor_proto.string_val[0].decode() for event in read(folder).Tensors("decisions")]
         rows = over.journal.rows("SELECT action, reason FROM decisions WHERE trial = ? ORDER BY decision", trial)
         assert told == [f"**{row['action']}**: {row['reason']}" for row in rows]
-
-
-def killed(folder: Path) -> None:
-    """A search that is ended from outside of Python."""
-    world, _ = watched(folder)
-    world.run(reports=9)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_after_the_cap_also_of_what_is_freed_of_the_recipe(tmp_path: Path) -> None:
