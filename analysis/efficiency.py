@@ -3,8 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from tune.errors import UserError
-
 Floats = NDArray[np.float64]
 
 FEWEST = 5  # sizes that differ, for a curve
@@ -29,14 +27,11 @@ def expected(parameters: Floats, perplexity: Floats, at: Floats) -> tuple[Floats
     """log perplexity by the curve fitted to n trials, at m sizes: (m,); by curves of resampled trials: (RESAMPLES, m).
 
     A robust line (from BENT sizes on, a parabola) of log perplexity over log parameters: at equal compute the largest
-    models have seen too little text, so the curve may turn up. UserError below FEWEST sizes.
+    models have seen too little text, so the curve may turn up. It takes FEWEST sizes.
     """
-    trials, sizes = len(parameters), len(np.unique(parameters))
-    if sizes < FEWEST:
-        raise UserError(f"a curve of {sizes} sizes: it takes {FEWEST}")
-    size = np.log(parameters)
+    trials, size = len(parameters), np.log(parameters)
     centre, spread = size.mean(), max(size.std(), 1e-9)
-    degree = 2 if sizes >= BENT else 1
+    degree = 2 if len(np.unique(parameters)) >= BENT else 1
     rows = np.vander((size - centre) / spread, degree + 1)  # (n, degree + 1)
     losses = np.log(perplexity)
     fit, trust = _fit(rows, losses, np.ones((1, trials)), np.ones((1, trials)), REWEIGHTINGS)

@@ -4,17 +4,13 @@ import json
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pandas as pd
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -118,7 +114,8 @@ def frozen(
     value = None if pd.isna(row["value"]) else float(row["value"])
     told = {name: row[name] for name in TOLD if not pd.isna(row[name])}
     return FrozenTrial(
-        number=number, trial_id=number, state=state, params=config, intermediate_values=looked(looks),
+        number=number, trial_id=number, state=state, params=config,
+        intermediate_values=dict(zip(looks["steps"].astype(int), looks["value"].astype(float), strict=True)),
         distributions={name: space[name] for name in config}, system_attrs={},
         value=None if state == TrialState.FAIL else value, values=None,
         user_attrs={"trial": row["trial"], "config": label(config), **told},
@@ -136,11 +133,6 @@ def state_of(row: Mapping[Any, Any]) -> TrialState:
     return TrialState.COMPLETE if counts else TrialState.PRUNED
 
 
-def looked(looks: pd.DataFrame) -> dict[int, float]:
-    """Of two reports after as many steps the later one."""
-    return {int(steps): float(value) for steps, value in zip(looks["steps"], looks["value"], strict=True)}
-
-
 def moment(seconds: float) -> datetime:
     """Local time without its zone, as Optuna keeps it."""
     return datetime.fromtimestamp(seconds, UTC).astimezone().replace(tzinfo=None)
@@ -148,11 +140,8 @@ def moment(seconds: float) -> datetime:
 
 def distributions(configs: pd.Series) -> dict[str, BaseDistribution]:
     """Of each dimension the range of what was tried; of words, and of what is of several kinds, the values."""
-    tried: dict[str, list[Any]] = {}
-    for config in configs:
-        for name, value in config.items():
-            tried.setdefault(name, []).append(value)
-    return {name: distribution(values) for name, values in tried.items()}
+    names = dict.fromkeys(chain.from_iterable(configs))
+    return {name: distribution([config[name] for config in configs if name in config]) for name in names}
 
 
 def distribution(values: list[Any]) -> BaseDistribution:

@@ -23,7 +23,7 @@ from analysis.plots.dimensions import effects, precision
 from analysis.plots.search import curve, curves, front, parallel
 from analysis.ranking import answer_lines, columns, head_of, ranking, section, unranked, where, winner
 from analysis.settings import ReportSettings
-from analysis.spending import WHATS, Spending, ending, spending
+from analysis.spending import Spending, ending, rows_of, spending
 from analysis.stability import ABOUT, TOO_FEW, stability
 from analysis.stability import columns as stability_columns
 from analysis.study import POOL, RUNS, Results, Study, alive, newest, open_study, written
@@ -222,12 +222,7 @@ def stability_rows(study: Study) -> pd.DataFrame | UserError:
 
 def spending_table(spent: Spending) -> pd.DataFrame:
     """The rows of spend.py."""
-    rows = [
-        {"what": what, **spent.table[what].map("{:,.1f}".format), "device-seconds": f"{spent.by[what]:,.1f}",
-         "share": tables.share(spent.by[what], spent.spent)}
-        for what in WHATS
-    ]  # fmt: skip
-    return pd.DataFrame(rows).rename(columns={"-": "no trial"})
+    return rows_of(spent).drop("all").rename(columns={"": "what", "device-s": "device-seconds", "of spent": "share"})
 
 
 def prospects(study: Study, results: Results, family: str) -> dict[str, Any]:

@@ -110,14 +110,11 @@ def winner(results: Results, pool: pd.DataFrame) -> pd.Series | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """What one family and text has to offer: the winner, and three answers of one level.
-
-    winner: the row of the ranking with the lowest perplexity at the furthest level. quotient, efficiency, perplexity:
-    each the best of the `among` trials that completed one level, as a row of Results.reached; that is the furthest
-    level with a fitted curve, else the furthest, where efficiency is None.
+    """Three answers of one family and text: quotient, efficiency, perplexity, each the best of the `among` trials that
+    completed one level, as a row of Results.reached; that is the furthest level with a fitted curve, else the furthest,
+    where efficiency is None.
     """
 
-    winner: pd.Series
     among: int
     quotient: pd.Series
     efficiency: pd.Series | None
@@ -134,10 +131,7 @@ def answers(results: Results, pool: pd.DataFrame) -> Answers | None:
     levels = [rows for _, rows in furthest_first.groupby(LEVEL, sort=False, dropna=False)]
     rows = next((rows for rows in levels if rows["efficiency"].notna().any()), levels[0])
     curved = rows["efficiency"].notna().any()
-    best = winner(results, pool)
-    assert best is not None
     return Answers(
-        winner=best,
         among=len(rows),
         quotient=rows.loc[(rows["perplexity"] / rows["parameters"]).idxmin()],
         efficiency=rows.loc[rows["efficiency"].idxmax()] if curved else None,
@@ -181,7 +175,7 @@ def rank(settings: RankSettings) -> int:
 
         return show_stability(studies[0], settings)
     table = ranking(results, by=settings.by)
-    shown = table if settings.family is None else table[table["family"].isin(families(results, settings.family))]
+    shown = table[table["family"].isin(families(results, settings.family))]
     shown = select(shown, settings.where) if settings.where is not None else shown
     shown = shown[shown["front"]] if settings.front else shown
     if settings.json:
@@ -266,11 +260,8 @@ def section(group: pd.DataFrame, results: Results) -> str:
     """translation, tatoeba, vocabulary of 4,096: rung 3 (96 s of training), on 3,872 validation tokens; of a user's
     loop, loop, train.py: by accuracy, high first"""
     first, measure = group.iloc[0], results.measure
-    text = (
-        ""
-        if pd.isna(first["corpus"])
-        else f", {first['corpus']}{' (builtin: a smoke test)' if first['smoke_test'] else ''}"
-    )
+    smoke_test = " (builtin: a smoke test)" if first["smoke_test"] else ""
+    text = "" if pd.isna(first["corpus"]) else f", {first['corpus']}{smoke_test}"
     vocabulary = "" if pd.isna(first["vocabulary"]) else f", vocabulary of {first['vocabulary']:,.0f}"
     seconds = "" if pd.isna(first["rung_seconds"]) else f" ({tables.duration(first['rung_seconds'])} of training)"
     if measure.own and first["section"] == "rung":
@@ -356,8 +347,7 @@ def unranked(results: Results) -> str:
 def answer_lines(results: Results, pool: pd.DataFrame) -> list[str]:
     """Of one family and text the winner, and the three answers, all of one level; whether that is an earlier one."""
     family, measure = pool["family"].iloc[0], results.measure
-    found = None if measure.own else answers(results, pool)
-    best = winner(results, pool) if found is None else found.winner
+    found, best = None if measure.own else answers(results, pool), winner(results, pool)
     if best is None:
         return [f"{family}: {unranked(results)}"]
 

@@ -114,6 +114,10 @@ def show_stability(study: Study, settings: RankSettings) -> int:
 
 def columns(found: pd.DataFrame) -> pd.DataFrame:
     """The rows as people read them."""
+
+    def signed(value: float) -> str:
+        return tables.NOTHING if pd.isna(value) else f"{value:+.2f}"
+
     return pd.DataFrame(
         {
             "family": found["family"],
@@ -121,10 +125,8 @@ def columns(found: pd.DataFrame) -> pd.DataFrame:
             "order then": found["then"].replace(DECAY, "the decay").fillna(tables.NOTHING),
             "order at the end": found["end"].replace(DECAY, "the decay").fillna(tables.NOTHING),
             "trials": found["trials"].astype(str),
-            "Kendall's tau": found["tau"].map(lambda value: tables.NOTHING if pd.isna(value) else f"{value:+.2f}"),
-            "tau of size": found["tau_of_size"].map(
-                lambda value: tables.NOTHING if pd.isna(value) else f"{value:+.2f}"
-            ),
+            "Kendall's tau": found["tau"].map(signed),
+            "tau of size": found["tau_of_size"].map(signed),
             "best then": [
                 tables.NOTHING if pd.isna(place) else f"{leader}, at the end {place:.0f}"
                 for leader, place in zip(found["leader"], found["leader_at_end"], strict=True)

@@ -98,10 +98,6 @@ class Study:
     def read(self, sql: str, *values: str | float) -> pd.DataFrame:
         return read(self.folder, sql, *values)
 
-    def has(self, table: str, column: str) -> bool:
-        """Whether the journal's version writes that."""
-        return not self.read("SELECT 1 FROM pragma_table_info(?) WHERE name = ?", table, column).empty
-
     @property
     def measure(self) -> Measure:
         """By what its trials are compared."""
@@ -226,7 +222,8 @@ def open_studies(folders: Sequence[Path]) -> list[Study]:
 
 def experiment_rows(study: Study, name: str) -> list[dict[str, Any]]:
     """The last row of each point that was measured. UserError where there is none."""
-    stored = study.read(STORED, name).itertuples(index=False) if study.has("rows", "value") else []
+    of_before = study.read("SELECT 1 FROM pragma_table_info('rows')").empty  # no experiment was kept then
+    stored = [] if of_before else study.read(STORED, name).itertuples(index=False)
     measured = [row for row in last_rows(stored).values() if "skipped" not in row]
     if not measured:
         raise UserError(f"study: {study.name!r} has no row of {name}; make one: {called('tune/experiment.py')} {name}")
@@ -299,12 +296,8 @@ def _trials(study: Study, names: list[str]) -> pd.DataFrame:
     configs = configurations(texts, study.measure.metric).reindex(columns=names)
     table = table.assign(device=study.device).join(configs)
     corpora = {family: study.corpus(family) for family in table["family"].unique()}
-    for column, key in (
-        ("corpus", "name"),
-        ("sha256", "sha256"),
-        ("vocabulary", "vocabulary"),
-        ("smoke_test", "builtin"),
-    ):
+    keys = {"corpus": "name", "sha256": "sha256", "vocabulary": "vocabulary", "smoke_test": "builtin"}
+    for column, key in keys.items():
         table[column] = table["family"].map({family: facts.get(key) for family, facts in corpora.items()})
     table["reason"] = table["reason"].astype(str)
     table["smoke_test"] = table["smoke_test"].eq(True)
@@ -323,13 +316,11 @@ def _measurements(study: Study, dimensions: Sequence[str]) -> pd.DataFrame:
         {"perplexity": float, "rung": float, "subset": float, "final": bool, "on_whole": bool}
     )
     table.insert(0, "study", study.name)
-    ladder = {
-        (family, rung): study.rung_seconds(family, int(rung))
-        for family, rung in table[["family", "rung"]].dropna().drop_duplicates().itertuples(index=False)
-    }
-    rung = pd.Series(zip(table["family"], table["rung"], strict=True), index=table.index, dtype=object)
-    table["rung_seconds"] = rung.map(ladder).astype(float)
-    table.loc[table["final"], "rung_seconds"] = float("nan")
+    seconds = [
+        math.nan if final or math.isnan(rung) else study.rung_seconds(family, int(rung))
+        for family, rung, final in zip(table["family"], table["rung"], table["final"], strict=True)
+    ]
+    table["rung_seconds"] = np.array(seconds, dtype=float)
     if metric := study.measure.metric:
         told = reported(table["numbers"], metric, dimensions)
         table = table.assign(**{study.measure.column: table["loss"].astype(float).map(metric.own)}).join(told)

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 from analysis import tables
+from analysis.spending import WHATS
 from tune.store.queries import DECAY, END
 
 # Okabe and Ito's palette: told apart by colour-blind people too
@@ -27,15 +28,7 @@ BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 )  # fmt: skip
 GREY = "#8A8A8A"
-WHAT_COLORS = {
-    "steps": BLUE,
-    "start": ORANGE,
-    "compile": YELLOW,
-    "evaluation": GREEN,
-    "checkpoint": SKY,
-    "idle": GREY,
-    "lost": VERMILION,
-}
+WHAT_COLORS = dict(zip(WHATS, (BLUE, ORANGE, YELLOW, GREEN, SKY, GREY, VERMILION), strict=True))
 LAST = {DECAY: "after the decay", END: "the end"}
 MARKERS = "osD^vPX*"
 MANY = 2000  # points; more are drawn as pixels, which keeps a page small

@@ -71,10 +71,9 @@ SLOW = {
     "test_ways_to_learn",
     *("test_cuda_simulator", "test_implementations", "test_wheel", "test_ends", "test_sleep"),
     *("test_corpora", "test_hub", "test_plan", "test_state", "test_suggest", "test_queries"),
-    *("test_browser", "test_hparams", "test_tensorboard", "test_report", "test_figures"),
-    *("test_entries", "test_speed", "test_large_batch", "test_cuda_path"),
+    *("test_tensorboard", "test_report", "test_figures"),
+    *("test_entries", "test_large_batch", "test_cuda_path"),
     *(
-        "test_compare",
         "test_load",
         "test_classifier",
         "test_registry",

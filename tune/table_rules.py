@@ -85,6 +85,12 @@ class Figures:
         """The columns with such a name."""
         return [name for name in self.columns if re.fullmatch(pattern, name)]
 
+    def both(self, one: str, other: str) -> Iterator[tuple[int, Figure, Figure]]:
+        """The rows in which two columns have a figure each."""
+        for row, (first, second) in enumerate(zip(self.of(one), self.of(other), strict=True)):
+            if first and second:
+                yield row, first, second
+
     def first(self, pattern: str) -> str | None:
         return next(iter(self.like(pattern)), None)
 
@@ -211,8 +217,8 @@ def far_above_training(table: Figures, claims: Claims) -> Iterator[Finding]:
     most = math.log(claims.vocabulary) if claims.vocabulary else math.inf
     for column in table.like(LOSS):
         if train := _training(table, column):
-            for row, (loss, own) in enumerate(zip(table.of(column), table.of(train), strict=True)):
-                if loss and own and own.value + FAR < loss.value and loss.ends[0] <= most:
+            for row, loss, own in table.both(column, train):
+                if own.value + FAR < loss.value and loss.ends[0] <= most:
                     rule = f"{loss.value - own.value:.1f} above its training loss of {own.text}"
                     yield table.found(row, column, "-", rule)
 
@@ -221,8 +227,8 @@ def perplexity(table: Figures, claims: Claims) -> Iterator[Finding]:
     """A perplexity is exp(loss)."""
     for column in table.like(PERPLEXITY):
         if of := beside(table, column, LOSS):
-            for row, (printed, loss) in enumerate(zip(table.of(column), table.of(of), strict=True)):
-                if printed and loss and loss.value < 700 and not printed.may_be(*map(math.exp, loss.ends)):
+            for row, printed, loss in table.both(column, of):
+                if loss.value < 700 and not printed.may_be(*map(math.exp, loss.ends)):
                     yield table.found(row, column, f"{math.exp(loss.value):.4g}", f"exp of its {of}")
 
 
@@ -235,15 +241,13 @@ def wrong_answers(table: Figures, claims: Claims) -> Iterator[Finding]:
     """
     for column in table.like(LOSS):
         if of := beside(table, column, ACCURACY):
-            right = table.of(of)
-            per_cent = of.endswith("percent") or any(each and (each.value > 1 or "%" in each.text) for each in right)
-            for row, (loss, share) in enumerate(zip(table.of(column), right, strict=True)):
-                if loss and share:
-                    wrong = 1 - share.ends[1] / (100 if per_cent else 1)
-                    if loss.ends[1] < wrong * math.log(2):
-                        least = (1 - share.value / (100 if per_cent else 1)) * math.log(2)
-                        told = f"each wrong answer costs ln 2 at least, and its {of} is {share.text}"
-                        yield table.found(row, column, f"at least {least:.3f}", told)
+            shares = [each for each in table.of(of) if each]
+            whole = 100 if of.endswith("percent") or any(each.value > 1 or "%" in each.text for each in shares) else 1
+            for row, loss, share in table.both(column, of):
+                if loss.ends[1] < (1 - share.ends[1] / whole) * math.log(2):
+                    least = (1 - share.value / whole) * math.log(2)
+                    told = f"each wrong answer costs ln 2 at least, and its {of} is {share.text}"
+                    yield table.found(row, column, f"at least {least:.3f}", told)
 
 
 def twice(table: Figures, claims: Claims) -> Iterator[Finding]:
@@ -307,8 +311,8 @@ def multiplications(table: Figures, claims: Claims) -> Iterator[Finding]:
     """A multiplication and addition is two FLOPs."""
     for macs in table.like(r"(?:\w+_)?macs"):
         if (flops := macs.replace("macs", "flops")) in table.columns:
-            for row, (one, two) in enumerate(zip(table.of(macs), table.of(flops), strict=True)):
-                if one and two and not two.may_be(2 * one.ends[0], 2 * one.ends[1]):
+            for row, one, two in table.both(macs, flops):
+                if not two.may_be(2 * one.ends[0], 2 * one.ends[1]):
                     yield table.found(row, flops, f"{2 * one.value:.6g}", f"2 FLOPs for each of its {macs}")
 
 
@@ -316,8 +320,7 @@ def forward_for_step(table: Figures, claims: Claims) -> Iterator[Finding]:
     """What was measured of a step is held against a formula of its forward pass."""
     paper, measured = table.first("(?:estimated|expected|theoretical)_flops"), table.first("(?:measured|actual)_flops")
     if paper and measured:
-        both = zip(table.of(paper), table.of(measured), strict=True)
-        times = [two.value / one.value for one, two in both if one and two and one.value]
+        times = [two.value / one.value for _, one, two in table.both(paper, measured) if one.value]
         if times and FORWARD_TO_STEP[0] < median(times) < FORWARD_TO_STEP[1]:
             told = f"a step is a forward pass and a backward pass of twice as much; {paper} is of the forward pass"
             printed = f"{min(times):.2f} to {max(times):.2f} times {paper}"
@@ -330,18 +333,15 @@ def growth(table: Figures, claims: Claims) -> Iterator[Finding]:
     for column in table.like(r"\w*(?:flops|bytes|memory)\w*") if batch else ():
         assert batch is not None
         last: dict[tuple[str, ...], tuple[float, float]] = {}
-        cells = zip(table.of(batch), table.of(column), range(table.count), strict=True)
-        for size, cell, row in sorted(
-            ((one.value, two, row) for one, two, row in cells if one and two), key=lambda each: each[0]
-        ):
+        for row, size, cell in sorted(table.both(batch, column), key=lambda each: each[1].value):
             setting = table.setting(row, batch)
-            before, value = last.get(setting, (size, cell.value))
-            most = value * size / before
+            before, value = last.get(setting, (size.value, cell.value))
+            most = value * size.value / before
             if not value <= cell.ends[1] or cell.value > GROWTH_SLACK * most:
                 told = f"grows with the batch, and no faster: {value:g} at {before:g}"
                 yield table.found(row, column, f"about {most:.6g}", told)
             else:
-                last[setting] = size, cell.value
+                last[setting] = size.value, cell.value
 
 
 NO_VALUE = "no value"

@@ -228,24 +228,18 @@ def precision(results: Results, family: str) -> Picture:
     speeds = pd.concat([_speeds(study) for study in results.studies], ignore_index=True)
     table = table.merge(speeds, on=TRIAL, how="left")
     figure, (quality, speed) = axes(1, 2, height=3.4)
-    busy = []
+    busy, many = [], len(table) > MANY
     for place, name in enumerate(names):
         rows = table[table["precision"] == name]
         points = rows["efficiency"].dropna().to_numpy()
         jitter = np.random.default_rng(0).uniform(-0.12, 0.12, len(points))
-        quality.scatter(place + jitter, points, s=12, c=GREY, alpha=0.7, lw=0, rasterized=len(table) > MANY)
+        quality.scatter(place + jitter, points, s=12, c=GREY, alpha=0.7, lw=0, rasterized=many)
         draw_mean(quality, place, points)
         if rows["mfu"].notna().any():
             busy.append(f"{name} {tables.share(rows['mfu'].mean(), 1)}")
         color, marker = (BLUE, ORANGE, GREEN, PURPLE)[place % 4], MARKERS[place % len(MARKERS)]
         speed.scatter(
-            rows["parameters"],
-            rows["tokens_per_second"],
-            s=18,
-            c=color,
-            marker=marker,
-            label=name,
-            rasterized=len(table) > MANY,
+            rows["parameters"], rows["tokens_per_second"], s=18, c=color, marker=marker, label=name, rasterized=many
         )
     quality.axhline(0, c="#666666", lw=0.8)
     quality.set(title="efficiency: below the curve is +", xticks=range(len(names)), xticklabels=names)

@@ -3,6 +3,7 @@
 import json
 import pkgutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import exp
 from pathlib import Path
 from random import Random
@@ -14,6 +15,7 @@ from analysis import style
 from analysis.plots import dimensions
 from analysis.study import Study, open_study
 from tune.cli import parse
+from tune.errors import UserError
 from tune.flags import Flags
 from tune.store.journal import Journal
 
@@ -39,6 +41,14 @@ def quick_pictures() -> Iterator[None]:
 def do(kind: type[Flags], words: Sequence[str]) -> None:
     """What an entry does with these flags, in this process; its UserError is raised."""
     pkgutil.resolve_name(kind.command.does)(parse(kind, words))
+
+
+@contextmanager
+def one_line(match: str) -> Iterator[None]:
+    """What is done is refused by a UserError that has this, in one line."""
+    with pytest.raises(UserError, match=match) as error:
+        yield
+    assert "\n" not in str(error.value)
 
 
 Printed = Callable[..., str]
@@ -145,12 +155,6 @@ def study_of_trials(folder: Path, experiment: str, rows: list[dict[str, Any]]) -
 
 
 @pytest.fixture
-def experiment(tmp_path: Path) -> Callable[[str, list[dict[str, Any]]], Study]:
-    """experiment(name, rows): its study, in a temporary folder"""
-    return lambda name, rows: study_of_rows(tmp_path / name, name, rows)
-
-
-@pytest.fixture
 def six(write: Callable[..., Written]) -> Written:
     """Six trials, ranked by hand in test_ranking.py."""
     study = write("six")
@@ -182,55 +186,40 @@ def searched(tmp_path: Path) -> Written:
     return search(tmp_path / "runs" / "searched")
 
 
+SEGMENTS = ((0, 0, 10), (1, 10, 20), (2, 20, 40), (None, 40, 60))
+"""Rung, and training seconds from and to; the last is a decay."""
+
+
 def search(folder: Path) -> Written:
     """As a search would be: 24 trials of nanogpt on two slots, three rungs, two decays, one divergence."""
     study = Written(folder, ended={"reason": "cap"}, settings={"budget": "1000s", "seed": "3", "oversubscribe": True})
+    random, clock = Random(0), [0.0, 0.0]
     with study.journal.transaction():
-        run(study)
+        for slot in (0, 1):
+            study.slot(slot)
+        for number in range(24):
+            trial, width, luck = f"t{number:03d}", random.choice([16, 64, 256]), random.gauss(0, 0.01)
+            study.trial(trial, parameters=12 * 4 * width**2 + number, d_model=width, created=number,
+                        precision=random.choice(["fp32", "bf16"]), dropout=random.choice([0.0, 0.1]),
+                        state="stopped" if number else "finished",
+                        reason="diverged" if number == 23 else None)  # fmt: skip
+            taken = {"at": 0.0, "trial": trial, "micro_batches": 1}
+            study.journal.insert("memory", taken | {"predicted": 2**20 * width, "measured": 1.2 * 2**20 * width})
+            for rung, since, until in SEGMENTS[: 1 + (number < 8) + (number < 3) + (number < 2)]:
+                slot, price = clock.index(min(clock)), until - since + 1
+                lease = study.lease(trial, slot, rung=rung, price=price, opened=clock[slot], charged=price * 1.1)
+                study.charge("start", 1.0, slot=slot, trial=trial, at=clock[slot] + 1)
+                clock[slot] += price * 1.1
+                study.charge("steps", until - since, slot=slot, trial=trial, at=clock[slot])
+                for seconds in ((since + until) / 2, until):
+                    loss = 1 + 16 / width + 2 * seconds**-0.5 + luck
+                    final = rung is None and seconds == until
+                    study.report(
+                        trial, exp(loss), rung=rung if seconds == until else None, at=clock[slot], lease=lease,
+                        valid_loss=loss, tokens_per_second=1e9 / loss, mfu=0.25, final=int(final), memory_bytes=2**25,
+                        test_perplexity=exp(loss) if final else None, training_seconds=seconds,
+                        steps=round(10 * seconds),
+                    )  # fmt: skip
+        for slot in (0, 1):
+            study.journal.update("slots", slot, {"closed": clock[slot]})
     return study
-
-
-def run(study: Written) -> None:
-    """The rows of that search."""
-    random = Random(0)
-    clock = [0.0, 0.0]
-    for slot in (0, 1):
-        study.slot(slot)
-
-    def segment(trial: str, *, rung: int | None, since: float, until: float, loss: Callable[[float], float]) -> None:
-        slot = clock.index(min(clock))
-        price = until - since + 1
-        lease = study.lease(trial, slot, rung=rung, price=price, opened=clock[slot], charged=price * 1.1)
-        study.charge("start", 1.0, slot=slot, trial=trial, at=clock[slot] + 1)
-        clock[slot] += price * 1.1
-        study.charge("steps", until - since, slot=slot, trial=trial, at=clock[slot])
-        for share, last in ((0.5, False), (1.0, True)):
-            seconds = since + share * (until - since)
-            columns = {"lease": lease, "valid_loss": loss(seconds), "tokens_per_second": 1e9 / loss(seconds)}
-            columns |= {"mfu": 0.25, "test_perplexity": exp(loss(seconds)) if last and rung is None else None}
-            columns |= {
-                "training_seconds": seconds,
-                "steps": round(10 * seconds),
-                "final": int(last and rung is None),
-                "memory_bytes": 2**25,
-            }
-            study.report(trial, exp(loss(seconds)), rung=rung if last else None, at=clock[slot], **columns)
-
-    for number in range(24):
-        trial, width = f"t{number:03d}", random.choice([16, 64, 256])
-        luck = random.gauss(0, 0.01)
-
-        def loss(seconds: float, width: int = width, luck: float = luck) -> float:
-            return 1 + 16 / width + 2 * seconds**-0.5 + luck
-
-        study.trial(trial, parameters=12 * 4 * width**2 + number, d_model=width, created=number,
-                    precision=random.choice(["fp32", "bf16"]), dropout=random.choice([0.0, 0.1]),
-                    state="stopped" if number else "finished", reason="diverged" if number == 23 else None)  # fmt: skip
-        taken = {"at": 0.0, "trial": trial, "micro_batches": 1}
-        study.journal.insert("memory", taken | {"predicted": 2**20 * width, "measured": 1.2 * 2**20 * width})
-        segment(trial, rung=0, since=0, until=10, loss=loss)
-        for least, rung, since, until in ((8, 1, 10, 20), (3, 2, 20, 40), (2, None, 40, 60)):
-            if number < least:
-                segment(trial, rung=rung, since=since, until=until, loss=loss)
-    for slot in (0, 1):
-        study.journal.update("slots", slot, {"closed": clock[slot]})

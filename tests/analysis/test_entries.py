@@ -21,7 +21,7 @@ from analysis.settings import (
     SpendSettings,
 )
 from model.settings import TranslateSettings
-from tests.analysis.conftest import Printed, Written, do
+from tests.analysis.conftest import Printed, Written, do, one_line
 from tune.errors import UserError
 from tune.flags import Flags
 
@@ -46,18 +46,16 @@ def test_rank_takes_the_newest_study_from_anywhere(
     ],
 )
 def test_a_wrong_folder_is_one_line(kind: type[Flags], words: list[str]) -> None:
-    with pytest.raises(UserError, match="'nowhere'") as error:
+    with one_line("'nowhere'"):
         do(kind, [*words, "nowhere"])
-    assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("content", [b"", b"no database at all" * 100, b"SQLite format 3\0" + bytes(9000)])
 @pytest.mark.parametrize("kind", [RankSettings, SpendSettings, ReportSettings])
-def test_a_damaged_journal_is_one_line_with_a_remedy(six: Written, kind: type[Flags]) -> None:
-    (six.folder.parent / "torn").mkdir()
-    (six.folder.parent / "torn" / "journal.db").write_bytes(b"SQLite format 3\0" + bytes(9000))
-    with pytest.raises(UserError, match=r"its journal.db cannot be read \([^:]*\); name another study") as error:
-        do(kind, [str(six.folder.parent / "torn")])
-    assert "\n" not in str(error.value) and "SELECT" not in str(error.value)
+def test_a_damaged_journal_is_one_line_with_a_remedy(tmp_path: Path, kind: type[Flags], content: bytes) -> None:
+    (tmp_path / "journal.db").write_bytes(content)
+    with one_line(r"^study: .*: its journal.db cannot be read \((?!.*SELECT).*\); name another study"):
+        do(kind, [str(tmp_path)])
 
 
 @pytest.mark.parametrize(("kind", "lacks"), [(PlotSettings, "WHAT"), (TranslateSettings, "runs/STUDY/best-FAMILY")])
@@ -125,12 +123,6 @@ def test_a_long_section_is_cut_and_says_so(six: Written, printed: Printed) -> No
         assert ("and 1 more (--top 0 shows all)" in printed(RankSettings, six.folder, "--top", top)) == said
 
 
-def test_markdown_rows_have_as_many_cells_as_their_head(six: Written, printed: Printed) -> None:
-    for section in printed(RankSettings, six.folder, "--markdown").split("**\n\n")[1:]:
-        lines = [line for line in section.splitlines() if line.startswith("|")]
-        assert len({line.count("|") for line in lines}) == 1 and len(lines) > 2
-
-
 FORMS = {"--markdown": r"\|( --- \|)+", "--latex": r"\\begin\{tabular\}", "--csv": r".*,.*"}
 
 
@@ -174,9 +166,8 @@ def test_what_is_no_table_is_one_line(tmp_path: Path, content: bytes | None, sai
     table = tmp_path / "table.csv"
     if content is not None:
         table.write_bytes(content)
-    with pytest.raises(UserError, match=f"^TABLE: .*{said}") as error:
+    with one_line(f"^TABLE: .*{said}"):
         do(CheckSettings, [str(table)])
-    assert "\n" not in str(error.value)
 
 
 NO_FLAGS = (
@@ -198,10 +189,9 @@ NO_FLAGS = (
 @pytest.mark.parametrize("line", NO_FLAGS)
 def test_flags_that_do_not_serve(six: Written, line: str) -> None:
     words = line.replace("six", str(six.folder)).split()
-    with pytest.raises(UserError, match=r"^(--\w+|WHAT|study): ") as error:
+    with one_line(r"^(--\w+|WHAT|study): "):
         kind = {"plot": PlotSettings, "check": CheckSettings}.get(words[0], RankSettings)
         do(kind, words if kind is RankSettings else words[1:])
-    assert "\n" not in str(error.value)
 
 
 def test_spend_adds_up_and_tells_what_the_records_took(six: Written, printed: Printed) -> None:

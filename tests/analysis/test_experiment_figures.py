@@ -1,4 +1,4 @@
-"""The pictures of experiments: what they draw is what the journal's rows say."""
+"""The pictures of experiments: what they draw is what the journal's rows say; a roofline's numbers by hand."""
 
 import contextlib
 import io
@@ -17,19 +17,19 @@ from matplotlib.collections import LineCollection, PathCollection
 from analysis.experiments.ablation import NAMES, OURS, ablation_table, alike, learning, main_effects
 from analysis.experiments.batch_size import batch_size
 from analysis.experiments.estimates import estimates
+from analysis.experiments.kernels import reached, roofline
 from analysis.experiments.loader import loading
 from analysis.experiments.methods import methods_scatter, shapes
 from analysis.experiments.scaling import communication, published_speed_ups, speed_up, speed_ups, steps_table
 from analysis.experiments.transfer import line_of, losses_table, width
 from analysis.settings import PlotSettings
-from analysis.study import Study
+from analysis.study import open_kernels
 from tests import batch_size_rows, estimates_rows, loader_rows, methods_rows, scaling_rows
-from tests.analysis.conftest import Written, do, study_of_rows, study_of_trials
+from tests.analysis.conftest import Printed, Written, do, one_line, study_of_rows, study_of_trials
 from tests.training_rows import diverged, parabola, precise, row, transferred
 from tune.arithmetic import mean_interval, ratio
 from tune.errors import UserError
 
-Made = Callable[[str, list[dict[str, Any]]], Study]
 Drawn = Callable[[str], tuple[dict[str, pd.DataFrame], str]]
 REPORT = {"steps": 100}
 LISTED = "ablation", "overfitting", "precision", "methods", "transfer"
@@ -116,10 +116,10 @@ def test_the_right_formula_is_on_the_line_and_the_reports_is_not(drawn: Drawn) -
     assert (ratio.loc["report's"] > 2.5).all() and len(table) == 2 * 3 * 5
 
 
-def test_the_largest_batch_fits_though_it_ran_out_of_memory_when_it_was_timed(experiment: Made) -> None:
+def test_the_largest_batch_fits_though_it_ran_out_of_memory_when_it_was_timed(tmp_path: Path) -> None:
     batches = [batch_size_rows.batch(rows) for rows in (32, 512, 2048)]
     once = batch_size_rows.largest() | {"timed": {"ended": "out of memory"}}
-    drawn = batch_size(experiment("batch_size", [*batches, once]))
+    drawn = batch_size(study_of_rows(tmp_path / "x", "batch_size", [*batches, once]))
     data, memory = drawn.data.set_index("batch"), drawn.figure.axes[1]
     ended = {32: "fits", 128: "fits", 512: "fits", 950: "fits", 955: "out of memory", 2048: "out of memory"}
     assert data["ended"].to_dict() == ended
@@ -130,8 +130,8 @@ def test_the_largest_batch_fits_though_it_ran_out_of_memory_when_it_was_timed(ex
     assert shown["largest that fits: 950"] == [950, 950] and shown["foretold: 960"] == [960, 960]
 
 
-def test_a_panel_for_each_kind_of_data_and_our_own_batches_beside(experiment: Made) -> None:
-    picture = loading(experiment("loader", loader_rows.all_rows()))
+def test_a_panel_for_each_kind_of_data_and_our_own_batches_beside(tmp_path: Path) -> None:
+    picture = loading(study_of_rows(tmp_path / "x", "loader", loader_rows.all_rows()))
     images, text = picture.figure.axes
     assert len(text.get_lines()) == len(images.get_lines()) + 1
     whole = picture.data[(picture.data["kind"] == "whole") & (picture.data["source"] == "0")]
@@ -175,11 +175,11 @@ def test_parts_of_a_step_are_the_step_and_speed_ups_lie_in_their_intervals(drawn
     assert (gained["low"] <= gained["speed_up"]).all() and (gained["speed_up"] <= gained["high"]).all()
 
 
-def test_what_was_disturbed_is_hollow_and_nothing_else(experiment: Made) -> None:
+def test_what_was_disturbed_is_hollow_and_nothing_else(tmp_path: Path) -> None:
     rows = scaling_rows.all_rows()
     for each in rows:
         each["disturbed"] = each["devices"] == 4
-    picture = speed_up(experiment("scaling", rows))
+    picture = speed_up(study_of_rows(tmp_path / "x", "scaling", rows))
     (plot,) = picture.figure.axes
     white = [
         each for each in plot.collections if isinstance(each, PathCollection) and np.all(each.get_facecolor() == 1)
@@ -191,14 +191,14 @@ def test_what_was_disturbed_is_hollow_and_nothing_else(experiment: Made) -> None
     assert "disturbed" in [text.get_text() for text in plot.get_legend().get_texts()]
 
 
-def test_speed_ups_by_hand(experiment: Made) -> None:
+def test_speed_ups_by_hand(tmp_path: Path) -> None:
     """A point that was measured again counts once, and one that was skipped not at all."""
     rows = [scaling_rows.step(*of) for of in ((1, 32), (1, 32), (1, 64), (2, 64), (1, 128))]
     for each, seconds in zip(rows, (9.0, 1.0, 2.0, 1.25, 1.0), strict=True):
         each["step_seconds"] = [seconds, seconds * 0.9, seconds * 1.1]
         each["rounds"] = {"step": [seconds * share for share in (0.9, 1.0, 1.0, 1.0, 1.1)]}
     rows[-1]["skipped"] = "why"
-    table = steps_table(experiment("scaling", rows))
+    table = steps_table(study_of_rows(tmp_path / "x", "scaling", rows))
     assert table[["batch", "step"]].to_numpy().tolist() == [[32, 1.0], [64, 2.0], [64, 1.25]]
     found = speed_ups(table).set_index(["kind", "devices", "batch"])
     assert found.loc["weak", 2, 32]["speed_up"] == pytest.approx(1.6)
@@ -306,9 +306,8 @@ ALONE = [each for each in scaling_rows.all_rows() if each["devices"] == 1]
 )
 def test_where_there_is_nothing_to_draw_it_is_said(tmp_path: Path, draw: Any, name: str, rows: Any, said: str) -> None:
     written = study_of_trials if rows and name in LISTED else study_of_rows
-    with pytest.raises(UserError, match=said) as error:
+    with one_line(said):
         draw(written(tmp_path / name, name, rows))
-    assert "\n" not in str(error.value)
 
 
 def test_a_search_has_no_picture_of_an_experiment(write: Callable[..., Written]) -> None:
@@ -320,10 +319,71 @@ def test_a_search_has_no_picture_of_an_experiment(write: Callable[..., Written])
         do(PlotSettings, ["experiment", str(searched.folder)])
 
 
-def test_a_picture_is_not_written_through_a_link_in_the_study(tmp_path: Path) -> None:
-    study = study_of_trials(tmp_path / "precision", "precision", DRAWN["precision"][0])
-    (tmp_path / "outside.csv").write_text("mine")
-    (study.folder / "precisions.csv").symlink_to(tmp_path / "outside.csv")
-    with pytest.raises(UserError, match=r"^--out: .*precisions\.csv' is a link"):
-        do(PlotSettings, ["experiment", str(study.folder)])
-    assert (tmp_path / "outside.csv").read_text() == "mine"
+PEAKS = {
+    "bytes_per_second": {"1": 1e10, "2": 2e10},
+    "flops_per_second": {"fp32": {"1": 1e11, "2": 2e11}, "bf16": {"1": 4e11, "2": 8e11}},
+}
+
+
+def timed(study: Written, kernel: str, implementation: str = "njit", **columns: object) -> None:
+    row = {
+        "at": 0.0, "kernel": kernel, "implementation": implementation, "size": 1000, "shape": "[]", "dtype": "float64",
+        "device": "CPU", "threads": 1, "status": "timed", "ratios": "{}", "values_seconds": "[]", "unstable": 0,
+        "bytes": 24_000, "flops": 1000, "median_seconds": 24e-7,
+    }  # fmt: skip
+    study.journal.insert("kernels", row | columns)
+
+
+@pytest.fixture
+def study(write: Callable[..., Written]) -> Written:
+    made = write("kernels", kernels=["vector_add"], peaks={"CPU": PEAKS})
+    timed(made, "vector_add")
+    timed(made, "vector_add", "c", median_seconds=48e-7)
+    return made
+
+
+def rows(study: Written) -> pd.DataFrame:
+    return reached(open_kernels(study.folder)).set_index(["kernel", "implementation", "threads"])
+
+
+def test_rate_and_roof_are_of_flops_and_bytes(study: Written) -> None:
+    timed(study, "vector_add", "njit-parallel", threads=2, median_seconds=12e-7)
+    found = rows(study)
+    assert found["intensity"].tolist() == pytest.approx([1 / 24] * 3)
+    assert found["rate"].tolist() == pytest.approx([1000 / 24e-7, 1000 / 48e-7, 1000 / 12e-7])
+    assert found["roof"].tolist() == pytest.approx([1e10 / 24, 1e10 / 24, 2e10 / 24])
+
+
+def test_where_arithmetic_is_dense_products_are_the_roof(study: Written) -> None:
+    timed(study, "dense", flops=24_000_000)
+    assert rows(study).loc[("dense", "njit", 1), "roof"] == 4e11
+
+
+def test_what_is_unstable_or_has_no_arithmetic_or_a_larger_size_is_left_out(study: Written) -> None:
+    timed(study, "triad", unstable=1)
+    timed(study, "copy", flops=0)
+    timed(study, "monte_carlo_pi", bytes=0)
+    timed(study, "softmax", median_seconds=None)
+    timed(study, "vector_add", size=10)
+    assert rows(study).index.tolist() == [("vector_add", "njit", 1), ("vector_add", "c", 1)]
+    assert rows(study)["size"].tolist() == [1000, 1000]
+
+
+def test_a_machine_without_peaks_has_no_roof(write: Callable[..., Written]) -> None:
+    study = write("kernels", kernels=["vector_add"])
+    timed(study, "vector_add")
+    assert rows(study)["roof"].isna().all()
+
+
+def test_a_study_without_rows_is_refused(write: Callable[..., Written]) -> None:
+    with pytest.raises(ValueError, match=r"^kernels: no row"):
+        roofline(open_kernels(write("kernels", kernels=["copy"]).folder))
+
+
+def test_the_command_writes_a_picture_and_its_data(study: Written, tmp_path: Path, printed: Printed) -> None:
+    timed(study, "softmax", "cuda-shared", device="GPU", threads=None, flops=5000, bytes=8000)
+    told = printed(PlotSettings, "roofline", study.folder, "--out", tmp_path / "here")
+    assert "roofline.csv" in told and (tmp_path / "here" / "roofline.png").exists()
+    drawn = pd.read_csv(tmp_path / "here" / "roofline.csv")
+    assert drawn["kernel"].tolist() == ["vector_add", "vector_add", "softmax"]
+    assert drawn["threads"].tolist() == [1, 1, 0]

@@ -19,9 +19,8 @@ from analysis.ranking import ranking, winner
 from analysis.settings import PlotSettings, RankSettings, ReportSettings
 from analysis.study import Results, open_study
 from analysis.style import Picture
-from tests.analysis.conftest import Printed, Written, do
+from tests.analysis.conftest import Printed, Written, do, one_line
 from tests.tune.search.loops import Loops
-from tune.errors import UserError
 from tune.own_space import LOOP, choice, floats, integers, loguniform
 from tune.ranking import TAKEN
 from tune.ranking import ranking as returned
@@ -207,16 +206,14 @@ def test_pictures_are_drawn_one_by_one_and_two_studies_compared(loop: Loops, tmp
     [(PlotSettings, ["front"]), *((RankSettings, words) for words in (["--front"], ["--by", "efficiency"]))],
 )
 def test_what_asks_for_sizes_is_refused_in_one_line(loop: Loops, kind: type, words: list[str]) -> None:
-    with pytest.raises(UserError, match=f"goes by {loop.metric.name}") as error:
+    with one_line(f"goes by {loop.metric.name}"):
         do(kind, [*words, str(loop.folder)])
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("kind", [RankSettings, PlotSettings])
 def test_a_metric_and_perplexities_do_not_compare(loop: Loops, six: Written, kind: type) -> None:
-    with pytest.raises(UserError, match="do not compare") as error:
+    with one_line("do not compare"):
         do(kind, [*(["curves"] if kind is PlotSettings else []), str(loop.folder), str(six.folder)])
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("moves", [1, 9])

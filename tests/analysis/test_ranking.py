@@ -1,14 +1,18 @@
+"""The ranking: its order, sections and answers; efficiency and front; conditions; what half of it foretells."""
+
 from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.efficiency import efficiency
-from analysis.ranking import Answers, answers, ranking
-from analysis.settings import ORDERS
+from analysis.efficiency import efficiency, expected, front
+from analysis.ranking import Answers, answers, ranking, select, winner
+from analysis.settings import ORDERS, RankSettings
+from analysis.stability import moment, stability, tau
 from analysis.study import EFFICIENCY, Results, open_studies, open_study
-from tests.analysis.conftest import FACTS, Written
+from tests.analysis.conftest import FACTS, Printed, Written, do, one_line
+from tune.errors import UserError
 
 
 def table(*studies: Written, by: str = "quotient") -> pd.DataFrame:
@@ -42,11 +46,12 @@ def test_other_orders_by_hand_change_places_and_nothing_else(six: Written) -> No
         pd.testing.assert_frame_equal(ranked.drop(columns="place").sort_values("trial", ignore_index=True), whole)
 
 
-def answered(*studies: Written) -> tuple[Results, Answers]:
+def answered(*studies: Written) -> tuple[Results, Answers, pd.Series]:
+    """The answers, and the winner."""
     results = Results(studies=open_studies([study.folder for study in studies]))
-    found = answers(results, ranking(results))
-    assert found is not None
-    return results, found
+    found, first = answers(results, ranking(results)), winner(results, ranking(results))
+    assert found is not None and first is not None
+    return results, found, first
 
 
 def three(found: Answers) -> list[pd.Series]:
@@ -55,23 +60,11 @@ def three(found: Answers) -> list[pd.Series]:
 
 def test_the_three_answers(six: Written) -> None:
     """From rung 0, the only level with five trials, there as they were there; the winner from the finalists."""
-    results, found = answered(six)
+    results, found, first = answered(six)
     there = results.reached[results.reached["level"] == "rung 0"]
     assert [row["trial"] for row in three(found)] == ["t5", there.loc[there["efficiency"].idxmax(), "trial"], "t5"]
     assert found.perplexity["perplexity"] == 7.0 and found.among == 5
-    assert (found.winner["trial"], found.winner["perplexity"]) == ("t2", 5.0)
-
-
-def test_the_three_answers_are_of_one_level_and_nobody_there_is_better(searched: Written) -> None:
-    results, found = answered(searched)
-    assert len({row["level"] for row in three(found)}) == 1
-    there = results.reached[results.reached["level"] == found.perplexity["level"]]
-    assert len(there) == found.among
-    assert found.perplexity["perplexity"] == there["perplexity"].min()
-    assert found.efficiency is not None and found.efficiency["efficiency"] == there["efficiency"].max()
-    assert (
-        found.quotient["perplexity"] / found.quotient["parameters"] == (there["perplexity"] / there["parameters"]).min()
-    )
+    assert (first["trial"], first["perplexity"]) == ("t2", 5.0)
 
 
 def test_without_a_curve_the_answers_are_of_the_winners_level(write: Callable[..., Written]) -> None:
@@ -80,8 +73,8 @@ def test_without_a_curve_the_answers_are_of_the_winners_level(write: Callable[..
         study.trial(f"t{number}", parameters=10**number)
         study.report(f"t{number}", 5.0 + number)
     study.report("t3", 4.0, rung=1)
-    _, found = answered(study)
-    assert found.efficiency is None and {row["trial"] for row in (*three(found), found.winner)} == {"t3"}
+    _, found, first = answered(study)
+    assert found.efficiency is None and {row["trial"] for row in (*three(found), first)} == {"t3"}
 
 
 def test_efficiency_is_among_all_that_completed_a_rung(six: Written) -> None:
@@ -156,10 +149,10 @@ def test_after_the_decay_devices_are_no_matter(write: Callable[..., Written]) ->
             study.trial(f"t{number}", parameters=parameters)
             study.report(f"t{number}", perplexity + 1, rung=0)
             study.report(f"t{number}", perplexity, rung=None, final=1, whole_perplexity=perplexity)
-    results, found = answered(*studies)
+    results, found, first = answered(*studies)
     ranked = ranking(results).sort_values(["study", "trial"])
     assert ranked["group"].nunique() == 1 and ranked["front"].tolist() == [False, False, True, True]
-    assert found.among == 4 and found.perplexity["perplexity"] == found.winner["perplexity"] == 4.0
+    assert found.among == 4 and found.perplexity["perplexity"] == first["perplexity"] == 4.0
 
 
 def test_rungs_are_ordered_without_a_written_ladder(write: Callable[..., Written]) -> None:
@@ -181,3 +174,185 @@ def test_what_varies_beside_the_space_has_columns_of_its_own(write: Callable[...
     assert ranked["config"].tolist() == ["d128 h4 l4 p.1 fp32 lr.006", "d128 h4 l4 p.1 fp32 width64"]
     assert ranked["learning_rate"].dropna().to_dict() == {"first": 0.006}
     assert ranked["width"].dropna().to_dict() == {"second": 64}
+
+
+def front_by_definition(parameters: np.ndarray, perplexity: np.ndarray) -> list[bool]:
+    """The reference: nobody is at most as large and at most as bad, and ahead in one of the two."""
+    points = list(zip(parameters, perplexity, strict=True))
+    return [not any(s <= size and p <= value and (s, p) != (size, value) for s, p in points) for size, value in points]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_front_is_its_definition(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    parameters, perplexity = random.integers(1, 8, (2, 30)).astype(float)  # with many ties
+    assert front(parameters, perplexity).tolist() == front_by_definition(parameters, perplexity)
+
+
+def test_efficiency_is_unknown_under_five_sizes() -> None:
+    """Many trials of few sizes do not say how a curve goes between them."""
+    for size in (np.arange(1.0, 5.0), np.repeat([1.0, 2.0], 9), np.ones(7)):
+        assert np.isnan(efficiency(size, np.arange(1.0, len(size) + 1))).all()
+    assert np.isfinite(efficiency(np.arange(1.0, 6.0), np.ones(5))).all()
+
+
+def test_a_curve_of_few_sizes_does_not_bend() -> None:
+    """However many trials there are of each: it is a line from its first size to its last."""
+    sizes = np.logspace(4, 6, 5)
+    losses = np.repeat([3.0, 2.0, 1.8, 2.0, 3.0], 4) + np.tile([-0.1, 0.0, 0.0, 0.1], 5)
+    first, middle, last = expected(np.repeat(sizes, 4), np.exp(losses), sizes[[0, 2, 4]])[0]
+    assert middle == pytest.approx((first + last) / 2)
+
+
+def test_efficiency_is_the_distance_below_the_curve() -> None:
+    sizes = np.logspace(4, 7, 9)
+    perplexity = 100 * sizes**-0.2
+    perplexity[4] *= np.exp(-0.3)
+    value, low, high = efficiency(sizes, perplexity).T
+    assert value[4] == pytest.approx(0.3, abs=0.02) and value.argmax() == 4
+    assert np.abs(np.delete(value, 4)).max() < 0.02
+    assert (low <= high).all() and low[4] > 0
+
+
+def test_one_outlier_does_not_move_the_curve() -> None:
+    sizes = np.logspace(4, 7, 12)
+    clean = 100 * sizes**-0.2
+    broken = clean.copy()
+    broken[-1] *= 50
+    assert expected(sizes, broken, sizes[:-1])[0] == pytest.approx(np.log(clean[:-1]), abs=0.05)
+
+
+def test_efficiency_knows_neither_order_nor_units_of_size() -> None:
+    random = np.random.default_rng(1)
+    sizes, perplexity = np.exp(random.normal(14, 1, 20)), np.exp(random.normal(2, 0.3, 20))
+    shuffle = random.permutation(20)
+    first = efficiency(sizes, perplexity)[:, 0]
+    assert efficiency(1e-6 * sizes, perplexity)[:, 0] == pytest.approx(first)
+    assert efficiency(sizes[shuffle], perplexity[shuffle])[:, 0] == pytest.approx(first[shuffle])
+
+
+TABLE = pd.DataFrame(
+    {
+        "layers": [2, 4, 8],
+        "perplexity": [9.0, float("nan"), 7.0],
+        "precision": ["bf16", "fp32", "bf16"],
+        "front": [True, False, True],
+    },
+    index=[4, 5, 8],
+)
+
+
+@pytest.mark.parametrize(
+    ("condition", "rows"),
+    [
+        ("layers<=4 and precision=='bf16'", [4]),
+        ("not (layers==8 or layers==2)", [5]),
+        ("2 < layers <= 8", [5, 8]),
+        ("perplexity > 0", [4, 8]),
+        ("precision in ('fp32', 'tf32')", [5]),
+        ("layers not in [2, 4]", [8]),
+        ("front and layers > -1", [4, 8]),
+        ("layers > 100", []),
+    ],
+)
+def test_conditions_select(condition: str, rows: list[int]) -> None:
+    assert select(TABLE, condition).index.tolist() == rows
+
+
+secret = 4
+NO_CONDITIONS = ("", "layers", "layers <", "layers = 4", "1 == 1", "width < 4", "precision < 4", "layers == bf16")
+REACHING = (
+    *("__import__('os').system('true')", "layers.__class__ == 1", "layers.max() == 8", "layers == @secret"),
+    *("`layers` == 4", "(lambda: layers)() == 1", "[x for x in layers] == 1", "f'{layers}' == '4'", "layers[0] == 2"),
+)
+HEAVY = ("layers ** 9 ** 9 > 1", "precision == 'a' * 1000000000", "(" * 300 + "layers" + ")" * 300, "1 " * 10_000)
+
+
+@pytest.mark.parametrize("condition", [*NO_CONDITIONS, *REACHING, *HEAVY, "layers == 1\0"])
+def test_what_is_no_condition_is_refused_in_one_line(condition: str) -> None:
+    with one_line(r"^--where: "):
+        select(TABLE, condition)
+
+
+def test_tau_by_hand() -> None:
+    """Of six pairs four agree and two do not; where one order has a tie, five of its six pairs count."""
+    order = np.array([1.0, 2.0, 3.0, 4.0])
+    assert tau(order, order) == 1 and tau(order, -order) == -1
+    assert tau(order, np.array([2.0, 1.0, 4.0, 3.0])) == pytest.approx((4 - 2) / 6)
+    assert tau(order, np.array([1.0, 1.0, 2.0, 3.0])) == pytest.approx(5 / (6 * 5) ** 0.5)
+    assert np.isnan(tau(order, np.ones(4))) and np.isnan(tau(order[:2], order[:2]))
+
+
+@pytest.fixture
+def turned(write: Callable[..., Written]) -> Written:
+    """Three trials whose order by perplexity turns round after half of the spending; another begins only then."""
+    study = write("turned")
+    for number, trial in enumerate(("t1", "t2", "t3", "t4")):
+        study.trial(trial, parameters=10 ** (4 + number))
+    for number, trial in enumerate(("t1", "t2", "t3")):
+        study.report(trial, 5.0 + number, rung=0, at=10.0 * number, steps=1)
+        study.charge("steps", 10.0, trial=trial, at=10.0 * number)
+        study.report(trial, 4.0 - number, rung=1, at=60.0 + number, steps=2)
+        study.charge("steps", 10.0, trial=trial, at=60.0 + number)
+    study.report("t4", 9.0, rung=0, at=70.0, steps=1)
+    return study
+
+
+def rows(study: Written, share: float = 0.5) -> pd.DataFrame:
+    return stability(open_study(study.folder), share).set_index("measure")
+
+
+def test_an_order_that_turns_round_and_one_that_sizes_hold(turned: Written) -> None:
+    found = rows(turned)
+    assert set(found["trials"]) == {3, 0}
+    assert found.loc["perplexity", ["then", "end"]].tolist() == ["rung 0", "rung 1"]
+    assert found.loc["perplexity", "tau"] == -1
+    assert found.loc["perplexity_per_million", "tau"] == found.loc["perplexity_per_million", "tau_of_size"] == 1
+    assert found.loc["perplexity", ["leader", "leader_at_end"]].tolist() == ["t1", 3]
+    assert found.loc["efficiency", "trials"] == 0 and np.isnan(found.loc["efficiency", "tau"])
+
+
+def test_half_is_of_the_device_seconds_and_not_of_the_clock(turned: Written) -> None:
+    study = open_study(turned.folder)
+    assert [moment(study, share) for share in (0.1, 0.5, 0.6)] == [0.0, 20.0, 60.0]
+
+
+def test_who_was_not_trained_on_foretells_nothing(turned: Written) -> None:
+    found = rows(turned, 0.99)
+    assert set(found["trials"]) == {0} and found["tau"].isna().all()
+
+
+def test_only_what_completed_the_same_rung_is_in_one_order(turned: Written) -> None:
+    """One of four was at another rung then, and is not compared with those that the others had there."""
+    turned.trial("t5", parameters=10)
+    turned.report("t5", 1.0, rung=1, at=15.0)
+    turned.report("t5", 9.0, rung=2, at=65.0)
+    found = rows(turned)
+    assert found.loc["perplexity", "trials"] == 3 and found.loc["perplexity", "tau"] == -1
+
+
+def test_what_failed_has_no_order(turned: Written) -> None:
+    turned.journal.update("trials", "t2", {"state": "failed", "reason": "diverged"})
+    assert rows(turned).loc["perplexity", "trials"] == 0
+
+
+def test_the_command_says_it_in_a_table_and_as_json(turned: Written, printed: Printed) -> None:
+    for form, said in ((), "-1.00"), (["--json"], '"tau": -1.0'):
+        assert said in printed(RankSettings, turned.folder, "--stability", "0.5", *form)
+
+
+def test_one_family_of_several_and_few_trials_are_a_line(turned: Written, printed: Printed) -> None:
+    turned.trial("t9", family="translation")
+    for family, said in (("nanogpt", "Kendall's tau"), ("translation", "too few trials: it takes 3")):
+        text = printed(RankSettings, turned.folder, "--stability", "0.5", "--family", family)
+        other = {"nanogpt": "translation", "translation": "Kendall"}[family]
+        assert said in text and other not in text.replace(said, "")
+    with pytest.raises(UserError, match=r"^--family: 'none'"):
+        do(RankSettings, [str(turned.folder), "--stability", "0.5", "--family", "none"])
+
+
+def test_a_study_that_was_charged_nothing_is_one_line(write: Callable[..., Written]) -> None:
+    study = write()
+    study.trial("t1")
+    with pytest.raises(ValueError, match="charged nothing"):
+        do(RankSettings, [str(study.folder), "--stability", "0.5"])

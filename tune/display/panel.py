@@ -277,12 +277,8 @@ def displayed(
         families, cap = settings.families, settings.budget
         return look(journal, families, cap=cap, now=clock(), wall=wall_left(), metric=metric)
 
-    display = Display(voice, canvas, study, view)
-    display.start()
-    try:
+    with Display(voice, canvas, study, view):
         yield
-    finally:
-        display.close()
 
 
 class Terminal:
@@ -358,12 +354,12 @@ class Display:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="display", daemon=True)
 
-    def start(self) -> None:
+    def __enter__(self) -> None:
         """From now on lines go with the panel."""
         self._voice.show = self._said.put
         self._thread.start()
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Draw no more; on a terminal everything that was said stands there."""
         self._over.set()
         self._thread.join()

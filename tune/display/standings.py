@@ -87,7 +87,8 @@ def picture(family: str, rows: Sequence[Row]) -> Summary.Value:
     by_level = levels(rows)
     for shade, (level, found) in zip(np.linspace(0, 0.75, len(by_level)), by_level.items(), strict=True):
         marker, size, color = ("*", 130, ORANGE) if found[0]["final"] else ("o", 26, _blue(shade))
-        plot.scatter(*_points(found), label=level, marker=marker, s=size, color=color)
+        points = [row["parameters"] for row in found], [row["perplexity"] for row in found]
+        plot.scatter(*points, label=level, marker=marker, s=size, color=color)
     first, furthest = next(iter(by_level.items()))
     places = {(row["parameters"], row["perplexity"]): row for row in reversed(furthest)}
     none_better = front(places, (math.inf, math.inf))
@@ -113,10 +114,6 @@ def picture(family: str, rows: Sequence[Row]) -> Summary.Value:
     width, height = (round(inches * DOTS_PER_INCH) for inches in SIZE)
     encoded = Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=image.getvalue())
     return Summary.Value(tag=f"front/{family}", image=encoded)
-
-
-def _points(rows: Sequence[Row]) -> tuple[list[int], list[float]]:
-    return [row["parameters"] for row in rows], [row["perplexity"] for row in rows]
 
 
 def _blue(shade: float) -> tuple[float, float, float]:

@@ -84,7 +84,6 @@ END = "at its end"
 """After its decay, past its best, or where a loop came to its own."""
 REASONS = {END: 1, "price": 2, "diverged": 3, "memory": 4, "error": 5}
 """Why a trial ended, as a number, since a metric is one; 0 while it may go on."""
-OTHER = REASONS["error"]
 METRICS = {
     "4 valid/perplexity": "perplexity",
     "4 valid/bits_per_character": "bits per character",
@@ -109,7 +108,7 @@ def metrics_of(metric: Metric | None) -> dict[str, str]:
 
 def number_of(reason: str) -> int:
     """Of the reason for which a trial was ended; the journal's text may go on after the word."""
-    return next((number for word, number in REASONS.items() if reason.startswith(word)), OTHER)
+    return next((number for word, number in REASONS.items() if reason.startswith(word)), REASONS["error"])
 
 
 def names_of(dimensions: Iterable[str]) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
@@ -57,6 +59,13 @@ def watched(
         patch.setattr(tensorboard, "FIRST_PICTURE_SECONDS", 0.1 if pictures else math.inf)
         world = World(folder, cap=cap, slots=2, seed=seed, suggestions=lambda: Sampled(vary), listen=listen)
     return world, boards[0]
+
+
+def killed(folder: Path) -> None:
+    """A search that is ended from outside of Python."""
+    world, _ = watched(folder)
+    world.run(reports=9)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def read(run: Path) -> EventAccumulator:

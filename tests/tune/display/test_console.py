@@ -28,6 +28,11 @@ FAMILIES = ("translation", "nanogpt")
 CURSOR_SHOWN, CURSOR_HIDDEN = "\x1b[?25h", "\x1b[?25l"
 
 
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, cap=CAP, slots=2, suggestions=Sampled).run(9)
+
+
 def view_of(world: World, wall: float = math.inf) -> View:
     return look(connect(world.journal.folder), FAMILIES, cap=CAP, now=world.now, wall=wall)
 
@@ -60,8 +65,7 @@ def test_it_sees_what_the_engine_knows_and_at_the_end_the_winners_and_why_others
         assert family.best.where == "after its decay, on the whole split"
 
 
-def test_of_what_runs_it_tells_what_was_reported_last(tmp_path: Path) -> None:
-    world = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled).run(9)
+def test_of_what_runs_it_tells_what_was_reported_last(world: World) -> None:
     (who,) = world.engine.running
     assert [each.loss for family in view_of(world).families.values() for each in family.running] == [None]
     for loss in (3.0, 2.0, None):
@@ -70,10 +74,8 @@ def test_of_what_runs_it_tells_what_was_reported_last(tmp_path: Path) -> None:
     assert (told.trial, told.loss, told.step_seconds) == (who, 2.0, 2.0)
 
 
-def test_that_a_loop_never_saves_is_said_once_and_what_one_lost_that_does_each_time(tmp_path: Path) -> None:
-    world, said = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled), list[str]()
-    world.run(9)
-    (who,) = world.engine.running
+def test_that_a_loop_never_saves_is_said_once_and_what_one_lost_that_does_each_time(world: World) -> None:
+    (who,), said = world.engine.running, list[str]()
     screen = Screen(said.append)
 
     def ends(**more: Any) -> list[str]:
@@ -100,10 +102,9 @@ def test_that_a_loop_never_saves_is_said_once_and_what_one_lost_that_does_each_t
     ],
 )
 def test_a_loop_that_its_last_lease_cut_short_is_not_told_to_be_at_its_end(
-    tmp_path: Path, ended: Ended, of_loop: bool, told: str
+    world: World, ended: Ended, of_loop: bool, told: str
 ) -> None:
-    world, said = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled).run(9), list[str]()
-    (who,) = world.engine.running
+    (who,), said = world.engine.running, list[str]()
     report = Report(steps=9, tokens=9, training_seconds=1.0, ended=ended, valid=Evaluation(loss=2.0))
     Screen(said.append, Metric(name="loss") if of_loop else None).reported(world.engine, who, report)
     assert f" {told}: " in said[0]
@@ -173,12 +174,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     yield made
     made.screen.close()
     os.close(made.person)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path, cap=CAP, slots=2, suggestions=Sampled).run(9)
-    return made
 
 
 SETTINGS = Settings(budget=CAP)

@@ -1,7 +1,12 @@
-"""What TensorBoard's own reader finds in a study's runs."""
+"""What TensorBoard's own reader finds in a study's runs, and a real browser on its pages; where trials stand."""
 
 import json
 import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +15,19 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
 from model.training.evaluation import Score
-from tests.tune.display.conftest import read, trial_runs, watched
+from tests.analysis.conftest import Written
+from tests.forked import FORKING
+from tests.searches import comes
+from tests.tune.display.browser import Page, browser
+from tests.tune.display.conftest import ENDED, check_all_are_complete, hparams_table, killed, read, trial_runs, watched
 from tests.tune.search.world import MFU, World
-from tune.display.tensorboard import EventFile, TrialRun, begun_row, scalar
+from tune.display.standings import levels, picture, table
+from tune.display.tensorboard import METRICS, REASONS, TrialRun, begun_row
 from tune.reports import Evaluation, Report, journal_row
 from tune.search_context import overhead_noted
+from tune.search_space import DIMENSIONS, FREED, freed
 from tune.store.journal import Journal
+from tune.store.queries import ranking
 from tune.winners import winners
 
 FRONTS = ["front/nanogpt", "front/translation"]
@@ -67,23 +79,24 @@ def test_a_trial_thawed_resumed_and_extended_is_one_curve(tmp_path: Path) -> Non
 
 
 def test_what_was_done_again_is_shown_once(tmp_path: Path) -> None:
-    """A process died after 300 tokens, and the trial goes on from its checkpoint at 120."""
+    """A process went back to 150 tokens and died, and the trial goes on from its checkpoint at 120. To the page's
+    reader the first step back of a run is not like the later ones."""
     journal = Journal(tmp_path, new=True)
     config = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"}
     row = {"trial": "t001", "family": "nanogpt", "config": json.dumps(config), "parameters": 5, "state": "running"}
     journal.insert("trials", row | {"created": 0.0})
-    for of_one_process in ((100, 200, 300, 150), (140, 250)):
+    for of_one_process, left in (((100, 200, 300, 150), [100, 150]), ((140, 250), [100, 140, 250])):
         run = TrialRun(tmp_path / "run", journal, "t001", begun_row(config, "nanogpt", config))
         for tokens in of_one_process:
             valid = Evaluation(loss=tokens / 100)
             report = Report(steps=1, tokens=tokens, training_seconds=1.0, parameters=5, valid=valid)
             run.reported(report, now=1.0)
             journal.insert("reports", journal_row(report) | {"trial": "t001", "at": 1.0})
+        on_the_page = PageAccumulator(str(tmp_path / "run")).Reload().Tensors("4 valid/loss")
+        assert [event.step for event in on_the_page] == left
     shown = read(tmp_path / "run").Scalars("4 valid/loss")
-    assert [event.step for event in shown] == [100, 140, 250]
+    assert [event.step for event in shown] == left
     assert [event.value for event in shown] == pytest.approx([1.0, 1.4, 2.5])
-    on_the_page = PageAccumulator(str(tmp_path / "run")).Reload().Tensors("4 valid/loss")
-    assert [event.step for event in on_the_page] == [100, 140, 250]
 
 
 def test_both_splits_have_the_loss_and_the_perplexity_of_a_list(tmp_path: Path) -> None:
@@ -98,17 +111,6 @@ def test_both_splits_have_the_loss_and_the_perplexity_of_a_list(tmp_path: Path) 
     ):
         values = [shown.Scalars(tag)[-1].value for tag in tags]
         assert values == pytest.approx([splits[split].loss, splits[split].perplexity])
-
-
-def test_what_was_done_again_once_is_shown_once(tmp_path: Path) -> None:
-    """To the page's reader the first step back of a run is not like the later ones."""
-    file = EventFile(tmp_path)
-    for step in (1, 2, 3):
-        file.add(scalar("loss", step), step=step)
-    file.rewind(2)
-    file.add(scalar("loss", 0.5), step=2)
-    shown = PageAccumulator(str(tmp_path)).Reload().Tensors("loss")
-    assert [event.step for event in shown] == [1, 2]
 
 
 def test_a_run_is_named_by_its_config_and_its_tags_are_grouped(over: World) -> None:
@@ -188,3 +190,127 @@ def test_each_decision_is_told_with_its_reason(over: World) -> None:
         told = [event.tensor_proto.string_val[0].decode() for event in read(folder).Tensors("decisions")]
         rows = over.journal.rows("SELECT action, reason FROM decisions WHERE trial = ? ORDER BY decision", trial)
         assert told == [f"**{row['action']}**: {row['reason']}" for row in rows]
+
+
+def test_after_the_cap_also_of_what_is_freed_of_the_recipe(tmp_path: Path) -> None:
+    vary = freed(FREED, {"learning_rate": 3e-3, "batch_tokens": 768, "weight_decay": 0.1, "context": 64})
+    world = finished(tmp_path, vary=vary)
+    check_all_are_complete(tmp_path, [*DIMENSIONS, *FREED])
+    paid = world.journal.rows("SELECT trial, TOTAL(charged) AS seconds FROM leases GROUP BY trial")
+    shown = {run.partition("/")[2].split()[0]: row["device-seconds"] for run, row in hparams_table(tmp_path)[1].items()}
+    for trial, seconds in paid:
+        assert abs(shown[trial] - seconds) < 1e-3 * seconds
+
+
+def test_after_a_sigkill_and_after_going_on(tmp_path: Path) -> None:
+    process = FORKING.Process(target=killed, args=(tmp_path,), daemon=True)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    check_all_are_complete(tmp_path)
+    finished(tmp_path)
+    check_all_are_complete(tmp_path)
+
+
+def test_after_divergence_out_of_memory_and_the_death_of_its_process(tmp_path: Path) -> None:
+    world, _ = watched(tmp_path)
+    world.diverging, world.dying = {2: 0.0}, {"t003": 2}
+    world.run(reports=12)
+    world.engine.end("t001", "memory")
+    check_all_are_complete(tmp_path)
+    ends = {run.partition("/")[2].split()[0]: row[ENDED] for run, row in hparams_table(tmp_path)[1].items()}
+    assert ends["t001"] == REASONS["memory"] and ends["t003"] == REASONS["error"]
+    assert REASONS["diverged"] in ends.values()
+
+
+def test_after_a_lease_in_which_no_step_fitted(tmp_path: Path) -> None:
+    """Its report is of as many tokens as the one before, and is told after what was decided for it."""
+    world, _ = watched(tmp_path)
+    while not (again := [run.assignment.trial for run in world.engine.running.values() if run.steps_before]):
+        world.run(reports=1)
+    trial = again[0]
+    steps = world.engine.trials[trial].steps
+    world.engine.report(trial, Report(steps=steps, tokens=steps, training_seconds=0.0, parameters=1000, ended="lease"))
+    check_all_are_complete(tmp_path)
+    assert REASONS["price"] in {row[ENDED] for row in hparams_table(tmp_path)[1].values()}
+
+
+BROKEN = {"t003": "diverged", "t004": "error: it died | and again", "t005": "memory"}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Written:
+    """Two sound trials, one of which spells nothing; one that diverged after the furthest rung of all, and two that
+    have no rung."""
+    study = Written(tmp_path / "study")
+    for trial, perplexity, rung in (("t001", 4.0, 0), ("t002", 3.0, 0), ("t003", 2.0, 1)):
+        study.trial(trial, state="stopped" if trial in BROKEN else "paused", reason=BROKEN.get(trial))
+        study.report(trial, perplexity, rung=rung, bits_per_character=None if trial == "t001" else 1.0)
+    for trial in ("t004", "t005"):
+        study.trial(trial, state="stopped", reason=BROKEN[trial])
+    return study
+
+
+def test_the_table_numbers_the_sound_ones_and_ends_with_the_others(study: Written) -> None:
+    rows = ranking(study.journal, by="quotient")
+    sound, broken = (part.splitlines()[2:] for part in table(rows).split("\n\n"))
+    cells = [line.strip("| ").split(" | ") for line in sound]
+    assert [[*row[1:3], row[-2]] for row in cells] == [["1", "t002", "1"], ["2", "t001", "-"]]
+    assert [line.split()[1] for line in broken] == list(BROKEN)
+    assert picture("nanogpt", rows).image.encoded_image_string
+
+
+def test_a_family_of_which_nothing_is_sound_has_a_table_all_the_same(tmp_path: Path) -> None:
+    study = Written(tmp_path / "study")
+    study.trial("t001", state="stopped", reason="diverged")
+    study.report("t001", 3.0)
+    rows = ranking(study.journal)
+    assert levels(rows) == {} and table(rows).endswith("| diverged |")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return finished(tmp_path_factory.mktemp("runs"), cap=300).journal.folder
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
+    """Of a TensorBoard that has read all runs."""
+    words = [Path(sys.executable).parent / "tensorboard", "--logdir", folder / "tensorboard", "--port", "0"]
+    with subprocess.Popen([*map(str, words), "--host", "127.0.0.1"], stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stderr is not None
+            address = next(found[1] for line in server.stderr if (found := re.search(r"at (http://\S+)", line)))
+            assert comes(lambda: len(runs(address)) > len(list(trial_runs(folder))))
+            yield address
+        finally:
+            server.kill()
+
+
+def runs(address: str) -> list[str]:
+    with urllib.request.urlopen(f"{address}data/runs", timeout=60) as answer:
+        return list(json.loads(answer.read()))
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+def in_order(wanted: list[str]) -> str:
+    """A condition: these texts are seen, each after the one before it."""
+    return f"{json.dumps(wanted)}.reduce((from, text) => words().indexOf(text, from) + 1 || NaN, 0)"
+
+
+def test_scalars_are_grouped_from_the_budget_to_the_trial(page: Page, address: str) -> None:
+    page.open(f"{address}#scalars")
+    page.wait_for(in_order(["1 budget", "2 best so far", "3 rungs", "4 valid", "5 train", "6 speed", "7 trial"]))
+    page.wait_for("seen().filter((each) => each.matches('path.line') && each.getAttribute('d').length > 50).length > 5")
+
+
+def test_hparams_show_every_trial_in_the_columns_of_the_space(page: Page, address: str, folder: Path) -> None:
+    page.open(f"{address}#hparams")
+    page.wait_for(in_order(["family", *DIMENSIONS, *METRICS.values()]))
+    for _, family, run in trial_runs(folder):
+        page.wait_for(f"words().includes({json.dumps(f'{family}/{run.name}')})")

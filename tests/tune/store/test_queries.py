@@ -9,8 +9,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from analysis.plots.search import curves
-from analysis.ranking import answers
 from analysis.ranking import ranking as ranked_by_analysis
+from analysis.ranking import winner as won_by_analysis
 from analysis.study import Results, open_study
 from tests.analysis.conftest import Written
 from tests.tune.display.conftest import Sampled, read, watched
@@ -162,10 +162,10 @@ def test_all_that_show_a_best_show_the_first_of_the_ranking(tmp_path: Path, repo
     assert firsts
     for name, row in firsts.items():
         pool = theirs[theirs["family"] == name]
-        found, shown = answers(results, pool), view.families[name].best
+        found, shown = won_by_analysis(results, pool), view.families[name].best
         assert found is not None and shown is not None
         first = frame[frame["family"] == name].iloc[0]
-        told = {(each["trial"], each["perplexity"]) for each in (row, first, found.winner)}
+        told = {(each["trial"], each["perplexity"]) for each in (row, first, found)}
         assert told == {(row["trial"], row["perplexity"])}
         assert (shown.trial, shown.found) == (row["trial"], f"perplexity {row['perplexity']:.4g}")
         winner = winners(world.journal)[name]

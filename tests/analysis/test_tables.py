@@ -1,10 +1,10 @@
-"""rank.py in terminals of any width: a number is there whole, or its column is not there and is named."""
+"""Numbers as people write them; rank.py in terminals of any width: a number is there whole, or its column is named."""
 
 import csv
 import io
+import json
 import re
 from collections.abc import Callable
-from random import Random
 
 import pandas as pd
 import pytest
@@ -14,8 +14,50 @@ from analysis import ranking as ranks
 from analysis import tables
 from analysis.ranking import columns, ranking, show
 from analysis.settings import RankSettings
-from analysis.study import Results, open_studies
+from analysis.study import Results, open_study
 from tests.analysis.conftest import Printed, Written
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (
+            {"precision": "bf16", "d_model": 96, "heads": 4, "layers": 1, "dropout": 0.0},
+            "width 96, 4 heads, 1 layer, no dropout, bf16",
+        ),
+        ({"batch_tokens": 4096, "weight_decay": 0.0}, "4,096 tokens a step, no weight decay"),
+        ({"tied": False, "bias": True, "cell": 2, "learning_rate": 0.01}, "learning rate 0.01, no tied, bias, cell 2"),
+        ({}, ""),
+    ],
+)  # fmt: skip
+def test_a_configuration_is_said_as_a_person_says_it(config, words):
+    assert tables.in_words(config) == words
+
+
+@pytest.mark.parametrize(
+    ("write", "value", "text"),
+    [
+        (tables.number, 1234567.0, "1,234,567"),
+        (tables.number, 0.0123456, "0.01235"),
+        (tables.number, 0.0, "0"),
+        (tables.count, 12_345.0, "12.3k"),
+        (tables.count, 1_200_000.0, "1.20M"),
+        (tables.short_count, 1_200_000.0, "1.2M"),
+        (tables.plain, 20_000.0, "20,000"),
+        (tables.memory, 3 * 2.0**30, "3.00 GiB"),
+        (tables.duration, 3.21, "3.2s"),
+        (tables.duration, 28_692.4, "7h58m12s"),
+        (tables.duration, 59.99, "1m00s"),
+        (tables.short_duration, 1200.0, "20m"),
+        (tables.short_duration, 5400.0, "1h30m"),
+        *((write, NAN, "-") for write in (tables.number, tables.count, tables.memory, tables.duration)),
+    ],
+)
+def test_numbers_are_written_as_people_write_them(write, value, text):
+    assert write(value) == text
+
 
 HEADS: dict[str, tuple[str, Callable[[float], str]]] = {
     "place": ("#", "{:.0f}".format),
@@ -33,39 +75,17 @@ HEADS: dict[str, tuple[str, Callable[[float], str]]] = {
 LONG = "error: RuntimeError: CUDA error: device-side assert triggered at 1,234,567 of 8,388,608"
 
 
-def hour(write: Callable[..., Written], **varied: float) -> Written:
-    """As an hour leaves it: 70 trials on four rungs, two decays, and some that failed with long reasons."""
-    written, chance = write("large", rung_seconds={"nanogpt": [96.0, 384.0, 1536.0, 6144.0]}), Random(0)
-    with written.journal.transaction():
-        for number in range(70):
-            trial, lost = f"t{number:03d}", number % 29 == 28
-            state = "failed" if lost else "stopped" if number % 3 else "paused"
-            written.trial(
-                trial, parameters=chance.randrange(10**4, 10**8), created=number, d_model=chance.choice([16, 64, 512]),
-                heads=chance.choice([4, 16]), layers=chance.choice([2, 16]), dropout=0.1, precision="bf16",
-                state=state, reason=LONG if lost else "price", **varied,
-            )  # fmt: skip
-            written.charge("steps", chance.uniform(100, 20_000), trial=trial, at=1.0)
-            reached = sum(number % fourth == 0 for fourth in (1, 4, 16, 64))
-            for rung in range(reached):
-                perplexity = chance.uniform(2, 40) * 100 ** (rung == 0)
-                written.report(trial, perplexity, rung=rung, memory_bytes=chance.randrange(10**7, 10**11),
-                               bits_per_character=chance.uniform(1, 9), valid_subset=65_536)  # fmt: skip
-            if reached == 4:
-                written.report(trial, 1.143 + number, rung=None, final=1, test_perplexity=1.151, bits_per_character=1.0)
-    return written
-
-
 @pytest.mark.parametrize(
     ("by", "varied"), [("efficiency", {}), ("memory", {"learning_rate": 0.00125, "batch_tokens": 16384})]
 )
 def test_each_number_is_whole_or_its_column_is_named(
-    write: Callable[..., Written], by: str, varied: dict[str, float], printed: Printed
+    searched: Written, by: str, varied: dict[str, float], printed: Printed
 ) -> None:
-    study = hour(write, **varied)
-    results = Results(studies=open_studies([study.folder]))
+    searched.journal.rows("UPDATE trials SET config = json_patch(config, ?)", json.dumps(varied))
+    searched.journal.update("trials", "t023", {"state": "failed", "reason": LONG})
+    results = Results(studies=[open_study(searched.folder)])
     table = ranking(results, by=by)
-    text = printed(RankSettings, study.folder, "--csv", "--by", by)
+    text = printed(RankSettings, searched.folder, "--csv", "--by", by)
     rows = {row["trial"]: row for row in csv.DictReader(io.StringIO(text))}
     for width in (60, 100, 160):
         check(results, table, rows, by=by, width=width)
