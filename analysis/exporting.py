@@ -57,14 +57,14 @@ def storage(study: Study, file: Path) -> str:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     measure = study.measure
     direction = StudyDirection.MINIMIZE if measure.low_first else StudyDirection.MAXIMIZE
+    found, told = families(study), {"value": measure.label, "cap_seconds": spending(study).cap, "device": study.device}
     try:
         with file.open("xb"):  # not through a link, and not over what is there
             pass
         url = f"sqlite:///{file.absolute()}"
         kept = optuna.storages.RDBStorage(url)
-        for family, trials in families(study).items():
+        for family, trials in found.items():
             made = optuna.create_study(storage=kept, study_name=f"{study.name} {family}", direction=direction)
-            told = {"value": measure.label, "cap_seconds": spending(study).cap, "device": study.device}
             for name, value in told.items():
                 made.set_user_attr(name, value)
             made.add_trials(trials)

@@ -36,6 +36,7 @@ def count(value: float) -> str:
     """1,234 or 12.3k or 1.23M"""
     if pd.isna(value):
         return NOTHING
+    value = float(f"{value:.3g}")
     for unit, size in UNITS:
         if value >= size:
             return f"{number(value / size, 3)}{unit}"
