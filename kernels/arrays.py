@@ -1,7 +1,9 @@
-"""copy, triad, additions and hypotenuses of arrays, one formula each in all implementations; and sums over an array,
-whose order of additions is each implementation's own, so that they agree within rounding.
+"""copy, triad, additions and hypotenuses of arrays, one formula each in all implementations; sums over an array, whose
+order of additions is each implementation's own, so that they agree within rounding; and one number at a time: what a
+call costs, where compiled code need not win.
 """
 
+import ctypes
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,11 +31,12 @@ from kernels.kernel import (
     square_root,
     streaming_store,
 )
-from kernels.references import c_sum, c_vectors
+from kernels.references import c_function, c_sum, c_vectors
 
 SCALE = 3.0
 SLOW_ABOVE = 1_000_000
 SIGNATURE = types.void(VECTOR_IN, VECTOR_IN, VECTOR_OUT)
+TWO_FLOATS = types.float64(types.float64, types.float64)
 SPECIALS = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, np.inf, 1e300])
 
 
@@ -100,7 +103,7 @@ def numba_loop(formula: Formula, *, parallel: bool) -> Bind:
 
 def numba_ufunc(formula: Formula, target: str) -> Bind:
     """A NumPy ufunc; target "cpu" or "parallel"."""
-    return into_output(vectorize([types.float64(types.float64, types.float64)], target=target)(formula.scalar))
+    return into_output(vectorize([TWO_FLOATS], target=target)(formula.scalar))
 
 
 def numba_streaming(formula: Formula, *, parallel: bool) -> Bind:
@@ -183,7 +186,57 @@ def exact_sum(a: NDArray[Any]) -> float:
     return math.fsum(a) if np.isfinite(a).all() else float(np.sum(a))
 
 
+def scaled_hypotenuse(x, y):  # type: ignore[no-untyped-def]
+    """The published report's form: scaled by the larger side, so that no square overflows. Finite numbers only."""
+    x, y = abs(x), abs(y)
+    small, large = min(x, y), max(x, y)
+    if large == 0:
+        return large
+    small = small / large
+    return large * math.sqrt(1 + small * small)
+
+
+def _two_numbers(size: int, random: np.random.Generator) -> Inputs:
+    x, y = random.uniform(-1, 1, 2)
+    return float(x), float(y)
+
+
+def _c_scalar(name: str) -> Any:
+    return lambda: returned(c_function(name, ctypes.c_double, ctypes.c_double, ctypes.c_double))
+
+
 KERNELS = (
+    Kernel(
+        name="hypotenuse_scalar", dtype="float64", inputs=_two_numbers, reference=math.hypot, tolerance=1e-15,
+        unit="calls", sized=False,
+        implementations=[
+            Implementation(name="python", build=lambda: returned(scaled_hypotenuse)),
+            Implementation(name="builtin", build=lambda: returned(math.hypot)),
+            Implementation(name="numpy", build=lambda: returned(np.hypot)),
+            Implementation(name="njit", build=lambda: returned(njit(TWO_FLOATS)(scaled_hypotenuse))),
+            Implementation(name="c", build=_c_scalar("scaled_hypotenuse")),
+        ],
+    ),
+    Kernel(
+        name="scalar_add", dtype="float64", inputs=_two_numbers, reference=ADD.scalar,
+        unit="calls", sized=False, special=lambda inputs: (math.inf, math.nan),
+        implementations=[
+            Implementation(name="python", build=lambda: returned(ADD.scalar)),
+            Implementation(name="numpy", build=lambda: returned(np.add)),
+            Implementation(name="njit", build=lambda: returned(njit(TWO_FLOATS)(ADD.scalar))),
+            Implementation(name="c", build=_c_scalar("add_scalars")),
+            cuda.scalar_add(),
+        ],
+    ),
+    Kernel(
+        name="empty_launch", dtype="", inputs=lambda size, random: (), reference=lambda: None, unit="calls",
+        sized=False,
+        implementations=[
+            Implementation(name="python", build=lambda: returned(lambda: None)),
+            Implementation(name="njit", build=lambda: returned(njit(types.void())(lambda: None))),
+            cuda.empty_launch(),
+        ],
+    ),
     _kernel("copy", COPY, cuda.elementwise(COPY.scalar)),
     _kernel("vector_add", ADD, cuda.elementwise(ADD.scalar)),
     _kernel("triad", TRIAD, cuda.elementwise(TRIAD.scalar)),

@@ -26,16 +26,13 @@ WITH_COPIES = "with"
 
 
 @cache
-def _times() -> dict[tuple[str, str, bool], float]:
+def published_times() -> dict[tuple[str, str, bool], float]:
+    """Seconds by kernel and implementation, as they are called here, and whether they are with copies to a GPU and
+    back. The sizes are not told."""
     return {
         (row["kernel"], row["implementation_here"], row["copies"] == WITH_COPIES): row["time"] * SECONDS[row["unit"]]
         for row in published("kernels")
     }
-
-
-def published_seconds(kernel: str, implementation: str, *, end_to_end: bool) -> float | None:
-    """By the names that they have here; end to end: with copies to a GPU and back. The sizes are not told."""
-    return _times().get((kernel, implementation, end_to_end))
 
 
 ONE, ALL, GPU = "one thread", "all threads", "gpu"
@@ -195,8 +192,8 @@ def _fixed(kernel: Kernel, size: int, inputs: Inputs, contender: Contender) -> R
         "status": contender.fault or "timed",
         "compile_milliseconds": contender.compile_milliseconds,
         "median_seconds": None,
-        "published_seconds": published_seconds(kernel.name, implementation.name, end_to_end=False),
-        "published_end_to_end_seconds": published_seconds(kernel.name, implementation.name, end_to_end=True),
+        "published_seconds": published_times().get((kernel.name, implementation.name, False)),
+        "published_end_to_end_seconds": published_times().get((kernel.name, implementation.name, True)),
     }
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from kernels import arrays, cuda, monte_carlo_pi, row_kernels, scalars
+from kernels import arrays, cuda, monte_carlo_pi, row_kernels
 from kernels.kernel import Implementation, Kernel
 from kernels.settings import Settings, check_known
 from tune.errors import UserError
 from tune.flags import invalid
 
-FAMILIES = (scalars, arrays, monte_carlo_pi, row_kernels, cuda)
+FAMILIES = (arrays, monte_carlo_pi, row_kernels, cuda)
 KERNELS = {kernel.name: kernel for family in FAMILIES for kernel in family.KERNELS}
 
 

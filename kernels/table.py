@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from kernels.benchmark import Row, measure
+from kernels.benchmark import BASELINES, Row, measure
 from kernels.settings import Settings
 from tune.published import against_itself
 from tune.table_text import NOTHING, Table, on_screen
@@ -14,14 +14,13 @@ from tune.table_text import NOTHING, Table, on_screen
 WIDTH = 190
 """Characters a line, where the output is not a terminal."""
 COLUMNS = ("threads", "correct", "compile", "median", "spread", "end to end", "rate", "of peak")
-RATIOS = ("python", "numpy", "c", "torch")
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 PREFIXES = ((1e9, "G "), (1e6, "M "), (1e3, "k "), (1.0, ""))
 
 
 def tables(rows: list[Row]) -> Iterator[Table]:
     """Of the rows of one kernel, one for each size. An unstable row says so, and shows no ratio."""
-    columns = ("implementation", *COLUMNS, *(f"x {name}" for name in RATIOS), "published", "")
+    columns = ("implementation", *COLUMNS, *(f"x {name}" for name in BASELINES), "published", "")
     for (kernel, size), group in groupby(rows, key=lambda row: (row["kernel"], row["size"])):
         members = list(group)
         first = members[0]
@@ -40,7 +39,7 @@ def cells(row: Row) -> list[str]:
     """What stands after the name."""
     published = of_the_report(row)
     if row["median_seconds"] is None:
-        return [NOTHING] * (len(COLUMNS) + len(RATIOS)) + [published, row["status"]]
+        return [NOTHING] * (len(COLUMNS) + len(BASELINES)) + [published, row["status"]]
     correct, share = row["correct"], row["share_of_peak"]
     return [
         "gpu" if row["threads"] is None else str(row["threads"]),
@@ -51,7 +50,7 @@ def cells(row: Row) -> list[str]:
         seconds(row["end_to_end_seconds"]),
         rate(row),
         NOTHING if share is None else f"{share:.0%}",
-        *(ratio(row, name) for name in RATIOS),
+        *(ratio(row, name) for name in BASELINES),
         published,
         "unstable" if row["unstable"] else "",
     ]

@@ -18,8 +18,8 @@ SECONDS = 0.1
 """What measuring a peak takes, beside the first products, which make their kernels."""
 
 
-def product_flops(precision: str, device: torch.device | str) -> list[float]:
-    """FLOP/s of products of matrices with the threads of this process, one after the other.
+def peak_flops(precision: str, device: torch.device | str) -> float:
+    """FLOP/s of products of matrices with the threads of this process: the best of some, as a busy machine slows some.
 
     Where that is one thread they are by its own time: what else runs there takes it nothing but what both want at once,
     such as the other half of a core. It leaves the process's switches as `precision.prepare` sets them.
@@ -39,12 +39,7 @@ def product_flops(precision: str, device: torch.device | str) -> list[float]:
         return clock() - began
 
     seconds()
-    end, taken = time.monotonic() + SECONDS, [seconds()]
+    end, least = time.monotonic() + SECONDS, seconds()
     while time.monotonic() < end:
-        taken.append(seconds())
-    return [products * 2 * size**3 / each for each in taken]
-
-
-def peak_flops(precision: str, device: torch.device | str) -> float:
-    """The best of all, as a busy machine slows some."""
-    return max(product_flops(precision, device))
+        least = min(least, seconds())
+    return products * 2 * size**3 / least

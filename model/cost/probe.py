@@ -25,7 +25,7 @@ from model.nn.precision import on_threads
 from model.training.graph import make_learner
 from model.training.learner import Learner
 from model.training.memory import MemoryLimit, PeakMemory, available_bytes, prepare_process, ran_out
-from model.training.schedule import warm_up
+from model.training.time_budget import warm_up
 from tune.errors import UserError
 
 FITS, RAN_OUT, KILLED, TOO_LATE = "fits", "out of memory", "killed", "out of time"
@@ -91,19 +91,15 @@ def try_batch(order: Order, data: Data) -> Outcome:
         found = line.recv() if line.poll(order.seconds) else {"ended": TOO_LATE}
     except EOFError:  # it died before it said anything
         process.join()
-        found = _death(process.exitcode or 0)
+        code = process.exitcode or 0
+        killed = {"ended": KILLED, "why": signal.Signals(-code).name} if code < 0 else None
+        found = killed or {"error": f"its process ended with the exit code {code}"}
     finally:
         process.kill()
         process.join()
     if "error" in found:
         raise UserError(f"batch: a step of {order.config.batch_tokens} tokens failed: {found['error']}")
     return found | {"seconds": time.monotonic() - began}
-
-
-def _death(code: int) -> Outcome:
-    if code >= 0:
-        return {"error": f"its process ended with the exit code {code}"}
-    return {"ended": KILLED, "why": signal.Signals(-code).name}
 
 
 def _life(line: Connection, order: Order, data: Data, ends: float) -> None:

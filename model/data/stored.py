@@ -39,7 +39,7 @@ class Stored:
         facts["files"] = {path.name: _stamp(path) for path in sorted(folder.glob("*.npy"))}
         with (folder / FACTS).open("w", encoding="utf-8") as file:
             json.dump(facts, file)
-            _settle(file.fileno())
+            os.fsync(file.fileno())  # after a power cut too what has a name is whole
 
     @staticmethod
     def open(folder: Path) -> "Stored | None":
@@ -75,7 +75,7 @@ def write(path: Path, parts: Iterable[np.ndarray], dtype: Any) -> np.ndarray:
             count += len(part)
         file.seek(0)
         _head(file, dtype, count)
-        _settle(file.fileno())
+        os.fsync(file.fileno())
     return mapped(path)
 
 
@@ -88,11 +88,6 @@ def _head(file: Any, dtype: Any, count: int) -> None:
     """Its length on disk is the same for any count: NumPy leaves room for one that grows."""
     about = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (count,)}
     np.lib.format.write_array_header_1_0(file, about)
-
-
-def _settle(file: int) -> None:
-    """On the disk before it has its name there: after a power cut too what has a name is whole."""
-    os.fsync(file)
 
 
 def _stamp(path: Path) -> list[int]:

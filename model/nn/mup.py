@@ -20,7 +20,6 @@ from torch import nn
 BASE_D_MODEL = 128
 BASE_LAYERS = 4
 
-INIT = 1.0  # standard deviation of a hidden matrix times the root of its fan-in
 ATTENTION = 12.0  # the largest product of a query and a key
 EMBEDDING_STD = 0.2  # of an embedding; it is normalised before its use, so a small one turns faster
 EPSILON = 1e-8  # of Adam
@@ -84,7 +83,7 @@ def attention_scale(head_width: int) -> float:
 
 def hidden_std(fan_in: int) -> float:
     """Initial standard deviation of a hidden matrix."""
-    return INIT / fan_in**0.5
+    return 1 / fan_in**0.5
 
 
 def parameter_groups(

@@ -35,6 +35,7 @@ def evaluate(
     """Measure `split` ("train", "valid", "test"), all of it or its fixed subset of about `tokens` target tokens.
 
     `go_on` is asked before each batch; where it refuses the result is None. The model is in training mode afterwards.
+    What spells nothing has no figure a character or a word.
     """
     began = clock()
     nats, hits = list[Tensor](), list[Tensor]()
@@ -56,20 +57,14 @@ def evaluate(
     _, characters, words = family.span(config, data, split, tokens)
     each: list[float] = torch.cat(nats).tolist()
     blocks = json.dumps([round(one, 3) for one in each]) if split == "test" else None
-    return of_totals(sum(each), sum(torch.cat(hits).tolist()), counted, characters, words, clock() - began, blocks)
-
-
-def of_totals(
-    nats: float, hits: float, tokens: int, characters: int, words: int, seconds: float, blocks: str | None = None
-) -> Evaluation:
-    """The figures that follow from sums over a split; what spells nothing has none a character or a word."""
+    total = sum(each)
     return Evaluation(
-        loss=nats / tokens,
-        bits_per_character=nats / math.log(2) / characters if characters else None,
-        nats_per_word=nats / words if words else None,
-        accuracy=hits / tokens,
-        tokens=tokens,
-        seconds=seconds,
+        loss=total / counted,
+        bits_per_character=total / math.log(2) / characters if characters else None,
+        nats_per_word=total / words if words else None,
+        accuracy=sum(torch.cat(hits).tolist()) / counted,
+        tokens=counted,
+        seconds=clock() - began,
         blocks=blocks,
     )
 
@@ -96,17 +91,11 @@ def chunks(data: PairData) -> int:
 
 
 def translated(
-    model: nn.Module, tokenizer: Tokenizer, data: PairData, before_step: Callable[[], None] = lambda: None
-) -> Iterator[list[tuple[str, str]]]:
-    """Sentences of the test split, chunk by chunk: each as the model translates it, and its reference."""
-    return translated_of(model, tokenizer, data, data.test, SENTENCES, before_step)
-
-
-def translated_of(
     model: nn.Module, tokenizer: Tokenizer, data: PairData, split: PairSplit, sentences: int,
     before_step: Callable[[], None] = lambda: None,
 ) -> Iterator[list[tuple[str, str]]]:  # fmt: skip
-    """As many sentences of a split, chunk by chunk; what is longer than a row of training is cut.
+    """As many sentences of a split, chunk by chunk, each as the model translates it, and its reference; what is longer
+    than a row of training is cut.
 
     before_step: as for model.inference.translations.
     """

@@ -312,17 +312,11 @@ class Learner:
 
 
 def cosines(one: Sequence[Tensor], other: Sequence[Tensor]) -> list[float]:
-    """Of all of it together, then of each part."""
-    return [cosine(one, other), *(cosine([a], [b]) for a, b in zip(one, other, strict=True))]
-
-
-def cosine(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
-    """Of the angle between two vectors, each in parts of any shape."""
-    across, own, others = (
-        sum(torch.sum(a * b).item() for a, b in zip(*both, strict=True))
-        for both in ((one, other), (one, one), (other, other))
-    )
-    return across / max(own * others, 1e-60) ** 0.5
+    """Of the angle between two vectors in parts of any shape: of all of it together, then of each part."""
+    pairs = (one, other), (one, one), (other, other)
+    products = [[torch.sum(a * b).item() for a, b in zip(*both, strict=True)] for both in pairs]
+    each = [tuple(map(sum, products)), *zip(*products, strict=True)]
+    return [across / max(own * others, 1e-60) ** 0.5 for across, own, others in each]
 
 
 def dry_batch(config: Config, data: Data) -> Iterator[str]:

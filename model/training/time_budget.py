@@ -1,5 +1,5 @@
 """What train() is asked for, and the device-seconds of it: what used them, how long steps take, and what still fits in
-the lease.
+the lease; and the learning rate over a life, as a share of its peak: warm-up, constant, then a linear decay to zero.
 """
 
 import statistics
@@ -145,27 +145,25 @@ FIRST_FLOPS = {"cpu": 4e10, "cuda": 4e12}  # where no peak is known
 FIRST_SECONDS = 0.2
 
 
+@dataclass
 class Forecast:
     """What is left of a segment, in steps and seconds, at the longest durations seen so far; whole splits, which are
     many batches, at the median pace.
     """
 
-    def __init__(
-        self,
-        segment: Segment,
-        lease: Lease,
-        learner: Learner,
-        pace: Pace,
-        *,
-        evaluation_tokens: int,
-        whole_tokens: int,
-    ):
-        self.segment, self.lease, self.learner, self.pace = segment, lease, learner, pace
-        self.evaluation_tokens, self.whole_tokens = evaluation_tokens, whole_tokens
-        self.flops = FIRST_SHARE * segment.peak_flops if segment.peak_flops else FIRST_FLOPS[learner.device.type]
+    segment: Segment
+    lease: Lease
+    learner: Learner
+    pace: Pace
+    evaluation_tokens: int
+    whole_tokens: int
+
+    def __post_init__(self) -> None:
+        peak = self.segment.peak_flops
+        self.flops = FIRST_SHARE * peak if peak else FIRST_FLOPS[self.learner.device.type]
         self.paces: list[float] = []  # seconds a token, of each evaluation on this lease
-        self.closes_whole = segment.final and segment.whole and self._affords_whole()
-        self.looks = 1  # at the subset, by both weights, before all is closed
+        self.closes_whole = self.segment.final and self.segment.whole and self._affords_whole()
+        self.looks = 1 + self.segment.curve  # at the subset, by both weights, before all is closed
 
     def steps_left(self) -> int | None:
         """None where the segment has no number of steps, or not yet."""
@@ -224,3 +222,42 @@ class Forecast:
 
     def _affords_whole(self) -> bool:
         return WHOLE_MARGIN * self.whole_seconds(self.whole_tokens) <= WHOLE_SHARE * self.segment.device_seconds
+
+
+def warm_up(step: int, steps: int) -> float:
+    """Share of the peak at the step with this number, counted from 0."""
+    return min(1.0, (step + 1) / max(steps, 1))
+
+
+class Decay:
+    """The fall to zero over the last `share` of a life; it begins at most once, and a resumed one goes on falling.
+
+    The end is unknown until the last segment is given out (Hagele et al. 2024, arXiv:2405.18392): only that one decays.
+    """
+
+    def __init__(self, share: float, fraction: float = 1.0, length: float | None = None):
+        """fraction, length: what `state` gave in the checkpoint that the segment goes on from"""
+        self.share = share
+        self.fraction = fraction or 1.0  # one that had ended starts anew
+        self.length = length if 0 < fraction < 1 else None
+        self.begun = False
+
+    def begins(self, done: float, left: float) -> bool:
+        """Whether the fall is due; done, left: training behind and ahead, both in steps or both in seconds."""
+        return not self.begun and (self.fraction < 1 or left <= self.share * (done + left))
+
+    def begin(self, left: float) -> None:
+        """Start from the present fraction; the same length again where the end did not move, so that no bit changes."""
+        self.begun = True
+        if self.length is None or left / self.length != self.fraction:
+            self.length = left / self.fraction
+
+    def factor(self, left: float) -> float:
+        """Share of the peak with this much training ahead."""
+        if self.begun and self.length:
+            self.fraction = min(1.0, max(0.0, left / self.length))
+        return self.fraction if self.begun else 1.0
+
+    def state(self, left: float) -> dict[str, Any]:
+        """JSON-able; left: training ahead of the next step"""
+        return {"fraction": self.factor(left), "length": self.length}

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,7 @@ from model.training.graph import make_learner
 from model.training.learner import MakeLearner
 from model.training.looks import Looks, Recent
 from model.training.memory import PeakMemory, prepare_process
-from model.training.schedule import Decay, warm_up
-from model.training.time_budget import MARGIN, Forecast, Lease, Pace, Segment
+from model.training.time_budget import MARGIN, Decay, Forecast, Lease, Pace, Segment, warm_up
 from tune.errors import UserError
 from tune.reports import Ended, Evaluation, Report
 
@@ -58,30 +58,27 @@ def train(
     return _Training(config, data, segment, lease, folder, checkpoint, evaluation_tokens, place, stop, make).run()
 
 
+@dataclass
 class _Training:
-    """One call of train()."""
+    """One call of train(); written: the newest checkpoint."""
 
-    def __init__(
-        self,
-        config: Config,
-        data: Data,
-        segment: Segment,
-        lease: Lease,
-        folder: Path,
-        checkpoint: Path | None,
-        evaluation_tokens: int,
-        device: torch.device,
-        stop: Callable[[], bool],
-        make: MakeLearner,
-    ):
-        self.stop, self.stopped, self.make = stop, False, make
-        self.config, self.data, self.segment, self.lease, self.folder = config, data, segment, lease, folder
-        self.written, self.evaluation_tokens, self.device = checkpoint, evaluation_tokens, device
-        self.pace, self.decay = Pace(), Decay(config.decay_share)
-        self.recent = Recent()
+    config: Config
+    data: Data
+    segment: Segment
+    lease: Lease
+    folder: Path
+    written: Path | None
+    evaluation_tokens: int
+    device: torch.device
+    stop: Callable[[], bool]
+    make: MakeLearner
+
+    def __post_init__(self) -> None:
+        self.pace, self.decay, self.recent = Pace(), Decay(self.config.decay_share), Recent()
+        self.stopped = False
         self.compile_settled: float | None = None  # the dropout for which it is
-        self.next_yield = lease.clock() + YIELD_SECONDS
-        self.next_save = lease.clock() + CHECKPOINT_SECONDS
+        self.next_yield = self.lease.clock() + YIELD_SECONDS
+        self.next_save = self.lease.clock() + CHECKPOINT_SECONDS
 
     def run(self) -> Generator[Report, None, None]:
         self._start()
@@ -112,14 +109,9 @@ class _Training:
             split: self.learner.family.span(self.config, self.data, split, None).tokens for split in ("valid", "test")
         }
         self.forecast = Forecast(
-            self.segment,
-            self.lease,
-            self.learner,
-            self.pace,
-            evaluation_tokens=min(self.evaluation_tokens, sizes["valid"]),
-            whole_tokens=sum(sizes.values()),
-        )
-        self.forecast.looks += self.segment.curve
+            self.segment, self.lease, self.learner, self.pace,
+            evaluation_tokens=min(self.evaluation_tokens, sizes["valid"]), whole_tokens=sum(sizes.values()),
+        )  # fmt: skip
         self.looks = Looks(self.forecast, self.data, self.evaluation_tokens, sizes, self.recent)
         self.lease.enter("steps")
 

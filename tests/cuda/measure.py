@@ -33,7 +33,7 @@ from model.training.evaluation import evaluate
 from model.training.graph import GraphedLearner, make_learner
 from model.training.learner import Learner, cosines
 from model.training.memory import PeakMemory, prepare_process
-from model.training.schedule import warm_up
+from model.training.time_budget import warm_up
 from tune.devices import MPS
 from tune.search.memory_model import FACTOR, first_overhead
 from tune.step_prices import launches
@@ -464,17 +464,9 @@ def _commit() -> str | None:
 
 TINY = {"d_model": 16, "heads": 2, "layers": 1, "context": 16, "batch_tokens": 64}
 DRY = Bench(
-    device=torch.device("cpu"),
-    shapes=[(16, 2, 1)],
-    seconds=0.0,
-    steps=2,
-    processes=(1,),
-    members=(2,),
-    cohort_tokens=(64, 128),
-    seeds=2,
-    long=5,
-    tiny=TINY,
-)
+    device=torch.device("cpu"), shapes=[(16, 2, 1)], seconds=0.0, steps=2, processes=(1,), members=(2,),
+    cohort_tokens=(64, 128), seeds=2, long=5, tiny=TINY,
+)  # fmt: skip
 REAL = Bench(
     device=torch.device("cuda"), shapes=SHAPES, seconds=0.5, steps=100, processes=(1, 2, 4, 8, 16), members=(8, 16),
     cohort_tokens=(768, 12_288), seeds=5, long=3_500, filling={"batch_tokens": 16_384},

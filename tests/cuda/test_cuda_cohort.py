@@ -1,17 +1,15 @@
 """Trials of one shape on a GPU that is none: few more kernels than one has, and one graph for all."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
 from model.config import Data
 from model.training.cohort import Cohort, can_join
 from model.training.graph import GraphedLearner
 from model.training.learner import Learner
 from tests.cuda.fake_cuda import CUDA, fake_cuda
-from tests.cuda.test_cuda_path import BOTH, FAMILIES, LAUNCHES, LAYERS, config, no_graph
+from tests.cuda.test_cuda_path import BOTH, FAMILIES, LAUNCHES, LAYERS, assert_one_launch_a_step, both_ways, config
 
 MEMBERS, MORE_LAUNCHES = 8, 1.3
 """Of a cohort, and times a learner's kernels that it may have."""
@@ -50,19 +48,6 @@ def steps_of(cohort: Cohort) -> list[list[float]]:
         [x for steps in told for x in (*steps[place].loss.tolist(), steps[place].gradient_norm.item())]
         for place in range(len(cohort.learners))
     ]
-
-
-def both_ways(
-    take: Callable[[], list[list[float]]], monkeypatch: pytest.MonkeyPatch
-) -> list[tuple[list[list[float]], int]]:
-    """What steps tell, and how many were replayed: kernel by kernel, and as they are taken on a GPU."""
-    told = []
-    for ways in ({"graph": no_graph}, {}):
-        with fake_cuda() as seen, monkeypatch.context() as patch:
-            for name, way in ways.items():
-                patch.setattr(torch.cuda, name, way)
-            told.append((take(), seen.launches["graph"]))
-    return told
 
 
 @pytest.mark.parametrize(("family", "changes"), [
@@ -115,14 +100,7 @@ def test_a_replayed_step_of_a_cohort_is_one_launch_without_copy_or_wait(family: 
     with fake_cuda() as seen:
         cohort = cohort_of(family, data, average=0.0)
         cohort.advance([[1.0] * 3])
-        counts = []
-        for steps in (4, 8):
-            seen.clear()
-            cohort.advance([[1.0] * 3] * steps)
-            counts.append((seen.launches.total(), len(seen.copies)))
-            assert not seen.waits
-    (few, copies), (many, again) = counts
-    assert many - few == 4 and copies == again
+        assert_one_launch_a_step(seen, lambda steps: cohort.advance([[1.0] * 3] * steps))
 
 
 @BOTH

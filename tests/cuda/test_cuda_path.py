@@ -45,9 +45,9 @@ def config(family: str, **changes: object) -> Config:
     return Config(family=family, **small | changes)  # type: ignore[arg-type]
 
 
-def learner(family: str, data: dict[str, Data], parts: int = 1, **changes: object) -> Learner:
+def learner(family: str, data: dict[str, Data], **changes: object) -> Learner:
     """With a step behind it."""
-    made = Learner(config(family, **changes), data[family], CUDA, parts)
+    made = Learner(config(family, **changes), data[family], CUDA)
     made.step(1.0)
     return made
 
@@ -77,7 +77,7 @@ def test_a_step_has_few_kernels(family: str, optimizer: str, data: dict[str, Dat
 @BOTH
 def test_parts_of_a_batch_and_a_rehearsal_wait_for_nothing_either(family: str, data: dict[str, Data]) -> None:
     with fake_cuda() as seen:
-        made = learner(family, data, parts=4)
+        made = learner(family, data, micro_batches=4)
         seen.clear()
         made.rehearse()
         made.step(1.0)
@@ -142,43 +142,48 @@ def no_graph(_: object, stream: object) -> None:
     raise RuntimeError("no graph here")
 
 
+def both_ways(take: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, int]]:
+    """What steps tell, and how many were replayed: kernel by kernel, and as they are taken on a GPU."""
+    told = []
+    for ways in ({"graph": no_graph}, {}):
+        with fake_cuda() as seen, monkeypatch.context() as patch:
+            for name, way in ways.items():
+                patch.setattr(torch.cuda, name, way)
+            told.append((take(), seen.launches["graph"]))
+    return told
+
+
 @pytest.mark.parametrize(("family", "changes"), [
     *((each, {}) for each in FAMILIES),
-    ("nanogpt", {"precision": "fp16"}), ("nanogpt", {"optimizer": "adamw"}), ("translation", {"parts": 2}),
+    ("nanogpt", {"precision": "fp16"}), ("nanogpt", {"optimizer": "adamw"}), ("translation", {"micro_batches": 2}),
 ], ids=str)  # fmt: skip
 def test_a_graph_learns_what_is_learned_kernel_by_kernel(
     family: str, changes: dict[str, Any], data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes = dict(changes)
-    parts, losses = changes.pop("parts", 1), []
-    for graphed in (False, True):
-        with fake_cuda() as seen, monkeypatch.context() as patch:
-            if not graphed:
-                patch.setattr(torch.cuda, "graph", no_graph)
-            made = make_learner(config(family, **changes), data[family], CUDA, parts)
-            made.rehearse()
-            losses.append(advanced(made))
-            assert (seen.launches["graph"] == STEPS) == graphed
-    assert losses[0] == losses[1]
+    def take() -> list[float]:
+        made = make_learner(config(family, **changes), data[family], CUDA)
+        made.rehearse()
+        return advanced(made)
+
+    eager, graphed = both_ways(take, monkeypatch)
+    assert eager == (graphed[0], 0) and graphed[1] == STEPS
 
 
 @BOTH
 def test_where_dropout_begins_the_graph_is_made_anew(
     family: str, data: dict[str, Data], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    losses = dict[object, list[float]]()
-    for dropout, graphed in ((0.5, False), (0.5, True), (0.0, True)):
-        with fake_cuda() as seen, monkeypatch.context() as patch:
-            if not graphed:
-                patch.setattr(torch.cuda, "graph", no_graph)
-            two_steps = 2 * 128 / data[family].training_tokens
-            asked = config(family, dropout=dropout, dropout_after=two_steps)
-            made = make_learner(asked, data[family], CUDA)
-            made.rehearse()
-            losses[dropout, graphed] = advanced(made)
-            assert (seen.launches["graph"] > STEPS / 2) == graphed
-    assert losses[0.5, True] == losses[0.5, False] != losses[0.0, True]
-    assert losses[0.5, True][0] == losses[0.0, True][0]
+    def losses(dropout: float) -> list[float]:
+        two_steps = 2 * 128 / data[family].training_tokens
+        made = make_learner(config(family, dropout=dropout, dropout_after=two_steps), data[family], CUDA)
+        made.rehearse()
+        return advanced(made)
+
+    eager, graphed = both_ways(lambda: losses(0.5), monkeypatch)
+    with fake_cuda():
+        without = losses(0.0)
+    assert eager == (graphed[0], 0) and graphed[1] > STEPS / 2
+    assert graphed[0] != without and graphed[0][0] == without[0]
 
 
 def test_no_graph_is_kept_beside_a_step_that_is_taken_anew(
@@ -298,12 +303,16 @@ def test_a_replayed_step_is_one_launch_without_copy_or_wait(family: str, data: d
         made = make_learner(config(family, average=0.0), data[family], CUDA)
         made.rehearse()
         made.advance([1.0])
-        counts = []
-        for steps in (4, 8):
-            seen.clear()
-            made.advance([1.0] * steps)
-            counts.append((seen.launches.total(), len(seen.copies)))
-            assert not seen.waits
+        assert_one_launch_a_step(seen, lambda steps: made.advance([1.0] * steps))
+
+
+def assert_one_launch_a_step(seen: Seen, advance: Callable[[int], object]) -> None:
+    counts = []
+    for steps in (4, 8):
+        seen.clear()
+        advance(steps)
+        counts.append((seen.launches.total(), len(seen.copies)))
+        assert not seen.waits
     (few, copies), (many, again) = counts
     assert many - few == 4 and copies == again
 

@@ -21,7 +21,7 @@ from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES, Family, add
 from model.nn.precision import native, tell, upstreams
 from model.training.checkpoint import trained_model
-from model.training.evaluation import score, translated_of
+from model.training.evaluation import score, translated
 from model.training.learner import Learner
 from model.training.memory import MemoryLimit, prepare_process, ran_out
 from model.training.time_budget import CHECKPOINT_BYTES, DISK_BYTES, FIRST_SECONDS, Segment
@@ -142,7 +142,7 @@ class TrainingTrial(LeasedTrial):
         """With the quality of the first translations of the validation split."""
         tokenizer = Tokenizer.from_json(data.tokenizer)
         model = trained_model(self._config, checkpoint, tokenizer, torch.device(self._place.device))
-        chunks = translated_of(model, tokenizer, data, data.valid, SENTENCES, in_time)
+        chunks = translated(model, tokenizer, data, data.valid, SENTENCES, in_time)
         found = score([pair for chunk in chunks for pair in chunk])
         return dataclasses.replace(report, bleu=found.bleu, chrf=found.chrf)
 

@@ -27,7 +27,7 @@ from model.data.batches import IGNORED, Batch
 from model.training.ddp import ParallelLearner, make_learner, mean_over_ranks, ranks, sampled
 from model.training.learner import Learner, Step
 from model.training.muon import begin_moments
-from model.training.schedule import warm_up
+from model.training.time_budget import warm_up
 from tune.arithmetic import Interval
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices

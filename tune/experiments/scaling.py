@@ -9,7 +9,7 @@ from typing import Any
 from kernels.timing import interval
 from model.training.ddp import ParallelLearner, agreement, make_learner, ranks
 from model.training.learner import Learner
-from model.training.schedule import warm_up
+from model.training.time_budget import warm_up
 from tune.arithmetic import Interval, ratio
 from tune.backend.worker_group import Place, Said
 from tune.devices import Devices

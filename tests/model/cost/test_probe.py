@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import random
 import signal
 import time
 from dataclasses import replace
@@ -15,16 +14,8 @@ import torch
 from model.config import Config
 from model.cost import probe as fitting
 from model.cost.probe import FITS, KILLED, RAN_OUT, TOO_LATE, Order, try_batch
-from model.data.dataset import TextData
-from tests.model.conftest import prepared
 
 CONFIG = Config(family="nanogpt", d_model=16, heads=4, layers=2, context=16, batch_tokens=64)
-
-
-@pytest.fixture(scope="module")
-def data() -> TextData:
-    text = "".join(random.Random(0).choices("abcdefgh ", k=40_000))
-    return prepared(text, text[:900])
 
 
 def order(rows: int, **changes: Any) -> Order:
@@ -40,34 +31,34 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
 
 
-def test_a_batch_that_fits_tells_its_epoch_and_its_memory(data):
-    found = try_batch(order(32, share=0.5), data)
+def test_a_batch_that_fits_tells_its_epoch_and_its_memory(text_data):
+    found = try_batch(order(32, share=0.5), text_data)
     assert found["ended"] == FITS and found["share"] == pytest.approx(0.5, abs=0.05)
     assert 0 < found["tensor_bytes"] < found["memory_bytes"] < 300_000_000
     assert found["epoch_seconds"] * found["share"] < found["seconds"]
 
 
-def test_memory_that_runs_out_is_no_error(data, forked):
-    config = replace(CONFIG, d_model=256, layers=8, batch_tokens=2000 * CONFIG.context)  # gigabytes
-    assert try_batch(order(2000, config=config, limit=100_000_000), data)["ended"] == RAN_OUT
+def test_memory_that_runs_out_is_no_error(text_data, forked):
+    config = replace(CONFIG, d_model=256, layers=8, batch_tokens=1500 * CONFIG.context)  # gigabytes
+    assert try_batch(order(1500, config=config, limit=100_000_000), text_data)["ended"] == RAN_OUT
 
 
-def test_an_error_of_another_kind_is_told(data, forked):
+def test_an_error_of_another_kind_is_told(text_data, forked):
     with pytest.raises(ValueError, match=r"failed: UserError: .*fewer than a batch"):
-        try_batch(order(100_000), data)
+        try_batch(order(100_000), text_data)
 
 
 def die(*_: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_process_that_was_killed_is_told_apart(data, forked, monkeypatch):
+def test_a_process_that_was_killed_is_told_apart(text_data, forked, monkeypatch):
     monkeypatch.setattr(fitting, "_life", die)
-    assert try_batch(order(4), data) == {"ended": KILLED, "why": "SIGKILL", "seconds": ANY}
+    assert try_batch(order(4), text_data) == {"ended": KILLED, "why": "SIGKILL", "seconds": ANY}
 
 
-def test_no_process_outlives_its_time(data, forked, monkeypatch):
+def test_no_process_outlives_its_time(text_data, forked, monkeypatch):
     monkeypatch.setattr(fitting, "_life", lambda *_: time.sleep(600))
     before = multiprocessing.active_children()
-    found = try_batch(order(4, seconds=0.2), data)
+    found = try_batch(order(4, seconds=0.2), text_data)
     assert found["ended"] == TOO_LATE and {*multiprocessing.active_children()} <= {*before}

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import tokenizers
 
-from model.data.corpus import PairCorpus, TextCorpus, load_text
-from model.data.dataset import SMALL_VOCABULARY, count_words, prepare_pairs, prepare_text
+from model.data.corpus import TextCorpus, load_text
+from model.data.dataset import SMALL_VOCABULARY, count_words, prepare_text
 from model.data.tokenizer import UNKNOWN_CHARACTER, CharacterTokenizer, SubwordTokenizer, Tokenizer
+from tests.model.conftest import prepared_pairs
 
 TRAINED_ON = ["The boy does not eat.", "El niño no come.", "¿Qué come la niña?", "What does the girl eat?"] * 20
 
@@ -134,9 +135,8 @@ def test_the_vocabulary_is_learned_from_the_training_split_only() -> None:
     data = prepare_text(replace(text_corpus("abc" * 999), valid=["abz"], test=["yca"]))
     assert data.vocabulary == 4 and data.valid.tolist()[-1] == data.test.tolist()[0] == 3
     pairs = [(f"one {i}", f"uno {i}") for i in range(500)]
-    corpus = PairCorpus(name="", sha256="", builtin=False, train=pairs, valid=pairs[:9], test=pairs[:9])
-    other = replace(corpus, valid=[("quixotic zebra", "cebra quijotesca")] * 99)
-    assert prepare_pairs(corpus).tokenizer == prepare_pairs(other).tokenizer
+    one, other = (prepared_pairs(pairs, valid, pairs[:9]) for valid in (pairs[:9], [("quixotic", "cebra")] * 99))
+    assert one.tokenizer == other.tokenizer
 
 
 @pytest.mark.parametrize("longest", [40, 1 << 16])
@@ -204,20 +204,11 @@ def words_of(words: list[str]) -> list[str]:
     return [f"{word}\n" * (1_000 // (len(word) + 1)) for word in words]
 
 
-def test_lines_are_tokenized_some_at_a_time_and_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("model.data.corpus.CHUNK", 7)
-    text = "one line\n\nand another " * 50
-    data = prepare_text(text_corpus(text))
-    assert Tokenizer.from_json(data.tokenizer).decode(data.train) == text
-
-
 @pytest.mark.parametrize("chunk", [7, 10_000])
 def test_pairs_keep_their_sentences_and_counts(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setattr("model.data.corpus.CHUNK", chunk)
     pairs = [(f"the boy {i}", f"¿el niño {i}?") for i in range(300)]
-    data = prepare_pairs(
-        PairCorpus(name="", sha256="", builtin=False, train=pairs, valid=pairs[:50], test=pairs[50:80])
-    )
+    data = prepared_pairs(pairs, pairs[:50], pairs[50:80])
     tokenizer = Tokenizer.from_json(data.tokenizer)
     assert (data.pad, data.bos, data.eos) == (tokenizer.pad, tokenizer.bos, tokenizer.eos)
     assert data.vocabulary <= SMALL_VOCABULARY

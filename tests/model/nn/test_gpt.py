@@ -88,7 +88,7 @@ def upstream_checkpoint(*, bias):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_an_upstream_checkpoint_gives_upstreams_logits_and_has_its_names_and_shapes(bias):
+def test_an_upstream_checkpoint_gives_upstreams_logits_and_upstream_gets_it_back(bias):
     checkpoint = upstream_checkpoint(bias=bias)
     model = GPT(config("nanogpt", bias=bias))
     model.load_state_dict(checkpoint["model"])
@@ -96,24 +96,14 @@ def test_an_upstream_checkpoint_gives_upstreams_logits_and_has_its_names_and_sha
     logits = model.eval()(tokens)
     expected = torch.stack([reference_logits(checkpoint["model"], row, H) for row in tokens.tolist()])
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("bias", [False, True])
-def test_what_upstream_gave_it_gets_back(bias):
-    checkpoint = upstream_checkpoint(bias=bias)
-    model = GPT(config("nanogpt", bias=bias))
-    model.load_state_dict(checkpoint["model"])
     back = model.to_upstream()
     assert back["model_args"] == checkpoint["model_args"] and back["model"].keys() == checkpoint["model"].keys()
     assert all(torch.equal(back["model"][name], tensor) for name, tensor in checkpoint["model"].items())
+
+
+def test_the_modern_network_is_none_of_upstreams():
     with pytest.raises(UserError, match=r"^model: its architecture is 'modern': .*--set architecture=nanogpt$"):
         GPT(config("modern")).to_upstream()
-
-
-def test_upstreams_head_is_tied_and_the_modern_one_is_not():
-    upstream, modern = GPT(config("nanogpt")), GPT(config("modern"))
-    assert upstream.lm_head.weight is upstream.transformer.wte.weight
-    assert modern.lm_head.weight is not modern.transformer.wte.weight
 
 
 def test_upstream_draws_the_same_weights_from_the_same_seed():

@@ -12,7 +12,6 @@ from model.nn.precision import (
     Linear,
     compute_dtype,
     native,
-    on_threads,
     prepare,
     scaler,
     set_compute,
@@ -25,13 +24,6 @@ def switches():
     before = torch.backends.mkldnn.matmul.fp32_precision
     yield
     torch.backends.mkldnn.matmul.fp32_precision = before
-
-
-def test_threads_are_the_processs_again_afterwards():
-    threads = torch.get_num_threads()
-    with on_threads(threads + 1):
-        assert torch.get_num_threads() == threads + 1
-    assert torch.get_num_threads() == threads
 
 
 def small_model():

@@ -77,12 +77,6 @@ def test_padding_changes_nothing():
         torch.testing.assert_close(logits[row : row + 1], alone)
 
 
-def test_without_padding_no_mask_is_the_same():
-    model, source, target = translator(), torch.randint(WORDS, (B, S)), torch.randint(WORDS, (B, T))
-    unpadded = torch.ones(B, S, dtype=torch.bool)
-    torch.testing.assert_close(whole(model, source, None, target), whole(model, source, unpadded, target))
-
-
 def test_each_source_word_counts():
     model, source, target = translator(), torch.randint(WORDS, (1, S)), torch.randint(WORDS, (1, T))
     for place in range(S):

@@ -44,10 +44,15 @@ def alone(config: Config, data: Data, steps: int = STEPS) -> tuple[list[float], 
 
 
 @pytest.fixture(scope="module")
-def known(small: Small) -> Known:
+def configs(small: Small) -> list[Config]:
+    """Of the members."""
+    return [replace(small[0], **change) for change in CHANGES]
+
+
+@pytest.fixture(scope="module")
+def known(configs: list[Config], small: Small) -> Known:
     """What each member learns alone."""
-    config, data = small
-    return [alone(replace(config, **change), data) for change in CHANGES]
+    return [alone(config, small[1]) for config in configs]
 
 
 def together(cohort: Cohort, steps: range) -> list[list[float]]:
@@ -72,6 +77,12 @@ def same(one: Learner, other: Learner) -> bool:
     return weights and kept and one.state() == other.state()
 
 
+def assert_each_as_alone(configs: list[Config], data: Data, known: Known) -> None:
+    cohort = cohort_of(configs, data)
+    assert together(cohort, range(STEPS)) == [losses for losses, _ in known]
+    assert all(same(*both) for both in zip(cohort.learners, (learner for _, learner in known), strict=True))
+
+
 @pytest.mark.parametrize(
     ("small", "changed"),
     [("nanogpt", {"precision": "bf16"}), ("nanogpt", {"optimizer": "adamw"}), ("translation", {"micro_batches": 2})],
@@ -80,23 +91,15 @@ def same(one: Learner, other: Learner) -> bool:
 def test_members_learn_what_each_learns_alone_by_other_arithmetic(small: Small, changed: dict[str, Any]) -> None:
     config, data = small
     configs = [replace(config, **changed, **change) for change in CHANGES]
-    cohort = cohort_of(configs, data)
-    losses = together(cohort, range(STEPS))
-    for place, each in enumerate(configs):
-        known, learner = alone(each, data)
-        assert losses[place] == known and same(cohort.learners[place], learner)
+    assert_each_as_alone(configs, data, [alone(each, data) for each in configs])
 
 
-def test_members_learn_what_each_learns_alone(small: Small, known: Known) -> None:
-    config, data = small
-    cohort = cohort_of([replace(config, **change) for change in CHANGES], data)
-    assert together(cohort, range(STEPS)) == [losses for losses, _ in known]
-    assert all(same(*both) for both in zip(cohort.learners, (learner for _, learner in known), strict=True))
+def test_members_learn_what_each_learns_alone(small: Small, configs: list[Config], known: Known) -> None:
+    assert_each_as_alone(configs, small[1], known)
 
 
-def test_many_steps_at_once_are_those_taken_one_by_one(small: Small, known: Known) -> None:
-    config, data = small
-    cohort = cohort_of([replace(config, **change) for change in CHANGES], data)
+def test_many_steps_at_once_are_those_taken_one_by_one(small: Small, configs: list[Config], known: Known) -> None:
+    cohort = cohort_of(configs, small[1])
     at_once = cohort.advance([[factor(step)] * len(CHANGES) for step in range(STEPS)])
     assert [step.loss.tolist() for step in at_once] == [losses for losses, _ in known]
 
@@ -105,17 +108,13 @@ def test_each_has_its_dropout_from_where_its_own_text_is_no_longer_new(small: Sm
     config, data = small
     begins = [(step + 0.5) * config.batch_tokens / data.training_tokens for step in (2, 5, 5)]
     configs = [replace(config, **change, dropout_after=at) for change, at in zip(CHANGES, begins, strict=True)]
-    cohort = cohort_of(configs, data)
-    losses = together(cohort, range(STEPS))
-    for place, each in enumerate(configs):
-        known, learner = alone(each, data)
-        assert losses[place] == known and same(cohort.learners[place], learner)
+    assert_each_as_alone(configs, data, [alone(each, data) for each in configs])
 
 
-def test_who_leaves_goes_on_as_alone_and_so_do_those_that_stay(small: Small, known: Known) -> None:
-    config, data = small
-    configs = [replace(config, **change) for change in CHANGES]
-    cohort = cohort_of(configs, data)
+def test_who_leaves_goes_on_as_alone_and_so_do_those_that_stay(
+    small: Small, configs: list[Config], known: Known
+) -> None:
+    cohort = cohort_of(configs, small[1])
     losses = together(cohort, range(3))
     left = cohort.leave(0)
     losses[0] += [left.step(factor(step)).loss.item() for step in range(3, STEPS)]
@@ -126,10 +125,9 @@ def test_who_leaves_goes_on_as_alone_and_so_do_those_that_stay(small: Small, kno
 
 
 def test_who_joins_late_from_a_checkpoint_of_another_cohort_goes_on_as_alone(
-    small: Small, known: Known, tmp_path: Path
-) -> None:  # fmt: skip
-    config, data = small
-    configs = [replace(config, **change) for change in CHANGES]
+    small: Small, configs: list[Config], known: Known, tmp_path: Path
+) -> None:
+    data = small[1]
     cohort = cohort_of(configs, data)
     losses = together(cohort, range(3))
     saved = cohort.save(2, tmp_path, {})
@@ -143,18 +141,14 @@ def test_who_joins_late_from_a_checkpoint_of_another_cohort_goes_on_as_alone(
     assert losses[2] == known[2][0] and same(other.learners[1], known[2][1])
 
 
-def test_what_a_member_does_is_nothing_to_the_others(small: Small, known: Known) -> None:
-    config, data = small
-    configs = [replace(config, **change) for change in CHANGES]
+def test_what_a_member_does_is_nothing_to_the_others(small: Small, configs: list[Config], known: Known) -> None:
     wild = [configs[0], replace(configs[1], learning_rate=1e6), configs[2]]
-    calm, beside = [losses for losses, _ in known], together(cohort_of(wild, data), range(STEPS))
+    calm, beside = [losses for losses, _ in known], together(cohort_of(wild, small[1]), range(STEPS))
     assert calm[1] != beside[1] and [calm[0], calm[2]] == [beside[0], beside[2]]
 
 
-def test_epochs_end_for_each_at_its_own_time_and_one_alone_is_a_cohort_too(small: Small) -> None:
-    config, data = small
-    configs = [replace(config, **change) for change in CHANGES]
-    cohorts = cohort_of(configs, data), cohort_of(configs[2:], data)
+def test_epochs_end_for_each_at_its_own_time_and_one_alone_is_a_cohort_too(small: Small, configs: list[Config]) -> None:
+    cohorts = cohort_of(configs, small[1]), cohort_of(configs[2:], small[1])
     for cohort in cohorts:
         late = cohort.learners[-1].batches
         late.load_state(late.state() | {"batch": len(late) - 4})

@@ -1,4 +1,6 @@
-"""An evaluation: the same for everyone who asks for the same, and true to its definition."""
+"""An evaluation: the same for everyone who asks for the same, and true to its definition; BLEU is of the same sentences
+for every model, from the first to the last of the test split.
+"""
 
 import json
 import math
@@ -10,11 +12,14 @@ from torch.nn import functional as F
 
 from model.config import Config, build_model
 from model.data import batches
-from model.data.batches import IGNORED, evaluation_batches
+from model.data.batches import IGNORED, evaluation_batches, span
 from model.data.dataset import PairData, TextData
+from model.data.tokenizer import Tokenizer
 from model.families import FAMILIES
-from model.training.evaluation import evaluate, of_totals
+from model.training import evaluation
+from model.training.evaluation import CHUNK, chunks, evaluate, score, translated
 from tests.cuda.fake_cuda import CPU, CUDA, fake_cuda
+from tune.reports import Evaluation
 
 
 def trained(config: Config, data: TextData | PairData) -> torch.nn.Module:
@@ -101,19 +106,55 @@ def test_refused_before_a_batch_it_gives_nothing(small_text: Config, text_data: 
     assert model.training
 
 
-def test_bits_are_counted_in_the_text(small_text: Config, text_data: TextData) -> None:
+def test_figures_a_character_and_a_word_are_counted_in_the_text(small_text: Config, text_data: TextData) -> None:
     found = evaluate(trained(small_text, text_data), small_text, text_data, "valid")
     assert found is not None
     assert found.bits_per_character == pytest.approx(found.loss / math.log(2))  # one token a character
-
-
-def test_figures_follow_from_sums() -> None:
-    found = of_totals(nats=math.log(2) * 100, hits=25, tokens=50, characters=200, words=40, seconds=1.0)
-    assert found.loss == pytest.approx(2 * math.log(2)) and found.perplexity == pytest.approx(4.0)
-    assert found.bits_per_character == pytest.approx(0.5) and found.accuracy == 0.5
-    assert found.nats_per_word == pytest.approx(2.5 * math.log(2))
+    words = span(text_data, "valid", None, context=small_text.context).words
+    assert found.nats_per_word == pytest.approx(found.loss * found.tokens / words)
 
 
 def test_a_hopeless_loss_overflows_nothing() -> None:
-    assert math.isfinite(of_totals(1e9, 0, 1, 1, 1, 0.0).perplexity)
-    assert math.isnan(of_totals(float("nan"), 0, 1, 1, 1, 0.0).perplexity)
+    assert math.isfinite(Evaluation(loss=1e9).perplexity) and math.isnan(Evaluation(loss=math.nan).perplexity)
+
+
+def references(config: Config, data: PairData) -> list[str]:
+    """Of all chunks; as many as are announced, none longer than CHUNK."""
+    model, tokenizer = trained(config, data).eval(), Tokenizer.from_json(data.tokenizer)
+    found = list(translated(model, tokenizer, data, data.test, evaluation.SENTENCES))
+    assert len(found) == chunks(data) and all(0 < len(chunk) <= CHUNK for chunk in found)
+    return [reference for chunk in found for _, reference in chunk]
+
+
+def test_every_model_translates_the_same_sentences_of_the_test_split(
+    small_pairs: Config, pair_data: PairData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "SENTENCES", 2 * CHUNK + 1)
+    found = references(small_pairs, pair_data)
+    assert len(found) == 2 * CHUNK + 1
+    test, tokenizer = pair_data.test.target, Tokenizer.from_json(pair_data.tokenizer)
+    ends = (test.tokens[: test.offsets[1]], test.tokens[test.offsets[-2] :])
+    assert [found[0], found[-1]] == [tokenizer.decode(ids[1:-1].tolist()) for ids in ends]
+    assert references(small_pairs, pair_data) == found
+
+
+def test_a_small_split_is_translated_whole(pair_data: PairData) -> None:
+    assert (chunks(pair_data) - 1) * CHUNK < len(pair_data.test) <= chunks(pair_data) * CHUNK
+
+
+def test_as_many_sentences_of_another_split_as_are_asked_for(small_pairs: Config, pair_data: PairData) -> None:
+    model, tokenizer = trained(small_pairs, pair_data).eval(), Tokenizer.from_json(pair_data.tokenizer)
+    found = [pair for chunk in translated(model, tokenizer, pair_data, pair_data.valid, 5) for pair in chunk]
+    valid = pair_data.valid.target
+    first = tokenizer.decode(valid.tokens[: valid.offsets[1]][1:-1].tolist())
+    assert len(found) == 5 and found[0][1] == first
+
+
+def test_a_translation_that_is_its_reference_has_the_highest_score() -> None:
+    sentences = ["Tengo un gato negro en casa .", "No lo sé , pero lo sabré mañana ."]
+    best = score([(sentence, sentence) for sentence in sentences])
+    worse = score([(sentences[0], sentences[0]), ("Lo sabré mañana .", sentences[1])])
+    none = score([("x", sentence) for sentence in sentences])
+    assert best.bleu == pytest.approx(100) and best.chrf == pytest.approx(100)
+    assert best.bleu > worse.bleu > none.bleu and best.chrf > worse.chrf > none.chrf
+    assert best.sentences == 2 and "nrefs:1" in best.signature

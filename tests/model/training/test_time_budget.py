@@ -15,8 +15,7 @@ from model.config import Config
 from model.data.dataset import TextData
 from model.training import checkpoint as checkpoints
 from model.training.learner import Learner
-from model.training.schedule import Decay, warm_up
-from model.training.time_budget import FIRST_SECONDS, WARM, Forecast, Lease, Pace, Segment
+from model.training.time_budget import FIRST_SECONDS, WARM, Decay, Forecast, Lease, Pace, Segment, warm_up
 from model.training.train import train
 from tests.model.conftest import SUBSET, Script
 from tune.reports import Report

@@ -15,7 +15,7 @@ from model.data.dataset import TextData
 from model.training import checkpoint as checkpoints
 from model.training import train as training
 from model.training.learner import Step
-from model.training.looks import EXPLODED, Recent
+from model.training.looks import Recent
 from model.training.time_budget import WARM, Segment
 from model.training.train import train
 from tests.model.conftest import SUBSET, Script
@@ -30,12 +30,16 @@ def same_weights(one: Report, other: Report) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-@pytest.mark.parametrize(("family", "architecture"), [("text", "modern"), ("text", "nanogpt"), ("pairs", "modern")])
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [("text", {}), ("text", {"architecture": "nanogpt"}), ("text", {"optimizer": "sgd"}), ("pairs", {})],
+    ids=str,
+)
 def test_resumed_equals_uninterrupted_bit_for_bit(
-    family: str, architecture: str, small: dict[str, tuple], tmp_path: Path, run: Life
+    family: str, changes: dict[str, str], small: dict[str, tuple], tmp_path: Path, run: Life
 ) -> None:
     config, data = small[family]
-    config = replace(config, architecture=architecture)
+    config = replace(config, **changes)
     through = run(config, data, tmp_path / "a", steps=12)[-1]
     first = run(config, data, tmp_path / "b", steps=5)[-1]
     torch.manual_seed(99)
@@ -63,7 +67,7 @@ def test_resumed_in_the_middle_of_its_decay_equals_uninterrupted(
     assert same_weights(through, resumed) and resumed.test.loss == through.test.loss
 
 
-@pytest.mark.parametrize("broken", [math.nan, 50.0])
+@pytest.mark.parametrize("broken", [math.nan, math.inf, 50.0])
 def test_divergence_ends_a_trial_at_once(broken: float, clock: Script, life: Life) -> None:
     clock.learns, clock.loss = False, lambda step: broken if step > 30 else 1.0
     last = life(steps=1000)[-1]
@@ -71,8 +75,8 @@ def test_divergence_ends_a_trial_at_once(broken: float, clock: Script, life: Lif
     assert last.training_seconds <= 3.0 + 3 * training.YIELD_SECONDS
 
 
-def test_a_loss_that_rises_once_is_no_divergence(clock: Script, life: Life) -> None:
-    clock.learns, clock.loss = False, lambda step: 100.0 if step == 35 else 1.0
+def test_a_loss_that_rises_now_and_then_is_no_divergence(clock: Script, life: Life) -> None:
+    clock.learns, clock.loss = False, lambda step: 100.0 if step in (35, 70) else 1.0
     assert life(steps=100)[-1].ended == "rung"
 
 
@@ -94,14 +98,6 @@ def test_a_look_gives_the_mean_of_the_losses_since_the_last_one_and_their_speed(
     recent.forget_tokens()
     assert look(recent, 1.0).tokens_per_second == 10.0
     assert recent.train_loss == 1.0 and recent.first_loss == 4.0
-
-
-def test_a_loss_diverges_where_it_is_no_number_or_stays_far_above_the_first() -> None:
-    assert all(look(look(Recent(), 4.0), loss).diverged for loss in (math.nan, math.inf))
-    high = 4.0 + 2 * EXPLODED
-    once = look(look(look(Recent(), 4.0), high), 4.0)
-    assert not once.diverged
-    assert not look(once, high).diverged and look(once, high).diverged
 
 
 def test_closing_early_leaves_only_whole_checkpoints(

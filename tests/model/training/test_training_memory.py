@@ -14,8 +14,7 @@ import torch
 from model.config import Config
 from model.cost.memory_estimate import memory_estimate
 from model.data.batches import batch_shape
-from model.data.corpus import TextCorpus
-from model.data.dataset import PairData, TextData, prepare_text
+from model.data.dataset import PairData, TextData
 from model.families import FAMILIES
 from model.nn.precision import prepare
 from model.training import checkpoint as checkpoints
@@ -23,7 +22,7 @@ from model.training import looks
 from model.training.learner import Learner
 from model.training.memory import MemoryLimit, prepare_process, ran_out
 from tests.forked import FORKING
-from tests.model.conftest import Script
+from tests.model.conftest import Script, assert_parts_add_up, prepared
 from tune.reports import Report
 from tune.search.memory_model import FACTOR, first_overhead
 
@@ -96,30 +95,12 @@ def steps(learner: Learner, count: int = 3) -> list[float]:
     return [learner.step(1.0).loss.item() for _ in range(count)]
 
 
-def gradients(learner: Learner) -> list[torch.Tensor]:
-    """Those that the first step is taken with."""
-    found: list[torch.Tensor] = []
-
-    step = learner.optimizer.step
-
-    def keep() -> None:
-        found.extend(weight.grad.clone() for group in learner.optimizer.param_groups for weight in group["params"])
-        step()
-
-    learner.optimizer.step = keep
-    learner.step(1.0)
-    return found
-
-
 @pytest.mark.parametrize("family", ["text", "pairs"])
 @pytest.mark.parametrize("micro_batches", [3, 64])
 def test_parts_of_a_batch_make_the_step_of_the_whole(family: str, small: dict[str, tuple], micro_batches: int) -> None:
     """The gradients, that is: where one is next to nothing, the optimizer makes a whole step of its rounding."""
     config, data = small[family]
-    config = replace(config, dropout=0.0)
-    whole, parts = Learner(config, data, CPU), Learner(config, data, CPU, micro_batches)
-    for one, other in zip(gradients(whole), gradients(parts), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5 * float(one.abs().max()))
+    assert_parts_add_up(replace(config, dropout=0.0), data, micro_batches)
 
 
 def short_of_memory(monkeypatch: pytest.MonkeyPatch, most_rows: int) -> list[int]:
@@ -278,8 +259,7 @@ def under_a_limit() -> None:
     """What a process of its own does."""
     gc.freeze()  # what it began with is not looked through each time that memory runs out
     text = "the cat sat on a mat and saw another bird. " * 1000
-    held_out = [text[:999]]
-    data = prepare_text(TextCorpus(name="", sha256="", builtin=True, train=[text], valid=held_out, test=held_out))
+    data = prepared(text, text[:999])
     prepare_process(1)
     limit = MemoryLimit(300 * MEGABYTE, CPU)
     limit.begin()

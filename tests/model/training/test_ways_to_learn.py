@@ -3,7 +3,6 @@
 import itertools
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,18 +13,10 @@ from torch import Tensor
 from model.config import Config
 from model.cost.allocations import count_allocations, step_ratio
 from model.data.dataset import TextData
-from model.training import checkpoint as checkpoints
 from model.training.learner import MOMENTUM, Learner
-from model.training.time_budget import Segment
-from model.training.train import train
+from tests.model.conftest import gradients
 
 CPU = torch.device("cpu")
-
-
-def gradients(learner: Learner) -> dict[str, Tensor]:
-    """Of the first batch, in training."""
-    learner._gradients(learner.batches.some())
-    return {name: parameter.grad.clone() for parameter, name in learner.names.items()}
 
 
 def weights(learner: Learner) -> dict[str, Tensor]:
@@ -71,31 +62,12 @@ def test_checkpointing_keeps_less_and_the_gradients_are_the_same(
         torch.testing.assert_close(found[True][name], gradient)
 
 
-def test_descent_goes_on_from_its_checkpoint_as_if_it_had_not_ended(
-    small_text: Config, text_data: TextData, tmp_path: Path, warm: None
+def test_a_recipe_says_of_how_many_parts_a_batch_is_and_they_allocate_more_often(
+    small_text: Config, text_data: TextData
 ) -> None:
-    config = replace(small_text, optimizer="sgd")
-
-    def trained(folder: Path, steps: int, checkpoint: Path | None = None) -> Path:
-        *_, last = train(
-            config, text_data, Segment(device_seconds=1e6, steps=steps), folder=folder, checkpoint=checkpoint,
-            evaluation_tokens=256,
-        )  # fmt: skip
-        return Path(str(last.checkpoint))
-
-    through = checkpoints.load(trained(tmp_path / "a", 4))
-    resumed = checkpoints.load(trained(tmp_path / "b", 4, trained(tmp_path / "b", 2)))
-    assert {name.rsplit(".")[-1] for name in through.tensors} >= {"momentum_buffer"}
-    assert all(torch.equal(through.tensors[name], value) for name, value in resumed.tensors.items())
-
-
-def test_parts_of_a_batch_add_up_to_the_whole_and_allocate_more_often(small_text: Config, text_data: TextData) -> None:
     config = replace(small_text, architecture="nanogpt", dropout=0.0, optimizer="sgd")
     whole, cut = (replace(config, micro_batches=parts) for parts in (1, 4))
-    found = gradients(Learner(cut, text_data, CPU))
     assert Learner(cut, text_data, CPU).micro_batches == 4
-    for name, gradient in gradients(Learner(whole, text_data, CPU)).items():
-        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6)
     one, four = (count_allocations(partial(Learner, each, text_data, CPU), CPU) for each in (whole, cut))
     assert four.count > 2 * one.count > 0 and one.peak_bytes > 0
 
