@@ -70,7 +70,7 @@ SLOW = {
     *("test_compiled", "test_ddp", "test_probe", "test_train", "test_training_memory", "test_ablation"),
     "test_ways_to_learn",
     *("test_cuda_simulator", "test_implementations", "test_wheel", "test_ends", "test_sleep"),
-    *("test_corpora", "test_hub", "test_plan", "test_state", "test_suggest", "test_queries"),
+    *("test_corpora", "test_hub", "test_bad_input", "test_plan", "test_state", "test_suggest", "test_queries"),
     *("test_browser", "test_hparams", "test_tensorboard", "test_report", "test_figures"),
     *("test_entries", "test_speed", "test_large_batch", "test_cuda_path"),
     *(

@@ -61,20 +61,17 @@ def test_its_dimensions_can_be_fixed_and_its_name_is_one_to_choose() -> None:
         Settings(budget="60s", fix="width=5")
 
 
-def test_its_own_values_are_not_those_that_vary_frees_for_others(tmp_path: Path) -> None:
+def test_its_own_values_are_not_those_that_vary_frees_for_others(text: Path) -> None:
     register("made")(made(space={"width": (4, 8), "learning_rate": (1e-3, 1e-2)}))
-    (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 500)
-    settings = Settings(budget="1h", families="made,nanogpt", vary="learning_rate", text_corpus=tmp_path / "text.txt")
+    settings = Settings(budget="1h", families="made,nanogpt", vary="learning_rate", text_corpus=text)
     spaces = survey(settings, CORE).spaces
     assert spaces["made"].dimensions["learning_rate"] == (1e-3, 1e-2)
     assert len(spaces["nanogpt"].dimensions["learning_rate"]) == 5
 
 
-def test_it_is_planned_like_the_others(tmp_path: Path) -> None:
+def test_it_is_planned_like_the_others(text: Path) -> None:
     register("made")(made())
-    (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 500)
-    asked = {"text_corpus": tmp_path / "text.txt", "vary": "learning_rate", "devices": 1}
-    plan = make_plan(Settings(budget="2m", families="made", **asked))
+    plan = make_plan(Settings(budget="2m", families="made", text_corpus=text, vary="learning_rate", devices=1))
     assert plan.families["made"].started > 3
     assert sum(plan.spending.values()) == pytest.approx(120)
 

@@ -6,7 +6,8 @@ from threading import Barrier
 
 import pytest
 
-from tune.flags import families_text, parse_families
+from tune.cli import parser
+from tune.flags import families_text, flag_words, parse_families
 from tune.own_space import made_space
 from tune.settings import OF_A_LOOP, Settings
 
@@ -41,7 +42,6 @@ def test_families_take_their_shares():
         ({"families": {"translation": float("nan"), "nanogpt": 0.5}}, "--families: .* above 0"),
         ({"families": {}}, "--families"),
         ({"vary": ("batch_tokens",), "rungs": "tokens"}, "--vary: 'batch_tokens' makes steps of unequal tokens"),
-        ({"trials_per_gpu": 0}, "--trials-per-gpu: '0' is too few: write 1 or more, or auto"),
         ({"seed": 2**32}, "--seed: '4294967296'"),
         ({"confirm": 1}, "--confirm: '1' is too few: .*write 2"),
         ({"objective": "size"}, "--objective: 'size' is not there: choose loss or front"),
@@ -135,10 +135,12 @@ EVERYTHING = {
 }
 
 
-def test_what_is_stored_gives_the_same_settings_again_but_for_what_a_run_is_told_anew(tmp_path):
+def test_what_is_stored_is_as_it_is_typed_and_gives_the_same_settings_again_but_for_what_a_run_is_told_anew(tmp_path):
     for changes in ({}, {"objective": "front"}, EVERYTHING):
         original = settings(**changes, out=tmp_path)
-        assert Settings.from_stored(json.loads(json.dumps(original.stored())), out=tmp_path) == original
+        stored = json.loads(json.dumps(original.stored()))
+        assert Settings.from_stored(stored, out=tmp_path) == original
+        assert vars(parser(Settings).parse_args(flag_words(stored))) == stored
     left_out = {each.name for each in fields(Settings)} - set(original.stored())
     assert left_out == {"out", "resume", "config", "address", "plan", "load", *OF_A_LOOP, "train"}
 
