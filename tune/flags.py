@@ -33,14 +33,10 @@ class Flag:
     on_resume: bool = False  # may differ from the study's own
 
 
-def typed(about: str, **rest: Any) -> dict[str, Flag]:
-    """The metadata of a field that is typed as a flag."""
-    return {"flag": Flag(about=about, **rest)}
-
-
 def flag_field(about: str, *, default: Any = MISSING, default_factory: Any = MISSING, **rest: Any) -> Any:
-    """Such a field."""
-    return field(default=default, default_factory=default_factory, metadata=typed(about, **rest))
+    """A field that is typed as a flag."""
+    metadata = {"flag": Flag(about=about, **rest)}
+    return field(default=default, default_factory=default_factory, metadata=metadata)
 
 
 def flag_of(setting: Field[Any]) -> Flag:
