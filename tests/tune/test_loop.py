@@ -153,18 +153,12 @@ def test_a_metric_that_is_not_finite_ends_the_trial(world: World, loss: float) -
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
-def test_what_it_had_before_counts_and_is_not_saved_over(world: World, loss: float) -> None:
+@pytest.mark.parametrize("always", [True, False])
+def test_what_it_had_before_counts_and_is_not_saved_over(world: World, loss: float, always: bool) -> None:
     world.report(3.0)
-    world.report(loss, save=saving(0))
+    world.lease.report({"loss": loss}, None, saving(0), always=always)
     said = world.heard[-1]
     assert world.lease.done() and (said["ended"], said["best"], said["checkpoint"]) == ("returned", 3.0, None)
-
-
-@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_never_the_best_that_is_kept(world: World, loss: float) -> None:
-    world.report(3.0)
-    world.lease.report({"loss": loss}, None, saving(0), always=True)
-    assert world.heard[-1]["best"] == 3.0 and best(Path(world.terms["folder"])) is None
 
 
 def test_within_a_lease_too_it_can_go_back_to_what_was_saved_last(world: World) -> None:
