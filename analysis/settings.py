@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from tune.arithmetic import Expression, parse_expression
 from tune.errors import UserError
-from tune.flags import Command, Flags, invalid, typed
+from tune.flags import Command, Flags, flag_field, invalid
 from tune.table_text import Formed
 
 ORDERS = {
@@ -44,25 +44,21 @@ class RankSettings(Formed):
         script="analysis/rank.py", does="analysis.ranking:rank",
         about="Rank the configurations of a study by perplexity per parameter.",
     )  # fmt: skip
-    studies: tuple[Path, ...] = field(
-        default=(), metadata=typed("folder of a study (default: the newest in runs/)", places="*", **STUDY)
+    studies: tuple[Path, ...] = flag_field(
+        "folder of a study (default: the newest in runs/)", default=(), places="*", **STUDY
     )
-    by: str = field(default="quotient", metadata=typed("the order inside a section", choices=tuple(ORDERS)))
-    family: str | None = field(default=None, metadata=typed("this family only", **FAMILY))
-    front: bool = field(default=False, metadata=typed("only configurations that none is both smaller and better than"))
-    where: str | None = field(
-        default=None,
-        metadata=typed("only these, as pandas' query has it: \"layers<=4 and precision=='bf16'\"", form="CONDITION"),
+    by: str = flag_field("the order inside a section", default="quotient", choices=tuple(ORDERS))
+    family: str | None = flag_field("this family only", default=None, **FAMILY)
+    front: bool = flag_field("only configurations that none is both smaller and better than", default=False)
+    where: str | None = flag_field(
+        "only these, as pandas' query has it: \"layers<=4 and precision=='bf16'\"", default=None, form="CONDITION"
     )
-    top: int = field(default=TOP, metadata=typed("rows of a section in the table; 0 for all", form="N", parse=int))
-    stability: float | None = field(
-        default=None,
-        metadata=typed(
-            "instead: does the order when this share of the cap was spent foretell that at the end? 0.5 for half",
-            form="SHARE", parse=float,
-        ),
+    top: int = flag_field("rows of a section in the table; 0 for all", default=TOP, form="N", parse=int)
+    stability: float | None = flag_field(
+        "instead: does the order when this share of the cap was spent foretell that at the end? 0.5 for half",
+        default=None, form="SHARE", parse=float,
     )  # fmt: skip
-    json: bool = field(default=False, metadata=typed("the rows as json instead of the table"))
+    json: bool = flag_field("the rows as json instead of the table", default=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,8 +80,8 @@ class RankSettings(Formed):
 class OneStudy(Flags):
     """What takes one study."""
 
-    study: Path | None = field(
-        default=None, metadata=typed("folder of a study (default: the newest in runs/)", places="?", **STUDY)
+    study: Path | None = flag_field(
+        "folder of a study (default: the newest in runs/)", default=None, places="?", **STUDY
     )
 
 
@@ -97,7 +93,7 @@ class SpendSettings(Formed, OneStudy):
         script="analysis/spend.py", does="analysis.spending:spend",
         about="Say where each device-second of a study went.",
     )  # fmt: skip
-    json: bool = field(default=False, metadata=typed("the figures as json instead of the table"))
+    json: bool = flag_field("the figures as json instead of the table", default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +104,8 @@ class ReportSettings(OneStudy):
         script="analysis/report.py", does="analysis.page:report",
         about="Write one self-contained page of a study, and each figure as PNG and CSV.",
     )  # fmt: skip
-    out: Path | None = field(default=None, metadata=typed("where to write (default: report/ in the study)", **OUT))
-    watch: bool = field(default=False, metadata=typed("keep the page fresh until the study, which runs, has ended"))
+    out: Path | None = flag_field("where to write (default: report/ in the study)", default=None, **OUT)
+    watch: bool = flag_field("keep the page fresh until the study, which runs, has ended", default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +116,11 @@ class ExportSettings(OneStudy):
         script="analysis/export.py", does="analysis.exporting:export",
         about="Write a study as others' tools read it.",
     )  # fmt: skip
-    optuna: Path | None = field(
-        default=None, metadata=typed("a new SQLite file: an Optuna storage of all trials", form="FILE", parse=Path)
+    optuna: Path | None = flag_field(
+        "a new SQLite file: an Optuna storage of all trials", default=None, form="FILE", parse=Path
     )
-    nanogpt: Path | None = field(
-        default=None,
-        metadata=typed("a clone of nanoGPT: the winner as its sample.py loads it", form="FOLDER", parse=Path),
+    nanogpt: Path | None = flag_field(
+        "a clone of nanoGPT: the winner as its sample.py loads it", default=None, form="FOLDER", parse=Path
     )
 
     def __post_init__(self) -> None:
@@ -141,16 +136,12 @@ class PlotSettings(Formed):
     command: ClassVar[Command] = Command(
         script="analysis/plot.py", does="analysis.figures:plot", about="Draw a study, as PNG with its data as CSV.",
     )  # fmt: skip
-    what: str = field(
-        metadata=typed("; ".join(f"{name}: {what}" for name, what in WHATS.items()), form="WHAT", places="1")
+    what: str = flag_field("; ".join(f"{name}: {what}" for name, what in WHATS.items()), form="WHAT", places="1")
+    studies: tuple[Path, ...] = flag_field(
+        "folder of a study (default: the newest in runs/)", default=(), places="*", **STUDY
     )
-    studies: tuple[Path, ...] = field(
-        default=(), metadata=typed("folder of a study (default: the newest in runs/)", places="*", **STUDY)
-    )
-    family: str | None = field(default=None, metadata=typed("of front, curves, effects: this family only", **FAMILY))
-    out: Path | None = field(
-        default=None, metadata=typed("where to write (default: here; of an experiment its folder)", **OUT)
-    )
+    family: str | None = flag_field("of front, curves, effects: this family only", default=None, **FAMILY)
+    out: Path | None = flag_field("where to write (default: here; of an experiment its folder)", default=None, **OUT)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -200,26 +191,20 @@ class CheckSettings(Formed):
         script="analysis/check_table.py", does="analysis.checking:check",
         about="Say where a table of figures contradicts itself.",
     )  # fmt: skip
-    tables: tuple[Path, ...] = field(
-        default=(),
-        metadata=typed(
-            "a CSV file with a line of column names, or a published table's name (default: all of these)",
-            form="TABLE.csv", places="*", parse=Path,
-        ),
+    tables: tuple[Path, ...] = flag_field(
+        "a CSV file with a line of column names, or a published table's name (default: all of these)",
+        default=(), form="TABLE.csv", places="*", parse=Path,
     )  # fmt: skip
-    vocabulary: int | None = field(
-        default=None,
-        metadata=typed("words, or classes, among which one is foretold", form="N", parse=parse_vocabulary),
+    vocabulary: int | None = flag_field(
+        "words, or classes, among which one is foretold", default=None, form="N", parse=parse_vocabulary
     )
-    hours: float | None = field(
-        default=None, metadata=typed("that all rows together are told to have taken", form="N", parse=parse_hours)
+    hours: float | None = flag_field(
+        "that all rows together are told to have taken", default=None, form="N", parse=parse_hours
     )
-    formulas: Mapping[str, Expression] = field(
-        default_factory=dict,
-        metadata=typed("what columns are by others of their row", form="COLUMN=FORMULA;...", parse=parse_formulas),
+    formulas: Mapping[str, Expression] = flag_field(
+        "what columns are by others of their row", default_factory=dict, form="COLUMN=FORMULA;...", parse=parse_formulas
     )
-    order: Expression | None = field(
-        default=None,
-        metadata=typed("the rows' order, or their `rank`, low first", form="FORMULA", parse=parse_expression),
+    order: Expression | None = flag_field(
+        "the rows' order, or their `rank`, low first", default=None, form="FORMULA", parse=parse_expression
     )
-    json: bool = field(default=False, metadata=typed("the findings as json instead of the table"))
+    json: bool = flag_field("the findings as json instead of the table", default=False)

@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from tune.errors import UserError
-from tune.flags import Command, invalid, typed
+from tune.flags import Command, flag_field, invalid
 from tune.table_text import Formed
 from tune.units import DURATIONS, parse_duration
 
@@ -93,34 +93,26 @@ class Settings(Formed):
         script="kernels/run.py", does="tune.experiments.kernels:run",
         about="Measure the kernels: every kernel in every implementation.",
     )  # fmt: skip
-    kernels: tuple[str, ...] = field(
-        default=NAMES,
-        metadata=typed(f"of {', '.join(NAMES)}", form="NAME,...", parse=kernel_names, show=lambda _: "all"),
+    kernels: tuple[str, ...] = flag_field(
+        f"of {', '.join(NAMES)}", default=NAMES, form="NAME,...", parse=kernel_names, show=lambda _: "all"
     )
-    implementations: tuple[str, ...] | None = field(
-        default=None, metadata=typed("as the table names them (default: all)", form="NAME,...", parse=names)
+    implementations: tuple[str, ...] | None = flag_field(
+        "as the table names them (default: all)", default=None, form="NAME,...", parse=names
     )
-    sizes: tuple[int, ...] = field(
-        default=SMALL,
-        metadata=typed(
-            "elements of an array, or samples; full: in the caches, and too large for them", form="small|full|N,...",
-            parse=parse_sizes, show=lambda _: "small",
-        ),
+    sizes: tuple[int, ...] = flag_field(
+        "elements of an array, or samples; full: in the caches, and too large for them",
+        default=SMALL, form="small|full|N,...", parse=parse_sizes, show=lambda _: "small",
     )  # fmt: skip
-    local: bool = field(default=False, metadata=typed("in this process, without Ray"))
-    json: bool = field(default=False, metadata=typed("the rows as JSON instead of the tables"))
-    budget: float | None = field(  # device-seconds
-        default=None,
-        metadata=typed(
-            f"keep the rows in a study of so many device-hours: {DURATIONS} (default: none)", form="TIME",
-            parse=parse_budget,
-        ),
+    local: bool = flag_field("in this process, without Ray", default=False)
+    json: bool = flag_field("the rows as JSON instead of the tables", default=False)
+    budget: float | None = flag_field(
+        f"keep the rows in a study of so many device-hours: {DURATIONS} (default: none)",
+        default=None, form="TIME", parse=parse_budget,
     )  # fmt: skip
-    out: Path = field(
-        default=Path("runs/kernels"),
-        metadata=typed("the study's folder, made new; with --budget", form="FOLDER", parse=Path),
+    out: Path = flag_field(
+        "the study's folder, made new; with --budget", default=Path("runs/kernels"), form="FOLDER", parse=Path
     )
-    seed: int = field(default=0, metadata=typed("of the inputs", form="N", parse=whole))
+    seed: int = flag_field("of the inputs", default=0, form="N", parse=whole)
 
     @classmethod
     def from_flags(cls, typed: Mapping[str, Any]) -> Self:

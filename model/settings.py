@@ -1,10 +1,10 @@
 """What the commands that use a winner can be asked for; standard library only."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from tune.flags import Command, Flags, invalid, typed
+from tune.flags import Command, Flags, flag_field, invalid
 
 BEAM_WIDTH = 4
 TEMPERATURE = 0.8
@@ -17,12 +17,9 @@ class UseSettings(Flags):
     """What both take. UserError: a number below its least."""
 
     least: ClassVar[dict[str, int]] = {}
-    folder: Path = field(
-        metadata=typed("the model, as a search left it", form="runs/STUDY/best-FAMILY", places="1", parse=Path)
-    )
-    load: Path | None = field(
-        default=None,
-        metadata=typed("the Python file that registers its family, if need be", form="FILE", parse=Path),
+    folder: Path = flag_field("the model, as a search left it", form="runs/STUDY/best-FAMILY", places="1", parse=Path)
+    load: Path | None = flag_field(
+        "the Python file that registers its family, if need be", default=None, form="FILE", parse=Path
     )
 
     def __post_init__(self) -> None:
@@ -40,12 +37,10 @@ class TranslateSettings(UseSettings):
         about="Translate sentences with a study's best translation model.",
     )  # fmt: skip
     least: ClassVar[dict[str, int]] = {"beam": 1}
-    sentences: tuple[str, ...] = field(
-        default=(), metadata=typed("(default: one a line of standard input)", form="SENTENCE", places="*")
+    sentences: tuple[str, ...] = flag_field(
+        "(default: one a line of standard input)", default=(), form="SENTENCE", places="*"
     )
-    beam: int = field(
-        default=BEAM_WIDTH, metadata=typed("texts kept at a time; 1: greedy decoding", form="N", parse=int)
-    )
+    beam: int = flag_field("texts kept at a time; 1: greedy decoding", default=BEAM_WIDTH, form="N", parse=int)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +52,8 @@ class GenerateSettings(UseSettings):
         about="Go on with a text by a study's best nanoGPT.",
     )  # fmt: skip
     least: ClassVar[dict[str, int]] = {"tokens": 1, "temperature": 0, "top_k": 1}
-    prompt: str = field(default="\n", metadata=typed("what to go on from", form="TEXT", show=lambda _: "a new line"))
-    tokens: int = field(default=TOKENS, metadata=typed("how many", form="N", parse=int))
-    temperature: float = field(default=TEMPERATURE, metadata=typed("0 takes the likeliest", form="NUMBER", parse=float))
-    top_k: int = field(default=TOP_K, metadata=typed("draw among these", form="N", parse=int))
-    seed: int = field(default=0, metadata=typed("of the draws", form="N", parse=int))
+    prompt: str = flag_field("what to go on from", default="\n", form="TEXT", show=lambda _: "a new line")
+    tokens: int = flag_field("how many", default=TOKENS, form="N", parse=int)
+    temperature: float = flag_field("0 takes the likeliest", default=TEMPERATURE, form="NUMBER", parse=float)
+    top_k: int = flag_field("draw among these", default=TOP_K, form="N", parse=int)
+    seed: int = flag_field("of the draws", default=0, form="N", parse=int)

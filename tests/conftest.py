@@ -68,20 +68,11 @@ some look at the same search.
 """
 SLOW = {
     *("test_compiled", "test_ddp", "test_probe", "test_train", "test_training_memory", "test_ablation"),
-    "test_ways_to_learn",
     *("test_cuda_kernels", "test_implementations", "test_wheel", "test_ends", "test_sleep"),
-    *("test_corpora", "test_hub", "test_plan", "test_state", "test_suggest", "test_queries"),
-    *("test_tensorboard", "test_report", "test_figures"),
-    *("test_entries", "test_large_batch", "test_cuda_path"),
-    *(
-        "test_load",
-        "test_classifier",
-        "test_registry",
-        "test_experiment_figures",
-        "test_disk_faults",
-        "test_recipe",
-    ),
-    "test_curves",
+    *("test_corpora", "test_hub", "test_bad_input", "test_plan", "test_state", "test_suggest", "test_queries"),
+    *("test_tensorboard", "test_report", "test_figures", "test_entries", "test_large_batch", "test_cuda_path"),
+    *("test_classifier", "test_registry", "test_experiment_figures", "test_disk_faults"),
+    *("test_recipe", "test_curves", "test_ways_to_learn"),
     *("test_loop_trial", "test_first_trial", "test_loop_report", "test_asked_space", "test_past_best", "test_slurm"),
     *("test_kernels_command", "test_loader", "test_machine_peaks"),
 }

@@ -9,7 +9,7 @@ FORKING = multiprocessing.get_context("forkserver")
 FORKING.set_forkserver_preload(
     [
         *("torch._dynamo", "torch._inductor.config", "pytest", "tests.model.ranks"),
-        *("tune.study", "tests.tune.test_ends", "tests.tune.test_load", "tests.tune.test_registry"),
+        *("tune.study", "tests.tune.test_ends", "tests.tune.test_registry"),
         *("tests.tune.backend.test_sleep", "tests.tune.display.conftest"),
         "tests.model.training.test_training_memory",
         *("tests.tune.backend.test_worker_group", "tests.tune.experiments.test_runner"),

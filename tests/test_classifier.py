@@ -22,7 +22,6 @@ from tests.model.conftest import assert_parts_add_up
 from tests.readme import REPOSITORY
 from tests.tune.search.world import World
 from tune import corpora, load
-from tune.devices import Devices
 from tune.dry_run import make_plan
 from tune.experiments.base import survey
 from tune.experiments.catalogue import EXPERIMENTS
@@ -33,7 +32,6 @@ from tune.settings import Settings
 from tune.winners import winners
 
 FILE, CPU = REPOSITORY / "examples" / "classifier.py", torch.device("cpu")
-CORE = Devices(kind="cpu", count=1, model="core", precisions=("fp32",), cores=1)
 
 
 @pytest.fixture(scope="module")

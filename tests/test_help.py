@@ -12,6 +12,7 @@ import pytest
 from tests.test_architecture import ENTRIES
 from tune.flags import flag_name
 from tune.settings import Settings
+from tune.store.journal import Journal
 
 HEAVY = {
     *("ray", "torch", "numpy", "optuna", "pandas", "matplotlib", "numba", "rich", "jinja2", "datasets"),
@@ -28,19 +29,49 @@ def ended(*words):
         except SystemExit as code:
             return code.code, out.getvalue(), error.getvalue()
 
+asked = json.loads(sys.argv.pop(1))
 sys.argv = sys.argv[1:]
-print(json.dumps([ended("--help"), ended("--no-such-flag"), sorted(sys.modules)]))
+print(json.dumps([[ended(*words) for words in asked], sorted(sys.modules)]))
 """
 
 
+def told(entry: str, folder: Path, *asked: list[str]) -> list[tuple[int, str, str]]:
+    """The code, what is printed and the error of each, where nothing heavy was loaded for them."""
+    words = [sys.executable, "-c", CALL, json.dumps(asked), entry]
+    said = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True)
+    answers, loaded = json.loads(said.stdout)
+    assert "tune.cli" in loaded and HEAVY.isdisjoint(loaded)
+    return answers
+
+
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_help_and_a_wrong_flag_load_nothing_heavy(entry: str, repository: Path, tmp_path: Path) -> None:
+def test_help_and_a_wrong_flag(entry: str, repository: Path, tmp_path: Path) -> None:
     typed = os.path.relpath(repository / entry, tmp_path)
-    words = [sys.executable, "-c", CALL, typed]
-    told = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
-    (code, out, error), (wrong, said, line), loaded = json.loads(told.stdout)
+    (code, out, error), (wrong, said, line) = told(typed, tmp_path, ["--help"], ["--no-such-flag"])
     assert code == 0 and out.startswith(f"usage: python {typed}") and error == ""
     assert wrong == 2 and said == "" and line.count("\n") == 1
-    assert "tune.cli" in loaded and HEAVY.isdisjoint(loaded)
     if entry == "tune/run.py":
         assert [each.name for each in fields(Settings) if flag_name(each.name) not in out] == []
+
+
+def test_a_missing_file_and_a_study_that_is_over(repository: Path, tmp_path: Path) -> None:
+    """No cluster is asked. Over is a study under the cap that it ended with; one that was given more is searched on."""
+    study = tmp_path / "study"
+    study.mkdir()
+    (study / "study.json").write_text(json.dumps({"settings": Settings(budget=3600).stored()}))
+    with Journal(study, new=True) as journal:
+        journal.insert(
+            "trials", {"trial": "t1", "family": "nanogpt", "config": "{}", "state": "paused", "created": 0.0}
+        )
+        journal.insert("reports", {"trial": "t1", "at": 1.0, "rung": 0, "valid_loss": 1.0})
+        journal.note(ended={"reason": "cap", "spent": 3598.04, "cap": 3600.0})
+    refused, over = told(
+        str(repository / "tune" / "run.py"), tmp_path,
+        ["--budget", "8h", "--address", "127.0.0.1:1", "--text-corpus", "/no", "--out", "new"],
+        ["--resume", str(study)],
+    )  # fmt: skip
+    why = "--text-corpus: '/no' cannot be read (No such file or directory): name a file\n"
+    assert refused == [2, "", why] and not (tmp_path / "new").exists()
+    assert over[0] == 0
+    assert over[1].startswith(f"{study}: it is over: spent 59m58s of 1h; a larger --budget goes on, and python")
+    assert Settings.of_study(study, budget="2h").nothing_to_do() is None

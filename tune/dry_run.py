@@ -83,10 +83,6 @@ class Speeds:
         """On paper, of a step in one part."""
         return launches(self._family, float(config.get("layers", 0)))
 
-    def tokens(self, config: Mapping[str, Any]) -> int:
-        """Target tokens of a step, about."""
-        return self._context.config(self._family, config).batch_tokens
-
 
 RAY_UP_SECONDS = 3.0
 """Of wall time, until Ray is up and the first slot is charged."""
@@ -273,7 +269,6 @@ def _family(
     there = [each for each in engine.trials.values() if each.family == name and each.micro_batches]
     started = [each.config for each in there if each.confirms is None]
     anew = 2 * context.settings.confirm * ladder.confirm
-    made = [_size(family, context, name, config, step) for config, step in sizes]
     suggest = family.suggestions
     favourites = suggest.favourites() if name in PER_LAYER and isinstance(suggest, Suggester) else []
     return FamilyPlan(
@@ -288,7 +283,8 @@ def _family(
             )
             for rung, quota in enumerate(quotas)
         ),
-        finish=went.get(None, (0, 0.0))[1], finishers=went.get(None, (0, 0.0))[0], sizes=tuple(made),
+        finish=went.get(None, (0, 0.0))[1], finishers=went.get(None, (0, 0.0))[0],
+        sizes=tuple(_size(family, context, name, config, step) for config, step in sizes),
         favourites=tuple(_favourite(context, speeds, name, config, ladder.end) for config in favourites),
         memory=_memory(family.memory, context.spaces[name], started),
     )  # fmt: skip
@@ -299,7 +295,7 @@ def _favourite(
 ) -> Favourite:
     """Trained for so many seconds of a slot."""
     prices, step = speeds.prices(), speeds.expected(config)
-    tokens = seconds / step * speeds.tokens(config)
+    tokens = seconds / step * context.config(name, config).batch_tokens
     return Favourite(
         config=config, fills=None if prices is None else speeds.flops(config) / prices.flops / step,
         seen=tokens / layer_weights(name, config), epochs=tokens / context.data[name].training_tokens,

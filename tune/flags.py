@@ -5,8 +5,9 @@ than a number; what settings of any command have in common. Standard library onl
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
@@ -32,9 +33,10 @@ class Flag:
     on_resume: bool = False  # may differ from the study's own
 
 
-def typed(about: str, **rest: Any) -> dict[str, Flag]:
-    """The metadata of a field that is typed as a flag."""
-    return {"flag": Flag(about=about, **rest)}
+def flag_field(about: str, *, default: Any = MISSING, default_factory: Any = MISSING, **rest: Any) -> Any:
+    """A field that is typed as a flag."""
+    metadata = {"flag": Flag(about=about, **rest)}
+    return field(default=default, default_factory=default_factory, metadata=metadata)
 
 
 def flag_of(setting: Field[Any]) -> Flag:
@@ -66,6 +68,15 @@ def flag_words(stored: Mapping[str, str | bool], flags: Sequence[str] = ()) -> l
 def invalid(name: str, sentence: str) -> UserError:
     """The error of one setting, under its flag's name."""
     return UserError(f"{flag_name(name)}: {sentence}")
+
+
+@contextmanager
+def under_flag(name: str, before: str = "") -> Iterator[None]:
+    """What is wrong inside is told as the error of one setting."""
+    try:
+        yield
+    except UserError as error:
+        raise invalid(name, f"{before}{error}") from None
 
 
 NUMBERS: Mapping[Any, str] = {int: "is not a whole number: write 1 or another", float: "is not a number: write 0.5"}
@@ -209,10 +220,16 @@ def parse_sharing(text: str) -> int | str:
 
 
 def parse_path(text: str) -> Path:
-    """Absolute, because trials run elsewhere and a study is resumed from anywhere."""
+    """Absolute, because trials run elsewhere and a study is resumed from anywhere. UserError: no UTF-8, in which a
+    study keeps the paths that it names."""
     if not text:
         raise UserError("'' is no path: name a file or folder, or leave the flag out")
-    return in_utf8(Path(os.path.expanduser(text)).absolute())
+    path = Path(os.path.expanduser(text)).absolute()
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{str(path)!a} is not in UTF-8: rename it, or take another place") from None
+    return path
 
 
 def parse_paths(text: str) -> tuple[Path, ...]:
@@ -226,15 +243,6 @@ def parse_paths(text: str) -> tuple[Path, ...]:
 def paths_text(paths: Sequence[Path]) -> str:
     """The inverse of parse_paths."""
     return ",".join(map(str, paths))
-
-
-def in_utf8(path: Path) -> Path:
-    """The path. UserError: it is no UTF-8, in which a study keeps the paths that it names."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        raise UserError(f"{str(path)!a} is not in UTF-8: rename it, or take another place") from None
-    return path
 
 
 def parse_corpus(text: str) -> Path | str:

@@ -19,7 +19,7 @@ from tune.search.earlier import Learned
 from tune.search.engine import Engine
 from tune.search.family import CostModel, Family
 from tune.search.forecast import NO_PROGRESS, Progress
-from tune.search.other_caps import Conditions, Expected, Foretold, other_caps
+from tune.search.other_caps import Conditions, Foretold, other_caps
 from tune.search.resume import agreed, replay, undamaged
 from tune.search.state import State
 from tune.search.successive_halving import SuccessiveHalving
@@ -73,17 +73,17 @@ def prospects(settings: Settings) -> Prospects:
         spent = float(journal.rows("SELECT TOTAL(seconds) AS spent FROM charges")[0]["spent"])
         if settings.budget < spent:
             raise settings.too_late(spent)
-        slots = named(journal.facts().get("devices")).get("slots", 1)
+        slots = int(str(named(journal.facts().get("devices")).get("slots", 1)))
         share = float(
             journal.rows(f"SELECT MIN({SHARE}) AS share FROM slots WHERE slot IN (SELECT slot FROM leases)")[0]["share"]
             or 1.0
         )
-        policies = standing(journal, settings, folder, slots=int(str(slots)), share=share)
+        policies = standing(journal, settings, folder, slots=slots, share=share)
         over = spent_at_its_end(folder, settings.terms) is not None
         return Prospects(
             settings=settings, spent=spent,
             best=best_so_far(journal),
-            foretold=foretold_of(settings, policies, journal, slots=int(str(slots)), share=share, over=over),
+            foretold=foretold_of(settings, policies, journal, slots=slots, share=share, over=over),
             configs={row["trial"]: label(json.loads(row["config"])) for row in journal.rows("SELECT * FROM trials")},
         )  # fmt: skip
 
@@ -174,11 +174,8 @@ def _family_lines(name: str, found: Prospects) -> Iterator[str]:
         return
     yield f"  {'cap':<10} {'':<15} {'loss':>7} {'80 % interval':>18} {'perplexity':>11}   trial"
     for row in foretold.rows:
-        losses = f"{row.loss:>7.3f} {_between(row):>18} {math.exp(row.loss):>11.4g}"
+        between = "" if row.how == "found" else f"{row.low:.3f} to {row.high:.3f}"
+        losses = f"{row.loss:>7.3f} {between:>18} {math.exp(row.loss):>11.4g}"
         yield f"  {whole_text(row.cap):<10} {row.how:<15} {losses}   {row.trial} {found.configs[row.trial]}"
     if not foretold.decayed:
         yield "  at a constant learning rate: no trial had its decay yet, which takes more off"
-
-
-def _between(row: Expected) -> str:
-    return "" if row.how == "found" else f"{row.low:.3f} to {row.high:.3f}"

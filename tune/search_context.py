@@ -28,7 +28,7 @@ from tune.corpora import flag_of_corpus, load_corpora
 from tune.devices import Devices
 from tune.display.tensorboard import TensorBoard
 from tune.errors import UserError, told_of
-from tune.flags import AUTO, invalid
+from tune.flags import AUTO, invalid, under_flag
 from tune.load import Loop
 from tune.machine import write_whole
 from tune.own_space import OwnSpace
@@ -53,7 +53,7 @@ from tune.search_space import PER_LAYER, SPACES, WIDER, Dimensions, Space, Value
 from tune.settings import Settings
 from tune.step_prices import NOMINAL, StepPrices, launches
 from tune.store.journal import Journal, Stopwatch
-from tune.units import at_most_text, bytes_text
+from tune.units import at_most_text, bytes_text, duration_text
 
 SHORTEST_RUNG_SECONDS = 4.0
 """Training at rung 0, at least."""
@@ -220,10 +220,8 @@ def bounded(space: Space, settings: Settings, data: Data, recipe: Mapping[str, A
 def first_configs(settings: Settings, space: Space | OwnSpace) -> list[dict[str, Value]]:
     """What was asked for first, each whole. UserError: one is not in the space."""
     here = space.given if isinstance(space, OwnSpace) else space.dimensions
-    try:
+    with under_flag("first"):
         return [space.nearest({name: each[name] for name in each if name in here}) for each in settings.first]
-    except UserError as error:
-        raise invalid("first", str(error)) from None
 
 
 def varied(space: Space, recipe: Recipe, vary: Sequence[str], data: Data) -> tuple[Space, Recipe]:
@@ -347,11 +345,14 @@ def check_cap(settings: Settings) -> None:
     segment = FIRST_OVERHEAD_SECONDS + SHORTEST_RUNG_SECONDS
     trial = FIRST_START_UP_SECONDS + 2 * segment
     if settings.deadline is not None and settings.deadline < trial:
-        raise settings.too_soon(trial)
+        asked, late = duration_text(settings.deadline), duration_text(math.ceil(trial))
+        raise invalid("deadline", f"{asked!r} leaves no time for one trial: write at least {late}")
     least = max(trial, 2 * settings.confirm * segment / CONFIRM_SHARE)
     smallest = max(settings.cores_per_trial * least / share for share in settings.families.values())
     if settings.budget < smallest and settings.resume is None:  # else what was spent is more
-        raise settings.too_small(smallest)
+        asked, enough = duration_text(settings.budget), duration_text(math.ceil(smallest))
+        what = f"a last comparison of {2 * settings.confirm} trainings" if settings.confirm else "one rung of one trial"
+        raise invalid("budget", f"{asked!r} does not pay for {what}: write at least {enough}")
 
 
 def memory_limit(settings: Settings, devices: Devices) -> tuple[int | None, list[str]]:
@@ -379,9 +380,17 @@ def make_memory(family: str, recipe: Recipe, data: Data, kind: str, beyond: floa
 def check_memory(settings: Settings, spaces: Mapping[str, Space], memories: Mapping[str, Memory]) -> None:
     """UserError: a limit in which no config of a family fits."""
     for name, memory in memories.items():
-        if not any(memory.micro_batches(config) for config in spaces[name].configs()):
-            least = min(map(memory.smallest, spaces[name].configs()))
-            raise settings.too_little_memory(name, memory.limit, least)
+        if any(memory.micro_batches(config) for config in spaces[name].configs()):
+            continue
+        least = min(map(memory.smallest, spaces[name].configs()))
+        there, needed = bytes_text(memory.limit), bytes_text(least + 1e6)
+        rule = f"no configuration of {name}, of which the smallest needs about {needed}"
+        if settings.memory_limit is not None and settings.memory_limit <= memory.limit:
+            raise invalid("memory_limit", f"'{there}' holds {rule}: write that or more")
+        if settings.trials_per_gpu != 1:
+            what = f"'{settings.trials_per_gpu}' leaves a trial {there}, {rule}: write fewer"
+            raise invalid("trials_per_gpu", what)
+        raise invalid("families", f"{name!r}: a GPU's {there} hold {rule}: leave it out, or take a larger GPU")
 
 
 def check_same_text(data: Mapping[str, Data], facts: Mapping[str, Any]) -> None:

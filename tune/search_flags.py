@@ -1,7 +1,7 @@
 """All a user can set: one field a setting, with its default, its help and its text form; standard library only."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,6 +10,7 @@ from tune.flags import (
     Command,
     Flags,
     families_text,
+    flag_field,
     gain_text,
     parse_corpus,
     parse_families,
@@ -18,7 +19,6 @@ from tune.flags import (
     parse_paths,
     parse_sharing,
     paths_text,
-    typed,
 )
 from tune.load import loop_in
 from tune.own_space import first_text, parse_first, parse_range, parse_space, range_text, space_text
@@ -79,281 +79,205 @@ class SearchFlags(Flags):
         script="tune/run.py", does="tune.study:run", early="nothing was written",
         about="Find the best small Transformer that a fixed number of device-hours can buy.",
     )  # fmt: skip
-    budget: float = field(  # device-seconds, as all times here are seconds
-        metadata=typed(
-            f"the cap in device-hours, never exceeded: {DURATIONS}; with --resume the new total",
-            **TIME,
-            on_resume=True,
-        )
+    budget: float = flag_field(  # device-seconds, as all times here are seconds
+        f"the cap in device-hours, never exceeded: {DURATIONS}; with --resume the new total", **TIME, on_resume=True
     )
-    families: Mapping[str, float] = field(  # shares of the cap that add up to 1
+    families: Mapping[str, float] = flag_field(  # shares of the cap that add up to 1
+        "what to search and each share of the cap in per cent; what one leaves over goes to the other "
+        "(default: half each)",
         default_factory=lambda: {name: 1 / len(FAMILIES) for name in FAMILIES},
-        metadata=typed(
-            "what to search and each share of the cap in per cent; what one leaves over goes to the other "
-            "(default: half each)",
-            form="NAME[=SHARE],...",
-            parse=parse_families,
-            show=families_text,
-        ),
+        form="NAME[=SHARE],...",
+        parse=parse_families,
+        show=families_text,
     )
-    load: Path | None = field(
+    load: Path | None = flag_field(
+        "a Python file of yours that registers families; it is executed, and with --resume only where it is typed "
+        "again",
         default=None,
-        metadata=typed(
-            "a Python file of yours that registers families; it is executed, and with --resume only where it is typed "
-            "again",
-            **FILE,
-            on_resume=True,
-        ),
+        **FILE,
+        on_resume=True,
     )
-    train: str | Path | Callable[[dict[str, Any]], object] | None = field(
+    train: str | Path | Callable[[dict[str, Any]], object] | None = flag_field(
+        "a training loop of yours in the place of the families: a script, or a function of a configuration; it "
+        "runs in its folder, and with --resume only where it is typed again",
         default=None,
-        metadata=typed(
-            "a training loop of yours in the place of the families: a script, or a function of a configuration; it "
-            "runs in its folder, and with --resume only where it is typed again",
-            form="FILE[:FUNCTION]",
-            parse=parse_train,
-            show=train_text,
-            on_resume=True,
-        ),
+        form="FILE[:FUNCTION]",
+        parse=parse_train,
+        show=train_text,
+        on_resume=True,
     )
-    space: Mapping[str, Dimension] = field(
+    space: Mapping[str, Dimension] = flag_field(
+        "what varies, a TOML file of lines such as width = [64, 128] and rate = { low = 1e-4, high = 1e-2, "
+        "log = true }: of --train all of it, of a family as --range",
         default_factory=dict,
-        metadata=typed(
-            "what varies, a TOML file of lines such as width = [64, 128] and rate = { low = 1e-4, high = 1e-2, "
-            "log = true }: of --train all of it, of a family as --range",
-            form="FILE",
-            parse=parse_space,
-            show=space_text,
-        ),
+        form="FILE",
+        parse=parse_space,
+        show=space_text,
     )
-    range: Mapping[str, Dimension] = field(
-        default_factory=dict,
-        metadata=typed(
-            "what a dimension may be, in the place of the values that it has, such as d_model=64..256 or layers=2,4,6; "
-            "once for each",
-            form="NAME=LOW..HIGH|VALUE,...", parse=parse_range, show=range_text, repeats=True,
-        ),
+    range: Mapping[str, Dimension] = flag_field(
+        "what a dimension may be, in the place of the values that it has, such as d_model=64..256 or layers=2,4,6; "
+        "once for each",
+        default_factory=dict, form="NAME=LOW..HIGH|VALUE,...", parse=parse_range, show=range_text, repeats=True,
     )  # fmt: skip
-    at_most: int | None = field(  # weights
+    at_most: int | None = flag_field(
+        "what no configuration may be larger than, such as parameters=5M",
+        default=None, form="parameters=N", parse=parse_at_most, show=at_most_text,
+    )  # fmt: skip
+    first: tuple[Mapping[str, Value], ...] = flag_field(
+        "a configuration to try before all others, such as d_model=128,layers=4; what it does not say is the "
+        "default's; once for each",
+        default=(), form="NAME=VALUE,...", parse=parse_first, show=first_text, repeats=True,
+    )  # fmt: skip
+    metric: str | None = flag_field("of --train: what it reports and the search makes small", default=None, form="NAME")
+    maximize: str | None = flag_field("the same where more is better; one of the two", default=None, form="NAME")
+    life: int | None = flag_field(
+        "of --train: the steps after which a trial is complete (default: it goes on for as long as it is given)",
         default=None,
-        metadata=typed(
-            "what no configuration may be larger than, such as parameters=5M",
-            form="parameters=N", parse=parse_at_most, show=at_most_text,
-        ),
-    )  # fmt: skip
-    first: tuple[Mapping[str, Value], ...] = field(
+        form="STEPS",
+        parse=parse_life,
+    )
+    fix: Mapping[str, Value] = flag_field(
+        "dimensions of the space not to vary, such as precision=bf16,heads=4",
+        default_factory=dict,
+        form="NAME=VALUE,...",
+        parse=parse_fix,
+        show=fix_text,
+    )
+    vary: tuple[str, ...] = flag_field(
+        f"what of the recipe to vary too, from a quarter of its own value to four times it: {', '.join(FREED)} "
+        "(context: of nanogpt, whose trials are then judged on the same tokens, each with its own context)",
         default=(),
-        metadata=typed(
-            "a configuration to try before all others, such as d_model=128,layers=4; what it does not say is the "
-            "default's; once for each",
-            form="NAME=VALUE,...", parse=parse_first, show=first_text, repeats=True,
-        ),
-    )  # fmt: skip
-    metric: str | None = field(
-        default=None, metadata=typed("of --train: what it reports and the search makes small", form="NAME")
+        form="NAME,...",
+        parse=parse_vary,
+        show=",".join,
     )
-    maximize: str | None = field(
-        default=None, metadata=typed("the same where more is better; one of the two", form="NAME")
-    )
-    life: int | None = field(
-        default=None,
-        metadata=typed(
-            "of --train: the steps after which a trial is complete (default: it goes on for as long as it is given)",
-            form="STEPS",
-            parse=parse_life,
-        ),
-    )
-    fix: Mapping[str, Value] = field(
+    set: Mapping[str, float | str] = flag_field(
+        "what of the recipe is not to follow from device, cap and text, such as context=256,batch_tokens=1536; "
+        f"there are {', '.join(SETTABLE)}; --plan tells them, and why",
         default_factory=dict,
-        metadata=typed(
-            "dimensions of the space not to vary, such as precision=bf16,heads=4",
-            form="NAME=VALUE,...",
-            parse=parse_fix,
-            show=fix_text,
-        ),
+        form="NAME=VALUE,...",
+        parse=parse_set,
+        show=set_text,
     )
-    vary: tuple[str, ...] = field(
-        default=(),
-        metadata=typed(
-            f"what of the recipe to vary too, from a quarter of its own value to four times it: {', '.join(FREED)} "
-            "(context: of nanogpt, whose trials are then judged on the same tokens, each with its own context)",
-            form="NAME,...",
-            parse=parse_vary,
-            show=",".join,
-        ),
+    devices: int | None = flag_field(
+        "GPUs to use, or CPU cores where torch sees no GPU (default: all there are)", default=None, **NUMBER_OF
     )
-    set: Mapping[str, float | str] = field(
-        default_factory=dict,
-        metadata=typed(
-            "what of the recipe is not to follow from device, cap and text, such as context=256,batch_tokens=1536; "
-            f"there are {', '.join(SETTABLE)}; --plan tells them, and why",
-            form="NAME=VALUE,...",
-            parse=parse_set,
-            show=set_text,
-        ),
-    )
-    devices: int | None = field(
-        default=None,
-        metadata=typed("GPUs to use, or CPU cores where torch sees no GPU (default: all there are)", **NUMBER_OF),
-    )
-    trials_per_gpu: int | str = field(
+    trials_per_gpu: int | str = flag_field(
+        "trials that share a GPU, each charged its part of it; auto: as many as its memory and the CPU cores "
+        "hold where CUDA's MPS runs, else one",
         default=1,
-        metadata=typed(
-            "trials that share a GPU, each charged its part of it; auto: as many as its memory and the CPU cores "
-            "hold where CUDA's MPS runs, else one",
-            form="N|auto",
-            parse=parse_sharing,
-        ),
+        form="N|auto",
+        parse=parse_sharing,
     )
-    cores_per_trial: int = field(
-        default=1,
-        metadata=typed("CPU cores of each trial where torch sees no GPU, all of them charged", **NUMBER_OF),
+    cores_per_trial: int = flag_field(
+        "CPU cores of each trial where torch sees no GPU, all of them charged", default=1, **NUMBER_OF
     )
-    address: str | None = field(
+    address: str | None = flag_field(
+        "the Ray cluster to run on, as `ray start --head` printed it (default: a Ray of its own on this machine)",
         default=None,
-        metadata=typed(
-            "the Ray cluster to run on, as `ray start --head` printed it (default: a Ray of its own on this machine)",
-            form="HOST:PORT",
-            stored=False,
-            on_resume=True,
-        ),
+        form="HOST:PORT",
+        stored=False,
+        on_resume=True,
     )
-    oversubscribe: bool = field(default=False, metadata=typed("let more devices be asked for than there are"))
-    deadline: float | None = field(
-        default=None,
-        metadata=typed("wall clock to end within, from the start of the study, beside the cap", **TIME, on_resume=True),
+    oversubscribe: bool = flag_field("let more devices be asked for than there are", default=False)
+    deadline: float | None = flag_field(
+        "wall clock to end within, from the start of the study, beside the cap", default=None, **TIME, on_resume=True
     )
-    patient: bool = field(
+    patient: bool = flag_field(
+        "let few devices work long where that promises a better winner (default: on all of them, so that the wall "
+        "clock stays within about twice cap / devices)",
         default=False,
-        metadata=typed(
-            "let few devices work long where that promises a better winner (default: on all of them, so that the wall "
-            "clock stays within about twice cap / devices)"
-        ),
     )
-    stop_below_gain: float | None = field(  # nats a device-hour
+    stop_below_gain: float | None = flag_field(  # nats a device-hour
+        "hand devices back where an hour more is expected to make the best loss better by less than so many nats, "
+        "by a law of all trials, such as 0.002/h (default: the cap is spent)",
         default=None,
-        metadata=typed(
-            "hand devices back where an hour more is expected to make the best loss better by less than so many nats, "
-            "by a law of all trials, such as 0.002/h (default: the cap is spent)",
-            form="NATS/h",
-            parse=parse_gain,
-            show=gain_text,
-            on_resume=True,
-        ),
+        form="NATS/h",
+        parse=parse_gain,
+        show=gain_text,
+        on_resume=True,
     )
-    seed: int = field(default=0, metadata=typed("for every random choice", **NUMBER_OF))
-    confirm: int = field(
+    seed: int = flag_field("for every random choice", default=0, **NUMBER_OF)
+    confirm: int = flag_field(
+        "train the last two of each family anew with so many other seeds each, 2 or more, on a third of the cap, "
+        "so that the ranking says whether they are told apart",
         default=0,
-        metadata=typed(
-            "train the last two of each family anew with so many other seeds each, 2 or more, on a third of the cap, "
-            "so that the ranking says whether they are told apart",
-            **NUMBER_OF,
-        ),
+        **NUMBER_OF,
     )
-    out: Path | None = field(
-        default=None, metadata=typed("the study's folder, made new (default: runs/<time>)", **FOLDER)
+    out: Path | None = flag_field("the study's folder, made new (default: runs/<time>)", default=None, **FOLDER)
+    rungs: str = flag_field(
+        "compare trials at equal device-seconds or at equal tokens", default="seconds", choices=("seconds", "tokens")
     )
-    rungs: str = field(
-        default="seconds",
-        metadata=typed("compare trials at equal device-seconds or at equal tokens", choices=("seconds", "tokens")),
-    )
-    search: str = field(
+    search: str = flag_field(
+        "how configurations are suggested: by what is promising before anything is known (prior), by that and then "
+        "by results (tpe), or each equally likely (random)",
         default="tpe",
-        metadata=typed(
-            "how configurations are suggested: by what is promising before anything is known (prior), by that and then "
-            "by results (tpe), or each equally likely (random)",
-            choices=("tpe", "prior", "random"),
-        ),
+        choices=("tpe", "prior", "random"),
     )
-    objective: str = field(
+    objective: str = flag_field(
+        "what a trial is worth: its loss, or what it adds to the front of size against loss (front), of which "
+        "several points are then trained to an end; the winner is the lowest loss in any case",
         default="loss",
-        metadata=typed(
-            "what a trial is worth: its loss, or what it adds to the front of size against loss (front), of which "
-            "several points are then trained to an end; the winner is the lowest loss in any case",
-            choices=("loss", "front"),
-        ),
+        choices=("loss", "front"),
     )
-    learn_from: tuple[Path, ...] = field(
+    learn_from: tuple[Path, ...] = flag_field(
+        "earlier searches: what is the same here of their speeds, prices, memory, losses and winners counts from "
+        "the beginning",
         default=(),
-        metadata=typed(
-            "earlier searches: what is the same here of their speeds, prices, memory, losses and winners counts from "
-            "the beginning",
-            form="FOLDER,...",
-            parse=parse_paths,
-            show=paths_text,
-        ),
+        form="FOLDER,...",
+        parse=parse_paths,
+        show=paths_text,
     )
-    memory_limit: int | None = field(  # bytes
+    memory_limit: int | None = flag_field(  # bytes
+        f"memory a trial may take beside what its process holds without it: {MEMORY_FORMS}; what will not fit is "
+        "not launched (default: none on a CPU, all there is on a GPU)",
         default=None,
-        metadata=typed(
-            f"memory a trial may take beside what its process holds without it: {MEMORY_FORMS}; what will not fit is "
-            "not launched (default: none on a CPU, all there is on a GPU)",
-            form="SIZE",
-            parse=parse_bytes,
-            show=bytes_text,
-        ),
+        form="SIZE",
+        parse=parse_bytes,
+        show=bytes_text,
     )
-    report_every: float = field(default=5.0, metadata=typed("training between two reports of a trial", **TIME))
-    translation_corpus: Path | str | None = field(
+    report_every: float = flag_field("training between two reports of a trial", default=5.0, **TIME)
+    translation_corpus: Path | str | None = flag_field(
+        "pairs: a file of lines source<TAB>target, a dataset of the Hugging Face hub, or builtin: a small grammar, "
+        f"good for a smoke test (default: {HUB_PAIRS}, or builtin where the hub cannot be reached)",
         default=None,
-        metadata=typed(
-            "pairs: a file of lines source<TAB>target, a dataset of the Hugging Face hub, or builtin: a small grammar, "
-            f"good for a smoke test (default: {HUB_PAIRS}, or builtin where the hub cannot be reached)",
-            **CORPUS,
-        ),
+        **CORPUS,
     )
-    text_corpus: Path | str | None = field(
+    text_corpus: Path | str | None = flag_field(
+        "text for nanogpt: a file, a dataset of the Hugging Face hub, or builtin: Python's standard library, good "
+        f"for a smoke test (default: {HUB_TEXT} for a family's first {SMALL_TEXT_SERVES}, {HUB_LARGE_TEXT} for a "
+        "family with more, or builtin where the hub cannot be reached)",
         default=None,
-        metadata=typed(
-            "text for nanogpt: a file, a dataset of the Hugging Face hub, or builtin: Python's standard library, good "
-            f"for a smoke test (default: {HUB_TEXT} for a family's first {SMALL_TEXT_SERVES}, {HUB_LARGE_TEXT} for a "
-            "family with more, or builtin where the hub cannot be reached)",
-            **CORPUS,
-        ),
+        **CORPUS,
     )
-    own_corpus: Path | str | None = field(
+    own_corpus: Path | str | None = flag_field(
+        "what a family of yours reads that learns from neither pairs nor text, such as images: a file, a dataset "
+        "of the Hugging Face hub, or what it makes up itself (default: builtin)",
         default=None,
-        metadata=typed(
-            "what a family of yours reads that learns from neither pairs nor text, such as images: a file, a dataset "
-            "of the Hugging Face hub, or what it makes up itself (default: builtin)",
-            **CORPUS,
-        ),
+        **CORPUS,
     )
-    mirror: Path | None = field(
-        default=None,
-        metadata=typed(
-            "a folder on a disk that lives longer than this machine: it has a copy of the study, a minute old at most, "
-            "which --resume takes where the study's own folder is gone",
-            form="FOLDER", parse=parse_path, on_resume=True,
-        ),
+    mirror: Path | None = flag_field(
+        "a folder on a disk that lives longer than this machine: it has a copy of the study, a minute old at most, "
+        "which --resume takes where the study's own folder is gone",
+        default=None, form="FOLDER", parse=parse_path, on_resume=True,
     )  # fmt: skip
-    price_per_hour: float | None = field(
-        default=None,
-        metadata=typed(
-            "what a device-hour costs, in any currency: money is told beside device-hours",
-            form="PRICE", parse=parse_price, on_resume=True,
-        ),
+    price_per_hour: float | None = flag_field(
+        "what a device-hour costs, in any currency: money is told beside device-hours",
+        default=None, form="PRICE", parse=parse_price, on_resume=True,
     )  # fmt: skip
-    skip_bad_lines: bool = field(
-        default=False, metadata=typed("leave out lines of pairs without a tab, or with an empty side")
-    )
-    plan: bool = field(
+    skip_bad_lines: bool = flag_field("leave out lines of pairs without a tab, or with an empty side", default=False)
+    plan: bool = flag_field(
+        "print what the search would do and cost, with --resume what is left and what other caps would buy, and "
+        "end: nothing is spent, no study written",
         default=False,
-        metadata=typed(
-            "print what the search would do and cost, with --resume what is left and what other caps would buy, and "
-            "end: nothing is spent, no study written",
-            stored=False,
-            on_resume=True,
-        ),
+        stored=False,
+        on_resume=True,
     )
-    config: Path | None = field(
-        default=None,
-        metadata=typed(
-            "settings from a YAML file, by the names of the flags, or from a study's study.json; a flag that is typed "
-            "counts more",
-            **FILE, stored=False,
-        ),
+    config: Path | None = flag_field(
+        "settings from a YAML file, by the names of the flags, or from a study's study.json; a flag that is typed "
+        "counts more",
+        default=None, **FILE, stored=False,
     )  # fmt: skip
-    resume: Path | None = field(
-        default=None, metadata=typed("go on with the study in this folder, with its own settings", **FOLDER)
+    resume: Path | None = flag_field(
+        "go on with the study in this folder, with its own settings", default=None, **FOLDER
     )

@@ -34,11 +34,8 @@ ASPECT = 64.0
 """d_model over layers, as GPT-2 has it."""
 WIDER = (768, 1024, 1280, 1536, 2048)
 """Widths beyond the reports': a space has as many of them as its cap trains models for."""
-PARTNERS: Mapping[str, tuple[str, ...]] = {
-    "d_model": ("heads", "layers"), "heads": ("d_model",), "layers": ("d_model",),
-    "context": ("batch_tokens",), "batch_tokens": ("context",),
-}  # fmt: skip
-"""What of a dimension is valid depends on each of these."""
+PARTNERS = ("d_model", "heads", "layers", "context", "batch_tokens")
+"""What of these dimensions is valid depends on others of them."""
 HEADS_RULE = f"heads must divide d_model and leave each head an even width of at least {LEAST_HEAD_WIDTH}"
 LIMITS = {"d_model": (8, 65536), "heads": (1, 1024), "layers": (1, 1024), "dropout": (0.0, 0.95)}
 """Of the dimensions of our own families, least and most that a user may ask for."""
@@ -380,46 +377,24 @@ class Space:
             for name, values in every.items()
         }
 
-    def _choices(self, name: str, config: Mapping[str, Value]) -> tuple[Value, ...]:
-        """What a dimension has to offer once some others are chosen."""
-        if not (partners := self._partners.get(name)):
-            return self.dimensions[name]
-        chosen = (name, *map(config.get, partners))
-        if chosen not in self._offered:
-            values = self.dimensions[name]
-            for partner in partners:
-                others = (config[partner],) if partner in config else self.dimensions[partner]
-                pairs = {value: [{name: value, partner: other} for other in others] for value in values}
-                values = tuple(value for value in values if any(map(self._fit, pairs[value])))
-            self._offered[chosen] = values
-        return self._offered[chosen]
-
-    @cached_property
-    def _partners(self) -> dict[str, list[str]]:
-        """Those of PARTNERS that are dimensions here."""
-        return {name: [each for each in PARTNERS[name] if each in self.dimensions] for name in PARTNERS}
-
-    @cached_property
-    def _offered(self) -> dict[tuple[Value | None, ...], tuple[Value, ...]]:
-        """What was found by `_choices`: of thousands of draws most ask the same."""
-        return {}
-
-    def _fit(self, pair: Mapping[str, Any]) -> bool:
-        """Whether two that depend on each other are valid together."""
-        if "heads" in pair:
-            return heads_fit(**pair)
-        if "layers" in pair:
-            return self.small_enough is None or self.small_enough(pair["d_model"], pair["layers"])
-        enough: bool = pair["batch_tokens"] >= least_rows(self.own) * pair["context"]
-        return enough
+    def _fit(self, config: Mapping[str, Any]) -> bool:
+        """Whether what was chosen so far is valid together."""
+        d_model, heads, layers, context, batch_tokens = map(config.get, PARTNERS)
+        if d_model and heads and not heads_fit(d_model, heads):
+            return False
+        if self.small_enough and d_model and layers and not self.small_enough(d_model, layers):
+            return False
+        return not (context and batch_tokens) or batch_tokens >= least_rows(self.own) * context
 
     def _grown(self, config: Config, names: list[str]) -> Iterator[Config]:
         """The config with every valid choice in these dimensions too."""
         if not names:
             yield config
             return
-        for value in self._choices(names[0], config):
-            yield from self._grown({**config, names[0]: value}, names[1:])
+        for value in self.dimensions[names[0]]:
+            grown = {**config, names[0]: value}
+            if names[0] not in PARTNERS or self._fit(grown):
+                yield from self._grown(grown, names[1:])
 
     @cached_property
     def _shapes(self) -> list[Config]:
@@ -439,9 +414,24 @@ class Space:
     def sample(self, rng: random.Random) -> Config:
         """One valid config: each width equally likely, then each of the heads that fit it, then each of the rest."""
         config: Config = {}
-        for name in self.dimensions:
-            config[name] = rng.choice(self._choices(name, config))
+        for name, values in self.dimensions.items():
+            config[name] = rng.choice(self._choices(name, config) if name in PARTNERS else values)
         return config
+
+    def _choices(self, name: str, config: Mapping[str, Value]) -> tuple[Value, ...]:
+        """What one of PARTNERS has to offer once some others are chosen."""
+        chosen = (name, *map(config.get, PARTNERS))
+        if chosen not in self._offered:
+            later = [each for each in self.dimensions if each in PARTNERS and each not in (name, *config)]
+            grown = {value: {**config, name: value} for value in self.dimensions[name]}
+            fitting = (value for value in grown if self._fit(grown[value]) and any(self._grown(grown[value], later)))
+            self._offered[chosen] = tuple(fitting)
+        return self._offered[chosen]
+
+    @cached_property
+    def _offered(self) -> dict[tuple[Value | None, ...], tuple[Value, ...]]:
+        """What was found by `_choices`: of thousands of draws most ask the same."""
+        return {}
 
     def uniform(self, rng: random.Random) -> Config:
         """One of configs(), all equally likely."""
@@ -451,9 +441,8 @@ class Space:
     def contains(self, config: Mapping[str, Value]) -> bool:
         """Is this one of configs()?"""
         left = self.dimensions
-        if config.keys() != left.keys() or any(config[name] not in values for name, values in left.items()):
-            return False
-        return all(config[name] in self._choices(name, config) for name in PARTNERS if name in left)
+        there = config.keys() == left.keys() and all(config[name] in values for name, values in left.items())
+        return there and self._fit(config)
 
     def drawn(self, chosen: Mapping[str, Value]) -> Config:
         """What a sampler chose of each dimension that is not fixed, with the others."""
@@ -492,6 +481,6 @@ class Space:
 
         nearest = min(self._shapes, key=distance)
         config = dict(nearest)
-        for name in self.dimensions.keys() - PARTNERS.keys():
+        for name in self.dimensions.keys() - set(PARTNERS):
             config[name] = min(self.dimensions[name], key=partial(steps_away, name))
         return {name: config[name] for name in self.dimensions}

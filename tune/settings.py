@@ -25,6 +25,7 @@ from tune.flags import (
     is_switch,
     parse_path,
     parse_setting,
+    under_flag,
     words_of,
 )
 from tune.load import check_function, check_loop, load
@@ -53,10 +54,8 @@ def free_folder() -> Path:
     """`runs/<UTC time>` in the present folder, under a name that is still free."""
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
     taken = (Path("runs", name if not again else f"{name}-{again}") for again in range(1000))
-    try:
+    with under_flag("out"):
         return parse_path(str(next(folder for folder in taken if not folder.exists())))
-    except UserError as error:
-        raise invalid("out", str(error)) from None
 
 
 class WithoutLoop(UserError):
@@ -166,12 +165,10 @@ class Settings(SearchFlags):
                 if name in self.fix:
                     raise invalid(flag, f"{name!r} is fixed too, by --fix: keep one of the two")
             for family, (name, each) in product(self.families, given.items()):
-                try:
+                with under_flag(flag):
                     check_range(family, name, each)
                     for value in (each.values or (each.low, each.high)) if name in FREED else ():
                         parse_set(f"{name}={value}")
-                except UserError as error:
-                    raise invalid(flag, str(error)) from None
         if odd := [name for config in self.first for name in config if name not in known]:
             raise invalid("first", f"{odd[0]!r} is no dimension: there are {', '.join(sorted(known))}")
 
@@ -200,26 +197,20 @@ class Settings(SearchFlags):
             )
         if not self.space:
             raise invalid("space", "missing: --train needs what varies; write --space space.toml")
-        try:
+        with under_flag("space"):
             space = made_space(self.space)
-        except UserError as error:
-            raise invalid("space", str(error)) from None
         if unknown := [name for name in self.range if name not in space]:
             raise invalid("range", f"{unknown[0]!r} is no dimension of --space: there are {', '.join(space)}")
         object.__setattr__(self, "space", space)
         narrowed = dict(self.range)
         for name, each in self.range.items():
-            try:
+            with under_flag("range", f"{name!r} "):
                 narrowed[name] = in_place_of(space[name], each)
-            except UserError as error:
-                raise invalid("range", f"{name!r} {error}") from None
         object.__setattr__(self, "range", narrowed)
         whole = self.own_space
-        for config in self.first:
-            try:
+        with under_flag("first"):
+            for config in self.first:
                 whole.nearest(config)
-            except UserError as error:
-                raise invalid("first", str(error)) from None
         names = [name for name in (self.metric, self.maximize) if name is not None]
         if len(names) != 1:
             what = "missing: say what --train reports; write --metric loss, or --maximize accuracy"
@@ -245,10 +236,8 @@ class Settings(SearchFlags):
             }
             if all(when.values()):
                 given[name] = replace(self.range.get(name, each), when=when)
-        try:
+        with under_flag("range"):
             return OwnSpace(given=made_space(given))
-        except UserError as error:
-            raise invalid("range", str(error)) from None
 
     @classmethod
     def from_flags(cls, typed: Mapping[str, Any], experiment: str | None = None) -> Self:
@@ -329,17 +318,6 @@ class Settings(SearchFlags):
             raise invalid("devices", f"'{wanted}' is more than the {available} there are: {remedy}")
         return wanted
 
-    def too_small(self, smallest: float) -> UserError:
-        """The error for a cap that does not pay for one rung of one trial; `smallest` in device-seconds does."""
-        asked, least = duration_text(self.budget), duration_text(math.ceil(smallest))
-        what = f"a last comparison of {2 * self.confirm} trainings" if self.confirm else "one rung of one trial"
-        return invalid("budget", f"{asked!r} does not pay for {what}: write at least {least}")
-
-    def too_soon(self, least: float) -> UserError:
-        """The error for a deadline before one trial had a rung and its last segment; `least` (s) is late enough."""
-        asked, late = duration_text(self.deadline or 0.0), duration_text(math.ceil(least))
-        return invalid("deadline", f"{asked!r} leaves no time for one trial: write at least {late}")
-
     def too_late(self, spent: float) -> UserError:
         """The error for a new total that is less than what the study spent already, in device-seconds."""
         asked, used = duration_text(self.budget), duration_text(math.ceil(spent))
@@ -352,16 +330,6 @@ class Settings(SearchFlags):
             for each in fields(self)
             if flag_of(each).stored and (value := getattr(self, each.name)) not in (None, {}, ())
         }
-
-    def too_little_memory(self, family: str, limit: float, least: float) -> UserError:
-        """The error for a limit in which no config of a family fits; `least` bytes hold the smallest."""
-        there, needed = bytes_text(limit), bytes_text(least + 1e6)
-        rule = f"no configuration of {family}, of which the smallest needs about {needed}"
-        if self.memory_limit is not None and self.memory_limit <= limit:
-            return invalid("memory_limit", f"'{there}' holds {rule}: write that or more")
-        if self.trials_per_gpu != 1:
-            return invalid("trials_per_gpu", f"'{self.trials_per_gpu}' leaves a trial {there}, {rule}: write fewer")
-        return invalid("families", f"{family!r}: a GPU's {there} hold {rule}: leave it out, or take a larger GPU")
 
     @classmethod
     def from_stored(cls, stored: object, **others: Any) -> Self:

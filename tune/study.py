@@ -128,7 +128,7 @@ def run_study(settings: Settings, callbacks: Sequence[Listener] = (), stand: Sta
         print(line)
         return Outcome(folder=settings.resume, found=True, interrupted=None)
     if settings.address is None:
-        return search_on(settings, stand, find_devices(settings), own_ray, callbacks=callbacks)
+        return search_on(settings, stand, find_devices(settings), own_ray, None, callbacks)
     with joined(settings.address):
         check_folder(settings.resume or settings.new_folder())
         return search_on(settings, stand, cluster_devices(settings), lambda _: nullcontext(), slots_there, callbacks)
@@ -148,7 +148,7 @@ def slots_there(devices: Devices) -> int:
 
 def search_on(
     settings: Settings, stand: Stand, devices: Devices, up: Callable[[SearchContext], AbstractContextManager[None]],
-    there: Callable[[Devices], int] | None = None, callbacks: Sequence[Listener] = (),
+    there: Callable[[Devices], int] | None, callbacks: Sequence[Listener],
 ) -> Outcome:  # fmt: skip
     """Run a search on these devices. up: a Ray while trials run; there: how many slots there are just now."""
     context = stand(settings, devices)
@@ -174,12 +174,14 @@ def interrupted_at_once(how: str) -> Iterator[None]:
 
 def conduct(
     context: SearchContext, study: Path, up: AbstractContextManager[None], there: Callable[[], int] | None, told: Told,
-    callbacks: Sequence[Listener] = (),
+    callbacks: Sequence[Listener],
 ) -> Outcome:  # fmt: skip
     """Run a search on its context, in a folder that was made for it or that it has, until it ends or is told to."""
     settings, devices, data = context.settings, context.devices, context.data
     with open_journal(study, settings) as journal, screen_apart(study / "log.txt") as write:
-        check_same(context, journal)
+        with undamaged(journal):
+            check_same_text(context.data, journal.facts())
+            check_same_kind(context.devices, journal.facts())
         precisions = f", precisions {', '.join(devices.precisions)}" if context.loop is None else ""
         place_text = f"{devices.slots} x {devices.name}{precisions}"
         write(f"{study}: {duration_text(settings.budget)} on {place_text}")
@@ -248,13 +250,6 @@ def trials_told(told: Told, engine: Engine, study: Path, write: Callable[[str], 
             each.join()
 
 
-def check_same(context: SearchContext, journal: Journal) -> None:
-    """UserError: text or kind of device are not those that the study began with, or its facts are damaged."""
-    with undamaged(journal):
-        check_same_text(context.data, journal.facts())
-        check_same_kind(context.devices, journal.facts())
-
-
 @contextmanager
 def open_journal(study: Path, settings: Settings) -> Iterator[Journal]:
     """The journal of a new study, or of the one to go on with. UserError: it cannot be had, or the cap is spent."""
@@ -292,8 +287,7 @@ def conclude_list(context: SearchContext, engine: Engine) -> Iterator[str]:
     if failed:
         first = "; ".join(f"{label(json.loads(row['config']))}: {row['reason']}" for row in failed[:TOLD])
         yield f"{len(failed)} came to no end: {first}{'; ...' if len(failed) > TOLD else ''}"
-    hopeless = any(family.policy.hopeless for family in engine.families.values())
-    if left and hopeless:
+    if left and any(family.policy.hopeless for family in engine.families.values()):
         yield f"{len(left)} of {len(listed.listed)} left out, as the first failed with one error"
     elif left and not engine.stopping:
         which = f"{', '.join(label(each.config) for each in left[:TOLD])}{', ...' if len(left) > TOLD else ''}"

@@ -7,10 +7,10 @@ import io
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from tune.flags import Flags, invalid, typed
+from tune.flags import Flags, flag_field, invalid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +129,9 @@ FORMS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex
 class Formed(Flags):
     """In which form a command writes its tables; in none of these, as a screen has them."""
 
-    markdown: bool = field(default=False, metadata=typed("the tables in Markdown", stored=False, on_resume=True))
-    latex: bool = field(default=False, metadata=typed("the tables in LaTeX", stored=False, on_resume=True))
-    csv: bool = field(default=False, metadata=typed("the tables in CSV", stored=False, on_resume=True))
+    markdown: bool = flag_field("the tables in Markdown", default=False, stored=False, on_resume=True)
+    latex: bool = flag_field("the tables in LaTeX", default=False, stored=False, on_resume=True)
+    csv: bool = flag_field("the tables in CSV", default=False, stored=False, on_resume=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,14 @@
-"""What a user says of the space: --range and --space, --at-most, --first; and --config, which has it all in a file."""
+"""What a user says of the space: --range and --space, --at-most, --first; of a loop of their own; and --config, which
+has it all in a file.
+"""
 
+import functools
+import importlib
 import json
 import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -9,22 +16,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from model.config import pad_of
 from model.families import FAMILIES
 from tests.tune.test_registry import CORE
 from tune import cli
 from tune.assembly import make_engine
+from tune.errors import UserError
+from tune.own_loop import another_loop, loop_of
 from tune.own_space import choice, floats, integers
 from tune.search.suggest import Suggester
 from tune.search_context import SearchContext, survey
-from tune.search_space import CENTRE, Config
+from tune.search_space import CENTRE, Config, Dimension
 from tune.settings import Settings
 from tune.step_prices import NOMINAL, StepPrices
 from tune.store.journal import Journal
 
 CPU = ("fp32", "bf16")
-LOOP = "--train ../train.py:train --space ../space.toml --metric loss"
+LOOP = {"train": "../train.py:train", "space": "../space.toml", "metric": "loss"}
 TRAIN, SPACE = "def train(config): ...\n", "width = [64, 128, 256]\nrate = { low = 1e-4, high = 1e-2, log = true }\n"
 
 
@@ -86,8 +96,7 @@ def test_a_file_says_the_same_and_a_range_counts_more(here: Path) -> None:
 
 
 def test_of_a_loop_too_a_range_is_in_the_place_of_what_its_space_has(here: Path) -> None:
-    asked = {"train": "../train.py:train", "space": "../space.toml", "metric": "loss"}
-    settings = Settings(budget="1h", **asked, range="rate=0.001..0.01 width=512")
+    settings = Settings(budget="1h", **LOOP, range="rate=0.001..0.01 width=512")
     varying = settings.own_space.given
     assert varying["width"].values == (512,) and (varying["rate"].low, varying["rate"].high) == (1e-3, 1e-2)
     assert varying["rate"].log, "it is drawn as it was"
@@ -95,18 +104,26 @@ def test_of_a_loop_too_a_range_is_in_the_place_of_what_its_space_has(here: Path)
 
 
 @pytest.mark.parametrize(
-    ("in_python", "typed"),
+    ("given", "typed"),
     [
         ({"range": {"d_model": "64..128", "layers": [2, 4]}}, {"range": "d_model=64..128 layers=2,4"}),
+        ({"range": [{"d_model": "64..128"}, {"layers": [2, 4]}]}, {"range": "d_model=64..128 layers=2,4"}),
         ({"range": ["d_model=64..128", "layers=2,4"]}, {"range": "d_model=64..128 layers=2,4"}),
-        ({"first": ["d_model=64", "d_model=128"]}, {"first": "d_model=64 d_model=128"}),
-        ({"first": [{"d_model": 64, "heads": 4}]}, {"first": "d_model=64,heads=4"}),
-        ({"first": {"d_model": 64}}, {"first": "d_model=64"}),
+        ({"first": ["d_model=64,heads=4", "layers=2"]}, {"first": "d_model=64,heads=4 layers=2"}),
+        ({"first": [{"d_model": 64, "heads": 4}, "layers=2"]}, {"first": "d_model=64,heads=4 layers=2"}),
+        ({"first": {"d_model": 64, "heads": 4}}, {"first": "d_model=64,heads=4"}),
         ({"families": ["nanogpt"]}, {"families": "nanogpt"}),
     ],
 )
-def test_lists_and_mappings_in_python_are_what_is_typed(in_python: dict[str, Any], typed: dict[str, Any]) -> None:
-    assert Settings(budget="1h", **in_python) == Settings(budget="1h", **typed)
+def test_lists_and_mappings_in_python_and_in_a_file_are_what_is_typed_once_or_several_times(
+    here: Path, given: dict[str, Any], typed: dict[str, str]
+) -> None:
+    asked = Settings(budget="1h", **typed)
+    assert Settings(budget="1h", **given) == asked
+    (here / "study.yaml").write_text(yaml.safe_dump({"budget": "1h", **given}))
+    assert cli.parse(Settings, ["--config", str(here / "study.yaml")]) == asked
+    words = [word for name, text in typed.items() for each in text.split() for word in (f"--{name}", each)]
+    assert cli.parse(Settings, ["--budget", "1h", *words]) == asked
 
 
 @pytest.mark.parametrize(("optimizers", "left"), [("adam", ["optimizer"]), ("sgd,adam", ["optimizer", "momentum"])])
@@ -237,27 +254,6 @@ def test_a_file_of_settings_never_says_what_is_executed(here: Path, capfd: pytes
     assert re.match("--plan: '.*' is of a training loop of yours, .*: leave it out$", capfd.readouterr().err)
 
 
-@pytest.mark.parametrize(
-    ("file", "first", "layers"),
-    [
-        ("first: ['d_model=64,heads=4', layers=2]", ({"d_model": 64, "heads": 4}, {"layers": 2}), ()),
-        ("first: [{d_model: 64, heads: 4}, layers=2]", ({"d_model": 64, "heads": 4}, {"layers": 2}), ()),
-        ("first: {d_model: 64, heads: 4}", ({"d_model": 64, "heads": 4},), ()),
-        ("first: d_model=64 layers=2", ({"d_model": 64}, {"layers": 2}), ()),
-        ("range: ['d_model=64..128', 'layers=2,4']", (), (2, 4)),
-        ("range: [{d_model: 64..128}, {layers: [2, 4]}]", (), (2, 4)),
-        ("range: {d_model: 64..128, layers: [2, 4]}", (), (2, 4)),
-    ],
-)
-def test_in_a_file_a_list_is_what_is_typed_several_times(
-    here: Path, file: str, first: tuple[Config, ...], layers: tuple[int, ...]
-) -> None:
-    (here / "study.yaml").write_text(f"budget: 1h\n{file}\n")
-    settings = cli.parse(Settings, ["--config", str(here / "study.yaml")])
-    assert settings.first == first and list(settings.range) == (["d_model", "layers"] if layers else [])
-    assert not layers or settings.range["layers"].values == layers
-
-
 def test_in_a_file_numbers_are_those_of_toml(here: Path) -> None:
     space = (
         "{rate: [1e-4, 1.5E+2, .5e1, '1e-4'], low: {low: 1e-4, high: 1e-2}, day: [2020-01-01, 2021-01-01], on: [1, 2]}"
@@ -268,76 +264,79 @@ def test_in_a_file_numbers_are_those_of_toml(here: Path) -> None:
     assert (given["low"].low, given["low"].high) == (1e-4, 1e-2)
 
 
-def test_flags_that_repeat_are_read_as_one() -> None:
-    words = "--budget 1h --range d_model=64..128 --range layers=2,4 --first d_model=64 --first layers=4"
-    settings = cli.parse(Settings, words.split())
-    assert list(settings.range) == ["d_model", "layers"] and settings.first == ({"d_model": 64}, {"layers": 4})
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        (3, "3 is no function"),
+        (Dimension, ".* is no function"),
+        (lambda: None, "'<lambda>' takes no argument"),
+        (lambda a, b: None, "'<lambda>' needs 2 arguments"),
+    ],
+)
+def test_what_cannot_train_is_refused(train: Any, said: str) -> None:
+    with pytest.raises(UserError, match=rf"^--train: {said}[^\n]*$"):
+        Settings(budget="1h", train=train, space={"width": (1, 2)}, metric="loss")
 
 
-WRONG = {
-    "--range d_model": "--range: 'd_model' is no dimension with its values: write NAME=LOW..HIGH",
-    "--range d_model=": "--range: 'd_model' has the value ''",
-    "--range d_model=128..64": "--range: 'd_model' goes from 128 to 64",
-    "--range d_model=64,64": "--range: 'd_model' has the value 64 twice",
-    "--range d_model=64..128.5": "--range: 'd_model' has 128.5: it takes whole numbers from 8 to 65536",
-    "--range d_model=4,64": "--range: 'd_model' has 4: it takes whole numbers",
-    "--range dropout=0..1": "--range: 'dropout' has 1: it takes numbers from 0.0 to 0.95",
-    "--range layers=two,4": "--range: 'layers' has 'two': it takes whole numbers",
-    "--range d_model=64-128": "--range: 'd_model' has '64-128': it takes whole numbers .*; write d_model=16..512",
-    "--range precision=fp8": "--range: 'precision=fp8' is no precision: choose of fp32",
-    "--vary learning_rate --range learning_rate=-1,1": "--range: 'learning_rate=-1': learning_rate is a number from",
-    "--range width=64": "--range: 'width' is no dimension of translation or nanogpt: there are d_model",
-    "--range weight_decay=0.1,0.2": "--range: 'weight_decay' is no dimension of .*: add --vary weight_decay",
-    "--range heads=4 --fix heads=4": "--range: 'heads' is fixed too, by --fix",
-    "--range heads=4 --range heads=8": "--range: 'heads=8' is of heads a second time",
-    "--range heads=32 --range d_model=64": "--range: no configuration of translation is left: heads must divide",
-    "--space ../space.toml": "--space: 'width' is no dimension of translation or nanogpt",
-    "--at-most parameters=1k": "--at-most: 'parameters=1K' holds no translation",
-    "--at-most 5M": "--at-most: '5M' is no bound: write parameters=5M",
-    "--at-most parameters=0": "--at-most: 'parameters=0' is no bound",
-    "--at-most parameters=9": "--at-most: 'parameters=9' holds no translation, of which the smallest has",
-    "--at-most parameters=200K --range heads=64": "--at-most: 'parameters=200K' holds no translation of those that",
-    "--budget 5m --deadline 10s": "--deadline: .10s. leaves no time for one trial: write at least 17s",
-    "--budget 40s --cores-per-trial 8 --devices 8 --oversubscribe": "--budget: .40s. does not pay for one rung",
-    "--first d_model": "--first: 'd_model' is no value of a dimension: write NAME=VALUE,NAME=VALUE",
-    "--first [1]": "--first: '\\[1\\]' is no list of configurations: write NAME=VALUE,NAME=VALUE",
-    "--first [": "--first: '\\[' is no list of configurations",
-    "--first width=8": "--first: 'width' is no dimension: there are d_model",
-    "--first d_model=100": "--first: 'd_model=100' is not in the space of translation: choose of 16, 32",
-    "--first heads=32,d_model=64": "--first: .* is no configuration of translation: heads must divide",
-    "--first heads=4,heads=8": "--first: 'heads=4,heads=8' has heads twice",
-    "--config ../none.yaml": "--config: '.*none.yaml' cannot be read",
-    "--config ../space.toml": "--config: '.*space.toml' is no YAML|--config: '.*space.toml' has '",
-    "--config ../text.txt": "--config: '.*text.txt' (has|is no YAML)",
-    "--config ../odd.yaml": "--config: '.*odd.yaml' has 'width', which is no setting",
-    "--config ../switch.yaml": "--config: '.*switch.yaml' has oversubscribe: 'yes please'",
-    f"{LOOP} --range depth=4": "--range: 'depth' is no dimension of --space: there are width, rate",
-    f"{LOOP} --first width=3": "--first: 'width=3' is not in the space: width is one of 64, 128, 256",
-    f"{LOOP} --first rate=3": "--first: 'rate=3' is not in the space: rate is a number from 0.0001 to 0.01",
-    f"{LOOP} --range width=64-128": "--range: 'width' has '64-128', .* no number: write a range as 64..256, or 64,256",
-    f"{LOOP} --range width=64,wide": "--range: 'width' has 'wide', which is no number",
-    f"{LOOP} --range rate=0.001,low": "--range: 'rate' has 'low', which is no number: write a range as 0.0001..0.01",
-    f"{LOOP} --range width=64.5..128": "--range: 'width' has 64.5: it takes whole numbers",
-    f"{LOOP} --range width=64,96.5": "--range: 'width' has 96.5: it takes whole numbers",
-    f"{LOOP} --range rate=0..1": "--range: 'rate' goes from 0.0 by its logarithm: write a low above zero",
-    f"{LOOP} --fix width=128": "--fix: 'width=128' is of the families .*: with --train write --range width=128$",
-    "--config ../trains.yaml": "--config: '.*trains.yaml' has train: '../a loop.py', .*: add --train '../a loop.py'$",
-    "--config ../loads.yaml": "--config: '.*loads.yaml' has load: '../mine.py', .*: add --load ../mine.py$",
-    f"{LOOP} --at-most parameters=5M": "--at-most: is of the families that come with the project",
-}
+def test_a_function_that_holds_what_cannot_travel_is_refused(tmp_path: Path) -> None:
+    file = (tmp_path / "open").open("w")
+
+    def train(config: dict[str, Any]) -> None:
+        file.write("")
+
+    settings = Settings(budget="1h", train=train, space={"width": (1, 2)}, metric="loss")
+    with pytest.raises(UserError, match=r"^--train: 'train' cannot go to another process \([^\n]*\): keep such things"):
+        loop_of(settings)
 
 
-@pytest.mark.parametrize("flags", WRONG)
-def test_what_cannot_be_is_one_line_and_nothing_is_written(
-    flags: str, here: Path, capfd: pytest.CaptureFixture[str]
+def test_a_function_with_some_arguments_given_is_of_its_own_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (here / "odd.yaml").write_text("width: 3\n")
-    (here / "switch.yaml").write_text("oversubscribe: yes please\n")
-    (here / "trains.yaml").write_text("train: ../a loop.py\nmetric: loss\n")
-    (here / "loads.yaml").write_text("load: ../mine.py\nfamilies: mine\n")
-    before = sorted(here.rglob("*"))
-    texts = "" if "--train" in flags else " --text-corpus ../text.txt --translation-corpus ../pairs.txt"
-    assert cli.main(Settings, f"--budget 1h {flags}{texts}".split()) == 2
-    out, error = capfd.readouterr()
-    assert out == "" and error.count("\n") == 1 and re.match(WRONG[flags], error), error
-    assert sorted(here.rglob("*")) == before
+    (tmp_path / "given_some.py").write_text("def train(config, data): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    partial = functools.partial(importlib.import_module("given_some").train, data=3)
+    loop = loop_of(Settings(budget="1h", train=functools.partial(partial), space={"width": (1, 2)}, metric="loss"))
+    assert loop.folder == tmp_path
+    elsewhere = "import pickle, sys; pickle.loads(bytes.fromhex(sys.stdin.read()))({})"
+    assert loop.pickled
+    subprocess.run([sys.executable, "-c", elsewhere], input=loop.pickled.hex(), text=True, check=True)
+
+
+@pytest.mark.parametrize("space", [{}, {"width": 3}, {1: [2]}, [1, 2], {"width": object()}])
+def test_a_space_from_python_that_cannot_be_is_refused(space: Any) -> None:
+    with pytest.raises(UserError, match=r"^--space: [^\n]*$"):
+        Settings(budget="1h", train=lambda config: None, space=space, metric="loss")
+    with pytest.raises(UserError, match=r"^choice: has the value None[^\n]*$"):
+        choice(1, None)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"^integers: goes from 8 to 2[^\n]*$"):
+        integers(8, 2)
+
+
+def test_what_is_stored_of_a_loop_gives_the_same_settings_again_once_its_file_is_named(here: Path) -> None:
+    for more in ({"metric": "loss"}, {"maximize": "val/accuracy", "life": 5000}):
+        original = Settings(budget="1h", train=LOOP["train"], space=LOOP["space"], **more)
+        stored = json.loads(json.dumps(original.stored()))
+        assert Settings.from_stored(stored, train=original.train) == original
+        with pytest.raises(UserError, match=r"^--train: missing: [^\n]*$"):
+            Settings.from_stored(stored)
+
+
+def test_a_study_that_goes_on_in_another_file_says_so(here: Path) -> None:
+    original = Settings(budget="1h", **LOOP)
+    with Journal(None, new=True) as journal:
+        journal.note(settings=original.stored())
+        assert not [*another_loop(original, journal)]
+        Path("other.py").write_text("print()")
+        (line,) = another_loop(replace(original, train="other.py"), journal)
+    assert str(original.train) in line and line.endswith("other.py")
+
+
+def test_the_printed_line_to_go_on_names_the_loop_and_its_mirror(here: Path) -> None:
+    (here / "mirror").mkdir()
+    settings = Settings(budget="1h", **LOOP, mirror=here / "mirror")
+    (here / "study").mkdir()
+    (here / "study" / "study.json").write_text(json.dumps({"settings": settings.stored()}))
+    _, script, *flags = shlex.split(settings.to_go_on(here / "study"))
+    assert script == "tune/run.py" and str(here / "mirror") in flags
+    again = cli.parse(Settings, flags)
+    assert (again.train, again.mirror, again.space) == (settings.train, here / "mirror", settings.space)

@@ -18,6 +18,7 @@ from tune import cli, search_context, study
 from tune.search.engine import Engine
 from tune.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("text")
 PATIENCE = 600.0
 """Seconds that a search may be silent."""
 ASKED = ["--budget", "60s", "--families", "nanogpt", "--devices", "1", "--text-corpus", "text.txt", "--out", "study"]
@@ -97,13 +98,6 @@ def read(end: Connection) -> bytes:
     while wait([end], PATIENCE) and (more := os.read(end.fileno(), 65536)):
         said += more
     return said
-
-
-@pytest.fixture(autouse=True)
-def text(tmp_path: Path) -> Path:
-    """In the folder from which a search is started."""
-    (tmp_path / "text.txt").write_text("To be, or not to be. " * 500)
-    return tmp_path / "text.txt"
 
 
 @pytest.mark.parametrize(("where", "number"), [("starts", signal.SIGTERM), ("runs", signal.SIGINT)])

@@ -16,9 +16,9 @@ import torch
 from model.families import FAMILIES
 from tests.model.test_families import Bigrams, Guess
 from tests.tune.search.world import World
+from tests.tune.test_registry import CORE
 from tune import search_context as context_file
 from tune.backend.scheduler import why
-from tune.devices import Devices
 from tune.display.console import budget_line
 from tune.registry import register
 from tune.reports import Report
@@ -29,15 +29,8 @@ from tune.study import Outcome
 from tune.winners import last_lines, why_none
 
 pytestmark = pytest.mark.usefixtures("forgotten")
-CORE = Devices(kind="cpu", count=1, model="core", precisions=("fp32",), cores=1)
 RAISED = "error: its loss raised ValueError: expected {} (mine.py:12)"
 """What a trial says, with a number that is another in each."""
-
-
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 500)
-    return tmp_path / "text.txt"
 
 
 class NoSlope(torch.autograd.Function):

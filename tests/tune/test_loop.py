@@ -1,8 +1,10 @@
-"""What a user's loop says to its lease, in virtual time: when a lease ends, what is kept, what travels."""
+"""What a user's loop says to its lease, in virtual time: when a lease ends, what is kept, what travels; and so the
+trainers of Hugging Face and of Lightning.
+"""
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 from tune import loop
 from tune.loop import Lease, Over, Terms, best, newest, read
 from tune.reports import KEPT_BACK
+from tune.trainers import hugging_face, lightning, resumed
 
 
 class World:
@@ -33,6 +36,16 @@ class World:
         )  # fmt: skip
         return self.lease
 
+    def holds(self, steps: int, metric: str) -> None:
+        """This process works on the next lease, which is for so many steps."""
+        loop.hold(self.again(steps=steps, metric=metric))
+
+    def goes_on_from(self, steps: int) -> None:
+        """It ended there, and goes on from there."""
+        assert self.heard[-1]["ended"] == "rung" and self.heard[-1]["steps"] == steps and not self.heard[-1]["lost"]
+        kept = newest(Path(self.terms["folder"]))
+        assert kept is not None and kept.name.endswith(f"{steps}")
+
     def report(self, loss: Any, after: float = 1.0, step: int | None = None, save: Any = None, **more: Any) -> None:
         """After so many seconds of training."""
         self.now += after
@@ -46,6 +59,12 @@ def saving(value: object) -> Callable[[Path], None]:
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path / "t001")
+
+
+@pytest.fixture
+def held(world: World) -> Iterator[World]:
+    yield world
+    loop.hold(None)
 
 
 def test_outside_of_a_search_it_trains_as_ever(tmp_path: Path) -> None:
@@ -134,18 +153,12 @@ def test_a_metric_that_is_not_finite_ends_the_trial(world: World, loss: float) -
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
-def test_what_it_had_before_counts_and_is_not_saved_over(world: World, loss: float) -> None:
+@pytest.mark.parametrize("always", [True, False])
+def test_what_it_had_before_counts_and_is_not_saved_over(world: World, loss: float, always: bool) -> None:
     world.report(3.0)
-    world.report(loss, save=saving(0))
+    world.lease.report({"loss": loss}, None, saving(0), always=always)
     said = world.heard[-1]
     assert world.lease.done() and (said["ended"], said["best"], said["checkpoint"]) == ("returned", 3.0, None)
-
-
-@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_never_the_best_that_is_kept(world: World, loss: float) -> None:
-    world.report(3.0)
-    world.lease.report({"loss": loss}, None, saving(0), always=True)
-    assert world.heard[-1]["best"] == 3.0 and best(Path(world.terms["folder"])) is None
 
 
 def test_within_a_lease_too_it_can_go_back_to_what_was_saved_last(world: World) -> None:
@@ -263,11 +276,76 @@ def test_a_strangers_damaged_record_is_no_checkpoint(world: World) -> None:
         assert newest(folder) is None and world.again().checkpoint is None
 
 
-def test_a_space_that_varies_what_a_script_has_not_is_told_in_one_line(world: World) -> None:
-    loop.hold(world.lease)
-    try:
-        assert loop.config(width=1, rate=2) == {"width": 4, "rate": 2}
-        with pytest.raises(ValueError, match=r"^config: the space varies 'width', which has no default here: write wi"):
-            loop.config(rate=2)
-    finally:
-        loop.hold(None)
+def test_a_space_that_varies_what_a_script_has_not_is_told_in_one_line(held: World) -> None:
+    loop.hold(held.lease)
+    assert loop.config(width=1, rate=2) == {"width": 4, "rate": 2}
+    with pytest.raises(ValueError, match=r"^config: the space varies 'width', which has no default here: write wi"):
+        loop.config(rate=2)
+
+
+def test_hugging_faces_trainer_ends_with_its_lease_and_goes_on(held: World, tmp_path: Path) -> None:
+    import transformers  # 3 s that no other test needs
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = torch.nn.Linear(4, 1)
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            out = self.line(x)
+            return {"loss": ((out - labels) ** 2).mean(), "logits": out}
+
+    rows = [{"x": torch.randn(4), "labels": torch.ones(1)} for _ in range(64)]
+    for steps in (4, 8):
+        held.holds(steps, "eval_loss")
+        args = transformers.TrainingArguments(
+            output_dir=str(tmp_path / "out"), eval_strategy="steps", eval_steps=2, max_steps=100, report_to=[],
+            per_device_train_batch_size=8, disable_tqdm=True, use_cpu=True,
+        )  # fmt: skip
+        trainer = transformers.Trainer(
+            model=Net(), args=args, train_dataset=rows, eval_dataset=rows, callbacks=[hugging_face()]
+        )
+        trainer.train(resume_from_checkpoint=resumed())
+        held.goes_on_from(steps)
+
+
+def test_of_several_evaluation_sets_all_are_reported(held: World, tmp_path: Path) -> None:
+    import transformers
+
+    held.holds(4, "eval_a_loss")
+    args = transformers.TrainingArguments(output_dir=str(tmp_path), report_to=[], use_cpu=True)
+    (tmp_path / "checkpoint-4").mkdir()
+    state, control = transformers.TrainerState(global_step=4), transformers.TrainerControl()
+    callback = hugging_face()
+    for name, value in {"a": 1.0, "b": 2.0}.items():
+        callback.on_evaluate(args, state, control, metrics={f"eval_{name}_loss": value})
+    assert callback.on_save(args, state, control).should_training_stop
+    assert held.heard[-1]["numbers"] == {"eval_a_loss": 1.0, "eval_b_loss": 2.0}
+
+
+def test_lightnings_trainer_ends_with_its_lease_and_goes_on(held: World, tmp_path: Path) -> None:
+    import pytorch_lightning as pl  # so does this
+
+    class Net(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = torch.nn.Linear(4, 1)
+
+        def training_step(self, batch: torch.Tensor, at: int) -> torch.Tensor:
+            return self.line(batch).pow(2).mean()
+
+        def validation_step(self, batch: torch.Tensor, at: int) -> None:
+            self.log("loss", self.line(batch).pow(2).mean())
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    rows = torch.utils.data.DataLoader(torch.randn(16, 4), batch_size=4)
+    for steps in (4, 8):
+        held.holds(steps, "loss")
+        trainer = pl.Trainer(
+            max_epochs=50, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            enable_model_summary=False, default_root_dir=tmp_path, callbacks=[lightning()],
+        )  # fmt: skip
+        trainer.fit(Net(), rows, rows, ckpt_path=resumed())
+        held.goes_on_from(steps)

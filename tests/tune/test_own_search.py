@@ -32,8 +32,8 @@ def train(config):
 """
 SPACE = """
 how = ["saves", "never saves", "crashes"]
-rate = { low = 1e-3, high = 1e-1, log = true, when = { how = ["saves", "never saves"] } }
-""".replace(', when = { how = ["saves", "never saves"] }', "")
+rate = { low = 1e-3, high = 1e-1, log = true }
+"""
 CAP = 45
 
 

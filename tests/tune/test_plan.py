@@ -189,13 +189,6 @@ def test_the_command_prints_it_in_lines_that_fit(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_cluster_is_not_planned_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert cli.main(Settings, f"--budget 8h --plan --address 127.0.0.1:1 --out {tmp_path / 'new'}".split()) == 2
-    printed = capsys.readouterr()
-    assert re.fullmatch(r"--plan: looks at this machine, .*'127.0.0.1:1': leave --address out; .*\n", printed.err)
-    assert printed.out == "" and list(tmp_path.iterdir()) == []
-
-
 def test_it_tells_what_patience_costs_and_brings(planned: Callable[..., Plan]) -> None:
     """On many devices; on one there is no choice."""
     plan, patient = planned(devices=8), planned(devices=8, patient=True)

@@ -176,11 +176,10 @@ def test_stored_and_typed_forms_are_read_back_and_strangers_are_refused() -> Non
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def asked(text: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """For a search on a short text, on a machine whose prices are known after a second."""
     monkeypatch.setattr("tune.search_context.measured_prices", lambda *_: (StepPrices(flops=2e10), 1.0))
-    (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 5000)
-    return Settings(budget=600.0, families="nanogpt", text_corpus=tmp_path / "text.txt")
+    return Settings(budget=600.0, families="nanogpt", text_corpus=text)
 
 
 def started(settings: Settings, folder: Path) -> tuple[Engine, Journal]:

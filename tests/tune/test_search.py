@@ -29,30 +29,16 @@ LATE = r"error: (its process had not started|hung: no sign of life) .*by the end
 """Why a trial may fail that does nothing wrong: it is a busy machine's."""
 
 
-def totals(study: Path) -> dict[str, float]:
-    """Device-seconds held, charged, and charged to leases."""
-    queries = {
-        "held": "SELECT TOTAL(closed - opened) FROM slots",
-        "charged": "SELECT TOTAL(seconds) FROM charges",
-        "on leases": "SELECT TOTAL(seconds) FROM charges WHERE lease IS NOT NULL",
-        "leases": "SELECT TOTAL(charged) FROM leases",
-        "steps": "SELECT TOTAL(seconds) FROM charges WHERE what = 'steps'",
-        "open": "SELECT COUNT(*) FROM slots WHERE closed IS NULL",
-    }
-    return {name: number(study, query) for name, query in queries.items()}
-
-
 def test_no_process_outlives_it_and_each_that_trained_had_a_slot(searched: Searched, observer: Observer) -> None:
     assert comes(lambda: not observer.alive(searched.driver))
     assert 0 < len(observer.trials(searched.driver)) <= number(searched.study, "SELECT COUNT(*) FROM slots")
 
 
 def test_the_cap_holds_and_the_journal_adds_up(searched: Searched) -> None:
-    total = totals(searched.study)
-    assert 0 < total["held"] <= searched.cap
-    assert total["charged"] == pytest.approx(total["held"], abs=0.05)
-    assert total["leases"] == pytest.approx(total["on leases"], abs=0.05)
-    assert total["steps"] > 0 and total["open"] == 0
+    assert 0 < spent(searched.study) <= searched.cap and adds_up(searched.study)
+    on_leases = number(searched.study, "SELECT TOTAL(seconds) FROM charges WHERE lease IS NOT NULL")
+    assert number(searched.study, "SELECT TOTAL(charged) FROM leases") == pytest.approx(on_leases, abs=0.05)
+    assert number(searched.study, "SELECT TOTAL(seconds) FROM charges WHERE what = 'steps'") > 0
 
 
 def test_every_trial_is_accounted_for(searched: Searched) -> None:
@@ -82,11 +68,11 @@ def test_the_screen_shows_decisions_results_and_what_it_cost(searched: Searched)
 
 
 def test_a_search_that_is_over_says_so_and_runs_no_more(searched: Searched, repository: Path) -> None:
-    before = totals(searched.study)
+    before = rows(searched.study, "SELECT * FROM charges")
     words = [sys.executable, str(repository / "tune" / "run.py"), "--resume", str(searched.study)]
     said = subprocess.run(words, capture_output=True, text=True, check=True)
     assert said.stdout.startswith(f"{searched.study}: it is over: spent ") and said.stdout.count("\n") == 1
-    assert totals(searched.study) == before
+    assert rows(searched.study, "SELECT * FROM charges") == before
 
 
 def test_what_the_records_took_is_a_part_of_the_search(searched: Searched) -> None:

@@ -1,4 +1,11 @@
+"""Settings as they are typed, checked, kept in a study's folder, and had again; lengths of time and sums of money."""
+
 import json
+import os
+import random
+import re
+import sys
+import types
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
@@ -6,9 +13,14 @@ from threading import Barrier
 
 import pytest
 
-from tune.flags import families_text, parse_families
+from tune import cli
+from tune.flags import families_text, flag_words, parse_families
 from tune.own_space import made_space
 from tune.settings import OF_A_LOOP, Settings
+from tune.store.journal import Journal
+from tune.units import duration_text, energy_text, money_text, parse_duration, parse_price
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def settings(**changes):
@@ -23,9 +35,6 @@ def test_families_take_their_shares():
     }.items():
         assert parse_families(text) == parse_families(families_text(shares)) == shares
         assert settings(families=shares).families == shares
-    for text, said in {"nanogpt,nanogpt": "twice", "translation=x,nanogpt=3": "no share"}.items():
-        with pytest.raises(ValueError, match=said):
-            parse_families(text)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +50,6 @@ def test_families_take_their_shares():
         ({"families": {"translation": float("nan"), "nanogpt": 0.5}}, "--families: .* above 0"),
         ({"families": {}}, "--families"),
         ({"vary": ("batch_tokens",), "rungs": "tokens"}, "--vary: 'batch_tokens' makes steps of unequal tokens"),
-        ({"trials_per_gpu": 0}, "--trials-per-gpu: '0' is too few: write 1 or more, or auto"),
         ({"seed": 2**32}, "--seed: '4294967296'"),
         ({"confirm": 1}, "--confirm: '1' is too few: .*write 2"),
         ({"objective": "size"}, "--objective: 'size' is not there: choose loss or front"),
@@ -135,10 +143,16 @@ EVERYTHING = {
 }
 
 
-def test_what_is_stored_gives_the_same_settings_again_but_for_what_a_run_is_told_anew(tmp_path):
+def test_what_is_stored_is_as_it_is_typed_and_gives_the_same_settings_again_but_for_what_a_run_is_told_anew(tmp_path):
     for changes in ({}, {"objective": "front"}, EVERYTHING):
         original = settings(**changes, out=tmp_path)
-        assert Settings.from_stored(json.loads(json.dumps(original.stored())), out=tmp_path) == original
+        stored = json.loads(json.dumps(original.stored()))
+        assert Settings.from_stored(stored, out=tmp_path) == original
+        typed = vars(cli.parser(Settings).parse_args(flag_words(stored)))
+        assert typed == {name: value for name, value in stored.items() if value is not False}
+    asked = settings(out="new", text_corpus="text.txt", memory_limit="1.5GB")
+    assert (asked.out, asked.text_corpus) == (Path.cwd() / "new", Path.cwd() / "text.txt")
+    assert asked.memory_limit == EVERYTHING["memory_limit"]
     left_out = {each.name for each in fields(Settings)} - set(original.stored())
     assert left_out == {"out", "resume", "config", "address", "plan", "load", *OF_A_LOOP, "train"}
 
@@ -154,3 +168,107 @@ def test_settings_that_stored_did_not_write_are_refused():
     for stored in STRANGE:
         with pytest.raises(ValueError):
             Settings.from_stored(stored)
+
+
+@pytest.fixture
+def searched(monkeypatch):
+    """A search that only notes its settings."""
+    calls: list[Settings] = []
+    study = types.ModuleType("tune.study")
+    study.run = lambda settings: calls.append(settings) or 143
+    monkeypatch.setitem(sys.modules, "tune.study", study)
+    return calls
+
+
+@pytest.fixture
+def study(tmp_path):
+    """A folder that a study left behind."""
+    folder = tmp_path / "runs" / "x"
+    folder.mkdir(parents=True)
+    settings = Settings(budget=3600, seed=3, fix={"heads": 4}, oversubscribe=True, devices=3, out=folder)
+    (folder / "study.json").write_text(json.dumps({"settings": settings.stored()}))
+    return folder
+
+
+def parse(flags: str) -> Settings:
+    return cli.parse(Settings, flags.split())
+
+
+OVER = {"reason": "cap", "spent": 3598.0, "cap": 3600.0}
+
+
+@pytest.mark.parametrize("ended", [OVER | {"reason": "SIGINT"}, {"reason": "cap", "spent": 1.0}, OVER])
+def test_a_study_that_is_not_known_to_be_over_is_searched(searched, study, ended):
+    """Told to end, of before the cap was written down with its end, or where nothing was found."""
+    with Journal(study, new=True) as journal:
+        journal.note(ended=ended)
+    assert cli.main(Settings, ["--resume", str(study)]) == 143 and len(searched) == 1
+
+
+def test_a_path_or_present_folder_that_is_not_utf_8_is_one_line(capsys, searched, empty_folder, monkeypatch):
+    for flag in ("--out", "--text-corpus", "--resume"):
+        assert cli.main(Settings, ["--budget", "8h", flag, "x\udcff"]) == 2
+        assert capsys.readouterr().err.endswith("/x\\udcff' is not in UTF-8: rename it, or take another place\n")
+        assert searched == [] and list(empty_folder.iterdir()) == []
+    there = Path(os.fsdecode(os.fsencode(empty_folder) + b"/\xff"))
+    there.mkdir()
+    monkeypatch.chdir(there)
+    assert cli.main(Settings, ["--budget", "8h"]) == 2
+    assert re.fullmatch(r"--out: '.*udcff/runs/\S+' is not in UTF-8: .*\n", capsys.readouterr().err)
+    assert searched == [] and list(there.iterdir()) == []
+
+
+def test_a_resumed_study_keeps_its_own_settings_but_may_get_a_new_total_and_a_new_deadline(study):
+    settings = parse("--resume runs/x")
+    assert (settings.budget, settings.seed, settings.fix, settings.devices) == (3600, 3, {"heads": 4}, 3)
+    assert settings.resume == settings.out == study
+    settings = parse("--resume runs/x --budget 2h --deadline 3h --seed 3 --fix heads=4")
+    assert (settings.budget, settings.deadline) == (7200, 10_800)
+
+
+def test_flags_that_contradict_the_study_are_refused_by_name(study):
+    with pytest.raises(ValueError, match=r"^--fix, --seed, --skip-bad-lines: not as in .*: leave --fix, .* out$"):
+        parse("--resume runs/x --seed 4 --devices 3 --fix heads=8 --skip-bad-lines")
+    with pytest.raises(ValueError, match=r"^--out: "):
+        parse("--resume runs/x --out elsewhere")
+
+
+def test_a_damaged_study_is_refused_in_one_line(study):
+    for damaged in ("", "[", "[]", "{}", '{"settings": {"budget": "8"}}', "[" * 100_000, "\udcff"):
+        (study / "study.json").write_text(damaged, errors="surrogateescape")
+        with pytest.raises(ValueError, match=r"^--resume: '.*' has a damaged study.json \(.*\): name another study$"):
+            parse("--resume runs/x")
+
+
+DOCUMENTED = {"8h": 28_800, "90m": 5_400, "45s": 45, "1h30m": 5_400, "1.5h": 5_400, ".5m": 30}
+NOT_A_TIME = ("", "h", "-1h", "1h1h", "30m1h", "1e3s", "infs", "nanh", "1 h", "8H", "1..5h", "9" * 400 + "h")
+
+
+def test_every_documented_form_is_read_and_anything_else_is_refused():
+    assert {text: parse_duration(text) for text in DOCUMENTED} == DOCUMENTED
+    for text in NOT_A_TIME:
+        with pytest.raises(ValueError, match="write 8h"):
+            parse_duration(text)
+    with pytest.raises(ValueError, match="'8' has no unit"):
+        parse_duration("8")
+
+
+def test_text_and_seconds_are_inverse_and_reading_never_rounds_up():
+    rng = random.Random(0)
+    for _ in range(500):
+        seconds = parse_duration(f"{rng.random() * 10 ** rng.randint(0, 6):.6f}s")
+        assert parse_duration(duration_text(seconds)) == seconds
+    assert parse_duration("0.0009s") == 0 and parse_duration("0.333333h") <= 0.333333 * 3600
+
+
+def test_units_come_largest_first_and_none_is_empty():
+    assert [duration_text(seconds) for seconds in (28_692, 28_800, 0)] == ["7h58m12s", "8h", "0s"]
+
+
+def test_money_is_of_device_hours_and_unknown_things_are_not_told():
+    assert money_text(5400, parse_price("2.50")) == ", 3.75 at 2.50 a device-hour"
+    assert energy_text(3600.0) == ", 1 Wh of this machine" and energy_text(9e6) == ", 2.5 kWh of this machine"
+    assert money_text(5400, None) == energy_text(None) == ""
+    for text in ("", "-1", "free", "nan", "inf", "2,50", "1e3", "9" * 400):
+        with pytest.raises(ValueError, match=r"is no price: write what an hour of a device costs you, such as 2\.50$"):
+            parse_price(text)

@@ -26,7 +26,6 @@ from tune.store.journal import connect
 
 GPUS = Devices(kind="cuda", count=2, model="GPU", precisions=("fp32",), cores=16, memory_bytes=80_000_000_000)
 CAP = 600.0
-EACH = pytest.mark.parametrize("each", [2, 7])
 CORES = 0.5
 """Of a trial that has two of them: half a trial on each."""
 
@@ -165,11 +164,8 @@ def test_cores_of_a_trial_make_fewer_slots_each_charged_for_all_of_its_cores(mon
         cores_of_trial(asked, "cuda", 2)
 
 
-def test_a_gpu_that_is_cut_too_small_is_refused_by_the_flag_that_cut_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 500)
-    asked = Settings(budget="8h", families="nanogpt", trials_per_gpu=8, text_corpus=tmp_path / "text.txt")
+def test_a_gpu_that_is_cut_too_small_is_refused_by_the_flag_that_cut_it(text: Path) -> None:
+    asked = Settings(budget="8h", families="nanogpt", trials_per_gpu=8, text_corpus=text)
     with pytest.raises(ValueError, match=r"^--trials-per-gpu: '8' leaves a trial \d+MB, no configuration of nanogpt"):
         survey(asked, replace(GPUS, memory_bytes=5_000_000_000))
 

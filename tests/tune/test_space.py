@@ -82,25 +82,10 @@ def test_a_label_is_short_and_readable():
     )
 
 
-FIXES = {
-    "width=3": "there are d_model, heads, layers, dropout, precision",
-    "heads=3": "heads must divide d_model .* one of 4, 8, 16, 32",
-    "heads=many": "one of 4, 8, 16, 32",
-    "precision=fp8": "one of fp32, tf32, bf16, fp16",
-    "heads": "gives no value",
-    "heads=4,heads=8": "a second time",
-    "": "names no dimension",
-    "heads=4,": "names no dimension",
-}
-
-
-def test_a_fix_is_read_in_the_type_of_its_dimension_or_refused_with_what_there_is():
+def test_a_fix_is_read_in_the_type_of_its_dimension():
     fix = parse_fix("precision=bf16, heads=4,dropout=.1")
     assert fix == {"precision": "bf16", "heads": 4, "dropout": 0.1} == parse_fix(fix_text(fix))
     assert isinstance(fix["heads"], int)
-    for text, said in FIXES.items():
-        with pytest.raises(ValueError, match=f"^--fix: .*{said}"):
-            parse_fix(text)
     with pytest.raises(ValueError, match=r"heads=32 fix d_model at 128, .* d_model=64 fix heads at 4, 8, 16$"):
         space(fix={"heads": 32, "d_model": 64})
 
@@ -145,14 +130,3 @@ def test_no_batch_has_fewer_rows_than_were_tried_and_contexts_are_powers_of_two_
         assert all(max(values) % value == 0 for value in values if name == "context")
     assert len(points) == varied.count and all(map(varied.contains, varied.configs()))
     assert all(varied.contains(varied.sample(random.Random(seed))) for seed in range(50))
-
-
-def test_what_cannot_be_freed_is_refused_with_what_can():
-    for text, said in {
-        "heads": "'heads' varies already: choose of learning_rate, batch_tokens, weight_decay",
-        "rate": "'rate' is nothing of a recipe that may vary: choose of learning_rate",
-        "learning_rate,learning_rate": "names learning_rate twice",
-        "": "'' is nothing of a recipe",
-    }.items():
-        with pytest.raises(ValueError, match=f"^--vary: .*{said}"):
-            parse_vary(text)

@@ -235,7 +235,7 @@ def test_killed_while_a_winner_writes_it_is_charged_to_its_last_sign_of_life(slo
 
 
 def test_the_driver_gives_signs_of_life_until_the_last_winner_has_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write(found: object, engine: Engine, data: object, kind: str) -> dict[str, Score]:
         now, patience = engine.accounting.clock(), time.monotonic() + 300
@@ -246,12 +246,8 @@ def test_the_driver_gives_signs_of_life_until_the_last_winner_has_written(
         return {}
 
     beats: list[float] = []
-    (tmp_path / "text.txt").write_text("To be, or not to be. " * 1000)
     monkeypatch.setattr("tune.study.local_ray", lambda slots, gpus, preload: nullcontext())
     monkeypatch.setattr("tune.study.run_trials", lambda *given, **named: None)
     monkeypatch.setattr("tune.study.write_samples", write)
-    settings = Settings(
-        budget=60.0, families={"nanogpt": 1.0}, text_corpus=tmp_path / "text.txt", out=tmp_path / "study"
-    )
-    run_study(settings)
+    run_study(Settings(budget=60.0, families={"nanogpt": 1.0}, text_corpus=text, out=tmp_path / "study"))
     assert len(beats) == 1

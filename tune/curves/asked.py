@@ -3,12 +3,12 @@
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from tune.errors import UserError
-from tune.flags import Command, typed
+from tune.flags import Command, flag_field
 from tune.table_text import Formed
 from tune.units import duration_text, parse_bytes, parse_duration
 
@@ -99,82 +99,62 @@ class ReplaySettings(Formed):
         script="tune/replay.py", does="tune.curves.replay_command:run",
         about="The search's own scheduler, and its baselines, on recorded learning curves, in virtual time.",
     )  # fmt: skip
-    tables: tuple[Path, ...] = field(
-        metadata=typed(
-            "recorded curves (.jsonl), a study's journal.db, or a published table's name",
-            form="TABLE",
-            places="+",
-            parse=Path,
-        )
+    tables: tuple[Path, ...] = flag_field(
+        "recorded curves (.jsonl), a study's journal.db, or a published table's name",
+        form="TABLE",
+        places="+",
+        parse=Path,
     )
-    budget: tuple[Amount, ...] = field(
-        metadata=typed("caps: device time, or shares of what all curves cost", form="8h|5%,10%", parse=_many(_budget))
+    budget: tuple[Amount, ...] = flag_field(
+        "caps: device time, or shares of what all curves cost", form="8h|5%,10%", parse=_many(_budget)
     )
-    workers: tuple[int, ...] = field(
-        default=(1,),
-        metadata=typed(
-            "slots", form="1,2,4,8", parse=_many(lambda text: _whole(text, MOST_WORKERS)), show=lambda _: "1"
-        ),
+    workers: tuple[int, ...] = flag_field(
+        "slots", default=(1,), form="1,2,4,8", parse=_many(lambda text: _whole(text, MOST_WORKERS)), show=lambda _: "1"
     )
-    deadline: Amount | None = field(
+    deadline: Amount | None = flag_field(
+        "wall clock: a time, or a multiple of cap / workers (default: none)",
         default=None,
-        metadata=typed(
-            "wall clock: a time, or a multiple of cap / workers (default: none)", form="3h|2x", parse=_deadline
-        ),
+        form="3h|2x",
+        parse=_deadline,
     )
-    patient: bool = field(
+    patient: bool = flag_field(
+        "let ours use few slots for long (default: it ends in about twice cap / workers, as a search does)",
         default=False,
-        metadata=typed(
-            "let ours use few slots for long (default: it ends in about twice cap / workers, as a search does)"
-        ),
     )
-    seeds: int = field(
-        default=100,
-        metadata=typed("searches a cell, each in its own order", form="N", parse=lambda text: _whole(text, MOST_SEEDS)),
+    seeds: int = flag_field(
+        "searches a cell, each in its own order", default=100, form="N", parse=lambda text: _whole(text, MOST_SEEDS)
     )
-    schedulers: tuple[str, ...] = field(
-        default=SCHEDULERS,
-        metadata=typed(
-            "which to compare", form=",".join(SCHEDULERS), parse=_many(_scheduler),
-            show=lambda _: "all",
-        ),
+    schedulers: tuple[str, ...] = flag_field(
+        "which to compare",
+        default=SCHEDULERS, form=",".join(SCHEDULERS), parse=_many(_scheduler), show=lambda _: "all",
     )  # fmt: skip
-    ablations: tuple[str, ...] = field(
-        default=(), metadata=typed("also ration without one of its ideas", form=f"{ALL}|IDEA,...", parse=_many(str))
+    ablations: tuple[str, ...] = flag_field(
+        "also ration without one of its ideas", default=(), form=f"{ALL}|IDEA,...", parse=_many(str)
     )
-    suggest: str = field(
+    suggest: str = flag_field(
+        "how configurations are chosen, for all schedulers alike; order: a seeded one; prior: as a search does, "
+        "whose centre is off by as much as it says of itself",
         default="order",
-        metadata=typed(
-            "how configurations are chosen, for all schedulers alike; order: a seeded one; prior: as a search does, "
-            "whose centre is off by as much as it says of itself",
-            choices=SUGGESTIONS,
-        ),
+        choices=SUGGESTIONS,
     )
-    memory_limit: float = field(
+    memory_limit: float = flag_field(
+        "configurations that need more run out of memory",
         default=math.inf,
-        metadata=typed(
-            "configurations that need more run out of memory", form="8GB", parse=parse_bytes, show=lambda _: "none"
-        ),
+        form="8GB",
+        parse=parse_bytes,
+        show=lambda _: "none",
     )
-    diverge: float = field(
-        default=0.0,
-        metadata=typed(
-            "this share of the configurations turns NaN at a random report", form="0.25", parse=_diverge,
-            show=lambda _: "0",
-        ),
+    diverge: float = flag_field(
+        "this share of the configurations turns NaN at a random report",
+        default=0.0, form="0.25", parse=_diverge, show=lambda _: "0",
     )  # fmt: skip
-    start_up: float = field(
-        default=5.0,
-        metadata=typed("device time before a slot trains", form="5s", parse=parse_duration, show=duration_text),
+    start_up: float = flag_field(
+        "device time before a slot trains", default=5.0, form="5s", parse=parse_duration, show=duration_text
     )
-    thaw: float = field(
-        default=1.0,
-        metadata=typed(
-            "device time to put another trial on a slot", form="1s", parse=parse_duration, show=duration_text
-        ),
+    thaw: float = flag_field(
+        "device time to put another trial on a slot", default=1.0, form="1s", parse=parse_duration, show=duration_text
     )
-    rows: Path | None = field(
-        default=None,
-        metadata=typed("keep rows there, one a line, and take from there those that it has", form="FILE", parse=Path),
+    rows: Path | None = flag_field(
+        "keep rows there, one a line, and take from there those that it has", default=None, form="FILE", parse=Path
     )
-    json: bool = field(default=False, metadata=typed("rows as JSON"))
+    json: bool = flag_field("rows as JSON", default=False)

@@ -4,7 +4,7 @@ import math
 import pkgutil
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -12,12 +12,12 @@ from tune.errors import UserError, called
 from tune.flags import (
     Command,
     families_text,
+    flag_field,
     flag_words,
     invalid,
     parse_families,
     parse_path,
     parse_share,
-    typed,
 )
 from tune.recipe import SETTABLE, parse_set, set_text
 from tune.settings import Settings
@@ -45,50 +45,33 @@ class ExperimentSettings(Formed, Settings):
             *("skip_bad_lines", "plan", "resume", "of", "load", "tables", *FORMS),
         ),
     )  # fmt: skip
-    name: str = field(
-        default="",
-        metadata=typed(f"of {', '.join(EXPERIMENTS)}", form="NAME", places="?", stored=False, on_resume=True),
+    name: str = flag_field(
+        f"of {', '.join(EXPERIMENTS)}", default="", form="NAME", places="?", stored=False, on_resume=True
     )
-    list: bool = field(default=False, metadata=typed("name the experiments, and what each is worth here", stored=False))
-    families: Mapping[str, float] = field(
-        metadata=typed(
-            "the model, or one of yours that --load registers (default: the experiment's own)",
-            form="translation|nanogpt|NAME", parse=parse_families, show=families_text,
-        ),
+    list: bool = flag_field("name the experiments, and what each is worth here", default=False, stored=False)
+    families: Mapping[str, float] = flag_field(
+        "the model, or one of yours that --load registers (default: the experiment's own)",
+        form="translation|nanogpt|NAME", parse=parse_families, show=families_text,
     )  # fmt: skip
-    set: Mapping[str, float | str] = field(
-        default_factory=dict,
-        metadata=typed(
-            f"what of the family's recipe is to be another, such as context=256; there are {', '.join(SETTABLE)}",
-            form="NAME=VALUE,...", parse=parse_set, show=set_text,
-        ),
+    set: Mapping[str, float | str] = flag_field(
+        f"what of the family's recipe is to be another, such as context=256; there are {', '.join(SETTABLE)}",
+        default_factory=dict, form="NAME=VALUE,...", parse=parse_set, show=set_text,
     )  # fmt: skip
-    scale: float = field(
-        default=1.0,
-        metadata=typed(
-            "the share of its training that an experiment does, such as 0.01", form="SHARE", parse=parse_share
-        ),
+    scale: float = flag_field(
+        "the share of its training that an experiment does, such as 0.01", default=1.0, form="SHARE", parse=parse_share
     )
-    seeds: int = field(
-        default=1, metadata=typed("how often each training is repeated, with another seed", form="N", parse=int)
-    )
-    of: Path | None = field(
-        default=None,
-        metadata=typed(
-            "of scaling: a search's study, whose winner's family, configuration, text and seed it takes; of several "
-            "families that with the largest share, or the one that --families names",
-            form="FOLDER", parse=parse_path,
-        ),
+    seeds: int = flag_field("how often each training is repeated, with another seed", default=1, form="N", parse=int)
+    of: Path | None = flag_field(
+        "of scaling: a search's study, whose winner's family, configuration, text and seed it takes; of several "
+        "families that with the largest share, or the one that --families names",
+        default=None, form="FOLDER", parse=parse_path,
     )  # fmt: skip
-    tables: Path | None = field(
-        default=None,
-        metadata=typed(
-            "print the tables of a study of an experiment anew, and measure nothing", form="FOLDER", parse=parse_path,
-            stored=False,
-        ),
+    tables: Path | None = flag_field(
+        "print the tables of a study of an experiment anew, and measure nothing",
+        default=None, form="FOLDER", parse=parse_path, stored=False,
     )  # fmt: skip
-    recipe: Mapping[str, float | str] = field(  # that winner's, where it is not the family's own; has no flag
-        default_factory=dict, metadata=typed("", parse=parse_set, show=set_text)
+    recipe: Mapping[str, float | str] = flag_field(  # that winner's, where it is not the family's own; has no flag
+        "", default_factory=dict, parse=parse_set, show=set_text
     )
 
     def __post_init__(self) -> None:
