@@ -5,7 +5,7 @@ what its trials took of memory; and what the engine counts with: slots, how long
 import math
 import statistics
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -259,6 +259,22 @@ class Family:
         """Device-seconds that it was charged, and those that its leases may still use."""
         return self.charged + self.leases.beyond(0.0) / UNIT
 
+    @property
+    def used_share(self) -> float:
+        """How much of its part that is."""
+        return self.used / max(self.seconds, 1e-9)
+
+    def left(
+        self, accounting: Accounting, slots: int, wall: float, *, left_over: float = 0.0, binding: bool = False
+    ) -> Left:
+        """What it may still use: its own share, and what others left over."""
+        start_up = 0.0 if accounting.idle_slots else self.cost_model.start_up
+        return Left(
+            seconds=min(self.seconds - self.used + left_over, accounting.affordable) - start_up,
+            slots=slots, running=len(self.leases), wall=wall,
+            reserved=self.rungs_until.beyond(accounting.clock()) / UNIT, binding=binding,
+        )  # fmt: skip
+
     def steps_at(self, record: TrialRecord | None, rung: int) -> int | None:
         """Steps of a trial's life (None: of a new one's) at a rung; None while no step time is known, and of a new one
         where rungs are equal in device-seconds."""
@@ -445,29 +461,3 @@ class Slots:
     def _in_use(self) -> int:
         """Those that were not handed back for good, as far as they are there."""
         return min(self.kept, self.there())
-
-
-class Shares:
-    """Each family's part of the cap, what it was charged of it and what its leases may still use."""
-
-    def __init__(self, families: Mapping[str, Family], accounting: Accounting) -> None:
-        self._families, self._accounting = families, accounting
-
-    def used_share(self, name: str) -> float:
-        """How much of its part a family was charged, or has reserved."""
-        return self._families[name].used / max(self._families[name].seconds, 1e-9)
-
-    def left(self, name: str, slots: int, wall: float, idle: Collection[str] = (), *, binding: bool = False) -> Left:
-        """What a family may still use: its own share, and what the `idle` ones of the others left over."""
-        family, now = self._families[name], self._accounting.clock()
-        others = (self._families[each] for each in idle if each != name)
-        left_over = sum(max(0.0, other.seconds - other.used) for other in others)
-        start_up = 0.0 if self._accounting.idle_slots else family.cost_model.start_up
-        return Left(
-            seconds=min(family.seconds - family.used + left_over, self._accounting.affordable) - start_up,
-            slots=slots,
-            running=len(family.leases),
-            wall=wall,
-            reserved=family.rungs_until.beyond(now) / UNIT,
-            binding=binding,
-        )
