@@ -14,7 +14,6 @@ from tune.reports import ENDS, Report
 from tune.search.family import (  # fmt: skip
     MOST_REFUSALS,
     Family,
-    MemoryNotes,
     Slots,
     TrialRecord,
     with_margin,
@@ -93,7 +92,6 @@ class Engine:
         self.silence: Callable[[], float | None] = lambda: None
         self._silent = True
         """Whether nothing was decided in this run."""
-        self._memory_notes = MemoryNotes(families, accounting)
 
     @property
     def done(self) -> bool:
@@ -383,7 +381,8 @@ class Engine:
         with self.event(changes=changes):
             self.accounting.charge(run, report.seconds)
             report = self.accounting.report(run, report)
-            self.trials[trial].micro_batches = self._memory_notes.learn(run, report)
+            family = self.families[run.assignment.family]
+            self.trials[trial].micro_batches = family.learn_memory(self.accounting, run, report)
             ends = report.ran_out or run.gone is not None
             if report.ended:
                 self._close(run, "start" if run.fresh_slot else "idle", hand_back=ends)
@@ -396,8 +395,9 @@ class Engine:
         """Memory ran out and no smaller part would have helped: the trial is over, and so is its process."""
         self._wake()
         run = self.running[trial]
+        family = self.families[run.assignment.family]
         with self.event():
-            self.trials[trial].micro_batches = self._memory_notes.hopeless(run)
+            self.trials[trial].micro_batches = family.never_fits(self.accounting, run)
             self._close(run, "lost", hand_back=True)
             self.end(trial, "memory: ran out of it, however small its batches were cut")
         return "ends"

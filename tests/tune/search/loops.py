@@ -99,10 +99,9 @@ class Loops(Played):
 
             told = {self.metric.name: 1 - loss if self.metric.maximize else loss, "seen": 10 * step}
             lease.report(told, step, None if fault == "never saves" else save)
-        merged = report_of(heard[-1])
         seconds = {what: sum(each["seconds"][what] for each in heard) for what in heard[0]["seconds"]}
-        self._outcomes[assignment.lease] = report_of({**heard[-1], "seconds": seconds})
-        assert merged.ended is not None
+        self._outcomes[assignment.lease] = report = report_of({**heard[-1], "seconds": seconds})
+        assert report.ended is not None
         return now - assignment.opened
 
     def end(self, assignment: Assignment) -> None:
