@@ -14,8 +14,6 @@ from tune.reports import ENDS, Report
 from tune.search.family import (  # fmt: skip
     MOST_REFUSALS,
     Family,
-    MemoryNotes,
-    Shares,
     Slots,
     TrialRecord,
     with_margin,
@@ -94,7 +92,6 @@ class Engine:
         self.silence: Callable[[], float | None] = lambda: None
         self._silent = True
         """Whether nothing was decided in this run."""
-        self._shares, self._memory_notes = Shares(families, accounting), MemoryNotes(families, accounting)
 
     @property
     def done(self) -> bool:
@@ -187,11 +184,14 @@ class Engine:
         What those leave over that have nothing more to do, others may use.
         """
         answer: HandBack | Wait = HandBack("there is no family")
-        idle = [name for name in self.families if self._is_idle(name, wall)] if len(self.families) > 1 else []
-        for name in sorted(self.families, key=self._shares.used_share):
-            left = self._shares.left(name, self.slots.free, wall, idle, binding=binding)
+        several = self.families.items() if len(self.families) > 1 else ()
+        idle = [name for name, family in several if self._is_idle(family, wall)]
+        for name, family in sorted(self.families.items(), key=lambda each: each[1].used_share):
+            others = (self.families[each] for each in idle if each != name)
+            left_over = sum(max(0.0, other.seconds - other.used) for other in others)
+            left = family.left(self.accounting, self.slots.free, wall, left_over=left_over, binding=binding)
             enough = left.seconds >= LEAST_LEASE_SECONDS
-            move = self.families[name].decide(left) if enough else HandBack("nothing is left")
+            move = family.decide(left) if enough else HandBack("nothing is left")
             if isinstance(move, HandBack) and any(run.silent for run in self.running.values()):
                 move = Wait("a loop that had never reported holds more than it will take")
             if not isinstance(move, HandBack | Wait):
@@ -206,10 +206,10 @@ class Engine:
         all_slots = (ledger.cap - ledger.spent) / (ledger.share * max(1, self.slots.kept))
         return min(wall, max(self.within - self.accounting.clock(), all_slots))
 
-    def _is_idle(self, name: str, wall: float) -> bool:
+    def _is_idle(self, family: Family, wall: float) -> bool:
         """Whether nothing of a family runs, and nothing can by its own share."""
-        left = self._shares.left(name, self.slots.free, wall)
-        return left.running == 0 and isinstance(self.families[name].decide(left), HandBack)
+        left = family.left(self.accounting, self.slots.free, wall)
+        return left.running == 0 and isinstance(family.decide(left), HandBack)
 
     def _wake(self) -> bool:
         """Where the driver slept, or was busy for longer than the cap pays for those who wait, workers have ended
@@ -250,7 +250,7 @@ class Engine:
         for trial, rung in sorted(self.cut_short.items()):
             name = self.trials[trial].family
             family = self.families[name]
-            left = self._shares.left(name, self.slots.free, wall).seconds
+            left = family.left(self.accounting, self.slots.free, wall).seconds
             left = left if rung is not None else min(left, self._part(trial, wall))
             price = self._rest(trial, left) if rung is None else self.price_of(name)(trial, rung)
             least = max(LEAST_LEASE_SECONDS, family.least(trial, self.trials[trial]))
@@ -381,7 +381,8 @@ class Engine:
         with self.event(changes=changes):
             self.accounting.charge(run, report.seconds)
             report = self.accounting.report(run, report)
-            self.trials[trial].micro_batches = self._memory_notes.learn(run, report)
+            family = self.families[run.assignment.family]
+            self.trials[trial].micro_batches = family.learn_memory(self.accounting, run, report)
             ends = report.ran_out or run.gone is not None
             if report.ended:
                 self._close(run, "start" if run.fresh_slot else "idle", hand_back=ends)
@@ -394,8 +395,9 @@ class Engine:
         """Memory ran out and no smaller part would have helped: the trial is over, and so is its process."""
         self._wake()
         run = self.running[trial]
+        family = self.families[run.assignment.family]
         with self.event():
-            self.trials[trial].micro_batches = self._memory_notes.hopeless(run)
+            self.trials[trial].micro_batches = family.never_fits(self.accounting, run)
             self._close(run, "lost", hand_back=True)
             self.end(trial, "memory: ran out of it, however small its batches were cut")
         return "ends"

@@ -1,11 +1,11 @@
 """One family of models in a study: its trials, its share of the cap, what its segments cost, who decides about it and
-what its trials took of memory; and what the engine counts with: slots, how long a lease is, what each may still use.
+what its trials took of memory; and what the engine counts with: slots, how long a lease is.
 """
 
 import math
 import statistics
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -259,6 +259,22 @@ class Family:
         """Device-seconds that it was charged, and those that its leases may still use."""
         return self.charged + self.leases.beyond(0.0) / UNIT
 
+    @property
+    def used_share(self) -> float:
+        """How much of its part that is."""
+        return self.used / max(self.seconds, 1e-9)
+
+    def left(
+        self, accounting: Accounting, slots: int, wall: float, *, left_over: float = 0.0, binding: bool = False
+    ) -> Left:
+        """What it may still use: its own share, and what others left over."""
+        start_up = 0.0 if accounting.idle_slots else self.cost_model.start_up
+        return Left(
+            seconds=min(self.seconds - self.used + left_over, accounting.affordable) - start_up,
+            slots=slots, running=len(self.leases), wall=wall,
+            reserved=self.rungs_until.beyond(accounting.clock()) / UNIT, binding=binding,
+        )  # fmt: skip
+
     def steps_at(self, record: TrialRecord | None, rung: int) -> int | None:
         """Steps of a trial's life (None: of a new one's) at a rung; None while no step time is known, and of a new one
         where rungs are equal in device-seconds."""
@@ -329,6 +345,33 @@ class Family:
         """How much of so many seconds a last segment gets, so that its trial, should it win, can decode."""
         return seconds - min(DECODING_SHARE * seconds, self.decoding(record.step_seconds or 0.0))
 
+    def learn_memory(self, accounting: Accounting, run: Running, report: Report) -> int:
+        """In how large parts memory ran out on a lease, and at the end of one on which it did not what the trial took.
+
+        Returns into how many parts the trial's batches are cut now.
+        """
+        while run.micro_batches < report.micro_batches:
+            self._note_memory(accounting, run, run.micro_batches, None)
+            run.micro_batches *= 2
+        if report.ended and not report.ran_out:
+            self._note_memory(accounting, run, report.micro_batches, report.limited_bytes)
+        return report.micro_batches
+
+    def never_fits(self, accounting: Accounting, run: Running) -> int:
+        """A trial ran out of memory, and smaller parts did not help or would not have.
+
+        Returns into how many its batches would have to be cut, more than are of use.
+        """
+        most = self.memory.most(run.assignment.config)
+        self._note_memory(accounting, run, most, None)
+        return 2 * most
+
+    def _note_memory(self, accounting: Accounting, run: Running, micro_batches: int, measured: int | None) -> None:
+        config = run.assignment.config
+        predicted = self.memory.predicted(config, micro_batches)
+        accounting.note_memory(run.assignment, micro_batches, predicted, measured)
+        self.memory.learn(config, micro_batches, measured)
+
     def reached(self, trial: str, rung: int, loss: float, progress: Progress) -> None:
         """A trial waits at a rung: tell the policy and the suggestions."""
         warm_up_seconds = self.warm_up_steps * (self.step_seconds or 0.0)
@@ -348,41 +391,6 @@ class Family:
         return self.policy.state() | {
             "prices": self.cost_model.state(), "memory": self.memory.state(), "account": account
         }  # fmt: skip
-
-
-class MemoryNotes:
-    """What each lease tells of memory."""
-
-    def __init__(self, families: Mapping[str, Family], accounting: Accounting) -> None:
-        self._families, self._accounting = families, accounting
-
-    def learn(self, run: Running, report: Report) -> int:
-        """In how large parts memory ran out, and at the end of a lease on which it did not what the trial took.
-
-        Returns into how many parts the trial's batches are cut now.
-        """
-        while run.micro_batches < report.micro_batches:
-            self._note(run, run.micro_batches, None)
-            run.micro_batches *= 2
-        if report.ended and not report.ran_out:
-            self._note(run, report.micro_batches, report.limited_bytes)
-        return report.micro_batches
-
-    def hopeless(self, run: Running) -> int:
-        """A trial ran out of memory, and smaller parts did not help or would not have.
-
-        Returns into how many its batches would have to be cut, more than are of use.
-        """
-        most = self._families[run.assignment.family].memory.most(run.assignment.config)
-        self._note(run, most, None)
-        return 2 * most
-
-    def _note(self, run: Running, micro_batches: int, measured: int | None) -> None:
-        assignment = run.assignment
-        memory = self._families[assignment.family].memory
-        predicted = memory.predicted(assignment.config, micro_batches)
-        self._accounting.note_memory(assignment, micro_batches, predicted, measured)
-        memory.learn(assignment.config, micro_batches, measured)
 
 
 SLOWER = 10.0
@@ -445,29 +453,3 @@ class Slots:
     def _in_use(self) -> int:
         """Those that were not handed back for good, as far as they are there."""
         return min(self.kept, self.there())
-
-
-class Shares:
-    """Each family's part of the cap, what it was charged of it and what its leases may still use."""
-
-    def __init__(self, families: Mapping[str, Family], accounting: Accounting) -> None:
-        self._families, self._accounting = families, accounting
-
-    def used_share(self, name: str) -> float:
-        """How much of its part a family was charged, or has reserved."""
-        return self._families[name].used / max(self._families[name].seconds, 1e-9)
-
-    def left(self, name: str, slots: int, wall: float, idle: Collection[str] = (), *, binding: bool = False) -> Left:
-        """What a family may still use: its own share, and what the `idle` ones of the others left over."""
-        family, now = self._families[name], self._accounting.clock()
-        others = (self._families[each] for each in idle if each != name)
-        left_over = sum(max(0.0, other.seconds - other.used) for other in others)
-        start_up = 0.0 if self._accounting.idle_slots else family.cost_model.start_up
-        return Left(
-            seconds=min(family.seconds - family.used + left_over, self._accounting.affordable) - start_up,
-            slots=slots,
-            running=len(family.leases),
-            wall=wall,
-            reserved=family.rungs_until.beyond(now) / UNIT,
-            binding=binding,
-        )

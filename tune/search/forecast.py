@@ -122,7 +122,8 @@ class Standings:
         self._law_before: ScalingLaw | None = None
         self._observations, self._fitted_to = 0, 0
         self.trials: dict[str, Standing] = {}
-        self._flying: dict[int, int] = {}
+        self.flying = Counter[int]()
+        """How many trials are on their way to a rung."""
         self._waiting: dict[int, list[Entry]] = {}
         self._points: dict[str, tuple[float, Forecast]] = {}
         self.turned: dict[str, tuple[float, float]] = {}
@@ -140,7 +141,7 @@ class Standings:
         self._apart += goal == 1 and standing.rung == 0 and self._from_the_middle
         standing.goal, standing.state = goal, "running"
         if goal is not None:
-            self._flying[goal] = self._flying.get(goal, 0) + 1
+            self.flying[goal] += 1
         return True
 
     def pause(self, trial: str) -> None:
@@ -284,11 +285,6 @@ class Standings:
         spread = stdev(gains) * math.sqrt(1 + 1 / len(gains))
         return expected_gain((best, 0.0), (now + fmean(gains), spread / best)) >= TIE
 
-    @property
-    def climbing(self) -> int:
-        """How many trials are on their way to a rung, whichever."""
-        return sum(self._flying.values())
-
     def enough_at_rung_1(self) -> bool:
         """Whether as many trials went there as should, by how many of those that reported there it made worse: where
         losses are at their lowest so early, another configuration is worth more. Above, a trial's own last fall
@@ -296,7 +292,7 @@ class Standings:
         if self._from_the_middle:
             return False
         better = (1 + self._reached[1] - self._worse) / (2 + self._reached[1])
-        return self._reached[1] + self.flying(1) >= max(RUNG_1_LEAST, RUNG_1_TIMES * better * self._reached[0])
+        return self._reached[1] + self.flying[1] >= max(RUNG_1_LEAST, RUNG_1_TIMES * better * self._reached[0])
 
     @property
     def _from_the_middle(self) -> bool:
@@ -306,11 +302,7 @@ class Standings:
 
     def share(self, rung: int) -> float:
         """Of the trials that reached the rung below, those that reached this one or are on their way."""
-        return (self._reached[rung] + self.flying(rung)) / max(1, self._reached[rung - 1])
-
-    def flying(self, rung: int) -> int:
-        """How many trials are on their way to a rung."""
-        return self._flying.get(rung, 0)
+        return (self._reached[rung] + self.flying[rung]) / max(1, self._reached[rung - 1])
 
     def first(self, rung: int, *, past_best: bool = False) -> str | None:
         """The most promising trial that waits at a rung; one that is past its best only where asked for."""
@@ -432,7 +424,7 @@ class Standings:
 
     def _arrive(self, standing: Standing) -> None:
         if standing.state == "running" and standing.goal is not None:
-            self._flying[standing.goal] -= 1
+            self.flying[standing.goal] -= 1
         standing.goal = None
 
 

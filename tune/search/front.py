@@ -4,7 +4,7 @@ Pure functions. A point is the log of a model's parameters and its loss in nats;
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import NormalDist
 
 Forecast = tuple[float, float]
@@ -55,17 +55,12 @@ def addition(size: float, forecast: Forecast, best: Sequence[Point], bound: Poin
     """What a trial of this log size is expected to add to the hypervolume of a front (expected hypervolume improvement,
     Emmerich et al. 2006, of a size that is known); and, which tells those apart that add nothing, how many nats below
     the best of its size and smaller ones it is."""
-    steps = list(_steps(size, best, bound))
-    added = math.fsum(width * expected_gain((level, 0.0), forecast) for width, level in steps)
-    return added, steps[0][1] - forecast[0]
-
-
-def _steps(size: float, best: Sequence[Point], bound: Point) -> Iterator[tuple[float, float]]:
-    """The front from a size to the bound: how wide each step of it is, and its loss."""
-    at, level = size, bound[1]
+    at, level, steps = size, bound[1], list[tuple[float, float]]()
     for larger, loss in best:
         if larger > size:
-            yield larger - at, level
+            steps.append((larger - at, level))
             at = larger
         level = loss
-    yield max(0.0, bound[0] - at), level
+    steps.append((max(0.0, bound[0] - at), level))  # the front from that size on: how wide each is, and its loss
+    added = math.fsum(width * expected_gain((loss, 0.0), forecast) for width, loss in steps)
+    return added, steps[0][1] - forecast[0]

@@ -87,10 +87,8 @@ class Listing(SuccessiveHalving):
         """Places of those that are to begin or to go on, and the trial that began one."""
         trials = {place: trial for trial, place in self._of.items()}
         found = ((place, trials.get(place)) for place in range(len(self._listed)))
-        return [(place, trial) for place, trial in found if trial is None or self._waits(trial)]
-
-    def _waits(self, trial: str) -> bool:
-        return trial in self.trials and self.trials[trial].state == "paused"
+        waiting = {trial for trial, each in self.trials.items() if each.state == "paused"}
+        return [(place, trial) for place, trial in found if trial is None or trial in waiting]
 
     def _expected(self, listed: Listed) -> float:
         """Seconds of its steps."""

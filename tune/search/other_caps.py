@@ -16,7 +16,7 @@ from statistics import NormalDist
 from typing import Literal
 
 from tune.search.engine import WALLS
-from tune.search.forecast import FEWEST_SIZES, Standing
+from tune.search.forecast import FEWEST_SIZES
 from tune.search.front import Forecast
 from tune.search.resume import last_moment
 from tune.search.successive_halving import SuccessiveHalving
@@ -136,21 +136,17 @@ def other_caps(
             End(trial=row["trial"], loss=math.log(row["perplexity"]), tokens=row["tokens"])
             for row in ends if row["family"] == name
         ]  # fmt: skip
+        going = [trial for trial, at in policy.trials.items() if at.state == "running" and at.goal is None]
         from_before = {end.trial: (1 - decay_share) * end.tokens for end in had}
         behind = Behind(
             on_rungs=charged.get((name, "rung"), 0.0) / conditions.share, tokens=tokens | from_before, ends=had,
-            last=next((trial for trial, at in policy.trials.items() if _in_its_last(at)), None),
+            last=next((trial for trial in going if policy.trials[trial].rung >= 0), None),  # else it is trained anew
             anew=2 * conditions.seeds,
         )  # fmt: skip
         by_it = sum(seconds for (family, _), seconds in charged.items() if family == name)
         means = partial(conditions.means, name, spent=spent, charged=by_it, now=now)
         found[name] = OtherCaps(policy, behind).foretold(conditions.cap, means, over=conditions.over)
     return found
-
-
-def _in_its_last(at: Standing) -> bool:
-    """Segment; what is trained anew has no rung."""
-    return at.state == "running" and at.goal is None and at.rung >= 0
 
 
 class OtherCaps:

@@ -267,7 +267,8 @@ class State:
         parts: dict[str, object] = {"trials": records, "on their way": on_their_way}
         for name, family in self.families.items():
             parts |= {f"{part} of {name}": value for part, value in family.state().items()}
-        return {part: _hash(value) for part, value in parts.items()}
+        told = {part: json.dumps(value, sort_keys=True).encode() for part, value in parts.items()}
+        return {part: hashlib.sha256(text).hexdigest()[:12] for part, text in told.items()}
 
 
 def ladder_of(terms: Mapping[str, Fact]) -> Ladder:
@@ -287,7 +288,3 @@ def number(fact: Fact) -> float:
     if not isinstance(fact, int | float) or not 0 <= fact < math.inf:
         raise ValueError(f"{fact!r} cannot be")
     return fact
-
-
-def _hash(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

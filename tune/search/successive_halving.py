@@ -304,7 +304,7 @@ class SuccessiveHalving:
                 if self._affords_another(free):
                     return Start(f"of {quota:.0f} s for rung 0, {used:.0f} are used")
                 continue
-            trial, flying = self.standings.first(rung - 1), self.standings.flying(rung - 1)
+            trial, flying = self.standings.first(rung - 1), self.standings.flying[rung - 1]
             if trial is not None and self._rather_new(rung):
                 anew = self._new_before_rung_1(min(free, left.seconds - self.ladder.kept))
                 continue
@@ -428,7 +428,7 @@ class SuccessiveHalving:
         return (
             self._rules.rush
             and math.isfinite(left.wall)
-            and left.seconds + left.reserved > self.standings.climbing * left.wall
+            and left.seconds + left.reserved > self.standings.flying.total() * left.wall
         )
 
     def _new_before_rung_1(self, seconds: float) -> Start | None:

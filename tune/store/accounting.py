@@ -220,7 +220,11 @@ class Accounting:
 
         Returns the row of `leases`.
         """
-        slot = self._take_slot()
+        slot = next(iter(self._idle_since), None)
+        if slot is None:
+            slot = self.open_slot()
+        else:
+            self._end_idling(slot, self.clock())
         seconds = min(wanted, self.ledger.room - 0.01, wall)
         self.ledger.reserve(slot, seconds)
         row: dict[str, Value] = {
@@ -236,13 +240,6 @@ class Accounting:
         }
         (lease,) = self.journal.rows("SELECT * FROM leases WHERE lease = ?", self.journal.insert("leases", row))
         return lease
-
-    def _take_slot(self) -> int:
-        if self._idle_since:
-            slot = next(iter(self._idle_since))
-            self._end_idling(slot, self.clock())
-            return slot
-        return self.open_slot()
 
     def open_slot(self) -> int:
         """Begin to charge a new slot; a lease on it must be reserved at once."""

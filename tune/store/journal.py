@@ -239,16 +239,12 @@ class Journal:
         """
         self.folder, self.watch, self.on_disk = folder or Path(), Stopwatch(), folder is not None
         with ExitStack() as held:
-            if folder is None:
-                self._db = held.enter_context(closing(sqlite3.connect(":memory:", isolation_level=None)))
-                self._db.row_factory = sqlite3.Row
-                self._db.executescript(";".join(STEPS))
-                self._held = held.pop_all()
-                return
-            held.callback(os.close, _locked(folder))
-            if not new and not (folder / FILE).is_file() and (folder / "checkpoints").exists():
-                raise UserError(f"--resume: {str(folder)!r} holds no {FILE}: name the folder of a study")
-            self._db = held.enter_context(closing(sqlite3.connect(folder / FILE, timeout=1, isolation_level=None)))
+            file = ":memory:" if folder is None else folder / FILE
+            if folder is not None:
+                held.callback(os.close, _locked(folder))
+                if not new and not (folder / FILE).is_file() and (folder / "checkpoints").exists():
+                    raise UserError(f"--resume: {str(folder)!r} holds no {FILE}: name the folder of a study")
+            self._db = held.enter_context(closing(sqlite3.connect(file, timeout=1, isolation_level=None)))
             self._db.row_factory = sqlite3.Row
             self._db.execute("PRAGMA trusted_schema = OFF")
             version = 0 if new else self._check_version()

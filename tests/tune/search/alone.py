@@ -1,39 +1,34 @@
-"""A search of one family in virtual time: its trials follow power laws, and some diverge; and its bare policy."""
+"""Searches of one family in virtual time: its trials follow power laws, and some diverge, or a law of all of them that
+is known; and its bare policy."""
 
 import math
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from tests.tune.search.world import Numbered
+from tests.tune.search.world import Numbered, Played
 from tune.search.confirm import Confirming
 from tune.search.engine import Engine
 from tune.search.family import CostModel, Family
 from tune.search.ladder import Frame, Ladder, Rules
-from tune.search.resume import agreed, last_moment, spent
-from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
-from tune.search.successive_halving import SuccessiveHalving
+from tune.search.other_caps import Conditions, Foretold, other_caps
+from tune.search.resume import agreed, close_what_a_kill_left_open, last_moment, restore, spent
+from tune.search.scaling_law import ScalingLaw
+from tune.search.simulator import Clock, Costs, PowerLaw
+from tune.search.state import Terms
+from tune.search.successive_halving import Left, SuccessiveHalving
 from tune.store.accounting import Accounting, Ledger
 from tune.store.journal import Journal
 
 STEP, OVERHEAD, START_UP = 0.05, 1.25, 6.0
-
-
-class Told(Confirming):
-    """Keeps its events, (name, what was told)."""
-
-    def __init__(self, *about: Any) -> None:
-        super().__init__(*about)
-        self.events: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
-        for name in ("promoted", "finishing", "confirming", "reported", "interrupted", "finished", "turned", "ended"):
-            setattr(self, name, self._keep(name, getattr(self, name)))
-
-    def _keep(self, name: str, tell: Any) -> Any:
-        def told(*what: Any, **more: Any) -> None:
-            self.events.append((name, what, more))
-            tell(*what, **more)
-
-        return told
+TRUE = ScalingLaw(floor=1.2, of_size=0.2, size_power=0.5, of_tokens=0.5, token_power=0.4, size_unit=2e5, token_unit=2e3)
+LEVEL, SLOPE, ERROR = 0.015, 0.008, 0.003
+"""Standard deviations of a trial's, in logs of the loss."""
+FALL, FALLS = 0.05, 0.005
+"""Of the log of a loss by a decay, and its standard deviation between trials."""
+DECAY_SHARE = 0.4
 
 
 def framed(**about: Any) -> Frame:
@@ -41,20 +36,33 @@ def framed(**about: Any) -> Frame:
     return Frame(**{"slots": 1} | about, shortest=5.0, overhead=OVERHEAD, start_up=START_UP)
 
 
-def bare(*, seconds: float = 600.0, more: bool = True, **frame: Any) -> SuccessiveHalving:
-    """A policy by itself, its prices those of its ladder. more: it may start trials."""
+def bare(*, seconds: float = 600.0, more: bool = True, first: float | None = None, **frame: Any) -> SuccessiveHalving:
+    """A policy by itself, its prices those of its ladder. more: it may start trials; first: as of Frame.fit."""
 
     def price(trial: str | None, rung: int) -> float:
         at = policy.trials[trial].rung if trial else -1
         return OVERHEAD + policy.rung_seconds(rung) - (policy.rung_seconds(at) if at >= 0 else 0.0)
 
     shape = framed(**frame)
-    policy = SuccessiveHalving(shape, shape.fit(seconds), price)
+    policy = SuccessiveHalving(shape, shape.fit(seconds, first=first), price)
     policy.more = more
     return policy
 
 
-class Alone(Simulation):
+def reach(policy: SuccessiveHalving, trial: str, *losses: float, telling: bool = True) -> None:
+    """A trial climbs on, one rung a loss."""
+    before = policy.trials[trial].rung if trial in policy.trials else -1
+    for rung, loss in enumerate(losses, before + 1):
+        policy.promoted(trial, rung, policy.ladder.cost(rung))
+        policy.reported(trial, rung, loss, telling=telling)
+
+
+def left(seconds: float = 500.0, running: int = 0, **more: Any) -> Left:
+    """What one free slot finds."""
+    return Left(seconds=seconds, running=running, **{"slots": 1} | more)
+
+
+class Alone(Played):
     """The search of one family under a cap in device-seconds, until it is over: `run`. life: seconds of training;
     journal: of one that it is to go on with; turning: after which training its trials turn, in seconds, the first and
     the last of them."""
@@ -80,7 +88,7 @@ class Alone(Simulation):
         )  # fmt: skip
         first = [terms.families["alone"][1] for terms in agreed(before)[:1]]
         self.ladder: Ladder = (first and first[0]) or self.frame.fit(seconds, min(within, deadline))
-        self.policy = Told(self.frame, self.ladder, engine.price_of("alone"), favour)
+        self.policy = Confirming(self.frame, self.ladder, engine.price_of("alone"), favour)
         self.families["alone"] = Family(
             seconds=seconds,
             policy=self.policy,
@@ -103,15 +111,72 @@ class Alone(Simulation):
             turns=(self.turning[0] if math.isinf(self.turning[1]) else rng.uniform(*self.turning)) / self.step,
         )  # fmt: skip
 
-    @property
-    def spent(self) -> float:
-        """Device-seconds."""
-        return self.accounting.ledger.spent
-
-    def rows(self, query: str) -> list[Any]:
-        """Of its journal."""
-        return list(self.accounting.journal.rows(query))
-
     def decided(self, *actions: str) -> list[Any]:
         """The decisions of these kinds, in their order; all of them where none is named."""
         return [row for row in self.rows("SELECT * FROM decisions") if not actions or row["action"] in actions]
+
+    def foretold(
+        self, *, over: bool = True, cap: float | None = None, seeds: int = 0, decay_share: float = DECAY_SHARE
+    ) -> Foretold:
+        """What is to be expected of its cap, or of another. seeds: as of Conditions."""
+        conditions = Conditions(
+            cap=cap or self.seconds, families={"alone": 1.0}, slots=1, share=1.0, deadline=None, patient=True,
+            over=over, seeds=seeds,
+        )  # fmt: skip
+        return other_caps(self.accounting.journal, {"alone": self.policy}, conditions, decay_share=decay_share)["alone"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lawful(PowerLaw):
+    """A training by the law, off it by a level, a slope and errors of its own; a step is a token."""
+
+    seed: str
+    level: float
+    slope: float
+    fall: float
+
+    def loss(self, steps: float) -> float:
+        """At a constant rate."""
+        error = random.Random(f"{self.seed} {steps}").gauss(0, ERROR)
+        off = self.level + self.slope * math.log(steps / TRUE.token_unit) + error
+        return TRUE.loss(self.parameters, steps) * math.exp(off)
+
+    def final(self, steps: float) -> float:
+        """After a decay."""
+        return self.loss(steps) * math.exp(-self.fall)
+
+
+class Search(Alone):
+    """One of these, or, of a journal, going on with it."""
+
+    def __init__(self, *, sizes: bool = True, **about: Any) -> None:
+        self.sizes = sizes
+        going_on: Journal | None = about.get("journal")
+        if going_on:
+            close_what_a_kill_left_open(going_on)
+        super().__init__(**about)
+        terms = Terms(cap=self.seconds, deadline=None, processor="one", families={"alone": self.seconds})
+        self.notes = restore(self.engine, going_on, terms, self.newest) if going_on else self.engine.agree(terms)
+
+    def course(self, trial: str, family: str, config: Mapping[str, Any]) -> Any:
+        """How a trial trains."""
+        chance = random.Random(f"{self.seed} {trial}")
+        size = 10 ** chance.uniform(4.5, 6.5)
+        size = round(size) if self.sizes else 100_000
+        return Lawful(
+            seed=f"{self.seed} {trial}", parameters=size, step_seconds=0.02 + 0.05 * size / 1e6,
+            level=chance.gauss(0, LEVEL), slope=chance.gauss(0, SLOPE), fall=chance.gauss(FALL, FALLS),
+        )  # fmt: skip
+
+    def newest(self, folder: Path, *, undecayed: bool) -> tuple[str, int] | None:
+        """Where a trial goes on: at its last report, or before the decay that it had."""
+        query = "SELECT steps, final FROM reports WHERE trial = ? ORDER BY report DESC LIMIT 1"
+        for row in self.accounting.journal.rows(query, folder.name):
+            return "kept", math.ceil((1 - DECAY_SHARE) * row["steps"]) if undecayed and row["final"] else row["steps"]
+        return None
+
+    @property
+    def best(self) -> float:
+        """The lowest loss after a decay."""
+        (row,) = self.rows("SELECT MIN(valid_loss) AS loss FROM reports WHERE final")
+        return float(row["loss"])

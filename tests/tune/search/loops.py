@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.tune.search.world import Played, opened
 from tune.assembly import make_engine, make_terms
 from tune.backend.loop_trial import forced, report_of
 from tune.devices import Devices
@@ -14,19 +15,18 @@ from tune.loop import Lease, Terms
 from tune.own_loop import metric_of, newest_of, survey_loop
 from tune.own_space import choice, integers, loguniform
 from tune.reports import Report
-from tune.search.resume import close_what_a_kill_left_open, last_moment, restore
-from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
+from tune.search.resume import last_moment, restore
+from tune.search.simulator import Clock, Costs, PowerLaw
 from tune.search_context import facts_of
 from tune.settings import Settings
 from tune.store.accounting import Assignment
-from tune.store.journal import Journal
 from tune.store.queries import ranking
 
 SPACE = {"fault": choice("none"), "width": integers(1, 9), "rate": loguniform(1e-3, 1e-1)}
 START, SAVE = 4.0, 0.05
 
 
-class Loops(Simulation):
+class Loops(Played):
     """Trials whose loops report every `gap` seconds, on their real leases, in virtual time."""
 
     def __init__(
@@ -37,18 +37,14 @@ class Loops(Simulation):
             **({"space": SPACE} | ({} if "maximize" in asked else {"metric": "loss"}) | asked),
         )  # fmt: skip
         devices = Devices(kind="cpu", count=slots, model="core", precisions=("fp32",), cores=slots)
-        new = not (folder / "journal.db").exists()
         folder.mkdir(exist_ok=True)
-        journal = Journal(folder, new=new)
-        journal.rows("PRAGMA synchronous = OFF")
-        if new:
+        journal, there = opened(folder)
+        if not there:
             journal.note(**facts_of(settings, devices, {}))
-        else:
-            close_what_a_kill_left_open(journal)
         clock, context = Clock(), survey_loop(settings, devices)
         engine = make_engine(context, journal, [], now=clock, elapsed=elapsed)
         super().__init__(engine, clock, Costs(start_up=START, overhead=0.5), lambda *of: PowerLaw(step_seconds=gap))
-        self.told = [] if new else restore(engine, journal, make_terms(context, engine), newest_of)
+        self.told = restore(engine, journal, make_terms(context, engine), newest_of) if there else []
         self.folder, self.gap, self.chance, self.journal = folder, gap, random.Random(seed), journal
         self.before, self.broken, self.at_once = last_moment(journal), False, False
         metric = metric_of(settings)
@@ -103,10 +99,9 @@ class Loops(Simulation):
 
             told = {self.metric.name: 1 - loss if self.metric.maximize else loss, "seen": 10 * step}
             lease.report(told, step, None if fault == "never saves" else save)
-        merged = report_of(heard[-1])
         seconds = {what: sum(each["seconds"][what] for each in heard) for what in heard[0]["seconds"]}
-        self._outcomes[assignment.lease] = report_of({**heard[-1], "seconds": seconds})
-        assert merged.ended is not None
+        self._outcomes[assignment.lease] = report = report_of({**heard[-1], "seconds": seconds})
+        assert report.ended is not None
         return now - assignment.opened
 
     def end(self, assignment: Assignment) -> None:

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from model.config import Config
-from tests.tune.search.alone import OVERHEAD, START_UP, STEP, Alone, bare, framed
-from tests.tune.search.lawful import Search
+from tests.tune.search.alone import OVERHEAD, START_UP, STEP, Alone, Search, bare, framed, left, reach
 from tests.tune.search.world import Numbered, World
 from tune.search.confirm import Confirming
 from tune.search.family import CostModel, Family, TrialRecord
 from tune.search.ladder import Frame
 from tune.search.simulator import PowerLaw
-from tune.search.successive_halving import Confirm, Finish, HandBack, Left, Wait
+from tune.search.successive_halving import Confirm, Finish, HandBack, Wait
 
 SCENARIOS: list[dict[str, Any]] = [
     {},
@@ -102,8 +101,7 @@ def compared(frame: Frame, seconds: float, price: float = 10.0) -> Confirming:
     """A policy whose last two were trained anew; price: of a rung."""
     policy = Confirming(frame, frame.fit(seconds), lambda trial, rung: price)
     for trial, loss in (("a", 3.0), ("b", 4.0)):
-        policy.promoted(trial, 0, 1.0)
-        policy.reported(trial, 0, loss)
+        reach(policy, trial, loss)
     for anew, of in (("c", "a"), ("d", "b")):
         policy.confirming(anew, of)
         policy.finished(anew)
@@ -130,8 +128,7 @@ def test_under_a_larger_cap_the_last_two_are_trained_anew_once_more_if_it_pays_f
 @pytest.mark.parametrize(("times", "move"), [(0.9, HandBack), (1.1, Finish)])
 def test_what_pays_for_no_step_of_the_last_segment_is_handed_back(times: float, move: type) -> None:
     policy = compared(framed(seeds=1), 600.0)
-    left = Left(seconds=times * policy.ladder.overhead, slots=1, running=0)
-    assert isinstance(policy.decide(left), move)
+    assert isinstance(policy.decide(left(times * policy.ladder.overhead)), move)
 
 
 def test_no_training_lasts_longer_than_the_last_segment_however_many_slots_there_are() -> None:
@@ -155,18 +152,17 @@ def test_where_the_wall_clock_leaves_no_time_for_such_a_training_none_begins() -
     frame = framed(seeds=1, slots=8)
     policy = Confirming(frame, frame.fit(4800.0, 600.0), lambda trial, rung: 1e6)
     for trial, loss in (("a", 3.0), ("b", 4.0)):
-        policy.promoted(trial, 0, 1.0)
-        policy.reported(trial, 0, loss)
+        reach(policy, trial, loss)
     for times, move in ((1.1, Confirm), (0.9, Finish)):
         wall = times * policy.ladder.confirm
-        assert isinstance(policy.decide(Left(seconds=4800.0, slots=8, running=0, wall=wall)), move)
+        assert isinstance(policy.decide(left(4800.0, slots=8, wall=wall)), move)
 
 
 def test_a_leader_that_is_past_its_best_in_its_last_segment_has_no_other() -> None:
     policy = compared(framed(seeds=1), 600.0, price=1e6)
     policy.finishing("a")
     policy.turned("a", 2.5, 60.0)
-    move = policy.decide(Left(seconds=300.0, slots=1, running=0))
+    move = policy.decide(left(300.0))
     assert not isinstance(move, Finish) or move.trial == "b"
 
 
@@ -175,11 +171,10 @@ def test_before_a_deadline_a_slot_waits_without_which_they_would_not_end_in_time
     frame = framed(seeds=1, slots=2)
     policy = Confirming(frame, frame.fit(1200.0, 600.0), lambda trial, rung: 1e6)
     for trial in "abc":
-        policy.promoted(trial, 0, 1.0)
-        policy.reported(trial, 0, 3.0)
+        reach(policy, trial, 3.0)
     policy.promoted("c", policy.ladder.top, 1.0)
     wall = times * (2 * policy.ladder.confirm + policy.ladder.kept)
-    assert isinstance(policy.decide(Left(seconds=2.1 * policy.ladder.confirm, slots=1, running=1, wall=wall)), move)
+    assert isinstance(policy.decide(left(2.1 * policy.ladder.confirm, running=1, wall=wall)), move)
 
 
 @pytest.mark.parametrize("wall", [60.0, 150.0, 190.0])
@@ -208,7 +203,6 @@ def test_killed_inside_of_it_it_goes_on_with_the_same_and_a_larger_cap_has_anoth
         if any(record.confirms for record in running) and kills < len(first.engine.trials) and not kills > 3:
             before, kills = {name: records_of(first, name) for name in first.engine.running}, kills + 1
             first.now += 1
-            first.journal.close()
             first = world(600)
             assert first.told == [] and {name: records_of(first, name) for name in before} == before
             while first.begin():
@@ -216,13 +210,12 @@ def test_killed_inside_of_it_it_goes_on_with_the_same_and_a_larger_cap_has_anoth
         if not first.engine.done:
             first.go_on()
     assert kills == 4 and {len(names) for names in anew(first).values()} == {2}
-    assert first.accounting.ledger.spent <= 600
+    assert first.spent <= 600
     tried = first.total("SELECT COUNT(*) FROM trials WHERE config NOT LIKE '%seed%'")
-    first.journal.close()
     second = world(1800)
     assert second.families["nanogpt"].suggestions.given == tried  # type: ignore[attr-defined]
     second.run()
-    assert second.accounting.ledger.spent <= 1800
+    assert second.spent <= 1800
     ends = second.total("SELECT COUNT(*) FROM reports WHERE final AND trial IN "
                         "(SELECT trial FROM decisions WHERE action = 'confirm')")  # fmt: skip
     assert ends == 8
@@ -238,7 +231,6 @@ def test_a_training_anew_that_was_cut_short_goes_on_under_a_larger_cap(tmp_path:
         world.begin() or world.go_on()
     ((name,),) = anew(world).values()
     world.now += 1
-    world.journal.close()
     later = World(tmp_path, cap=1800, **about).run()
     assert later.total(f"SELECT COUNT(*) FROM reports WHERE final AND trial = '{name}'") == 1
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from model.training.checkpoint import newest
-from tests.tune.search.world import Ticking
+from tests.tune.search.world import Ticking, opened
 from tests.tune.test_registry import CORE
 from tune.assembly import make_engine, make_terms, parameters
 from tune.dry_run import make_plan, plan_lines
@@ -22,7 +22,7 @@ from tune.search.engine import Engine
 from tune.search.family import CostModel
 from tune.search.forecast import Progress, Standings
 from tune.search.ladder import Rules
-from tune.search.resume import close_what_a_kill_left_open, restore
+from tune.search.resume import restore
 from tune.search.scaling_law import Observation, ScalingLaw
 from tune.search.simulator import Costs, PowerLaw, Simulation
 from tune.search_context import SearchContext, ground, survey
@@ -59,15 +59,11 @@ class Made:
         self.settings, self.context = settings, survey(settings, CORE)
         folder.mkdir(exist_ok=True)
         (folder / "study.json").write_text(json.dumps(self.context.facts()))
-        self.journal = Journal(folder, new=settings.resume is None)
-        self.journal.rows("PRAGMA synchronous = OFF")
-        if settings.resume is not None:
-            close_what_a_kill_left_open(self.journal)
+        self.journal, there = opened(folder)
         clock = Ticking()
         self.engine: Engine = make_engine(self.context, self.journal, [], now=clock, elapsed=0.0)
-        self.told = []
-        if settings.resume is not None:
-            self.told = restore(self.engine, self.journal, make_terms(self.context, self.engine), newest)
+        terms = make_terms(self.context, self.engine)
+        self.told = restore(self.engine, self.journal, terms, newest) if there else []
         self.journal.note(**self.context.facts())
         self.family = self.engine.families["nanogpt"]
         self.simulation = Simulation(self.engine, clock, COSTS, self.course)

@@ -11,10 +11,8 @@ import pytest
 from tests.tune.search.alone import bare
 from tests.tune.search.world import STEP_SECONDS, WARM_UP_STEPS, Numbered, World
 from tune.reports import Evaluation, Report
-from tune.search.engine import Engine
 from tune.search.family import WARM_UPS_BEFORE_A_FALL_TELLS, CostModel, Family, with_start_up
 from tune.search.forecast import NO_PROGRESS
-from tune.store.accounting import Assignment
 
 STOPPED = Report(steps=0, tokens=0, training_seconds=0.0, parameters=1000, seconds={"start": 2.0}, ended="stopped")
 """What a trial reports that was told to stop before its first step."""
@@ -25,7 +23,7 @@ def test_the_cap_holds_and_is_used_every_device_second_is_charged_once_and_each_
     tmp_path: Path, cap: float, slots: int
 ) -> None:
     world = World(tmp_path, cap=cap, slots=slots, seed=slots).run()
-    spent = world.accounting.ledger.spent
+    spent = world.spent
     assert (0.97 if cap >= 120 else 0.85) * cap <= spent <= cap
     assert world.total("SELECT SUM(closed - opened) FROM slots") == pytest.approx(spent)
     assert world.total("SELECT SUM(seconds) FROM charges") == pytest.approx(spent)
@@ -33,7 +31,7 @@ def test_the_cap_holds_and_is_used_every_device_second_is_charged_once_and_each_
         world.total("SELECT SUM(seconds) FROM charges WHERE lease IS NOT NULL")
     )
     assert world.total("SELECT COUNT(*) FROM leases WHERE charged > reserved + 1e-6") == 0
-    finals = world.journal.rows("SELECT family FROM reports JOIN trials USING (trial) WHERE final ORDER BY family")
+    finals = world.rows("SELECT family FROM reports JOIN trials USING (trial) WHERE final ORDER BY family")
     assert [row["family"] for row in finals] == ["nanogpt", "translation"]
 
 
@@ -57,10 +55,10 @@ def test_a_quarter_that_diverges_costs_next_to_nothing_afterwards(tmp_path: Path
     assert world.diverged_at
     after = 0.0
     for trial, moment in world.diverged_at.items():
-        for row in world.journal.rows("SELECT opened, closed FROM leases WHERE trial = ?", trial):
+        for row in world.rows("SELECT opened, closed FROM leases WHERE trial = ?", trial):
             after += max(0.0, row["closed"] - max(moment, row["opened"]))
     assert 0 < after <= 0.02 * 1200
-    finals = world.journal.rows("SELECT trial FROM trials WHERE state = 'finished'")
+    finals = world.rows("SELECT trial FROM trials WHERE state = 'finished'")
     assert len(finals) == 2 and not {row["trial"] for row in finals} & set(world.diverged_at)
 
 
@@ -74,27 +72,21 @@ def test_a_trial_whose_process_died_goes_on_and_pays_for_what_was_lost(tmp_path:
     assert world.total("SELECT COUNT(*) FROM reports WHERE trial = 't001'") > 0
 
 
-def test_a_trial_whose_process_dies_twice_has_failed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("signs", [True, False])
+def test_a_trial_whose_process_dies_twice_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signs: bool
+) -> None:
+    """Also before its first sign of life, as where a library cannot be loaded."""
     world = World(tmp_path, cap=1200, slots=2)
     world.dying = {"t001": 9}
+    if not signs:
+        monkeypatch.setattr(world, "live", lambda assignment: None)
     world.run()
-    (row,) = world.journal.rows("SELECT state, reason FROM trials WHERE trial = 't001'")
+    (row,) = world.rows("SELECT state, reason FROM trials WHERE trial = 't001'")
     assert (row["state"], row["reason"]) == ("failed", "error: KilledError: it was")
-    decisions = world.journal.rows("SELECT action, reason FROM decisions WHERE trial = 't001' AND reason LIKE 'error%'")
+    decisions = world.rows("SELECT action, reason FROM decisions WHERE trial = 't001' AND reason LIKE 'error%'")
     assert [row["action"] for row in decisions] == ["pause", "stop"]
     assert len([a for a in world.assignments if a.trial == "t001"]) == 2
-
-
-def test_nor_does_one_go_on_for_ever_whose_process_dies_before_its_first_sign_of_life(tmp_path: Path) -> None:
-    """As where a library cannot be loaded."""
-    world = World(tmp_path, cap=600, slots=1)
-    for _ in range(2):
-        assignment = world.engine.next()
-        assert assignment is not None and assignment.trial == "t001"
-        world.now += 3
-        world.engine.died(assignment.trial, "error: it was killed")
-    (row,) = world.journal.rows("SELECT state, reason FROM trials")
-    assert tuple(row) == ("failed", "error: it was killed")
 
 
 @pytest.mark.parametrize(("cap", "slots", "times"), [(1200, 2, 0.6), (1200, 2, 1.3), (4800, 8, 1.0)])
@@ -105,7 +97,7 @@ def test_where_the_deadline_binds_runners_up_finish_on_the_free_slots(
     deadline = times * cap / slots
     world = World(tmp_path, cap=cap, slots=slots, shares={"nanogpt": 1.0}, deadline=deadline).run()
     assert world.now <= deadline
-    assert world.accounting.ledger.spent >= 0.85 * min(cap, slots * deadline)
+    assert world.spent >= 0.85 * min(cap, slots * deadline)
     ends = "SELECT COUNT(*) FROM reports WHERE final"
     assert 1 < world.total(ends) <= slots and world.total("SELECT MAX(rung) FROM reports") >= 2
 
@@ -118,14 +110,12 @@ def test_a_deadline_ends_no_trial_that_had_no_time_for_a_step(
     tmp_path: Path, deadline: float | None, states: tuple[str, str]
 ) -> None:
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, deadline=deadline)
-    assignment = world.engine.next()
-    assert assignment is not None
+    assignment = world.taken()
     world.now += 7.5
     world.engine.report(assignment.trial, replace(STOPPED, ended="lease"))
     world.run()
     query = "SELECT state, reason FROM trials WHERE trial = ?"
-    assert tuple(world.journal.rows(query, assignment.trial)[0]) == states
-    world.journal.close()
+    assert tuple(world.rows(query, assignment.trial)[0]) == states
     later = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, deadline=500).run()
     assert (assignment.trial in {each.trial for each in later.assignments}) == (deadline is not None)
 
@@ -135,8 +125,7 @@ def test_what_a_lease_was_too_short_for_waits_for_a_longer_one(tmp_path: Path) -
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}, suggestions=lambda: Numbered(most=1))
     leases = []
     for steps, ended, valid in ((40, "rung", Evaluation(loss=2.0)), (40, "lease", None)):
-        leases.append(assignment := world.engine.next())
-        assert assignment is not None
+        leases.append(assignment := world.taken())
         world.now += assignment.seconds
         report = replace(STOPPED, steps=steps, step_seconds=STEP_SECONDS, numbers={"loss": 2.0}, gap=1.0, valid=valid)
         world.engine.report("t001", replace(report, ended=ended, seconds={"steps": assignment.seconds}))
@@ -146,32 +135,23 @@ def test_what_a_lease_was_too_short_for_waits_for_a_longer_one(tmp_path: Path) -
 
 def test_a_trial_that_was_stopped_before_its_first_step_goes_on_later(tmp_path: Path) -> None:
     world = World(tmp_path, cap=1200, slots=2)
-    assignment = world.engine.next()
-    assert assignment is not None
+    assignment = world.taken()
     world.engine.stopping = "SIGTERM"
     assert world.engine.next() is None and len(world.engine.running) == 1
     world.engine.report(assignment.trial, STOPPED)
     assert world.engine.trials[assignment.trial].steps == 0
-    assert [row["state"] for row in world.journal.rows("SELECT state FROM trials")] == ["paused"]
+    assert [row["state"] for row in world.rows("SELECT state FROM trials")] == ["paused"]
     assert world.engine.cut_short == {assignment.trial: 0}
-
-
-def two_running(engine: Engine) -> tuple[Assignment, Assignment]:
-    """The first two assignments."""
-    first, second = engine.next(), engine.next()
-    assert first is not None and second is not None
-    return first, second
 
 
 def test_killed_while_it_is_being_stopped_a_search_has_all_its_slots_again(tmp_path: Path) -> None:
     """Those that it handed back then could be of use again; one trial had not reported yet."""
     world = World(tmp_path, cap=600, slots=2)
-    first, _ = two_running(world.engine)
+    first, _ = world.taken(), world.taken()
     world.now += 3
     world.engine.stopping = "SIGTERM"
     world.engine.report(first.trial, STOPPED)
     assert world.engine.next() is None and world.engine.slots.kept == 1
-    world.journal.close()
     assert World(tmp_path, cap=600, slots=2).engine.slots.kept == 2
 
 
@@ -179,7 +159,7 @@ def test_a_machine_that_is_lost_takes_its_slot_along_and_blames_no_trial(tmp_pat
     world = World(tmp_path, cap=600, slots=2)
     engine, there = world.engine, 2
     engine.slots.there = lambda: there
-    first, second = two_running(engine)
+    first, second = world.taken(), world.taken()
     there = 1
     engine.died(second.trial, "error")
     assert engine.next() is None and not engine.done
@@ -195,7 +175,7 @@ def test_no_trial_is_blamed_where_an_idle_slot_was_given_up_before_its_death_was
     world = World(tmp_path, cap=600, slots=2)
     engine, there = world.engine, 2
     engine.slots.there = lambda: there
-    first, second = two_running(engine)
+    first, second = world.taken(), world.taken()
     with world.journal.transaction():
         engine._close(engine.running[first.trial], "idle")
     there = 1
@@ -206,11 +186,9 @@ def test_no_trial_is_blamed_where_an_idle_slot_was_given_up_before_its_death_was
 
 def test_an_idle_slot_whose_machine_is_lost_is_charged_no_more(tmp_path: Path) -> None:
     world = World(tmp_path, cap=600, slots=1)
-    assignment = world.engine.next()
-    assert assignment is not None
+    assignment = world.taken()
     world.engine.died(assignment.trial, "error")
-    again = world.engine.next()
-    assert again is not None
+    again = world.taken()
     with world.journal.transaction():
         world.engine._close(world.engine.running[again.trial], "idle")
     assert world.accounting.idle_slots == 1
@@ -238,8 +216,7 @@ def test_a_fall_tells_once_the_rung_below_it_lies_behind_the_warm_up() -> None:
 def test_a_trial_past_its_best_counts_with_the_weights_that_are_kept_of_it(tmp_path: Path) -> None:
     """Their average, where that is better than they are."""
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
-    assignment = world.engine.next()
-    assert assignment is not None
+    assignment = world.taken()
     world.now += 9
     world.engine.report(
         assignment.trial,
@@ -258,7 +235,7 @@ def test_what_a_loss_was_within_the_warm_up_is_not_what_a_law_is_fitted_to(tmp_p
 
 def test_a_new_trial_is_expected_to_take_beside_its_steps_what_the_others_took_last(tmp_path: Path) -> None:
     world = World(tmp_path, cap=1200, slots=2, shares={"nanogpt": 1.0}).run(40)
-    rows = world.journal.rows("""
+    rows = world.rows("""
         SELECT trial, TOTAL(IIF(what IN ('steps', 'start'), 0, seconds)) AS beside FROM charges
         WHERE lease IN (SELECT lease FROM reports WHERE ended IS NOT NULL) GROUP BY lease ORDER BY lease""")
     last = {row["trial"]: row["beside"] for row in rows}
@@ -274,19 +251,20 @@ def test_on_another_processor_nothing_counts_that_earlier_studies_took() -> None
 
 def test_a_trial_keeps_the_small_parts_in_which_it_fitted_where_no_limit_tells_of_them(tmp_path: Path) -> None:
     world = World(tmp_path, cap=1200, slots=1, shares={"nanogpt": 1.0})
-    assignment = world.engine.next()
-    assert assignment is not None and assignment.micro_batches == 1
+    assignment = world.taken()
+    assert assignment.micro_batches == 1
     world.now += 6
     world.engine.report(assignment.trial, replace(STOPPED, steps=9, ended="lease", micro_batches=4, ran_out=True))
-    again = world.engine.next()
-    assert again is not None and (again.trial, again.micro_batches) == (assignment.trial, 4)
+    again = world.taken()
+    assert (again.trial, again.micro_batches) == (assignment.trial, 4)
 
 
 def test_the_first_slot_leaves_the_second_as_much_to_start_with(tmp_path: Path) -> None:
     """In a cap so small that one start with its whole margin would take most of it."""
     for cap in (40, 44):
         (tmp_path / str(cap)).mkdir()
-        first, second = two_running(World(tmp_path / str(cap), cap=cap, slots=2).engine)
+        world = World(tmp_path / str(cap), cap=cap, slots=2)
+        first, second = world.taken(), world.taken()
         assert second.seconds > 0.9 * first.seconds
 
 

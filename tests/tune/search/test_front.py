@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.tune.search.alone import Alone
-from tests.tune.search.lawful import Search
+from tests.tune.search.alone import Alone, Search
 from tune.search.front import Point, addition, front, hypervolume, reference
 from tune.search.ladder import Rules
 

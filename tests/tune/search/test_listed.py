@@ -16,6 +16,9 @@ LISTED = [
     for number, steps in enumerate((400, 300, 300, 200, 160, 120, 90, 60, 60, 40), 1)
 ]
 
+ENDS = {each.config["number"]: each.steps for each in LISTED}
+"""Of each its steps, by number."""
+
 
 def world(folder: Path, listed: list[Listed] = LISTED, **about: Any) -> World:
     folder.mkdir(exist_ok=True)
@@ -24,46 +27,38 @@ def world(folder: Path, listed: list[Listed] = LISTED, **about: Any) -> World:
 
 def ends(of: World) -> dict[int, int]:
     """Of those that came to their ends, their steps by number."""
-    rows = of.journal.rows("SELECT trial, steps FROM reports WHERE final")
+    rows = of.rows("SELECT trial, steps FROM reports WHERE final")
     return {of.engine.trials[row["trial"]].config["number"]: row["steps"] for row in rows}
 
 
 @pytest.mark.parametrize("slots", [1, 2, 5])
 def test_each_is_trained_to_its_own_end_in_order_and_side_by_side(tmp_path: Path, slots: int) -> None:
     search = world(tmp_path, slots=slots)
-    together = 0
-    while not search.engine.done:
-        while search.begin():
-            pass
-        together = max(together, len(search.engine.running))
-        if search.engine.running:
-            search.go_on()
-    assert together == slots
-    assert ends(search) == {each.config["number"]: each.steps for each in LISTED}
-    first = [each for each in search.assignments if each.checkpoint is None]
-    assert [each.config["number"] for each in first] == [each.config["number"] for each in LISTED]
+    while search.begin():
+        pass
+    assert len(search.engine.running) == slots
+    search.run()
+    assert ends(search) == ENDS
+    assert [each.config["number"] for each in search.assignments if each.checkpoint is None] == [*ENDS]
     assert all(each.rung is None for each in search.assignments), "each with its decay"
     assert search.total("SELECT COUNT(*) FROM trials WHERE state != 'finished'") == 0
-    assert search.accounting.ledger.spent <= 400
+    assert search.spent <= 400
     idle = search.total("SELECT TOTAL(seconds) FROM charges WHERE what = 'idle'")
-    assert idle < 0.1 * search.accounting.ledger.spent
+    assert idle < 0.1 * search.spent
 
 
 def test_what_the_cap_does_not_pay_for_is_not_begun_and_a_larger_one_goes_on(tmp_path: Path) -> None:
     search = world(tmp_path, cap=75.0).run()
     listing: Any = search.families["nanogpt"].policy
-    assert search.accounting.ledger.spent <= 75
+    assert search.spent <= 75
     done, left = ends(search), {each.config["number"] for each in listing.left_out}
-    assert done and left and done.keys() | left == {each.config["number"] for each in LISTED}
+    assert done and left and done.keys() | left == ENDS.keys()
     assert 1 in left, "the dearest is left out first"
     assert len(search.engine.trials) == len(done), "none is half trained"
-    search.journal.close()
     again = world(tmp_path, cap=400.0)
-    assert again.told == [] and again.accounting.ledger.spent <= 75
+    assert again.told == [] and again.spent <= 75
     again.run()
-    assert (
-        ends(again) == {each.config["number"]: each.steps for each in LISTED} and not again.families["nanogpt"].leases
-    )
+    assert ends(again) == ENDS and not again.families["nanogpt"].leases
     assert again.total("SELECT COUNT(*) FROM reports WHERE final") == len(again.engine.trials) == len(LISTED), "once"
 
 
@@ -80,8 +75,8 @@ def test_guesses_far_off_are_corrected_by_what_the_first_took(tmp_path: Path) ->
     for times in (0.1, 4.0):
         guessed = [replace(each, seconds=times * each.seconds) for each in LISTED]
         search = world(tmp_path / str(times), guessed, cap=240.0).run()
-        assert ends(search) == {each.config["number"]: each.steps for each in LISTED}, times
-        assert search.accounting.ledger.spent <= 240
+        assert ends(search) == ENDS, times
+        assert search.spent <= 240
 
 
 def test_a_guess_is_corrected_by_the_one_that_is_nearest_to_it(tmp_path: Path) -> None:
@@ -91,7 +86,7 @@ def test_a_guess_is_corrected_by_the_one_that_is_nearest_to_it(tmp_path: Path) -
     )
     listed = [replace(each, config={"number": number}) for number, each in enumerate((small, large, large, small), 1)]
     search = world(tmp_path, listed, cap=2000.0, slots=1).run()
-    rows = search.journal.rows("SELECT price, MIN(lease) FROM leases GROUP BY trial ORDER BY trial")
+    rows = search.rows("SELECT price, MIN(lease) FROM leases GROUP BY trial ORDER BY trial")
     *_, another, last = (row["price"] for row in rows)
     assert another > 0.8 * large.seconds and last < 0.5 * small.seconds
 
@@ -114,8 +109,7 @@ def test_what_was_cut_short_has_what_its_rest_takes_or_leaves_it_to_others(
     tmp_path: Path, cap: float, step: float, goes_on: bool
 ) -> None:
     search = world(tmp_path, cap=cap, slots=1)
-    first = search.engine.next()
-    assert first is not None
+    first = search.taken()
     half = LISTED[0].steps // 2
     search.now += 6 + half * step
     report = Report(
@@ -123,18 +117,20 @@ def test_what_was_cut_short_has_what_its_rest_takes_or_leaves_it_to_others(
         seconds={"start": 5.0, "steps": half * step, "evaluation": 1.0}, ended="lease",
     )  # fmt: skip
     search.engine.report(first.trial, report)
-    again = search.engine.next()
-    assert again is not None and (again.trial == first.trial) == goes_on
+    again = search.taken()
+    assert (again.trial == first.trial) == goes_on
     assert again.seconds < 0.5 * first.seconds or not goes_on
+
+
+def ends_in_turn(of: World) -> list[int]:
+    """The steps of those that came to their ends, as they were begun."""
+    return [row["steps"] for row in of.rows("SELECT steps FROM reports WHERE final ORDER BY trial")]
 
 
 def test_two_alike_but_for_their_steps_are_two_and_what_is_not_in_the_list_is_refused(tmp_path: Path) -> None:
     twice = [LISTED[0], replace(LISTED[0], steps=100)]
     search = world(tmp_path, twice).run()
-    assert [row["steps"] for row in search.journal.rows("SELECT steps FROM reports WHERE final ORDER BY trial")] == [
-        400,
-        100,
-    ]
+    assert ends_in_turn(search) == [400, 100]
     search.journal.close()
     with pytest.raises(UserError, match="t002 is not in the list"):
         world(tmp_path, twice[:1])
@@ -149,10 +145,8 @@ def test_of_two_alike_the_shorter_may_be_begun_first_and_the_longer_stays_to_be_
     search = world(tmp_path, twice, cap=30.0).run()
     listing: Any = search.families["nanogpt"].policy
     assert ends(search) == {1: 100} and [each.steps for each in listing.left_out] == [400]
-    search.journal.close()
     again = world(tmp_path, twice, cap=cap).run()
-    finals = [row["steps"] for row in again.journal.rows("SELECT steps FROM reports WHERE final ORDER BY trial")]
-    assert finals == ([100] if cap == 30.0 else [100, 400])
+    assert ends_in_turn(again) == ([100] if cap == 30.0 else [100, 400])
 
 
 @pytest.mark.parametrize("diverging", [{3}, {1, 2, 3, 4}])
@@ -160,7 +154,7 @@ def test_what_does_not_fit_in_memory_or_diverges_stops_none_of_the_others(tmp_pa
     search = world(tmp_path, memory_limit=0.9e9)
     search.diverging = dict.fromkeys(diverging, 1.0)
     search.run()
-    reasons = {row["reason"].partition(":")[0] for row in search.journal.rows("SELECT reason FROM trials")}
+    reasons = {row["reason"].partition(":")[0] for row in search.rows("SELECT reason FROM trials")}
     assert {"diverged", "memory", "decayed"} == reasons and not diverging & ends(search).keys()
     over = search.total("SELECT COUNT(*) FROM trials WHERE state IN ('finished', 'stopped')")
     assert over == len(LISTED)

@@ -19,9 +19,9 @@ FAULTS = ("none", "crashes", "hangs", "never saves", "returns", "diverges", "say
 
 
 def check(search: Loops, cap: float) -> None:
-    assert search.engine.accounting.ledger.spent <= cap
-    charged = search.journal.rows("SELECT TOTAL(seconds) FROM charges")[0][0]
-    held = search.journal.rows("SELECT TOTAL(closed - opened) FROM slots")[0][0]
+    assert search.spent <= cap
+    charged = search.total("SELECT TOTAL(seconds) FROM charges")
+    held = search.total("SELECT TOTAL(closed - opened) FROM slots")
     assert charged == pytest.approx(held, abs=0.01)
 
 
@@ -46,9 +46,9 @@ def test_the_cap_holds_whatever_loops_do_and_nothing_of_the_others_is_lost(tmp_p
 def test_good_loops_use_the_cap_and_the_best_value_reported_wins(tmp_path: Path, gap: float, slots: int) -> None:
     search = Loops(tmp_path / "study", cap=400.0, slots=slots, gap=gap).run()
     check(search, 400.0)
-    assert search.engine.accounting.ledger.spent > 0.9 * 400.0
+    assert search.spent > 0.9 * 400.0
     found = search.values()
-    lowest = search.journal.rows("SELECT MIN(valid_loss) FROM reports WHERE final OR rung IS NOT NULL")[0][0]
+    lowest = search.total("SELECT MIN(valid_loss) FROM reports WHERE final OR rung IS NOT NULL")
     assert found[0]["loss"] == lowest and len(found) > 4
     assert [row["loss"] for row in found if row["loss"]] == sorted(row["loss"] for row in found if row["loss"])
     assert {row["perplexity"] for row in found} == {None}
@@ -61,7 +61,6 @@ def test_a_slot_waits_for_the_end_of_a_lease_of_a_loop_that_never_reported(how: 
     search = Loops(tmp_path / "study", **asked)
     if how == "after a kill":
         search.begin()
-        search.journal.close()
         search = Loops(tmp_path / "study", **asked)
     if how == "after a fault":
         search.broken = True
@@ -69,8 +68,8 @@ def test_a_slot_waits_for_the_end_of_a_lease_of_a_loop_that_never_reported(how: 
         search.broken = False
     search.run()
     check(search, 100.0)
-    assert len(search.journal.rows("SELECT slot FROM slots")) >= 2
-    assert search.engine.accounting.ledger.spent > 0.9 * 100.0
+    assert len(search.rows("SELECT slot FROM slots")) >= 2
+    assert search.spent > 0.9 * 100.0
 
 
 def test_a_printed_ranking_shows_the_trial_its_metric_and_its_configuration(tmp_path: Path) -> None:
@@ -85,13 +84,11 @@ def test_a_printed_ranking_shows_the_trial_its_metric_and_its_configuration(tmp_
 def test_with_a_life_trials_end_there_all_at_the_same_steps(tmp_path: Path) -> None:
     search = Loops(tmp_path / "study", cap=400.0, slots=2, gap=0.5, life=64).run()
     check(search, 400.0)
-    at = search.journal.rows("SELECT steps, ended FROM reports WHERE final")
+    at = search.rows("SELECT steps, ended FROM reports WHERE final")
     assert {row["steps"] for row in at if row["ended"] == "returned"} == {64} and max(row["steps"] for row in at) == 64
-    rungs = search.journal.rows(
-        "SELECT rung, COUNT(DISTINCT steps) AS several FROM reports WHERE rung > 0 GROUP BY rung"
-    )
+    rungs = search.rows("SELECT rung, COUNT(DISTINCT steps) AS several FROM reports WHERE rung > 0 GROUP BY rung")
     assert {row["several"] for row in rungs} <= {1}
-    states = [row["state"] for row in search.journal.rows("SELECT state FROM trials")]
+    states = [row["state"] for row in search.rows("SELECT state FROM trials")]
     assert states.count("finished") == len(at)
 
 
@@ -105,8 +102,8 @@ def test_with_other_reports_it_is_told_first_what_takes_long(tmp_path: Path) -> 
 @pytest.mark.parametrize("cut", [1, 4, 9])
 def test_killed_anywhere_it_goes_on_as_what_it_was(tmp_path: Path, cut: int) -> None:
     space = {**SPACE, "fault": choice("none", "never saves", "returns")}
-    search = Loops(tmp_path / "study", cap=300.0, slots=2, gap=0.5, space=space, life=200).run(cut)
-    search.journal.close()
+    search = Loops(tmp_path / "study", cap=300.0, slots=2, gap=0.5, space=space, life=200)
+    search.run(cut)
     again = Loops(tmp_path / "study", cap=300.0, slots=2, gap=0.5, space=space, life=200)
     assert not [line for line in again.told if "does not tell" in line]
     assert not list(astray(again.engine.state, again.journal)) or cut
@@ -118,14 +115,13 @@ def test_time_that_is_lost_before_a_deadline_is_made_up_by_a_slot_that_was_of_no
     search = Loops(tmp_path / "study", cap=100.0, slots=2, gap=0.5, deadline=100.0)
     search.run(4)
     assert search.engine.slots.kept == 1
-    search.journal.close()
     again = Loops(
         tmp_path / "study", cap=100.0, slots=2, gap=0.5, deadline=100.0, elapsed=search.clock.now + 20.0
     ).run()
     (line,) = again.told
     assert line.startswith("20s were lost: the deadline is ")
     check(again, 100.0)
-    assert again.engine.accounting.ledger.spent > 0.9 * 100.0
+    assert again.spent > 0.9 * 100.0
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -135,19 +131,17 @@ def test_a_loop_that_is_broken_when_the_study_goes_on_ends_the_run_and_not_the_c
     """Also where those that go on return at once, as a script does that ends before its loop."""
     search = Loops(tmp_path / "study", cap=300.0, slots=1, gap=0.5)
     search.run()
-    search.journal.close()
     broken = Loops(tmp_path / "study", cap=600.0, slots=1, gap=0.5)
     broken.broken, broken.at_once = True, at_once
     broken.run()
-    assert at_once == any(row["ended"] == "returned" for row in broken.journal.rows("SELECT ended FROM reports"))
+    assert at_once == any(row["ended"] == "returned" for row in broken.rows("SELECT ended FROM reports"))
     failed = "SELECT COUNT(*) FROM trials WHERE state = 'failed'"
-    assert broken.journal.rows(failed)[0][0] == 3 and broken.engine.accounting.ledger.spent < 350.0
-    broken.journal.close()
+    assert broken.total(failed) == 3 and broken.spent < 350.0
     mended = Loops(tmp_path / "study", cap=600.0, slots=1, gap=0.5)
     assert not mended.told
     mended.run()
     check(mended, 600.0)
-    assert mended.engine.accounting.ledger.spent > 0.9 * 600.0 and mended.journal.rows(failed)[0][0] == 3
+    assert mended.spent > 0.9 * 600.0 and mended.total(failed) == 3
 
 
 @pytest.mark.parametrize(("before", "after"), [(8, 1), (1, 8)])
@@ -157,7 +151,6 @@ def test_with_other_slots_a_study_goes_on_on_its_own_ladder(
 ) -> None:
     search = Loops(tmp_path / "study", cap=2000.0, slots=before, gap=0.5, life=life).run(12)
     ladder = search.engine.families["loop"].policy.ladder
-    search.journal.close()
     again = Loops(tmp_path / "study", cap=2000.0, slots=after, gap=0.5, life=life)
     assert again.told == [] and again.engine.families["loop"].policy.ladder == ladder
 
@@ -168,11 +161,10 @@ def test_a_new_trial_is_expected_to_take_what_the_others_took(tmp_path: Path, sl
     search = Loops(tmp_path / "study", cap=2000.0, slots=slots, gap=0.5, life=100).run(24)
     family, price = search.engine.families["loop"], search.engine.price_of("loop")(None, 0)
     query = "SELECT step_seconds, MIN(report) FROM reports WHERE step_seconds IS NOT NULL GROUP BY trial"
-    first = [row["step_seconds"] for row in search.journal.rows(query)]
+    first = [row["step_seconds"] for row in search.rows(query)]
     steps = family.steps_at(None, 0)
     assert steps is not None and len(first) > 3 and max(first) > 2 * min(first)
     assert price == pytest.approx(family.cost_model.segment(None, steps * fmean(first)))
-    search.journal.close()
     again = Loops(tmp_path / "study", cap=2000.0, slots=slots, gap=0.5, life=100)
     assert again.engine.price_of("loop")(None, 0) == pytest.approx(price)
 
@@ -182,7 +174,7 @@ def test_a_trial_that_hung_does_not_make_the_others_dear(tmp_path: Path) -> None
     search = Loops(tmp_path / "study", cap=60.0, slots=1, gap=0.2, space={**SPACE, "fault": choice("hangs", "none")})
     search.run(1)
     price = search.engine.price_of("loop")(None, 0)
-    hung = search.journal.rows("SELECT TOTAL(seconds) FROM charges WHERE what = 'lost'")[0][0]
+    hung = search.total("SELECT TOTAL(seconds) FROM charges WHERE what = 'lost'")
     assert price < 10 < hung
 
 
@@ -197,7 +189,7 @@ def test_who_reported_once_never_fails_for_want_of_time_and_keeps_its_best(tmp_p
         )
         search.run()
         check(search, cap)
-        reported = {row["trial"] for row in search.journal.rows("SELECT DISTINCT trial FROM reports WHERE gap > 0")}
+        reported = {row["trial"] for row in search.rows("SELECT DISTINCT trial FROM reports WHERE gap > 0")}
         assert not [row for row in search.values() if row["state"] == "failed" and row["trial"] in reported]
         found = min((row["loss"] for row in search.values() if row["loss"] is not None), default=math.inf)
         assert found <= best
@@ -210,9 +202,7 @@ def test_what_crashed_or_diverged_late_counts_with_what_it_had(tmp_path: Path) -
     search = Loops(tmp_path / "study", cap=400.0, slots=2, gap=0.5, seed=1, space=space).run()
     check(search, 400.0)
     for row in search.values():
-        completed = search.journal.rows(
-            "SELECT 1 FROM reports WHERE trial = ? AND (final OR rung IS NOT NULL)", row["trial"]
-        )
+        completed = search.rows("SELECT 1 FROM reports WHERE trial = ? AND (final OR rung IS NOT NULL)", row["trial"])
         assert (row["loss"] is not None) == bool(completed)
     ended = {json.loads(row["config"])["fault"] for row in search.values() if row["loss"] is not None}
     assert ended >= {"diverges"}

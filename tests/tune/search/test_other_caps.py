@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.tune.search.alone import OVERHEAD, bare
-from tests.tune.search.lawful import Search
+from tests.tune.search.alone import OVERHEAD, Search, bare, left
 from tune.reports import TIE
 from tune.search.forecast import Progress
 from tune.search.ladder import Rules
 from tune.search.other_caps import TIMES, Behind, Conditions, End, OtherCaps
-from tune.search.successive_halving import ENOUGH, TOO_LITTLE, Finish, HandBack, Left
+from tune.search.successive_halving import ENOUGH, TOO_LITTLE, Finish, HandBack
 from tune.units import parse_duration
 
 TABLES = ("trials", "leases", "reports", "charges", "decisions", "slots")
@@ -268,10 +267,7 @@ def test_a_trial_goes_on_from_before_its_decay_only_to_more_training_than_it_had
         if reached > 60.0:
             policy.promoted("a", 1, 30.0)
             policy.reported("a", 1, 2.9, progress=Progress(seconds=reached))
-        moves = [
-            policy.decide(Left(seconds=ENOUGH * 100.0 - reached + OVERHEAD + beyond, slots=1, running=0))
-            for beyond in (-0.5, 0.5)
-        ]
+        moves = [policy.decide(left(ENOUGH * 100.0 - reached + OVERHEAD + beyond)) for beyond in (-0.5, 0.5)]
         assert [type(move) for move in moves] == [HandBack, Finish], moves
 
 

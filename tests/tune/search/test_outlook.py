@@ -5,6 +5,7 @@ import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -39,8 +40,14 @@ def progress(point: Config) -> Progress:
     return Progress(size=size(point), tokens=SECONDS * speed(point), seconds=SECONDS)
 
 
-def outlook(tried: Sequence[Config]) -> Outlook:
-    seen = Outlook(size, lambda weights, rate: (LAW.loss(weights, END * rate), 0.02))
+def by_law(weights: float, rate: float) -> Forecast:
+    return LAW.loss(weights, END * rate), 0.02
+
+
+def outlook(
+    tried: Sequence[Config], forecast: Callable[[float, float], Forecast | None] = by_law, **about: Any
+) -> Outlook:
+    seen = Outlook(size, forecast, **about)
     for number, point in enumerate(tried):
         seen.tell(f"t{number}", point, progress(point))
     return seen
@@ -74,10 +81,7 @@ def test_the_size_that_is_best_at_the_end_of_the_cap_is_favoured() -> None:
     """Not the one that is best now: the larger ones have seen few tokens."""
     truly = min(NEW, key=lambda point: LAW.loss(size(point), END * speed(point)))
     now = min(NEW, key=lambda point: LAW.loss(size(point), SECONDS * speed(point)))
-    earlier = Outlook(
-        size, lambda weights, rate: (LAW.loss(weights, END * rate), 0.02), [(point, progress(point)) for point in TRIED]
-    )
-    for seen in (outlook(TRIED), earlier):
+    for seen in (outlook(TRIED), outlook([], earlier=[(point, progress(point)) for point in TRIED])):
         assert NEW[most_promising(NEW, lambda point: 1.0, seen)] == truly != now
 
 
@@ -86,12 +90,9 @@ def test_until_trials_tell_and_among_equals_the_prior_decides() -> None:
         return math.exp(-float(point["layers"]))
 
     shallow = min(NEW, key=lambda point: float(point["layers"]))
-    unknown = Outlook(size, lambda weights, rate: None)
-    unknown.tell("t0", TRIED[0], progress(TRIED[0]))
-    for nothing in (outlook([]), unknown):
+    for nothing in (outlook([]), outlook(TRIED[:1], lambda weights, rate: None)):
         assert nothing.of(NEW) is None and NEW[most_promising(NEW, prior, nothing)] == shallow
-    alike = Outlook(size, lambda weights, rate: (2.0, 0.02))
-    alike.tell("t0", TRIED[0], progress(TRIED[0]))
+    alike = outlook(TRIED[:1], lambda weights, rate: (2.0, 0.02))
     assert NEW[most_promising(NEW, prior, alike)] == shallow
 
 
@@ -136,13 +137,8 @@ def test_a_trial_of_which_no_size_is_known_tells_nothing() -> None:
 
 
 def test_where_the_front_counts_what_is_expected_to_add_the_most_to_it_is_favoured() -> None:
-    def seen(addition: Callable[[float, Forecast], float | None]) -> Outlook:
-        made = Outlook(size, lambda weights, rate: (LAW.loss(weights, END * rate), 0.02), addition=addition)
-        made.tell("t0", TRIED[1], progress(TRIED[1]))
-        return made
-
     def favoured(addition: Callable[[float, Forecast], float | None]) -> Config:
-        return NEW[most_promising(NEW, lambda point: 1.0, seen(addition))]
+        return NEW[most_promising(NEW, lambda point: 1.0, outlook(TRIED[1:2], addition=addition))]
 
     assert favoured(lambda weights, forecast: 1 / weights) == min(NEW, key=size)
     lowest = favoured(lambda weights, forecast: None)

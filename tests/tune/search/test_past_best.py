@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.tune.search.alone import STEP, Alone, bare, framed
+from tests.tune.search.alone import STEP, Alone, bare, left, reach
 from tune.search.forecast import FEWEST_TURNED, RUNG_1_LEAST, Progress
-from tune.search.other_caps import Conditions, other_caps
 from tune.search.simulator import PowerLaw
-from tune.search.successive_halving import PAST_BEST, Finish, HandBack, Left, Promote, Start
+from tune.search.successive_halving import PAST_BEST, Finish, HandBack, Promote, Start, SuccessiveHalving
 from tune.winners import last_lines
 
 SEEDS = range(4)
@@ -76,14 +75,18 @@ def test_after_the_leader_has_turned_others_are_tried() -> None:
     assert search.spent >= 0.9 * search.seconds
 
 
-def test_what_is_better_than_all_that_turned_goes_on_though_time_is_short() -> None:
-    policy = bare()
-    for trial, loss in (("t001", 3.5), ("t002", 2.0)):
-        policy.promoted(trial, 0, policy.ladder.cost(0))
-        policy.reported(trial, 0, loss)
+def one_turned(other: float) -> SuccessiveHalving:
+    """A policy with two trials: one turned at a loss of 3 after a minute of training, the other one waits at rung 0."""
+    policy = bare(more=False)
+    reach(policy, "t001", 3.5)
+    reach(policy, "t002", other)
     policy.finishing("t001")
     policy.turned("t001", 3.0, 60.0)
-    move = policy.decide(Left(seconds=30.0, slots=1, running=0))
+    return policy
+
+
+def test_what_is_better_than_all_that_turned_goes_on_though_time_is_short() -> None:
+    move = one_turned(2.0).decide(left(30.0))
     assert isinstance(move, Finish) and move.trial == "t002"
 
 
@@ -93,14 +96,19 @@ def test_what_is_better_than_all_that_turned_goes_on_though_time_is_short() -> N
 def test_what_is_worse_than_one_that_turned_goes_on_if_there_is_time_for_as_much_training(
     seconds: float, wall: float, goes_on: bool
 ) -> None:
-    policy = bare(more=False)
-    for trial, loss in (("t001", 3.5), ("t002", 3.6)):
-        policy.promoted(trial, 0, policy.ladder.cost(0))
-        policy.reported(trial, 0, loss)
-    policy.finishing("t001")
-    policy.turned("t001", 3.0, 60.0)
-    move = policy.decide(Left(seconds=seconds, slots=1, running=0, wall=wall))
+    move = one_turned(3.6).decide(left(seconds, wall=wall))
     assert isinstance(move, HandBack) != goes_on and (goes_on or move.reason.endswith(PAST_BEST))
+
+
+def all_made_worse(best: int) -> SuccessiveHalving:
+    """A policy whose rung 0 is full, and whose rung 1 made worse all that came there; the first so many are better than
+    these, and wait at rung 0."""
+    policy = bare(seconds=3000.0, life=200.0, first=10.0)
+    for number in range(math.ceil(policy.ladder.starts)):
+        reach(policy, f"t{number:03d}", 1.0 if number < best else 5.0)
+    for number in range(best, RUNG_1_LEAST + best):
+        reach(policy, f"t{number:03d}", 6.0)
+    return policy
 
 
 @pytest.mark.parametrize(("times", "begins"), [(0.5, False), (1.5, True)])
@@ -108,16 +116,9 @@ def test_new_trials_before_a_rung_that_makes_all_worse_leave_what_is_kept_for_th
     times: float, begins: bool
 ) -> None:
     """times: of what rung 0 takes, beside what is kept."""
-    policy = bare(life=200.0)
-    policy.refit(framed(life=200.0).fit(3000.0, first=10.0))
-    for number in range(math.ceil(policy.ladder.starts)):
-        policy.promoted(f"t{number:03d}", 0, policy.ladder.cost(0))
-        policy.reported(f"t{number:03d}", 0, 5.0)
-    for number in range(RUNG_1_LEAST):
-        policy.promoted(f"t{number:03d}", 1, policy.ladder.cost(1))
-        policy.reported(f"t{number:03d}", 1, 6.0)
+    policy = all_made_worse(0)
     seconds = policy.ladder.kept + times * policy.ladder.cost(0)
-    assert begins == isinstance(policy.decide(Left(seconds=seconds, slots=1, running=1)), Start)
+    assert begins == isinstance(policy.decide(left(seconds, running=1)), Start)
 
 
 def test_of_trials_that_tell_their_best_so_far_one_that_a_rung_made_no_better_waits_behind_the_others() -> None:
@@ -130,28 +131,28 @@ def test_of_trials_that_tell_their_best_so_far_one_that_a_rung_made_no_better_wa
             policy.reported(trial, rung, best, progress=Progress(numbers={"loss": latest, "seen": 1.0}))
     assert [trial for trial, each in policy.trials.items() if each.past_best] == ["turned"]
     policy.more = False
-    move = policy.decide(Left(seconds=300.0, slots=1, running=0))
+    move = policy.decide(left(300.0))
     assert isinstance(move, Promote | Finish) and move.trial == "gains little"
 
 
 def moved(loss: Callable[[int, int], float], configs: int = 10_000, slots: int = 1) -> list[tuple[str, int]]:
     """Who was taken to which rung, where a trial has a loss there; until the cap is used or a trial has its end. Trials
     report when all slots are taken. No slot is of no use before only what is kept for the leader is left."""
-    policy, left, moves, running = bare(life=200.0), 3000.0, list[tuple[str, int]](), list[tuple[str, int]]()
-    policy.refit(framed(life=200.0, slots=slots).fit(left, first=10.0))
+    policy, rest = bare(seconds=3000.0, life=200.0, first=10.0, slots=slots), 3000.0
+    moves, running = list[tuple[str, int]](), list[tuple[str, int]]()
     while True:
-        move = policy.decide(Left(seconds=left, slots=slots - len(running), running=len(running)))
+        move = policy.decide(left(rest, len(running), slots=slots - len(running)))
         if isinstance(move, Start | Promote):
             taken = (move.trial, move.rung) if isinstance(move, Promote) else (f"t{len(policy.trials):03}", 0)
             price = policy.ladder.cost(taken[1])
             policy.promoted(*taken, price)
             running.append(taken)
             moves.append(taken)
-            left, policy.more = left - price, len(policy.trials) < configs
+            rest, policy.more = rest - price, len(policy.trials) < configs
         elif not running:
             return moves
         else:
-            assert policy.more is False or left < policy.ladder.kept + policy.ladder.cost(0)
+            assert policy.more is False or rest < policy.ladder.kept + policy.ladder.cost(0)
         if len(running) == slots or not isinstance(move, Start | Promote):
             for trial, rung in running:
                 policy.reported(trial, rung, loss(int(trial[1:]), rung))
@@ -198,17 +199,10 @@ def test_a_few_that_rung_1_makes_better_reach_their_ends_though_it_made_all_wors
 
 
 def test_beside_the_leaders_before_a_deadline_new_trials_go_before_a_rung_that_makes_all_worse() -> None:
-    policy = bare(life=200.0)
-    policy.refit(framed(life=200.0).fit(3000.0, first=10.0))
-    for number in range(math.ceil(policy.ladder.starts)):
-        policy.promoted(f"t{number:03d}", 0, policy.ladder.cost(0))
-        policy.reported(f"t{number:03d}", 0, 1.0 if number < 2 else 5.0)
-    for number in range(2, RUNG_1_LEAST + 2):
-        policy.promoted(f"t{number:03d}", 1, policy.ladder.cost(1))
-        policy.reported(f"t{number:03d}", 1, 6.0)
+    policy = all_made_worse(2)
     for leader in ("t000", "t001"):
         policy.promoted(leader, 1, policy.ladder.cost(1))
-    move = policy.decide(Left(seconds=policy.ladder.kept, slots=1, running=2, wall=50.0, binding=True))
+    move = policy.decide(left(policy.ladder.kept, running=2, wall=50.0, binding=True))
     assert isinstance(move, Start)
 
 
@@ -228,8 +222,5 @@ def test_where_losses_only_fall_nothing_is_said_of_a_best() -> None:
 
 def test_what_other_caps_would_bring_is_not_foretold_by_a_law_of_falling_losses() -> None:
     search = Alone(**CASES[0]).run()
-    conditions = Conditions(
-        cap=search.seconds, families={"alone": 1.0}, slots=1, share=1.0, deadline=None, patient=True, over=True
-    )
-    foretold = other_caps(search.accounting.journal, {"alone": search.policy}, conditions, decay_share=0.4)["alone"]
-    assert not foretold.rows and "past their best" in foretold.why
+    foretold = search.foretold()
+    assert not foretold.rows and foretold.why and "past their best" in foretold.why

@@ -1,10 +1,7 @@
 """The laws of going on: a study that was killed stands where its journal says; no device-second is lost or found."""
 
-import json
 import math
-import os
 import random
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,7 @@ import torch
 
 from model.data.corpus import TextCorpus
 from model.training.checkpoint import AFTER_DECAY, BEFORE_DECAY, save
-from tests.tune.search.lawful import Search
+from tests.tune.search.alone import Search
 from tests.tune.search.world import STEP_SECONDS, World
 from tune.reports import Evaluation, Report
 from tune.search.ladder import Rules
@@ -22,7 +19,14 @@ from tune.search.resume import LIVES_ON_SECONDS, close_what_a_kill_left_open
 from tune.search.simulator import Simulation
 from tune.search_context import check_same_text
 from tune.store.accounting import DECODING, Assignment, Hold
-from tune.store.heartbeat import DRIVER, FOLDER, GRACE_SECONDS, IDLE, beat, last_beat, started, still_there
+from tune.store.heartbeat import DRIVER, FOLDER, GRACE_SECONDS, beat
+
+REPEATED = "SELECT trial FROM reports WHERE rung IS NOT NULL GROUP BY trial, rung HAVING COUNT(*) > 1"
+
+
+def saved(folder: Path, name: str, steps: int) -> None:
+    """A checkpoint of a trial."""
+    save(folder, torch.nn.Linear(1, 1), {"random": torch.zeros(1)}, {"steps": steps}, name)
 
 
 def policy_states(world: World) -> dict[str, Any]:
@@ -38,66 +42,53 @@ def test_killed_at_any_moment_it_goes_on_and_the_cap_holds(tmp_path: Path, seed:
     world = World(tmp_path, cap=1200, slots=2, seed=seed)
     for kill in range(3):
         world.run(reports=chance.randrange(1, 15))
-        before, held = policy_states(world), world.accounting.ledger.spent
-        world.journal.close()
+        before, held = policy_states(world), world.spent
         world = World(tmp_path, cap=1200, slots=2, seed=seed + 10 * kill)
         assert policy_states(world) == before
-        assert held <= world.accounting.ledger.spent <= held + 2 * LIVES_ON_SECONDS + 1e-6
+        assert held <= world.spent <= held + 2 * LIVES_ON_SECONDS + 1e-6
     world.run()
-    assert world.accounting.ledger.spent <= 1200
+    assert world.spent <= 1200
     assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(
         world.total("SELECT TOTAL(closed - opened) FROM slots")
     )
-    repeated = "SELECT trial FROM reports WHERE rung IS NOT NULL GROUP BY trial, rung HAVING COUNT(*) > 1"
-    assert world.journal.rows(repeated) == []
+    assert world.rows(REPEATED) == []
     assert world.total("SELECT COUNT(*) FROM reports WHERE final") == 2
 
 
 def test_an_extended_study_that_is_killed_is_still_extended(tmp_path: Path) -> None:
     """Killed once before its first lease under the new cap and once after some: rungs, places and money stand."""
     world = World(tmp_path, cap=600, slots=2).run()
-    world.journal.close()
     world = World(tmp_path, cap=600, slots=2).run()
     assert world.assignments == [], "what is over has nothing more to do"
     first_rungs = {name: family.policy.rung_seconds(0) for name, family in world.families.items()}
     for reports in (0, 7):
-        world.journal.close()
         world = World(tmp_path, cap=2400, slots=2)
         before = policy_states(world)
         world.run(reports)
         assert (reports == 0) == (policy_states(world) == before)
-    world.journal.close()
     world = World(tmp_path, cap=2400, slots=2)
     assert {name: family.policy.rung_seconds(0) for name, family in world.families.items()} == first_rungs
     world.run()
-    assert 0.97 * 2400 <= world.accounting.ledger.spent <= 2400
-    repeated = "SELECT trial FROM reports WHERE rung IS NOT NULL GROUP BY trial, rung HAVING COUNT(*) > 1"
-    assert world.journal.rows(repeated) == []
+    assert 0.97 * 2400 <= world.spent <= 2400
+    assert world.rows(REPEATED) == []
     assert world.total("SELECT COUNT(*) FROM reports WHERE final") == 4
 
 
 def test_a_trial_goes_on_from_its_newest_checkpoint_and_after_its_decay_from_before_it(tmp_path: Path) -> None:
     """Killed inside its last segment it goes on falling; once finished, a larger cap forgets the fall."""
-
-    def saved(name: str, steps: int) -> None:
-        save(folder, torch.nn.Linear(1, 1), {"random": torch.zeros(1)}, {"steps": steps}, name)
-
     world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0}).run()
-    winner = world.journal.rows("SELECT trial FROM reports WHERE final")[0]["trial"]
+    winner = world.rows("SELECT trial FROM reports WHERE final")[0]["trial"]
     world.journal.update("trials", winner, {"state": "running"})
     folder = tmp_path / "checkpoints" / winner
     for name, steps in (("", 100), (BEFORE_DECAY, 120), ("", 150), (f"{AFTER_DECAY}-000200", 200)):
-        saved(name, steps)
-    world.journal.close()
+        saved(folder, name, steps)
     inside = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
     assert inside.engine.trials[winner].steps == 150
     inside.journal.update("trials", winner, {"state": "finished"})
-    inside.journal.close()
     extended = World(tmp_path, cap=1800, slots=1, shares={"nanogpt": 1.0})
     assert extended.engine.trials[winner].steps == 120
-    saved("", 130)
+    saved(folder, "", 130)
     extended.journal.update("trials", winner, {"state": "paused"})
-    extended.journal.close()
     later = World(tmp_path, cap=1800, slots=1, shares={"nanogpt": 1.0})
     assert later.engine.trials[winner].steps == 130
     assert (folder / f"{AFTER_DECAY}-000200").is_dir()
@@ -134,11 +125,8 @@ def test_cut_short_in_its_decay_a_trial_goes_on_in_it_or_with_a_larger_cap_from_
     killed_in_its_last_segments(world)
     (trial,) = world.engine.running
     for name, steps in (("", 100), (BEFORE_DECAY, 120), ("", 150)):
-        save(
-            tmp_path / "checkpoints" / trial, torch.nn.Linear(1, 1), {"random": torch.zeros(1)}, {"steps": steps}, name
-        )
+        saved(tmp_path / "checkpoints" / trial, name, steps)
     for cap, steps in ((600, 150), (600, 150), (4800, 120)):
-        world.journal.close()
         world = World(tmp_path, cap=cap, slots=1, shares={"nanogpt": 1.0})
         assert world.engine.trials[trial].steps == steps
 
@@ -196,46 +184,41 @@ def test_cut_short_in_its_last_segment_it_explores_a_larger_cap_as_one_that_ende
     assert trials[1] > 2 * begun and trials[1] == pytest.approx(trials[0], rel=0.1)
 
 
-def test_a_heartbeat_tells_what_was_used_after_the_last_report(tmp_path: Path) -> None:
-    """A driver killed 3 s into a lease whose trial lived for 7 s: 7 s are charged, as lost."""
-    world = World(tmp_path, cap=600, slots=1, shares={"nanogpt": 1.0})
-    assignment = world.engine.next()
-    assert assignment is not None
-    (tmp_path / FOLDER).mkdir()
-    beat(tmp_path, assignment.trial, assignment.lease, assignment.opened + 7)
-    (tmp_path / FOLDER / assignment.trial).write_text(
-        json.dumps({"lease": assignment.lease, "at": 7.0, "pid": 2**22 + 1, "started": 0, "boot": ""})
-    )
+def held(world: World, *signs: tuple[str, int, float]) -> float:
+    """Seconds that slots were held of a search whose driver was killed, after these last signs of life: whose, on which
+    lease, when. Each of them is charged."""
+    (world.journal.folder / FOLDER).mkdir()
+    for name, lease, at in signs:
+        beat(world.journal.folder, name, lease, at)
     close_what_a_kill_left_open(world.journal)
+    seconds = world.total("SELECT TOTAL(closed - opened) FROM slots")
+    assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(seconds)
+    return seconds
+
+
+def test_a_sign_of_life_tells_what_was_used_after_the_last_report(tmp_path: Path) -> None:
+    """It is lost."""
+    world = World(tmp_path, cap=600, slots=1)
+    first = world.taken()
+    assert held(world, (first.trial, first.lease, first.opened + 7)) == pytest.approx(7)
     assert world.total("SELECT TOTAL(seconds) FROM charges WHERE what = 'lost'") == pytest.approx(7)
-    assert world.total("SELECT TOTAL(closed - opened) FROM slots") == pytest.approx(7)
 
 
 def test_a_process_that_never_gave_a_sign_of_life_is_charged_for_a_moment_more_than_its_driver(tmp_path: Path) -> None:
     """Two slots, killed 5 s into their start-up; one trial gave a sign of life since and is charged up to that."""
     world = World(tmp_path, cap=600, slots=2)
-    first, second = world.engine.next(), world.engine.next()
-    assert first is not None and second is not None
-    (tmp_path / FOLDER).mkdir()
-    beat(tmp_path, DRIVER, 0, first.opened + 5)
-    beat(tmp_path, second.trial, second.lease, second.opened + 6.5)
-    close_what_a_kill_left_open(world.journal)
-    slots = world.journal.rows("SELECT closed - opened AS held FROM slots ORDER BY slot")
-    assert [slot["held"] for slot in slots] == pytest.approx([5 + LIVES_ON_SECONDS, 6.5])
-    assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(11.5 + LIVES_ON_SECONDS)
+    first, second = world.taken(), world.taken()
+    seconds = held(world, (DRIVER, 0, first.opened + 5), (second.trial, second.lease, second.opened + 6.5))
+    assert seconds == pytest.approx(5 + LIVES_ON_SECONDS + 6.5)
 
 
 @pytest.mark.parametrize("late", [-LIVES_ON_SECONDS / 2, 1e300])
 def test_no_sign_of_life_charges_no_more_than_was_reserved(tmp_path: Path, late: float) -> None:
     """A stranger's neither. late: after the end of the lease and of its grace."""
     world = World(tmp_path, cap=600, slots=1)
-    assignment = world.engine.next()
-    assert assignment is not None
-    (tmp_path / FOLDER).mkdir()
-    for name in (DRIVER, assignment.trial)[: 1 if late < 0 else 2]:
-        beat(tmp_path, name, assignment.lease, assignment.opened + assignment.seconds + GRACE_SECONDS + late)
-    close_what_a_kill_left_open(world.journal)
-    assert world.total("SELECT closed - opened FROM slots") == pytest.approx(assignment.seconds + GRACE_SECONDS)
+    lease = world.taken()
+    signs = [(name, lease.lease, lease.opened + lease.seconds + GRACE_SECONDS + late) for name in (DRIVER, lease.trial)]
+    assert held(world, *signs[: 1 if late < 0 else 2]) == pytest.approx(lease.seconds + GRACE_SECONDS)
 
 
 @pytest.mark.parametrize("decodes", [True, False])
@@ -250,72 +233,20 @@ def test_what_the_driver_holds_itself_is_charged_up_to_its_own_last_sign_of_life
         Hold(world.accounting, "t001", DECODING, devices=1, seconds=60)
     else:
         world.accounting.ledger.reserve(world.accounting.open_slot(), 60)
-    (tmp_path / FOLDER).mkdir()
-    beat(tmp_path, "t001", 7, world.now + 9)
-    beat(tmp_path, DRIVER, 0, world.now + 4.2)
-    close_what_a_kill_left_open(world.journal)
-    assert world.total("SELECT closed - opened FROM slots") == pytest.approx(4.2)
-    assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(4.2)
+    assert held(world, ("t001", 7, world.now + 9), (DRIVER, 0, world.now + 4.2)) == pytest.approx(4.2)
 
 
-def waiting(folder: Path) -> tuple[World, Assignment]:
-    """A search whose one worker waits after a lease of five seconds."""
-    world = World(folder, cap=600, slots=1)
-    assignment = world.engine.next()
-    assert assignment is not None
-    world.now += 5
-    world.accounting.close_lease(world.engine.running[assignment.trial], "steps")
-    (folder / FOLDER).mkdir()
-    return world, assignment
-
-
-def test_a_worker_that_waited_when_its_driver_died_is_charged_up_to_its_own_last_sign_of_life(tmp_path: Path) -> None:
-    world, assignment = waiting(tmp_path)
-    beat(tmp_path, DRIVER, 0, world.now + 0.3)
-    beat(tmp_path, assignment.trial, assignment.lease, world.now + 0.7, IDLE)
-    close_what_a_kill_left_open(world.journal)
-    assert world.total("SELECT closed - opened FROM slots") == pytest.approx(5.7)
-    assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(5.7)
-
-
-def test_no_sign_of_life_of_a_worker_that_waited_charges_more_than_its_grace(tmp_path: Path) -> None:
-    """A stranger's neither."""
-    world, assignment = waiting(tmp_path)
-    beat(tmp_path, DRIVER, 0, world.now)
-    beat(tmp_path, assignment.trial, assignment.lease, 1e300)
-    close_what_a_kill_left_open(world.journal)
-    assert world.total("SELECT closed - opened FROM slots") == pytest.approx(5 + GRACE_SECONDS)
-
-
-def test_a_process_that_died_and_was_not_buried_is_gone() -> None:
-    with subprocess.Popen(["true"]) as process:
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert started(process.pid) is None
-    assert started(os.getpid()) is not None
-
-
-def test_a_damaged_heartbeat_is_none(tmp_path: Path) -> None:
-    (tmp_path / FOLDER).mkdir()
-    for text in ("", "{", "[]", '{"lease": 1}', '{"lease": 1, "at": "x", "pid": 1, "started": 2}'):
-        (tmp_path / FOLDER / "t001").write_text(text)
-        assert last_beat(tmp_path, "t001") is None
-
-
-def test_only_a_worker_of_rays_is_ever_taken_for_a_trial(tmp_path: Path) -> None:
-    """A heartbeat that names another living process must not get it killed."""
-    (tmp_path / FOLDER).mkdir()
-    beat(tmp_path, "t001", 1, 1.0)
-    found = last_beat(tmp_path, "t001")
-    assert found is not None and not still_there(found)
-
-
-def test_a_strangers_journal_cannot_name_a_path(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("driver", "worker", "seconds"), [(0.3, 0.7, 5.7), (0.0, 1e300, 5 + GRACE_SECONDS)])
+def test_a_worker_that_waited_when_its_driver_died_is_charged_up_to_its_own_last_sign_of_life_and_its_grace(
+    tmp_path: Path, driver: float, worker: float, seconds: float
+) -> None:
+    """After a lease of five seconds. A stranger's sign of life charges no more either."""
     world = World(tmp_path, cap=600, slots=1)
-    row = {"trial": "../../t001", "family": "nanogpt", "config": "{}", "state": "paused", "created": 0}
-    world.journal.insert("trials", row)
-    world.journal.close()
-    with pytest.raises(ValueError, match="damaged"):
-        World(tmp_path, cap=600, slots=1)
+    lease = world.taken()
+    world.now += 5
+    world.accounting.close_lease(world.engine.running[lease.trial], "steps")
+    signs = (DRIVER, 0, world.now + driver), (lease.trial, lease.lease, world.now + worker)
+    assert held(world, *signs) == pytest.approx(seconds)
 
 
 def test_a_text_that_changed_is_refused_by_the_name_of_its_flag(tmp_path: Path) -> None:

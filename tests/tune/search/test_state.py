@@ -196,12 +196,10 @@ def test_rebuilt_after_memory_ran_out_in_parts_of_every_size_the_state_is_what_i
 
 def test_rebuilt_after_batches_were_cut_within_a_lease_the_state_is_what_it_was(tmp_path: Path) -> None:
     world = World(tmp_path, cap=400, slots=1, shares={"nanogpt": 1.0})
-    assignment = world.engine.next()
-    assert assignment is not None
+    assignment = world.taken()
     world.now += 6
     report = Report(steps=5, tokens=5, training_seconds=0.5, micro_batches=2, ran_out=True, seconds={"start": 5.0})
     assert world.engine.report(assignment.trial, report) == "goes on"
-    world.journal.close()
     assert World(tmp_path, cap=400, slots=1, shares={"nanogpt": 1.0}).told == []
 
 
@@ -209,7 +207,6 @@ def test_rebuilt_after_batches_were_cut_within_a_lease_the_state_is_what_it_was(
 def test_on_another_machine_rungs_stay_and_prices_are_learned_anew_and_kept(tmp_path: Path, slots: int) -> None:
     """The third is on the second's machine, and knows what that one learned there."""
     first = Uneven(tmp_path, seed=0).run(8)
-    first.journal.close()
     second = Uneven(tmp_path, seed=0, slots=slots, processor="another")
     assert len(second.told) == 1 and "another processor" in second.told[0]
     for name, family in second.families.items():
@@ -219,7 +216,6 @@ def test_on_another_machine_rungs_stay_and_prices_are_learned_anew_and_kept(tmp_
         assert family.timed == 1 < before.timed and family.mean_step_seconds == before.mean_step_seconds
         assert before.cost_model.start_up != family.cost_model.start_up == CostModel().start_up
     second.run(6)
-    second.journal.close()
     third = Uneven(tmp_path, seed=0, slots=slots, processor="another")
     assert third.told == []
     assert [each.cost_model.state() for each in third.families.values()] == [
@@ -233,13 +229,12 @@ def test_on_another_machine_rungs_stay_and_prices_are_learned_anew_and_kept(tmp_
 def test_a_state_that_the_journal_does_not_tell_of_is_named_and_the_study_goes_on(tmp_path: Path) -> None:
     """Here what its leases' seconds were for was changed afterwards, and with it the prices that they taught."""
     world = Uneven(tmp_path, seed=2).run(5)
-    for row in world.journal.rows("SELECT charge FROM charges WHERE what = 'steps'"):
+    for row in world.rows("SELECT charge FROM charges WHERE what = 'steps'"):
         world.journal.update("charges", row["charge"], {"what": "evaluation"})
-    world.journal.close()
     again = Uneven(tmp_path, seed=2)
     assert len(again.told) == 1 and "prices of nanogpt" in again.told[0] and "ladder" not in again.told[0]
     again.run()
-    assert again.accounting.ledger.spent <= again.accounting.ledger.cap
+    assert again.spent <= again.accounting.ledger.cap
 
 
 def test_a_deadline_counts_from_the_start_of_the_study_whoever_ran_meanwhile(

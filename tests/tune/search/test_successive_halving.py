@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.tune.search.alone import OVERHEAD, Alone, bare, framed
+from tests.tune.search.alone import OVERHEAD, Alone, bare, framed, left, reach
 from tests.tune.search.world import Numbered
 from tune.recipe import LIFE_SHARE
-from tune.search.confirm import Confirming
 from tune.search.ladder import Rules
-from tune.search.successive_halving import LEADERS, Finish, HandBack, Left, Promote, Start, SuccessiveHalving, Wait
+from tune.search.successive_halving import LEADERS, Finish, HandBack, Promote, Start, Wait
 from tune.store.heartbeat import GRACE_SECONDS
 
 SCENARIOS: list[dict[str, Any]] = [
@@ -34,18 +33,6 @@ SCENARIOS: list[dict[str, Any]] = [
 ]
 KEPT = [scenario for scenario in SCENARIOS if not {"life", "deadline", "seeds", "rules"} & set(scenario)]
 everywhere = pytest.mark.parametrize("scenario", SCENARIOS)
-
-
-def reach(policy: SuccessiveHalving, trial: str, *losses: float, telling: bool = True) -> None:
-    """A trial climbs on, one rung a loss."""
-    before = policy.trials[trial].rung if trial in policy.trials else -1
-    for rung, loss in enumerate(losses, before + 1):
-        policy.promoted(trial, rung, policy.ladder.cost(rung))
-        policy.reported(trial, rung, loss, telling=telling)
-
-
-def left(seconds: float = 500.0, running: int = 0) -> Left:
-    return Left(seconds=seconds, slots=1, running=running)
 
 
 # --- what it may spend
@@ -147,15 +134,14 @@ def test_a_deadline_binds_on_a_clock_that_goes_on_between_two_readings() -> None
 def test_before_a_deadline_the_two_that_lead_go_on_before_others_begin(
     waits: float, binding: bool, begins: bool
 ) -> None:
-    policy = bare(life=200.0)
-    policy.refit(framed(life=200.0).fit(3000.0, first=10.0))
+    policy = bare(seconds=3000.0, life=200.0, first=10.0)
     for trial, *losses in (("t001", 3.9, 2.0), ("t002", 3.9, waits), ("t003", 3.9, 3.2), ("t004", 4.5)):
         reach(policy, trial, *losses)
     for trial in ("t001", "t003"):
         policy.promoted(trial, 2, 1e6)
     for rung in range(policy.ladder.top + 1):
         policy.promoted("t005", rung, 1e6)
-    move = policy.decide(Left(seconds=900.0, slots=1, running=3, wall=100.0, binding=binding))
+    move = policy.decide(left(900.0, running=3, wall=100.0, binding=binding))
     assert isinstance(move, Start) if begins else isinstance(move, Promote) and move.trial == "t002"
 
 
@@ -254,19 +240,6 @@ def test_while_the_leader_has_its_last_segment_nothing_else_is_begun() -> None:
 # --- what its events make of it
 
 
-@everywhere
-def test_a_policy_rebuilt_from_the_same_events_decides_alike(scenario: dict[str, Any]) -> None:
-    search = Alone(**scenario)
-    for more_reports in (1, 4, 15, 20):
-        search.run(more_reports)
-        rebuilt = Confirming(search.frame, search.ladder, search.engine.price_of("alone"))
-        for name, what, more in search.policy.events:
-            getattr(rebuilt, name)(*what, **more)
-        assert rebuilt.state() == search.policy.state()
-        now = left(search.accounting.affordable)
-        assert rebuilt.decide(now) == search.policy.decide(now)
-
-
 def test_after_another_cap_those_that_wait_are_compared_by_its_ladder() -> None:
     """Also one that was put in order under the ladder of before."""
     policy = bare(more=False)
@@ -274,9 +247,7 @@ def test_after_another_cap_those_that_wait_are_compared_by_its_ladder() -> None:
     for trial, (first, second) in losses.items():
         if trial == "late":
             policy.refit(policy.refitted(6000.0))
-        for rung, loss in enumerate((first, second)):
-            policy.promoted(trial, rung, 1.0)
-            policy.reported(trial, rung, loss)
+        reach(policy, trial, first, second)
     falls = policy.ladder.falls(1)
     expected = {trial: second - falls * (first - second) for trial, (first, second) in losses.items()}
     move = policy.decide(left(6000.0))

@@ -3,6 +3,7 @@
 import math
 import statistics
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,13 +16,27 @@ from tune.search_space import Config, Space, layer_weights
 SPACE = Space(family="nanogpt", precisions=("fp32", "bf16"))
 
 
-def suggester(space: Space = SPACE, *, seed: int = 0, search: str = "tpe") -> Suggester:
-    return Suggester(space, seed=seed, search=search, prior=lambda config: 1.0)
-
-
 def loss_of(config: Config) -> float:
     """Wide is good, dropout is bad."""
     return 3 - math.log(int(config["d_model"])) + 2 * float(config["dropout"])
+
+
+def suggester(space: Space = SPACE, *, seed: int = 0, search: str = "tpe", **about: Any) -> Suggester:
+    return Suggester(space, seed=seed, search=search, **{"prior": lambda config: 1.0} | about)
+
+
+def given(suggest: Suggester, count: int) -> list[Config]:
+    """So many suggestions; it hears nothing of them."""
+    return [suggest.suggest(f"t{number:03d}") for number in range(count)]
+
+
+def learned(suggest: Suggester, count: int) -> list[Config]:
+    """So many suggestions, each with a result at rung 0 before the next."""
+    found = list[Config]()
+    for number in range(count):
+        found.append(suggest.suggest(f"t{number:03d}"))
+        suggest.tell(f"t{number:03d}", 0, loss_of(found[-1]))
+    return found
 
 
 FREED = {"learning_rate": (1e-3, 2e-3, 4e-3), "batch_tokens": (384, 768)}
@@ -31,15 +46,10 @@ FIXED = replace(VARIED, fix={"d_model": 128})
 
 @pytest.mark.parametrize(("space", "search"), [(VARIED, "tpe"), (FIXED, "tpe"), (SPACE, "prior"), (VARIED, "random")])
 def test_none_comes_twice_or_invalid_and_the_first_is_the_default_but_at_random(space: Space, search: str) -> None:
-    suggest = suggester(space, search=search)
-    given = []
-    for number in range(ENOUGH_RESULTS + 6):
-        config = suggest.suggest(f"t{number:03d}")
-        assert config is not None and space.contains(config) and config not in given
-        assert list(config) == list(space.dimensions)
-        given.append(config)
-        suggest.tell(f"t{number:03d}", 0, loss_of(config))
-    assert search == "random" or given[0] == space.default()
+    found = learned(suggester(space, search=search), ENOUGH_RESULTS + 6)
+    for place, config in enumerate(found):
+        assert space.contains(config) and config not in found[:place] and list(config) == list(space.dimensions)
+    assert search == "random" or found[0] == space.default()
 
 
 @pytest.mark.parametrize("search", ["prior", "tpe"])
@@ -49,8 +59,8 @@ def test_siblings_that_are_one_training_at_first_wait_for_other_shapes(search: s
     shapes = len({(config["heads"], config["layers"]) for config in space.configs()})
     found = dict[tuple[str, ...], list[Config]]()
     for alike in ((), ("dropout",)):
-        suggest = Suggester(space, seed=0, search=search, prior=lambda config: 1 / int(config["layers"]), alike=alike)
-        found[alike] = [suggest.suggest(f"t{number:03d}") for number in range(shapes // 2)]
+        suggest = suggester(space, search=search, prior=lambda config: 1 / int(config["layers"]), alike=alike)
+        found[alike] = given(suggest, shapes // 2)
     apart = {alike: len({(each["heads"], each["layers"]) for each in configs}) for alike, configs in found.items()}
     assert apart[()] < apart["dropout",] == shapes // 2
 
@@ -58,10 +68,9 @@ def test_siblings_that_are_one_training_at_first_wait_for_other_shapes(search: s
 @pytest.mark.parametrize("seed", range(3))
 def test_until_trials_tell_the_most_promising_of_all_that_are_left_comes_next(seed: int) -> None:
     promise = prior(SPACE.default(), family="nanogpt", weights=6e5, tokens=2e7, text_tokens=1e6)
-    suggest = Suggester(SPACE, seed=seed, search="prior", prior=promise)
-    given = [suggest.suggest(f"t{number:03d}") for number in range(12)]
-    best = sorted((promise(config) for config in SPACE.configs() if config != given[0]), reverse=True)
-    assert given[0] == SPACE.default() and [promise(config) for config in given[1:]] == best[: len(given) - 1]
+    first, *others = given(suggester(seed=seed, search="prior", prior=promise), 12)
+    best = sorted((promise(config) for config in SPACE.configs() if config != first), reverse=True)
+    assert first == SPACE.default() and [promise(config) for config in others] == best[: len(others)]
 
 
 def test_trials_tell_of_trainings_that_are_apart_so_that_none_is_lost_among_siblings() -> None:
@@ -70,12 +79,9 @@ def test_trials_tell_of_trainings_that_are_apart_so_that_none_is_lost_among_sibl
         lambda config: float(config["d_model"]), lambda size, speed: (1 / size, 0.0),
         earlier=[(space.default(), Progress(size=128.0, tokens=1.0, seconds=1.0))],
     )  # fmt: skip
-    suggest = Suggester(
-        space, seed=0, search="prior", prior=lambda config: 1 / float(config["d_model"]), outlook=wide,
-        alike=("dropout",),
-    )  # fmt: skip
-    given = [suggest.suggest(f"t{number:03d}")["d_model"] for number in range(4)]
-    assert given == [space.default()["d_model"], *[max(space.dimensions["d_model"])] * 3]
+    about: dict[str, Any] = {"prior": lambda config: 1 / float(config["d_model"]), "alike": ("dropout",)}
+    widths = [config["d_model"] for config in given(suggester(space, search="prior", outlook=wide, **about), 4)]
+    assert widths == [space.default()["d_model"], *[max(space.dimensions["d_model"])] * 3]
 
 
 def test_a_trial_is_favoured_as_the_prior_has_it_and_none_is_where_draws_are_uniform() -> None:
@@ -84,7 +90,7 @@ def test_a_trial_is_favoured_as_the_prior_has_it_and_none_is_where_draws_are_uni
     twins = {f"p{rate}": SPACE.default() | {"dropout": rate} for rate in (0.0, 0.1, 0.5)}
     others = {"odd": SPACE.default() | {"d_model": 512, "layers": 16}}
     for search in ("prior", "tpe", "random"):
-        suggest = Suggester(SPACE, seed=0, search=search, prior=promise, alike=("dropout",))
+        suggest = suggester(search=search, prior=promise, alike=("dropout",))
         for trial, config in (twins | others).items():
             suggest.tried(trial, config)
         none, some, much, odd = (suggest.favour(trial) for trial in (*twins, "odd"))
@@ -99,25 +105,22 @@ def test_random_is_uniform_over_the_valid_points_whatever_the_prior_says() -> No
     for search, each in (("random", 60), ("prior", 5)):
         counts = dict.fromkeys(points, 0)
         for seed in range(each * len(points) // 4):
-            suggest = Suggester(space, seed=seed, search=search, prior=lambda config: 1 / int(config["d_model"]) ** 4)
-            for number in range(4):
-                counts[tuple(suggest.suggest(f"t{number:03d}").items())] += 1
+            narrow = suggester(space, seed=seed, search=search, prior=lambda config: 1 / int(config["d_model"]) ** 4)
+            for config in given(narrow, 4):
+                counts[tuple(config.items())] += 1
         found[search] = sum((count - each) ** 2 / each for count in counts.values())
     assert found["random"] < freedom + 3.1 * math.sqrt(2 * freedom) + 3.1**2 < found["prior"]
 
 
 def test_a_plan_begins_as_the_search_does() -> None:
     for search in ("tpe", "prior", "random"):
-        plans, searches = (suggester(search=each) for each in (first_search(search), search))
-        assert [plans.suggest(f"t{number}") for number in range(9)] == [
-            searches.suggest(f"t{number}") for number in range(9)
-        ]
+        plan, first = (given(suggester(search=each), 9) for each in (first_search(search), search))
+        assert plan == first
 
 
 def test_what_is_freed_is_tried_at_its_recipes_value_first_and_then_elsewhere_too() -> None:
     promise = prior(VARIED.default(), family="nanogpt", weights=8e5, tokens=1e7, text_tokens=1e6)
-    suggest = Suggester(VARIED, seed=0, search="prior", prior=promise)
-    rates = [config["learning_rate"] for number in range(24) if (config := suggest.suggest(f"t{number:03d}"))]
+    rates = [config["learning_rate"] for config in given(suggester(VARIED, search="prior", prior=promise), 24)]
     assert rates[0] == 2e-3 and set(rates) == {1e-3, 2e-3, 4e-3}
     assert promise(VARIED.default()) > promise({**VARIED.default(), "learning_rate": 4e-3})
 
@@ -126,24 +129,16 @@ def test_a_small_space_is_handed_out_whole_and_then_there_is_nothing_more() -> N
     vary = {"batch_tokens": (384, 768)}
     space = Space(family="nanogpt", precisions=("fp32",), fix={"d_model": 16, "layers": 2, "heads": 4}, vary=vary)
     suggest = suggester(space)
-    given = [suggest.suggest(f"t{number:03d}") for number in range(space.count)]
-    assert len({tuple(sorted(config.items())) for config in given if config}) == space.count
+    assert len({tuple(sorted(config.items())) for config in given(suggest, space.count)}) == space.count
     assert not suggest.more
 
 
 def test_one_that_was_told_of_earlier_trials_goes_on_as_if_it_had_made_them() -> None:
     """Also where the prior, by chance, lets some draws pass and others not."""
-
-    def half(config: Config) -> float:
-        return 0.5
-
-    first, second = (Suggester(SPACE, seed=0, search="tpe", prior=half) for _ in range(2))
-    for number in range(10):
-        config = first.suggest(name := f"t{number:03d}")
-        assert config is not None
-        second.tried(name, config)
-        for each in (first, second):
-            each.tell(name, 0, loss_of(config))
+    first, second = (suggester(prior=lambda config: 0.5) for _ in range(2))
+    for number, config in enumerate(learned(first, 10)):
+        second.tried(f"t{number:03d}", config)
+        second.tell(f"t{number:03d}", 0, loss_of(config))
     assert first.suggest("t010") == second.suggest("t010")
 
 
@@ -173,15 +168,8 @@ def test_a_weight_decay_of_none_is_one_like_others(own: float, values: tuple[flo
 
 def test_what_it_learns_beats_chance() -> None:
     def mean_loss(search: str) -> float:
-        losses = []
-        for seed in range(2):
-            suggest = suggester(seed=seed, search=search)
-            for number in range(ENOUGH_RESULTS + 12):
-                config = suggest.suggest(name := f"t{number:03d}")
-                assert config is not None
-                suggest.tell(name, 0, loss_of(config))
-                losses += [loss_of(config)] if number >= ENOUGH_RESULTS else []
-        return statistics.mean(losses)
+        found = [learned(suggester(seed=seed, search=search), ENOUGH_RESULTS + 12) for seed in range(2)]
+        return statistics.mean(loss_of(config) for each in found for config in each[ENOUGH_RESULTS:])
 
     assert mean_loss("tpe") < min(mean_loss("prior"), mean_loss("random")) - 0.2
 
@@ -193,12 +181,11 @@ def test_the_highest_rung_with_enough_results_counts() -> None:
         suggest = suggester()
         for number in range(24):
             config = suggest.suggest(name := f"t{number:03d}")
-            assert config is not None
             suggest.tell(name, 0, -loss_of(config))
             if number < results_at_rung_1:
                 suggest.tell(name, 1, loss_of(config))
         suggested = [suggest.suggest(f"t1{number:02d}") for number in range(5)]
-        return statistics.mean(math.log(int(config["d_model"])) for config in suggested if config)
+        return statistics.mean(math.log(int(config["d_model"])) for config in suggested)
 
     assert widths(24) > widths(ENOUGH_RESULTS - 1)
 
@@ -208,9 +195,7 @@ def test_what_runs_is_not_suggested_nearby() -> None:
 
     def near(running: int, seed: int) -> int:
         suggest = suggester(seed=seed)
-        for number in range(ENOUGH_RESULTS + 4):
-            config = suggest.suggest(name := f"t{number:03d}")
-            suggest.tell(name, 0, loss_of(config))
+        learned(suggest, ENOUGH_RESULTS + 4)
         for number, config in enumerate(each for each in SPACE.configs() if each["d_model"] == 512):
             if number < running:
                 suggest.tried(f"r{number:03d}", config)
@@ -273,8 +258,7 @@ def test_heads_are_few_until_they_are_as_wide_as_gpt2s() -> None:
 
 def test_the_draws_of_one_seed_are_not_those_of_its_neighbour() -> None:
     def drawn(seed: int) -> list[str]:
-        suggester = Suggester(SPACE, seed=seed, search="tpe", prior=lambda config: 1.0)
-        return [str(suggester.suggest(f"t{number}")) for number in range(12)][1:]
+        return list(map(str, given(suggester(seed=seed), 12)[1:]))
 
     assert drawn(3) == drawn(3)
     assert len(set(drawn(3)) & set(drawn(4))) < 4

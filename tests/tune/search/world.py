@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from model.training.checkpoint import newest
 from tune.reports import ENDS, Ended, Evaluation, Report
@@ -22,7 +23,7 @@ from tune.search.simulator import Clock, Costs, PowerLaw, Simulation
 from tune.search.state import Terms
 from tune.store.accounting import Accounting, Assignment, Ledger
 from tune.store.heartbeat import FOLDER, beat
-from tune.store.journal import Journal
+from tune.store.journal import FILE, Journal
 
 STEP_SECONDS = 0.05
 WARM_UP_STEPS = 100
@@ -90,8 +91,47 @@ def known_memory(limit: float) -> Memory:
     return Memory(limit=limit, overhead=FIRST_GUESS, paper=on_paper, most=lambda config: MOST_MICRO_BATCHES)
 
 
-class World(Simulation):
-    """One run of a study in `folder`, until it is over or killed; another World in the same folder goes on with it."""
+class Played(Simulation):
+    """A simulation that a test looks into."""
+
+    @property
+    def spent(self) -> float:
+        """Device-seconds."""
+        return self.engine.accounting.ledger.spent
+
+    def rows(self, query: str, *values: Any) -> list[Any]:
+        """Of its journal."""
+        return self.engine.accounting.journal.rows(query, *values)
+
+    def total(self, query: str) -> float:
+        """The one number of a query; 0: it is NULL."""
+        return float(self.rows(query)[0][0] or 0.0)
+
+    def taken(self) -> Assignment:
+        """What a free slot is to do next, where there is something."""
+        assignment = self.engine.next()
+        assert assignment is not None
+        return assignment
+
+
+OPEN = WeakValueDictionary[Path, Journal]()
+"""Of each folder of a study the journal that a search there has, or had."""
+
+
+def opened(folder: Path) -> tuple[Journal, bool]:
+    """The journal of a study, and whether it was there: the search that has it is killed, and its slots are closed."""
+    if folder in OPEN:
+        OPEN[folder].close()
+    there = (folder / FILE).exists()
+    journal = OPEN[folder] = Journal(folder, new=not there)
+    journal.rows("PRAGMA synchronous = OFF")  # no test pulls the plug: most of its time would go there
+    if there:
+        close_what_a_kill_left_open(journal)
+    return journal, there
+
+
+class World(Played):
+    """One run of a study in `folder`, to its end or until it is killed: another World in the same folder kills it."""
 
     def __init__(
         self, folder: Path, *, cap: float, slots: int, shares: dict[str, float] | None = None, seed: int = 0,
@@ -99,11 +139,7 @@ class World(Simulation):
         memory_limit: float = math.inf, trials_each: float = 1, deadline: float | None = None, processor: str = "one",
         confirm: int = 0, listed: Sequence[Listed] = (),
     ) -> None:  # fmt: skip
-        resumed = (folder / "journal.db").exists()
-        self.journal = Journal(folder, new=not resumed)
-        self.journal.rows("PRAGMA synchronous = OFF")  # no test pulls the plug: most of its time would go there
-        if resumed:
-            close_what_a_kill_left_open(self.journal)
+        self.journal, resumed = opened(folder)
         clock, self.chance = Ticking(), random.Random(seed)
         clock.now = last_moment(self.journal)
         self.families: dict[str, Family] = {}
@@ -252,7 +288,3 @@ class World(Simulation):
     def evaluation(self, loss: float) -> Evaluation:
         """One with this loss."""
         return Evaluation(loss=loss, bits_per_character=1.0, nats_per_word=1.0, accuracy=1.0)
-
-    def total(self, query: str) -> float:
-        """The one number of a query."""
-        return float(self.journal.rows(query)[0][0])

@@ -1,10 +1,17 @@
-"""Several devices held together: n for t seconds are charged n x t, and the cap holds."""
+"""The account: what is spent and what is promised never exceed the cap, whatever happens between; several devices held
+together; and the one peak of a precision, the first that was measured, of which its trials' utilisation is a share.
+"""
 
 import math
+import random
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.tune.search.world import Numbered, World
+from tune.reports import Report
 from tune.search.resume import close_what_a_kill_left_open
 from tune.search.simulator import Clock
 from tune.store.accounting import OPENING_SECONDS, Accounting, Hold, Ledger, affordable
@@ -12,11 +19,105 @@ from tune.store.heartbeat import GRACE_SECONDS
 from tune.store.journal import Journal
 
 
+def test_a_slot_is_charged_while_it_is_held_idle_or_not(clock: Clock) -> None:
+    ledger = Ledger(cap=100, clock=clock)
+    clock.now = 3
+    ledger.open(0)
+    ledger.reserve(0, 10)
+    clock.now = 7
+    ledger.release(0)
+    clock.now = 9
+    assert ledger.spent == 6
+    assert ledger.hand_back(0) == 6
+    clock.now = 50
+    assert ledger.spent == 6
+
+
+def test_a_reservation_is_taken_from_what_is_left_at_once_and_released_when_unused(clock: Clock) -> None:
+    """One that does not fit is refused and changes nothing; an overrun is counted as it happens."""
+    ledger = Ledger(cap=100, clock=clock)
+    ledger.open(0)
+    ledger.reserve(0, 60)
+    ledger.open(1)
+    assert ledger.left == pytest.approx(40 - 2 * GRACE_SECONDS)
+    with pytest.raises(ValueError, match="do not fit"):
+        ledger.reserve(1, 60)
+    assert ledger.left == pytest.approx(40 - 2 * GRACE_SECONDS)
+    ledger.hand_back(1)
+    clock.now = 10
+    ledger.release(0)
+    assert ledger.left == pytest.approx(90 - GRACE_SECONDS)
+    ledger.reserve(0, 10)
+    clock.now = 35
+    assert ledger.spent == 35 and ledger.left == pytest.approx(65 - GRACE_SECONDS)
+
+
+def test_the_cap_holds_for_random_histories() -> None:
+    """Leases of random length on random slots, ended early at random: held time never exceeds the cap."""
+    for seed in range(8):
+        chance, clock = random.Random(seed), Clock()
+        ledger = Ledger(cap=200, clock=clock)
+        ends: dict[int, float] = {}
+        for step in range(300):
+            clock.now += chance.uniform(0, 2)
+            clock.now = min([clock.now, *ends.values()]) if ends else clock.now
+            for slot in [slot for slot, end in ends.items() if end <= clock.now or chance.random() < 0.1]:
+                del ends[slot]
+                ledger.release(slot)
+            if len(ledger.open_slots) < 4 and ledger.affordable(None) > 1 and chance.random() < 0.5:
+                ledger.open(step)
+            for slot in [slot for slot in ledger.open_slots if slot not in ends]:
+                if (most := ledger.affordable(slot)) > 1:
+                    seconds = chance.uniform(0.5, 1) * most
+                    ledger.reserve(slot, seconds)
+                    ends[slot] = clock.now + seconds
+                else:
+                    ledger.hand_back(slot)
+            assert ledger.spent <= ledger.cap
+        assert ledger.spent > 0.95 * ledger.cap
+
+
+def test_the_account_is_what_its_slots_add_up_to_whatever_came_and_went() -> None:
+    """To the last digit: slots overrun their leases, get another before the end, close in the past, and twice."""
+    chance, clock = random.Random(0), Clock()
+    ledger = Ledger(cap=1e9, clock=clock)
+    opened: dict[int, float] = {}
+    closed: dict[int, float] = {}
+    until: dict[int, float] = {}
+    for step in range(300):
+        clock.now += chance.expovariate(3) + 1 / 128
+        if chance.random() < 0.3:
+            ledger.open(step)
+            opened[step] = clock.now
+        slot = chance.choice(list(opened) or [0])
+        match chance.choice(["reserve", "release", "hand back"] if opened else [""]):
+            case "reserve" if slot not in closed:
+                until[slot] = clock.now + (seconds := chance.uniform(0.5, 40))
+                ledger.reserve(slot, seconds)
+            case "release":
+                until.pop(slot, None)
+                ledger.release(slot)
+            case "hand back":
+                until.pop(slot, None)
+                closed[slot] = chance.uniform(opened[slot], clock.now)
+                assert ledger.hand_back(slot, closed[slot]) == closed[slot] - opened[slot]
+        held = sum(Fraction(closed.get(slot, clock.now)) - Fraction(opened[slot]) for slot in opened)
+        promised = sum(max(0.0, end - clock.now) for end in until.values())
+        assert ledger.spent == float(held)
+        assert ledger.reserved == pytest.approx(promised + (len(opened) - len(closed)) * GRACE_SECONDS)
+        assert ledger.first_end == min(until.values(), default=math.inf)
+        assert ledger.open_slots == [slot for slot in opened if slot not in closed]
+
+
+# --- several devices, on leases of equal length
+
+
 @pytest.fixture
-def accounting(tmp_path: Path, clock: Clock) -> Accounting:
-    journal = Journal(tmp_path, new=True)
+def accounting(clock: Clock, request: pytest.FixtureRequest) -> Accounting:
+    """Of a cap of 100 s. param: the share of a device that a slot is, if it is not all of one."""
+    journal = Journal(None, new=True)
     journal.insert("trials", {"trial": "t001", "family": "nanogpt", "config": "{}", "state": "running", "created": 0})
-    return Accounting(journal, Ledger(cap=100, clock=clock), clock)
+    return Accounting(journal, Ledger(cap=100, clock=clock, share=getattr(request, "param", 1.0)), clock)
 
 
 def hold(accounting: Accounting, devices: int, seconds: float) -> Hold:
@@ -43,15 +144,13 @@ def test_n_devices_for_t_seconds_are_charged_n_times_t(accounting, clock):
     assert accounting.ledger.left == 55 and accounting.ledger.open_slots == []
 
 
-def test_slots_that_share_a_device_are_charged_their_part_of_it(tmp_path, clock):
-    journal = Journal(tmp_path, new=True)
-    journal.insert("trials", {"trial": "t001", "family": "nanogpt", "config": "{}", "state": "running", "created": 0})
-    accounting = Accounting(journal, Ledger(cap=100, clock=clock, share=0.25), clock)
+@pytest.mark.parametrize("accounting", [0.25], indirect=True)
+def test_slots_that_share_a_device_are_charged_their_part_of_it(accounting, clock):
     with hold(accounting, 4, 90) as held:
         clock.now = 40
         held.charge("steps")
     assert totals(accounting)["steps"] == accounting.ledger.spent == 40
-    leases = journal.rows("SELECT reserved, charged FROM leases")
+    leases = accounting.journal.rows("SELECT reserved, charged FROM leases")
     assert [tuple(lease) for lease in leases] == [(22.5, 10)] * 4
 
 
@@ -109,3 +208,38 @@ def test_a_kill_is_charged_on_every_device(accounting, clock):
     slots = accounting.journal.rows("SELECT opened, closed FROM slots")
     assert len(slots) == 2 and all(10 <= slot["closed"] - slot["opened"] <= 11 for slot in slots)
     assert sum(totals(accounting).values()) == pytest.approx(sum(slot["closed"] for slot in slots))
+
+
+# --- the share of a peak
+
+
+class InTurns(Numbered):
+    """Every other configuration is of another precision."""
+
+    def suggest(self, trial: str) -> dict[str, Any]:
+        return super().suggest(trial) | {"precision": ("bf16", "fp32")[self.given % 2]}
+
+
+FLOPS = 20.0
+"""What training reaches a second."""
+
+
+def shares(world: World, *peaks: float | None) -> list[float | None]:
+    """What the journal says of new trials, by the peak that each measured; their precisions alternate, fp32 first."""
+    for peak in peaks:
+        assignment = world.taken()
+        report = Report(steps=40, tokens=40, training_seconds=2.0, mfu=peak and FLOPS / peak, peak_flops=peak)
+        world.engine.report(assignment.trial, report)
+    return [row["mfu"] for row in world.rows("SELECT mfu FROM reports ORDER BY report")]
+
+
+def test_the_first_peak_of_a_precision_counts_for_all_of_its_trials(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=1200, slots=4, shares={"nanogpt": 1.0}, suggestions=InTurns)
+    assert shares(world, 100.0, 400.0, 50.0, 100.0) == pytest.approx([0.2, 0.05, 0.2, 0.05])
+    assert world.journal.facts()["peak_flops"] == {"fp32": 100.0, "bf16": 400.0}
+
+
+def test_what_was_not_measured_is_not_known(tmp_path: Path) -> None:
+    world = World(tmp_path, cap=1200, slots=2, shares={"nanogpt": 1.0}, suggestions=InTurns)
+    assert shares(world, None, None) == [None, None]
+    assert "peak_flops" not in world.journal.facts()

@@ -42,7 +42,7 @@ def fail_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def reports(world: World) -> list[tuple[Any, ...]]:
-    return [tuple(row) for row in world.journal.rows("SELECT trial, at, rung, final, valid_loss FROM reports")]
+    return [tuple(row) for row in world.rows("SELECT trial, at, rung, final, valid_loss FROM reports")]
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,10 @@ def test_a_journal_on_a_full_disk_keeps_what_was_told_and_goes_on_when_there_is_
     with pytest.raises(sqlite3.OperationalError, match="full"):
         world.run()
     told = reports(world)
-    world.journal.close()
     again = World(tmp_path, cap=1200, slots=2)
     assert reports(again) == told and len(told) >= 5
     again.run()
-    assert again.accounting.ledger.spent <= 1200
+    assert again.spent <= 1200
     assert again.total("SELECT COUNT(*) FROM reports WHERE final") == 2
 
 
@@ -151,6 +150,8 @@ HOSTILE = {
     "a price of less than nothing": "UPDATE leases SET price = -60",
     "a lease without end": "UPDATE leases SET reserved = 9e999",
     "a loss without end": "UPDATE reports SET valid_loss = -9e999 WHERE rung = 0",
+    "batches in no parts": "UPDATE memory SET micro_batches = 0",
+    "batches in too many parts": f"UPDATE memory SET micro_batches = {2**40}",
     "facts that are no JSON": "UPDATE study SET value = '[' WHERE key = 'caps'",
     "caps of another kind": "UPDATE study SET value = '7' WHERE key = 'caps'",
     "a cap that is no number": """UPDATE study SET value = '[{"at": 0, "seconds": NaN}]' WHERE key = 'caps'""",
@@ -172,7 +173,7 @@ def test_a_strangers_journal_is_refused_in_one_line(four_reports: Path, tmp_path
         stranger.executescript(f"PRAGMA foreign_keys = OFF; PRAGMA synchronous = OFF; {HOSTILE.get(what, '')}")
     if what not in HOSTILE:
         (tmp_path / "journal.db").write_bytes(b"\x80\x04 a pickle, say" * 1000)
-    with pytest.raises(ValueError, match=r"^--resume: .* damaged") as refused:
+    with pytest.raises(ValueError, match=r"^--resume: (.* )?damaged") as refused:
         World(tmp_path, cap=600, slots=1)
     assert "\n" not in str(refused.value)
 

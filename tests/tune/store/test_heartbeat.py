@@ -1,5 +1,8 @@
-"""The laws of signs of life between machines: a driver elsewhere lives as long as its own go on."""
+"""The laws of signs of life: a process is known by them, and a driver elsewhere lives as long as its own go on."""
 
+import os
+import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,69 +10,101 @@ import pytest
 
 from tune.search.simulator import Clock
 from tune.store import heartbeat as heartbeats
-from tune.store.heartbeat import DRIVER, LOOK_SECONDS, SILENCE_SECONDS, Driver, DriverWatch, Pulse, beat
+from tune.store.heartbeat import (  # fmt: skip
+    DRIVER,
+    FOLDER,
+    LOOK_SECONDS,
+    SILENCE_SECONDS,
+    Driver,
+    DriverWatch,
+    Pulse,
+    beat,
+    last_beat,
+    started,
+    still_there,
+)
 
 
 @pytest.fixture
-def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> DriverWatch:
-    """As a trial on another machine has it, of this process as its driver."""
-    (tmp_path / heartbeats.FOLDER).mkdir()
-    driver = Driver.here()
-    made = DriverWatch(replace(driver, boot="elsewhere"), tmp_path, clock)
-    monkeypatch.setattr(heartbeats, "boot", lambda: "elsewhere")
-    beat(tmp_path, DRIVER, 0, 0.0)
-    monkeypatch.setattr(heartbeats, "boot", lambda: "here")
-    return made
+def study(tmp_path: Path) -> Path:
+    """A folder for signs of life."""
+    (tmp_path / FOLDER).mkdir()
+    return tmp_path
 
 
-def test_one_that_beats_lives_and_one_that_is_silent_is_gone(
-    watch: DriverWatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
-) -> None:
-    monkeypatch.setattr(heartbeats, "boot", lambda: "elsewhere")
+class Elsewhere:
+    """A driver on another machine, and the watch on it that a trial here has."""
+
+    def __init__(self, study: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.study, self.patch = study, monkeypatch
+        self.watch = DriverWatch(replace(Driver.here(), boot="elsewhere"), study, clock)
+        self.beats(0.0)
+
+    def beats(self, at: float) -> None:
+        """A sign of life of the driver."""
+        self.does(lambda: beat(self.study, DRIVER, 0, at))
+
+    def does(self, what: Callable[[], object]) -> None:
+        """There."""
+        with self.patch.context() as patch:
+            patch.setattr(heartbeats, "boot", lambda: "elsewhere")
+            what()
+
+
+@pytest.fixture
+def elsewhere(study: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
+    return Elsewhere(study, clock, monkeypatch)
+
+
+def test_one_that_beats_lives_and_one_that_is_silent_is_gone(elsewhere: Elsewhere, clock: Clock) -> None:
     for second in range(40):
-        beat(tmp_path, DRIVER, 0, float(second))
-        monkeypatch.setattr(heartbeats, "boot", lambda: "here")
+        elsewhere.beats(float(second))
         clock.now = second * LOOK_SECONDS
-        assert watch.alive()
-        monkeypatch.setattr(heartbeats, "boot", lambda: "elsewhere")
-    monkeypatch.setattr(heartbeats, "boot", lambda: "here")
+        assert elsewhere.watch.alive()
     clock.now += SILENCE_SECONDS / 2
-    assert watch.alive()
+    assert elsewhere.watch.alive()
     clock.now += SILENCE_SECONDS
-    assert not watch.alive()
+    assert not elsewhere.watch.alive()
 
 
-def test_a_busy_one_that_holds_no_idle_worker_any_more_lives(
-    watch: DriverWatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
+def test_a_busy_one_that_pays_for_no_idle_worker_any_more_lives(
+    elsewhere: Elsewhere, study: Path, clock: Clock
 ) -> None:
     """And what it held it held until the last time that this was paid for."""
-    paid = True
-    pulse = Pulse(tmp_path, clock, lambda seconds: paid)
-    monkeypatch.setattr(heartbeats, "boot", lambda: "elsewhere")
-    pulse.beat()
-    paid = False
+    pulse = Pulse(study, clock, lambda seconds: clock.now < LOOK_SECONDS)
     for _ in range(40):
+        elsewhere.does(pulse.beat)
+        assert elsewhere.watch.alive()
         clock.now += LOOK_SECONDS
-        pulse.beat()
-        with monkeypatch.context() as there:
-            there.setattr(heartbeats, "boot", lambda: "here")
-            assert watch.alive()
-    last = heartbeats.last_beat(tmp_path, DRIVER)
+    last = last_beat(study, DRIVER)
     assert last is not None and last.at == 0.0
 
 
-def test_another_driver_of_the_same_study_is_not_the_one(watch: DriverWatch, tmp_path: Path, clock: Clock) -> None:
-    """Its study was resumed elsewhere: a trial of the one before must not go on."""
+def test_another_driver_of_the_same_study_is_not_the_one(elsewhere: Elsewhere, study: Path, clock: Clock) -> None:
+    """Its study was resumed here: a trial of the one before must not go on."""
     clock.now = LOOK_SECONDS
-    assert watch.alive()
-    beat(tmp_path, DRIVER, 0, 1.0)
+    assert elsewhere.watch.alive()
+    beat(study, DRIVER, 0, 1.0)
     clock.now = 2 * LOOK_SECONDS
-    assert not watch.alive()
+    assert not elsewhere.watch.alive()
 
 
-def test_a_process_of_another_machine_is_never_taken_for_one_of_this(tmp_path: Path) -> None:
-    (tmp_path / heartbeats.FOLDER).mkdir()
-    beat(tmp_path, "t001", 1, 1.0)
-    found = heartbeats.last_beat(tmp_path, "t001")
+def test_only_a_worker_of_rays_on_this_machine_is_ever_taken_for_a_trial(study: Path) -> None:
+    """A sign of life that names another living process must not get it killed."""
+    beat(study, "t001", 1, 1.0)
+    found = last_beat(study, "t001")
     assert found is not None and found.boot == heartbeats.boot()
-    assert not heartbeats.still_there(replace(found, boot="elsewhere"))
+    assert not still_there(found) and not still_there(replace(found, boot="elsewhere"))
+
+
+def test_a_process_that_died_and_was_not_buried_is_gone() -> None:
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert started(process.pid) is None
+    assert started(os.getpid()) is not None
+
+
+def test_a_damaged_heartbeat_is_none(study: Path) -> None:
+    for text in ("", "{", "[]", '{"lease": 1}', '{"lease": 1, "at": "x", "pid": 1, "started": 2}'):
+        (study / FOLDER / "t001").write_text(text)
+        assert last_beat(study, "t001") is None

@@ -75,13 +75,13 @@ def test_a_study_whose_machine_is_gone_goes_on_from_its_copy_and_the_cap_holds(
     for loss in range(3):
         world.run(chance.randrange(3, 15))
         copies.copy()
-        copied, known, reports = world.now, world.accounting.ledger.spent, world.total("SELECT COUNT(*) FROM reports")
+        copied, known, reports = world.now, world.spent, world.total("SELECT COUNT(*) FROM reports")
         while world.now < copied + EVERY_SECONDS / 2 and not world.engine.stopping:
             before = world.now
             world.run(1)
             if world.now == before:
                 break
-        late, really = world.now - copied, world.accounting.ledger.spent
+        late, really = world.now - copied, world.spent
         world.journal.close()
         shutil.rmtree(study)
         bring_back(place.parent, study)
@@ -89,10 +89,10 @@ def test_a_study_whose_machine_is_gone_goes_on_from_its_copy_and_the_cap_holds(
         copies = Mirror(study, place, lambda world=world: world.now)
         assert world.total("SELECT COUNT(*) FROM reports") == reports
         if late <= EVERY_SECONDS:
-            assert really <= world.accounting.ledger.spent + 1e-6
-        assert world.accounting.ledger.spent <= min(CAP, known + 2 * (EVERY_SECONDS + 2))
+            assert really <= world.spent + 1e-6
+        assert world.spent <= min(CAP, known + 2 * (EVERY_SECONDS + 2))
     world.run()
-    assert world.accounting.ledger.spent <= CAP
+    assert world.spent <= CAP
     assert world.total("SELECT TOTAL(seconds) FROM charges") == pytest.approx(
         world.total("SELECT TOTAL(closed - opened) FROM slots")
     )

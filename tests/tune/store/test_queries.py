@@ -42,12 +42,22 @@ def decayed(study: Written, trial: str, subset: float, whole: float | None) -> N
 MEASURES = {"loss": math.log, "perplexity": float}
 
 
-def test_where_all_were_measured_on_the_whole_split_that_counts(study: Written) -> None:
+@pytest.mark.parametrize(
+    ("whole", "found", "measured"),
+    [
+        (5.5, [("t2", 5.5, None), ("t1", 6.0, None)], "on the whole validation split"),
+        (None, [("t1", 4.0, 4096), ("t2", 5.0, 4096)], "on 4,096 validation tokens"),
+    ],
+)
+def test_where_all_were_measured_on_the_whole_split_that_counts_else_the_subset_for_all(
+    study: Written, whole: float | None, found: list[tuple[str, float, int | None]], measured: str
+) -> None:
+    """Else the one without it would win by being measured on less."""
     decayed(study, "t1", subset=4.0, whole=6.0)
-    decayed(study, "t2", subset=5.0, whole=5.5)
-    assert [(row["trial"], row["perplexity"], row["subset"]) for row in ranking(study.journal)] == [
-        ("t2", 5.5, None), ("t1", 6.0, None)]  # fmt: skip
-    assert winners(study.journal)["nanogpt"].measured == "on the whole validation split"
+    decayed(study, "t2", subset=5.0, whole=whole)
+    rows = ranking(study.journal)
+    assert [(row["trial"], row["perplexity"], row["subset"]) for row in rows] == found
+    assert {measured_text(row) for row in rows} == {winners(study.journal)["nanogpt"].measured} == {measured}
 
 
 @pytest.mark.parametrize("ended", ["stopped", "lease", None])
@@ -62,15 +72,6 @@ def test_of_a_loop_that_is_cut_short_what_it_reported_by_then_counts(study: Writ
     told = (first["trial"], first["loss"], first["steps"], level_text(first), first["section"])
     assert told == (("t1", 0.1, 15, "at rung 0", "rung") if ended else ("t2", 0.5, 10, "at rung 0", "rung"))
     assert best_so_far(study.journal)[LOOP]["trial"] == first["trial"] != other["trial"]
-
-
-def test_where_one_was_not_the_subset_counts_for_all(study: Written) -> None:
-    """Else the one without it would win by being measured on less."""
-    decayed(study, "t1", subset=4.0, whole=6.0)
-    decayed(study, "t2", subset=5.0, whole=None)
-    rows = ranking(study.journal)
-    assert [(row["trial"], row["perplexity"], row["subset"]) for row in rows] == [("t1", 4.0, 4096), ("t2", 5.0, 4096)]
-    assert {measured_text(row) for row in rows} == {"on 4,096 validation tokens"}
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -179,7 +180,7 @@ def test_tensorboard_knows_when_what_led_has_diverged(tmp_path: Path) -> None:
     world, _ = watched(tmp_path, cap=900)
     world.run(30)
     before = best_so_far(world.journal)
-    paused = {row["trial"] for row in world.journal.rows("SELECT trial FROM trials WHERE state = 'paused'")}
+    paused = {row["trial"] for row in world.rows("SELECT trial FROM trials WHERE state = 'paused'")}
     led = {family: row["trial"] for family, row in before.items() if row["trial"] in paused}
     assert led
     for trial in led.values():
@@ -223,7 +224,7 @@ def test_what_a_search_returns_is_the_analysis_ranking_of_it_with_every_trial_an
     found = returned(tmp_path)
     rows = {row["trial"]: row for row in found.to_dict("records")}
     assert len(rows) == len(found) == world.total("SELECT COUNT(*) FROM trials")
-    for trial in world.journal.rows("SELECT * FROM trials"):
+    for trial in world.rows("SELECT * FROM trials"):
         config = json.loads(trial["config"])
         assert {name: rows[trial["trial"]][name] for name in config} == config
         paid = world.total(f"SELECT TOTAL(seconds) FROM charges WHERE trial = '{trial['trial']}'")
