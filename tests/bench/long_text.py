@@ -19,6 +19,7 @@ import tokenizers
 from model.data.corpus import PIECE, load_text
 from model.data.dataset import prepare_text
 from tests.bench.table import Row
+from tune.errors import ROOT
 
 TURNS = 3
 BYTES, SHORT_BYTES = 500_000_000, 80_000_000
@@ -28,7 +29,6 @@ LINES = 30
 """Of Tatoeba after each file of code."""
 ASKED, MOST_BYTES = 1.6, 2e9
 ONE_THREAD = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-REPOSITORY = Path(__file__).resolve().parents[2]
 T = TypeVar("T")
 Spent = dict[str, list[float]]
 """Wall and CPU seconds of parts, bytes of memory at most."""
@@ -90,7 +90,7 @@ def _spent(who: str, path: Path, folder: Path, **environment: str) -> Spent:
     """Of a process of its own."""
     code = f"import sys; from tests.bench.long_text import {who}; {who}(*sys.argv[1:])"
     command = [sys.executable, "-c", code, str(path), str(folder)]
-    given = os.environ | environment | {"PYTHONPATH": str(REPOSITORY)}
+    given = os.environ | environment | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=given, text=True)
     spent: Spent = json.loads(done.stdout)
     return spent

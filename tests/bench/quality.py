@@ -1,10 +1,13 @@
-"""How good the models get: losses after equal tokens, and how soon they are as good as the upstream loop."""
+"""How good the models get: losses after equal tokens, how soon they are as good as the upstream loop, and whether one
+learning rate serves all shapes.
+"""
 
+import math
 import statistics
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +16,13 @@ from torch.nn import functional as F
 
 from model.config import Config, Data
 from model.data.dataset import TextData
+from model.nn.mup import BASE_D_MODEL, BASE_LAYERS
 from model.training.memory import prepare_process
 from model.training.time_budget import Segment
 from model.training.train import train
-from tests.bench import peers
-from tests.bench.contenders import ROWS, SMALL, best_precision, gpt_config, pairs, runs_here, text
+from tests.bench.contenders import ROWS, SMALL, best_precision, gpt_config, pairs, plain_gpt, runs_here, text
 from tests.bench.table import Row, not_native
+from tune.experiments.transfer import Valley
 from tune.experiments.upstream import upstream_rate
 from tune.reports import Report
 
@@ -167,7 +171,7 @@ def upstream_loss(data: Path, steps: int) -> float:
     prepare_process(1)
     prepared = text(data)
     with tempfile.TemporaryDirectory() as folder:
-        training = peers.plain_gpt(gpt_config("nanogpt", "fp32", SMALL), prepared, Path(folder))
+        training = plain_gpt(gpt_config("nanogpt", "fp32", SMALL), prepared, Path(folder))
         for done in range(steps):
             training.step(upstream_rate(done, steps))
     return windowed_loss(training.model.eval(), prepared.held_out, SMALL["context"])
@@ -184,3 +188,84 @@ def windowed_loss(model: torch.nn.Module, held_out: np.ndarray, context: int) ->
         for x, y in zip(inputs.split(64), targets.split(64), strict=True)
     )
     return nats / targets.numel()
+
+
+WIDTHS, DEPTHS = (32, 64, 128, 256, 512), (2, 4, 8, 16)
+BASE = BASE_D_MODEL, BASE_LAYERS
+RATE_STEPS, WARM_UP_SHARE = 200, 0.2
+RATE_SEEDS = {"nanogpt": 2, "translation": 5}
+"""A translator's loss still falls steeply at its last step, and its seeds lie up to .25 nats apart."""
+FARTHEST = 8
+"""Steps of sqrt 2 from the recipe's rate."""
+REGRET = 0.03
+"""Asked: nats, at most."""
+
+
+def rates(data: Path, *, short: bool) -> Iterator[Row]:
+    """Losses after 200 steps by width, depth and rate: a row for each family, with the rules and without.
+
+    The base's rate is the best one at the base shape; what another shape loses by it, against the best rate of its own,
+    is its regret.
+    """
+    prepare_process(1)
+    widths, depths = ((64, 128), (2, 4)) if short else (WIDTHS, DEPTHS)
+    shapes = sorted({(width, BASE_LAYERS) for width in widths} | {(BASE_D_MODEL, depth) for depth in depths})
+    for family, prepared in (("nanogpt", text(data)), ("translation", pairs(data))):
+        for ruled in (True, False):
+            valleys = descended(family, prepared, shapes, ruled=ruled, short=short)
+            base = valleys[BASE].best
+            regrets = {shape: valley.regret(base) for shape, valley in valleys.items()}
+            worst = max(regrets, key=regrets.__getitem__)
+            bracketed = all(valley.bracketed for valley in valleys.values())
+            rules = "with the rules" if ruled else "one rate for all tensors"
+            yield Row(
+                what=f"regret of the base's rate, {family}, {rules}",
+                against="; ".join(
+                    f"d{d} l{layers}: {regrets[d, layers]:.3f}, best {rate(family, valley.best):.1e}"
+                    for (d, layers), valley in valleys.items()
+                ),
+                asked=f"<= {REGRET} nats at every shape, no best rate the last tried" if ruled else "shows the drift",
+                measured=f"at most {regrets[worst]:.3f}, at d{worst[0]} l{worst[1]}; base's {rate(family, base):.1e}",
+                reached=bracketed and regrets[worst] <= REGRET if ruled and not short else None,
+            )  # fmt: skip
+
+
+def descended(
+    family: str, data: Data, shapes: list[tuple[int, int]], *, ruled: bool, short: bool
+) -> dict[tuple[int, int], Valley]:
+    """The valley of each shape; each has a loss at the base's best rate."""
+    found: dict[tuple[int, int], Valley] = {}
+    start = 0
+    for shape in (BASE, *(each for each in shapes if each != BASE)):
+        found[shape] = valley(lambda steps, shape=shape: loss_at_rate(family, data, shape, steps, ruled, short), start)
+        start = found[BASE].best
+    return found
+
+
+def valley(loss_at: Callable[[float], float], start: float) -> Valley:
+    """Go down from `start` until both neighbours of the best rate are known, or lie too far off."""
+    losses, rate = dict[float, float](), start
+    while rate is not None:
+        losses[rate] = loss_at(rate)
+        best = Valley(losses).best
+        rate = next((each for each in (best - 1, best + 1) if each not in losses and abs(each) <= FARTHEST), None)
+    return Valley(losses)
+
+
+def rate(family: str, steps: float) -> float:
+    """So many steps of sqrt 2 from the recipe's."""
+    return float(Config(family=family).learning_rate * 2 ** (steps / 2))
+
+
+def loss_at_rate(family: str, data: Data, shape: tuple[int, int], steps: float, ruled: bool, short: bool) -> float:
+    """Mean over seeds after a short life at a rate, its decay included; infinite where one diverged."""
+    d_model, layers = shape
+    count, seeds = (20, range(1)) if short else (RATE_STEPS, range(RATE_SEEDS[family]))
+    config = {
+        "family": family, "d_model": d_model, "layers": layers, "dropout": 0.0, "learning_rate": rate(family, steps),
+        "precision": best_precision(), "scaling_rules": ruled, "average": 0.0,
+        "warm_up_steps": min(Config(family=family).warm_up_steps, round(WARM_UP_SHARE * count)),
+    }  # fmt: skip
+    segment, lives = life(count, whole=False), (Config(**config, seed=seed) for seed in seeds)
+    lasts = [last_report(each, data, segment, evaluation_tokens=EVALUATION_TOKENS) for each in lives]
+    return statistics.mean(last.valid.loss if last.valid else math.inf for last in lasts)

@@ -20,10 +20,10 @@ from model.training.memory import prepare_process
 from tests.bench.contenders import SMALL, gpt_config, text
 from tests.bench.table import Row
 from tune.backend.session import local_ray  # before anything of Ray, which reads its environment then
+from tune.errors import ROOT
 
 RANKS, ROUNDS, TURN_STEPS, WARM_UP_STEPS = 2, 40, 20, 20
 MOST = 1.05
-ENTRY = Path(__file__).with_name("scaling_rank.py")
 
 
 def serve(told: dict[str, Any]) -> None:
@@ -75,9 +75,10 @@ def ray_train_against_torchrun(data: Path, *, short: bool) -> Iterator[Row]:
 
 
 def begin_under_torchrun(told: dict[str, Any]) -> None:
-    words = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", str(ENTRY)]
-    subprocess.Popen([sys.executable, *words, told["address"], told["data"], told["name"]],
-                     env=os.environ | {"OMP_NUM_THREADS": "1"})  # fmt: skip
+    """Each rank is this module, run."""
+    words = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", "-m", "tests.bench.scaling"]
+    given = told["address"], str(Path(told["data"]).resolve()), told["name"]
+    subprocess.Popen([sys.executable, *words, *given], cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
 def under_ray_train(told: dict[str, Any], folder: str) -> None:
@@ -90,3 +91,9 @@ def under_ray_train(told: dict[str, Any], folder: str) -> None:
             serve, train_loop_config=told, scaling_config=ScalingConfig(num_workers=RANKS),
             run_config=RunConfig(name="bench", storage_path=folder),
         ).fit()  # fmt: skip
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    serve(dict(zip(("address", "data", "name"), sys.argv[1:], strict=True)))
+    dist.destroy_process_group()

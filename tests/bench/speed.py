@@ -1,20 +1,92 @@
-"""How fast the models train: ratios of interleaved turns, on one core."""
+"""How fast the models train and translate: contenders timed in turns, each in a process of its own with one thread,
+so that ratios are left alone by noise; and what was known of a step before, against what it took.
 
+# Shapes: B batch, T length so far, V vocabulary.
+"""
+
+import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from model.config import Config, build_model
-from model.cost.estimates import flops_per_token
+from model.config import Config, Data, build_model, model_config, pad_of
+from model.cost.estimates import STATE_BYTES, flops_per_token, step_memory_bytes
+from model.cost.memory_estimate import most_bytes
 from model.cost.peak_flops import SIZES, peak_flops
-from model.data.batches import TrainBatches
+from model.data.batches import TrainBatches, batch_shape
 from model.data.resident import OUTSIDE
-from tests.bench.contenders import LARGE, SMALL, best_precision, gpt_config, pairs, runs_here
-from tests.bench.interleaved import Timed, interleaved, ratio
+from model.nn.decoding import beam_search
+from model.nn.precision import native, prepare, set_compute
+from model.nn.translator import Memory, Translator
+from model.training.learner import Learner
+from model.training.memory import prepare_process
+from model.training.time_budget import Pace
+from tests.bench.contenders import LARGE, SMALL, TRANSLATOR, best_precision, gpt_config, make, pairs, runs_here, text
 from tests.bench.table import Row, not_native
+
+WARM_UP_STEPS = 24
+"""Enough for every static shape and every compilation."""
+
+
+@dataclass
+class Timed:
+    """CPU seconds a step and target tokens a CPU second of each turn."""
+
+    step_seconds: list[float] = field(default_factory=list)
+    tokens_per_second: list[float] = field(default_factory=list)
+
+
+def interleaved(names: Sequence[str], data: Path, *, turns: int, seconds: float) -> dict[str, Timed]:
+    """Let each contender train for about `seconds` in each of `turns` turns."""
+    context = multiprocessing.get_context("spawn")
+    found = {name: Timed() for name in names}
+    lines: dict[str, Connection] = {}
+    processes = []
+    for name in names:
+        lines[name], end = context.Pipe()
+        processes.append(context.Process(target=_serve, args=(end, name, data, seconds), daemon=True))
+        processes[-1].start()
+        assert lines[name].recv() == "ready"
+    for _ in range(turns):
+        for name, line in lines.items():
+            line.send("go")
+            steps, tokens, spent = line.recv()
+            found[name].step_seconds.append(spent / steps)
+            found[name].tokens_per_second.append(tokens / spent)
+    for process in processes:
+        process.terminate()
+    return found
+
+
+def ratio(slow: Sequence[float], fast: Sequence[float]) -> tuple[float, float, float]:
+    """The median of the ratios of the turns, with their quartiles."""
+    ratios = [a / b for a, b in zip(slow, fast, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return middle, low, high
+
+
+def _serve(line: Connection, name: str, data: Path, seconds: float) -> None:
+    torch.set_num_threads(1)
+    prepare_process(1)
+    step = make(name, data)
+    for _ in range(WARM_UP_STEPS):
+        step()
+    began = time.process_time()
+    step()
+    steps = max(1, round(seconds / (time.process_time() - began)))
+    line.send("ready")
+    while True:
+        line.recv()
+        began = time.process_time()
+        tokens = sum(step() for _ in range(steps))
+        line.send((steps, tokens, time.process_time() - began))
+
 
 TURNS = 15
 TURN_SECONDS = 1.5
@@ -119,12 +191,139 @@ def padding(data: Path) -> float:
     return 1 - filled / positions
 
 
-def cpu_seconds(run: Callable[[], object]) -> float:
-    """What a call takes."""
-    began = time.process_time()
+def timed(run: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds that a call takes."""
+    began = clock()
     run()
-    return time.process_time() - began
+    return clock() - began
 
 
 def _ms(timed: Timed) -> str:
     return f"{1e3 * statistics.median(timed.step_seconds):.1f} ms"
+
+
+SENTENCES, LENGTH = 16, 12
+
+
+class History:
+    """A past that keeps tokens (B, T) only."""
+
+    tokens: Tensor | None = None
+
+    def select(self, rows: Tensor) -> None:
+        """Go on with some rows of the batch."""
+        assert self.tokens is not None
+        self.tokens = self.tokens[rows]
+
+
+class Uncached:
+    """A translator that computes all of the target anew for each token."""
+
+    def __init__(self, model: Translator) -> None:
+        self.model, self.config, self.encode = model, model.config, model.encode
+
+    def past(self, limit: int) -> History:
+        """An empty one."""
+        return History()
+
+    def decode(self, token: Tensor, memory: Memory, past: History) -> Tensor:
+        """token (B, 1): the newest -> logits (B, 1, V) of the next"""
+        past.tokens = token if past.tokens is None else torch.cat([past.tokens, token], 1)
+        return self.model.decode(past.tokens, memory)[:, -1:]
+
+
+@torch.inference_mode()
+def decoding(data: Path, *, short: bool) -> Iterator[Row]:
+    """Greedy decoding and beam search of a batch of sentences, to the limit."""
+    torch.set_num_threads(1)
+    config, prepared = Config(family="translation", **TRANSLATOR), pairs(data)
+    prepare(config.precision, "cpu")
+    torch.manual_seed(0)
+    model = build_model(config, vocabulary=prepared.vocabulary, pad=prepared.pad).eval()
+    assert isinstance(model, Translator)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    set_compute(model, config.precision)
+    source = torch.randint(prepared.pad, (SENTENCES, LENGTH), generator=torch.Generator().manual_seed(1))
+    limit, slowly = 16 if short else 64, Uncached(model)
+    for name, search in (
+        ("greedy decoding", lambda model: beam_search(model, source, None, 1, limit)),
+        ("beam search of width 4", lambda model: beam_search(model, source, None, 4, limit)),
+    ):
+        pairs_of_turns = [
+            [timed(lambda search=search, model=each: search(model), time.process_time) for each in (slowly, model)]
+            for _ in range(3 if short else 9)
+        ]
+        times, low, high = ratio(*zip(*pairs_of_turns, strict=True))
+        same = search(slowly) == search(model)
+        yield Row(
+            what=f"{name}, {SENTENCES} sentences, {limit} tokens each", against="without cached keys and values",
+            asked="the same text, >= 5x",
+            measured=f"{'the same text' if same else 'another text'}, {times:.1f}x ({low:.1f} to {high:.1f})",
+            reached=same and times >= 5,
+        )  # fmt: skip
+
+
+GRADIENT_BYTES = 4
+WITHIN_MEMORY, WITHIN_SECONDS = 0.10, 0.15
+"""Asked: of what was measured."""
+SECONDS = 30.0
+"""Of steps, beyond those that settle the pace."""
+
+
+def estimates(data: Path, *, short: bool) -> Iterator[Row]:
+    """Memory and seconds of a step: a row for each."""
+    prepare_process(1)
+    memories, paces = [], []
+    for name, config, prepared in configurations(data, short=short):
+        learner = Learner(config, prepared, torch.device("cpu"))
+        pace = Pace()
+        while pace.settled is None:
+            pace.add(timed(lambda learner=learner: learner.step(1.0)))
+        held = (STATE_BYTES - GRADIENT_BYTES) * learner.parameters
+        measured = held + most_bytes(lambda learner=learner: learner.step(1.0), learner.device)
+        memories.append((name, on_paper(learner, prepared) / measured - 1))
+        count = max(1, round((1.0 if short else SECONDS) / pace.settled))
+        taken = timed(lambda learner=learner, count=count: [learner.step(1.0) for _ in range(count)])
+        paces.append((name, pace.settled * count / taken - 1))
+    yield row("memory of a step, on paper", "torch's own account of its tensors", memories, WITHIN_MEMORY, short)
+    yield row("seconds a step, from the first 20", f"steps of {SECONDS:.0f} s, eager", paces, WITHIN_SECONDS, short)
+
+
+def configurations(data: Path, *, short: bool) -> Iterator[tuple[str, Config, Data]]:
+    """Shapes of both families, from small to large, in the precisions of this machine."""
+    for precision in native("cpu"):
+        for architecture in ("nanogpt", "modern"):
+            yield f"{architecture} d128 l4 {precision}", gpt_config(architecture, precision, SMALL), text(data)
+        if short:
+            continue
+        yield f"modern d384 l6 {precision}", gpt_config("modern", precision, LARGE), text(data)
+        for d_model, layers, dropout in ((128, 2, 0.0), (64, 8, 0.1), (256, 4, 0.1), (512, 2, 0.0)):
+            config = Config(family="translation", d_model=d_model, layers=layers, dropout=dropout, precision=precision)
+            yield f"translation d{d_model} l{layers} p{dropout:g} {precision}", config, pairs(data)
+
+
+def on_paper(learner: Learner, data: Data) -> int:
+    """Bytes of a step."""
+    config = learner.config
+    shape = batch_shape(data, batch_tokens=config.batch_tokens, context=config.context)
+    fused = next(bool(module.fused) for module in learner.model.modules() if hasattr(module, "fused"))
+    return step_memory_bytes(
+        model_config(config, vocabulary=data.vocabulary, pad=pad_of(data)),
+        batch=shape.rows,
+        target=shape.target,
+        source=shape.source,
+        precision=config.precision,
+        fused=fused,
+        smoothed=config.label_smoothing > 0,
+    )
+
+
+def row(what: str, against: str, errors: list[tuple[str, float]], within: float, short: bool) -> Row:
+    """The errors of the estimates."""
+    worst = max(abs(error) for _, error in errors)
+    return Row(
+        what=what, against=against, asked=f"within {within:.0%}",
+        measured="; ".join(f"{name} {error:+.0%}" for name, error in errors),
+        reached=None if short else worst <= within,
+    )  # fmt: skip

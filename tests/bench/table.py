@@ -37,10 +37,8 @@ def show(rows: Iterable[Row]) -> None:
     Console(width=180, highlight=False).print(table)
 
 
-def keep(rows: Iterable[Row], file: Path) -> None:
-    """Write them as JSON, beside those of other measures that the file has."""
+def keep(row: Row, file: Path) -> None:
+    """Write it as JSON, beside the others that the file has."""
     kept = json.loads(file.read_text()) if file.exists() else []
-    new = [asdict(row) for row in rows]
-    fresh = {(row["what"], row["against"]) for row in new}
-    kept = [row for row in kept if (row["what"], row["against"]) not in fresh]
-    file.write_text(json.dumps(kept + new, indent=1, ensure_ascii=False))
+    others = [each for each in kept if (each["what"], each["against"]) != (row.what, row.against)]
+    file.write_text(json.dumps([*others, asdict(row)], indent=1, ensure_ascii=False))

@@ -27,8 +27,7 @@ from model.training.evaluation import Score, score
 from model.training.memory import prepare_process
 from model.training.time_budget import Segment
 from model.training.train import train
-from tests.bench import peers
-from tests.bench.contenders import TRANSLATOR, best_precision, pairs
+from tests.bench.contenders import TRANSLATOR, PlainTranslator, best_precision, padded, pairs, plain_translator
 from tests.bench.table import Row
 from tune.reports import Evaluation
 from tune.search_space import label
@@ -110,7 +109,7 @@ def _plain(data: Path, seconds: float) -> Score:
     began = time.process_time()
     prepare_process(1)
     prepared = pairs(data)
-    model, step = peers.plain_translator(prepared.train, vocabulary=prepared.vocabulary, pad=prepared.pad, **TRANSLATOR)
+    model, step = plain_translator(prepared.train, vocabulary=prepared.vocabulary, pad=prepared.pad, **TRANSLATOR)
     steps = 0
     while time.process_time() - began < seconds:
         steps += 1
@@ -132,14 +131,14 @@ def _scored(data: PairData, translate: Callable[[list[str]], list[str]]) -> Scor
 
 
 @torch.inference_mode()
-def _greedy(model: peers.PlainTranslator, data: PairData, tokenizer: Tokenizer, sources: list[str]) -> list[str]:
+def _greedy(model: PlainTranslator, data: PairData, tokenizer: Tokenizer, sources: list[str]) -> list[str]:
     """The likeliest next token each time."""
     found: list[str] = []
     for first in range(0, len(sources), SENTENCES_A_BATCH):
         tokens = [np.array(tokenizer.encode(text)) for text in sources[first : first + SENTENCES_A_BATCH]]
         offsets = np.concatenate([[0], np.cumsum([len(text) for text in tokens])])
         sentences = Sentences(tokens=np.concatenate(tokens), offsets=offsets)
-        source = peers.padded(sentences, np.arange(len(tokens)), data.pad)  # (B, S)
+        source = padded(sentences, np.arange(len(tokens)), data.pad)  # (B, S)
         target = torch.full((len(tokens), 1), data.bos)  # (B, T)
         for _ in range(LONGEST):
             target = torch.cat([target, model(source, target)[:, -1:].argmax(-1)], 1)

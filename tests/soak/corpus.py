@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.model.stand_in import serving, translations
-from tests.soak.bench import Bench, Row
+from tests.soak.search import Bench, Row
+from tune.errors import ROOT
 
 PAIRS, SHORT_PAIRS = 1_000_000, 20_000
 MOST_SECONDS, MOST_BYTES = 180.0, 2e9
 WORDS = 50_000
 SHOWN = ("reading train", "splitting", "learning a vocabulary", "tokenizing")
-REPOSITORY = Path(__file__).resolve().parents[2]
 PREPARE = """
 from tune.corpora import load_corpora
 from tune.settings import Settings
@@ -32,14 +32,14 @@ print(sum(map(len, (data.train, data.valid, data.test))), data.training_tokens, 
 """
 
 
-def measure(bench: Bench) -> Iterator[Row]:
+def corpus(bench: Bench) -> Iterator[Row]:
     """One row."""
     count = SHORT_PAIRS if bench.short else PAIRS
     write_pairs(bench.folder / "hub/soak/pairs/main/train.parquet", count)
     with serving(bench.folder / "hub") as (endpoint, _):
         own = {"HF_ENDPOINT": endpoint, "HF_HOME": str(bench.folder / "home"), "HF_HUB_OFFLINE": "0"}
         own |= {"XDG_CACHE_HOME": str(bench.folder / "cache")}
-        found = watched(PREPARE, own | {"PYTHONPATH": str(REPOSITORY), "NO_PROXY": "127.0.0.1", "TERM": "xterm"})
+        found = watched(PREPARE, own | {"PYTHONPATH": str(ROOT), "NO_PROXY": "127.0.0.1", "TERM": "xterm"})
     prepared, tokens, rows = map(int, found.printed.split())
     missing = [about for about in SHOWN if about not in found.shown]
     yield Row(
@@ -69,7 +69,7 @@ def watched(code: str, environment: dict[str, str]) -> Watched:
     found, (ours, theirs), begun = Watched(), pty.openpty(), time.monotonic()
     words = [sys.executable, "-c", code]
     with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=theirs, env=os.environ | environment, cwd=REPOSITORY, text=True
+        words, stdout=subprocess.PIPE, stderr=theirs, env=os.environ | environment, cwd=ROOT, text=True
     ) as process:
         os.close(theirs)
         reader = threading.Thread(target=_read, args=(ours, found, begun))

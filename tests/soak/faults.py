@@ -1,19 +1,21 @@
-"""Trials that hang, raise errors and diverge: each costs little, is told why, and the rest goes on."""
+"""Trials that hang, raise errors and diverge, or take more memory than there is: each costs little, is told why, and
+the rest goes on.
+"""
 
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tests.soak.accounts import adds_up, number, rows, spent
-from tests.soak.bench import Bench, Row
-from tests.soak.search import Search
+from tests.soak.search import Bench, Row, Search
+from tune.errors import ROOT
 from tune.store.heartbeat import last_beat, still_there
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-FAULTY = REPOSITORY / "tests" / "tune" / "faulty.py"
+FAULTY = ROOT / "tests" / "tune" / "faulty.py"
 CAP_SECONDS, SHORT_CAP_SECONDS = 240, 110
 FAULTS = {"hangs": ["t002"], "raises": ["t003"], "diverges": "a quarter"}
 SHORT_FAULTS = {"hangs": ["t002"], "raises": ["t003"], "diverges": ["t001"]}
@@ -24,11 +26,11 @@ HUNG = "error: hung: no sign of life by the end of its lease"
 RAISED = "error: its faulty raised ArithmeticError: the flux capacitor (faulty.py:"
 
 
-def measure(bench: Bench) -> Iterator[Row]:
+def faulty_trials(bench: Bench) -> Iterator[Row]:
     """Three rows of one search."""
     cap, faults = (SHORT_CAP_SECONDS, SHORT_FAULTS) if bench.short else (CAP_SECONDS, FAULTS)
-    study = bench.study("faults")
-    told = bench.study("faults.json")
+    study = bench.folder / "faults"
+    told = bench.folder / "faults.json"
     told.write_text(json.dumps(faults))
     search = Search(
         bench.observer, "--budget", f"{cap}s", "--families", "nanogpt", "--devices", "2", "--oversubscribe",
@@ -79,7 +81,7 @@ def _diverged(study: Path, sound: bool, cap: float) -> Row:
         leases = number(study, "SELECT COUNT(*) FROM leases WHERE trial = ?", row["trial"])
         found.append(row | {"leases": leases, "seconds": number(study, steps, row["trial"], row["trial"])})
     diverged = {each["trial"] for each in found}
-    words = [sys.executable, str(REPOSITORY / "analysis" / "rank.py"), str(study), "--json"]
+    words = [sys.executable, str(ROOT / "analysis" / "rank.py"), str(study), "--json"]
     ranked = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
     places = [row["trial"] in diverged for row in ranked if row["state"] != "failed"]
     last_of_all = places == sorted(places) and places.count(True) == len(diverged)
@@ -93,4 +95,48 @@ def _diverged(study: Path, sound: bool, cap: float) -> Row:
         kept=sound and bool(found) and after <= SHARE_AFTER_DIVERGING * cap and last_of_all
         and all(each["leases"] == 1 for each in found),
         details=found,
+    )  # fmt: skip
+
+
+MEMORY_CAP_SECONDS, SHORT_MEMORY_CAP_SECONDS = 360, 90
+GREEDY = {"outgrows": ["t002"], "bursts": ["t003"]}
+LIMIT = "260MB"
+"""Between what the smallest and the largest of nanoGPT's trials need, so that some must be cut and some refused."""
+LOST_SHARE = 0.02
+
+
+def out_of_memory(bench: Bench) -> Iterator[Row]:
+    """One row."""
+    cap = SHORT_MEMORY_CAP_SECONDS if bench.short else MEMORY_CAP_SECONDS
+    study = bench.folder / "memory"
+    told = bench.folder / "memory.json"
+    told.write_text(json.dumps(GREEDY))
+    search = Search(
+        bench.observer, "--budget", f"{cap}s", "--families", "nanogpt", "--memory-limit", LIMIT, "--out", study,
+        script=(FAULTY, told),
+    )  # fmt: skip
+    code = search.finish()
+    refused = rows(study, "SELECT trial, reason FROM trials WHERE reason LIKE 'memory: needs about %'")
+    launched = {row["trial"] for row in rows(study, "SELECT trial FROM leases")}
+    cut = rows(study, "SELECT DISTINCT trial FROM memory WHERE micro_batches > 1 AND measured IS NOT NULL")
+    ran_out = rows(study, "SELECT DISTINCT trial, lease, slot FROM memory JOIN leases USING (lease, trial) "
+                   "WHERE measured IS NULL")  # fmt: skip
+    again = [trial for trial, times in Counter(row["trial"] for row in ran_out).items() if times > 1]
+    used_again = [row for row in ran_out if number(
+        study, "SELECT COUNT(*) FROM leases WHERE slot = ? AND lease > ?", row["slot"], row["lease"]
+    )]  # fmt: skip
+    hopeless = "SELECT trial FROM trials WHERE reason LIKE 'memory: ran out%'"
+    lost = number(study, f"SELECT TOTAL(seconds) FROM charges WHERE trial IN ({hopeless})")
+    start_up = number(study, "SELECT AVG(seconds) FROM charges WHERE what = 'start'")
+    lost += len(ran_out) * start_up
+    yield Row(
+        what="out of memory",
+        asked="predicted before launch; a part that fits is found; nothing runs out twice; its process is not used "
+        f"again; <= {100 * LOST_SHARE:.0f} % of the cap lost",
+        measured=f"limit {LIMIT}: {len(refused)} refused, {len(cut)} cut, {len(ran_out)} ran out, {len(again)} of them "
+        f"twice; {len(used_again)} processes used again; {100 * lost / cap:.1f} % of the cap lost; spent "
+        f"{spent(study):.1f} of {cap} s",
+        kept=code == 0 and adds_up(study) and spent(study) <= cap and not {row["trial"] for row in refused} & launched
+        and bool(refused) and bool(cut) and not again and not used_again and lost <= LOST_SHARE * cap,
+        details=[*refused, *ran_out, {"start-up": start_up}],
     )  # fmt: skip

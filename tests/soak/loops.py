@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.soak.accounts import adds_up, number, rows, spent
-from tests.soak.bench import Bench, Row
-from tests.soak.search import Search
+from tests.soak.search import Bench, Row, Search
 
 # cap in seconds, slots, seconds between two reports
 SEARCHES = (
@@ -60,7 +59,7 @@ rate = {{ low = 1e-3, high = 1.0, log = true }}
 """
 
 
-def measure(bench: Bench) -> Iterator[Row]:
+def own_loops(bench: Bench) -> Iterator[Row]:
     """Two rows: the cap whatever loops do, and what reporting costs."""
     searches = SHORT if bench.short else SEARCHES
     found = [_search(bench, *asked) for asked in searches]
@@ -85,7 +84,7 @@ def measure(bench: Bench) -> Iterator[Row]:
 
 
 def _search(bench: Bench, cap: int, slots: int, every: float) -> dict[str, Any]:
-    study = bench.study(f"loops-{cap}s-{slots}-slots-every-{every}s")
+    study = bench.folder / f"loops-{cap}s-{slots}-slots-every-{every}s"
     code = study.parent / f"{study.name}-code"
     code.mkdir()
     (code / "train.py").write_text(LOOP)

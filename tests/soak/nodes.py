@@ -6,11 +6,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from tests.soak.accounts import adds_up, number, rows, spent
-from tests.soak.bench import Bench, Row
-from tests.soak.search import Search
+from tests.soak.search import Bench, Row, Search
+from tune.errors import ROOT
 from tune.search.engine import MACHINE_GONE
 
 CAP_SECONDS, SHORT_CAP_SECONDS = 180, 80
@@ -18,7 +17,6 @@ TWO_NODES = """
 import os
 import signal
 import sys
-from pathlib import Path
 
 import tune
 from ray.cluster_utils import Cluster
@@ -60,8 +58,7 @@ def two_nodes() -> Iterator[TwoNodes]:
     """
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     words = [sys.executable, "-c", TWO_NODES]
-    folder = Path(__file__).resolve().parents[2]
-    with subprocess.Popen(words, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         try:
             yield TwoNodes(process)
@@ -69,17 +66,16 @@ def two_nodes() -> Iterator[TwoNodes]:
             process.stdin.close()
 
 
-def measure(bench: Bench) -> Iterator[Row]:
+def node_lost(bench: Bench) -> Iterator[Row]:
     """One row."""
     cap = SHORT_CAP_SECONDS if bench.short else CAP_SECONDS
-    study = bench.study("node-lost")
+    study = bench.folder / "node-lost"
     with two_nodes() as nodes:
         search = Search(
             bench.observer, "--address", nodes.address, "--budget", f"{cap}s", "--report-every", "1s", "--out", study
         )
         search.wait_for("at rung 0")
-        while number(study, RUNNING) < 2 and not search.ends_within(0.1):
-            pass
+        search.until(lambda: number(study, RUNNING) >= 2)
         on_both = "2 x CPU core" in search.lines[0] and search.ended is None
         nodes.lose_the_worker()
         code = search.finish()

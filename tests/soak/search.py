@@ -1,18 +1,22 @@
-"""A real search as a process of its own, as a person starts it: watched, read, signalled, killed."""
+"""A real search as a process of its own, as a person starts it: watched, read, signalled, killed; a soak's bench."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.soak.observer import Observer
+from tune.errors import ROOT
 
 BUILTIN = ("--translation-corpus", "builtin", "--text-corpus", "builtin")  # every soak is alike, whatever the hub says
-RUN = Path(__file__).resolve().parents[2] / "tune" / "run.py"
+RUN = ROOT / "tune" / "run.py"
 LONGEST_SECONDS = 900.0
 """No search of a soak takes longer; one that does has failed."""
 
@@ -67,6 +71,12 @@ class Search:
         with self._changed:
             return self._changed.wait_for(lambda: self.ended is not None, max(0.0, seconds))
 
+    def until(self, there: Callable[[], object], look_seconds: float = 0.1) -> bool:
+        """Until something is there, for which is looked so often; False where it ended before."""
+        while not (found := bool(there())) and not self.ends_within(look_seconds):
+            pass
+        return found
+
     def finish(self) -> int:
         """Until its end; its exit code."""
         if not self.ends_within(LONGEST_SECONDS):
@@ -86,3 +96,27 @@ class Search:
     def interrupt(self) -> None:
         """Ctrl-C: SIGINT to the whole process group, Ray's processes included."""
         os.killpg(self.driver, signal.SIGINT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table: what was looked at, what is asked, what was measured, and whether that is what is asked.
+
+    details: the single measurements, for the JSON beside the table.
+    """
+
+    what: str
+    asked: str
+    measured: str
+    kept: bool
+    details: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What the parts of a soak share. folder: of its studies, each under a name of its own; short: the small form."""
+
+    folder: Path
+    chance: random.Random
+    observer: Observer
+    short: bool

@@ -9,14 +9,14 @@ again with all configurations, and a longer grace, when these are used up.
 import logging
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import optuna
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, HyperBandScheduler, TrialScheduler
 
-from tune.curves.supply import Supply
+from tune.curves.recorded import Supply
 from tune.search.family import Policy, with_margin
 from tune.search.forecast import NO_PROGRESS, Progress, Standing
 from tune.search.ladder import Ladder
@@ -104,9 +104,6 @@ class Baseline:
         """And so is that."""
         self.finished(trial)
 
-    def known(self, life: float, gap: float) -> None:
-        """No baseline has a ladder."""
-
     def ended(self, trial: str, reason: str) -> None:
         """A trial is over."""
         self._rests(trial, "ended")
@@ -117,24 +114,12 @@ class Baseline:
         self._rests(trial, "paused")
         self.going[trial] = None
 
-    def finishing(self, trial: str) -> None:
-        """No baseline knows of a last segment."""
+    def of_no_use(self, *_: Any, **__: Any) -> None:
+        """No baseline has a ladder, knows of a last segment or of a last comparison; and no replay goes on."""
 
-    def confirming(self, trial: str, of: str) -> None:
-        """Nor of a last comparison."""
-
-    def enough(self, trial: str) -> float | None:
-        """No baseline knows of a last segment."""
-        return None
-
-    def resumed(self, begin: Mapping[str, float]) -> None:
-        """No replay goes on."""
+    known = finishing = confirming = enough = resumed = refit = of_no_use
 
     def refitted(self, seconds: float, wall: float = math.inf) -> Ladder:
-        """No baseline has a ladder."""
-        raise NotImplementedError
-
-    def refit(self, ladder: Ladder) -> None:
         """No baseline has a ladder."""
         raise NotImplementedError
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tune.curves.asked import Amount, ReplaySettings
-from tune.curves.recorded import Curve, Table
-from tune.curves.supply import Supply
+from tune.curves.recorded import Curve, Supply, Table
 from tune.errors import UserError
 from tune.recipe import FLOPS_PER_WEIGHT, life_share, most_weights, suited_weights
 from tune.reports import NATS, Evaluation, Report

@@ -1,19 +1,23 @@
-"""Recorded learning curves, and the tables that a search may choose from: files, a study's own journal, kept rows."""
+"""Recorded learning curves; the tables that a search may choose from, out of files or a study's own journal."""
 
 import hashlib
 import json
 import math
+import random
 import sqlite3
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from tune.errors import UserError
 from tune.reports import EPOCHS_AS_NEW, NEW_DROPOUT, WATCH_SHARE, Lowest
+from tune.search.forecast import NO_PROGRESS, Progress
+from tune.search.outlook import Outlook, most_promising
+from tune.search_space import Config, Value
 from tune.store.queries import lasting
 
 
@@ -148,6 +152,68 @@ class Table:
     def content(self) -> str:
         """A digest of the curves."""
         return hashlib.sha256(repr(self.curves).encode()).hexdigest()[:12]
+
+
+class Supply:
+    """Hands out each curve of a table once, as the engine's suggestions: in a seeded order, or as a search suggests
+    them. A configuration is the number of its curve.
+
+    only: these curves and no others; prior, outlook: as of a Suggester; without a prior it is the order.
+    """
+
+    def __init__(
+        self, curves: Sequence[Curve], *, seed: int, only: Sequence[int] | None = None,
+        prior: Callable[[Config], float] | None = None,
+    ) -> None:  # fmt: skip
+        self._curves, self._seed, self._prior = curves, seed, prior
+        self.outlook = Outlook()
+        self._indices = range(len(curves)) if only is None else only
+        self._given: dict[str, int] = {}
+        self._round = -1
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """Every curve may be handed out once more."""
+        self._round += 1
+        rng = random.Random(f"{self._seed} {self._round}")
+        self._left = dict.fromkeys(rng.sample(self._indices, len(self._indices)))
+
+    @property
+    def count(self) -> int:
+        """How many curves there are."""
+        return len(self._indices)
+
+    @property
+    def more(self) -> bool:
+        """Whether there is a curve that was not handed out."""
+        return bool(self._left)
+
+    def first(self) -> Curve:
+        """The curve that is handed out first."""
+        return self._curves[self._next()]
+
+    def suggest(self, trial: str) -> dict[str, Value]:
+        """The next curve's number."""
+        self._given[trial] = index = self._next()
+        del self._left[index]
+        return {"curve": index}
+
+    def favour(self, trial: str) -> float:
+        """How promising it was before anything was known: all alike without a prior."""
+        return 1.0 if self._prior is None else self._prior(self._curves[self._given[trial]].config)
+
+    def tried(self, trial: str, config: dict[str, Value]) -> None:
+        """Nothing goes on from an earlier run here."""
+
+    def tell(self, trial: str, rung: int, loss: float | None, progress: Progress = NO_PROGRESS) -> None:
+        """The loss of a trial at a rung."""
+        self.outlook.tell(trial, self._curves[self._given[trial]].config, progress)
+
+    def _next(self) -> int:
+        left = list(self._left)
+        if self._prior is None:
+            return left[0]
+        return left[most_promising([self._curves[index].config for index in left], self._prior, self.outlook)]
 
 
 TRIALS = """SELECT trial, family, config, parameters, state = 'finished', IFNULL(reason, '') LIKE 'diverged%'
@@ -317,60 +383,3 @@ def _filled(losses: tuple[float, ...]) -> tuple[float, ...]:
     finite = [report for report, loss in enumerate(losses, 1) if math.isfinite(loss)]
     last = finite[-1] if finite else 0
     return tuple(_between(losses[:last], report) for report in range(1, last + 1)) + losses[last:]
-
-
-Row = dict[str, Any]
-ASKED = (
-    *("table", "scheduler", "budget", "cap_seconds", "workers", "deadline", "patient", "seeds"),
-    *("suggest", "memory_limit", "diverge", "start_up", "thaw", "code"),
-)
-"""The part of a row that says what was asked for; the rest is what was found."""
-
-
-class Rows:
-    """Rows by what was asked for. With a path each one is appended there, a JSON object a line, once it is known."""
-
-    def __init__(self, path: Path | None) -> None:
-        """UserError: the file at `path` cannot be read or written, or holds something else."""
-        self._path = path
-        self._rows: dict[Hashable, Row] = {}
-        if path is None:
-            return
-        try:
-            path.touch()
-            text = path.read_text(encoding="utf-8")
-            whole = text[: text.rfind("\n") + 1]
-            for line in whole.splitlines():
-                row = json.loads(line)
-                self._rows[_key(row)] = row
-            if whole != text:
-                path.write_text(whole, encoding="utf-8")
-        except OSError as error:
-            raise UserError(
-                f"--rows: '{path}' cannot be used ({error.strerror}); name a file to keep rows in"
-            ) from error
-        except (ValueError, TypeError, KeyError) as error:
-            raise UserError(f"--rows: '{path}' holds something else than rows; name another file") from error
-
-    def find(self, asked: Mapping[str, Any]) -> Row | None:
-        """The row that was kept for this, if any."""
-        return self._rows.get(_key(asked))
-
-    def keep(self, row: Row) -> None:
-        """Keep a row, at once."""
-        self._rows[_key(row)] = row
-        if self._path:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-
-
-@cache
-def code() -> str:
-    """A digest of what decides, so that rows of other code are measured again."""
-    here = Path(__file__).resolve().parents[1]
-    files = sorted(path for folder in ("search", "store", "curves") for path in (here / folder).glob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
-
-
-def _key(asked: Mapping[str, Any]) -> Hashable:
-    return *(asked[name] for name in ASKED), asked.get("content")  # which rows of an earlier version do not tell

@@ -1,5 +1,6 @@
-"""The replay's command: cells of many searches that differ in their seed, their table, and how it is printed."""
+"""The replay's command: cells of many searches that differ in their seed, and the rows that are kept and printed."""
 
+import hashlib
 import json
 import math
 import statistics
@@ -7,17 +8,62 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import product
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import track
 
 from tune.curves.asked import ALL, ReplaySettings
 from tune.curves.benchmark import IDEAS, OF_FRONT, WITHOUT, Cell, Outcome, searches
-from tune.curves.recorded import Row, Rows, Table, code, load
+from tune.curves.recorded import Table, load
+from tune.errors import UserError
 from tune.flags import invalid
 from tune.table_text import Table as TextTable
 from tune.table_text import on_screen
+
+Row = dict[str, Any]
+"""What was asked for, and what was found."""
+
+
+class Rows:
+    """The rows that are known. With a path each one is appended there, a JSON object a line, once it is known."""
+
+    def __init__(self, path: Path | None) -> None:
+        """UserError: the file at `path` cannot be read or written, or holds something else."""
+        self._path = path
+        self._rows: list[Row] = []
+        if path is None:
+            return
+        try:
+            path.touch()
+            text = path.read_text(encoding="utf-8")
+            whole = text[: text.rfind("\n") + 1]
+            for line in whole.splitlines():
+                row = json.loads(line)
+                row["scheduler"], row["code"]  # or it is no row
+                self._rows.append(row)
+            if whole != text:
+                path.write_text(whole, encoding="utf-8")
+        except OSError as error:
+            raise UserError(
+                f"--rows: '{path}' cannot be used ({error.strerror}); name a file to keep rows in"
+            ) from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise UserError(f"--rows: '{path}' holds something else than rows; name another file") from error
+
+    def find(self, asked: Row) -> Row | None:
+        """The row that was kept for this, if any."""
+        return next((row for row in self._rows if asked.items() <= row.items()), None)
+
+    def keep(self, row: Row) -> None:
+        """Keep a row, at once."""
+        self._rows.append(row)
+        if self._path:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
 
 
 def replay(tables: Sequence[Table], settings: ReplaySettings) -> list[Row]:
@@ -49,6 +95,14 @@ def asked(cell: Cell, settings: ReplaySettings) -> Row:
         "code": code(),
         "memory_limit": settings.memory_limit if math.isfinite(settings.memory_limit) else None,
     }  # fmt: skip
+
+
+@cache
+def code() -> str:
+    """A digest of what decides, so that rows of other code are measured again."""
+    here = Path(__file__).resolve().parents[1]
+    files = sorted(path for folder in ("search", "store", "curves") for path in (here / folder).glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
 def found(outcomes: Sequence[Outcome]) -> Row:

@@ -30,12 +30,10 @@ def test_a_search_runs_on_both_nodes_of_a_cluster_and_goes_on_where_one_is_lost(
         flags = ("--families", "nanogpt", "--budget", LONG, "--report-every", "1s", "--out", study)
         search = Search(observer, "--address", nodes.address, *flags)
         assert search.wait_for(f"{study}: "), search.printed
-        while number(study, TRAINS) < 2 and not search.ends_within(0.1):
-            pass
+        search.until(lambda: number(study, TRAINS) >= 2)
         assert "2 x CPU core" in search.lines[0]
         nodes.lose_the_worker()
-        while not number(study, later) and not search.ends_within(0.1):
-            pass
+        search.until(lambda: number(study, later))
         search.tell(signal.SIGTERM)
         assert search.finish() == 128 + signal.SIGTERM, search.printed
     paused = {row["trial"] for row in rows(study, f"SELECT trial {gone} AND action = 'pause'")}

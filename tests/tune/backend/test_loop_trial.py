@@ -3,23 +3,22 @@
 import json
 import os
 import re
-import select
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from tests.tune.backend.leases import place, told
 from tune.backend import loop_trial
-from tune.backend.leased import Place
 from tune.backend.loop_trial import LoopFailed, LoopTrial
-from tune.errors import told
+from tune.errors import told as in_one_line
 from tune.load import Loop
 from tune.loop import FIRST_SAVE_SECONDS, output_of
 from tune.reports import Metric, Report, from_row
-from tune.store.heartbeat import Driver, boot, live_on, started
+from tune.store.heartbeat import live_on, started
 
 LOSS = Metric(name="loss", tie=0.0)
 HEAD = "import json, os, sys, time\nimport tune.loop as ration\n"
@@ -46,26 +45,22 @@ class Worker:
         self.code.mkdir()
         self.trial = LoopTrial.__new__(LoopTrial)
         monkeypatch.setattr("tune.backend.leased.Heart", lambda live: type("Still", (), {"start": lambda self: None})())
-        self.place = Place(
-            folder=self.folder, device="cpu", threads=1, seed=0, recipes={}, evaluation_tokens={}, report_every=5.0,
-            driver=Driver.here(), memory_limit=None,
-        )  # fmt: skip
+        self.place = place(self.folder)
 
     def loop(self, source: str, function: str | None = "train", **more: Any) -> Loop:
         file = self.code / "mine.py"
         file.write_text(HEAD + source)
         return Loop(folder=self.code, file=file, function=function, metric=LOSS, **more)
 
-    def told(self, trial: str = "t001", seconds: float = 60.0, **goal: Any) -> dict[str, Any]:
+    def lease_of(self, trial: str = "t001", seconds: float = 60.0, **goal: Any) -> dict[str, Any]:
         """What the driver says of a lease that begins now."""
         self.lease += 1
-        assignment = {
-            "trial": trial, "family": "loop", "config": {"width": 4}, "slot": 0, "lease": self.lease, "rung": 0,
-            "opened": 0.0, "seconds": seconds, "steps": None, "training_seconds": None, "checkpoint": None,
-            "micro_batches": 1, **goal,
-        }  # fmt: skip
-        opened = {"boot": boot(), "monotonic": time.monotonic()}
-        return {"assignment": assignment, "opened": opened, "peak_flops": None}
+        return told(None, trial=trial, family="loop", config={"width": 4}, lease=self.lease, seconds=seconds, **goal)
+
+    def goes_on(self, *lease: str, **more: Any) -> Report:
+        """With its next lease; the last report of that."""
+        self.trial.reset_config(self.lease_of(*lease, **more))
+        return self.ends()
 
     def ends(self) -> Report:
         """The last report of the lease."""
@@ -90,14 +85,12 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
 def test_it_goes_on_where_it_was_in_the_same_process_and_nothing_of_our_models_is_there(worker: Worker) -> None:
     (worker.code / "model.py").write_text("GPT = 'theirs'\n")
     source = "from model import GPT\nprint(GPT, os.getpid(), 'model.config' in sys.modules, 'ray' in sys.modules)\n"
-    worker.trial.setup(worker.told(steps=30), worker.place, worker.loop(source + COUNTS))
+    worker.trial.setup(worker.lease_of(steps=30), worker.place, worker.loop(source + COUNTS))
     first = worker.ends()
     assert first.ended == "rung" and first.steps == 30 and first.valid and first.valid.loss == 1 / 30
     assert first.numbers == {"loss": 1 / 30, "other": 30.0} and not first.lost
-    worker.trial.reset_config(worker.told(steps=50))
-    assert worker.ends().steps == 50
-    worker.trial.reset_config(worker.told("t002", steps=10))
-    assert worker.ends().steps == 10, "another trial begins at its own beginning"
+    assert worker.goes_on(steps=50).steps == 50
+    assert worker.goes_on("t002", steps=10).steps == 10, "another trial begins at its own beginning"
     assert worker.output.count("theirs") == 1 and "False False" in worker.output
 
 
@@ -105,10 +98,9 @@ def test_a_script_runs_as_itself_in_its_folder_for_each_lease(worker: Worker) ->
     (worker.code / "beside.py").write_text("GAIN = 1\n")
     source = "import beside\nprint(os.getcwd(), sys.argv[0], ration.config(width=1, rate=2))\n"
     source += COUNTS.replace("def train(config):", "if __name__ == '__main__':")
-    worker.trial.setup(worker.told(steps=5), worker.place, worker.loop(source, None))
+    worker.trial.setup(worker.lease_of(steps=5), worker.place, worker.loop(source, None))
     assert worker.ends().steps == 5
-    worker.trial.reset_config(worker.told(steps=9))
-    assert worker.ends().steps == 9
+    assert worker.goes_on(steps=9).steps == 9
     assert worker.output.count(f"{worker.code} {worker.code / 'mine.py'} {{'width': 4, 'rate': 2}}") == 2
 
 
@@ -126,29 +118,29 @@ MARK = f"1{os.getpid():07d}.5"
 
 @pytest.mark.parametrize("how", HANGS)
 def test_a_loop_that_never_reports_is_ended_at_its_lease_with_all_that_it_began(worker: Worker, how: str) -> None:
-    worker.trial.setup(worker.told(seconds=2.0, steps=5), worker.place, worker.loop(HANGS[how].replace("{MARK}", MARK)))
+    worker.trial.setup(
+        worker.lease_of(seconds=2.0, steps=5), worker.place, worker.loop(HANGS[how].replace("{MARK}", MARK))
+    )
     assert worker.trial._process is not None
     process = worker.trial._process.pid
     report = worker.ends()
     assert report.ended == "lease" and report.valid is None and report.numbers == {} and report.steps == 0
     assert report.seconds["lost"] > 0, "it is charged for what it took"
     assert started(process) is None
-    for each in Path("/proc").glob("[0-9]*/cmdline"):
-        if MARK.encode() in _read(each):
-            assert _ends(int(each.parent.name)), "killed, if not gone at once"
+    for each in psutil.process_iter(["cmdline"]):
+        if MARK in " ".join(each.info["cmdline"] or ()):
+            each.wait(60.0)  # killed, if not gone at once
     file = worker.code / "mine.py"
     file.write_text(HEAD + COUNTS)
-    worker.trial.reset_config(worker.told("t002", steps=3))
-    assert worker.ends().steps == 3, "the worker serves again, with a new process"
+    assert worker.goes_on("t002", steps=3).steps == 3, "the worker serves again, with a new process"
 
 
 def test_what_was_not_saved_is_lost_and_said_and_what_was_is_kept(worker: Worker) -> None:
     source = COUNTS.replace("        time.sleep(0.01)\n", "        time.sleep(0.01 if step <= 30 else 10_000)\n")
     source = source.replace("1 / step", "1 / min(step, 20)")  # a new best would be saved
-    worker.trial.setup(worker.told(steps=20), worker.place, worker.loop(source))
+    worker.trial.setup(worker.lease_of(steps=20), worker.place, worker.loop(source))
     assert worker.ends().steps == 20
-    worker.trial.reset_config(worker.told(seconds=3.0, steps=100))
-    report = worker.ends()
+    report = worker.goes_on(seconds=3.0, steps=100)
     assert report.ended == "lease" and report.checkpoint and report.checkpoint.endswith("20")
     assert report.steps - report.lost == 20 <= report.steps <= 30
 
@@ -156,10 +148,9 @@ def test_what_was_not_saved_is_lost_and_said_and_what_was_is_kept(worker: Worker
 def test_what_a_checkpoint_takes_is_known_to_the_next_trial_of_a_process(worker: Worker) -> None:
     """By it a loop that is ended by force has saved what is cheap."""
     source = COUNTS.replace("    step = 0\n", "    step = 0\n    print(ration.held().save_seconds)\n")
-    worker.trial.setup(worker.told(steps=20), worker.place, worker.loop(source))
+    worker.trial.setup(worker.lease_of(steps=20), worker.place, worker.loop(source))
     assert worker.ends().seconds["checkpoint"] > 0
-    worker.trial.reset_config(worker.told("t002", steps=10))
-    assert worker.ends().steps == 10
+    assert worker.goes_on("t002", steps=10).steps == 10
     first, then = (float((worker.folder / output_of(trial)).read_text()) for trial in ("t001", "t002"))
     assert first == FIRST_SAVE_SECONDS != then > 0
 
@@ -168,30 +159,12 @@ def test_a_loop_that_does_not_return_when_it_is_told_to_is_ended_and_the_next_le
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop_trial, "CLOSING_SECONDS", 0.5)
-    worker.trial.setup(worker.told(steps=5), worker.place, worker.loop(COUNTS + "    time.sleep(10_000)\n"))
+    worker.trial.setup(worker.lease_of(steps=5), worker.place, worker.loop(COUNTS + "    time.sleep(10_000)\n"))
     for steps in (5, 9):
         report = worker.ends()
         assert (report.ended, report.steps) == ("rung", steps)
         assert worker.trial._process is None
-        worker.trial.reset_config(worker.told(steps=9 if steps == 5 else 12))
-
-
-def _ends(pid: int) -> bool:
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([process], [], [], 60.0)[0])
-    finally:
-        os.close(process)
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError:
-        return b""
+        worker.trial.reset_config(worker.lease_of(steps=9 if steps == 5 else 12))
 
 
 FAILS = {
@@ -206,10 +179,10 @@ FAILS = {
 
 @pytest.mark.parametrize("line", FAILS)
 def test_an_error_is_told_in_one_line_that_names_the_place(worker: Worker, line: str) -> None:
-    worker.trial.setup(worker.told(steps=5), worker.place, worker.loop(f"def train(config):\n    {line}\n"))
+    worker.trial.setup(worker.lease_of(steps=5), worker.place, worker.loop(f"def train(config):\n    {line}\n"))
     with pytest.raises(LoopFailed) as failed:
         worker.ends()
-    function, said = told(f"Traceback:\n{failed.value}") or (None, "")
+    function, said = in_one_line(f"Traceback:\n{failed.value}") or (None, "")
     assert re.search(FAILS[line], f"its {function} raised {said}")
     assert "Traceback" in worker.output
 
@@ -225,7 +198,7 @@ def test_a_loop_whose_process_dies_ends_its_worker_which_the_engine_knows_as_a_d
 
     monkeypatch.setattr(loop_trial.os, "_exit", end)
     worker.trial.setup(
-        worker.told(steps=5), worker.place, worker.loop("def train(config):\n    os.kill(os.getpid(), 9)\n")
+        worker.lease_of(steps=5), worker.place, worker.loop("def train(config):\n    os.kill(os.getpid(), 9)\n")
     )
     with pytest.raises(SystemExit):
         worker.ends()
@@ -233,26 +206,24 @@ def test_a_loop_whose_process_dies_ends_its_worker_which_the_engine_knows_as_a_d
 
 
 def test_a_loop_that_dies_after_its_last_report_ended_as_any_and_the_next_lease_has_its_own(worker: Worker) -> None:
-    worker.trial.setup(worker.told(steps=30), worker.place, worker.loop(COUNTS + "    os._exit(0)\n"))
+    worker.trial.setup(worker.lease_of(steps=30), worker.place, worker.loop(COUNTS + "    os._exit(0)\n"))
     first = worker.ends()
     assert (first.ended, first.steps) == ("rung", 30) and first.checkpoint
-    worker.trial.reset_config(worker.told(steps=50))
-    assert worker.ends().steps == 50
+    assert worker.goes_on(steps=50).steps == 50
 
 
 def test_a_process_that_died_between_two_leases_is_no_fault_of_the_next_trial(worker: Worker) -> None:
     dies = "pid = os.getpid()\n" + COUNTS + "    open('pid', 'w').write(str(pid))\n"
-    worker.trial.setup(worker.told(steps=3), worker.place, worker.loop(dies))
+    worker.trial.setup(worker.lease_of(steps=3), worker.place, worker.loop(dies))
     assert worker.ends().ended == "rung"
     pid = int((worker.code / "pid").read_text())
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    worker.trial.reset_config(worker.told("t002", steps=10))
-    assert worker.ends().steps == 10
+    assert worker.goes_on("t002", steps=10).steps == 10
 
 
 def test_told_to_end_it_ends_at_a_report_and_keeps_what_it_has(worker: Worker) -> None:
-    worker.trial.setup(worker.told(steps=10**9), worker.place, worker.loop(COUNTS))
+    worker.trial.setup(worker.lease_of(steps=10**9), worker.place, worker.loop(COUNTS))
     worker.trial.step()
     (worker.folder / "stop").touch()
     report = worker.ends()
@@ -277,13 +248,11 @@ def train(config):
 
 
 def test_a_function_of_ray_tunes_runs_unchanged(worker: Worker) -> None:
-    worker.trial.setup(worker.told(steps=30), worker.place, worker.loop(RAY))
+    worker.trial.setup(worker.lease_of(steps=30), worker.place, worker.loop(RAY))
     first = worker.ends()
     assert first.ended == "rung" and first.steps == 30 and first.numbers == {"loss": 1 / 30}
-    worker.trial.reset_config(worker.told(steps=50))
-    assert worker.ends().steps == 50
-    worker.trial.reset_config(worker.told(rung=None, steps=None))
-    last = worker.ends()
+    assert worker.goes_on(steps=50).steps == 50
+    last = worker.goes_on(rung=None, steps=None)
     assert last.ended == "returned" and last.steps == 100 and last.valid and last.valid.loss == 0.01
 
 
@@ -301,7 +270,7 @@ def test_a_function_of_this_session_goes_along_with_what_it_holds(worker: Worker
             ration.report(loss=scale / step + config["width"], step=step)
 
     loop = Loop(folder=worker.code, pickled=ray.cloudpickle.dumps(train), metric=LOSS)
-    worker.trial.setup(worker.told(steps=6), worker.place, loop)
+    worker.trial.setup(worker.lease_of(steps=6), worker.place, loop)
     report = worker.ends()
     assert report.valid and report.valid.loss == 4.5 and report.lost == 6 and report.checkpoint is None
     assert os.getpid() != (worker.trial._process.pid if worker.trial._process else 0)

@@ -16,9 +16,9 @@ import pytest
 
 from tests.forked import FORKING
 from tests.model.conftest import prepared
+from tests.tune.backend.leases import place, told
 from tests.tune.search.world import World
 from tune.backend import trainable as trial
-from tune.backend.leased import Place
 from tune.backend.trainable import TrainingTrial
 from tune.store import heartbeat
 from tune.store.accounting import Assignment
@@ -31,7 +31,6 @@ from tune.store.heartbeat import (
     Driver,
     Pulse,
     beating,
-    boot,
     last_beat,
     started,
 )
@@ -208,25 +207,16 @@ def work(folder: Path, driver: Driver, fault: str | None, line: Connection) -> N
     """A worker that serves a lease, or hangs on it, and then waits for its driver."""
     text = "the cat sat on a mat and saw another bird " * 200
     data = prepared(text, text)
-    place = Place(
-        folder=folder, device="cpu", threads=1, seed=0, recipes={"nanogpt": dict}, evaluation_tokens={"nanogpt": 256},
-        report_every=60.0, driver=driver, memory_limit=None,
-    )  # fmt: skip
+    where = place(folder, recipes={"nanogpt": dict}, evaluation_tokens={"nanogpt": 256}, driver=driver)
 
-    def told(seconds: float) -> dict[str, Any]:
-        now = time.monotonic()
-        assignment = Assignment(
-            trial=str(fault), family="nanogpt", slot=0, lease=1, rung=0, opened=now, seconds=seconds, steps=2,
-            config={"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"},
-            training_seconds=None, checkpoint=None, micro_batches=1,
-        )  # fmt: skip
-        return {"assignment": vars(assignment), "opened": {"boot": boot(), "monotonic": now}, "peak_flops": 1e9}
+    def lease(seconds: float) -> dict[str, Any]:
+        return told(trial=str(fault), opened=time.monotonic(), seconds=seconds, steps=2)
 
     worker = TrainingTrial.__new__(TrainingTrial)
-    worker.setup(told(600.0), {"nanogpt": data}, place, {})
+    worker.setup(lease(600.0), {"nanogpt": data}, where, {})
     if fault is not None:
         trial.train = HANGS[fault]  # type: ignore[assignment]
-        worker.reset_config(told(1.0))
+        worker.reset_config(lease(1.0))
     worker.step()
     line.send("idle")
     while True:

@@ -19,27 +19,16 @@ from model.data.dataset import PairData, TextData
 from model.families import FAMILIES
 from model.training.learner import Learner
 from tests.model.conftest import prepared
+from tests.tune.backend.leases import POINT, place, told
 from tune.backend import leased as trial
 from tune.backend import trainable
-from tune.backend.leased import Life, Place
+from tune.backend.leased import Life
 from tune.backend.trainable import TrainingTrial
 from tune.experiments.lists import Trimmed
 from tune.reports import Report, from_row
-from tune.store.accounting import Assignment
-from tune.store.heartbeat import DRIVER, FOLDER, Driver, beat, boot, last_beat, opened_here
+from tune.store.heartbeat import DRIVER, FOLDER, beat, boot, last_beat, opened_here
 
-POINT = {"d_model": 16, "heads": 4, "layers": 2, "dropout": 0.0, "precision": "fp32"}
 Begin = Callable[..., TrainingTrial]
-
-
-def told(peak: float | None, *, steps: int, **more: Any) -> dict[str, Any]:
-    """What the driver says of a lease that begins now."""
-    assignment = Assignment(
-        trial="t001", family="nanogpt", config=POINT, slot=0, lease=1, rung=0, opened=0.0, seconds=3600.0, steps=steps,
-        training_seconds=None, checkpoint=None, micro_batches=1,
-    )  # fmt: skip
-    opened = {"boot": boot(), "monotonic": time.monotonic()}
-    return {"assignment": vars(assignment) | more, "opened": opened, "peak_flops": peak}
 
 
 @pytest.fixture
@@ -49,11 +38,8 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
 
     def made(data: Data, orders: dict[str, Any], recipe: Callable[..., Any] = dict, **more: Any) -> TrainingTrial:
         process, family = TrainingTrial.__new__(TrainingTrial), orders["assignment"]["family"]
-        place = Place(
-            folder=tmp_path, device="cpu", threads=1, seed=0, recipes={family: recipe}, driver=Driver.here(),
-            evaluation_tokens={family: 256}, report_every=3600.0, memory_limit=None, **more,
-        )  # fmt: skip
-        process.setup(orders, {family: data}, place, {})
+        where = place(tmp_path, recipes={family: recipe}, evaluation_tokens={family: 256}, **more)
+        process.setup(orders, {family: data}, where, {})
         return process
 
     return made

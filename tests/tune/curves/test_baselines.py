@@ -19,7 +19,7 @@ from tune.curves.baselines import (
     Stub,
     made,
 )
-from tune.curves.supply import Supply
+from tune.curves.recorded import Supply
 from tune.search.family import Policy
 from tune.search.successive_halving import HandBack, Left, Promote, Start, Wait
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.tune.curves.made import table
 from tune.cli import main
 from tune.curves.asked import ReplaySettings
-from tune.curves.recorded import PUBLISHED, Curve, evenly, load
+from tune.curves.recorded import PUBLISHED, Curve, Supply, evenly, load
 from tune.experiments.curves import SHAPES
 from tune.store.journal import SCHEMA
 
@@ -154,3 +155,19 @@ def test_that_a_loss_rises_as_dropout_begins_is_no_turn(dropout: float, seen: bo
         text_tokens=4.0,
     )  # fmt: skip
     assert math.isfinite(risen.turns) is seen
+
+
+@pytest.mark.parametrize("suggest", ["order", "prior"])
+def test_every_curve_is_handed_out_once_and_once_more_when_it_begins_again(suggest: str) -> None:
+    prior = (lambda config: float(config["depth"]) + 1.0) if suggest == "prior" else None
+    curves = table(20).curves  # each larger than the one before
+    supply = Supply(curves, seed=1, prior=prior)
+    for _ in range(2):
+        given = []
+        while supply.more:
+            first = supply.first()
+            given.append(supply.suggest(f"t{len(given)}")["curve"])
+            assert curves[given[-1]] is first
+            supply.tell(f"t{len(given) - 1}", 0, 1.0 / len(given))
+        assert sorted(given) == list(range(len(curves)))
+        supply.begin_again()

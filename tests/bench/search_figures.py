@@ -1,7 +1,9 @@
-"""How long a search takes to its first optimizer step, beside what Ray and torch take to start with nothing to do."""
+"""The search itself: what the engine takes, whether its forecasts hold, and how long it takes to the first step."""
 
 import json
+import math
 import os
+import random
 import sqlite3
 import statistics
 import subprocess
@@ -9,18 +11,118 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from tests.bench.contenders import PAIRS, TEXT
 from tests.bench.table import Row
-from tune.machine import stat_of
+from tests.tune.search.alone import Alone
+from tune.curves.recorded import PUBLISHED, Curve, load
+from tune.errors import ROOT
+from tune.search.forecast import FEWEST_SIZES
+from tune.search.other_caps import SPREAD
+from tune.search.scaling_law import Forecaster, Observation
 from tune.store.heartbeat import DRIVER, FOLDER
 from tune.store.journal import FILE
 
-ROOT = Path(__file__).resolve().parents[2]
+SLOTS = 1000
+CAP, SHORT_CAP = 4.8e8, 2e7
+"""Device-seconds, of which the ladder makes so many trials; each follows a power law, a tenth diverge."""
+MOST_CPU_SECONDS = 60.0
+"""CPU seconds of one core, at most, of 10,000 trials."""
+
+
+def slots(_: Path, *, short: bool) -> Iterator[Row]:
+    """CPU seconds, on a tenth and on a hundredth of the slots too. No text is read."""
+    for held in (SLOTS, SLOTS // 10, SLOTS // 100):
+        search = Alone(seconds=SHORT_CAP if short else CAP, slots=held, diverging=0.1, configs=10**6)
+        began = time.process_time()
+        search.run()
+        seconds, trials = time.process_time() - began, len(search.engine.trials)
+        leases = search.rows("SELECT COUNT(*) AS leases FROM leases")[0]["leases"]
+        assert search.spent <= search.seconds and len(search.rows("SELECT slot FROM slots")) >= held
+        yield Row(
+            what=f"{trials:,} trials and {leases:,} leases on {held:,} slots, CPU seconds",
+            against="",
+            asked=f"< {MOST_CPU_SECONDS:.0f}",
+            measured=f"{seconds:.1f}, {1000 * seconds / leases:.2f} ms a lease",
+            reached=seconds < MOST_CPU_SECONDS if trials >= 10_000 else None,
+        )  # fmt: skip
+
+
+SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
+"""Of the life, that is known of each trial; the end is that of the life, at the rate or schedule of the table."""
+RUNGS = (1 / 8, 1 / 4, 1 / 2, 1)
+"""Of that: when its losses were seen."""
+TRIALS, SEEDS = 10, 20
+LEAST, MOST = 0.7, 0.9
+
+Inside = tuple[int, int]
+"""How many ends are inside, and of how many."""
+
+
+def intervals(data: Path, *, short: bool) -> Iterator[Row]:
+    """The published tables, and recorded ones (.jsonl) that lie in the folder; then all of a kind as one."""
+    kinds: dict[str, list[list[Inside]]] = {}
+    for path in (*sorted(PUBLISHED.glob("*.jsonl")), *sorted(data.glob("*.jsonl"))):
+        for table in load(path):
+            curves = table.curves
+            seconds = min(curve.seconds for curve in curves) if table.own_mode else None
+            found = [inside(curves, share, seconds, seeds=2 if short else SEEDS) for share in SHARES]
+            yield _row(table.name, found)
+            kinds.setdefault("own mode" if table.own_mode else "recorded", []).append(found)
+    for kind, tables in kinds.items():
+        yield _row(f"all {len(tables)} of {kind}", [pooled(share) for share in zip(*tables, strict=True)])
+
+
+def pooled(found: Iterable[Inside]) -> Inside:
+    """Of several, as one."""
+    hits, counts = zip(*found, strict=True)
+    return sum(hits), sum(counts)
+
+
+def _row(what: str, found: list[Inside]) -> Row:
+    shares = [(f"1/{1 / share:.0f}", *each) for share, each in zip(SHARES, found, strict=True) if each[1]]
+    told = {name: hits / count for name, hits, count in [*shares, ("all", *pooled(found))] if count}
+    return Row(
+        what=f"{what}: ends inside the interval of 80 %, by what is known of the life",
+        against=", ".join(told), asked=f"{LEAST:g} to {MOST:g}",
+        measured=", ".join(f"{share:.2f}" for share in told.values()),
+        reached=LEAST <= told.get("all", 0.0) <= MOST,
+    )  # fmt: skip
+
+
+def inside(curves: tuple[Curve, ...], share: float, seconds: float | None, *, seeds: int) -> Inside:
+    """Of the ends of curves, foretold at a share of their lives. seconds: of the lives; None: each has its own."""
+    hits = count = 0
+    for seed in range(seeds):
+        tried = random.Random(seed).sample(curves, min(TRIALS, 2 * len(curves) // 3))
+        lives = [(curve, curve.most if seconds is None else seconds / curve.step_seconds) for curve in tried]
+        known = [(curve, life, seen(curve, share * life)) for curve, life in lives]
+        known = [(curve, life, losses) for curve, life, losses in known if losses and math.isfinite(curve.loss(life))]
+        if len({curve.parameters for curve, _, _ in known}) < FEWEST_SIZES:
+            continue
+        forecaster = Forecaster.fit([losses for _, _, losses in known])
+        for curve, life, losses in known:
+            loss, doubt = forecaster.interval(curve.parameters, losses, life)
+            hits += abs(math.log(curve.loss(life) / loss)) < SPREAD * doubt
+            count += 1
+    return hits, count
+
+
+def seen(curve: Curve, steps: float) -> list[Observation]:
+    """What is known of a trial after so many steps: its losses after the warm-up."""
+    least = max(curve.warm_up_steps, curve.steps_per_report)
+    return [
+        Observation(size=curve.parameters, tokens=at, loss=curve.loss(at))
+        for at in (rung * steps for rung in RUNGS) if at >= least and math.isfinite(curve.loss(at))
+    ]  # fmt: skip
+
+
 TURNS, SHORT_TURNS = 7, 1
 ASKED = 3.0
 """Seconds, at most, from where the bare one has begun to the end of the first step."""
@@ -28,7 +130,6 @@ PERIOD_SECONDS = 0.2
 """Between two looks at the processes; what they took at a moment between is on the line between both."""
 LONGEST_SECONDS = 300.0
 """No start takes longer; one that does has failed."""
-TICKS = os.sysconf("SC_CLK_TCK")
 BARE = """
 import time, ray
 
@@ -58,7 +159,7 @@ class Account(threading.Thread):
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
-        self._pid, self._ended = pid, threading.Event()
+        self._process, self._ended = psutil.Process(pid), threading.Event()
         self._looks = [(time.time(), 0.0)]
         self.start()
 
@@ -83,14 +184,11 @@ class Account(threading.Thread):
 
     def _taken(self) -> float:
         """With those that are gone and were waited for."""
-        parents, taken = dict[int, int](), dict[int, float]()
-        for name in filter(str.isdigit, os.listdir("/proc")):
-            if fields := stat_of(name):
-                parents[int(name)], taken[int(name)] = int(fields[1]), sum(map(int, fields[11:15])) / TICKS
-        family = {self._pid}
-        while more := {pid for pid, parent in parents.items() if parent in family} - family:
-            family |= more
-        return sum(taken.get(pid, 0.0) for pid in family)
+        taken = 0.0
+        for process in (self._process, *self._process.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                taken += sum(process.cpu_times()[:4])
+        return taken
 
 
 @contextmanager
