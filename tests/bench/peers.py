@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from model.config import Config
 from model.data.dataset import PairSplit, Sentences, TextData
-from tune.experiments.upstream import UpstreamTraining
+from tune.experiments.stages import UpstreamTraining
 
 PAIRS_A_BATCH = 64
 Step = Callable[[float], tuple[float, int]]

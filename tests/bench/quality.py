@@ -19,7 +19,7 @@ from model.training.train import train
 from tests.bench import peers
 from tests.bench.contenders import ROWS, SMALL, best_precision, gpt_config, pairs, runs_here, text
 from tests.bench.table import Row, not_native
-from tune.experiments.upstream import upstream_rate
+from tune.experiments.stages import upstream_rate
 from tune.reports import Report
 
 STEPS, SEEDS = 2_000, 5

@@ -9,16 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from tune.errors import UserError, called
-from tune.flags import (
-    Command,
-    families_text,
-    flag_words,
-    invalid,
-    parse_families,
-    parse_path,
-    parse_share,
-    typed,
-)
+from tune.flags import Command, families_text, flag_words, invalid, parse_families, parse_path, parse_share, typed
 from tune.recipe import SETTABLE, parse_set, set_text
 from tune.settings import Settings
 from tune.table_text import FORMS, Formed
